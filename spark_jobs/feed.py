@@ -103,13 +103,21 @@ class FeedReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How fast, how long and in how many parts; `rate_per_s` 0 and `chunks` 0 leave it to the job."""
+    """How fast, how long and in how many parts; `rate_per_s` 0 and `chunks` 0 leave it to the job.
+
+    Raises:
+        Refused: no feed can go on so.
+    """
 
     tasks: int = 2
     chunks: int = 0
     rate_per_s: float = 0.0
     timeout_s: float = 120.0
     bad_ratio_max: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.tasks < 1 or not min(self.chunks, self.rate_per_s, self.timeout_s) >= 0:
+            raise Refused("tasks are at least 1; chunks, rate and timeout are not negative")
 
 
 @dataclass(frozen=True, slots=True)

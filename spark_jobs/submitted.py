@@ -82,6 +82,8 @@ class LeaseKeeper:
         self._holder = holder
         self._now_ms = now_ms
         self.times = times or LeaseTimes()
+        self.taken_s = time.monotonic()
+        """When the newest lease that was asked for began, on this process's own clock."""
         self._begin = begin
 
     async def take(self) -> RunDocument:
@@ -116,7 +118,7 @@ class LeaseKeeper:
         await self.take()
 
     def _taken(self, now: RunDocument) -> RunDocument:
-        now_ms = self._now_ms()
+        now_ms, self.taken_s = self._now_ms(), time.monotonic()
         if now.ended is not None or now.is_cancelled or now.is_leased(now_ms, but_for=self._holder):
             return now
         lease = Lease(self._holder, now_ms + round(self.times.lease_s * 1_000))
@@ -164,9 +166,10 @@ async def keep(keeper: LeaseKeeper, stop: Callable[[str], None]) -> None:
     """Renew a lease for ever; `stop` ends the process when it can not be renewed in time, or is to end."""
     times = keeper.times
     while True:
+        ends_s = keeper.taken_s + times.lease_s - times.spare_s  # writing it down may have taken part of a lease
         await asyncio.sleep(times.renew_s)
         try:
-            await asyncio.wait_for(again(keeper.renew, times.lease_s), times.lease_s - times.renew_s - times.spare_s)
+            await asyncio.wait_for(again(keeper.renew, times.lease_s), ends_s - time.monotonic())
         except Turned as turned:
             return stop(str(turned))
         except Exception as error:

@@ -155,15 +155,25 @@ class Broker:
     def cancel(self, path: str, sequences: Sequence[int]) -> int:
         """Cancel scheduled messages of a queue, or of a topic with every subscription's copy; how many there were."""
         queues = self._state.routes.get(path) or (self.queue(path),)
-        found = [task for s in sequences for queue in queues if (task := queue.tasks.get(s)) is not None]
+        numbers = dict.fromkeys(sequences)  # a client may name one twice
+        found = [task for s in numbers for queue in queues if (task := queue.tasks.get(s)) is not None]
         due = [task for task in found if task.status == SCHEDULED]
-        for queue in queues:
-            copies = [
-                task.sequence for task in (queue.tasks.values() if len(queues) > 1 else due) if _is_copy(task, due)
-            ]
+        if len(queues) == 1:
+            gone = [(queues[0], [task.sequence for task in due])]
+        else:
+            gone = [(queue, self._copies_in(queue, due)) for queue in queues]
+        for queue, copies in gone:
             if copies:
                 self._core.do(records.Cancelled(queue.number, copies))
         return len(due)
+
+    def _copies_in(self, queue: Queue, due: Sequence[Task]) -> list[int]:
+        """These scheduled messages in one of their topic's subscriptions; of equal ones each has a copy of its own."""
+        found: dict[int, None] = {}
+        for task in due:
+            place = _equal_to(task, self.queue(task.path)).index(task.sequence)
+            found.update(dict.fromkeys(_equal_to(task, queue)[place : place + 1]))
+        return list(found)
 
     # Receive
 
@@ -250,14 +260,14 @@ class Broker:
         )
 
     def claim_deferred(self, path: str, sequences: Sequence[int], *, session: str | None = None) -> list[Claim]:
-        """Lock deferred messages by sequence number.
+        """Lock deferred messages by sequence number, each once.
 
         Raises:
             LookupError: one of them is not there or not deferred.
         """
-        queue = self.queue(path)
-        tasks = [queue.tasks.get(sequence) for sequence in sequences]
-        for sequence, task in zip(sequences, tasks, strict=True):
+        queue, numbers = self.queue(path), dict.fromkeys(sequences)
+        tasks = [queue.tasks.get(sequence) for sequence in numbers]
+        for sequence, task in zip(numbers, tasks, strict=True):
             if task is None or task.status != DEFERRED or session not in (None, task.message.session_id):
                 raise LookupError(f"{path}/{sequence} is not a deferred message")
         found = [task for task in tasks if task is not None]
@@ -467,10 +477,12 @@ class Broker:
         return any(wanted.is_in(self.queue(path), now_ms) for path in paths)
 
 
-def _is_copy(task: Task, originals: Sequence[Task]) -> bool:
-    """Whether a scheduled task came of the same message by the same record as one of these."""
-    return task.status == SCHEDULED and any(
-        (task.version, task.message) == (original.version, original.message) for original in originals
+def _equal_to(task: Task, queue: Queue) -> list[int]:
+    """The scheduled messages of a queue that are equal to a task and came by the same record, in order."""
+    return sorted(
+        other.sequence
+        for other in queue.tasks.values()
+        if other.status == SCHEDULED and (other.version, other.message) == (task.version, task.message)
     )
 
 

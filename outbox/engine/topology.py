@@ -32,22 +32,25 @@ class Topology:
     def declare(self, *settings: QueueSettings | TopicSettings | RuleSettings) -> None:
         """Make queues, topics and, of subscriptions that are there, rules; what is there as it stands costs nothing.
 
+        What one call names twice is taken as if it were named by two calls, queues before topics.
+
         Raises:
             NotRegistrable: a queue's ordering would change, or a name or setting cannot be one.
         """
         queues: list[QueueSettings] = []
         topics: list[TopicSettings] = []
         for item in settings:
-            if isinstance(item, RuleSettings):
-                continue
-            check_settings(item)
-            self._check_spelling(item.name, (*queues, *topics))
-            if isinstance(item, TopicSettings):
-                self._declare_topic(item, queues, topics)
-            else:
+            if isinstance(item, QueueSettings):
+                check_settings(item)
+                self._check_spelling(item.name, queues)
                 self._declare_queue(item, queues)
+        for item in settings:
+            if isinstance(item, TopicSettings):
+                check_settings(item)
+                self._check_spelling(item.name, (*queues, *topics))
+                self._declare_topic(item, queues, topics)
         if queues or topics:
-            fresh = sum(queue.name not in self._state.paths for queue in queues)
+            fresh = len({queue.name for queue in queues} - self._state.paths.keys())
             if len(self._state.queues) + 2 * (fresh - len(self._state.free)) > QUEUE_COUNT_MAX:
                 raise NotRegistrable(f"{fresh} more queues are above {QUEUE_COUNT_MAX // 2} in all; delete some first")
             self._core.do(records.Declared(queues, topics))
@@ -65,27 +68,36 @@ class Topology:
         if taken is not None:
             raise NotRegistrable(f"{name!r} differs from {taken!r} in case only, and Service Bus takes both for one")
 
+    def _known(self, path: str, queues: Sequence[QueueSettings]) -> QueueSettings | None:
+        """A queue as it will be behind these declarations, if it will be there."""
+        for queue in reversed(queues):
+            if queue.name == path:
+                return queue
+        found = self._state.paths.get(path)
+        return None if found is None else found.settings
+
     def _declare_queue(self, item: QueueSettings, queues: list[QueueSettings]) -> None:
-        known = self._state.paths.get(item.name)
+        known = self._known(item.name, queues)
         if item.name in self._state.topics:
             raise NotRegistrable(f"{item.name!r} is a topic already; give the queue another name")
-        if known is not None and known.settings.ordering != item.ordering:
+        if known is not None and known.ordering != item.ordering:
             raise NotRegistrable(
-                f"queue {item.name!r} is {known.settings.ordering} and cannot become {item.ordering}; drain it and use "
+                f"queue {item.name!r} is {known.ordering} and cannot become {item.ordering}; drain it and use "
                 "a new name"
             )
-        if known is None or known.settings != item:
+        if known != item:
             queues.append(item)
 
     def _declare_topic(self, item: TopicSettings, queues: list[QueueSettings], topics: list[TopicSettings]) -> None:
-        if item.name in self._state.paths:
+        if self._known(item.name, queues) is not None:
             raise NotRegistrable(f"{item.name!r} is a queue already; give the topic another name")
         known = self._state.topics.get(item.name)
         if known is None or not set(item.subscriptions) <= set(known.subscriptions):
             for name in item.subscriptions:
                 check_name(name)
                 path = subscription_path(item.name, name)
-                if path not in self._state.paths and all(queue.name != path for queue in queues):
+                if self._known(path, queues) is None:
+                    self._check_spelling(path, queues)
                     queues.append(QueueSettings(path))
             topics.append(item)
 

@@ -13,10 +13,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from outbox.errors import Refused, Throttled
 from outbox.spark import RunId, RunRequest, run_id
@@ -25,6 +27,8 @@ from spark_jobs.common.folder import local_path
 from spark_jobs.submitting.once import Batch, Batches
 
 ROOT = Path(__file__).resolve().parents[2]
+LOOK_COUNT_MAX, LOOK_S = 500, 0.01
+"""How often, and how far apart, a start tries for a lock that others share for a moment to look."""
 RUNNING_COUNT_MAX = 4
 
 
@@ -69,10 +73,9 @@ class LocalBatches:
             raise Throttled(f"{RUNNING_COUNT_MAX} runs are at work on this machine; ask again", retry_after_s=10.0)
         self._folder.mkdir(parents=True, exist_ok=True)
         with self._file(run, "lock").open("ab") as lock, self._file(run, "log").open("ab") as said:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _is_ours(lock):
                 return Batch(run, "running")
+            self._file(run, "pid").unlink(missing_ok=True)  # an earlier process's: who has its number now is not ours
             try:
                 child = subprocess.Popen(
                     command,
@@ -107,12 +110,9 @@ class LocalBatches:
     def _is_running(self, run: RunId) -> bool:
         try:
             with self._file(run, "lock").open("rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return not _is_taken(lock, fcntl.LOCK_SH)
         except FileNotFoundError:
             return False
-        except BlockingIOError:
-            return True
-        return False
 
     def _get(self, run: RunId) -> Batch | None:
         self._children = [child for child in self._children if child.poll() is None]
@@ -130,6 +130,26 @@ class LocalBatches:
 
     def _file(self, run: RunId, kind: str) -> Path:
         return self._folder / f"{run}.{kind}"
+
+
+def _is_ours(lock: BinaryIO) -> bool:
+    """Take a run's lock; whether nothing works on the run.  Whoever only looks shares the lock, for a moment."""
+    for _ in range(LOOK_COUNT_MAX):
+        if _is_taken(lock, fcntl.LOCK_EX):
+            return True
+        if not _is_taken(lock, fcntl.LOCK_SH):
+            return False
+        time.sleep(LOOK_S)
+    raise Throttled("somebody looks at this run all the time; ask again", retry_after_s=10.0)
+
+
+def _is_taken(lock: BinaryIO, how: int) -> bool:
+    """Take a lock if it can be had at once; whether it was."""
+    try:
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 _conforms: type[Batches] = LocalBatches

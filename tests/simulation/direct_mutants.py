@@ -33,10 +33,14 @@ APP_SETTINGS = "function_app/settings.py"
 APP_LOGS = "function_app/logs.py"
 APP_SPARK = "function_app/spark.py"
 LANDING = "spark_jobs/draining/landing.py"
+RECEIVED = "spark_jobs/draining/received.py"
 FEED = "spark_jobs/feed.py"
+PLAN = "spark_jobs/feeding/plan.py"
 ONCE = "spark_jobs/submitting/once.py"
 RUN_DOCUMENTS = "spark_jobs/submitting/documents.py"
 SUBMITTED = "spark_jobs/submitted.py"
+SYNAPSE = "spark_jobs/submitting/synapse.py"
+SENDING = "spark_jobs/feeding/sending.py"
 RECORDING = "outbox/verify/recorded/recording.py"
 GUARD = "outbox/ops/connection_guard.py"
 COMMANDS = "outbox/ops/commands.py"
@@ -81,6 +85,11 @@ OF_CONTROL = "unit/ops/test_control.py"
 OF_AMQP = "unit/amqp/test_amqp_connection.py"
 OF_MANAGEMENT = "unit/emulator/test_management.py"
 OF_RECEIVERS = "unit/emulator/test_receivers.py"
+OF_FUNCTIONS = "unit/emulator/test_cosmos_functions.py"
+OF_ITEMS = "unit/emulator/test_cosmos_store.py"
+OF_VALUES = "unit/emulator/test_cosmos_values.py"
+OF_DESCRIPTIONS = "unit/emulator/test_descriptions.py"
+OF_SENDERS = "unit/emulator/test_senders.py"
 OF_LIVES = "unit/verify/test_linear_lives.py"
 OF_APART_HISTORIES = "unit/verify/test_linear_stores.py"
 OF_LETTERS = "functions/test_stored_dead_letters.py"
@@ -629,7 +638,50 @@ DIRECT_MUTANTS = (
     mutant(
         "emulator: what is not scheduled is cancelled", MANAGEMENT,
         f"{OF_MANAGEMENT}::test_only_what_is_scheduled_is_cancelled",
-        ("if self._engine.broker.cancel(path, sequences) < len(sequences):", "if not self._engine.broker.cancel(path, sequences):"),
+        ("if self._engine.broker.cancel(path, sequences) < len(set(sequences)):", "if not self._engine.broker.cancel(path, sequences):"),
+    ),
+    mutant(
+        "emulator: a message that is named twice is not scheduled", MANAGEMENT,
+        f"{OF_MANAGEMENT}::test_a_message_may_be_named_twice", ("len(set(sequences))", "len(sequences)"),
+    ),
+    mutant(
+        "emulator: the second page of sessions is the first", MANAGEMENT,
+        f"{OF_MANAGEMENT}::test_sessions_are_listed_page_by_page", ("[skip : skip + top]", "[:top]"),
+    ),
+    mutant(
+        "emulator: a deferred message is locked whatever the mode", MANAGEMENT,
+        f"{OF_MANAGEMENT}::test_a_deferred_message_is_locked_or_deleted_as_the_mode_says",
+        ('if given.integer("receiver-settle-mode", 1) == 0:', "if False:"),
+    ),
+    mutant(
+        "emulator: a session that has no state has an empty one", MANAGEMENT,
+        f"{OF_MANAGEMENT}::test_the_state_of_a_session_is_what_was_set_or_null",
+        ("types.binary(state) if state else types.NULL", "types.binary(state or b'')"),
+    ),
+    mutant(
+        "emulator: a session goes on after a message without one", "outbox/emulator/bus/senders.py",
+        f"{OF_SENDERS}::test_a_batch_with_one_message_without_a_session_is_refused_whole",
+        ("not all(item.message.session_id", "not any(item.message.session_id"),
+    ),
+    mutant(
+        "emulator: a reply leaves on any link of its node", "outbox/emulator/bus/requests.py",
+        f"{OF_SENDERS}::test_a_reply_leaves_on_the_link_that_is_named_and_of_the_same_session",
+        (" and link.session is request_link.session and", " and"),
+    ),
+    mutant(
+        "emulator: replies that waited keep their room", "outbox/emulator/bus/requests.py",
+        f"{OF_SENDERS}::test_replies_wait_for_credit_within_limits_and_keep_their_order",
+        ("            payload = pending.popleft()\n            link.session.quota.give_back(len(payload))\n",
+         "            payload = pending.popleft()\n"),
+    ),
+    mutant(
+        "emulator: large messages are claimed like small ones", RECEIVERS,
+        f"{OF_RECEIVERS}::test_large_messages_are_claimed_a_few_at_a_time",
+        ("self._size_bytes = total_bytes // len(claims) + 1", "pass"),
+    ),
+    mutant(
+        "emulator: what is modified is deferred", RECEIVERS, f"{OF_RECEIVERS}::test_an_outcome_means_one_settlement",
+        ("len(fields) > 1 and fields[1] is True", "fields[0] is True"),
     ),
     mutant(
         "emulator: a connection that breaks keeps the claim that met it", FAULTY_BUS,
@@ -674,14 +726,205 @@ DIRECT_MUTANTS = (
         ("                self.lost += len(messages) - index\n", "                pass\n"),
     ),
     mutant(
+        "consume: all that a broken connection left counts as one", LANDING,
+        f"{OF_LANDING}::test_what_cannot_be_completed_is_counted_and_the_drain_goes_on",
+        ("self.lost += len(messages) - index", "self.lost += 1"),
+    ),
+    mutant(
+        "consume: one receiver that met silence speaks for all", "spark_jobs/consume.py",
+        f"{OF_LANDING}::test_a_queue_is_idle_when_all_its_receivers_say_so_or_nothing_came[some]",
+        ('self.idle = all(row["idle"]', 'self.idle = any(row["idle"]'),
+    ),
+    mutant(
         "consume: a queue without another session is an outage", LANDING,
         f"{OF_LANDING}::test_a_queue_without_another_session_is_idle_and_no_outage",
-        ("            if not (self.settings.sessions and isinstance(error, NO_SESSION)):\n", "            if True:\n"),
+        ("            if self.settings.sessions and isinstance(error, NO_SESSION):\n", "            if False:\n"),
+    ),
+    mutant(
+        "consume: a queue without another session leaves the outage as it is", LANDING,
+        f"{OF_LANDING}::test_a_queue_without_another_session_ends_an_outage",
+        ("NO_SESSION):\n                self.patience.succeeded()\n", "NO_SESSION):\n                pass\n"),
+    ),
+    mutant(
+        "consume: an outage ends with its round", LANDING,
+        f"{OF_LANDING}::test_an_outage_longer_than_a_round_is_sat_out_or_given_up",
+        ("(time.monotonic() < over_s or self.patience.failures)", "time.monotonic() < over_s"),
     ),
     mutant(
         "consume: an outage is an idle queue", LANDING,
         f"{OF_LANDING}::test_an_outage_is_neither_idle_nor_borne_for_ever",
         ("elif not self.patience.failures and time", "elif time"),
+    ),
+    mutant(
+        "submit: a renewal goes on behind the job", SUBMITTED,
+        "spark/test_submitted.py::test_the_lease_is_renewed_while_the_job_works_and_no_longer",
+        ("        renewing.cancel()\n", ""),
+    ),
+    mutant(
+        "submit: what nobody can tell fails at once", SUBMITTED,
+        "spark/test_submitted.py::test_what_nobody_can_tell_is_asked_again_for_so_long",
+        ("            if time.monotonic() + 1 > ends_s:\n                raise\n", "            raise\n"),
+    ),
+    mutant(
+        "submit: a process that lost its lease goes on", SUBMITTED,
+        "spark/test_submitted.py::test_a_process_that_lost_its_lease_ends_where_it_stands",
+        ("    os._exit(3)\n", ""),
+    ),
+    mutant(
+        "synapse: a request that timed out at the service was refused", SYNAPSE,
+        "spark/test_submit_synapse.py::test_what_an_answer_allows_to_conclude",
+        ("if status >= 500 or status == 408:", "if status >= 500:"),
+    ),
+    mutant(
+        "synapse: half a list is a whole one", SYNAPSE,
+        "spark/test_submit_synapse.py::test_a_list_that_is_too_large_to_be_meant_is_not_taken_for_a_whole_one",
+        ("        raise OutcomeUnknown(\n            f\"pool {self._settings.pool} lists", "        return found\n        raise OutcomeUnknown(\n            f\"pool {self._settings.pool} lists"),
+    ),
+    mutant(
+        "synapse: an answer of a proxy is an error of ours", SYNAPSE,
+        "spark/test_submit_synapse.py::test_an_answer_that_is_none_leaves_the_outcome_unknown",
+        ("    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:\n        raise OutcomeUnknown(f\"an answer",
+         "    except RecursionError as error:\n        raise OutcomeUnknown(f\"an answer"),
+    ),
+    mutant(
+        "feed: messages leave as fast as they can", SENDING,
+        "spark/test_sending_rows.py::test_no_more_messages_leave_in_a_second_than_the_rate",
+        ("        self._pace()\n", ""),
+    ),
+    mutant(
+        "feed: a batch has no room for its envelope", SENDING,
+        "spark/test_sending_rows.py::test_a_batch_leaves_room_for_its_envelope",
+        ("limit_bytes - min(ENVELOPE_BYTES_MAX, limit_bytes // 4)", "limit_bytes"),
+    ),
+    mutant(
+        "feed: the last batch of a task stays", SENDING,
+        "spark/test_sending_rows.py::test_a_task_sends_its_rows_and_reports_them_in_one",
+        ("        outgoing.flush()\n", ""),
+    ),
+    mutant(
+        "ledger: a commit is linked before it is on disk", "spark_jobs/common/folder.py",
+        "spark/test_manifest_log.py::test_a_file_and_then_its_name_are_on_disk_when_it_is_created",
+        ("        os.fsync(file.fileno())\n", ""),
+    ),
+    mutant(
+        "submit: a run that is over is started again", ONCE,
+        f"{OF_SUBMIT_TIMES}::test_a_run_that_was_started_is_not_started_again_when_its_batch_is_listed_no_more",
+        ("if known.batch or known.ended is not None:", "if known.batch:"),
+    ),
+    mutant(
+        "submit: a run that a job works at is started again", ONCE,
+        f"{OF_SUBMIT_TIMES}::test_a_run_that_was_started_is_not_started_again_when_its_batch_is_listed_no_more",
+        ("if found is not None or known.is_cancelled or known.lease is not None:",
+         "if found is not None or known.is_cancelled:"),
+    ),
+    mutant(
+        "submit: a claim ends while its request is under way", ONCE,
+        f"{OF_SUBMIT_TIMES}::test_a_claim_lasts_until_nothing_of_it_can_turn_up_and_who_waits_learns_how_long",
+        ("self.window_s + self.request_s + self.settle_s", "self.window_s + self.settle_s"),
+    ),
+    mutant(
+        "submit: a document is compared before its lock is held", RUN_DOCUMENTS,
+        f"{OF_SUBMIT_TIMES}::test_a_document_is_compared_under_its_lock_and_on_disk_before_it_takes_its_place",
+        ("        with self._locked(run):\n            seen = self._read(run)\n",
+         "        seen = self._read(run)\n        with self._locked(run):\n"),
+    ),
+    mutant(
+        "submit: half a document takes the place of a whole one", RUN_DOCUMENTS,
+        f"{OF_SUBMIT_TIMES}::test_a_document_is_compared_under_its_lock_and_on_disk_before_it_takes_its_place",
+        ("                os.fsync(file.fileno())\n", ""),
+    ),
+    mutant(
+        "sweep: each pass adds what is left once more", "spark_jobs/sweeping.py",
+        "spark/test_sweeping.py::test_what_is_gone_over_again_adds_to_what_is_finished_and_replaces_what_is_left",
+        ("self.young, self.foreign, self.left = later.young, later.foreign, later.left",
+         "self.young, self.foreign, self.left = later.young, later.foreign, self.left + later.left"),
+    ),
+    mutant(
+        "sweep: what there was no time for counts as looked at", "spark_jobs/sweeping.py",
+        "spark/test_sweeping.py::test_what_a_part_takes_up_ends_with_its_time_and_its_room",
+        ("over; run it again for the rest\")\n                return False", "over; run it again for the rest\")\n                return True"),
+    ),
+    mutant(
+        "ledger: what a lost commit wrote stays", "spark_jobs/ledger.py",
+        "spark/test_manifest_log.py::test_who_loses_a_version_leaves_nothing_of_it_and_decides_anew",
+        ("for place in (DATA, CONFLICTS):  #", "for place in (DATA,):  #"),
+    ),
+    mutant(
+        "feed: an input of as many other rows is the same", PLAN,
+        f"{OF_CHUNKS}::test_a_plan_is_for_its_own_feed_and_its_own_input",
+        ("if (manifest.rows, manifest.digest) != (snapshot.rows, snapshot.digest):",
+         "if manifest.rows != snapshot.rows:"),
+    ),
+    mutant(
+        "feed: the stage of the plan is swept with the others", PLAN,
+        f"{OF_CHUNKS}::test_stages_that_nobody_works_at_are_removed_and_the_planned_one_never_is",
+        ("        if orphan.name != manifest.stage:\n            shutil", "        if True:\n            shutil"),
+    ),
+    mutant(
+        "feed: who planned second sends its own plan", PLAN,
+        f"{OF_CHUNKS}::test_of_two_plans_at_once_the_first_counts_and_nothing_is_left_of_the_other",
+        ('        if run.create(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest))):\n',
+         '        run.create(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))\n        if True:\n'),
+    ),
+    mutant(
+        "feed: bad rows are counted behind the sending", FEED,
+        f"{OF_CHUNKS}::test_a_run_sends_the_chunks_that_have_no_record",
+        ("    set_aside(spark, job, folder, manifest)\n    done", "    done"),
+    ),
+    mutant(
+        "submit: who cancels again leaves the batch", ONCE,
+        f"{OF_SUBMIT_TIMES}::test_a_cancelled_run_has_its_batches_ended_also_those_that_no_document_names",
+        ("if document is None or document.ended is not None:", "if document is None or document.is_cancelled:"),
+    ),
+    mutant(
+        "submit: a lease that ran out passes for work", RUN_DOCUMENTS,
+        f"{OF_SUBMIT_TIMES}::test_what_a_run_is_follows_from_its_document_and_then_from_its_batch",
+        ("self.lease.holder != but_for and self.lease.until_ms > now_ms", "self.lease.holder != but_for"),
+    ),
+    mutant(
+        "submit: runs that ended take up room on this machine", "spark_jobs/submitting/local.py",
+        "spark/test_submit_local.py::test_so_many_runs_are_at_work_and_one_that_ended_makes_room",
+        ("        self._children = [child for child in self._children if child.poll() is None]\n        if len", "        if len"),
+    ),
+    mutant(
+        "consume: the rest of a count is left out", "spark_jobs/consume.py",
+        "spark/test_command_lines.py::test_no_more_is_asked_of_all_receivers_together_than_is_left",
+        ("left // job.receivers + (number < left % job.receivers)", "left // job.receivers"),
+    ),
+    mutant(
+        "feed: the rate of the command line is not the job's", FEED,
+        "spark/test_command_lines.py::test_a_feed_is_what_its_command_line_says",
+        ("            rate_per_s=arguments.rate,\n", ""),
+    ),
+    mutant(
+        "consume: a message without an identity has another with each delivery", RECEIVED,
+        "spark/test_received_rows.py::test_the_identity_is_the_senders_then_the_brokers_then_the_place",
+        ('f"sequence-number:{sequence}"', 'f"sequence-number:{sequence}-{message.delivery_count}"'),
+    ),
+    mutant(
+        "consume: the end of a type passes for the start of a body", RECEIVED,
+        "spark/test_received_rows.py::test_a_fingerprint_tells_type_and_body_apart_and_nothing_else",
+        ('b"%d:%b%b" % (len(kind), kind', 'b"%b%b" % (kind'),
+    ),
+    mutant(
+        "submit: a run that is waited for and goes on is done", "spark_jobs/submit.py",
+        "spark/test_submit_waits.py::test_the_exit_code_says_what_became_of_the_run",
+        ('status.phase == "succeeded" if arguments.wait else ', ""),
+    ),
+    mutant(
+        "consume: a landed file is not on disk for sure", LANDING,
+        f"{OF_LANDING}::test_a_message_is_completed_when_it_is_on_disk",
+        ("            os.fsync(file.fileno())\n", ""),
+    ),
+    mutant(
+        "consume: an empty session is waited at for ever", LANDING,
+        f"{OF_LANDING}::test_behind_an_empty_session_comes_the_next_and_a_queue_without_sessions_keeps_its_link",
+        ("        if self.settings.sessions and not messages:\n", "        if False:\n"),
+    ),
+    mutant(
+        "consume: a receiver that failed hides behind the first", "spark_jobs/consume.py",
+        f"{OF_LANDING}::test_the_rounds_of_a_drain_add_up_and_one_receiver_that_failed_is_enough",
+        ('next((row["failed"] for row in results if row["failed"]), "")', 'results[0]["failed"] or ""'),
     ),
     mutant(
         "feed: what no queue takes is set aside nowhere", FEED,
@@ -732,7 +975,32 @@ DIRECT_MUTANTS = (
     mutant(
         "submit: a job works until its lease is over", SUBMITTED,
         f"{OF_SUBMIT_TIMES}::test_a_job_stops_in_time_where_a_renewal_does_not_answer",
-        ("times.lease_s - times.renew_s - times.spare_s)", "times.lease_s)"),
+        ("times.lease_s - times.spare_s  #", "times.lease_s  #"),
+    ),
+    mutant(
+        "submit: a lease begins with the renewal that fails", SUBMITTED,
+        f"{OF_SUBMIT_TIMES}::test_the_wait_for_a_renewal_leaves_its_time_out_of_the_lease",
+        ("ends_s - time.monotonic())", "times.lease_s - times.spare_s)"),
+    ),
+    mutant(
+        "submit: a lease begins when it has been written down", SUBMITTED,
+        f"{OF_SUBMIT_TIMES}::test_the_wait_for_a_renewal_leaves_its_time_out_of_the_lease[100-80]",
+        ("ends_s = keeper.taken_s +", "ends_s = time.monotonic() +"),
+    ),
+    mutant(
+        "submit: who looks at a run passes for its process", "spark_jobs/submitting/local.py",
+        "spark/test_submit_local.py::test_who_looks_at_a_run_does_not_pass_for_its_process",
+        ("        if not _is_taken(lock, fcntl.LOCK_SH):\n            return False", "        return False"),
+    ),
+    mutant(
+        "submit: the number of an earlier process is the new one's", "spark_jobs/submitting/local.py",
+        "spark/test_submit_local.py::test_a_missing_program_is_a_refusal",
+        ('            self._file(run, "pid").unlink(missing_ok=True)', "            pass"),
+    ),
+    mutant(
+        "submit: who has the number of a process that ended is signalled", "spark_jobs/submitting/local.py",
+        "spark/test_submit_local.py::test_cancel_ends_the_process_and_its_children",
+        ("        if not self._is_running(run):\n            return ", "        if False:\n            return "),
     ),
     mutant(
         "submit: a run in other hands is written down as ended", SUBMITTED,
@@ -798,7 +1066,7 @@ DIRECT_MUTANTS = (
     mutant(
         "emulator: a message in two transfers loses its format", AMQP_LINK,
         f"{OF_AMQP}::test_a_message_in_several_transfers_is_what_its_first_says",
-        ("delivery_id, message_format = self._first\n", "delivery_id, message_format = self._first[0], 0\n"),
+        ("delivery_id, message_format, was_settled = self._first\n", "delivery_id, message_format, was_settled = self._first[0], 0, self._first[2]\n"),
     ),
     mutant(
         "emulator: a rule without a count fires once", "outbox/emulator/faults.py",
@@ -811,18 +1079,18 @@ DIRECT_MUTANTS = (
         ("self.matched_count <= rule.after or", "self.matched_count < rule.after or"),
     ),
     mutant(
-        "feed: a batch holds messages of several sessions", "spark_jobs/feeding/sending.py",
+        "feed: a batch holds messages of several sessions", SENDING,
         "spark/test_sending_rows.py::test_a_batch_holds_messages_of_one_session",
         ("        if session != self._session:", "        if False:"),
     ),
     mutant(
-        "feed: a batch without an answer counts as sent", "spark_jobs/feeding/sending.py",
+        "feed: a batch without an answer counts as sent", SENDING,
         "spark/test_sending_rows.py::test_a_batch_without_an_answer_is_sent_again_under_the_same_ids_on_another_connection",
         ("            except (ServiceBusError, OSError) as error:\n                self._failed(error)\n        self.patience",
          "            except (ServiceBusError, OSError) as error:\n                self._failed(error)\n                break\n        self.patience"),
     ),
     mutant(
-        "feed: a batch is sent again on the connection that broke", "spark_jobs/feeding/sending.py",
+        "feed: a batch is sent again on the connection that broke", SENDING,
         "spark/test_sending_rows.py::test_a_batch_without_an_answer_is_sent_again_under_the_same_ids_on_another_connection",
         ("        self.close()\n        self.retries += 1\n", "        self.retries += 1\n"),
     ),
@@ -868,6 +1136,100 @@ DIRECT_MUTANTS = (
         ('name.replace("~1", "/").replace("~0", "~")', 'name.replace("~0", "~").replace("~1", "/")'),
     ),
     mutant(
+        "emulator: what is held back takes no credit", RECEIVERS,
+        f"{OF_RECEIVERS}::test_a_message_that_is_held_back_takes_credit",
+        ("link.credit - len(self.aside), CLAIM_COUNT_MAX,", "link.credit, CLAIM_COUNT_MAX,"),
+    ),
+    mutant(
+        "emulator: what was held back past its lock is sent, and comes again", RECEIVERS,
+        f"{OF_RECEIVERS}::test_what_is_deleted_when_it_is_sent_comes_again_where_it_was_held_back_past_its_lock",
+        ("                except LockLost:\n                    continue ", "                except LockLost:\n                    pass "),
+    ),
+    mutant(
+        "emulator: a key that was emptied has no past", "outbox/emulator/cosmos/store.py",
+        "wire/cosmos/test_cosmos_faults.py::test_what_was_deleted_is_still_read_by_the_stale",
+        ("return sorted(container.keys | past)", "return sorted(container.keys)"),
+    ),
+    mutant(
+        "emulator: a message as large as the limit is refused", AMQP_LINK,
+        f"{OF_AMQP}::test_a_message_may_be_as_large_as_the_limit", ("if size_bytes > limit:", "if size_bytes >= limit:"),
+    ),
+    mutant(
+        "emulator: answers that are no neighbours are one", "outbox/emulator/amqp/session.py",
+        f"{OF_AMQP}::test_answers_to_transfers_that_are_no_neighbours_are_apart_and_in_order",
+        ("and delivery_id == self._accepted_last + 1:", "and delivery_id > self._accepted_last:"),
+    ),
+    mutant(
+        "emulator: a bad token ends what a good one opened", "outbox/emulator/bus/claims.py",
+        "unit/emulator/test_claims.py::test_a_token_lets_in_until_it_ends_and_a_bad_one_changes_nothing",
+        ("        if expires_ms <= self._now_ms():\n", "        self._expires_ms = expires_ms\n        if expires_ms <= self._now_ms():\n"),
+    ),
+    mutant(
+        "emulator: a lost lock keeps back the messages behind it", RECEIVERS,
+        f"{OF_RECEIVERS}::test_of_messages_that_are_deleted_when_sent_those_whose_locks_hold_are_sent",
+        ("continue  # it was held back for longer", "break  # it was held back for longer"),
+    ),
+    mutant(
+        "emulator: null is no value in a query", "outbox/emulator/cosmos/query/functions.py",
+        f"{OF_FUNCTIONS}::test_a_function_gives_a_value_or_nothing", ("or wanted is UNDEFINED or", "or wanted is None or"),
+    ),
+    mutant(
+        "emulator: a pattern is looked for once", "outbox/emulator/cosmos/query/like.py",
+        f"{OF_FUNCTIONS}::test_a_pattern_fits_what_the_same_regular_expression_does",
+        ("            return at\n        at += 1\n", "            return at\n        return -1\n"),
+    ),
+    mutant(
+        "emulator: the past has what came since", "outbox/emulator/cosmos/store.py",
+        f"{OF_ITEMS}::test_the_past_has_what_was_deleted_and_not_what_came_since",
+        ("                items[id] = item\n        return", "                items.setdefault(id, item)\n        return"),
+    ),
+    mutant(
+        "emulator: an item outlives its time by a moment", "outbox/emulator/cosmos/store.py",
+        f"{OF_ITEMS}::test_an_item_expires_to_the_millisecond", ("0 < expires_ms <= self.", "0 < expires_ms < self."),
+    ),
+    mutant(
+        "emulator: after a start nothing expires", "outbox/emulator/cosmos/store.py",
+        f"{OF_ITEMS}::test_a_sweep_takes_some_at_a_time_and_leaves_what_was_written_again",
+        ("            self.index_expiry(container)\n\n    # Reading", "            pass\n\n    # Reading"),
+    ),
+    mutant(
+        "emulator: a partition key that is null is none", "outbox/emulator/cosmos/values.py",
+        f"{OF_VALUES}::test_a_key_that_is_not_there_is_undefined_and_not_null",
+        ("if value is UNDEFINED or value == {}:", "if not value and not isinstance(value, (str, int, float)):"),
+    ),
+    mutant(
+        "emulator: a page of changes ends within a batch", "outbox/emulator/cosmos/feed_operations.py",
+        f"{OF_VALUES}::test_a_page_of_changes_ends_with_what_was_written_together", (" and version != last:", ":"),
+    ),
+    mutant(
+        "emulator: a list of entities ends with its first page", "outbox/emulator/bus/administration.py",
+        f"{OF_DESCRIPTIONS}::test_entities_are_listed_page_by_page",
+        ("if len(names) > skip + top and top", "if len(names) > skip + top + 1 and top"),
+    ),
+    mutant(
+        "emulator: a second rule sees what the first took", "outbox/emulator/faults.py",
+        f"{OF_DESCRIPTIONS}::test_the_second_of_two_rules_does_not_see_what_the_first_took",
+        ("                self._fired[rule.kind] += 1\n                return rule\n        return None",
+         "                self._fired[rule.kind] += 1\n                found = found or rule\n        return found"),
+        ("        for entry in self._entries:\n            rule = entry.rule\n",
+         "        found: FaultRule | None = None\n        for entry in self._entries:\n            rule = entry.rule\n"),
+    ),
+    mutant(
+        "emulator: only the last transfer says that a message is settled", AMQP_LINK,
+        f"{OF_AMQP}::test_a_message_in_several_transfers_is_settled_if_one_of_them_was",
+        ("            settled = settled or was_settled\n", ""),
+    ),
+    mutant(
+        "emulator: a client is not told of failures", "outbox/engine/broker.py",
+        "unit/engine/test_commit.py::test_a_client_sees_deliveries_and_failures_of_a_message_as_one_count",
+        ("            task.delivery_count + task.failures,\n", "            task.delivery_count,\n"),
+    ),
+    mutant(
+        "drained: a subscription is, whatever its topic is still to get", OPERATIONS,
+        "unit/stores/test_unsent_outputs.py::test_what_is_unsent_to_a_topic_may_reach_its_subscriptions_and_nothing_else",
+        ("{source.partition(SUBSCRIPTIONS)[0] for source in sources}", "set(sources)"),
+    ),
+    mutant(
         "marks: a record that is due is counted again", "outbox/runtime/commit/marks.py",
         "unit/stores/test_marks.py::test_a_record_that_two_attempts_push_at_once_is_due_once",
         (" or not version or self.is_due(key):", " or not version:"),
@@ -888,14 +1250,34 @@ DIRECT_MUTANTS = (
         ("left = max(0, delivery.delivery_count - count)", "left = delivery.delivery_count"),
     ),
     mutant(
+        "fault rules: a number is given again", "outbox/emulator/faults.py",
+        "unit/emulator/test_fault_rules.py::test_the_number_of_a_rule_is_given_to_no_other",
+        ("self._last_id += 1", "self._last_id = len(self._entries) + 1"),
+    ),
+    mutant(
         "ledger: conflicts are swept", "spark_jobs/ledger.py",
         "spark/test_manifest_log.py::test_a_sweep_removes_what_is_merged_or_orphaned_and_nothing_else",
         ("for name in (*state.files, *state.conflicts)}", "for name in state.files}"),
     ),
     mutant(
+        "feed: in fewer chunks than none nothing is sent", FEED,
+        f"{OF_CHUNKS}::test_a_pace_at_which_nothing_would_be_sent_is_refused",
+        ("min(self.chunks, self.rate_per_s,", "min(self.rate_per_s,"),
+    ),
+    mutant(
         "feed: half a quarantine counts as whole", FEED,
         f"{OF_CHUNKS}::test_a_copy_to_the_quarantine_that_a_crash_cut_short_is_made_again",
         ('if not (target / "_SUCCESS").exists():', "if not target.exists():"),
+    ),
+    mutant(
+        "feed: half a quarantine stops every later run", FEED,
+        f"{OF_CHUNKS}::test_a_copy_to_the_quarantine_that_a_crash_cut_short_is_made_again",
+        ('.write.mode("overwrite")', ".write"),
+    ),
+    mutant(
+        "comparison: another file of the same length is taken for the same", "spark_jobs/comparing/steps.py",
+        "spark/test_reconcile_screens.py::test_what_is_kept_is_of_these_files_as_they_are_by_these_settings",
+        ('"length", "modificationTime")', '"length")'),
     ),
 )  # fmt: skip
 

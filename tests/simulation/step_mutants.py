@@ -111,6 +111,11 @@ STEP_MUTANTS = (
         f"{OF_STEPS}::test_the_first_of_two_payloads_under_an_id_is_put_on_record_as_waiting",
         ("known[branch.inbox] = commit.refused[branch.inbox] = waiting", "commit.refused[branch.inbox] = waiting"),
     ),
+    mutant(
+        "blocked: a message goes when one of its handlers has applied it", "runtime/delivery/waiting.py",
+        f"{OF_STEPS}::test_a_message_stays_behind_a_block_while_one_of_its_handlers_has_not_applied_it",
+        ("if all(verdict is Verdict.DUPLICATE for", "if any(verdict is Verdict.DUPLICATE for"),
+    ),
     # Commits
     mutant(
         "commit: what was applied is on record as refused too", "runtime/commit/engine_transaction.py",

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
+from msgspec import structs
+from msgspec.json import encode as json_of
 
-from outbox.errors import OutcomeUnknown, Refused
+from outbox.errors import FormatTooNew, OutcomeUnknown, Refused
+from spark_jobs import feed as feeding
 from spark_jobs.common.folder import Folder
 from spark_jobs.common.patience import GaveUpError
-from spark_jobs.feed import Feed, Pace, records, send_chunk, set_aside
-from spark_jobs.feeding.plan import Manifest, Target
+from spark_jobs.feed import Feed, FeedReport, Pace, beside_input, records, report, send_chunk, set_aside
+from spark_jobs.feeding import plan
+from spark_jobs.feeding.plan import ChunkRecord, Manifest, Snapshot, Target, open_plan
 from spark_jobs.transforms import Shape
 
 SENT = {"accepted": 3, "sent": 4, "retries": 1, "oversize": ["b"], "failed": None}
@@ -73,6 +80,12 @@ def test_a_chunk_of_which_a_part_was_not_sent_is_not_done(tmp_path: Path, is_who
     assert records(run) == {}
 
 
+@pytest.mark.parametrize("wrong", [{"tasks": 0}, {"chunks": -1}, {"rate_per_s": -0.5}, {"timeout_s": -1.0}])
+def test_a_pace_at_which_nothing_would_be_sent_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(Refused, match="not negative"):
+        job(tmp_path, **wrong)
+
+
 def test_a_chunk_for_which_nobody_can_sign_in_is_not_done(tmp_path: Path) -> None:
     def fails() -> Any:
         raise GaveUpError("no credential")
@@ -100,5 +113,127 @@ def test_a_copy_to_the_quarantine_that_a_crash_cut_short_is_made_again(tmp_path:
     target.mkdir(parents=True)
     if is_whole:
         (target / "_SUCCESS").touch()
+    rejected = session.read.parquet.return_value.coalesce.return_value
+    rejected.write.json.side_effect = FileExistsError  # as Spark does where a folder is there, unless told otherwise
     set_aside(session, feed, run, manifest(10, oversize=1))
     assert session.read.parquet.called is not is_whole
+
+
+def test_the_report_adds_up_all_runs_and_tells_this_one_apart() -> None:
+    done = {
+        chunk: ChunkRecord(chunk=chunk, accepted=10**chunk, sent=2 * 10**chunk, retries=chunk, oversize=["x"] * chunk)
+        for chunk in range(4)
+    }
+    planned = structs.replace(manifest(5_000, oversize=2), messages=4_000, duplicates=7, chunks=4)
+    made = report(planned, done, 2, seconds=1.0, progress="p")
+    assert made == FeedReport(
+        rows=5_000, messages=3_994, duplicates=7, quarantined={"oversize": 8}, sent=2_200, accepted=1_100, skipped=11,
+        retries=5, chunks=4, chunks_skipped=2, seconds=1.0, progress="p",
+    )  # fmt: skip
+    assert "already done: 2 of 4 chunks" in made.text and "says p; remove it" in made.text
+
+
+def test_a_run_sends_the_chunks_that_have_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, feed, sent = run_of(tmp_path), job(tmp_path), list[int]()
+    for chunk in (2, 0):
+        record = ChunkRecord(chunk=chunk, accepted=1, sent=1, retries=0, oversize=[])
+        run.create(f"chunk-{chunk:05}.json", json_of(record))
+    run.create("other.json", b"{}")
+
+    def send(*given: Any) -> ChunkRecord:
+        sent.append(given[-1])
+        return ChunkRecord(chunk=given[-1], accepted=5, sent=5, retries=0, oversize=[])
+
+    planned = structs.replace(manifest(), chunks=4)
+    monkeypatch.setattr(feeding, "open_plan", lambda *_, **__: (run, planned))
+    monkeypatch.setattr(feeding, "send_chunk", send)
+    made = feeding.run(spark_with(), feed, Snapshot(10, "d"), lambda: cast(Any, None))
+    assert sent == [1, 3] and (made.accepted, made.skipped, made.chunks_skipped) == (10, 2, 2)
+    monkeypatch.setattr(feeding, "open_plan", lambda *_, **__: (run, structs.replace(planned, quarantined={"x": 1})))
+    with pytest.raises(Refused, match="nothing was sent"):
+        feeding.run(spark_with(), job(tmp_path, bad_ratio_max=0), Snapshot(10, "d"), lambda: cast(Any, None))
+    assert sent == [1, 3]
+
+
+def test_folders_are_beside_the_one_place_that_an_input_has(tmp_path: Path) -> None:
+    assert beside_input(["file:///data/a.csv"]) == "/data/a.csv"
+    assert beside_input(["file:///data/a.csv", "file:///data/b.csv"]) == "/data"
+    for files in ([], ["file:///data/a.csv", "file:///other/b.csv"]):
+        with pytest.raises(Refused, match="no single file or folder"):
+            beside_input(files)
+
+
+# The plan
+
+
+TARGET, SNAPSHOT = Target("q", "T", ("id",), Shape()), Snapshot(10, "d")
+
+
+def opened(folder: Folder, target: Target = TARGET, snapshot: Snapshot = SNAPSHOT) -> tuple[Folder, Manifest]:
+    return open_plan(
+        folder, target, snapshot, lambda: cast(Any, None), now_ms=lambda: 1, token="2", chunks=1,
+        crash_point=lambda point: None,
+    )  # fmt: skip
+
+
+def planned_in(folder: Path) -> Folder:
+    """The folder of a feed that was planned before."""
+    made = structs.replace(manifest(), shape=asdict(Shape()), digest="d")
+    assert (Folder(folder) / "first").create("manifest.json", json_of(made))
+    return Folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("target", "snapshot", "text"),
+    [
+        (replace(TARGET, queue="other"), SNAPSHOT, "another feed"),
+        (replace(TARGET, type="Other"), SNAPSHOT, "another feed"),
+        (replace(TARGET, ids=("id", "day")), SNAPSHOT, "another feed"),
+        (replace(TARGET, shape=Shape(session="account")), SNAPSHOT, "another feed"),
+        (TARGET, Snapshot(11, "d"), "10 rows then, 11 now"),
+        (TARGET, Snapshot(10, "e"), "has changed since its first run"),  # as many rows, and others
+    ],
+)
+def test_a_plan_is_for_its_own_feed_and_its_own_input(
+    target: Target, snapshot: Snapshot, text: str, tmp_path: Path
+) -> None:
+    assert opened(planned_in(tmp_path))[1].stage == "stage-1"
+    with pytest.raises(Refused, match=text):
+        opened(Folder(tmp_path), target, snapshot)
+
+
+def test_a_plan_of_a_later_version_is_not_guessed_at(tmp_path: Path) -> None:
+    (Folder(tmp_path) / "first").create("manifest.json", b'{"format": 2, "surprise": 1}')
+    with pytest.raises(FormatTooNew, match="use the version that wrote it"):
+        opened(Folder(tmp_path))
+
+
+def test_stages_that_nobody_works_at_are_removed_and_the_planned_one_never_is(tmp_path: Path) -> None:
+    folder, day_s = planned_in(tmp_path), 86_400
+    for name, age_s in (("stage-1", 9 * day_s), ("stage-old", day_s + 60), ("stage-young", day_s - 60)):
+        (tmp_path / "first" / name).mkdir()
+        os.utime(tmp_path / "first" / name, (time.time() - age_s,) * 2)
+    opened(folder)
+    assert sorted(path.name for path in (tmp_path / "first").glob("stage-*")) == ["stage-1", "stage-young"]
+
+
+def test_of_two_plans_at_once_the_first_counts_and_nothing_is_left_of_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def staged(run: Folder, stage: str, *_: Any, **__: Any) -> Manifest:
+        planned_in(tmp_path)  # a twin was first
+        (run.path / stage).mkdir()
+        return structs.replace(manifest(), stage=stage)
+
+    monkeypatch.setattr(plan, "stage_messages", staged)
+    run, found = opened(Folder(tmp_path))
+    assert (found.stage, found.digest) == ("stage-1", "d") and not (run.path / "stage-2").exists()
+
+
+def test_an_input_with_its_own_times_has_a_plan_for_each_state_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "stage_messages", lambda *_, **__: manifest())
+    timed = replace(TARGET, shape=Shape(created="at"))
+    runs = [opened(Folder(tmp_path), timed, Snapshot(10, digest * 32))[0].path.name for digest in "ab"]
+    assert runs == ["a" * 16, "b" * 16] and opened(Folder(tmp_path))[0].path.name == "first"

@@ -1,13 +1,18 @@
-"""What a receiver of `consume` completes, and when; without Spark and without a queue."""
+"""What a receiver of `consume` completes, and when, and when a queue is idle; without Spark and without a queue."""
 
 from __future__ import annotations
 
+import itertools
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
+from azure.servicebus import NEXT_AVAILABLE_SESSION
 from azure.servicebus.exceptions import (
     MessageAlreadySettled,
     MessageLockLostError,
@@ -17,8 +22,10 @@ from azure.servicebus.exceptions import (
 )
 
 from spark_jobs.common.patience import GaveUpError
+from spark_jobs.consume import Totals
 from spark_jobs.draining import landing
-from spark_jobs.draining.landing import Incoming, Receiving
+from spark_jobs.draining.landing import Incoming, Receiving, land_partition
+from spark_jobs.ledger import Merged
 
 
 class Queue:
@@ -30,19 +37,25 @@ class Queue:
         self.completed: list[str] = []
         self.opened_count = 0
         self.closed_count = 0
+        self.links: list[int] = []
+        self.closing: Exception | None = None
+        self.clients_closed_count = 0
+        self.options: dict[str, Any] = {}
         self.before_completing: Callable[[str], None] = lambda message: None
 
     def client(self) -> Any:
-        return SimpleNamespace(get_queue_receiver=self._opened, close=lambda: None)
+        return SimpleNamespace(get_queue_receiver=self._opened, close=self._client_closed)
 
     def _opened(self, queue: str, **options: Any) -> Any:
         self.opened_count += 1
+        self.options = options
         return SimpleNamespace(
             receive_messages=self._receive, complete_message=self._complete, close=self._closed
         )  # fmt: skip
 
     def _receive(self, wanted: int, max_wait_time: float) -> list[str]:
         self.wanted.append(wanted)
+        self.links.append(self.opened_count)
         found = self.batches.pop(0) if self.batches else []
         if isinstance(found, Exception):
             raise found
@@ -54,6 +67,11 @@ class Queue:
 
     def _closed(self) -> None:
         self.closed_count += 1
+        if self.closing is not None:
+            raise self.closing
+
+    def _client_closed(self) -> None:
+        self.clients_closed_count += 1
 
 
 def incoming(queue: Queue, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Incoming:
@@ -70,11 +88,16 @@ def landed(folder: Path) -> int:
 
 
 def test_a_message_is_completed_when_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue, on_disk = Queue(["a", "b"]), list[int]()
-    queue.before_completing = lambda message: on_disk.append(landed(tmp_path))
+    queue, seen = Queue(["a", "b"]), list[tuple[str, int]]()
+
+    def synced(handle: int) -> None:
+        seen.append(("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file", landed(tmp_path)))
+
+    monkeypatch.setattr(os, "fsync", synced)
+    queue.before_completing = lambda message: seen.append((message, landed(tmp_path)))
     found = incoming(queue, tmp_path, monkeypatch)
     found.drain()
-    assert (queue.completed, on_disk) == (["a", "b"], [1, 1])
+    assert seen == [("file", 0), ("folder", 1), ("a", 1), ("b", 1)] and queue.completed == ["a", "b"]
     assert (found.landed, found.files, found.completed, found.lost, found.idle) == (2, 1, 2, 0, True)
 
 
@@ -97,12 +120,12 @@ def test_no_more_is_taken_than_the_budget(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("error", "completed", "lost"),
-    [(MessageLockLostError(), 2, 1), (MessageAlreadySettled(), 2, 1), (ServiceBusConnectionError(), 1, 2)],
+    [(MessageLockLostError(), 3, 1), (MessageAlreadySettled(), 3, 1), (ServiceBusConnectionError(), 1, 3)],
 )
 def test_what_cannot_be_completed_is_counted_and_the_drain_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, completed: int, lost: int
 ) -> None:
-    queue = Queue(["a", "b", "c"], ["d"])
+    queue = Queue(["a", "b", "c", "d"], ["e"])
 
     def fails(message: str) -> None:
         if message == "b":
@@ -111,8 +134,8 @@ def test_what_cannot_be_completed_is_counted_and_the_drain_goes_on(
     queue.before_completing = fails
     found = incoming(queue, tmp_path, monkeypatch)
     found.drain()
-    assert (found.landed, found.completed, found.lost) == (4, completed + 1, lost)
-    assert queue.opened_count == (2 if lost == 2 else 1)
+    assert (found.landed, found.completed, found.lost) == (5, completed + 1, lost)
+    assert queue.opened_count == (2 if lost == 3 else 1)
 
 
 @pytest.mark.parametrize("error", [OperationTimeoutError(), SessionCannotBeLockedError()])
@@ -125,6 +148,48 @@ def test_a_queue_without_another_session_is_idle_and_no_outage(
     assert found.idle and found.landed == 1 and found.patience.failures == 0
 
 
+@pytest.mark.parametrize("sessions", [True, False])
+def test_behind_an_empty_session_comes_the_next_and_a_queue_without_sessions_keeps_its_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sessions: bool
+) -> None:
+    moments = itertools.count()
+    monkeypatch.setattr(landing, "time", SimpleNamespace(monotonic=lambda: float(next(moments)), sleep=None))
+    queue = Queue(["a"], [], ["b"], [])
+    found = incoming(queue, tmp_path, monkeypatch, sessions=sessions, idle_s=6.0)
+    found.drain()
+    assert (found.landed, found.idle, queue.links[:4]) == (2, True, [1, 1, 2, 2] if sessions else [1, 1, 1, 1])
+    by_session = {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": 6.0}
+    assert queue.options == {"timeout": 20} | (by_session if sessions else {"prefetch_count": 10, "keep_alive": 0})
+
+
+def rows_of(queue: Queue, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[dict[str, Any]]:
+    """What a task gives back that was given the receivers 1 and 0, of which the first may take two messages."""
+    monkeypatch.setattr(landing, "as_row", lambda message: {"message_id": message})
+    given = {"idle_s": 0.0, "deadline_s": 30.0, "timeout_s": 0.0} | options
+    settings = Receiving(cast(Any, queue), "q", str(folder), (5, 2), **given)
+    numbers = pa.RecordBatch.from_pydict({"id": [1, 0]})
+    return [row for part in land_partition(settings, iter([numbers])) for row in part.to_pylist()]
+
+
+def test_each_receiver_reports_what_it_did_and_closes_its_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue(["a", "b"], ["c"], [])
+    queue.closing = OSError("it is gone already")
+    whole = {"failed": None, "lost": 0, "files": 1}
+    assert rows_of(queue, tmp_path, monkeypatch) == [
+        whole | {"landed": 2, "completed": 2, "idle": False},
+        whole | {"landed": 1, "completed": 1, "idle": True},
+    ]
+    assert queue.wanted[:2] == [2, 5] and queue.closed_count == queue.clients_closed_count == 2
+
+
+def test_a_receiver_that_gave_up_reports_it_with_what_it_landed_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = rows_of(Queue(["a"], *[ServiceBusConnectionError() for _ in range(9)]), tmp_path, monkeypatch)
+    assert first["landed"] == first["completed"] == 1 and "no success" in first["failed"] and not first["idle"]
+    assert second["landed"] == 0 and "no success" in second["failed"]
+
+
 def test_an_outage_is_neither_idle_nor_borne_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = Queue(*[ServiceBusConnectionError() for _ in range(3)], ["a"])
     found = incoming(queue, tmp_path, monkeypatch)
@@ -134,3 +199,61 @@ def test_an_outage_is_neither_idle_nor_borne_for_ever(tmp_path: Path, monkeypatc
     with pytest.raises(GaveUpError):
         endless.drain()
     assert not endless.idle
+
+
+def test_an_outage_longer_than_a_round_is_sat_out_or_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(landing, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=None))
+
+    def sleep(pause_s: float) -> None:
+        now_s[0] += pause_s
+
+    def drained(queue: Queue) -> Incoming:
+        found = incoming(queue, tmp_path, monkeypatch, deadline_s=now_s[0] + 10, timeout_s=60.0)
+        found.patience.sleep = sleep
+        found.drain()
+        return found
+
+    def outage() -> list[Exception]:
+        return [ServiceBusConnectionError() for _ in range(10)]
+
+    assert drained(Queue(*outage(), ["a"])).landed == 1 and now_s[0] > 20
+    with pytest.raises(GaveUpError):
+        drained(Queue(*outage(), *outage(), *outage()))
+
+
+def test_a_queue_without_another_session_ends_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue(ServiceBusConnectionError(), OperationTimeoutError(), ServiceBusConnectionError())
+    found = incoming(queue, tmp_path, monkeypatch, sessions=True)
+    found.drain()
+    assert found.idle and queue.opened_count == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_idle"),
+    [
+        ([(5, False), (0, True)], False),  # the first may have spent its budget, with more behind it
+        ([(5, True), (0, True)], True),
+        ([(0, False), (0, True)], True),
+    ],
+    ids=["some", "all", "nothing"],
+)
+def test_a_queue_is_idle_when_all_its_receivers_say_so_or_nothing_came(
+    rows: list[tuple[int, bool]], is_idle: bool
+) -> None:
+    total = Totals()
+    total.add_round(cast(Any, [{"landed": count, "lost": 0, "idle": idle, "failed": None} for count, idle in rows]))
+    assert total.idle is is_idle
+
+
+def test_the_rounds_of_a_drain_add_up_and_one_receiver_that_failed_is_enough() -> None:
+    total = Totals()
+    rows = [
+        {"landed": 3, "lost": 1, "idle": True, "failed": None},
+        {"landed": 2, "lost": 2, "idle": True, "failed": "x"},
+    ]
+    for _ in range(2):
+        total.add_round(cast(Any, rows))
+        total.add_merge(Merged(landed=9, added=4, duplicates=3, conflicts=2))
+    assert (total.received, total.lost_locks, total.failed) == (10, 6, "x")
+    assert (total.added, total.duplicates, total.conflicts) == (8, 6, 4)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from outbox.errors import CorruptRecord, Refused
-from spark_jobs.common.folder import Folder
+from spark_jobs import ledger
+from spark_jobs.common.folder import Folder, local_path, older_than
 from spark_jobs.draining import manifest
 from spark_jobs.draining.manifest import Commit, ManifestLog, State
-from spark_jobs.ledger import sweep
+from spark_jobs.ledger import Merged, merge, sweep
 
 
 def commit(version: int, name: str = "x") -> Commit:
@@ -66,9 +70,64 @@ def test_a_file_is_created_once_and_leaves_nothing_beside_it(disk_path: Path) ->
     assert [path.name for path in folder.path.iterdir()] == ["a.json"]
 
 
+def test_a_file_and_then_its_name_are_on_disk_when_it_is_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[tuple[list[bytes], bool]]()
+    folder, sync = Folder(tmp_path / "a"), os.fsync
+
+    def synced(handle: int) -> None:
+        parts = [path.read_bytes() for path in folder.path.glob("a.json.*")]
+        seen.append((parts, stat.S_ISDIR(os.fstat(handle).st_mode)))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    assert folder.create("a.json", b"first")
+    assert seen == [([b"first"], False), ([], True)]
+
+
+def test_a_path_may_be_given_as_an_address_and_what_goes_meanwhile_is_not_old(tmp_path: Path) -> None:
+    assert local_path(f"file://{tmp_path}/x") == local_path(f"file:{tmp_path}/x") == tmp_path / "x"
+    assert local_path("ledger") == Path.cwd() / "ledger"
+    (tmp_path / "old").touch()
+    assert older_than([tmp_path / "gone", tmp_path / "old"], 0.0) == [tmp_path / "old"]
+
+
 def test_an_address_that_cannot_hold_a_commit_is_refused() -> None:
     with pytest.raises(Refused, match="mount the container"):
         Folder("abfss://ledger@account.dfs.core.windows.net/ledger")
+
+
+def test_who_loses_a_version_leaves_nothing_of_it_and_decides_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "_landing").mkdir()
+    for name in ("theirs", "ours"):
+        (tmp_path / "_landing" / f"{name}.parquet").touch()
+    asked = list[tuple[int, list[str]]]()
+
+    def prepared(spark: Any, folder: Folder, state: State, waiting: list[str], name: str) -> tuple[Merged, Commit]:
+        asked.append((state.version, waiting))
+        for place in ("data", "_conflicts"):
+            (tmp_path / place / name).mkdir(parents=True)
+        if len(asked) == 1:
+            assert ManifestLog(tmp_path).append(state, commit(1, "theirs"))
+        made = Commit(version=state.version + 1, add=[f"data/{name}"], conflicts=[], consumed=waiting, rows=1)
+        return Merged(version=made.version), made
+
+    monkeypatch.setattr(ledger, "prepare", prepared)
+    assert merge(cast(Any, None), tmp_path).version == 2
+    assert asked == [(0, ["ours.parquet", "theirs.parquet"]), (1, ["ours.parquet"])]
+    for place in ("data", "_conflicts"):
+        [kept] = (tmp_path / place).iterdir()
+        assert ManifestLog(tmp_path).read().files == ["data/theirs", f"data/{kept.name}"]
+    assert merge(cast(Any, None), tmp_path) == Merged(version=2) and len(asked) == 2  # nothing waits
+
+    (tmp_path / "_landing" / "late.parquet").touch()
+    monkeypatch.setattr(ManifestLog, "append", lambda *_: False)
+    with pytest.raises(Refused, match="20 commits were lost"):
+        merge(cast(Any, None), tmp_path)
+    assert len(asked) == 22 and len(list((tmp_path / "data").iterdir())) == 1
 
 
 @pytest.mark.parametrize("age_s", [0.0, 3_600.0])

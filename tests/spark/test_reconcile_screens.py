@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 from zlib import crc32
 
 import pytest
 
 from spark_jobs.comparing.expectations import RULES, BalancesAgree, Books, Expectation, Fields
 from spark_jobs.comparing.screens import accounts_screen, marks_of
-from spark_jobs.comparing.steps import Steps
+from spark_jobs.comparing.steps import Steps, folder_of
 from spark_jobs.ledger import LEDGER, read_ledger
 from spark_jobs.reconcile import main, read_states, reconcile
 from tools.soak.reconcile_books import make
@@ -119,6 +122,31 @@ def test_a_job_that_was_killed_goes_on_behind_the_last_step(spark: Any, tmp_path
     again = reconcile(given, ledger, expectations=RULES["bank"], steps=Steps(spark, tmp_path, said.append))
     assert said == ["reconcile: findings"]
     assert (again.found, again.examples) == (whole.found, whole.examples)
+
+
+def frame_over(path: Path) -> Any:
+    """A frame over one file, and a session that lists it."""
+
+    def select(*names: str) -> Any:
+        found = path.stat()
+        columns = {"path": str(path), "length": found.st_size, "modificationTime": found.st_mtime}
+        return SimpleNamespace(collect=lambda: [tuple(columns[name] for name in names)])
+
+    session = MagicMock()
+    session.read.format.return_value.load.return_value.select = select
+    return SimpleNamespace(sparkSession=session, inputFiles=lambda: [str(path)])
+
+
+@pytest.mark.parametrize("change", ["length", "time", "settings", ""])
+def test_what_is_kept_is_of_these_files_as_they_are_by_these_settings(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "in.json"
+    path.write_text("old")
+    os.utime(path, (1, 1))
+    before = folder_of(tmp_path / "steps", [frame_over(path)], "bank")
+    path.write_text("longer" if change == "length" else "new")
+    os.utime(path, (1, 2 if change == "time" else 1))
+    after = folder_of(tmp_path / "steps", [frame_over(path)], "generic" if change == "settings" else "bank")
+    assert (after == before) is (not change)
 
 
 def test_balances_that_agree_are_in_no_bucket_and_huge_ones_always_are(spark: Any) -> None:

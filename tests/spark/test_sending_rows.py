@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
     ServiceBusAuthorizationError,
     ServiceBusConnectionError,
 )
 
+from outbox.message import PROPERTY_CREATED, PROPERTY_ID, PROPERTY_TYPE
 from spark_jobs.common.patience import GaveUpError, Patience
 from spark_jobs.feeding import sending
-from spark_jobs.feeding.sending import Outgoing, Sending
+from spark_jobs.feeding.sending import Outgoing, Sending, send_partition, to_message
 
 
 class Batch(list[Any]):
@@ -38,13 +43,22 @@ class Queue:
         self.count_max = count_max
         self.sent: list[list[tuple[str, str | None]]] = []
         self.opened_count = 0
+        self.closed = list[str]()
+        self.size_bytes_max = 1 << 18
+        self.sizes_bytes: list[int | None] = []
+        self.opening_errors: list[Exception] = []
 
     def client(self) -> Any:
         self.opened_count += 1
-        return SimpleNamespace(get_queue_sender=lambda *_, **__: self, close=lambda: None)
+        return SimpleNamespace(get_queue_sender=lambda *_, **__: self, close=lambda: self.closed.append("client"))
 
-    def create_message_batch(self, size_bytes: int = 0) -> Batch:
-        return Batch(self.count_max)
+    def create_message_batch(self, size_bytes: int | None = None) -> Batch:
+        if self.opening_errors:
+            raise self.opening_errors.pop()
+        self.sizes_bytes.append(size_bytes)
+        made = Batch(self.count_max)
+        made.max_size_in_bytes = self.size_bytes_max
+        return made
 
     def send_messages(self, batch: Batch, timeout: float) -> None:
         self.sent.append([(one.message_id, one.session_id) for one in batch])
@@ -52,7 +66,9 @@ class Queue:
         if error is not None:
             raise error
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.closed.append("sender")
+        raise OSError("it is gone already")
 
 
 def outgoing(queue: Queue, timeout_s: float = 60.0) -> Outgoing:
@@ -86,7 +102,8 @@ def test_a_batch_without_an_answer_is_sent_again_under_the_same_ids_on_another_c
     made = outgoing(queue)
     fill(made, ("1", None), ("2", None))
     assert queue.sent == [[("1", None), ("2", None)]] * 3 and queue.opened_count == 3
-    assert (made.accepted, made.sent, made.retries) == (2, 6, 2)
+    assert (made.accepted, made.sent, made.retries, made.patience.failures) == (2, 6, 2, 0)
+    assert queue.closed == ["sender", "client"] * 2
 
 
 def test_what_no_queue_takes_is_set_aside_and_the_rest_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +123,80 @@ def test_who_may_not_send_is_told_at_once() -> None:
     with pytest.raises(GaveUpError, match="Data Sender"):
         fill(outgoing(queue), ("1", None))
     assert len(queue.sent) == 1
+
+
+def test_a_link_that_breaks_while_a_batch_is_begun_is_opened_again() -> None:
+    queue = Queue()
+    queue.opening_errors = [OSError("reset"), ServiceBusConnectionError()]
+    made = outgoing(queue)
+    fill(made, ("1", None))
+    assert queue.sent == [[("1", None)]] and (queue.opened_count, made.retries) == (3, 2)
+
+
+@pytest.mark.parametrize(("limit_bytes", "batch_bytes"), [(262_144, 258_048), (4_000, 3_000)])
+def test_a_batch_leaves_room_for_its_envelope(limit_bytes: int, batch_bytes: int) -> None:
+    queue = Queue()
+    queue.size_bytes_max = limit_bytes
+    fill(outgoing(queue), ("1", None))
+    assert queue.sizes_bytes == [None, batch_bytes]
+
+
+def test_no_more_messages_leave_in_a_second_than_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, slept_s = [100.0], list[float]()
+    monkeypatch.setattr(sending, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=slept_s.append))
+    made = Outgoing(Sending(cast(Any, Queue()), "q", "T", 60.0, rate_per_s=2.0))
+    fill(made, *[(str(n), None) for n in range(6)])
+    now_s[0] += 60
+    fill(made, ("late", None))
+    assert slept_s == [1.5, 3.0, 0.0]
+
+
+def test_a_task_sends_its_rows_and_reports_them_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Patience, "failed", lambda self, error: None)
+    rows = [{"id": f"{n}" * 100, "body": '{"n":1}', "created_ms": 7, "session": "s"} for n in (1, 12)]
+    queue, parts = Queue(OSError("reset")), [pa.RecordBatch.from_pylist([row]) for row in rows]
+    [found] = send_partition(Sending(cast(Any, queue), "q", "T", 60.0), iter(parts))
+    assert found.to_pylist() == [
+        {"accepted": 2, "sent": 4, "batches": 1, "retries": 1, "oversize": [], "failed": None}
+    ]  # fmt: skip
+    assert queue.sent[0] == [(rows[0]["id"], "s"), (sha256(b"12" * 100).hexdigest(), "s")]
+    assert queue.closed == ["sender", "client"] * 2
+
+
+def test_a_task_whose_queue_is_away_reports_what_it_had_sent_before() -> None:
+    queue, wide = Queue(None, ServiceBusAuthorizationError(), count_max=1), "x" * 11
+    rows = [
+        {"id": id, "body": body, "created_ms": 7, "session": None} for id, body in (("a", ""), ("b", wide), ("c", ""))
+    ]
+    [found] = send_partition(Sending(cast(Any, queue), "q", "T", 60.0), iter([pa.RecordBatch.from_pylist(rows)]))
+    [row] = found.to_pylist()
+    assert (row["accepted"], row["sent"], row["oversize"]) == (1, 2, ["b"]) and "Data Sender" in row["failed"]
+    assert queue.closed[-2:] == ["sender", "client"]
+
+
+def test_a_message_carries_its_identity_type_and_time_where_the_framework_looks() -> None:
+    made = to_message("Transfer", "1", "{}", 1 << 40, None)
+    created = {"TYPE": "LONG", "VALUE": 1 << 40}
+    assert made.application_properties == {PROPERTY_ID: "1", PROPERTY_TYPE: "Transfer", PROPERTY_CREATED: created}
+    assert (made.message_id, made.session_id, made.content_type) == ("1", None, "application/json")
+    assert b"".join(made.body) == b"{}"
+
+
+@pytest.mark.parametrize("error", [MessagingEntityNotFoundError(), MessagingEntityDisabledError()])
+def test_a_queue_that_is_not_there_is_not_waited_for(error: Exception) -> None:
+    with pytest.raises(GaveUpError, match=type(error).__name__):
+        Patience(60.0, lambda: 0.0, lambda pause_s: pytest.fail(), lambda: 0.0).failed(error)
+
+
+def test_pauses_double_up_to_five_seconds_and_differ_between_clients() -> None:
+    slept_s = list[float]()
+    for chance in (0.0, 1.0):
+        patience = Patience(60.0, lambda: 0.0, slept_s.append, lambda chance=chance: chance)  # type: ignore[misc]
+        for _ in range(20):
+            patience.failed(OSError("away"))
+    first, second = slept_s[:20], slept_s[20:]
+    assert first[:6] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 2.5]) and first[-1] == 2.5
+    assert second == pytest.approx([2 * pause_s for pause_s in first])
 
 
 def test_patience_is_for_one_outage_and_not_for_all_of_them() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import re
@@ -16,10 +17,11 @@ from typing import Any
 
 import pytest
 
-from outbox.errors import Refused
+from outbox.errors import Refused, Throttled
 from outbox.spark import RunId, RunRequest
 from spark_jobs import package, submit
 from spark_jobs.common import java
+from spark_jobs.submitting import local
 from spark_jobs.submitting.local import LocalBatches, LocalSettings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -82,19 +84,60 @@ async def test_a_process_that_ended_without_a_result_has_failed(
     assert await batches().get("other") is None and await batches().find(RUN) == []
 
 
-async def test_cancel_ends_the_process_and_its_children(batches: Callable[[], LocalBatches], tmp_path: Path) -> None:
+async def test_cancel_ends_the_process_and_its_children(
+    batches: Callable[[], LocalBatches], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await batches().create(RUN, REQUEST, within_s=1)
     await until((tmp_path / "starts").exists)
     await batches().cancel(RUN)
     await until(lambda: not LocalBatches._is_running(batches(), RUN))
-    await batches().cancel(RUN)  # its number may be somebody else's now, so nothing is signalled
+    signalled: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, _: signalled.append(group))
+    await batches().cancel(RUN)
+    assert not signalled  # its number may be somebody else's now
+
+
+async def test_who_looks_at_a_run_does_not_pass_for_its_process(
+    batches: Callable[[], LocalBatches], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "go").touch()
+    folder, take = _folder(tmp_path / "batches"), fcntl.flock
+    with (folder / f"{RUN}.lock").open("ab") as look:
+        take(look, fcntl.LOCK_SH)
+        assert await batches().find(RUN) == []
+
+        def met(lock: Any, how: int) -> None:
+            try:
+                take(lock, how)
+            except BlockingIOError:
+                look.close()  # the look was over right then
+                raise
+
+        monkeypatch.setattr(fcntl, "flock", met)
+        assert (await batches().create(RUN, REQUEST, within_s=1)).phase == "submitted"
+
+
+async def test_so_many_runs_are_at_work_and_one_that_ended_makes_room(
+    batches: Callable[[], LocalBatches], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "RUNNING_COUNT_MAX", 1)
+    one = batches()
+    await one.create(RUN, REQUEST, within_s=1)
+    with pytest.raises(Throttled, match="1 runs are at work"):
+        await one.create(RunId("other"), REQUEST, within_s=1)
+    (tmp_path / "go").touch()
+    await until(lambda: not one._is_running(RUN))
+    await until(lambda: all(child.poll() is not None for child in one._children))
+    assert (await one.create(RunId("other"), REQUEST, within_s=1)).phase == "submitted"
 
 
 async def test_a_missing_program_is_a_refusal(tmp_path: Path) -> None:
     settings = LocalSettings(folder=str(tmp_path), environ=dict(os.environ), spark_submit=str(tmp_path / "none"))
+    (tmp_path / f"{RUN}.pid").write_text("1")
     with pytest.raises(Refused, match="cannot be started"):
         await LocalBatches(settings).create(RUN, REQUEST, within_s=1)
     assert await LocalBatches(settings).find(RUN) == []
+    assert not (tmp_path / f"{RUN}.pid").exists()  # of an earlier process: it is nobody's to signal
 
 
 def test_an_environment_with_secrets_is_not_shown(tmp_path: Path) -> None:

@@ -19,10 +19,19 @@ from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.errors import OutcomeUnknown, Refused, Throttled
 from outbox.spark import NotRunnable, RunId, RunRequest
 from spark_jobs.common.arguments import HOST_VARIABLE
+from spark_jobs.submitting import synapse
 from spark_jobs.submitting.documents import RunDocument
 from spark_jobs.submitting.places import documents_of
 from spark_jobs.submitting.settings import SparkSettings, runs_over
-from spark_jobs.submitting.synapse import PAYLOAD_BYTES_MAX, PoolSettings, SynapseBatches, identity_token
+from spark_jobs.submitting.synapse import (
+    PAYLOAD_BYTES_MAX,
+    LivyBatch,
+    PoolSettings,
+    SynapseBatches,
+    _decoded,
+    _error_of,
+    identity_token,
+)
 from tests.spark.livy import TOKEN, Livy, token
 
 RUN, REQUEST = RunId("nightly-1"), RunRequest("feed", ("--input", "transfers.csv"))
@@ -87,6 +96,7 @@ async def test_a_turn_that_comes_too_late_for_the_claim_is_not_taken(livy: Livy)
         *(client.create(RunId(f"r{n}"), REQUEST, within_s=0.7) for n in range(4)), return_exceptions=True
     )
     assert [type(one) for one in found].count(Throttled) == 2 and len(livy.batches) == 2
+    assert all(0 < one.retry_after_s < 5 for one in found if isinstance(one, Throttled))
 
 
 async def test_what_is_larger_than_the_service_takes_is_refused_before_it_is_sent(livy: Livy) -> None:
@@ -95,7 +105,61 @@ async def test_what_is_larger_than_the_service_takes_is_refused_before_it_is_sen
     assert livy.creates == 0
 
 
+@pytest.mark.parametrize(
+    ("status", "retry_after", "expected", "after_s"),
+    [
+        *((status, "", NotRunnable, None) for status in (400, 413, 422)),
+        *((status, "", Refused, None) for status in (401, 403, 404, 409)),
+        *((status, "", OutcomeUnknown, None) for status in (408, 500, 503)),
+        (429, "7", Throttled, 7.0),
+        (429, "Tue, 24 Nov 2026 06:00:00 GMT", Throttled, 0.0),
+    ],
+)
+def test_what_an_answer_allows_to_conclude(
+    status: int, retry_after: str, expected: type[Exception], after_s: float | None
+) -> None:
+    error = _error_of("POST batches", status, b"SharedAccessKey=k3y= " + b"x" * 5_000, retry_after)
+    assert type(error) is expected and getattr(error, "retry_after_s", None) == after_s
+    assert f"POST batches: {status}" in str(error) and "k3y" not in str(error) and len(str(error)) < 500
+
+
+@pytest.mark.parametrize("answer", [None, b"", b"<html>busy</html>", b"[]", b'{"id": "one"}', b"\xff"])
+def test_an_answer_that_is_none_leaves_the_outcome_unknown(answer: bytes | None) -> None:
+    with pytest.raises(OutcomeUnknown, match="no LivyBatch"):
+        _decoded(answer, LivyBatch)
+
+
+async def test_a_question_is_asked_again_after_as_long_as_the_service_wants_and_not_for_ever() -> None:
+    slept_s: list[float] = []
+
+    async def sleep(pause_s: float) -> None:
+        slept_s.append(pause_s)
+
+    async def once(*_: Any, **__: Any) -> bytes:
+        raise errors.pop(0)
+
+    client = SynapseBatches(PoolSettings("bank-ws", "small", "f"), token, sleep=sleep, chance=lambda: 0.5)
+    client._once = once  # type: ignore[method-assign]  # a service that answers so
+    long, longer = (Throttled("busy", retry_after_s=pause_s) for pause_s in (7.0, 500.0))
+    errors = [long, longer, OutcomeUnknown("no answer"), OutcomeUnknown("the fourth"), OutcomeUnknown("one more")]
+    with pytest.raises(OutcomeUnknown, match="the fourth"):
+        await client.get("1")
+    assert slept_s == [7.0, 30.0, 2.0]
+
+
 # The list
+
+
+async def test_a_list_that_is_too_large_to_be_meant_is_not_taken_for_a_whole_one(
+    livy: Livy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others(livy, 50)
+    monkeypatch.setattr(synapse, "PAGES_MAX", 2)
+    with pytest.raises(OutcomeUnknown, match="use one of its own"):
+        await livy.client().find(RUN)
+    monkeypatch.setattr(synapse, "ANSWER_BYTES_MAX", 100)
+    with pytest.raises(OutcomeUnknown, match="over 100 bytes"):
+        await livy.client().find(RUN)
 
 
 def others(livy: Livy, count: int) -> None:

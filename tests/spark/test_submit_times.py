@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import fcntl
+import os
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
 
-from outbox.errors import OutcomeUnknown, Refused, Throttled
+from outbox.errors import CorruptRecord, OutcomeUnknown, Refused, Throttled
 from outbox.ports import Document, DocumentKey, Version
 from outbox.spark import RunId, RunPending, RunRequest
+from spark_jobs import submitted
 from spark_jobs.submitted import LeaseKeeper, LeaseTimes, keep
-from spark_jobs.submitting.documents import Claim, FolderRuns, NotedRuns, RunDocument, Seen, change
-from spark_jobs.submitting.once import Batch, OnceRuns
+from spark_jobs.submitting.documents import Claim, FolderRuns, Lease, NotedRuns, RunDocument, Seen, change
+from spark_jobs.submitting.once import Batch, OnceRuns, Timing
 
 RUN, REQUEST = RunId("nightly-1"), RunRequest("feed", ("--input", "x.csv"))
 
@@ -37,6 +41,8 @@ class Pool:
         self.cancelled: list[str] = []
         self.before_list: Callable[[], None] = lambda: None
         self.on_create: Any = None
+        self.known: Batch | None = None
+        self.listed: list[Batch] = []
 
     async def create(self, run: RunId, request: RunRequest, *, within_s: float) -> Batch:
         if self.on_create is not None:
@@ -46,10 +52,10 @@ class Pool:
 
     async def find(self, run: RunId) -> list[Batch]:
         self.before_list()
-        return []
+        return self.listed
 
     async def get(self, batch: str) -> Batch | None:
-        return None
+        return self.known if self.known is not None and self.known.id == batch else None
 
     async def cancel(self, batch: str) -> None:
         self.cancelled.append(batch)
@@ -144,6 +150,165 @@ async def test_a_job_stops_in_time_where_a_renewal_does_not_answer(tmp_path: Pat
     began_s = asyncio.get_running_loop().time()
     await keep(keeper, told.append)
     assert len(told) == 1 and asyncio.get_running_loop().time() - began_s < 1.0  # the spare is left
+
+
+@pytest.mark.parametrize(("writing_s", "left_s"), [(0, 180), (100, 80)])
+async def test_the_wait_for_a_renewal_leaves_its_time_out_of_the_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writing_s: float, left_s: float
+) -> None:
+    """The lease runs from before it was written down, not from its answer or from where the next renewal begins."""
+    told, given_s, hand, times = list[str](), list[float](), Hand(), LeaseTimes(lease_s=300, renew_s=60, spare_s=60)
+
+    async def gives_up(renewal: Coroutine[Any, Any, None], within_s: float) -> None:
+        renewal.close()
+        given_s.append(within_s)
+        raise TimeoutError
+
+    async def sleep(pause_s: float) -> None:
+        hand.s += pause_s
+
+    monkeypatch.setattr(submitted, "time", SimpleNamespace(monotonic=lambda: hand.s))
+    documents = SlowDocuments(tmp_path, hand, writing_s)
+    await documents.write(RUN, RunDocument(job="feed", asked_ms=1), "")
+    keeper = LeaseKeeper(documents, RUN, "one", now_ms=hand.ms, times=times)
+    await keeper.take()
+    monkeypatch.setattr(asyncio, "wait_for", gives_up)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    await keep(keeper, told.append)
+    assert given_s == [left_s] and len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("known", "phase"),
+    [
+        ({"ended": "succeeded"}, "succeeded"),
+        ({"batch": "7"}, "submitted"),
+        ({"lease": Lease("its job", 1)}, "waiting"),
+        ({"is_cancelled": True}, "cancelled"),
+    ],
+    ids=["over", "made", "worked at", "cancelled"],
+)
+async def test_a_run_that_was_started_is_not_started_again_when_its_batch_is_listed_no_more(
+    known: dict[str, Any], phase: str, tmp_path: Path
+) -> None:
+    hand, pool, documents = Hand(), Pool(), FolderRuns(tmp_path)
+    claim = Claim("another", hand.ms() - 1)
+    document = RunDocument(job="feed", arguments=REQUEST.arguments, asked_ms=1, claim=claim, **known)
+    await documents.write(RUN, document, "")
+    assert (await runs_over(documents, pool, hand).submit(RUN, REQUEST)).phase == phase
+    assert pool.created == []
+
+
+OURS, OVER = Lease("its job", 1_000_001), Lease("its job", 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("known", "batch_phase", "phase"),
+    [
+        (None, None, "unknown"),
+        ({}, None, "waiting"),
+        ({"is_cancelled": True}, None, "cancelled"),
+        ({"ended": "failed", "batch": "7"}, "running", "failed"),
+        ({"batch": "7"}, None, "unknown"),
+        ({"batch": "7"}, "running", "running"),
+        ({"batch": "7"}, "dead", "dead"),
+        ({"batch": "7", "lease": OURS}, None, "running"),
+        ({"batch": "7", "lease": OVER}, "submitted", "submitted"),
+        ({"batch": "7", "lease": OURS, "is_cancelled": True}, "submitted", "submitted"),
+        ({"batch": "7", "is_cancelled": True}, "failed", "cancelled"),
+        ({"batch": "7", "is_cancelled": True}, "running", "running"),
+    ],
+)
+async def test_what_a_run_is_follows_from_its_document_and_then_from_its_batch(
+    known: dict[str, Any] | None, batch_phase: Any, phase: str, tmp_path: Path
+) -> None:
+    pool, documents = Pool(), FolderRuns(tmp_path)
+    pool.known = batch_phase and Batch("7", batch_phase)
+    if known is not None:
+        await documents.write(RUN, RunDocument(job="feed", asked_ms=1, **known), "")
+    assert (await runs_over(documents, pool, Hand()).status(RUN)).phase == phase
+
+
+@pytest.mark.parametrize(
+    ("known", "cancelled"),
+    [
+        (None, []),
+        ({"ended": "succeeded", "batch": "7"}, []),
+        ({"batch": "7"}, ["7"]),
+        ({"batch": "7", "is_cancelled": True}, ["7"]),  # the first call may have died before it ended the batch
+        ({"claim": Claim("another", 1)}, ["1", "2"]),
+    ],
+)
+async def test_a_cancelled_run_has_its_batches_ended_also_those_that_no_document_names(
+    known: dict[str, Any] | None, cancelled: list[str], tmp_path: Path
+) -> None:
+    pool, documents = Pool(), FolderRuns(tmp_path)
+    pool.listed = [Batch("1", "running"), Batch("2", "running")]
+    if known is not None:
+        await documents.write(RUN, RunDocument(job="feed", asked_ms=1, **known), "")
+    await runs_over(documents, pool, Hand()).cancel(RUN)
+    assert pool.cancelled == cancelled
+
+
+async def test_a_claim_lasts_until_nothing_of_it_can_turn_up_and_who_waits_learns_how_long(tmp_path: Path) -> None:
+    assert Timing(window_s=1, request_s=2, settle_s=4).claim_s == 7
+    hand, pool, documents = Hand(), Pool(), FolderRuns(tmp_path)
+    claimed = list[Claim | None]()
+
+    async def no_answer() -> None:
+        seen = await documents.read(RUN)
+        claimed.append(seen and seen.document.claim)
+        hand.s += 30
+        raise OutcomeUnknown("no answer")
+
+    pool.on_create = no_answer
+    for left_s in (60, 60):  # by who asked, and by who comes after
+        with pytest.raises(RunPending) as pending:
+            await runs_over(documents, pool, hand).submit(RUN, REQUEST)
+        assert pending.value.after_s == left_s
+    assert claimed == [Claim("owner-0", hand.ms() + 60_000)]
+
+
+async def test_documents_that_others_change_all_the_time_are_left_to_them(tmp_path: Path) -> None:
+    class Busy(FolderRuns):
+        async def write(self, run: RunId, document: RunDocument, version: Version) -> bool:
+            return False
+
+    documents, pool = Busy(tmp_path), Pool()
+    with pytest.raises(RunPending, match="by others all the time"):
+        await runs_over(documents, pool, Hand()).submit(RUN, REQUEST)
+    await FolderRuns(tmp_path).write(RUN, RunDocument(job="feed", asked_ms=1), "")
+    with pytest.raises(OutcomeUnknown, match="by others all the time"):
+        await change(documents, RUN, lambda now: msgspec.structs.replace(now, batch="7"))
+    assert pool.created == []
+
+
+async def test_a_document_is_compared_under_its_lock_and_on_disk_before_it_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, file, documents = list[tuple[str, bytes]](), tmp_path / f"{RUN}.json", FolderRuns(tmp_path)
+    await documents.write(RUN, RunDocument(job="feed", asked_ms=1), "")
+    before, read = await documents.read(RUN), documents._read
+
+    def noted(step: str) -> None:
+        [part] = tmp_path.glob("*.part") if step == "sync" else [file]
+        seen.append((step, part.read_bytes() if file.exists() else b""))
+
+    def compared(run: RunId) -> Seen | None:
+        noted("read")
+        return read(run)
+
+    assert before is not None
+    monkeypatch.setattr(fcntl, "flock", lambda *_: noted("lock"))
+    monkeypatch.setattr(os, "fsync", lambda _: noted("sync"))
+    monkeypatch.setattr(documents, "_read", compared)
+    after = RunDocument(job="feed", asked_ms=1, batch="7")
+    assert await documents.write(RUN, after, before.version)
+    old, new = (msgspec.json.encode(document) for document in (before.document, after))
+    assert seen == [("lock", old), ("read", old), ("sync", new)] and file.read_bytes() == new
+    file.write_bytes(b'{"job": "fe')
+    with pytest.raises(CorruptRecord, match="use another id"):
+        await documents.read(RUN)
 
 
 @pytest.mark.parametrize("is_applied", [True, False])

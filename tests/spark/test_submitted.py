@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,11 +14,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from outbox.errors import OutcomeUnknown, Refused
+from outbox.errors import OutcomeUnknown, Refused, Throttled
 from outbox.ports import Version
 from outbox.spark import RunId, RunRequest
 from spark_jobs import submitted
-from spark_jobs.submitted import LeaseKeeper, LeaseTimes, Turned, fetch_secrets, holder_of, keep, put_settings
+from spark_jobs.submitted import LeaseKeeper, LeaseTimes, Turned, again, fetch_secrets, holder_of, keep, put_settings
 from spark_jobs.submitting.documents import FolderRuns, RunDocument, Seen, change, ended
 
 RUN = RunId("nightly-1")
@@ -130,6 +132,35 @@ async def test_a_job_that_cannot_renew_its_lease_stops_before_it_runs_out() -> N
     assert len(told) == 1 and "cannot be renewed" in told[0]
 
 
+@pytest.mark.parametrize(
+    ("failures", "outcome", "slept_count"),
+    [
+        ([OutcomeUnknown("no answer"), Throttled("busy", retry_after_s=0.0)], "done", 2),
+        ([OutcomeUnknown("no answer")] * 99, "OutcomeUnknown", 30),
+        ([Refused("no")], "Refused", 0),
+    ],
+    ids=["in the end", "never", "not at all"],
+)
+async def test_what_nobody_can_tell_is_asked_again_for_so_long(
+    failures: list[Exception], outcome: str, slept_count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, left = [100.0], list(failures)
+
+    async def sleep(pause_s: float) -> None:
+        now_s[0] += pause_s
+
+    async def call() -> str:
+        if left:
+            raise left.pop()
+        return "done"
+
+    monkeypatch.setattr(submitted, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    [found] = await asyncio.gather(again(call, 30), return_exceptions=True)
+    assert (found if isinstance(found, str) else type(found).__name__) == outcome
+    assert now_s[0] == 100 + slept_count
+
+
 # The main definition
 
 
@@ -144,6 +175,8 @@ def job(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             raise RuntimeError("broken")
         if arguments[0] == "usage":
             raise SystemExit(2)
+        if arguments[0] == "words":
+            raise SystemExit("no such file")
         return int(arguments[0])
 
     module = ModuleType("spark_jobs.probe")
@@ -163,7 +196,8 @@ def kept(folder: Path) -> RunDocument:
 
 
 @pytest.mark.parametrize(
-    ("argument", "code", "phase"), [("0", 0, "succeeded"), ("1", 1, "failed"), ("usage", 2, "failed")]
+    ("argument", "code", "phase"),
+    [("0", 0, "succeeded"), ("1", 1, "failed"), ("usage", 2, "failed"), ("words", 1, "failed")],
 )
 def test_how_a_job_ended_is_written_down(
     argument: str, code: int, phase: str, job: list[list[str]], tmp_path: Path
@@ -173,6 +207,50 @@ def test_how_a_job_ended_is_written_down(
     assert (kept(tmp_path).ended, kept(tmp_path).lease) == (phase, None)
     assert ran(tmp_path, argument) == (0 if code == 0 else 1)
     assert job == [[argument, "--option", "x"]]
+
+
+def test_the_lease_is_renewed_while_the_job_works_and_no_longer(
+    job: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, begun = list[str](), threading.Event()
+
+    async def kept_up(keeper: LeaseKeeper, stop: Callable[[str], None]) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            seen.append("given up")
+
+    def work(arguments: list[str]) -> int:
+        assert begun.wait(10) and kept(tmp_path).lease is not None
+        return 0
+
+    monkeypatch.setattr(submitted, "keep", kept_up)
+    monkeypatch.setattr(sys.modules["spark_jobs.probe"], "main", work)
+    assert ran(tmp_path, options=["--begin"]) == 0
+    assert seen == ["given up"] and kept(tmp_path).ended == "succeeded"
+
+
+def test_a_process_that_lost_its_lease_ends_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    submitted.stop_process("run nightly-1 is in the hands of another process")
+    assert codes == [3]
+
+
+def test_a_job_finds_its_settings_and_secrets_in_its_environment(
+    job: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environ: dict[str, str] = {}
+    monkeypatch.setattr(os, "environ", environ)
+    credentials = SimpleNamespace(getSecret=lambda *where: "/".join(where))
+    utils = SimpleNamespace(mssparkutils=SimpleNamespace(credentials=credentials))
+    monkeypatch.setitem(sys.modules, "notebookutils", utils)
+    options = ["--begin", "--setting", "OUTBOX_DATABASE=bank", "--secret", "OUTBOX_COSMOS=vault/cosmos"]
+    assert ran(tmp_path, "0", options=options) == 0
+    assert environ == {"OUTBOX_DATABASE": "bank", "OUTBOX_COSMOS": "vault/cosmos"}
+    assert ran(tmp_path, "0", run="other", options=["--begin", "--setting", "PATH=/"]) == 1
+    assert "Refused: --setting takes" in capsys.readouterr().err and len(job) == 1
 
 
 def test_a_job_that_breaks_is_a_failed_run(job: list[list[str]], tmp_path: Path) -> None:

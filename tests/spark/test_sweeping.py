@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 import msgspec
@@ -11,10 +12,11 @@ import pytest
 
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.ports import Document, DocumentKey
+from outbox.runtime.commit.sweeper import Swept
 from outbox.runtime.start.retention import PastRetention, RegisteredRetention
 from spark_jobs import sweeping
 from spark_jobs.sweep import SweepReport, longest_life
-from spark_jobs.sweeping import Counts, Guarded, Lane, Part, Reading, sweep_lane, swept_once
+from spark_jobs.sweeping import Counts, Guarded, Lane, Part, Reading, opened, sweep_lane, swept_once
 
 FAR_S = 1e12
 
@@ -29,6 +31,7 @@ class Redone:
     def __init__(self, failing: Sequence[str] = ()) -> None:
         self.seen: list[str] = []
         self._failing = failing
+        self.is_marked = False
 
     async def redo(self, document: Document) -> bool:
         self.seen.append(document.key.partition)
@@ -37,7 +40,7 @@ class Redone:
         return True
 
     async def finish(self) -> None:
-        return
+        self.is_marked = True
 
 
 class Breaking:
@@ -85,10 +88,11 @@ async def test_a_store_that_cannot_be_read_is_reported(monkeypatch: pytest.Monke
 
 
 async def test_one_foreign_document_keeps_no_client_from_the_rest() -> None:
-    reading, guarded = Reading(Breaking(10, 0), Part(), 2, until_s=FAR_S), Guarded(Redone(["p3"]))
+    redone = Redone(["p3"])
+    reading, guarded = Reading(Breaking(10, 0), Part(), 2, until_s=FAR_S), Guarded(redone)
     counts = await swept_once(guarded, reading, now_ms=now_ms, grace_s=1)
     assert (counts.finished, counts.left) == (9, 1)
-    assert guarded.troubles == ["p3/inbox:00: Refused: not this one"]
+    assert guarded.troubles == ["p3/inbox:00: Refused: not this one"] and redone.is_marked
 
 
 async def test_foreign_messages_are_counted_and_keep_no_receiver_from_the_rest() -> None:
@@ -99,6 +103,60 @@ async def test_foreign_messages_are_counted_and_keep_no_receiver_from_the_rest()
 
     counts = await swept_once(Redone(), Reading(Foreign(2, 0), Part(), 2, until_s=FAR_S), now_ms=now_ms, grace_s=1)
     assert (counts.finished, counts.foreign, counts.left) == (1, 1, 0)
+
+
+async def test_what_a_part_takes_up_ends_with_its_time_and_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    late, full = (Reading(Breaking(4, 0), Part(), 2, until_s=until_s) for until_s in (0.0, FAR_S))
+    counts = await swept_once(Redone(), late, now_ms=now_ms, grace_s=1)
+    assert (late.is_whole, late.read_count, counts.finished) == (False, 1, 0) and "run it again" in late.troubles[0]
+    monkeypatch.setattr(sweeping, "TAKEN_COUNT_MAX", 3)
+    counts = await swept_once(Redone(), full, now_ms=now_ms, grace_s=1)
+    assert (full.is_whole, counts.finished) == (False, 3) and "run it again" in full.troubles[0]
+
+
+def test_what_is_gone_over_again_adds_to_what_is_finished_and_replaces_what_is_left() -> None:
+    counts, later = Counts(), Counts()
+    counts.note(Swept(seen_count=10, finished_count=4, young_count=3, foreign_count=1, oldest_s=9.0))
+    assert counts == Counts(finished=4, young=3, foreign=1, left=2, oldest_s=9.0)
+    counts.note(Swept(seen_count=10, finished_count=4, young_count=3, foreign_count=1, oldest_s=5.0))
+    assert counts == Counts(finished=8, young=6, foreign=2, left=4, oldest_s=9.0)
+    later.note(Swept(seen_count=3, finished_count=1, young_count=1, foreign_count=0, oldest_s=2.0))
+    counts.add(later)
+    assert counts == Counts(finished=9, young=1, foreign=0, left=1, oldest_s=9.0)
+
+
+async def test_a_backend_without_a_store_apart_is_refused_and_closed() -> None:
+    class Whole:
+        is_open = False
+
+        async def __aenter__(self) -> Whole:
+            self.is_open = True
+            return self
+
+        async def __aexit__(self, *error: object) -> None:
+            self.is_open = False
+
+        def ports(self) -> Any:
+            assert self.is_open
+            return object()
+
+    whole: Any = Whole()
+    with pytest.raises(Refused, match="Whole has no store apart"):
+        async with AsyncExitStack() as stack:
+            await opened(stack, lambda: whole)
+    assert not whole.is_open
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        (Part(start="", end="7f"), "0..7f"),
+        (Part(store=1, start="7f", end="ff"), "store 2, 7f..ff"),
+        (Part(share=0, shares=3), "share 1 of 3"),
+    ],
+)
+def test_a_part_is_named_for_people(part: Part, name: str) -> None:
+    assert part.name == name
 
 
 @pytest.mark.parametrize(("shares", "lanes"), [(1, 4), (3, 4), (8, 16)])

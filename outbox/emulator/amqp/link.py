@@ -99,7 +99,7 @@ class Link:
         self._parts: list[bytes] = []
         self._parts_bytes = self._parts_count = self._parts_held_bytes = 0
         self._held_bytes = held_bytes
-        self._first: tuple[int, int] | None = None
+        self._first: tuple[int, int, bool] | None = None
 
     def accept(self, *, source: bytes | None = None, properties: bytes = _EMPTY_MAP) -> None:
         """Answer the attach; a link that receives grants its first credit at once."""
@@ -222,12 +222,13 @@ class Link:
             delivery_id = as_uint(fields[1], "delivery-id")
             message_format = as_uint(fields[3], "message-format", 0)
         else:
-            delivery_id, message_format = self._first
+            delivery_id, message_format, was_settled = self._first
+            settled = settled or was_settled
         if as_bool(fields[9], "aborted"):
             self._reset()
             return None
         if as_bool(fields[5], "more"):
-            self._first = (delivery_id, message_format)
+            self._first = (delivery_id, message_format, settled)
             self._collect(payload)
             return None
         if self._first is not None:

@@ -156,7 +156,7 @@ def duration(value_s: float) -> str:
     minutes, millis = divmod(rest, 60_000)
     parts = ((hours, "H"), (minutes, "M"), (millis / 1_000, "S"))
     clock = "".join(f"{value:g}{unit}" for value, unit in parts if value)
-    return f"P{f'{days}D' if days else ''}{f'T{clock}' if clock or not days else ''}".removesuffix("T") or "PT0S"
+    return f"P{f'{days}D' if days else ''}{f'T{clock}' if clock else ''}" if days or clock else "PT0S"
 
 
 # Writing

@@ -179,7 +179,7 @@ class Management:
 
     def _cancel(self, path: str, given: Arguments) -> Answer:
         sequences = given.items("sequence-numbers", int, "numbers")
-        if self._engine.broker.cancel(path, sequences) < len(sequences):
+        if self._engine.broker.cancel(path, sequences) < len(set(sequences)):
             raise OperationFault(MESSAGE_NOT_FOUND, "a sequence number is not that of a scheduled message")
         return Answer(OK)
 

@@ -147,11 +147,14 @@ class Receiver:
     def _send(self, claims: list[Claim]) -> None:
         link, total_bytes = self.link, 0
         for claim in claims:
+            if link.presettled:
+                try:
+                    self._engine.broker.settle(claim.token, Settlement.COMPLETE)
+                except LockLost:
+                    continue  # it was held back for longer than its lock lasts: it is received again
             payload = encode_delivery(claim)
             total_bytes += len(payload)
             link.send(claim.token, payload, settled=link.presettled)
-            if link.presettled:
-                self._engine.broker.settle(claim.token, Settlement.COMPLETE)
         self._size_bytes = total_bytes // len(claims) + 1
 
     def holds_session(self) -> bool:

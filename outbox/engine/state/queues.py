@@ -18,9 +18,6 @@ from outbox.engine.state.session_order import SessionOrder
 from outbox.engine.state.tasks import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
 from outbox.errors import UnknownDestination
 
-LOOK_AGAIN_MS = 1_000
-"""When a message that expired while it was locked is looked at again."""
-
 
 class Queue:
     """A queue, a subscription or a dead-letter sub-queue."""
@@ -99,16 +96,15 @@ class Queue:
                 self.order.add(task, fresh=False)
 
     def expired(self, now_ms: int) -> list[int]:
-        """The sequences of waiting messages whose time to live is over; a deferred one waits for whoever knows it."""
+        """The sequences of waiting messages whose time to live is over.
+
+        One that is locked is looked at again when it is given back; a deferred one waits for whoever knows it.
+        """
         over: dict[int, None] = {}
         while self._expiring and self._expiring[0][0] <= now_ms:
             _, sequence = heappop(self._expiring)
             task = self.tasks.get(sequence)
-            if task is None or not 0 < task.expires_ms <= now_ms:
-                continue
-            if task.status == LOCKED:
-                heappush(self._expiring, (now_ms + LOOK_AGAIN_MS, sequence))
-            elif task.status != DEFERRED:
+            if task is not None and 0 < task.expires_ms <= now_ms and task.status not in (LOCKED, DEFERRED):
                 over[sequence] = None
         return list(over)
 

@@ -105,9 +105,9 @@ class SessionOrder:
         ready = session.ready
         while ready:
             task = self._tasks.get(ready[0])
-            if task is not None and task.status == ACTIVE:
+            if task is not None and task.status == ACTIVE and task.message.session_id == session.id:
                 return task
-            heappop(ready)
+            heappop(ready)  # it has gone, or was rewritten under another session
         return None
 
     def take_session(self, session_id: str, count_max: int, *, wary: bool = False) -> list[Task]:

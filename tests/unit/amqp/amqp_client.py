@@ -50,11 +50,14 @@ def transfer(
     more: bool = False,
     aborted: bool = False,
     message_format: int = 0,
+    settled: bool | None = False,
 ) -> bytes:
     ending = (NULL, NULL, FALSE, TRUE) if aborted else ()
+    is_settled = NULL if settled is None else types.boolean(settled)
     body = performatives.performative(
-        0x14, uint(handle), uint(delivery_id), binary(b"tag"), uint(message_format), FALSE, types.boolean(more), *ending
-    )
+        0x14, uint(handle), uint(delivery_id), binary(b"tag"), uint(message_format), is_settled, types.boolean(more),
+        *ending,
+    )  # fmt: skip
     return frame(body + payload)
 
 

@@ -121,6 +121,47 @@ def test_a_message_over_the_limit_is_rejected_and_the_link_lives_on() -> None:
     assert len(made.receive(client.transfer(0, 2, client.BODY))) == 1
 
 
+@pytest.mark.parametrize("parts", [(1_000,), (999, 1), (1_001,), (1_000, 1)])
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_message_may_be_as_large_as_the_limit(parts: tuple[int, ...], settled: bool) -> None:
+    made = connection()
+    attached(made, receiver=False)
+    last, is_taken = len(parts) - 1, sum(parts) <= 1_000
+    frames = [client.transfer(0, 7, b"x" * size, more=at < last, settled=settled) for at, size in enumerate(parts)]
+    found = made.receive(b"".join(frames))
+    assert [len(event.payload) for event in found if isinstance(event, Delivery)] == ([1_000] if is_taken else [])
+    assert len(sent(made)) == (not is_taken and not settled)  # what is settled is not answered
+
+
+def test_answers_to_transfers_that_are_no_neighbours_are_apart_and_in_order() -> None:
+    made = connection()
+    session = attached(made, receiver=False).link.session
+    for number in (0, 1, 3, 4, 9):
+        session.accept(number)
+    session.reject(5, "a:b", "no")
+    session.accept(10)
+    session.accept(10)
+    made.receive(client.flow(0, 0, echo=True))
+    found = [fields[1:3] for code, fields, _ in sent(made) if code == performatives.DISPOSITION]
+    assert found == [[0, 1], [3, 4], [9, 9], [5, 5], [10, 10], [10, 10]]
+
+
+@pytest.mark.parametrize("echo", [False, True])
+def test_a_flow_is_echoed_where_it_is_asked_for(echo: bool) -> None:
+    made = connection()
+    attached(made, receiver=False)
+    made.receive(client.transfer(0, 0, client.BODY) + client.flow(0, 0, echo=echo))
+    flows = [fields[4:7] for code, fields, _ in sent(made) if code == performatives.FLOW]
+    assert flows == ([[0, 1, 1_999]] if echo else [])
+
+
+def test_a_message_from_who_receives_closes_the_connection() -> None:
+    made = connection()
+    attached(made, receiver=True)
+    made.receive(client.transfer(0, 0, client.BODY))
+    assert made.state is State.OVER
+
+
 def test_a_message_without_end_closes_the_connection() -> None:
     made = connection()
     attached(made, receiver=False)
@@ -279,6 +320,28 @@ def test_a_message_in_several_transfers_is_what_its_first_says() -> None:
     [event] = made.receive(client.transfer(0, 0, b"two"))
     assert isinstance(event, Delivery)
     assert (event.link, event.delivery_id, event.message_format, event.payload) == (link, 7, batched, b"onetwo")
+
+
+@pytest.mark.parametrize(
+    ("said", "settled"),
+    [
+        ((True, None, None), True),
+        ((None, True, None), True),
+        ((False, False, True), True),
+        ((None, None, None), False),
+        ((False, None, False), False),
+    ],
+)
+def test_a_message_in_several_transfers_is_settled_if_one_of_them_was(
+    said: tuple[bool | None, ...], settled: bool
+) -> None:
+    made = connection()
+    attached(made, receiver=False)
+    parts = [client.transfer(0, 7, b"x", more=at < 2, settled=one) for at, one in enumerate(said)]
+    [event] = made.receive(b"".join(parts))
+    assert isinstance(event, Delivery) and event.settled is settled
+    [event] = made.receive(client.transfer(0, 8, b"next", settled=None))
+    assert isinstance(event, Delivery) and not event.settled
 
 
 def test_nothing_of_an_aborted_message_is_in_the_next() -> None:

@@ -164,7 +164,7 @@ class Actor:
 
     def cancel(self) -> None:
         queue = self.engine.broker.queue(self.chance.choice(("plain", "scratch")))
-        self.engine.broker.cancel(queue.path, list(queue.tasks)[:3])
+        self.engine.broker.cancel(queue.path, [*list(queue.tasks)[:3], *list(queue.tasks)[:1]])  # one twice
 
     def claim(self) -> None:
         self.claims += self.engine.broker.claim(self.chance.choice(OUTSIDE), 3)
@@ -192,7 +192,7 @@ class Actor:
     def deferred(self) -> None:
         for path in OUTSIDE:
             found = [task.sequence for task in self.engine.broker.queue(path).tasks.values() if task.status == DEFERRED]
-            self.claims += self.engine.broker.claim_deferred(path, found[:2])
+            self.claims += self.engine.broker.claim_deferred(path, [*found[:2], *found[:1]])
 
     def wait(self) -> None:
         self.clock.seconds += self.chance.choice((0.5, 2, 4, 12))

@@ -8,12 +8,12 @@ import pytest
 
 from outbox.engine.backend.journal import EngineJournal
 from outbox.engine.engine import Engine
-from outbox.engine.entities import QueueSettings
+from outbox.engine.entities import QueueSettings, Settlement
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
 from outbox.errors import UnknownDestination
 from outbox.message import Message
-from outbox.ports import Commit, Output
+from outbox.ports import Commit, Output, Postponement
 from outbox.testing import START_S, VirtualClock
 
 
@@ -33,3 +33,17 @@ async def test_an_output_that_could_not_take_effect_is_refused_before_the_log(de
     assert await journal.commit(commit) is None  # the engine goes on, the lock is still held
     again = Engine.open(disk.crash(Crash.POWER, random.Random(1)), clock=clock)
     assert again.broker.queue("q").counts()["active"] == 0
+
+
+async def test_a_client_sees_deliveries_and_failures_of_a_message_as_one_count() -> None:
+    engine = Engine.in_memory(clock=VirtualClock(START_S))
+    engine.declare(QueueSettings("q"))
+    engine.broker.send("q", [Message(body=b"{}", outbox_id="in")])
+    journal = EngineJournal(engine.core, engine.broker)
+    (failed,) = await journal.claim(["q"], count_max=1, wait_s=0)
+    commit = Commit(engine.now_ms(), 0, [], {}, {}, [], {}, {}, {}, [], [Postponement(failed, 0, 2)], [])
+    assert await journal.commit(commit) is None
+    (claim,) = engine.broker.claim("q", 1)
+    engine.broker.settle(claim.token, Settlement.ABANDON)
+    (claim,) = engine.broker.claim("q", 1)
+    assert (claim.delivery_count, engine.broker.queue("q").tasks[claim.sequence].failures) == (3, 2)

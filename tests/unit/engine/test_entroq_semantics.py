@@ -185,6 +185,16 @@ def test_a_change_releases_a_claim_and_one_with_a_time_ahead_keeps_others_away(e
     assert len(engine.broker.claim("in", 1)) == 1
 
 
+def test_a_task_that_is_put_off_again_arrives_at_its_last_time_only(engine: Engine) -> None:
+    """README, Modify: a change sets the arrival time."""
+    task = insert(engine, due_ms=engine.now_ms() + 1_000)
+    assert modify(engine, changes=[change(task, due_ms=engine.now_ms() + 5_000)]) is not None
+    later(engine, 4)
+    assert engine.broker.claim("in", 1) == []
+    later(engine, 1)
+    assert len(engine.broker.claim("in", 1)) == 1
+
+
 def test_what_is_depended_upon_is_not_changed_by_it(engine: Engine) -> None:
     """README, Modify: depending requires presence, so that many may depend on one version."""
     task = insert(engine)

@@ -15,7 +15,7 @@ from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
 from outbox.engine.log import records
 from outbox.engine.sessions import STATE_BYTES_MAX
-from outbox.engine.state.session_order import RUN_COUNT_MAX
+from outbox.engine.state.session_order import RUN_COUNT_MAX, SessionOrder
 from outbox.errors import EngineStopped, LockLost, NotRegistrable, TooLarge
 from outbox.lineage import fingerprint
 from outbox.message import Message
@@ -35,6 +35,27 @@ def engine_with(clock: VirtualClock, *settings: QueueSettings | TopicSettings) -
     engine = Engine.in_memory(clock=clock)
     engine.declare(*settings)
     return engine
+
+
+# Messages that are rewritten
+
+
+def test_a_message_that_is_rewritten_under_another_session_is_that_one_s_only(clock: VirtualClock) -> None:
+    """Also behind another message, where nothing has looked at it yet."""
+    engine = engine_with(clock, QueueSettings("k", "per_key"))
+    engine.broker.send("k", [Message(body=b"1", session_id="a"), Message(body=b"2", session_id="a")])
+    order, second = engine.broker.queue("k").order, engine.broker.queue("k").tasks[2]
+    assert isinstance(order, SessionOrder)
+    moved = records.TaskChange("k", 2, second.version, message=msgspec.structs.replace(second.message, session_id="b"))
+    engine.documents.modify(records.Modify(changes=[moved]))
+    for session_id, body in (("a", b"1"), ("b", b"2")):
+        lock = engine.sessions.accept("k", session_id)
+        assert lock is not None
+        claims = engine.broker.claim("k", 9, session=session_id)
+        assert [claim.message.body for claim in claims] == [body]
+        engine.broker.settle(claims[0].token, Settlement.COMPLETE)
+        engine.sessions.release(lock.token)
+        assert order.session(session_id).is_free(engine.now_ms())
 
 
 # Duplicates and copies
@@ -62,6 +83,33 @@ def test_a_scheduled_message_that_is_cancelled_takes_its_own_copies_with_it_and_
     first, _ = (engine.broker.send("news", [Message(body=b"same")], due_ms=due_ms)[0] for _ in range(2))
     assert engine.broker.cancel("news", [first]) == 1
     assert [len(engine.broker.peek(f"news/Subscriptions/{name}", 0, 9)) for name in ("a", "b")] == [1, 1]
+
+
+def test_of_equal_messages_of_one_sending_each_is_cancelled_with_its_own_copies(clock: VirtualClock) -> None:
+    engine = engine_with(clock, TopicSettings("news", ("a", "b")))
+    sent = engine.broker.send("news", [Message(body=b"same")] * 3, due_ms=engine.now_ms() + 1_000)
+    for place in (1, 0, 0):
+        left = [engine.broker.peek(f"news/Subscriptions/{name}", 0, 9) for name in ("a", "b")]
+        assert engine.broker.cancel("news", [sent.pop(place)]) == 1
+        for name, tasks in zip(("a", "b"), left, strict=True):
+            assert engine.broker.peek(f"news/Subscriptions/{name}", 0, 9) == [*tasks[:place], *tasks[place + 1 :]]
+
+
+def test_a_copy_that_is_gone_already_is_not_made_up_for_by_an_equal_one_of_another_sending(clock: VirtualClock) -> None:
+    engine, of_b = engine_with(clock, TopicSettings("news", ("a", "b"))), "news/Subscriptions/b"
+    due_ms = engine.now_ms() + 1_000
+    first, _ = (engine.broker.send("news", [Message(body=b"same")], due_ms=due_ms)[0] for _ in range(2))
+    copy, other = engine.broker.peek(of_b, 0, 9)
+    assert engine.broker.cancel(of_b, [copy.sequence]) == engine.broker.cancel("news", [first]) == 1
+    assert engine.broker.peek(of_b, 0, 9) == [other]
+
+
+@pytest.mark.parametrize("path", ["q", "k", "news"])
+def test_a_message_that_is_named_twice_is_cancelled_once(clock: VirtualClock, path: str) -> None:
+    engine = engine_with(clock, QueueSettings("q"), QueueSettings("k", "per_key"), TopicSettings("news", ("a", "b")))
+    (sequence,) = engine.broker.send(path, [Message(body=b"1", session_id="k")], due_ms=engine.now_ms() + 1_000)
+    assert engine.broker.cancel(path, [sequence, sequence]) == 1
+    assert engine.broker.send(path, [Message(body=b"2", session_id="k")])[0] > sequence
 
 
 # Settlement
@@ -97,7 +145,8 @@ def test_a_deferred_message_is_received_in_its_own_session_only(clock: VirtualCl
     engine.broker.settle(claim.token, Settlement.DEFER)
     with pytest.raises(LookupError):
         engine.broker.claim_deferred("k", [sequence], session="b")
-    assert len(engine.broker.claim_deferred("k", [sequence], session="a")) == 1
+    (again,) = engine.broker.claim_deferred("k", [sequence, sequence], session="a")  # named twice
+    engine.broker.settle(again.token, Settlement.COMPLETE)
 
 
 def test_what_a_receiver_had_claimed_counts_as_delivered_when_its_session_runs_out(clock: VirtualClock) -> None:
@@ -188,6 +237,38 @@ async def test_a_queue_that_is_declared_with_another_order_is_refused(clock: Vir
     with pytest.raises(NotRegistrable, match="cannot become per_key"):
         await engine.ports().operations.declare({"q": "per_key"}, {})
     await engine.ports().operations.declare({"q": "unordered"}, {})
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        (QueueSettings("q"), QueueSettings("q", ordering="per_key")),
+        (QueueSettings("q"), TopicSettings("q", ("s",))),
+        (TopicSettings("q", ("s",)), QueueSettings("q")),
+        (TopicSettings("t", ("s", "S")),),
+    ],
+)
+def test_names_that_two_calls_could_not_declare_are_refused_in_one(
+    clock: VirtualClock, named: tuple[QueueSettings | TopicSettings, ...]
+) -> None:
+    engine = engine_with(clock)
+    with pytest.raises(NotRegistrable):
+        engine.declare(*named)
+    assert not engine.topology.queues and not engine.topology.topics
+
+
+@pytest.mark.parametrize("topic_first", [False, True])
+def test_a_subscription_has_the_order_that_is_declared_with_its_topic(clock: VirtualClock, topic_first: bool) -> None:
+    named: list[QueueSettings | TopicSettings] = [QueueSettings("t/Subscriptions/s", ordering="per_key")]
+    named.insert(0 if topic_first else 1, TopicSettings("t", ("s",)))
+    engine = engine_with(clock, *named)
+    assert engine.sessions.accept("t/Subscriptions/s", "s") is not None
+
+
+def test_a_queue_that_is_named_twice_takes_one_place(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topology, "QUEUE_COUNT_MAX", 2)
+    engine = engine_with(clock, QueueSettings("q"), QueueSettings("q", lock_s=LOCK_S))
+    assert engine.topology.queues == {"q": QueueSettings("q", lock_s=LOCK_S)}
 
 
 # Waiting

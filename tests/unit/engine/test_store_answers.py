@@ -1,16 +1,19 @@
-"""What the engine answers as a store: after the gate, whatever the answer is, and up to its limits."""
+"""What the engine answers as a store or hands out: after the gate, whatever the answer is, and up to its limits."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from outbox.engine.backend.store import BATCH_COUNT_MAX, EngineStore
 from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings
 from outbox.engine.log import records
 from outbox.engine.log.disk import MemoryDisk
 from outbox.errors import TooLarge
+from outbox.message import Message
 from outbox.ports import Create, DocumentKey, Lost, Won
 from outbox.testing import START_S, VirtualClock
 
@@ -65,6 +68,22 @@ async def test_what_a_store_answers_is_durable(reading: str) -> None:
         answer = None
     assert site.is_synced
     assert isinstance(answer, Lost) or reading != "a write that lost"
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_what_is_claimed_is_written_before_it_is_handed_out(waits: bool) -> None:
+    """Else a message that kills its host whenever it comes would never count a delivery."""
+    engine = Engine.open(MemoryDisk("claims"), clock=VirtualClock(START_S))
+    engine.declare(QueueSettings("q"))
+    journal, log = engine.ports().journal, engine.log
+    assert log is not None
+    if not waits:
+        engine.broker.send("q", [Message(body=b"1")])
+    claiming = asyncio.create_task(journal.claim(["q"], count_max=1, wait_s=60))
+    await asyncio.sleep(0)
+    if waits:
+        engine.broker.send("q", [Message(body=b"1")])
+    assert len(await claiming) == 1 and log.written == log.appended
 
 
 async def test_that_nothing_is_unfinished_is_durable_when_it_is_answered() -> None:

@@ -401,6 +401,16 @@ LOG_MUTANTS = (
         ("2 * (fresh - len(self._state.free))", "2 * fresh"),
     ),
     mutant(
+        "what one call declares is compared with what was there before only", TOPOLOGY,
+        f"{OF_QUEUES}::test_names_that_two_calls_could_not_declare_are_refused_in_one",
+        ("        for queue in reversed(queues):\n            if queue.name == path:\n                return queue\n", ""),
+    ),
+    mutant(
+        "a queue that is named twice takes two places", TOPOLOGY,
+        f"{OF_QUEUES}::test_a_queue_that_is_named_twice_takes_one_place",
+        ("len({queue.name for queue in queues} - self._state.paths.keys())", "len(queues)"),
+    ),
+    mutant(
         "a document expires beyond all records", CHECKS, "engine/test_checks.py",
         ("                check_due(write.expires_ms)", "                pass"),
     ),
@@ -417,8 +427,28 @@ LOG_MUTANTS = (
     ),
     mutant(
         "a message that is cancelled takes its equals with it", BROKER,
-        f"{OF_QUEUES}::test_a_scheduled_message_that_is_cancelled_takes_its_own_copies_with_it_and_no_equal_one",
-        ("(task.version, task.message) == (original.version, original.message)", "task.message == original.message"),
+        f"{OF_QUEUES}::test_a_copy_that_is_gone_already_is_not_made_up_for_by_an_equal_one_of_another_sending",
+        ("(other.version, other.message) == (task.version, task.message)", "other.message == task.message"),
+    ),
+    mutant(
+        "a message that is cancelled takes its equals of the same sending with it", BROKER,
+        f"{OF_QUEUES}::test_of_equal_messages_of_one_sending_each_is_cancelled_with_its_own_copies",
+        ("_equal_to(task, queue)[place : place + 1]", "_equal_to(task, queue)"),
+    ),
+    mutant(
+        "a message that is cancelled takes the first of its equals with it", BROKER,
+        f"{OF_QUEUES}::test_of_equal_messages_of_one_sending_each_is_cancelled_with_its_own_copies",
+        ("_equal_to(task, queue)[place : place + 1]", "_equal_to(task, queue)[:1]"),
+    ),
+    mutant(
+        "a message that is named twice is cancelled twice", BROKER,
+        f"{OF_QUEUES}::test_a_message_that_is_named_twice_is_cancelled_once[q]",
+        ("numbers = dict.fromkeys(sequences)  # a", "numbers = list(sequences)  # a"),
+    ),
+    mutant(
+        "a deferred message that is named twice is received twice", BROKER,
+        f"{OF_QUEUES}::test_a_deferred_message_is_received_in_its_own_session_only",
+        ("self.queue(path), dict.fromkeys(sequences)", "self.queue(path), list(sequences)"),
     ),
     mutant(
         "a deferred message is received in any session", BROKER,
@@ -478,6 +508,21 @@ LOG_MUTANTS = (
         "an id that comes again keeps its place among those that are over", QUEUE,
         f"{OF_REMEMBERED}::test_an_id_that_comes_again_keeps_none_behind_it_in_memory",
         ("        self.seen.pop(broker_id, None)  # over, behind one whose window was longer: the new one goes to the end\n", ""),
+    ),
+    mutant(
+        "a message that was rewritten under another session is handed out in the first", ORDER,
+        f"{OF_QUEUES}::test_a_message_that_is_rewritten_under_another_session_is_that_one_s_only",
+        (" and task.message.session_id == session.id:", ":"),
+    ),
+    mutant(
+        "what is claimed after a wait is not written when it is handed out", JOURNAL,
+        "engine/test_store_answers.py::test_what_is_claimed_is_written_before_it_is_handed_out[True]",
+        ("        if deliveries:\n            self._core.write()", "        elif deliveries:\n            self._core.write()"),
+    ),
+    mutant(
+        "a task that is put off again arrives at its first time", QUEUE,
+        "engine/test_entroq_semantics.py::test_a_task_that_is_put_off_again_arrives_at_its_last_time_only",
+        (" and task.status == SCHEDULED and task.due_ms == due_ms:", " and task.status == SCHEDULED:"),
     ),
     # Files
     mutant(

@@ -208,6 +208,15 @@ def test_the_first_of_two_payloads_under_an_id_is_put_on_record_as_waiting() -> 
     assert commit.refused[INBOX].fingerprint == b"1" * 32 and len(commit.postponed) == 2
 
 
+def test_a_message_stays_behind_a_block_while_one_of_its_handlers_has_not_applied_it() -> None:
+    """Its other handler may be new: a copy was applied before there were two."""
+    digest, other = b"1" * 32, b"o" * 32
+    both = work(fingerprint=digest, others=(msgspec.structs.replace(work(fingerprint=digest), inbox=other),))
+    commit = waiting_commit(PLAN, [both], {INBOX: digest}, NOW_MS)
+    assert not commit.consumed and len(commit.postponed) == 1 and commit.refused.keys() == {other}
+    assert waiting_commit(PLAN, [both], {INBOX: digest, other: digest}, NOW_MS).consumed == [both.delivery]
+
+
 # Transactions
 
 

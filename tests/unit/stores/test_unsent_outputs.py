@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from outbox import App, Context, Worker
+from outbox import App, Context, Worker, stored
 from outbox.errors import NotRegistrable
+from outbox.message import Message
+from outbox.ports import Document, Output
+from outbox.runtime.store_operations import may_be_sent_to
+from outbox.stored import Record, record_key
 from tests.unit.stores.store_site import site, swept
 
 
@@ -39,6 +45,23 @@ def chained(name: str) -> App:
         other.n += 1
 
     return app
+
+
+class Unsent:
+    """A store in which the record of one commit is pending."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+
+    async def unfinished(self) -> AsyncIterator[Document]:
+        yield Document(record_key("s", b"i"), stored.encode(self.record), "1")
+
+
+async def test_what_is_unsent_to_a_topic_may_reach_its_subscriptions_and_nothing_else() -> None:
+    record = Record("tx", b"f", 1, pending=True, outputs=(Output("news", 0, Message(body=b"{}")),))
+    store: Any = Unsent(record)
+    assert await may_be_sent_to(["news/Subscriptions/all"], store)
+    assert not await may_be_sent_to(["other/Subscriptions/all", "all"], store)
 
 
 @pytest.mark.parametrize(("scope", "what"), [("partition", "mark"), ("item", "dispatched")])

@@ -9,6 +9,7 @@ from tests.simulation.planting import Mutant, Table
 
 FOLDER = "outbox/emulator/blobs"
 WIRE, LASTING, FAULTS = "test_blobs_wire", "test_blobs_lasting", "test_blobs_faults"
+EDGES = "test_blobs_edges"
 
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str], of: str = WIRE) -> Mutant:
@@ -75,6 +76,15 @@ BLOB_MUTANTS = (
     mutant(
         "leases: a container goes in spite of one", "container_operations", "test_a_lease_of_a_container_keeps_it",
         ("        leases.check_write(held.definition.lease, self._store.now_ms, lease_id(call), \"Container\")\n", ""),
+    ),
+    mutant(
+        "leases: its holder's list of blocks ends it", "block_operations",
+        "test_a_lease_outlasts_what_its_holder_writes_in_blocks", ("lease=lease, created_ms", "created_ms"),
+    ),
+    mutant(
+        "leases: one that holds for less than a second is over", "leases",
+        "test_a_broken_lease_says_when_another_may_be_had",
+        ("-(-ahead_ms // 1_000)", "ahead_ms // 1_000"),
     ),
     # blocks
     mutant(
@@ -154,6 +164,44 @@ BLOB_MUTANTS = (
         "lasting: a write that lost on its way leaves its bytes", "blob_operations",
         "test_of_two_large_blobs_under_one_name_one_is_made_and_the_other_leaves_nothing",
         ("            self._store.drop_pieces(pieces)\n", ""), of="test_blobs_large",
+    ),
+    mutant(
+        "lasting: a block that lost on its way leaves its bytes", "block_operations",
+        "test_a_block_that_lost_on_its_way_leaves_nothing",
+        ("            self._store.drop_pieces(pieces)\n", ""), of="test_blobs_large",
+    ),
+    # edges
+    mutant(
+        "lists: containers have one page", "list_operations", "test_containers_are_listed_page_by_page",
+        ("names[:count]\n        each = \"\".join(self._container", "names\n        each = \"\".join(self._container"),
+        of=EDGES,
+    ),
+    mutant(
+        "lists: a search from the past mixes containers", "store",
+        "test_a_search_from_a_change_ago_knows_the_second_of_two_containers",
+        ("            if change.rid == held.definition.rid:\n", "            if True:\n"), of=EDGES,
+    ),
+    mutant(
+        "conditions: a container has none", "container_operations",
+        "test_a_container_keeps_metadata_under_its_conditions_and_lease",
+        ("        check_container(call.headers, now.etag, now.modified_ms)\n        leases", "        leases"),
+        of=EDGES,
+    ),
+    mutant(
+        "lasting: a blob that is written again is made anew", "blob_operations",
+        "test_a_blob_shows_what_was_set_until_all_is_set_anew",
+        ("created_ms = fresh.created_ms if old is None else old.created_ms", "created_ms = fresh.created_ms"), of=EDGES,
+    ),
+    mutant(
+        "lasting: a large container stays from its second step on", "store",
+        "test_a_full_account_takes_no_container_and_a_large_one_goes_in_steps",
+        ("for at in range(0, len(gone), DROP_COUNT):", "for at in range(0, min(len(gone), 1), DROP_COUNT):"), of=EDGES,
+    ),
+    mutant(
+        "leases: a lease that breaks is acquired", "leases",
+        "test_an_operation_on_a_lease_does_what_is_documented_in_every_state",
+        ('    if state == "breaking":\n        raise Rejection("LeaseIsBreakingAndCannotBeAcquired"',
+         '    if False:\n        raise Rejection("LeaseIsBreakingAndCannotBeAcquired"'), of=EDGES,
     ),
     # faults
     mutant(

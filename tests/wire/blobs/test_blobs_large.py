@@ -66,6 +66,23 @@ async def test_of_two_large_blobs_under_one_name_one_is_made_and_the_other_leave
     assert held_bytes(emulator.engine) == DATA_BYTES
 
 
+async def test_a_block_that_lost_on_its_way_leaves_nothing(
+    emulator: BlobEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_pieces = emulator.store.put_pieces
+
+    async def overtaken(body: bytes) -> tuple[Piece, ...]:
+        """Keeps the bytes of the first, and lets a block with a longer id come before it."""
+        pieces = await put_pieces(body)
+        monkeypatch.setattr(emulator.store, "put_pieces", put_pieces)
+        assert (await ask(emulator, signed("PUT", "/box/a?comp=block&blockid=YWFh", b"12"))).status == 201
+        return pieces
+
+    monkeypatch.setattr(emulator.store, "put_pieces", overtaken)
+    reply = await ask(emulator, signed("PUT", "/box/a?comp=block&blockid=YQ==", bytes(DATA_BYTES)))
+    assert (reply.status, reply.code) == (400, "InvalidBlobOrBlock") and held_bytes(emulator.engine) == 2
+
+
 async def test_what_there_is_no_room_for_is_refused_and_leaves_nothing() -> None:
     limits = EngineLimits(memory_bytes_max=1 << 20)
     async with Engine.in_memory(limits=limits) as engine, BlobEmulator(engine, port=0) as emulator:

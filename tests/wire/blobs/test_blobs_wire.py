@@ -319,6 +319,17 @@ async def test_a_lease_ends_by_itself_and_may_be_renewed_until_another_writes(
     assert (await leased(emulator, "renew", x_ms_lease_id=LEASE)).code == "LeaseIdMismatchWithLeaseOperation"
 
 
+async def test_a_lease_outlasts_what_its_holder_writes_in_blocks(emulator: BlobEmulator) -> None:
+    await put(emulator, "b")
+    await leased(emulator, "acquire", x_ms_lease_duration="60", x_ms_proposed_lease_id=LEASE)
+    block = signed("PUT", "/box/b?comp=block&blockid=YQ==", b"1", x_ms_lease_id=LEASE)
+    assert (await ask(emulator, block)).status == 201
+    names = b"<BlockList><Latest>YQ==</Latest></BlockList>"
+    committed = signed("PUT", "/box/b?comp=blocklist", names, x_ms_lease_id=LEASE)
+    assert (await ask(emulator, committed)).status == 201
+    assert (await put(emulator, "b")).code == "LeaseIdMissing"
+
+
 async def test_a_lease_under_another_id_ends_when_it_would_have_ended(
     emulator: BlobEmulator, clock: VirtualClock
 ) -> None:
@@ -339,8 +350,10 @@ async def test_a_broken_lease_says_when_another_may_be_had(emulator: BlobEmulato
     assert (await leased(emulator, "break", x_ms_lease_break_period="30")).headers["x-ms-lease-time"] == "30"
     assert (await leased(emulator, "break", x_ms_lease_break_period="50")).headers["x-ms-lease-time"] == "30"
     assert (await leased(emulator, "break", x_ms_lease_break_period="10")).headers["x-ms-lease-time"] == "10"
+    clock.seconds += 9.5
+    assert (await leased(emulator, "break", x_ms_lease_break_period="50")).headers["x-ms-lease-time"] == "1"
     assert (await put(emulator, "b")).code == "LeaseIdMissing"
-    clock.seconds += 10
+    clock.seconds += 0.5
     assert (await put(emulator, "b")).status == 201
 
 

@@ -175,6 +175,7 @@ def test_what_was_deleted_is_still_read_by_the_stale(faulty: Cosmos, quick: Sdk,
     items.patch_item("0", "a", [{"op": "set", "path": "/n", "value": 5}])
     items.delete_item("0", "a")
     assert theirs.read_item("0", "a")["n"] == 5
+    assert [one["n"] for one in query(theirs, "SELECT * FROM c")] == [5]  # its partition key has nothing any more
     assert status(items.read_item, "0", "a") == 404
     other.close()
 

@@ -134,6 +134,23 @@ def test_a_minimal_answer_has_headers_only(items: Any) -> None:
     assert float(headers["x-ms-request-charge"]) > 1
 
 
+def test_a_write_is_charged_by_its_kind_and_its_index_terms(items: Any) -> None:
+    """A write of 1 KB costs 5, a replacement 10, each term 0.2 (here `pk`, `v` and `w`), a patched property 0.4."""
+
+    def charge(answer: Any) -> float:
+        return float(answer.get_response_headers()["x-ms-request-charge"])
+
+    assert charge(items.create_item({"id": "1", "pk": "a", "v": 1})) == pytest.approx(5.4)
+    assert charge(items.replace_item("1", {"id": "1", "pk": "a", "v": 1, "w": 1})) == pytest.approx(10.2)
+    assert charge(items.replace_item("1", {"id": "1", "pk": "a", "v": 2, "w": 1})) == pytest.approx(10.4)
+    changes = [{"op": "set", "path": "/v", "value": 3}, {"op": "set", "path": "/x/y", "value": 1}]
+    items.patch_item("1", "a", [{"op": "add", "path": "/x", "value": {}}])
+    assert charge(items.patch_item("1", "a", changes)) == pytest.approx(10 + 3 * 0.2 + 2 * 0.4)
+    seen: list[float] = []
+    items.delete_item("1", "a", response_hook=lambda headers, *_: seen.append(float(headers["x-ms-request-charge"])))
+    assert seen == [pytest.approx(5.8)]  # pk, v, w, x/y
+
+
 @pytest.mark.parametrize("key", [None, True, 7, 7.5, "", "ключ", 'a"]b'])
 def test_every_kind_of_partition_key_is_a_partition(items: Any, key: object) -> None:
     items.create_item({"id": "1", "pk": key})

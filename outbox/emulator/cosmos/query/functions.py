@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -136,11 +137,11 @@ def _array_contains(array: Json, wanted: Json, partial: Json = False) -> Json:
     return any(equal(one, wanted) for one in array)
 
 
-def _array_slice(array: Json, start: Json, length: Json = None) -> Json:
-    if not isinstance(array, list) or not is_number(start) or not (length is None or is_number(length)):
+def _array_slice(array: Json, start: Json, length: Json = sys.maxsize) -> Json:
+    if not isinstance(array, list) or not is_number(start) or not is_number(length):
         return UNDEFINED
     first = int(start) if start >= 0 else max(0, len(array) + int(start))
-    return array[first:] if length is None else array[first : first + max(0, int(length))]
+    return array[first : first + max(0, int(length))]
 
 
 def _array_concat(*arrays: Json) -> Json:

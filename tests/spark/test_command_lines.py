@@ -1,0 +1,133 @@
+"""What is written behind a job's name is what the job is given; without a Spark session."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_jobs import consume, feed, sweep
+from spark_jobs.common.arguments import CONNECTION_VARIABLE, silent, to_stderr
+from spark_jobs.common.inputs import Source
+from spark_jobs.consume import ConsumeReport
+from spark_jobs.feed import FeedReport, Pace
+from spark_jobs.feeding.plan import Target
+from spark_jobs.sweep import SweepReport
+from spark_jobs.transforms import BODY_BYTES_MAX, Shape
+
+CONNECTION = "Endpoint=sb://bank;SharedAccessKey=k"
+
+
+def report_of(kind: Any, **told: Any) -> Any:
+    """A report of nothing."""
+    empty = {"quarantined": {}, "troubles": [], "is_whole": True, "progress": ""}
+    return kind(**{field.name: empty.get(field.name, 0) for field in fields(kind)} | told)
+
+
+@pytest.fixture(autouse=True)
+def connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CONNECTION_VARIABLE, CONNECTION)
+    for job in (feed, consume, sweep):
+        monkeypatch.setattr(job, "start", lambda name, arguments, environ: (name, arguments.master))
+
+
+@pytest.mark.parametrize("is_long", [True, False])
+def test_a_feed_is_what_its_command_line_says(
+    is_long: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, read = list[Any](), list[Source]()
+
+    def run(spark: Any, job: Any, *_: Any) -> FeedReport:
+        given.append(job)
+        return report_of(FeedReport, rows=9)  # type: ignore[no-any-return]  # of this kind
+
+    monkeypatch.setattr(feed, "run", run)
+    monkeypatch.setattr(feed, "read", lambda spark, source: read.append(source))
+    monkeypatch.setattr(feed, "snapshot_of", lambda raw: None)
+    short = "--input /data/in.csv/ --queue q --type T"
+    long = (
+        " --id a --id b --format json --schema x --option sep=; --created at --session account --order step"
+        " --quarantine /bad --progress /kept --body-bytes-max 7 --bad-max 0.5 --chunks 3 --tasks 4 --rate 5"
+        " --timeout-s 6 --quiet --json"
+    )
+    assert feed.main((short + long * is_long).split()) == 0
+    [job], [source], out = given, read, capsys.readouterr().out
+    if is_long:
+        assert source == Source("/data/in.csv/", "json", "x", {"sep": ";"}) and json.loads(out)["rows"] == 9
+        assert job.target == Target("q", "T", ("a", "b"), Shape("at", "account", "step", 7))
+        assert (str(job.progress.path), str(job.quarantine.path)) == ("/kept", "/bad")
+        assert job.pace == Pace(tasks=4, chunks=3, rate_per_s=5, timeout_s=6, bad_ratio_max=0.5) and job.say is silent
+    else:
+        assert source == Source("/data/in.csv/") and job.target == Target("q", "T", ("id",), Shape())
+        assert (str(job.progress.path), str(job.quarantine.path)) == ("/data/in.csv.feed/q", "/data/in.csv.quarantine")
+        assert (job.pace, job.say, Shape().body_bytes_max) == (Pace(), to_stderr, BODY_BYTES_MAX)
+        assert job.source.address == CONNECTION and out.startswith("rows")
+
+
+def test_a_drain_is_what_its_command_line_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = list[dict[str, Any]]()
+
+    def run(spark: Any, **options: Any) -> ConsumeReport:
+        given.append(options)
+        return report_of(ConsumeReport, received=9)  # type: ignore[no-any-return]  # of this kind
+
+    monkeypatch.setattr(consume, "consume", run)
+    assert consume.main(["--queue", "q", "--output", "o"]) == 0
+    assert capsys.readouterr().out.startswith("received")
+    long = "--receivers 3 --count 4 --idle-s 5 --timeout-s 6 --sessions --quiet --json --connection other"
+    assert consume.main(f"--queue q --output o {long}".split()) == 0
+    assert json.loads(capsys.readouterr().out)["received"] == 9
+    first = {"queue": "q", "output": "o", "connection": CONNECTION, "receivers": 2, "count": None, "sessions": False}
+    second = {"receivers": 3, "count": 4, "idle_s": 5, "timeout_s": 6, "sessions": True, "say": silent}
+    assert given == [
+        first | {"idle_s": 5, "timeout_s": 120, "say": to_stderr},
+        first | second | {"connection": "other"},
+    ]
+
+
+@pytest.mark.parametrize(("left", "code"), [(0, 0), (1, 1)])
+def test_a_sweep_is_what_its_command_line_says(
+    left: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = list[dict[str, Any]]()
+
+    def run(spark: Any, connect: Any, **options: Any) -> SweepReport:
+        given.append(options | {"connect": connect.func.__name__, **connect.keywords})
+        return report_of(SweepReport, finished=2, left=left)  # type: ignore[no-any-return]  # of this kind
+
+    monkeypatch.setattr(sweep, "sweep", run)
+    monkeypatch.setenv("OUTBOX_COSMOS", "AccountKey=k")
+    monkeypatch.delenv("OUTBOX_BLOBS", raising=False)
+    long = "--tasks 3 --lanes 4 --grace-s 0 --limit-s 6 --quiet --json --container c --scope item"
+    assert sweep.main(f"--database bank {long}".split()) == code
+    assert json.loads(capsys.readouterr().out)["seen"] == 2 + left
+    assert given == [
+        {"grace_s": 0, "tasks": 3, "lanes": 4, "limit_s": 6, "say": silent, "connect": "connect", "scope": "item"}
+        | {"cosmos": "AccountKey=k", "database": "bank", "servicebus": CONNECTION, "blobs": None, "container": "c"}
+    ]
+    for wrong in ("--tasks 0", "--lanes 0", "--grace-s -1"):
+        assert sweep.main(f"--database bank {wrong}".split()) == 1
+    assert len(given) == 1
+
+
+def test_no_more_is_asked_of_all_receivers_together_than_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[Any]()
+
+    class Numbers:
+        def mapInArrow(self, task: Any, schema: str) -> Any:  # noqa: N802 - as Spark has it
+            seen.append(task.args[0])
+            return SimpleNamespace(collect=list)
+
+    spark: Any = SimpleNamespace(range=lambda *given: Numbers() if given == (0, 3, 1, 3) else pytest.fail())
+    source: Any = SimpleNamespace(access=lambda: "a token of its own")
+    job = consume.Drain(source, "q", "/out", receivers=3, count=12, idle_s=4, timeout_s=5, sessions=True)
+    consume.drain_round(spark, job, 1)
+    [settings] = seen
+    assert (settings.access, settings.queue, settings.folder) == ("a token of its own", "q", "/out/_landing")
+    assert settings.budgets == (4, 4, 3) and settings.sessions
+    assert (settings.idle_s, settings.deadline_s, settings.timeout_s) == (4, 60, 5)
