@@ -50,6 +50,7 @@ from outbox.ports import (
     Write,
 )
 from outbox.runtime.commit import overflow
+from outbox.runtime.commit.marks import Marks
 from outbox.runtime.commit.orphaned_staged import OrphanedStaged
 from outbox.runtime.commit.overflow import Overflows, announced, log_missing_blob
 from outbox.runtime.commit.partition_size import PartitionSizes
@@ -375,11 +376,11 @@ class ItemScope:
         return state
 
     @property
-    def unmarked_count(self) -> int:
-        return self.stateless.unmarked_count
+    def marks(self) -> Marks:
+        return self.stateless.marks
 
-    async def finish(self, *, only_full: bool = False) -> None:
-        await self.stateless.finish(only_full=only_full)
+    async def finish(self) -> None:
+        await self.stateless.finish()
 
     # Lost on the marker: follow it
 

@@ -33,7 +33,7 @@ from outbox import stored
 from outbox.errors import NoBlobStore, OutcomeUnknown, PoisonMessage, TooLarge
 from outbox.ports import BlobStore, Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Tag, Won, Write
 from outbox.runtime.commit import overflow
-from outbox.runtime.commit.marks import Marks
+from outbox.runtime.commit.marks import Mark, Marks
 from outbox.runtime.commit.overflow import Overflows, announced, log_missing_blob
 from outbox.runtime.commit.partition_size import PartitionSizes
 from outbox.runtime.commit.run_handler import Life
@@ -155,10 +155,11 @@ class PartitionScope:
 
     async def _load(self, state_id: str | None) -> StoreTransaction:
         """A transaction over the cached state, else over a read."""
-        known = NO_STATE
-        if state_id is not None:
-            known = self.cache.find(state_id) or await self._read_state(state_id)
-        return StoreTransaction(self._plan, self._now_ms(), self._new_tx(), known)
+        if state_id is None:
+            return StoreTransaction(self._plan, self._now_ms(), self._new_tx(), NO_STATE)
+        cached = self.cache.find(state_id)
+        known = cached or await self._read_state(state_id)
+        return StoreTransaction(self._plan, self._now_ms(), self._new_tx(), known, is_warm=cached is not None)
 
     async def _read_state(self, state_id: str) -> CachedState:
         found = cached_state(await read(self._store, state_key(state_id), self._behind.pop(state_id, "")))
@@ -232,7 +233,7 @@ class PartitionScope:
         if batch.is_late(self._now_ms()):
             raise NothingCommitted
         try:
-            answer = await self._store.write(writes)
+            answer = await self._written(batch, state_id, writes)
         except OutcomeUnknown:
             self.cache.forget(state_id)
             return await self._resolved(batch, state_id)
@@ -250,6 +251,44 @@ class PartitionScope:
         if state_id is not None and answer.session and len(self._behind) < BEHIND_COUNT_MAX:
             self._behind[state_id] = answer.session
         raise NothingCommitted
+
+    async def _written(self, batch: StoreTransaction, state_id: str | None, writes: list[Write]) -> Won | Lost:
+        """The answer to a batch, in which marks of its partition ride that are due.
+
+        A mark that loses, because another has made it, makes the whole batch lose: it is written again without any.
+        """
+        riding = self._riding(batch, state_id, writes)
+        if riding:
+            answer = await self._with_marks(writes, riding)
+            if answer is not None:
+                return answer
+            if batch.is_late(self._now_ms()):
+                raise NothingCommitted
+        return await self._store.write(writes)
+
+    def _riding(self, batch: StoreTransaction, state_id: str | None, writes: list[Write]) -> list[Mark]:
+        """Marks for which the batch has room."""
+        if state_id is None:
+            return []
+        known = self._store.capabilities
+        limit_bytes = overflow.bytes_for(known.item_bytes_max, *(entry.record for entry in batch.entries))
+        left_count, left_bytes = known.batch_count_max - len(writes), limit_bytes - _size(writes)
+        return self.marks.take(state_key(state_id).partition, count_max=left_count, bytes_max=left_bytes)
+
+    async def _with_marks(self, writes: list[Write], riding: list[Mark]) -> Won | Lost | None:
+        """The answer to a batch; None: nothing was written, because of its marks."""
+        lost = -1
+        try:
+            answer = await self._store.write([*writes, *(mark.write for mark in riding)])
+            if isinstance(answer, Won):
+                riding = []
+                return Won(answer.versions[: len(writes)], answer.session)
+            lost = answer.operation - len(writes)
+            return None if lost >= 0 else answer
+        except TooLarge:
+            return None
+        finally:  # where the outcome is unknown, too: a mark that was written loses by its version
+            self.marks.put_back([mark for at, mark in enumerate(riding) if at != lost])
 
     async def _resolved(self, batch: StoreTransaction, state_id: str | None) -> Lost | None:
         """Resolve an unknown outcome by the batch's first record."""
@@ -329,20 +368,16 @@ class PartitionScope:
         for inbox in batch.inboxes:
             self._unpushed.pop(inbox, None)
 
-    # 6. Mark that it has left, which may wait for others of the partition
+    # 6. Mark that it has left, which may wait for the next batch of the partition
 
     def _mark(self, batch: StoreTransaction, state_id: str | None) -> None:
         for entry in batch.entries:
             if entry.record.pending:
-                inbox = entry.attempt.work.inbox
-                self.marks.add(record_key(state_id, inbox), entry.version, entry.stored, inbox)
+                inbox, recurs = entry.attempt.work.inbox, batch.is_warm
+                self.marks.add(record_key(state_id, inbox), entry.version, entry.stored, inbox, recurs=recurs)
 
-    @property
-    def unmarked_count(self) -> int:
-        return self.marks.partition_count
-
-    async def finish(self, *, only_full: bool = False) -> None:
-        await (self.marks.write_full() if only_full else self.marks.write())
+    async def finish(self) -> None:
+        await self.marks.write()
 
     # Lost on the record: follow it
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from outbox.ports import Document
+from outbox.runtime.commit.marks import Marks
 from outbox.runtime.delivery.waiting import Waits
 from outbox.runtime.work import Attempt, Outcome
 
@@ -56,8 +57,8 @@ class StoreProtocol(Protocol):
         """Finish a pending document after a crash; whether it is finished."""
 
     @property
-    def unmarked_count(self) -> int:
-        """How many writes `finish` would make."""
+    def marks(self) -> Marks:
+        """The marks that are due; they may be written after the settlement."""
 
-    async def finish(self, *, only_full: bool = False) -> None:
-        """Mark pushed records, or only in partitions with many; it may come after the settlement."""
+    async def finish(self) -> None:
+        """Mark all pushed records."""

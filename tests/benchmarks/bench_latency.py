@@ -222,7 +222,7 @@ def publish(repeats: int, folder: Path, *, full: bool = False) -> str:
         "A worker on the emulators of Cosmos DB and Service Bus, a round trip away, and the bare loop beside it: the",
         f"public SDKs alone, without marks, sweeper or retries.  Medians of {repeats} interleaved repeats; `rate` and",
         "`CPU` are ratios to the bare loop in the same repeat [least..greatest].  CPU, requests and request units (the",
-        "emulator's estimates) are a message's, marks included; `uneven`: half of the settlements take 20 ms, and half",
+        "emulator's estimates) are a message's, marks included (warm: that of the key's message before); `uneven`: half of the settlements take 20 ms, and half",
         "100 ms, longer.",
         *report.circumstances(Path(tempfile.gettempdir())),
     ]

@@ -21,7 +21,7 @@ _PROVISIONED_RU = (400, 4_000, 10_000)
 _WORKLOADS = {
     "cold": "a new key",
     "existing": "a key that is there, and that this worker has not seen lately",
-    "warm": "a key that it has",
+    "warm": "a key that it has, again within two seconds",
     "W1": "1,000 keys, four messages each",
     "ten keys": "ten keys, a hundred messages each at once",
 }

@@ -64,6 +64,11 @@ MUTANTS = (
         faults={"crash": 1},
     ),
     mutant(
+        "a mark is due before its push", "partition", "NoLost", PARTITION,
+        ("            await self._push(batch)\n            self._mark(batch, state_id)\n        return outcome\n", "            self._mark(batch, state_id)\n            await self._push(batch)\n        return outcome\n"),
+        amounts=(5, 3), workers=1, lingers=True, faults={"error": 3, "crash": 1},
+    ),
+    mutant(
         "ETag is not checked", "partition", "ConsistentOutput|OneChangePerETag", PARTITION,
         ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None:\n            fresh = await read(self._store, state_key(state_id))\n            batch.loaded = CachedState(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
         amounts=(5, 3), workers=2,
@@ -120,7 +125,7 @@ MUTANTS = (
     ),
     mutant(
         "record and state are two writes", "partition", "NoGhost|NoLost|OneChangePerETag|Serializable|NoDuplicate", PARTITION,
-        ("            answer = await self._store.write(writes)\n        except OutcomeUnknown", "            answer = await self._store.write(writes[:1])\n            if isinstance(answer, Won) and len(writes) > 1:\n                answer = await self._store.write(writes[1:])\n        except OutcomeUnknown"),
+        ("            answer = await self._written(batch, state_id, writes)\n        except OutcomeUnknown", "            answer = await self._store.write(writes[:1])\n            if isinstance(answer, Won) and len(writes) > 1:\n                answer = await self._store.write(writes[1:])\n        except OutcomeUnknown"),
         faults={"crash": 1},
     ),
     mutant(

@@ -10,6 +10,7 @@ from tests.simulation.planting import Mutant
 OF_STEPS = "unit/steps/test_runtime_steps.py"
 OF_HOSTS = "unit/steps/test_host_steps.py"
 OF_NOTES = "unit/steps/test_registrations.py"
+OF_MARKS = "unit/stores/test_riding_marks.py"
 
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
@@ -160,12 +161,80 @@ STEP_MUTANTS = (
     mutant(
         "marks: what was written still takes room", "runtime/commit/marks.py",
         f"{OF_STEPS}::test_marks_that_are_written_make_room_for_others",
-        ("        self._due_bytes -= sum(len(mark.write.body) for mark in marks)\n", ""),
+        ("        self._due_bytes -= len(mark.write.body)\n", ""),
     ),
     mutant(
         "marks: they linger once and never again", "runtime/commit/marks.py",
         f"{OF_STEPS}::test_marks_linger_each_time_and_not_once_only",
         ("        finally:\n            self._is_waiting = False\n", "        finally:\n            pass\n"),
+    ),
+    mutant(
+        "marks: those of a key that recurs wait no longer", "runtime/commit/marks.py",
+        f"{OF_STEPS}::test_the_mark_of_a_key_that_recurs_waits_longer",
+        ("RECURRING_PAUSES if recurs else 1)", "1)"),
+    ),
+    mutant(
+        "marks: those of a key that is new wait as long", "runtime/partition_scope.py",
+        f"{OF_MARKS}::test_the_mark_of_a_key_that_is_new_waits_for_a_moment_only",
+        ("is_warm=cached is not None)", "is_warm=True)"),
+    ),
+    mutant(
+        "marks: none rides in the next batch of its key", "runtime/partition_scope.py",
+        f"{OF_MARKS}::test_a_mark_rides_in_the_next_batch_of_its_key",
+        ("        if riding:\n", "        if False:\n"),
+    ),
+    mutant(
+        "marks: the handler runs again where a mark has lost", "runtime/partition_scope.py",
+        f"{OF_MARKS}::test_a_mark_that_another_has_made_takes_no_handling_with_it",
+        ("            return None if lost >= 0 else answer\n", "            return answer\n"),
+    ),
+    mutant(
+        "marks: one that has lost rides again", "runtime/partition_scope.py",
+        f"{OF_MARKS}::test_a_mark_that_another_has_made_takes_no_handling_with_it",
+        ("for at, mark in enumerate(riding) if at != lost])", "for mark in riding])"),
+    ),
+    mutant(
+        "marks: those beside one that has lost are forgotten", "runtime/partition_scope.py",
+        f"{OF_MARKS}::test_marks_beside_one_that_has_lost_are_still_due",
+        ("            return None if lost >= 0 else answer\n",
+         "            riding = riding if lost < 0 else []\n            return None if lost >= 0 else answer\n"),
+    ),
+    mutant(
+        "marks: what rides in a batch that fails is forgotten", "runtime/partition_scope.py",
+        f"{OF_MARKS}::test_marks_whose_batch_was_not_written_are_still_due",
+        ("        lost = -1\n", "        lost, taken, riding = -1, riding, []\n"),
+        ("*(mark.write for mark in riding)])", "*(mark.write for mark in taken)])"),
+    ),
+    mutant(
+        "marks: the state has the version of a mark", "runtime/partition_scope.py",
+        f"{OF_MARKS}::test_what_rides_does_not_lend_the_state_its_version",
+        ("Won(answer.versions[: len(writes)], answer.session)", "answer"),
+    ),
+    mutant(
+        "marks: more ride than a batch has room for", "runtime/partition_scope.py",
+        f"{OF_MARKS}::test_no_more_marks_ride_than_a_batch_has_room_for",
+        ("left_count, left_bytes = known.batch_count_max - len(writes)", "left_count, left_bytes = known.batch_count_max"),
+    ),
+    mutant(
+        "marks: more bytes ride than a batch has room for", "runtime/partition_scope.py",
+        f"{OF_MARKS}::test_no_more_bytes_ride_than_a_batch_has_room_for",
+        ("limit_bytes - _size(writes)", "limit_bytes"),
+    ),
+    mutant(
+        "marks: a batch is refused for the bytes of its marks", "runtime/partition_scope.py",
+        f"{OF_MARKS}::test_a_batch_that_is_too_large_for_its_marks_alone_is_written_without",
+        ("        except TooLarge:\n            return None\n        finally:", "        finally:"),
+    ),
+    mutant(
+        "marks: that of spilled outputs rides, and their blob stays", "runtime/commit/marks.py",
+        f"{OF_MARKS}::test_a_mark_of_outputs_in_a_blob_does_not_ride",
+        ("            if not mark.spilled:\n                taken", "            if True:\n                taken"),
+    ),
+    mutant(
+        "marks: a batch that lost to a mark is written past its deadline", "runtime/partition_scope.py",
+        f"{OF_MARKS}::test_a_batch_that_lost_to_a_mark_is_not_written_past_its_deadline",
+        ("            if batch.is_late(self._now_ms()):\n                raise NothingCommitted\n        return await self._store",
+         "        return await self._store"),
     ),
     mutant(
         "staged: a worker reclaims what it is about to swap", "runtime/commit/orphaned_staged.py",

@@ -89,7 +89,8 @@ LEFT_OUT: dict[type, dict[str, str]] = {
     StoreScope: dict.fromkeys(("_plan", "_now_ms", "_spawn", "_lingering"), MADE_ONCE)
     | {"failed_pushes": METER, "_blocked_log": METER},
     Marks: dict.fromkeys(("_plan", "_store", "_blobs", "_count_max", "_full_count"), MADE_ONCE)
-    | dict.fromkeys(("_full", "due_count", "_due_bytes"), FOLLOWS),
+    | dict.fromkeys(("_full", "due_count", "_due_bytes"), FOLLOWS)
+    | dict.fromkeys(("_waiting", "_ripe"), PAUSES),
     StateCache: {"_count_max": MADE_ONCE, "_bytes_max": MADE_ONCE, "_bytes": FOLLOWS}
     | {"hit_count": METER, "miss_count": METER},
     Waiting: dict.fromkeys(("_plan", "_store", "_now_ms", "_new_tx"), MADE_ONCE),

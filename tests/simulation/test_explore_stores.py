@@ -63,6 +63,15 @@ def test_warm_workers_that_take_two_at_a_time_keep_their_promises_under_any_sing
     clean(explored("item", workers=1, copies=2, warm=True, budgets=budgets))
 
 
+@pytest.mark.parametrize("options", [{"workers": 2}, {"workers": 1, "sweepers": 1}], ids=str)
+@pytest.mark.parametrize("fault", PARTITION_FAULTS)
+def test_marks_that_ride_in_later_batches_keep_every_promise_under_any_single_fault(
+    fault: FaultKind, options: dict[str, Any]
+) -> None:
+    budgets = Budgets.any_of(1, fault)
+    clean(explored("partition", messages=[T1, T2], copies=[2, 1], warm=True, lingers=True, budgets=budgets, **options))
+
+
 @pytest.mark.parametrize("scope", ["partition", "item"])
 def test_a_refusal_and_its_duplicate_end_in_one_verdict(scope: str) -> None:
     allow = frozenset({"dead-letter"})

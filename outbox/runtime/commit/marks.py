@@ -1,6 +1,7 @@
 """Marks: note on records that their outputs are pushed, and give them a time to live; off the critical path.
 
-The marks of a partition are written together: a worker delays them for a moment, or until there are many.
+A mark rides in the next batch of its partition, where that comes soon: it costs no request then.  A worker delays the
+others for a moment, longer where a key recurs, or until there are many, and writes those of a partition together.
 
 A mark is only an optimization: without it the sweeper, or a redelivery, finds the record pending and pushes the outputs
 again under the same ids.  So a failed mark is dropped.  It replaces the record under its known version, never creates
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -28,6 +29,9 @@ DUE_BYTES_MAX = 64 << 20
 
 FULL_COUNT = 32
 """How many marks of one partition are written at once."""
+
+RECURRING_PAUSES = 10
+"""For how many pauses the marks of a key that recurs wait for its next batch; those of others wait for one."""
 
 WRITING_COUNT_MAX = 8
 """How many partitions are written concurrently."""
@@ -50,21 +54,30 @@ class Marks:
         self._count_max = store.capabilities.batch_count_max
         self._full_count = min(FULL_COUNT, self._count_max)
         self._due: dict[str, dict[DocumentKey, Mark]] = {}
+        self._waiting: dict[str, int] = {}
+        """For how many pauses the marks of a partition still wait."""
         self._full: list[str] = []
+        self._ripe: list[str] = []
         self.due_count = 0
         self._due_bytes = 0
 
-    def add(self, key: DocumentKey, version: Version, record: Record, inbox: bytes) -> None:
+    def add(self, key: DocumentKey, version: Version, record: Record, inbox: bytes, *, recurs: bool = False) -> None:
         """Note that the outputs of a record are pushed; a second note of one record has no effect."""
-        if self.due_count >= DUE_COUNT_MAX or not version or self.is_due(key):
+        if not version:
             return
         ttl_s, body = self._plan.life_s(record.life_ms), stored.encode(record.marked())
-        if self._due_bytes + len(body) > DUE_BYTES_MAX:
+        mark = Mark(Replace(key, body, version, ttl_s, Tag("mark", (inbox,), record.tx)), record.spilled)
+        self._add(mark, RECURRING_PAUSES if recurs else 1)
+
+    def _add(self, mark: Mark, pauses: int) -> None:
+        key, size = mark.write.key, len(mark.write.body)
+        if self.due_count >= DUE_COUNT_MAX or self.is_due(key) or self._due_bytes + size > DUE_BYTES_MAX:
             return
         marks = self._due.setdefault(key.partition, {})
-        marks[key] = Mark(Replace(key, body, version, ttl_s, Tag("mark", (inbox,), record.tx)), record.spilled)
+        marks[key] = mark
+        self._waiting.setdefault(key.partition, pauses)
         self.due_count += 1
-        self._due_bytes += len(body)
+        self._due_bytes += size
         if len(marks) == self._full_count:
             self._full.append(key.partition)
 
@@ -76,26 +89,74 @@ class Marks:
         """The due marks, in an order that depends on nothing else."""
         return tuple(mark for _, marks in sorted(self._due.items()) for mark in marks.values())
 
+    # Riding in a batch
+
+    def take(self, partition: str, *, count_max: int, bytes_max: int) -> list[Mark]:
+        """Take due marks of a partition for a batch, but none of spilled outputs: their blob is deleted after."""
+        taken: list[Mark] = []
+        for mark in self._due.get(partition, {}).values():
+            bytes_max -= len(mark.write.body)
+            if bytes_max < 0 or len(taken) >= count_max:
+                break
+            if not mark.spilled:
+                taken.append(mark)
+        for mark in taken:
+            self._remove(mark)
+        return taken
+
+    def put_back(self, marks: Sequence[Mark]) -> None:
+        """Marks that were taken are due again: their batch was not written, or it is not known that it was."""
+        for mark in marks:
+            self._add(mark, 1)
+
+    def _remove(self, mark: Mark) -> None:
+        key = mark.write.key
+        marks = self._due[key.partition]
+        del marks[key]
+        self.due_count -= 1
+        self._due_bytes -= len(mark.write.body)
+        if not marks:
+            del self._due[key.partition]
+            self._waiting.pop(key.partition, None)
+
+    # Writing the others
+
     @property
-    def partition_count(self) -> int:
-        """In how many partitions marks are due; each costs a write."""
-        return len(self._due)
+    def is_waiting(self) -> bool:
+        """Whether marks wait for the next batch of their partition."""
+        return bool(self._waiting)
+
+    def ripen(self) -> int:
+        """Count a pause; in how many partitions the marks have waited for long enough, and are to be written."""
+        for partition, pauses in list(self._waiting.items()):
+            if pauses > 1:
+                self._waiting[partition] = pauses - 1
+            else:
+                del self._waiting[partition]
+                self._ripe.append(partition)
+        return len(self._ripe)
 
     async def write(self) -> None:
         """Write all due marks; concurrent calls share the partitions."""
         while self._due:
             await self._write_partition(next(iter(self._due)))
         self._full.clear()
+        self._ripe.clear()
 
     async def write_full(self) -> None:
         """Write the due marks of full partitions."""
         while self._full:
             await self._write_partition(self._full.pop())
 
+    async def write_ripe(self) -> None:
+        """Write the marks that have waited for long enough; concurrent calls share the partitions."""
+        while self._ripe:
+            await self._write_partition(self._ripe.pop())
+
     async def _write_partition(self, partition: str) -> None:
-        marks = list(self._due.pop(partition, {}).values())
-        self.due_count -= len(marks)
-        self._due_bytes -= sum(len(mark.write.body) for mark in marks)
+        marks = list(self._due.get(partition, {}).values())
+        for mark in marks:
+            self._remove(mark)
         if marks:
             with suppress(*MAY_RETRY):  # the sweeper marks the rest
                 for at in range(0, len(marks), self._count_max):
@@ -125,36 +186,26 @@ class Marks:
                 await self._blobs.delete(mark.spilled)
 
 
-class Marking(Protocol):
-    """The marks of a commit protocol."""
-
-    @property
-    def unmarked_count(self) -> int:
-        """How many writes `finish` would make."""
-
-    async def finish(self, *, only_full: bool = False) -> None:
-        """Mark pushed records, or only in full partitions."""
-
-
 class Lingering:
-    """Batches marks: they wait for others of their partitions during `pause`, or until there are many."""
+    """Delays marks: they wait for a batch of their partition, or for others, during one `pause` or several."""
 
-    def __init__(self, protocol: Marking, pause: Callable[[], Awaitable[None]]) -> None:
-        self._protocol = protocol
+    def __init__(self, marks: Marks, pause: Callable[[], Awaitable[None]]) -> None:
+        self._marks = marks
         self._pause = pause
         self._is_waiting = False
 
     async def write(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
-        """Write the marks of full partitions, and the rest after the pause."""
-        await self._protocol.finish(only_full=True)
-        if self._protocol.unmarked_count and not self._is_waiting:
+        """Write the marks of full partitions, and the rest when they have waited."""
+        await self._marks.write_full()
+        if self._marks.is_waiting and not self._is_waiting:
             self._is_waiting = True
             spawn(self._write_later(spawn))
 
     async def _write_later(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
         try:
-            await self._pause()
+            while self._marks.is_waiting:
+                await self._pause()
+                for _ in range(min(self._marks.ripen(), WRITING_COUNT_MAX)):
+                    spawn(self._marks.write_ripe())
         finally:
             self._is_waiting = False
-        for _ in range(min(self._protocol.unmarked_count, WRITING_COUNT_MAX)):
-            spawn(self._protocol.finish())

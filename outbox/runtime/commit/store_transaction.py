@@ -61,17 +61,20 @@ class StoreTransaction:
         "durable",
         "entries",
         "is_premature",
+        "is_warm",
         "loaded",
         "now_ms",
         "superseded",
         "tx",
     )
 
-    def __init__(self, plan: Plan, now_ms: int, tx: str, loaded: CachedState) -> None:
+    def __init__(self, plan: Plan, now_ms: int, tx: str, loaded: CachedState, *, is_warm: bool = False) -> None:
         self._plan = plan
         self.now_ms = now_ms
         self.tx = tx
         self.loaded = loaded
+        self.is_warm = is_warm
+        """Whether the state was at hand, because its key recurs."""
         self._value, self._schema = loaded.item.value, loaded.item.schema
         self.entries: list[Entry] = []
         self.blobs: list[tuple[str, bytes]] = []

@@ -20,6 +20,7 @@ import msgspec
 
 from outbox.errors import Refused, Throttled
 from outbox.ports import BlobStore, Journal, Ports, StoreCapabilities, StorePorts
+from outbox.runtime.commit.marks import Lingering, Marks
 from outbox.runtime.commit.state_cache import CachedState
 from outbox.runtime.commit.sweeper import sweep
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
@@ -169,8 +170,8 @@ class Remembering:
         return self._protocol.group_count_max
 
     @property
-    def unmarked_count(self) -> int:
-        return self._protocol.unmarked_count
+    def marks(self) -> Marks:
+        return self._protocol.marks
 
     async def once(self, attempt: Attempt) -> Outcome:
         self._tries, self._attempt, self._is_loaded = self._tries + 1, attempt, False
@@ -192,19 +193,27 @@ class Remembering:
             self._calls.remembers(encode((known, self._tries, attempt.remembered(), lanes.remembered())))
 
 
+class NeverWritten(Lingering):
+    """Marks that wait for a batch of their partition for ever."""
+
+    async def write(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class StoreWorker:
     """A worker of partition or item scope; what the store can do decides which.
 
     One that `merges` says between two tries what it remembers, so that what led there need not be kept apart.
-    A `warm` one hands on the states that it has at hand, and the staged records that lost.  From `until_ms` on it
-    receives nothing (0: never).
+    A `warm` one hands on the states that it has at hand, and the staged records that lost; one that `lingers` hands on
+    the marks that are due, which ride in a later batch or are left to a sweeper.  From `until_ms` on it receives
+    nothing (0: never).
     """
 
     plan: Plan
     at: StoreResources
     batch: int
     warm: bool
+    lingers: bool
     merges: bool
     make: MakeProtocol
     name: str = "worker"
@@ -214,12 +223,14 @@ class StoreWorker:
         plan, tasks, ports = self.plan, Tasks(), store_ports(calls, self.at)
         settlement = _settlement(plan, ports, calls)
         protocol = protocol_over(calls, ports, plan, self.make, settlement)
+        known, due = carried or ((), ())
+        protocol.marks.put_back(due)
         if isinstance(protocol, PartitionScope):  # it knows what it knew when its last attempt ended
-            for id, body, version, session in carried or ():
+            for id, body, version, session in known:
                 item = msgspec.json.decode(body, type=StateItem)
                 protocol.cache.remember(id, CachedState(item, version, session))
         else:
-            protocol.left.update({state_id: list(staged) for state_id, staged in carried or ()})
+            protocol.left.update({state_id: list(staged) for state_id, staged in known})
         remembering = Remembering(protocol, calls)
         lanes = StoreScope(
             plan,
@@ -230,6 +241,7 @@ class StoreWorker:
             now_ms=calls.now_ms,
             backoff=BACKOFF,
             spawn=tasks.spawn,
+            lingering=NeverWritten(protocol.marks, lambda: at_once(0)) if self.lingers else None,
         )
         try:
             bus = ExploredBus(calls, self.at.bus)
@@ -240,7 +252,8 @@ class StoreWorker:
             remembering.lanes = lanes
         await lanes.attempt(deliveries)
         await tasks.end()
-        return _known(protocol) if self.warm else None
+        known = (_known(protocol) if self.warm else ()), (protocol.marks.content() if self.lingers else ())
+        return known if any(known) else None
 
 
 def ever_after() -> int:
@@ -329,6 +342,5 @@ def _known(protocol: Protocol) -> Hashable:
     """What a process knows of the world when an attempt has ended."""
     if isinstance(protocol, PartitionScope):
         content = protocol.cache.content()
-        return tuple((id, encode(held.item), held.version, held.session) for id, held in content) or None
-    left = tuple((state_id, tuple(staged)) for state_id, staged in sorted(protocol.left.items()) if staged)
-    return left or None
+        return tuple((id, encode(held.item), held.version, held.session) for id, held in content)
+    return tuple((state_id, tuple(staged)) for state_id, staged in sorted(protocol.left.items()) if staged)

@@ -62,9 +62,10 @@ class Scenario:
 
     `messages` are (queue, message, id) and `given` (key, state); `copies` is how often each message is there, or one
     number for each.  `batch` is how many messages an attempt may take; `warm` workers keep what they know from one
-    attempt to the next.  In item scope infrastructure may be `apart`; a store `tells_current` what a write lost to, or
-    not.  No process waits longer than `patience_ms` for what is due later (0: as long as it takes), where an
-    application would wait for ever; only with such an end do they wait for a resubmission that its key is blocked for.
+    attempt to the next; one that `lingers` keeps the marks that are due, for a later batch of their partition.
+    In item scope infrastructure may be `apart`; a store `tells_current` what a write lost to, or not.  No process waits
+    longer than `patience_ms` for what is due later (0: as long as it takes), where an application would wait for ever;
+    only with such an end do they wait for a resubmission that its key is blocked for.
     A document of the store holds `item_bytes_max`: outputs that do not fit overflow into a blob.
     An operator makes so many `resubmissions`, of whichever dead letters there are.  Messages that schedule each other
     are followed over `pauses_max` pauses (0: over all).  A broker that `drops_duplicates` takes a message once under
@@ -92,6 +93,7 @@ class Scenario:
     ample: bool = True
     merges: bool = True
     warm: bool = False
+    lingers: bool = False
     tells_current: bool = False
     apart: bool = False
     make: Callable[..., Any] | None = None
@@ -307,7 +309,15 @@ def _store_programs(
     scenario: Scenario, plan: Plan, earlier: Sequence[Plan], at: StoreResources, make: Callable[..., Any]
 ) -> list[Program]:
     """Workers or hosts, sweepers and an operator."""
-    worker = StoreWorker(watched(plan), at, batch=scenario.batch, warm=scenario.warm, merges=scenario.merges, make=make)
+    worker = StoreWorker(
+        watched(plan),
+        at,
+        batch=scenario.batch,
+        warm=scenario.warm,
+        lingers=scenario.lingers,
+        merges=scenario.merges,
+        make=make,
+    )
     host = worker if scenario.hosts is None else scenario.hosts(scenario.app, plan, at)
     programs: list[Program] = [*_earlier(worker, earlier), *[host] * (scenario.workers - len(earlier))]
     sweeping = plan if scenario.neighbour is None else compile_plan(scenario.neighbour)

@@ -285,22 +285,40 @@ async def test_marks_that_are_written_make_room_for_others(monkeypatch: pytest.M
         assert due.due_count == 0
 
 
+def due_marks(*, recurs: bool) -> Marks:
+    """Marks of one record."""
+    due = Marks(PLAN, engine_store(), MemoryBlobStore())
+    due.add(DocumentKey("p", "1"), "1", Record("tx", b"f", NOW_MS, True), INBOX, recurs=recurs)
+    return due
+
+
 async def test_marks_linger_each_time_and_not_once_only() -> None:
     started = list[Coroutine[Any, Any, None]]()
-
-    class Protocol:
-        unmarked_count = 1
-
-        async def finish(self, *, only_full: bool = False) -> None: ...
-
-    lingering = Lingering(Protocol(), lambda: at_once(0))
-    for count in (1, 2):
+    due = due_marks(recurs=False)
+    lingering = Lingering(due, lambda: at_once(0))
+    for turn in (1, 2):
         await lingering.write(started.append)
         await lingering.write(started.append)  # others wait for it already
-        assert len(started) == 1, f"turn {count}"
-        await started.pop()  # it ends, and starts the writing of the marks
+        assert len(started) == 1, f"turn {turn}"
         while started:
-            await started.pop()
+            await started.pop()  # it ends, and starts the writing of the marks
+        assert due.due_count == 0
+        due.add(DocumentKey("p", str(turn)), "1", Record("tx", b"f", NOW_MS, True), INBOX)
+
+
+@pytest.mark.parametrize(("recurs", "pauses"), [(False, 1), (True, marks.RECURRING_PAUSES)])
+async def test_the_mark_of_a_key_that_recurs_waits_longer(recurs: bool, pauses: int) -> None:
+    due, started, pause_count = due_marks(recurs=recurs), list[Coroutine[Any, Any, None]](), 0
+
+    async def pause() -> None:
+        nonlocal pause_count
+        pause_count += 1
+        assert due.due_count == 1
+
+    await Lingering(due, pause).write(started.append)
+    while started:
+        await started.pop(0)
+    assert (pause_count, due.due_count) == (pauses, 0)
 
 
 # The sweeper
