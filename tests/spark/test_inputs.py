@@ -49,6 +49,12 @@ def test_with_a_schema_the_wrong_value_is_set_aside(spark: Any, tmp_path: Path) 
     assert aside == [("c", "wrong-type")]
 
 
+def test_a_row_that_is_set_aside_has_its_whole_value_in_the_detail(spark: Any, tmp_path: Path) -> None:
+    source = Source(written(tmp_path, "id,amount\na,5: five\n"), schema="id string, amount bigint")
+    frame = judged(rows_of(read(spark, source), source, ("id",)), Shape())
+    assert [row["detail"] for row in rejected(frame).collect()] == ["column amount is bigint, not 5: five"]
+
+
 def test_bad_rows_are_set_aside_with_the_reason(spark: Any, tmp_path: Path) -> None:
     path = written(tmp_path, "id,note\na,short\nb\nc,x,y\n,none\n" + "d" * 2000 + ",long\ne," + "x" * 200 + "\n")
     sent, aside = outcome(spark, Source(path), Shape(body_bytes_max=100))

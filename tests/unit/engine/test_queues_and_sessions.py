@@ -160,6 +160,22 @@ def test_what_a_receiver_had_claimed_counts_as_delivered_when_its_session_runs_o
         engine.tick()
 
 
+def test_a_session_that_was_renewed_is_free_once_its_new_time_is_over(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
+    engine.broker.send("k", [Message(body=b"1", session_id="a")])
+    lock = engine.sessions.accept("k", "a")
+    assert lock is not None
+    clock.seconds += LOCK_S - 1
+    engine.sessions.renew(lock.token)
+    clock.seconds += 1  # its first time is over
+    engine.tick()
+    assert engine.sessions.accept("k", None) is None
+    clock.seconds += LOCK_S - 1
+    engine.tick()
+    again = engine.sessions.accept("k", None)
+    assert again is not None and again.session_id == "a"
+
+
 def test_the_lock_on_a_session_is_lost_with_its_queue(clock: VirtualClock) -> None:
     engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
     lock = engine.sessions.accept("k", "a")
