@@ -48,6 +48,8 @@ IN_FLIGHT = (1, 16, 64, 256)
 
 RUN_S_MAX = 120.0
 MARKED_WITHIN_S = 0.5
+WARM_KEY_COUNT = 320
+"""More than are in flight, so that messages of one key are not committed together, and few enough to recur soon."""
 IDLE_S = 0.002
 HOT_KEY_COUNT = 10
 LINKS_COUNT = 64
@@ -123,7 +125,7 @@ async def _backend(cell: Cell, place: AzurePlace) -> AsyncIterator[AzureBackend]
 
 def keys_of(cell: Cell, side: str) -> list[str]:
     """The key of each message."""
-    count = HOT_KEY_COUNT if cell.kind == "ten" else cell.message_count
+    count = {"ten": HOT_KEY_COUNT, "warm": WARM_KEY_COUNT}.get(cell.kind, cell.message_count)
     return [f"{side}-{n % count:06d}" for n in range(cell.message_count)]
 
 
@@ -222,8 +224,9 @@ def publish(repeats: int, folder: Path, *, full: bool = False) -> str:
         "A worker on the emulators of Cosmos DB and Service Bus, a round trip away, and the bare loop beside it: the",
         f"public SDKs alone, without marks, sweeper or retries.  Medians of {repeats} interleaved repeats; `rate` and",
         "`CPU` are ratios to the bare loop in the same repeat [least..greatest].  CPU, requests and request units (the",
-        "emulator's estimates) are a message's, marks included (warm: that of the key's message before); `uneven`: half of the settlements take 20 ms, and half",
-        "100 ms, longer.",
+        "emulator's estimates) are a message's, marks included.  `warm`: a key's next message comes within two",
+        "seconds, so that its batch takes the mark of the one before along; `uneven`: half of the settlements take 20 ms,",
+        "half 100 ms, longer.",
         *report.circumstances(Path(tempfile.gettempdir())),
     ]
     return report.publish("azure-latency", rows, about, folder, table(rows))

@@ -1230,6 +1230,16 @@ DIRECT_MUTANTS = (
         ("{source.partition(SUBSCRIPTIONS)[0] for source in sources}", "set(sources)"),
     ),
     mutant(
+        "sessions: one that was renewed is locked for ever", "outbox/engine/sessions.py",
+        "unit/engine/test_queues_and_sessions.py::test_a_session_that_was_renewed_is_free_once_its_new_time_is_over",
+        ("        heappush(self._timers, (until_ms, queue.number, session.lock))\n        for sequence", "        for sequence"),
+    ),
+    mutant(
+        "inputs: the detail of a row that is set aside is cut", "spark_jobs/transforms.py",
+        "spark/test_inputs.py::test_a_row_that_is_set_aside_has_its_whole_value_in_the_detail",
+        ('told = fn.split(fn.col("reason"), ": ", 2)', 'told = fn.split(fn.col("reason"), ": ")'),
+    ),
+    mutant(
         "marks: a record that is due is counted again", "outbox/runtime/commit/marks.py",
         "unit/stores/test_marks.py::test_a_record_that_two_attempts_push_at_once_is_due_once",
         (" or self.is_due(key) or", " or"),
