@@ -225,8 +225,8 @@ def publish(repeats: int, folder: Path, *, full: bool = False) -> str:
         f"public SDKs alone, without marks, sweeper or retries.  Medians of {repeats} interleaved repeats; `rate` and",
         "`CPU` are ratios to the bare loop in the same repeat [least..greatest].  CPU, requests and request units (the",
         "emulator's estimates) are a message's, marks included.  `warm`: a key's next message comes within two",
-        "seconds, so that its batch takes the mark of the one before along; `uneven`: half of the settlements take 20 ms,",
-        "half 100 ms, longer.",
+        "seconds, so that its batch takes the mark of the one before along; `uneven`: half of the settlements take",
+        "20 ms, half 100 ms, longer.",
         *report.circumstances(Path(tempfile.gettempdir())),
     ]
     return report.publish("azure-latency", rows, about, folder, table(rows))
