@@ -169,7 +169,7 @@ def publish(repeats: int, message_count: int, folder: Path, *, pair_count: int =
     about = [
         f"Partition scope on the emulators of Cosmos DB and Service Bus, {KEY_COUNT:,} keys, {IN_FLIGHT} in flight.",
         "Requests and request units of Cosmos DB a message, marks included; units are the emulator's estimates.",
-        "`warm`: a key's next message comes within two seconds, so that its batch takes the mark of the one before along.",
+        "`warm`: a key's next message comes within two seconds, so that its batch takes the mark of the one before.",
         f"CPU of a call: median of {pair_count} pairs, ours and the bare SDK in turn; of {repeats} repeats the median",
         f"[least..greatest].  `send of 64` and `receive` (64, each completed): {pair_count // MANY_PART} pairs, and",
         "the figures are a message's.",
