@@ -116,3 +116,5 @@ class StoreCapabilities:
     ordered_versions: bool = False
     partition_bytes_max: int = 0
     """The limit of one partition's total size; 0 without one."""
+    dispatch_ledger: bool = False
+    """Whether workers keep a dispatch ledger in place of marks; the store has `unsent` then."""

@@ -147,9 +147,7 @@ class HttpEntry:
         if protocol is None and isinstance(ports, StorePorts):
             protocol = self._own_protocol(ports, new_tx or (lambda: uuid4().hex))
         self._protocol = protocol
-        linger = (
-            None if protocol is None or not mark_after_s else Lingering(protocol.marks, lambda: sleep(mark_after_s))
-        )
+        linger = None if protocol is None or not mark_after_s else Lingering(protocol, lambda: sleep(mark_after_s))
         self._lingering = linger
         self._requests = requests_over(
             self._plan, ports, protocol, now_ms=self._now_ms, is_stopping=self._life.is_stopping

@@ -119,6 +119,13 @@ class StateStore(Protocol):
         """The documents of all partitions whose body, a JSON object, has a member `pending`; for the sweeper."""
 
 
+class LedgerStore(StateStore, Protocol):
+    """A state store that keeps a dispatch ledger, as its capability `dispatch_ledger` says."""
+
+    def unsent(self, first: str, before: str) -> AsyncIterator[Document]:
+        """The documents of all partitions whose body has a text `entry` from `first` on, and before `before`."""
+
+
 # Messages
 
 

@@ -2,7 +2,7 @@
 
 Bodies are JSON objects, so that users can query them.  A document with a member `pending` is unfinished: a record whose
 outputs may not be pushed yet, or a state with a pointer to the transaction that changed it.  A pending document has no
-time to live.
+time to live, but for a dispatch ledger, which is renewed while it has records.
 
     partition = state id      `state`          the state, its version, and in item scope its pointer
                               `inbox:<key>`    partition scope: the record of a handled message, or a waiting record
@@ -13,6 +13,7 @@ time to live.
     partition = inbox:<key>   `inbox:<key>`    the record of a stateless handler's message
     partition = claim:<key>   `claim`          the HTTP request of an idempotency key
     partition = session:<..>  `stopped`        the dead letter that blocks a session
+    partition = ledger:<id>   `ledger:<id>`    a worker's dispatch ledger: which of its records' outputs have left
 
 Markers and staged records share a partition, because a session token is valid for its own partition only.
 """
@@ -31,6 +32,7 @@ STATE = "state"
 STAGED_PREFIX = "staged:"
 RECORD_PREFIX = "inbox:"
 OVERFLOW_PREFIX = "overflow:"
+LEDGER_PREFIX = "ledger:"
 NO_VALUE = msgspec.Raw(b"null")
 
 
@@ -60,7 +62,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     `fingerprint` is the digest of its payload, `at_ms` the time of its commit, `attempt` the resubmission that it
     records, `spilled` the blob with outputs that do not fit, `reply` the reply to an HTTP request.  `life_ms` is the
     record's time to live once its outputs are pushed, whichever application pushes them: several applications in one
-    container have retentions of their own.
+    container have retentions of their own.  `entry` is its place in a dispatch ledger, which says whether its outputs
+    have left; a record with one is not pending.
     """
 
     tx: str
@@ -74,6 +77,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     attempt: int = 0
     reply: Reply | None = None
     life_ms: int = 0
+    entry: str = ""
 
     @property
     def refusal(self) -> PoisonMessage | None:
@@ -98,6 +102,19 @@ class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int
     record: Record
     dispatched: bool = False
+
+
+class LedgerItem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A worker's dispatch ledger `pending`: numbers up to `last` were handed out, and of those `open` are not closed.
+
+    `at_ms` is when the oldest of them was handed out, else the time of this version; `life_ms` is that of its records.
+    """
+
+    pending: str
+    at_ms: int
+    life_ms: int
+    last: int = 0
+    open: tuple[int, ...] = ()
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -167,6 +184,24 @@ def overflow_key(partition: str, tx: str) -> DocumentKey:
     return DocumentKey(partition, OVERFLOW_PREFIX + tx)
 
 
+def ledger_key(id: str) -> DocumentKey:
+    return DocumentKey(LEDGER_PREFIX + id, LEDGER_PREFIX + id)
+
+
+def entry_of(ledger: str, number: int) -> str:
+    """The entry of a record; entries of one ledger sort by number."""
+    return f"{ledger}/{number:012d}"
+
+
+def number_of(entry: str) -> int:
+    """The number of an entry.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return int(entry.rpartition("/")[2])
+
+
 def processed_key(state_id: str, inbox: bytes) -> DocumentKey:
     """The key of a message's marker in item scope."""
     return DocumentKey(state_id, "done:" + inbox.hex())
@@ -174,7 +209,7 @@ def processed_key(state_id: str, inbox: bytes) -> DocumentKey:
 
 encode = msgspec.json.Encoder().encode
 
-Item = TypeVar("Item", StateItem, Record, Staged, Overflow, IdempotencyClaim, Failures)
+Item = TypeVar("Item", StateItem, Record, Staged, Overflow, LedgerItem, IdempotencyClaim, Failures)
 
 
 def decode(document: Document, kind: type[Item]) -> Item:

@@ -32,6 +32,7 @@ from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.scopes import stores_of
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
 from outbox.runtime.store_operations import StoreOperations
+from outbox.stored import LEDGER_PREFIX
 
 KEPT_COUNT_MAX = 1_000
 UNFINISHED_COUNT_MAX = 1_000
@@ -144,8 +145,8 @@ class StoreOperator:
     async def _unfinished_count(self) -> int:
         count = 0
         for store in stores_of(self._ports):
-            async for _ in store.unfinished():
-                count += 1
+            async for document in store.unfinished():
+                count += not document.key.id.startswith(LEDGER_PREFIX)
                 if count >= UNFINISHED_COUNT_MAX:
                     return count
         return count

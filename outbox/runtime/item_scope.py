@@ -50,6 +50,7 @@ from outbox.ports import (
     Write,
 )
 from outbox.runtime.commit import overflow
+from outbox.runtime.commit.dispatch_ledger import DispatchLedger
 from outbox.runtime.commit.marks import Marks
 from outbox.runtime.commit.orphaned_staged import OrphanedStaged
 from outbox.runtime.commit.overflow import Overflows, announced, log_missing_blob
@@ -378,6 +379,10 @@ class ItemScope:
     @property
     def marks(self) -> Marks:
         return self.stateless.marks
+
+    @property
+    def ledger(self) -> DispatchLedger | None:
+        return self.stateless.ledger
 
     async def finish(self) -> None:
         await self.stateless.finish()

@@ -29,16 +29,32 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from outbox import stored
 from outbox.errors import NoBlobStore, OutcomeUnknown, PoisonMessage, TooLarge
-from outbox.ports import BlobStore, Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Tag, Won, Write
+from outbox.ports import (
+    BlobStore,
+    Create,
+    Document,
+    DocumentKey,
+    Lost,
+    Replace,
+    Session,
+    StateStore,
+    Tag,
+    Version,
+    Won,
+    Write,
+)
 from outbox.runtime.commit import overflow
+from outbox.runtime.commit.dispatch_ledger import DispatchLedger, finish_ledger
 from outbox.runtime.commit.marks import Mark, Marks
 from outbox.runtime.commit.overflow import Overflows, announced, log_missing_blob
 from outbox.runtime.commit.partition_size import PartitionSizes
 from outbox.runtime.commit.run_handler import Life
 from outbox.runtime.commit.state_cache import NO_STATE, CachedState, StateCache, cached_state
-from outbox.runtime.commit.store_io import LOOK_COUNT_MAX, read, write_blobs
+from outbox.runtime.commit.store_io import LOOK_COUNT_MAX, read, write_blobs, write_known
 from outbox.runtime.commit.store_transaction import Entry, Premature, StoreTransaction, Superseded, run_in
 from outbox.runtime.delivery.claim_check import without_blobs
 from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
@@ -49,10 +65,14 @@ from outbox.runtime.start.plan import Plan
 from outbox.runtime.store_protocol import Checkpoint, no_checkpoint
 from outbox.runtime.verdict import Verdict, payload_differs
 from outbox.runtime.work import Attempt, Later, Outcome, Work
-from outbox.stored import OVERFLOW_PREFIX, RECORD_PREFIX, Record, record_key, state_key
+from outbox.stored import LEDGER_PREFIX, OVERFLOW_PREFIX, RECORD_PREFIX, LedgerItem, Record, record_key, state_key
 
 BEHIND_COUNT_MAX = 10_000
 """How many changed states are remembered; beyond it a stale read costs another attempt."""
+PENDING_AFTER_MS = 3_600_000
+"""A record of a dispatch ledger whose outputs have not left at this age is kept until they have."""
+LOOKED_COUNT_MAX = 10_000
+LOOK_AGAIN_MS_MAX = 3_600_000
 UNPUSHED_COUNT_MAX = 10_000
 """How many messages with unpushed outputs are remembered; beyond it their handlers run once more, in vain."""
 
@@ -81,19 +101,23 @@ class PartitionScope:
         self._life = Life(now_ms, is_stopping)
         self.cache = cache if cache is not None else StateCache()
         self.marks = Marks(plan, store, blobs)
+        self.ledger = _ledger(plan, store, now_ms=now_ms, new_tx=new_tx)
         self._failures = FailureCounts(store, plan.record_life_ms / 1_000)
         self.fullness = PartitionSizes(plan, store.capabilities.partition_bytes_max, now_ms=now_ms)
         self._overflows = Overflows(plan, store, store, blobs, now_ms=now_ms)
         self._behind: dict[str, Session] = {}
         """States that changed under an attempt, and the session token of that loss: a read with it is fresh."""
         self._waiting = Waiting(plan, store, now_ms=now_ms, new_tx=new_tx)
+        self._looked: dict[str, tuple[Version, int]] = {}
+        """The ledgers that were swept: their versions, and when to look again where that stays."""
         self._unpushed: dict[bytes, None] = {}
         """Messages committed here whose outputs are not pushed yet."""
         self.checkpoint: Checkpoint = no_checkpoint
 
     def remembered(self) -> tuple[Any, ...]:
         known = self.cache.content(), self.marks.content(), self._waiting.remembered()
-        return *known, sorted(self._behind.items()), list(self._unpushed)
+        ledger = None if self.ledger is None else self.ledger.remembered()
+        return *known, sorted(self._behind.items()), list(self._unpushed), ledger
 
     @property
     def group_count_max(self) -> int:
@@ -229,12 +253,26 @@ class PartitionScope:
         Raises:
             NothingCommitted: the state has changed, or nothing is known to have been written.
         """
+        if self.ledger is None:
+            return await self._commit_batch(batch, state_id)
+        try:
+            lost = await self._commit_batch(batch, state_id)
+        except NothingCommitted:
+            if not batch.may_land:
+                self.ledger.close(batch.ledger_entries)
+            raise
+        if lost is not None:
+            self.ledger.close(batch.ledger_entries)
+        return lost
+
+    async def _commit_batch(self, batch: StoreTransaction, state_id: str | None) -> Lost | None:
         writes = await self._prepared(batch, state_id)
         if batch.is_late(self._now_ms()):
             raise NothingCommitted
         try:
             answer = await self._written(batch, state_id, writes)
         except OutcomeUnknown:
+            batch.land_later()
             self.cache.forget(state_id)
             return await self._resolved(batch, state_id)
         except TooLarge as error:
@@ -307,6 +345,7 @@ class PartitionScope:
 
     async def _prepared(self, batch: StoreTransaction, state_id: str | None) -> list[Write]:
         """The writes of a batch; the blobs that they name are written on return."""
+        await self._enter(batch)
         writes = self._writes(batch, state_id)
         limit = overflow.bytes_for(self._store.capabilities.item_bytes_max, *(entry.record for entry in batch.entries))
         if _size(writes) > limit:
@@ -315,7 +354,7 @@ class PartitionScope:
             entry = batch.entries[0]
             if not entry.record.outputs:
                 raise self._too_large(batch, state_id, f"{_size(writes)} bytes, there is room for {limit}")
-            entry.stored, name, data = overflow.spilled(entry.record)
+            entry.stored, name, data = overflow.spilled(entry.record)  # without an entry: its mark deletes the blob
             writes = self._writes(batch, state_id)
             if _size(writes) > limit:
                 raise self._too_large(batch, state_id, f"{_size(writes)} bytes, there is room for {limit}")
@@ -328,6 +367,16 @@ class PartitionScope:
         except NoBlobStore as error:
             raise self._impossible(batch, state_id, without_blobs(error)) from error
         return writes
+
+    async def _enter(self, batch: StoreTransaction) -> None:
+        """Give each record of the batch that emits something an entry of the ledger, where one is kept."""
+        if self.ledger is None:
+            return
+        for entry in batch.entries:
+            if entry.record.outputs:
+                place = await self.ledger.take()
+                batch.ledger_entries.append(place)
+                entry.stored = msgspec.structs.replace(entry.record, pending=False, entry=place)
 
     def _too_large(self, batch: StoreTransaction, state_id: str | None, text: str) -> NothingCommitted:
         refusal = overflow.smaller(batch.entries[0].record, f"its state and record are too large: {text}")
@@ -351,7 +400,8 @@ class PartitionScope:
 
     def _record_write(self, entry: Entry, state_id: str | None) -> Write:
         attempt, work, record = entry.attempt, entry.attempt.work, entry.stored
-        key, body = record_key(state_id, work.inbox), stored.encode(record if record.pending else record.marked())
+        keeps_outputs = record.pending or record.entry
+        key, body = record_key(state_id, work.inbox), stored.encode(record if keeps_outputs else record.marked())
         ttl_s = None if record.pending else self._record_ttl_s
         tag = Tag("refuse" if record.reason else "commit", (work.inbox,), record.tx)
         return Replace(key, body, attempt.replaces, ttl_s, tag) if attempt.replaces else Create(key, body, ttl_s, tag)
@@ -371,13 +421,18 @@ class PartitionScope:
     # 6. Mark that it has left, which may wait for the next batch of the partition
 
     def _mark(self, batch: StoreTransaction, state_id: str | None) -> None:
+        if self.ledger is not None:  # a batch of these messages that was unknown can not land any more
+            earlier = [of for entry in batch.entries for of in entry.attempt.ledger_entries]
+            self.ledger.close([*batch.ledger_entries, *earlier])
         for entry in batch.entries:
-            if entry.record.pending:
+            if entry.stored.pending:
                 inbox, recurs = entry.attempt.work.inbox, batch.is_warm
                 self.marks.add(record_key(state_id, inbox), entry.version, entry.stored, inbox, recurs=recurs)
 
     async def finish(self) -> None:
         await self.marks.write()
+        if self.ledger is not None:
+            await self.ledger.save()
 
     # Lost on the record: follow it
 
@@ -401,6 +456,8 @@ class PartitionScope:
             return payload_differs(work.delivery.message.identity)
         attempt.committed(record)
         await self._push_and_mark(document.key, document, record, work.inbox)
+        if self.ledger is not None:
+            self.ledger.close([*attempt.ledger_entries, record.entry])
         return record.refusal
 
     @staticmethod
@@ -419,6 +476,8 @@ class PartitionScope:
         try:
             if document.key.id.startswith(OVERFLOW_PREFIX):
                 return await self._overflows.collect(document, is_staged=False)
+            if document.key.id.startswith(LEDGER_PREFIX):
+                return await self._finish_ledger(document)
             record = stored.decode(document, Record)
             inbox = bytes.fromhex(document.key.id.removeprefix(RECORD_PREFIX))
             await self._push_and_mark(document.key, document, record, inbox)
@@ -426,12 +485,45 @@ class PartitionScope:
             return False
         return True
 
+    async def _finish_ledger(self, document: Document) -> bool:
+        """Push what a ledger does not say has left; one that does not change is looked at less and less often."""
+        version, next_ms = self._looked.get(document.key.id, ("", 0))
+        now_ms = self._now_ms()
+        if version == document.version and now_ms < next_ms:
+            return False
+        is_finished = await finish_ledger(self._store, document, self._finish_entry)
+        if len(self._looked) >= LOOKED_COUNT_MAX:
+            self._looked.clear()
+        rest_ms = (now_ms - stored.decode(document, LedgerItem).at_ms) // 2
+        self._looked[document.key.id] = document.version, now_ms + min(rest_ms, LOOK_AGAIN_MS_MAX)
+        return is_finished
+
+    async def _finish_entry(self, document: Document, record: Record) -> None:
+        """Push the outputs of a record that no ledger says have left; an old one that cannot be is made pending.
+
+        Raises:
+            NothingCommitted: they could not be pushed now.
+        """
+        try:
+            await self._settlement.push(list(record.outputs))
+        except NothingCommitted:
+            if self._now_ms() - record.at_ms >= PENDING_AFTER_MS:
+                pending = msgspec.structs.replace(record, pending=True, entry="", life_ms=self._plan.record_life_ms)
+                await write_known(
+                    self._store, Replace(document.key, stored.encode(pending), document.version, None, Tag("keep"))
+                )
+            raise
+
     async def _push_and_mark(self, key: DocumentKey, document: Document, record: Record, inbox: bytes) -> None:
         """Push the outputs of a pending record, and mark it.
 
         Raises:
             NothingCommitted: they could not be pushed now.
         """
+        if record.entry:
+            if self.ledger is None or not self.ledger.is_closed(record.entry):
+                await self._settlement.push(list(record.outputs))
+            return
         if not record.pending or self.marks.is_due(key):
             return
         outputs = await overflow.outputs_of(record, self._blobs)
@@ -440,6 +532,13 @@ class PartitionScope:
             raise NothingCommitted  # marked meanwhile, or its blob is gone: the next attempt reads the record
         await self._settlement.push(outputs)
         self.marks.add(key, document.version, record, inbox)
+
+
+def _ledger(plan: Plan, store: StateStore, **clock: Any) -> DispatchLedger | None:
+    """The dispatch ledger of a store that keeps one."""
+    if not store.capabilities.dispatch_ledger:
+        return None
+    return DispatchLedger(plan, store, now_ms=clock["now_ms"], new_id=clock["new_tx"])
 
 
 def _size(writes: Sequence[Write]) -> int:

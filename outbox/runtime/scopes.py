@@ -57,7 +57,7 @@ def scope_over(
         failure_log=failure_log,
     )
     protocol = store_protocol(plan, ports, settlement, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping)
-    lingering = None if linger is None else Lingering(protocol.marks, linger)
+    lingering = None if linger is None else Lingering(protocol, linger)
     blocked = BlockedSessions(ports.infrastructure or ports.store, ports.blobs)
     return StoreScope(
         plan,

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from outbox import stored
 from outbox.ports import (
     SUBSCRIPTIONS,
     Create,
@@ -28,11 +29,12 @@ from outbox.ports import (
     Won,
 )
 from outbox.resubmission import check_resubmittable, next_attempt
+from outbox.runtime.commit.dispatch_ledger import unsent_of
 from outbox.runtime.commit.state_cache import cached_state
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.scopes import stores_of
-from outbox.stored import state_key
+from outbox.stored import LEDGER_PREFIX, LedgerItem, state_key
 
 
 def operations_over(ports: Ports | StorePorts) -> Operations:
@@ -132,6 +134,10 @@ async def may_be_sent_to(sources: Collection[str], *stores: StateStore) -> bool:
         async for document in store.unfinished():
             if _holds(document, destinations):
                 return True
+            if document.key.id.startswith(LEDGER_PREFIX):
+                async for unsent, _ in unsent_of(store, stored.decode(document, LedgerItem)):
+                    if _holds(unsent, destinations):
+                        return True
     return False
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from outbox.ports import Document
-from outbox.runtime.commit.marks import Marks
+from outbox.runtime.commit.marks import Marking
 from outbox.runtime.delivery.waiting import Waits
 from outbox.runtime.work import Attempt, Outcome
 
@@ -18,7 +18,7 @@ def no_checkpoint(step: str, *known: Any) -> None:
     """Do nothing: only explorations, which follow equal attempts once, look at checkpoints."""
 
 
-class StoreProtocol(Protocol):
+class StoreProtocol(Marking, Protocol):
     """One commit protocol over a store and a bus."""
 
     checkpoint: Checkpoint
@@ -56,9 +56,5 @@ class StoreProtocol(Protocol):
     async def redo(self, document: Document) -> bool:
         """Finish a pending document after a crash; whether it is finished."""
 
-    @property
-    def marks(self) -> Marks:
-        """The marks that are due; they may be written after the settlement."""
-
     async def finish(self) -> None:
-        """Mark all pushed records."""
+        """Mark all pushed records, or save the ledger; it may come after the settlement."""

@@ -117,6 +117,8 @@ class Attempt(msgspec.Struct, eq=False):
     """The version of that record; empty: create one."""
     record: Record | None = None
     """Its committed record."""
+    ledger_entries: tuple[str, ...] = ()
+    """Entries of a dispatch ledger for batches of it that may be written yet."""
     on_committed: Callable[[Record], None] | None = None
     """Called with the record, before its outputs are pushed, so that a reply need not wait for that."""
     failure: Any = None
@@ -134,7 +136,7 @@ class Attempt(msgspec.Struct, eq=False):
         """All that this attempt has learned, as plain data; the rest of its work follows from the delivery."""
         work, refusal = self.work, self.work.refusal
         learned = self.rests_on, self.found, self.replaces, self.record, self.failure, self.is_blocker, self.is_released
-        return work.delivery, work.key, work.was_run, outcome_data(refusal), *learned
+        return work.delivery, work.key, work.was_run, outcome_data(refusal), *learned, self.ledger_entries
 
     def refuse(self, refusal: PoisonMessage) -> None:
         """Refuse it, unless it is refused already; the next attempt records that."""

@@ -25,6 +25,7 @@ from tests.simulation.rule_mutants import TESTED_RULE_MUTANTS
 from tests.simulation.step_mutants import STEP_MUTANTS
 from tests.simulation.thread_mutants import THREAD_MUTANTS
 
+OF_LEDGER = "unit/stores/test_dispatch_ledger.py"
 TRIGGER_BUS = "outbox/azure/functions/bus.py"
 PROCESSOR = "outbox/azure/functions/processor.py"
 FUNCTIONS_MESSAGES = "outbox/azure/functions/messages.py"
@@ -1238,6 +1239,76 @@ DIRECT_MUTANTS = (
         "inputs: the detail of a row that is set aside is cut", "spark_jobs/transforms.py",
         "spark/test_inputs.py::test_a_row_that_is_set_aside_has_its_whole_value_in_the_detail",
         ('told = fn.split(fn.col("reason"), ": ", 2)', 'told = fn.split(fn.col("reason"), ": ")'),
+    ),
+    mutant(
+        "requests: a query hides the parameter of a path", "outbox/runtime/http/requests.py",
+        "unit/runtime/test_http.py::test_a_path_goes_before_a_parameter_of_its_query_with_the_same_name",
+        ("self._typed({**named, **parameters})", "self._typed({**parameters, **named})"),
+    ),
+    mutant(
+        "sizes: a state beside a refusal takes the room of the next", "outbox/runtime/commit/overflow.py",
+        "unit/stores/test_sizes.py::test_a_state_that_is_written_with_a_refusal_leaves_room_for_the_next",
+        ("    if all(record.reason for record in records):", "    if any(record.reason for record in records):"),
+    ),
+    mutant(
+        "topology: who waits for dead letters of a deleted queue is not told", "outbox/engine/topology.py",
+        "unit/engine/test_rules.py::test_a_receiver_of_a_deleted_queue_gets_an_error",
+        ("for number in numbers for at in (number, number + 1)}", "for number in numbers for at in (number,)}"),
+    ),
+    mutant(
+        "ledger: it lives no longer than its records", "outbox/runtime/commit/dispatch_ledger.py",
+        f"{OF_LEDGER}::test_it_is_stored_before_the_first_entry_and_lives_longer_than_its_records",
+        ("    return item.life_ms / 1_000 + MARGIN_S\n", "    return item.life_ms / 1_000\n"),
+    ),
+    mutant(
+        "ledger: it is not renewed while nothing of it is closed", "outbox/runtime/commit/dispatch_ledger.py",
+        f"{OF_LEDGER}::test_it_is_renewed_while_numbers_are_handed_out",
+        ("            elif self._now_ms() - self._written_ms >= RENEW_MS:\n                await self._write()\n", ""),
+    ),
+    mutant(
+        "ledger: two tasks begin two at once", "outbox/runtime/commit/dispatch_ledger.py",
+        f"{OF_LEDGER}::test_tasks_that_begin_at_once_begin_one_ledger",
+        ("        async with self._lock:\n            if not self._id or len", "        if True:\n            if not self._id or len"),
+    ),
+    mutant(
+        "ledger: any number may be open", "outbox/runtime/commit/dispatch_ledger.py",
+        f"{OF_LEDGER}::test_with_too_many_open_entries_another_begins",
+        ("not self._id or len(self._open) >= OPEN_COUNT_MAX:", "not self._id:"),
+    ),
+    mutant(
+        "ledger: what a sweeper has closed is opened again", "outbox/runtime/commit/dispatch_ledger.py",
+        f"{OF_LEDGER}::test_what_a_sweeper_has_closed_is_taken_over",
+        ("            del self._open[number]\n", "            pass\n"),
+    ),
+    mutant(
+        "ledger: one that is gone is written for ever", "outbox/runtime/commit/dispatch_ledger.py",
+        f"{OF_LEDGER}::test_a_ledger_that_is_gone_is_left_for_another",
+        ("        if document is None:\n            self._id = \"\"\n            return\n", "        if document is None:\n            return\n"),
+    ),
+    mutant(
+        "ledger: a busy one is old", "outbox/runtime/commit/dispatch_ledger.py",
+        f"{OF_LEDGER}::test_its_age_is_that_of_the_oldest_open_entry",
+        ("at_ms = min(opened.values(), default=self._now_ms())", "at_ms = min(opened.values(), default=0)"),
+    ),
+    mutant(
+        "ledger: a full one is written only at the end", "outbox/runtime/commit/marks.py",
+        f"{OF_LEDGER}::test_it_is_written_after_so_many_and_at_each_sweep",
+        ("        if self._ledger is not None and self._ledger.is_full:\n", "        if False:\n"),
+    ),
+    mutant(
+        "ledger: it is looked at in every sweep", PARTITION,
+        f"{OF_LEDGER}::test_a_ledger_that_does_not_change_is_looked_at_less_and_less_often",
+        ("        if version == document.version and now_ms < next_ms:\n            return False\n", ""),
+    ),
+    mutant(
+        "ledger: what cannot be sent expires", PARTITION,
+        f"{OF_LEDGER}::test_what_cannot_be_sent_for_an_hour_is_kept_until_it_can",
+        ("            if self._now_ms() - record.at_ms >= PENDING_AFTER_MS:\n", "            if False:\n"),
+    ),
+    mutant(
+        "ledger: a queue is drained that a ledger has something for", OPERATIONS,
+        f"{OF_LEDGER}::test_a_queue_is_not_drained_while_a_ledger_has_something_for_it",
+        ("            if document.key.id.startswith(LEDGER_PREFIX):\n", "            if False:\n"),
     ),
     mutant(
         "marks: a record that is due is counted again", "outbox/runtime/commit/marks.py",

@@ -8,6 +8,7 @@ imported here.
 
 from __future__ import annotations
 
+from tests.simulation.ledger_mutants import LEDGER_MUTANTS
 from tests.simulation.overflow_mutants import OVERFLOW_MUTANTS
 from tests.simulation.planting import (
     BATCH,
@@ -288,6 +289,7 @@ MUTANTS = (
         ("        self._mark(work, Refusal(work.digest, poison.reason, poison.description, work.delivery.message.attempt))\n", "        self.markers.get(work.digest)\n"),
         amounts=(-11,), copies=2,
     ),
+    *LEDGER_MUTANTS,
     *REQUEST_MUTANTS,
     *OVERFLOW_MUTANTS,
     *RESUBMISSION_MUTANTS,

@@ -42,7 +42,7 @@ REQUEST_MUTANTS = (
     ),
     mutant(
         "requests: an attempt answers before its commit", "partition", "NothingLeavesEarly|OneAnswer", PARTITION,
-        ("            answer = await self._written(batch, state_id, writes)\n        except OutcomeUnknown:\n            self.cache.forget(state_id)\n            return await self._resolved(batch, state_id)\n", "            for entry in batch.entries:\n                entry.attempt.committed(entry.record)\n            answer = await self._written(batch, state_id, writes)\n        except OutcomeUnknown:\n            self.cache.forget(state_id)\n            return await self._resolved(batch, state_id)\n"),
+        ("            answer = await self._written(batch, state_id, writes)\n", "            for entry in batch.entries:\n                entry.attempt.committed(entry.record)\n            answer = await self._written(batch, state_id, writes)\n"),
         amounts=(), asked=(("k1", "a", 5),),
     ),
     mutant(

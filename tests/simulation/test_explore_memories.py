@@ -14,6 +14,7 @@ import pytest
 from outbox.errors import PoisonMessage
 from outbox.message import Message
 from outbox.ports import Delivery, Replace, StorePorts
+from outbox.runtime.commit.dispatch_ledger import DispatchLedger
 from outbox.runtime.commit.marks import Mark, Marks
 from outbox.runtime.commit.orphaned_staged import OrphanedStaged
 from outbox.runtime.commit.overflow import Overflows
@@ -54,10 +55,14 @@ OF_DELIVERY = "follows from the delivery, the plan and whether the handler has r
 PAUSES = "how long a message rests, which no protocol sees"
 NOT_MERGED = "an attempt that shares it is not merged"
 
+NO_CALLS: Any = None
+LEDGER = DispatchLedger(compile_plan(bank()), ExploredStore(NO_CALLS, 0, CAPABILITIES), now_ms=lambda: 0, new_id=str)
+
 SAID: dict[type, dict[str, Change]] = {
     PartitionScope: {
         "_behind": lambda scope: scope._behind.update({"Account:alice": "session"}),
         "_unpushed": lambda scope: scope._unpushed.update({b"i" * 32: None}),
+        "ledger": lambda scope: setattr(scope, "ledger", LEDGER),
     },
     StateCache: {"_states": lambda cache: cache._states.update({"Account:alice": CachedState(StateItem(), "v1")})},
     Marks: {"_due": lambda marks: marks._due.update({KEY.partition: {KEY: MARK}})},
@@ -69,6 +74,7 @@ SAID: dict[type, dict[str, Change]] = {
         "rests_on": lambda attempt: setattr(attempt, "rests_on", "v1"),
         "found": lambda attempt: setattr(attempt, "found", Record("tx", b"", 0)),
         "replaces": lambda attempt: setattr(attempt, "replaces", "v1"),
+        "ledger_entries": lambda attempt: setattr(attempt, "ledger_entries", ("ledger/1",)),
         "record": lambda attempt: setattr(attempt, "record", Record("tx", b"", 0)),
         "failure": lambda attempt: setattr(attempt, "failure", Failure("E: no", "", "", 1, None)),
         "is_blocker": lambda attempt: setattr(attempt, "is_blocker", True),
@@ -85,7 +91,8 @@ SAID: dict[type, dict[str, Change]] = {
 LEFT_OUT: dict[type, dict[str, str]] = {
     ItemScope: dict.fromkeys(("_plan", "_states", "_infrastructure", "_blobs", "_now_ms", "_new_tx"), MADE_ONCE)
     | {"checkpoint": MADE_ONCE},
-    PartitionScope: dict.fromkeys(("_plan", "_store", "_blobs", "_now_ms", "_new_tx", "checkpoint"), MADE_ONCE),
+    PartitionScope: dict.fromkeys(("_plan", "_store", "_blobs", "_now_ms", "_new_tx", "checkpoint"), MADE_ONCE)
+    | {"_looked": PAUSES},
     StoreScope: dict.fromkeys(("_plan", "_now_ms", "_spawn", "_lingering"), MADE_ONCE)
     | {"failed_pushes": METER, "_blocked_log": METER},
     Marks: dict.fromkeys(("_plan", "_store", "_blobs", "_count_max", "_full_count"), MADE_ONCE)

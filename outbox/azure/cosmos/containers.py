@@ -1,7 +1,8 @@
 """The containers that the adapter needs: how they are partitioned, what lives how long, what has an index.
 
-Nothing in a body is indexed, so a write costs no request units for indexing; the one path that is lets the sweeper find
-what is unfinished.  Time to live is on, without a default: what has none of its own stays.
+Nothing in a body is indexed, so a write costs no request units for indexing; the paths that are let the sweeper find
+what is unfinished, and the records of a dispatch ledger.  Time to live is on, without a default: what has none of its
+own stays.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from azure.core.exceptions import AzureError
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import CosmosClient
 
-from outbox.azure.cosmos.items import PARTITION_PATH, PENDING_PATH
+from outbox.azure.cosmos.items import ENTRY_PATH, PARTITION_PATH, PENDING_PATH
 from outbox.azure.cosmos.outcomes import FAILURES, as_error
 from outbox.errors import Refused
 
@@ -28,7 +29,10 @@ class ContainerSpec:
     name: str
     partition_key_path: str = PARTITION_PATH
     default_ttl_s: int = KEEP_UNLESS_TOLD
-    indexed_paths: tuple[str, ...] = (PENDING_PATH,)
+    indexed_paths: tuple[str, ...] = (PENDING_PATH, ENTRY_PATH)
+    """What a document has none of costs it nothing."""
+    keeps_ledgers: bool = False
+    """Whether its workers keep a dispatch ledger, whose entries must have an index."""
 
     def indexing_policy(self) -> dict[str, Any]:
         """The indexing policy in the form of Cosmos DB."""
@@ -98,4 +102,10 @@ def check_container(spec: ContainerSpec, found: dict[str, Any]) -> None:
         raise Refused(
             f"container {spec.name} has defaultTtl {found.get('defaultTtl')}; set it to {spec.default_ttl_s}, or "
             "records never expire, or expire before they are finished"
+        )
+    indexed = [each.get("path") for each in found.get("indexingPolicy", {}).get("includedPaths", [])]
+    if spec.keeps_ledgers and not {ENTRY_PATH, "/*"} & set(indexed):
+        raise Refused(
+            f"container {spec.name} has no index on {ENTRY_PATH}, by which a dispatch ledger finds its records; add it "
+            "to the included paths of its indexing policy"
         )

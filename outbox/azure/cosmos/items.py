@@ -4,8 +4,9 @@
 
 A body is stored as the JSON object that it is, so that it can be queried where it lies, if it survives that: Cosmos DB
 keeps numbers as IEEE doubles and forgets how they were written.  A body of which a single byte could come back changed
-is stored as `text`, one that is no text as `base64`.  `pending` repeats the body's member outside of it, because it is
-the only thing that has an index.  Of ids, what Cosmos DB does not take is written as `~` and two hexadecimal digits.
+is stored as `text`, one that is no text as `base64`.  `pending` and `entry` repeat the body's members outside of it,
+because they have an index, as nothing else has.  Of ids, what Cosmos DB does not take is written as `~` and two
+hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from outbox.ports import Create, Document, DocumentKey, Replace, Session
 PARTITION = "pk"
 PARTITION_PATH = "/pk"
 PENDING_PATH = "/pending/?"
+ENTRY_PATH = "/entry/?"
 
 ITEM_BYTES_MAX = 2 << 20
 """What Cosmos DB takes as one item, and as all items of a batch."""
@@ -76,6 +78,8 @@ def _put_body(item: dict[str, Any], body: bytes) -> int:
     if isinstance(value, dict):
         if "pending" in value:
             item["pending"] = True
+        if isinstance(entry := value.get("entry"), str):
+            item["entry"] = entry
         if msgspec.json.encode(value) == body and (_is_plain(body) or _survives(value, DEPTH_MAX)):
             item["body"] = value
             return len(body)

@@ -50,6 +50,7 @@ THROTTLED_WAIT_S_MAX = 2.0
 PAGE_COUNT = 100
 
 _UNFINISHED = "SELECT * FROM c WHERE c.pending = true"
+_UNSENT = "SELECT * FROM c WHERE c.entry >= @first AND c.entry < @before"
 _SCAN = "SELECT * FROM c WHERE STARTSWITH(c.id, @prefix)"
 
 
@@ -61,6 +62,7 @@ class CosmosStateStore:
         container: Callable[[], Awaitable[ContainerProxy]],
         *,
         scope: Literal["partition", "item"] = "partition",
+        dispatch_ledger: bool = False,
         timeout_s: float = TIMEOUT_S,
         usage: Usage | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -79,6 +81,7 @@ class CosmosStateStore:
             tells_current=False,
             ambiguous_replies=True,
             partition_bytes_max=PARTITION_BYTES_MAX,
+            dispatch_ledger=dispatch_ledger,
         )
         self.usage = Usage() if usage is None else usage
         self._container = container
@@ -139,6 +142,11 @@ class CosmosStateStore:
             except CorruptRecord:
                 document = foreign(item)  # the sweeper logs it, and goes on with the others
             yield document
+
+    async def unsent(self, first: str, before: str) -> AsyncIterator[Document]:
+        parameters = [{"name": "@first", "value": first}, {"name": "@before", "value": before}]
+        async for item in self._pages(_UNSENT, parameters=parameters):
+            yield from_item(item)
 
     async def _pages(self, query: str, **options: Any) -> AsyncIterator[Mapping[str, Any]]:
         """What a query gives, page by page; the pages are read as they are asked for."""

@@ -5,7 +5,8 @@ Whatever it hands out has passed the gate.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -43,9 +44,11 @@ class EngineStore:
         ordered_versions=True,
     )
 
-    def __init__(self, core: Core, documents: Documents) -> None:
+    def __init__(self, core: Core, documents: Documents, *, dispatch_ledger: bool = False) -> None:
         self._core = core
         self._documents = documents
+        if dispatch_ledger:
+            self.capabilities = replace(self.capabilities, dispatch_ledger=True)
 
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         found = self._read(key)
@@ -96,13 +99,20 @@ class EngineStore:
                 await self._core.gate()  # again: it may have been written since
                 yield document
 
-    async def unfinished(self) -> AsyncIterator[Document]:
+    def unfinished(self) -> AsyncIterator[Document]:
+        return self._documents_with(_is_pending)
+
+    def unsent(self, first: str, before: str) -> AsyncIterator[Document]:
+        return self._documents_with(lambda body: first <= _entry(body) < before)
+
+    async def _documents_with(self, is_wanted: Callable[[bytes], bool]) -> AsyncIterator[Document]:
+        """The documents of all partitions whose body is wanted."""
         spaces = {name: space for name, space in self._core.state.documents.spaces.items() if name.startswith("p/")}
         await self._core.gate()
         for name in sorted(spaces):
             for id in sorted(spaces[name]):
                 document = self._read(DocumentKey(name.removeprefix("p/"), id))
-                if document is not None and _is_pending(document.body):
+                if document is not None and is_wanted(document.body):
                     await self._core.gate()
                     yield document
 
@@ -117,6 +127,18 @@ def _is_pending(body: bytes) -> bool:
         return msgspec.json.decode(body, type=_Unfinished).pending is not msgspec.UNSET
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
+
+
+class _Entered(msgspec.Struct):
+    entry: str = ""
+
+
+def _entry(body: bytes) -> str:
+    """The text `entry` of a body; one before all others where it has none."""
+    try:
+        return msgspec.json.decode(body, type=_Entered).entry
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
 
 
 def _namespace(partition: str) -> str:

@@ -32,16 +32,17 @@ NarrowScope = Literal["partition", "item"]
 class NarrowEngine:
     """An engine as a backend of partition or item scope."""
 
-    def __init__(self, engine: Engine, scope: NarrowScope) -> None:
+    def __init__(self, engine: Engine, scope: NarrowScope, *, dispatch_ledger: bool = False) -> None:
         if scope not in ("partition", "item"):
             raise ValueError(f'scope={scope!r}: "partition" or "item"; the engine itself is its own widest scope')
         self._engine = engine
         self._scope = scope
+        self._dispatch_ledger = dispatch_ledger
 
     def ports(self) -> StorePorts:
         """The engine's documents, queues and blobs as ports of their own."""
         engine = self._engine
-        store: StateStore = EngineStore(engine.core, engine.documents)
+        store: StateStore = EngineStore(engine.core, engine.documents, dispatch_ledger=self._dispatch_ledger)
         if self._scope == "item":
             store = ItemStore(store)
         return StorePorts(store, EngineBus(engine.core, engine.broker), engine.ports().operations, engine.blobs)

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from outbox import stored
 from outbox.errors import TooLarge
 from outbox.ports import BlobStore, DocumentKey, Lost, Replace, StateStore, Tag, Version
+from outbox.runtime.commit.dispatch_ledger import DispatchLedger
 from outbox.runtime.delivery.retrying import MAY_RETRY
 from outbox.runtime.start.plan import Plan
 from outbox.stored import Record
@@ -186,16 +187,31 @@ class Marks:
                 await self._blobs.delete(mark.spilled)
 
 
+class Marking(Protocol):
+    """What a commit protocol notes of outputs that have left."""
+
+    @property
+    def marks(self) -> Marks:
+        """The marks that are due."""
+
+    @property
+    def ledger(self) -> DispatchLedger | None:
+        """The dispatch ledger, where one is kept."""
+
+
 class Lingering:
     """Delays marks: they wait for a batch of their partition, or for others, during one `pause` or several."""
 
-    def __init__(self, marks: Marks, pause: Callable[[], Awaitable[None]]) -> None:
-        self._marks = marks
+    def __init__(self, protocol: Marking, pause: Callable[[], Awaitable[None]]) -> None:
+        self._marks = protocol.marks
+        self._ledger = protocol.ledger
         self._pause = pause
         self._is_waiting = False
 
     async def write(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
-        """Write the marks of full partitions, and the rest when they have waited."""
+        """Write the marks of full partitions, and the rest when they have waited; a ledger that is full, on the side."""
+        if self._ledger is not None and self._ledger.is_full:
+            spawn(self._ledger.save())
         await self._marks.write_full()
         if self._marks.is_waiting and not self._is_waiting:
             self._is_waiting = True

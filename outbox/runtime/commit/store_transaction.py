@@ -62,7 +62,9 @@ class StoreTransaction:
         "entries",
         "is_premature",
         "is_warm",
+        "ledger_entries",
         "loaded",
+        "may_land",
         "now_ms",
         "superseded",
         "tx",
@@ -80,10 +82,21 @@ class StoreTransaction:
         self.blobs: list[tuple[str, bytes]] = []
         self.is_premature = False
         """Whether a handler was about to make a call on an uncommitted state."""
+        self.ledger_entries: list[str] = []
+        """Those of its records in the dispatch ledger."""
+        self.may_land = False
+        """Whether its outcome is unknown, and it may be written yet."""
         self.superseded: Document | None = None
         """The record that was found while a handler ran: another worker committed first."""
         self.durable: Callable[[], Awaitable[None]] = never_durable
         """The wait before an external call of a handler."""
+
+    def land_later(self) -> None:
+        """Note that it may be written yet; its messages' entries stay open until that is excluded."""
+        self.may_land = True
+        for entry in self.entries:
+            if entry.stored.entry:
+                entry.attempt.ledger_entries = (*entry.attempt.ledger_entries, entry.stored.entry)
 
     def sibling(self) -> StoreTransaction:
         """The batch of a suspended handler: this one, because its messages run in turn."""

@@ -19,6 +19,7 @@ import msgspec
 
 from outbox.errors import CorruptRecord
 from outbox.ports import Document
+from outbox.stored import LEDGER_PREFIX
 
 GRACE_S = 60.0
 """How long a document may be pending before a sweeper takes it."""
@@ -53,7 +54,8 @@ class Unfinished(Protocol):
 class Swept:
     """The counts of a sweep: pending documents seen, finished, too young, and foreign; the oldest one's age.
 
-    The next sweep skips `next_start` documents (0: it starts at the front).
+    Of those seen `ledger_count` are dispatch ledgers, which are there as long as their records.  The next sweep skips
+    `next_start` documents (0: it starts at the front).
     """
 
     seen_count: int
@@ -62,6 +64,7 @@ class Swept:
     foreign_count: int
     oldest_s: float
     next_start: int = 0
+    ledger_count: int = 0
 
 
 class _Age(msgspec.Struct):
@@ -80,7 +83,7 @@ async def sweep(
     start: int = 0,
 ) -> Swept:
     """Sweep the pending documents of these stores once, up to `count_max` after the first `start`."""
-    seen = finished = young = foreign = passed = 0
+    seen = finished = young = foreign = passed = ledgers = 0
     is_cut = False
     oldest_ms = now = now_ms()
     for store in stores:
@@ -94,7 +97,10 @@ async def sweep(
             seen += 1
             try:
                 at_ms = written_ms(document)
-                oldest_ms = min(oldest_ms, at_ms or oldest_ms)
+                if document.key.id.startswith(LEDGER_PREFIX):
+                    ledgers += 1
+                else:
+                    oldest_ms = min(oldest_ms, at_ms or oldest_ms)
                 if now - at_ms < grace_s * 1_000:
                     young += 1
                 elif await scope.redo(document):
@@ -107,7 +113,7 @@ async def sweep(
                 )
     await scope.finish()
     next_start = start + seen - finished if is_cut else 0
-    return Swept(seen, finished, young, foreign, (now - oldest_ms) / 1_000, next_start)
+    return Swept(seen, finished, young, foreign, (now - oldest_ms) / 1_000, next_start, ledgers)
 
 
 def written_ms(document: Document) -> int:

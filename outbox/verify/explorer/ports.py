@@ -16,6 +16,7 @@ from outbox.ports import (
     Document,
     DocumentKey,
     Journal,
+    LedgerStore,
     Lost,
     Marker,
     MessageBus,
@@ -23,7 +24,6 @@ from outbox.ports import (
     Session,
     Settle,
     StateDocument,
-    StateStore,
     StoreCapabilities,
     Won,
     Write,
@@ -108,6 +108,10 @@ class ExploredStore:
         for document in found:
             yield document
 
+    async def unsent(self, first: str, before: str) -> AsyncIterator[Document]:
+        for document in await self._calls(self._resource, "unsent", first, before):
+            yield document
+
 
 class ExploredBus:
     """A message bus whose answers are chosen."""
@@ -185,6 +189,6 @@ class ExploredBlobs:
 
 
 _journal: type[Journal] = ExploredJournal
-_store: type[StateStore] = ExploredStore
+_store: type[LedgerStore] = ExploredStore
 _bus: type[MessageBus] = ExploredBus
 _blobs: type[BlobStore] = ExploredBlobs

@@ -20,6 +20,7 @@ import msgspec
 
 from outbox.errors import Refused, Throttled
 from outbox.ports import BlobStore, Journal, Ports, StoreCapabilities, StorePorts
+from outbox.runtime.commit.dispatch_ledger import DispatchLedger
 from outbox.runtime.commit.marks import Lingering, Marks
 from outbox.runtime.commit.state_cache import CachedState
 from outbox.runtime.commit.sweeper import sweep
@@ -173,6 +174,10 @@ class Remembering:
     def marks(self) -> Marks:
         return self._protocol.marks
 
+    @property
+    def ledger(self) -> DispatchLedger | None:
+        return self._protocol.ledger
+
     async def once(self, attempt: Attempt) -> Outcome:
         self._tries, self._attempt, self._is_loaded = self._tries + 1, attempt, False
         try:
@@ -223,8 +228,10 @@ class StoreWorker:
         plan, tasks, ports = self.plan, Tasks(), store_ports(calls, self.at)
         settlement = _settlement(plan, ports, calls)
         protocol = protocol_over(calls, ports, plan, self.make, settlement)
-        known, due = carried or ((), ())
+        known, due, ledger = carried or ((), (), None)
         protocol.marks.put_back(due)
+        if protocol.ledger is not None and ledger is not None:
+            protocol.ledger.recall(ledger)
         if isinstance(protocol, PartitionScope):  # it knows what it knew when its last attempt ended
             for id, body, version, session in known:
                 item = msgspec.json.decode(body, type=StateItem)
@@ -241,7 +248,7 @@ class StoreWorker:
             now_ms=calls.now_ms,
             backoff=BACKOFF,
             spawn=tasks.spawn,
-            lingering=NeverWritten(protocol.marks, lambda: at_once(0)) if self.lingers else None,
+            lingering=NeverWritten(protocol, lambda: at_once(0)) if self.lingers else None,
         )
         try:
             bus = ExploredBus(calls, self.at.bus)
@@ -252,8 +259,12 @@ class StoreWorker:
             remembering.lanes = lanes
         await lanes.attempt(deliveries)
         await tasks.end()
-        known = (_known(protocol) if self.warm else ()), (protocol.marks.content() if self.lingers else ())
-        return known if any(known) else None
+        handed = (
+            _known(protocol) if self.warm else (),
+            protocol.marks.content() if self.lingers else (),
+            protocol.ledger.remembered() if protocol.ledger is not None else None,
+        )
+        return handed if any(handed) else None
 
 
 def ever_after() -> int:

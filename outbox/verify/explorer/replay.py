@@ -45,8 +45,8 @@ class Written(msgspec.Struct):
 
 
 _OPTIONS = (
-    "workers", "copies", "scope", "batch", "sweepers", "symmetric", "ample", "warm", "lingers", "tells_current",
-    "apart", "asked_times", "fronts", "front_batch", "pauses_max",
+    "workers", "copies", "scope", "batch", "sweepers", "symmetric", "ample", "warm", "lingers", "ledger",
+    "tells_current", "apart", "asked_times", "fronts", "front_batch", "pauses_max",
 )  # fmt: skip
 _KEYS: dict[str, Any] = {"str": str, "int": int, "UUID": UUID}
 

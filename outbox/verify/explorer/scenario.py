@@ -25,7 +25,7 @@ from outbox.verify.explorer.kernel import Kernel
 from outbox.verify.explorer.models.blobs import BlobModel
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.models.journal import JournalModel
-from outbox.verify.explorer.models.queues import QueueModel
+from outbox.verify.explorer.models.queues import DELIVERY_COUNT_MAX, QueueModel
 from outbox.verify.explorer.models.store import CAPABILITIES, StoreModel
 from outbox.verify.explorer.ops import Model
 from outbox.verify.explorer.programs import (
@@ -63,13 +63,15 @@ class Scenario:
     `messages` are (queue, message, id) and `given` (key, state); `copies` is how often each message is there, or one
     number for each.  `batch` is how many messages an attempt may take; `warm` workers keep what they know from one
     attempt to the next; one that `lingers` keeps the marks that are due, for a later batch of their partition.
+    With a `ledger` workers of partition scope keep a dispatch ledger in place of marks.
     In item scope infrastructure may be `apart`; a store `tells_current` what a write lost to, or not.  No process waits
     longer than `patience_ms` for what is due later (0: as long as it takes), where an application would wait for ever;
     only with such an end do they wait for a resubmission that its key is blocked for.
     A document of the store holds `item_bytes_max`: outputs that do not fit overflow into a blob.
     An operator makes so many `resubmissions`, of whichever dead letters there are.  Messages that schedule each other
     are followed over `pauses_max` pauses (0: over all).  A broker that `drops_duplicates` takes a message once under
-    each id, also where it was settled meanwhile.  With an `earlier_retention` the first worker runs earlier code with
+    each id, also where it was settled meanwhile; a message whose lock has run out `delivery_count_max` times is dead,
+    whatever was committed of it.  With an `earlier_retention` the first worker runs earlier code with
     that retention, and stops a margin after the start, when the others have registered theirs.
     `hosts` makes what receives messages in place of workers, and whose dead letters are stored.
     A sweeper leaves alone what is younger than `grace_ms`, and may be that of a `neighbour`, an application in the same
@@ -94,6 +96,7 @@ class Scenario:
     merges: bool = True
     warm: bool = False
     lingers: bool = False
+    ledger: bool = False
     tells_current: bool = False
     apart: bool = False
     make: Callable[..., Any] | None = None
@@ -107,6 +110,7 @@ class Scenario:
     resubmissions: int = 0
     pauses_max: int = 0
     drops_duplicates: bool = False
+    delivery_count_max: int = DELIVERY_COUNT_MAX
     earlier_retention: timedelta | None = None
     grace_ms: int = 0
     neighbour: App | None = None
@@ -257,12 +261,14 @@ def _store(scenario: Scenario) -> Kernel:
         resubmissions=scenario.resubmissions,
         pauses_max=scenario.pauses_max,
         drops_duplicates=scenario.drops_duplicates,
+        delivery_count_max=scenario.delivery_count_max,
     )
     capabilities = replace(
         CAPABILITIES,
         atomic_scope="partition" if scenario.scope == "partition" else "item",
         item_bytes_max=scenario.item_bytes_max,
         tells_current=scenario.tells_current,
+        dispatch_ledger=scenario.ledger,
     )
     main, *apart = _store_models(scenario, capabilities)
     models: list[Model] = [main, bus, BlobModel(), *apart]

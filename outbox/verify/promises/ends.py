@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from outbox.message import Message
-from outbox.verify.explorer.models.queues import Dead, Queues, QueueState
+from outbox.verify.explorer.models.queues import OVER_DELIVERED, Dead, Queues, QueueState
 from outbox.verify.explorer.ops import Finding
 from outbox.verify.explorer.trace_text import short
 from outbox.verify.promises.ledger import Book, Ledger, has_ended
@@ -64,7 +64,10 @@ class Ends:
         if is_there:
             return Finding("EveryMessageEnds", f"{name} is still in {path}, and no worker handles it any more")
         handlings = self.book.handlings(path, message)
-        is_dead = any(dead.queue == number and self._identity(dead) == message.identity for dead in state.dead)
+        dead = [dead for dead in state.dead if dead.queue == number and self._identity(dead) == message.identity]
+        if any(each.reason == OVER_DELIVERED for each in dead):
+            return None  # the broker has taken it away, whatever was committed of it; its outputs leave all the same
+        is_dead = bool(dead)
         if any(not has_ended(ghost, h.inbox) for h in handlings) or (not handlings and not is_dead):
             return Finding("NoLost", f"{name} is gone from {path} and was neither applied nor refused")
         if any(h.inbox in ghost.refused for h in handlings) and not is_dead:

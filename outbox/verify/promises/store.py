@@ -365,7 +365,7 @@ def _wrong_outputs(name: str, record: Record, expected: tuple[Output, ...]) -> F
         text = f"{name} is recorded with outputs {', '.join(map(short, ids)) or 'none'}"
         promise = "ConsistentOutput" if ids == wanted else "NoLost" if len(ids) < len(wanted) else "NoGhost"
         return Finding(promise, f"{text}, its handler gives {', '.join(map(short, wanted)) or 'none'}")
-    if expected and not record.pending:
+    if expected and not record.pending and not record.entry:
         return Finding("NoLost", f"{name} has outputs and its record does not say that they are pending")
     return None
 

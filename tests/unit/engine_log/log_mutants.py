@@ -374,7 +374,7 @@ LOG_MUTANTS = (
     ),
     mutant(
         "a list of what is unfinished hands out what was written since it began", STORE, LISTED,
-        ("is_pending(document.body):\n                    await self._core.gate()\n", "is_pending(document.body):\n"),
+        ("is_wanted(document.body):\n                    await self._core.gate()\n", "is_wanted(document.body):\n"),
     ),
     mutant(
         "a full batch is refused", STORE, f"{OF_ANSWERS}::test_a_batch_is_taken_up_to_its_limit",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
@@ -292,10 +293,18 @@ def due_marks(*, recurs: bool) -> Marks:
     return due
 
 
+@dataclass
+class Noted:
+    """What a protocol without a ledger notes."""
+
+    marks: Marks
+    ledger: None = None
+
+
 async def test_marks_linger_each_time_and_not_once_only() -> None:
     started = list[Coroutine[Any, Any, None]]()
     due = due_marks(recurs=False)
-    lingering = Lingering(due, lambda: at_once(0))
+    lingering = Lingering(Noted(due), lambda: at_once(0))
     for turn in (1, 2):
         await lingering.write(started.append)
         await lingering.write(started.append)  # others wait for it already
@@ -315,7 +324,7 @@ async def test_the_mark_of_a_key_that_recurs_waits_longer(recurs: bool, pauses: 
         pause_count += 1
         assert due.due_count == 1
 
-    await Lingering(due, pause).write(started.append)
+    await Lingering(Noted(due), pause).write(started.append)
     while started:
         await started.pop(0)
     assert (pause_count, due.due_count) == (pauses, 0)

@@ -146,6 +146,10 @@ class Watched:
     def unfinished(self) -> AsyncIterator[Document]:
         return self._store.unfinished()
 
+    def unsent(self, first: str, before: str) -> AsyncIterator[Document]:
+        self.calls["unsent"] += 1
+        return self._store.unsent(first, before)  # type: ignore[attr-defined,no-any-return]  # where a ledger is kept
+
 
 class Mute:
     """A bus that does not send while it is mute."""
@@ -172,9 +176,9 @@ class HasPorts(Protocol):
 class Site:
     """An engine as a store and a bus that are watched."""
 
-    def __init__(self, engine: Engine, scope: str, clock: VirtualClock) -> None:
+    def __init__(self, engine: Engine, scope: str, clock: VirtualClock, *, ledger: bool = False) -> None:
         self.engine, self.clock = engine, clock
-        ports = NarrowEngine(engine, "item" if scope == "item" else "partition").ports()
+        ports = NarrowEngine(engine, "item" if scope == "item" else "partition", dispatch_ledger=ledger).ports()
         self.store, self.bus = Watched(ports.store), Mute(ports.bus)
         self._ports = StorePorts(self.store, self.bus, ports.operations, ports.blobs)
 
@@ -192,10 +196,10 @@ class Site:
 
 
 @asynccontextmanager
-async def site(scope: str = "partition") -> AsyncIterator[Site]:
+async def site(scope: str = "partition", *, ledger: bool = False) -> AsyncIterator[Site]:
     clock = VirtualClock(START_S)
     async with Engine.in_memory(clock=clock) as engine:
-        yield Site(engine, scope, clock)
+        yield Site(engine, scope, clock, ledger=ledger)
 
 
 async def handled(at: Site, app: App, *messages: Add, again: bool = False) -> Worker:

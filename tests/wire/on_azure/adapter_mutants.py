@@ -236,6 +236,22 @@ ADAPTER_MUTANTS = (
         of=OF_SENDING,
     ),
     mutant(
+        "a resubmission ignores the attempts of copies", LETTERS,
+        "test_a_resubmission_is_a_later_attempt_than_every_copy",
+        ("next_attempt(message, [from_wire(copy) for copy in copies])", "next_attempt(message, [])"), of=OF_CONNECTING,
+    ),
+    mutant(
+        "the check of places ends at what is no state", PLACED,
+        "test_what_is_no_state_does_not_hide_a_state_that_lies_elsewhere",
+        ("            except CorruptRecord:\n                continue\n", "            except CorruptRecord:\n                break\n"),
+        of=OF_PLACED,
+    ),
+    mutant(
+        "a ledger is kept where its entries have no index", "outbox/azure/cosmos/containers.py",
+        "test_a_ledger_is_kept_only_where_its_entries_have_an_index",
+        ("    if spec.keeps_ledgers and not", "    if False and not"), of=OF_CONNECTING,
+    ),
+    mutant(
         "what waits for a transfer leaves one after the other", SENDING,
         "test_what_waits_for_a_transfer_leaves_together_behind_it",
         ("        if is_alone:\n", "        if True:\n"), of=OF_SENDING,

@@ -140,7 +140,7 @@ async def test_without_a_place_for_blobs_a_body_that_needs_one_is_refused_with_t
 def test_the_container_is_described_for_templates_as_it_is_made() -> None:
     resource = ContainerSpec("outbox").as_resource()
     assert resource["partitionKey"]["paths"] == ["/pk"] and resource["defaultTtl"] == -1
-    assert resource["indexingPolicy"]["includedPaths"] == [{"path": "/pending/?"}]
+    assert resource["indexingPolicy"]["includedPaths"] == [{"path": "/pending/?"}, {"path": "/entry/?"}]
     assert resource["indexingPolicy"]["excludedPaths"] == [{"path": "/*"}]
 
 
@@ -154,11 +154,30 @@ async def test_a_container_that_would_lose_or_keep_documents_is_refused() -> Non
                     await Client(ledger_app(), backend).declare()
 
 
-async def _make(world: Place, name: str, path: str, ttl_s: int | None) -> None:
+async def test_a_ledger_is_kept_only_where_its_entries_have_an_index() -> None:
+    async with place() as world:
+        async with world.connect(container="c") as backend:
+            await _make(
+                world, "c", "/pk", -1, {"includedPaths": [{"path": "/pending/?"}], "excludedPaths": [{"path": "/*"}]}
+            )
+            await Client(ledger_app(), backend).declare()
+        async with world.connect(container="c", dispatch_ledger=True) as backend:
+            with pytest.raises(Refused, match="no index on /entry/"):
+                await Client(ledger_app(), backend).declare()
+
+
+def test_a_ledger_is_for_partition_scope() -> None:
+    at: dict[str, Any] = {"cosmos": COSMOS, "database": "bank", "servicebus": BUS}
+    for other in ({"scope": "item"}, {"states": "accounts"}):
+        with pytest.raises(ValueError, match="for partition scope"):
+            azure.connect(**at, dispatch_ledger=True, **other)
+
+
+async def _make(world: Place, name: str, path: str, ttl_s: int | None, policy: Any = None) -> None:
     known = world.cosmos.connection
     async with CosmosClient(known.url, known.key) as client:
         database = await client.create_database_if_not_exists("bank")
-        await database.create_container(name, PartitionKey(path=path), default_ttl=ttl_s)
+        await database.create_container(name, PartitionKey(path=path), default_ttl=ttl_s, indexing_policy=policy)
 
 
 async def test_what_is_missing_is_reported_with_the_cure_unless_it_is_to_be_made() -> None:

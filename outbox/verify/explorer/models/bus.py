@@ -12,7 +12,7 @@ from typing import cast
 import msgspec
 
 from outbox.ports import Delivery, Output, Settle
-from outbox.verify.explorer.models.queues import LOCK_MS, Dead, QueueModel, Queues, QueueState
+from outbox.verify.explorer.models.queues import DELIVERY_COUNT_MAX, LOCK_MS, Dead, QueueModel, Queues, QueueState
 from outbox.verify.explorer.ops import NO_LOCKS, Locks, Op, Outcome, Raised, Reach
 from outbox.verify.explorer.trace_text import short
 
@@ -69,6 +69,7 @@ class BusModel:
         resubmissions: int = 0,
         pauses_max: int = 0,
         drops_duplicates: bool = False,
+        delivery_count_max: int = DELIVERY_COUNT_MAX,
         name: str = "bus",
         closes_ms: int = 0,
         describe: Callable[[Op], str] = _describe,
@@ -83,6 +84,7 @@ class BusModel:
             merges_copies=merges_copies,
             is_bus=True,
             pauses_max=pauses_max,
+            delivery_count_max=delivery_count_max,
         )
         self.tokens, self.events, self.due_ms = self.queues.tokens, self.queues.events, self.queues.due_ms
         self.moments_ms, self.show = self.queues.fences_ms, self.queues.show

@@ -23,6 +23,8 @@ from outbox.verify.explorer.trace_text import delivery_text, short
 LOCK_MS = 60_000
 NEVER_MS = 1 << 62
 """When a message is due that an exploration leaves out."""
+OVER_DELIVERED = "MaxDeliveryCountExceeded"
+"""Why a broker takes a message away whose lock has run out too often."""
 DELIVERY_COUNT_MAX = 100
 LOCK_COUNT = 16
 """After so many claims of a message its locks begin anew; else one that is abandoned for ever had no end of worlds.
@@ -103,7 +105,9 @@ class Queues:
         merges_copies: bool = True,
         is_bus: bool = False,
         pauses_max: int = 0,
+        delivery_count_max: int = DELIVERY_COUNT_MAX,
     ) -> None:
+        self._delivery_count_max = delivery_count_max
         self.specs = tuple(queues)
         self.messages: Table[Message] = Table()
         self.numbers = {queue.path: number for number, queue in enumerate(self.specs)}
@@ -359,11 +363,11 @@ class Queues:
         """The queues when the lock at a place has run out."""
         task = state.tasks[number][index]
         count = task.delivery_count + 1
-        if count < DELIVERY_COUNT_MAX:
+        if count < self._delivery_count_max:
             return self.changed(state, number, index, is_locked=False, delivery_count=count)
         tasks = list(state.tasks)
         tasks[number] = tasks[number][:index] + tasks[number][index + 1 :]
-        dead = tuple(sorted((*state.dead, Dead(number, task.message, "MaxDeliveryCountExceeded", task.failures))))
+        dead = tuple(sorted((*state.dead, Dead(number, task.message, OVER_DELIVERED, task.failures))))
         return msgspec.structs.replace(state, tasks=tuple(tasks), dead=dead)
 
     def due_ms(self, state: QueueState, now_ms: int) -> int | None:

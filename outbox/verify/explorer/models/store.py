@@ -24,7 +24,7 @@ import msgspec
 from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Replace, Session, StoreCapabilities, Won, Write
 from outbox.runtime.commit.sweeper import written_ms
 from outbox.runtime.delivery.stored_dead_letters import LETTER, LETTERS
-from outbox.verify.explorer.ops import NO_LOCKS, Event, Locks, Op, Outcome, Raised, Reach, canonical
+from outbox.verify.explorer.ops import NO_LOCKS, Event, FaultKind, Locks, Op, Outcome, Raised, Reach, canonical
 
 CAPABILITIES = StoreCapabilities(
     atomic_scope="partition",
@@ -103,6 +103,8 @@ class StoreModel:
                 partition, prefix = op.args
                 found = [d for d in self._all(state, now_ms) if d.key.partition == partition]
                 return [Outcome("", state, tuple(d for d in found if d.key.id.startswith(prefix)))]
+        if op.verb == "unsent":
+            return list(self._unsent(state, op.args[0], op.args[1], now_ms))
         if op.verb == "wake":
             return [Outcome("", state, self._seen(state, now_ms))] if self._has_work(state, op.args[0], now_ms) else []
         if op.verb == "letters":
@@ -120,18 +122,26 @@ class StoreModel:
         now = self._seen(state, now_ms)
         if not self._has_work(state, seen, now_ms):
             return
-        pending = tuple(document for document in self._all(state, now_ms) if _is_pending(document.body))
-        if pending:
-            yield Outcome(f"-> {len(pending)} unfinished", state, (pending, now))
-        found = {pending}
+        found = set[tuple[Document, ...]]()
+        for label, after, there, fault in self._views(state):
+            pending = tuple(document for document in self._all(there, now_ms) if _is_pending(document.body))
+            if pending and pending not in found:
+                yield Outcome(f"-> {len(pending)} unfinished{label}", after, (pending, now), fault)
+            found.add(pending)
+
+    def _unsent(self, state: StoreState, first: str, before: str, now_ms: int) -> Iterator[Outcome]:
+        """The records of a dispatch ledger's entries; one of the partitions may be seen as it was (`stale`)."""
+        for label, after, there, fault in self._views(state):
+            found = [document for document in self._all(there, now_ms) if first <= _entry(document.body) < before]
+            yield Outcome(f"-> {len(found)} of {first[-4:]} to {before[-4:]}{label}", after, tuple(found), fault)
+
+    def _views(self, state: StoreState) -> Iterator[tuple[str, StoreState, StoreState, FaultKind | None]]:
+        """The store as a query over all partitions may see it, and what is left of its past then."""
+        yield "", state, state, None
         for name, partition in state if self._sessions else ():
             for moment in sorted({moment for moment, _, _ in partition.past}):
                 before = tuple(sorted({**dict(state), name: _at(partition, moment)}.items(), key=_first))
-                stale = tuple(document for document in self._all(before, now_ms) if _is_pending(document.body))
-                if stale and stale not in found:
-                    found.add(stale)
-                    after = self._without_past(state)
-                    yield Outcome(f"-> {len(stale)} unfinished (stale)", after, (stale, now), "stale")
+                yield " (stale)", self._without_past(state), before, "stale"
 
     def _letters(self, state: StoreState, now_ms: int) -> Iterator[Outcome]:
         """Each dead letter that a host has stored: its queue and its number."""
@@ -293,6 +303,8 @@ class StoreModel:
                 return "; ".join(map(_said, op.args[0]))
             case "scan":
                 return f"scan {op.args[0]}"
+            case "unsent":
+                return "look for unsent records"
         return {"wake": "sleep", "letters": "choose a dead letter"}.get(op.verb, "look for unfinished documents")
 
 
@@ -360,6 +372,16 @@ def _is_pending(body: bytes) -> bool:
     except ValueError:
         return False
     return isinstance(found, dict) and "pending" in found
+
+
+def _entry(body: bytes) -> str:
+    """A record's place in a dispatch ledger; of what has none, one before all."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return ""
+    entry = found.get("entry", "") if isinstance(found, dict) else ""
+    return entry if isinstance(entry, str) else ""
 
 
 def _found(document: Document | None) -> str:

@@ -1,0 +1,54 @@
+"""The dispatch ledger under every fault, where a message is dead once its lock has run out: only sweepers are left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.ops import FaultKind
+from tests.simulation.explored import T1, T2
+from tests.simulation.test_explore_stores import PARTITION_FAULTS, clean, explored
+
+GONE_SOON: dict[str, Any] = {"ledger": True, "delivery_count_max": 1, "allow": frozenset({"dead-letter"})}
+
+
+@pytest.mark.parametrize("fault", PARTITION_FAULTS)
+def test_what_was_committed_leaves_though_its_message_is_gone(fault: FaultKind) -> None:
+    budgets = Budgets.any_of(1, fault)
+    clean(explored("partition", messages=[T1, T2], copies=[2, 1], workers=1, sweepers=1, budgets=budgets, **GONE_SOON))
+    clean(explored("partition", workers=2, sweepers=1, copies=2, budgets=budgets, **GONE_SOON))
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [("crash", "lost"), ("crash", "delay"), ("crash", "stale"), ("delay", "stale"), ("crash", "error")],
+    ids=str,
+)
+def test_two_faults_at_once_lose_nothing(faults: tuple[FaultKind, ...]) -> None:
+    budgets = Budgets(**dict.fromkeys(faults, 1))
+    clean(explored("partition", messages=[T1, T2], workers=1, sweepers=1, budgets=budgets, **GONE_SOON))
+
+
+@pytest.mark.parametrize("fault", ["crash", "delay", "stale"])
+def test_two_sweepers_and_a_ledger_that_is_saved_late_lose_nothing(fault: FaultKind) -> None:
+    options = {"workers": 1, "sweepers": 2, "lingers": True, "budgets": Budgets.any_of(1, fault)}
+    clean(explored("partition", messages=[T1, T2], **options, **GONE_SOON))
+
+
+@pytest.mark.parametrize("fault", PARTITION_FAULTS)
+def test_copies_are_recognised_and_push_again_under_the_same_ids(fault: FaultKind) -> None:
+    budgets = Budgets.any_of(1, fault)
+    clean(explored("partition", messages=[T1, T2], copies=[2, 1], ledger=True, warm=True, budgets=budgets))
+
+
+def test_what_no_sweep_finds_while_its_record_lives_is_lost() -> None:
+    budgets = Budgets(crash=1, jump=1)
+    report = explored("partition", workers=1, sweepers=1, budgets=budgets, **GONE_SOON)
+    assert [anomaly.promise for anomaly in report.anomalies] == ["NoLost"], "what a ledger gives up; a mark does not"
+
+
+def test_without_a_sweeper_a_crash_loses_what_it_has_left_unsent() -> None:
+    report = explored("partition", workers=1, budgets=Budgets(crash=1), **GONE_SOON)
+    assert [anomaly.promise for anomaly in report.anomalies] == ["NoLost"], report.text
