@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outbox.engine.engine import Engine
-from outbox.engine.entities import QueueSettings, TopicSettings
+from outbox.engine.entities import QueueSettings, TopicSettings, dead_letter_path
 from outbox.engine.log import records, snapshot
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
@@ -187,7 +187,8 @@ def test_a_queue_with_a_handler_in_this_process_cannot_be_deleted_under_it() -> 
             engine.topology.delete(path)
 
 
-async def test_a_receiver_of_a_deleted_queue_gets_an_error() -> None:
+@pytest.mark.parametrize("path", ["q", dead_letter_path("q")])
+async def test_a_receiver_of_a_deleted_queue_gets_an_error(path: str) -> None:
     async with Engine.in_memory() as engine:
         engine.declare(QueueSettings("q"))
 
@@ -196,7 +197,7 @@ async def test_a_receiver_of_a_deleted_queue_gets_an_error() -> None:
 
         asyncio.get_running_loop().call_later(0.05, delete)
         with pytest.raises(UnknownDestination):
-            await engine.broker.wait_any(["q"], 5)
+            await engine.broker.wait_any([path], 5)
 
 
 def test_numbers_are_used_again_and_a_replay_gives_the_same_queues() -> None:

@@ -277,6 +277,14 @@ async def test_a_path_that_is_spelled_out_goes_before_a_parameter() -> None:
         assert (await world.request("GET", "/purses/all?purse=p&amount=7&other=1")).json() == ["p", "7"]
 
 
+async def test_a_path_goes_before_a_parameter_of_its_query_with_the_same_name() -> None:
+    async with Harness(paying()) as world:
+        for pay in (PAY, Pay("b", 7)):
+            await world.request("POST", "/payments", json=pay, key=pay.purse)
+        read = (await world.request("GET", "/purses/a?purse=b")).json()
+        assert (read["purse"], read["balance"]) == ("a", 5)
+
+
 # Reading
 
 

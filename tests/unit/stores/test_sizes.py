@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from outbox import App, Reject, Worker
+from outbox import App, Client, Reject, Worker
 from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.errors import CorruptRecord, Throttled
 from outbox.message import Message
@@ -99,6 +99,19 @@ async def test_a_state_at_the_limit_leaves_room_for_what_is_refused_next(scope: 
         assert found is not None and limit - 9_000 < len(found.text) < limit - 8_192
         assert dead_letters.pop("refused").startswith("\x01") and set(dead_letters.values()) == {"oversize"}
         assert len(seen) <= 3 * 21
+
+
+async def test_a_state_that_is_written_with_a_refusal_leaves_room_for_the_next() -> None:
+    app = growing([])
+    async with site("partition") as at:
+        client, limit = Client(app, at), at.store.capabilities.item_bytes_max
+        await client.declare()
+        await client.send("adds", Add("a", limit - 8_192 + 100), id="large")  # fits, but not with the room to be left
+        await client.send("adds", Add("a", text="no"), id="refused")
+        async with Worker(app, at) as worker:  # gets both in one batch
+            await worker.wait_idle(timeout_s=20)
+            dead_letters = {dead_letter.id: dead_letter.reason for dead_letter in await worker.dead_letters("adds")}
+            assert dead_letters == {"large": "oversize", "refused": "no"} and await worker.state(Sum, "a") is None
 
 
 @pytest.mark.parametrize("scope", ["partition", "item"])

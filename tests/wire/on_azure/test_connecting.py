@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import CosmosClient
+from msgspec.structs import replace
 
 from outbox import App, Client, Reject, Retries, Worker, azure
 from outbox.azure.cosmos import account as cosmos_account
 from outbox.azure.cosmos.containers import ContainerSpec
 from outbox.emulator.faults import FaultRule
+from outbox.engine.entities import Settlement
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from outbox.message import Message
 from outbox.ports import Output, StorePorts
@@ -273,6 +275,20 @@ async def test_a_resubmitted_dead_letter_begins_anew_and_its_copies_go() -> None
         (task,) = world.servicebus.engine.broker.peek("orders", 0, 10)
         assert (task.message.identity, task.message.attempt, task.message.failures) == ("r1", 1, 0)
         assert task.message.message_id not in ("", "r1")  # that one a broker that drops duplicates has seen
+
+
+async def test_a_resubmission_is_a_later_attempt_than_every_copy() -> None:
+    app = ledger_app()
+    async with place() as world, world.connect() as backend:
+        client, broker = Client(app, backend), world.servicebus.engine.broker
+        await client.declare()
+        message = Message(body=b'{"account":"alice","amount":-1}', outbox_id="r1", type="Order")
+        broker.send("orders", [replace(message, attempt=4), message])  # the second was late, and is the newest
+        for claim in broker.claim("orders", 2):
+            broker.settle(claim.token, Settlement.DEAD_LETTER)
+        await client.resubmit("orders", "r1")
+        (task,) = broker.peek("orders", 0, 10)
+        assert task.message.attempt == 5, "an earlier one would follow the record of the refusal"
 
 
 async def test_a_resubmitted_dead_letter_of_a_subscription_comes_by_its_topic() -> None:

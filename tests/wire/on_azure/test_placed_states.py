@@ -228,6 +228,17 @@ async def test_a_place_that_has_changed_is_refused_at_the_start() -> None:
             await PlacedStates(states).check(items)
 
 
+async def test_what_is_no_state_does_not_hide_a_state_that_lies_elsewhere() -> None:
+    async with cosmos_ground() as ground:
+        account = ground.account()
+        states = CosmosStateStore(partial(account.container, "outbox"), scope="item")
+        for id in ("!", "~"):  # somebody else's, before the state in any order
+            await states.write([Create(DocumentKey("letter a", id), b"{}")])
+        await PlacedStates(states, by_letter).write([state()])
+        with pytest.raises(Refused, match="states do not move"):
+            await PlacedStates(states).check(await account.container("outbox"))
+
+
 # azure.connect
 
 
