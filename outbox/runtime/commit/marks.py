@@ -209,7 +209,7 @@ class Lingering:
         self._is_waiting = False
 
     async def write(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
-        """Write the marks of full partitions, and the rest when they have waited; a ledger that is full, on the side."""
+        """Write the marks of full partitions, and the rest when they have waited; beside that a full ledger."""
         if self._ledger is not None and self._ledger.is_full:
             spawn(self._ledger.save())
         await self._marks.write_full()

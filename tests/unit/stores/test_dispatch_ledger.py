@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 
 from outbox import Worker, stored
 from outbox.engine.backend.store import EngineStore
-from outbox.ports import DocumentKey, Replace, Tag, Won
+from outbox.ports import DocumentKey, Lost, Replace, Tag, Won, Write
 from outbox.runtime.commit import dispatch_ledger
 from outbox.runtime.commit.dispatch_ledger import MARGIN_S, RENEW_MS, SAVE_COUNT, DispatchLedger, unsent_of
 from outbox.runtime.delivery.retrying import NothingCommitted
@@ -132,8 +133,15 @@ async def test_with_too_many_open_entries_another_begins(monkeypatch: pytest.Mon
         assert ledger.is_closed(taken[3]) and not ledger.is_closed(taken[0])
 
 
-async def test_tasks_that_begin_at_once_begin_one_ledger() -> None:
+async def test_tasks_that_begin_at_once_begin_one_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     async with site(ledger=True) as at:
+        write = at.store.write
+
+        async def slow(operations: Sequence[Write]) -> Won | Lost:
+            await asyncio.sleep(0)
+            return await write(operations)
+
+        monkeypatch.setattr(at.store, "write", slow)
         ledger = ledger_on(at)
         taken = await asyncio.gather(*(ledger.take() for _ in range(5)))
         assert sorted(taken) == [entry_of("l1", number) for number in range(1, 6)]

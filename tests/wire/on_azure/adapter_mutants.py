@@ -243,7 +243,7 @@ ADAPTER_MUTANTS = (
     mutant(
         "the check of places ends at what is no state", PLACED,
         "test_what_is_no_state_does_not_hide_a_state_that_lies_elsewhere",
-        ("            except CorruptRecord:\n                continue\n", "            except CorruptRecord:\n                break\n"),
+        ("                continue  # no state: a read", "                break  # no state: a read"),
         of=OF_PLACED,
     ),
     mutant(
