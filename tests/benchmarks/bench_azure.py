@@ -39,7 +39,9 @@ RESTED_WITHIN_S = 2.8
 """After so long the marks of keys that recur are written where no batch has taken them along."""
 SOON_COUNT = 300
 """So many keys recur within the two seconds that their marks wait."""
-STEADY = ("", "warm")
+LEDGER = ", ledger"
+"""The end of a workload's name where workers keep a dispatch ledger."""
+STEADY = ("", "warm", f"warm{LEDGER}")
 """Rounds that take along the marks of the round before, and leave theirs to the next; "" is not published."""
 SERVED_WITHIN_S = 10.0
 OF_ITEMS = ("item.read", "item.create", "item.replace", "item.delete", "batch", "query")
@@ -102,7 +104,7 @@ class Run:
 
     def _asked_count(self) -> int:
         """How many the worker has asked for."""
-        return sum(self._calls[kind] for kind in ("read", "commit", "mark", "note"))
+        return sum(self._calls[kind] for kind in ("read", "commit", "mark", "note", "ledger"))
 
     def _row(self, name: str, count: int) -> Row:
         calls, served = Tally(self._calls), self._served()
@@ -128,6 +130,11 @@ class Run:
         assert self._world.servicebus.engine.broker.queue("added").counts()["active"] == self._sent_count
 
 
+def with_ledger(workloads: dict[str, list[str]]) -> dict[str, list[str]]:
+    """The same workloads where a dispatch ledger is kept."""
+    return {f"{name}{LEDGER}" if name else name: keys for name, keys in workloads.items()}
+
+
 async def asked(message_count: int) -> list[Row]:
     """What a message asks for: of a new key, one that is there, one that is known, W1 in one go, and on few keys."""
     keys = [f"account-{n:04d}" for n in range(KEY_COUNT)]
@@ -135,13 +142,11 @@ async def asked(message_count: int) -> list[Row]:
     few = [f"hot-{n % HOT_KEY_COUNT}" for n in range(max(20 * HOT_KEY_COUNT, len(w1) // 4))]
     rows = []
     first = keys[: max(1, min(KEY_COUNT, message_count // W1_PART))]
-    for workers in (
-        [{"cold": first}, {"existing": first, "": first[:SOON_COUNT], "warm": first[:SOON_COUNT]}],
-        [{"W1": w1}],
-        [{"ten keys": few}],
-    ):
+    of_keys = [{"cold": first}, {"existing": first, "": first[:SOON_COUNT], "warm": first[:SOON_COUNT]}]
+    for workers in (of_keys, [{"W1": w1}], [{"ten keys": few}], [*map(with_ledger, of_keys)]):
         calls: Tally[str] = Tally()
-        async with place() as world, world.connect() as backend:
+        has_ledger = any(name.endswith(LEDGER) for name in workers[0])
+        async with place() as world, world.connect(dispatch_ledger=has_ledger) as backend:
             run = Run(world, calls)
             for workloads in workers:
                 async with Worker(app, Counted(backend, calls), concurrency=IN_FLIGHT) as worker:
@@ -185,7 +190,7 @@ def table(rows: list[Row]) -> str:
         reported = f"{row['requests_per_message']:.2f} requests, {row['ru_per_message']:.1f} RU a message"
         warm = f"{row['messages_per_commit']:.2f} messages a commit, {row['warm_share']:.1%} of commits warm"
         calls = ", ".join(f"{kind} {n:g}" for kind, n in row["calls_per_message"].items())
-        lines += [f"{row['workload']:<9} {row['messages']:>6,} messages: {reported}; {warm}", f"{'':<10}{calls}"]
+        lines += [f"{row['workload']:<16} {row['messages']:>6,} messages: {reported}; {warm}", f"{'':<17}{calls}"]
     return "\n".join(lines)
 
 

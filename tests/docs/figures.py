@@ -24,6 +24,9 @@ _WORKLOADS = {
     "warm": "a key that it has, again within two seconds",
     "W1": "1,000 keys, four messages each",
     "ten keys": "ten keys, a hundred messages each at once",
+    "cold, ledger": "a new key, with a dispatch ledger",
+    "existing, ledger": "a key that is there, with a ledger",
+    "warm, ledger": "a key that it has, with a ledger",
 }
 
 

@@ -15,12 +15,15 @@ CALLS = {"read", "create", "replace", "batch", "send", "send of 64", "receive"}
 
 
 def test_requests_a_message_are_those_of_the_protocol() -> None:
-    cold, existing, warm, w1, few = asyncio.run(bench_azure.asked(150))
+    cold, existing, warm, w1, few, *of_ledger = asyncio.run(bench_azure.asked(150))
     for row in (cold, existing):
         assert row["calls_per_message"] == {**EACH, "read": 1, "receive": row["calls_per_message"]["receive"]}
     # read 1, record 5 and its one index term 0.2, state 5 or in its place 10, mark 10 and the term again
     assert [row["ru_per_message"] for row in (cold, existing, warm)] == [21.4, 26.4, 25.4]
     assert {**warm["calls_per_message"], "receive": 0} == {"commit": 1, "complete": 1, "send": 1, "receive": 0}
+    # without a mark, but with an index term for the record's place; a ledger is written once for a hundred messages
+    assert [round(row["requests_per_message"]) for row in of_ledger] == [2, 2, 1]
+    assert all(row["ru_per_message"] <= most for row, most in zip(of_ledger, (12, 17, 16), strict=True))
     assert (cold["warm_share"], warm["warm_share"], w1["messages_per_commit"]) == (0, 1, 1)
     assert few["messages_per_commit"] > 1 and few["requests_per_message"] < warm["requests_per_message"]
 

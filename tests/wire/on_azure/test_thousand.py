@@ -12,13 +12,16 @@ from tests.wire.on_azure.thousand import ACCOUNT_COUNT, DONE_WITHIN_S, WAIT_S, r
 
 @pytest.mark.slow
 @pytest.mark.timeout(DONE_WITHIN_S)
-@pytest.mark.parametrize(("ordering", "message_count"), [("unordered", 1_000), ("per_key", 300)])
+@pytest.mark.parametrize(
+    ("ordering", "message_count", "ledger"),
+    [("unordered", 1_000, False), ("per_key", 300, False), ("unordered", 300, True)],
+)
 async def test_messages_under_every_kind_of_fault_are_neither_lost_nor_doubled(
-    ordering: Any, message_count: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ordering: Any, message_count: int, ledger: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sending, "SEND_S", WAIT_S)
     monkeypatch.setitem(namespace._LINK, "timeout", WAIT_S)
-    report = await run(message_count, 1, ordering)
+    report = await run(message_count, 1, ordering, ledger=ledger)
     with capsys.disabled():
         print("", *report.lines(), sep="\n")
     assert (report.lost_count, report.doubled_count) == (0, 0)

@@ -133,15 +133,15 @@ def install(faults: Faults, rules: Sequence[tuple[str, str, float, dict[str, Any
         faults.install(FaultRule(seed=seed * 100 + number, **fields))
 
 
-async def run(message_count: int, seed: int, ordering: Any = "unordered") -> Report:
-    """Handle so many messages under all faults."""
+async def run(message_count: int, seed: int, ordering: Any = "unordered", *, ledger: bool = False) -> Report:
+    """Handle so many messages under all faults; with a dispatch `ledger`, or with marks."""
     app, report = ledger_app(ordering), Report(message_count)
     documents, deliveries = Faults(), Faults()
     async with place(cosmos_faults=documents, bus_faults=deliveries) as world:
         world.declare(
             QueueSettings("orders", ordering=ordering, lock_s=LOCK_S), QueueSettings("entries", lock_s=LOCK_S)
         )
-        async with world.connect() as backend, Worker(app, backend) as worker:
+        async with world.connect(dispatch_ledger=ledger) as backend, Worker(app, backend) as worker:
             install(documents, STORE_RULES, seed)
             install(deliveries, BUS_RULES, seed + 1)
             started_s = time.monotonic()
