@@ -67,6 +67,8 @@ class Cell:
     scope: Scope = "partition"
     settle_ms: tuple[float, ...] = ()
     path: Host = "worker"
+    ledger: bool = False
+    """Whether a dispatch ledger is kept in place of marks."""
 
     @property
     def message_count(self) -> int:
@@ -96,6 +98,7 @@ def cells(*, full: bool = False) -> list[Cell]:
     found += [replace(base, kind=kind, rtt_ms=rtt_ms) for kind in KINDS[1:] for rtt_ms in (0.0, 10.0)]
     found += [replace(base, kind=kind, scope="item") for kind in ("new", "warm")]
     found += [replace(base, kind=kind, path="functions") for kind in ("new", "warm")]
+    found += [replace(base, kind=kind, ledger=True) for kind in KINDS]
     return found + uneven
 
 
@@ -118,7 +121,12 @@ async def ground(cell: Cell) -> AsyncIterator[tuple[AzurePlace, AzurePlace]]:
 @contextlib.asynccontextmanager
 async def _backend(cell: Cell, place: AzurePlace) -> AsyncIterator[AzureBackend]:
     async with connect(
-        cosmos=place.cosmos, database="bank", servicebus=place.servicebus, scope=cell.scope, create=True
+        cosmos=place.cosmos,
+        database="bank",
+        servicebus=place.servicebus,
+        scope=cell.scope,
+        dispatch_ledger=cell.ledger,
+        create=True,
     ) as backend:
         yield backend
 
@@ -234,8 +242,8 @@ def publish(repeats: int, folder: Path, *, full: bool = False) -> str:
 
 def name(cell: Cell) -> str:
     """A cell in few words."""
-    uneven = " uneven" if cell.settle_ms else ""
-    return f"{cell.scope} {cell.path} {cell.kind} {cell.rtt_ms:g} ms{uneven} {cell.concurrency} in flight"
+    uneven, ledger = " uneven" if cell.settle_ms else "", " ledger" if cell.ledger else ""
+    return f"{cell.scope} {cell.path} {cell.kind}{ledger} {cell.rtt_ms:g} ms{uneven} {cell.concurrency} in flight"
 
 
 def row(cell: Cell, sides: list[tuple[Side, Side]]) -> Row:
@@ -248,6 +256,7 @@ def row(cell: Cell, sides: list[tuple[Side, Side]]) -> Row:
         "scope": cell.scope,
         "path": cell.path,
         "kind": cell.kind,
+        "ledger": cell.ledger,
         "rtt_ms": cell.rtt_ms,
         "settle_ms": list(cell.settle_ms),
         "concurrency": cell.concurrency,
@@ -269,9 +278,10 @@ def table(rows: list[Row]) -> str:
     of_ours, of_both = ("messages/s", "bare", "rate", "CPU ms", "bare", "CPU"), ("requests", "RU")
     lines = [["scope", "path", "kind", "round trip", "in flight", *of_ours, *of_both]]
     for each in rows:
-        uneven = " uneven" if each["settle_ms"] else ""
+        uneven, ledger = " uneven" if each["settle_ms"] else "", ", ledger" if each["ledger"] else ""
         lines.append([
-            each["scope"], each["path"], each["kind"], f"{each['rtt_ms']:g} ms{uneven}", str(each["concurrency"]),
+            each["scope"], each["path"], each["kind"] + ledger, f"{each['rtt_ms']:g} ms{uneven}",
+            str(each["concurrency"]),
             f"{each['messages_per_s']:,.0f}", f"{each['bare_messages_per_s']:,.0f}", report.cell(each["rate_ratio"], 2),
             f"{each['cpu_ms']:.2f}", f"{each['bare_cpu_ms']:.2f}", report.cell(each["cpu_ratio"], 2),
             f"{each['requests']:.2f}", f"{each['ru']:.1f}",

@@ -170,7 +170,8 @@ async def test_a_ledger_is_kept_only_where_its_entries_have_an_index() -> None:
 
 def test_a_ledger_is_for_partition_scope() -> None:
     at: dict[str, Any] = {"cosmos": COSMOS, "database": "bank", "servicebus": BUS}
-    for other in ({"scope": "item"}, {"states": "accounts"}):
+    others: tuple[dict[str, Any], ...] = ({"scope": "item"}, {"states": "accounts"})
+    for other in others:
         with pytest.raises(ValueError, match="for partition scope"):
             azure.connect(**at, dispatch_ledger=True, **other)
 
