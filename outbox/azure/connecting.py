@@ -96,16 +96,13 @@ def connect(
     `states` names a container in which only states lie, at the partition and id that `place` gives for a state's id
     (default: a partition of its own); everything else stays in `container`.  That is item scope.
 
-    With a `dispatch_ledger` workers of partition scope note in one document each which outputs have left, in place of a
-    mark in every record: fewer requests and request units, but what a crash has left unsent leaves only if a sweep
-    succeeds while its records live.  Switch it on when no worker of an earlier version runs any more.
+    With a `dispatch_ledger` (partition scope) workers note in one document each which outputs have left, which is
+    cheaper than a mark in every record; see docs/how-to/cost.md for what it gives up.
 
     Raises:
         ValueError: something given cannot be used.
     """
-    _check_scope(scope, states, place, container)
-    if dispatch_ledger and (scope == "item" or states is not None):
-        raise ValueError("dispatch_ledger=True is for partition scope; item scope has no marks that it could save")
+    _check_scope(scope, states, place, container, ledger=dispatch_ledger)
     identity = _Identity(credential)
     usage = Usage()
     account = _cosmos_account(cosmos, database, identity, user_agent)
@@ -134,8 +131,10 @@ def connect(
     return AzureBackend(kept, bus, operations, held, usage, apart, places)
 
 
-def _check_scope(scope: str | None, states: str | None, place: Place | None, container: str) -> None:
+def _check_scope(scope: str | None, states: str | None, place: Place | None, container: str, *, ledger: bool) -> None:
     """Refuse what does not go together."""
+    if ledger and (scope == "item" or states is not None):
+        raise ValueError("dispatch_ledger=True is for partition scope; item scope has no marks that it could save")
     if states is None:
         if place is not None:
             raise ValueError("place= says where states lie in a container of their own; name that by states= as well")

@@ -20,7 +20,7 @@ import msgspec
 from outbox.errors import CorruptRecord, PoisonMessage
 from outbox.log_throttle import LogThrottle
 from outbox.ports import BlobStore, Delivery
-from outbox.runtime.commit.marks import Lingering
+from outbox.runtime.commit.marks import Delay
 from outbox.runtime.delivery.admission import REDELIVER_AFTER_S, Admission
 from outbox.runtime.delivery.blocked_sessions import BlockedSession, BlockedSessions
 from outbox.runtime.delivery.lanes import Lanes
@@ -50,7 +50,7 @@ class StoreScope:
         now_ms: Callable[[], int],
         backoff: Backoff,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
-        lingering: Lingering | None = None,
+        lingering: Delay | None = None,
     ) -> None:
         self.protocol = protocol
         self.failed_pushes = settlement.failed_pushes

@@ -199,6 +199,13 @@ class Marking(Protocol):
         """The dispatch ledger, where one is kept."""
 
 
+class Delay(Protocol):
+    """What decides when marks are written."""
+
+    async def write(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
+        """Write those that have waited for long enough, and see to the others."""
+
+
 class Lingering:
     """Delays marks: they wait for a batch of their partition, or for others, during one `pause` or several."""
 

@@ -21,7 +21,7 @@ import msgspec
 from outbox.errors import Refused, Throttled
 from outbox.ports import BlobStore, Journal, Ports, StoreCapabilities, StorePorts
 from outbox.runtime.commit.dispatch_ledger import DispatchLedger
-from outbox.runtime.commit.marks import Lingering, Marks
+from outbox.runtime.commit.marks import Marks
 from outbox.runtime.commit.state_cache import CachedState
 from outbox.runtime.commit.sweeper import sweep
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
@@ -198,7 +198,7 @@ class Remembering:
             self._calls.remembers(encode((known, self._tries, attempt.remembered(), lanes.remembered())))
 
 
-class NeverWritten(Lingering):
+class NeverWritten:
     """Marks that wait for a batch of their partition for ever."""
 
     async def write(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None: ...
@@ -248,7 +248,7 @@ class StoreWorker:
             now_ms=calls.now_ms,
             backoff=BACKOFF,
             spawn=tasks.spawn,
-            lingering=NeverWritten(protocol, lambda: at_once(0)) if self.lingers else None,
+            lingering=NeverWritten() if self.lingers else None,
         )
         try:
             bus = ExploredBus(calls, self.at.bus)
