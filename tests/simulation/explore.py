@@ -68,6 +68,13 @@ def requests() -> Iterator[Cell]:
                 yield {"scope": scope, "asked": 2, "fronts": 1 if scope == "item" else 2, "faults": {kind: 1}}
 
 
+def ledgers() -> Iterator[Cell]:
+    """With a dispatch ledger: messages that are dead once their lock has run out, one fault, and a sweeper."""
+    for kind in SINGLE:
+        if happens("partition", kind):
+            yield {"scope": "partition", "ledger": True, "messages": 2, "faults": {kind: 1}}
+
+
 def larger() -> Iterator[Cell]:
     """What may be too large to exhaust."""
     yield {"scope": "item", "asked": 2, "fronts": 2, "faults": {"crash": 1}}
@@ -84,6 +91,10 @@ def told(cell: Cell) -> str:
     faults = " + ".join(cell["faults"]) or "no faults"
     if "asked" in cell:
         return f"{cell['scope']}: {cell['fronts']} answering, 1 request, asked {cell['asked']} times at once, {faults}"
+    if "ledger" in cell:
+        return (
+            f"{cell['scope']}, ledger: 2 workers, 1 sweeper, {cell['messages']} messages that are soon gone, {faults}"
+        )
     state = ", new state" if not cell["given"] else ""
     return f"{cell['scope']}: 2 workers, {cell['messages']} messages, {sum(cell['copies'])} copies, {faults}{state}"
 
@@ -93,6 +104,8 @@ def explored(cell: Cell, cpu_s: float) -> Report:
     limits = Limits(states=STATES_MAX, cpu_s=cpu_s, memory_bytes=MEMORY_BYTES_MAX)
     if "asked" in cell:
         return search(asking(cell), limits=limits, hashing="64")
+    if "ledger" in cell:
+        return search(soon_gone(cell), limits=limits, hashing="64")
     scenario = Scenario(
         desk(),
         MESSAGES[: cell["messages"]],
@@ -102,6 +115,21 @@ def explored(cell: Cell, cpu_s: float) -> Report:
         budgets=Budgets(**cell["faults"]),
     )
     return search(scenario, limits=limits, hashing="64")
+
+
+def soon_gone(cell: Cell) -> Scenario:
+    """A cell with a dispatch ledger as a scenario."""
+    return Scenario(
+        desk(),
+        MESSAGES[: cell["messages"]],
+        GIVEN,
+        sweepers=1,
+        scope=cell["scope"],
+        ledger=True,
+        delivery_count_max=1,
+        allow=frozenset({"dead-letter"}),
+        budgets=Budgets(**cell["faults"]),
+    )
 
 
 def asking(cell: Cell) -> Scenario:
@@ -148,7 +176,7 @@ def line(found: Cell) -> str:
         "BROKEN" if found["anomalies"] else "exhausted" if found["exhausted"] else f"not exhausted: {found['stopped']}"
     )
     figures = f"{found['states']:>10,} worlds {found['transitions']:>11,} steps {found['cpu_s']:>6.1f} CPU s"
-    return f"{told(found):<72} {figures} {found['peak_mb']:>6,} MB  {verdict}"
+    return f"{told(found):<76} {figures} {found['peak_mb']:>6,} MB  {verdict}"
 
 
 def drawn(runs: int, seed: int) -> list[Report]:
@@ -171,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(one(json.loads(options.cell), options.cpu_s)))
         return 0
     found: list[Cell] = []
-    for cell in larger() if options.large else (*single_faults(), *requests()):
+    for cell in larger() if options.large else (*single_faults(), *requests(), *ledgers()):
         if options.only in (None, cell["scope"]):
             found.append(row(cell, options.cpu_s))
             print(line(found[-1]), flush=True)

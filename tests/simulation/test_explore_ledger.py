@@ -43,6 +43,12 @@ def test_copies_are_recognised_and_push_again_under_the_same_ids(fault: FaultKin
     clean(explored("partition", messages=[T1, T2], copies=[2, 1], ledger=True, warm=True, budgets=budgets))
 
 
+@pytest.mark.parametrize("fault", ["crash", "lost", "delay", "stale"])
+def test_workers_with_and_without_a_ledger_finish_what_the_other_began(fault: FaultKind) -> None:
+    options = {"workers": 2, "sweepers": 1, "mixed": True, "symmetric": False, "budgets": Budgets.any_of(1, fault)}
+    clean(explored("partition", messages=[T1, T2], **options, **GONE_SOON))
+
+
 def test_what_no_sweep_finds_while_its_record_lives_is_lost() -> None:
     budgets = Budgets(crash=1, jump=1)
     report = explored("partition", workers=1, sweepers=1, budgets=budgets, **GONE_SOON)

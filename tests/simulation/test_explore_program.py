@@ -39,5 +39,7 @@ def test_the_program_prints_and_publishes_nothing_for_one_scope(
 ) -> None:
     cell = {"scope": scope, "messages": 1, "copies": [1], "faults": {}, "given": True}
     monkeypatch.setattr(explore, "single_faults", lambda: iter([cell]))
+    monkeypatch.setattr(explore, "requests", lambda: iter([]))
+    monkeypatch.setattr(explore, "ledgers", lambda: iter([]))
     assert explore.main(["--only", scope, "--output", str(tmp_path)]) == 0
     assert "exhausted" in capsys.readouterr().out and list(tmp_path.iterdir()) == []

@@ -45,7 +45,7 @@ class Written(msgspec.Struct):
 
 
 _OPTIONS = (
-    "workers", "copies", "scope", "batch", "sweepers", "symmetric", "ample", "warm", "lingers", "ledger",
+    "workers", "copies", "scope", "batch", "sweepers", "symmetric", "ample", "warm", "lingers", "ledger", "mixed",
     "tells_current", "apart", "asked_times", "fronts", "front_batch", "pauses_max",
 )  # fmt: skip
 _KEYS: dict[str, Any] = {"str": str, "int": int, "UUID": UUID}

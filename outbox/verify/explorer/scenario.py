@@ -63,7 +63,8 @@ class Scenario:
     `messages` are (queue, message, id) and `given` (key, state); `copies` is how often each message is there, or one
     number for each.  `batch` is how many messages an attempt may take; `warm` workers keep what they know from one
     attempt to the next; one that `lingers` keeps the marks that are due, for a later batch of their partition.
-    With a `ledger` workers of partition scope keep a dispatch ledger in place of marks.
+    With a `ledger` workers of partition scope keep a dispatch ledger in place of marks; where they are `mixed` the
+    first of them does not.
     In item scope infrastructure may be `apart`; a store `tells_current` what a write lost to, or not.  No process waits
     longer than `patience_ms` for what is due later (0: as long as it takes), where an application would wait for ever;
     only with such an end do they wait for a resubmission that its key is blocked for.
@@ -97,6 +98,7 @@ class Scenario:
     warm: bool = False
     lingers: bool = False
     ledger: bool = False
+    mixed: bool = False
     tells_current: bool = False
     apart: bool = False
     make: Callable[..., Any] | None = None
@@ -326,6 +328,9 @@ def _store_programs(
     )
     host = worker if scenario.hosts is None else scenario.hosts(scenario.app, plan, at)
     programs: list[Program] = [*_earlier(worker, earlier), *[host] * (scenario.workers - len(earlier))]
+    if scenario.ledger and scenario.mixed:
+        without = replace(at, capabilities=replace(at.capabilities, dispatch_ledger=False))
+        programs[0] = replace(worker, at=without)
     sweeping = plan if scenario.neighbour is None else compile_plan(scenario.neighbour)
     sweeper = Sweeper(sweeping, at, make=make, grace_ms=scenario.grace_ms)
     programs += [sweeper] * scenario.sweepers
