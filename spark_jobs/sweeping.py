@@ -204,7 +204,8 @@ class Counts(msgspec.Struct):
         self.finished += swept.finished_count
         self.young += swept.young_count
         self.foreign += swept.foreign_count
-        self.left += swept.seen_count - swept.finished_count - swept.young_count - swept.foreign_count
+        done_count = swept.finished_count + swept.young_count + swept.foreign_count + swept.idle_count
+        self.left += swept.seen_count - done_count
         self.oldest_s = max(self.oldest_s, swept.oldest_s)
 
     def add(self, later: Counts) -> None:
@@ -221,7 +222,7 @@ class Guarded:
         self._protocol = protocol
         self.troubles: list[str] = []
 
-    async def redo(self, document: Document) -> bool:
+    async def redo(self, document: Document) -> bool | None:
         """Finish a document; whether it is finished."""
         try:
             return await self._protocol.redo(document)

@@ -400,7 +400,7 @@ class ItemScope:
 
     # Recover: finish the transaction under a pointer
 
-    async def redo(self, document: Document) -> bool:
+    async def redo(self, document: Document) -> bool | None:
         """Finish what a crash left: a pointer of a state, a pending record, an orphaned staged record.
 
         It starts from states, never from staged records: pushing one of those could push outputs that never commit.

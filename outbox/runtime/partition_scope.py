@@ -471,8 +471,8 @@ class PartitionScope:
 
     # Recover: finish a pending record
 
-    async def redo(self, document: Document) -> bool:
-        """Finish a pending record, or collect an overflow blob; whether it is done."""
+    async def redo(self, document: Document) -> bool | None:
+        """Finish a pending record or a ledger, or collect an overflow blob; whether it is done (None: nothing was)."""
         try:
             if document.key.id.startswith(OVERFLOW_PREFIX):
                 return await self._overflows.collect(document, is_staged=False)
@@ -485,12 +485,12 @@ class PartitionScope:
             return False
         return True
 
-    async def _finish_ledger(self, document: Document) -> bool:
+    async def _finish_ledger(self, document: Document) -> bool | None:
         """Push what a ledger does not say has left; one that does not change is looked at less and less often."""
         version, next_ms = self._looked.get(document.key.id, ("", 0))
         now_ms = self._now_ms()
         if version == document.version and now_ms < next_ms:
-            return False
+            return None
         is_finished = await finish_ledger(self._store, document, self._finish_entry)
         if len(self._looked) >= LOOKED_COUNT_MAX:
             self._looked.clear()

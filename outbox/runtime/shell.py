@@ -96,7 +96,7 @@ class Recovery:
         now_ms, start = self._now_ms, self._start
         swept = await sweep(self._protocol, *self._stores, now_ms=now_ms, grace_s=grace_s, start=start)
         self._start = swept.next_start
-        unfinished_count = swept.seen_count - swept.ledger_count
+        unfinished_count = swept.seen_count - swept.idle_count
         if unfinished_count or swept.finished_count:
             fields = {"unfinished": unfinished_count, "finished": swept.finished_count, "oldest_s": swept.oldest_s}
             log.info("swept", extra=fields)

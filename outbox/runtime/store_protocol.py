@@ -53,8 +53,8 @@ class StoreProtocol(Marking, Protocol):
             NothingCommitted: the record is not known to exist.
         """
 
-    async def redo(self, document: Document) -> bool:
-        """Finish a pending document after a crash; whether it is finished."""
+    async def redo(self, document: Document) -> bool | None:
+        """Finish a pending document after a crash; whether it is finished; None: there was nothing to do."""
 
     async def finish(self) -> None:
         """Mark all pushed records, or save the ledger; it may come after the settlement."""

@@ -1298,7 +1298,7 @@ DIRECT_MUTANTS = (
     mutant(
         "ledger: it is looked at in every sweep", PARTITION,
         f"{OF_LEDGER}::test_a_ledger_that_does_not_change_is_looked_at_less_and_less_often",
-        ("        if version == document.version and now_ms < next_ms:\n            return False\n", ""),
+        ("        if version == document.version and now_ms < next_ms:\n            return None\n", ""),
     ),
     mutant(
         "ledger: what cannot be sent expires", PARTITION,

@@ -62,7 +62,7 @@ SETTLING_MUTANTS = (
     ),
     mutant(
         "settling: a sweeper leaves what is as old as its grace", "item", "StagedVanish", SWEEPER,
-        ("                if now - at_ms < grace_s * 1_000:\n", "                if now - at_ms <= grace_s * 1_000:\n"),
+        ("                is_young = now - at_ms < grace_s * 1_000\n", "                is_young = now - at_ms <= grace_s * 1_000\n"),
         sweepers=1, grace_ms=60_000, faults={"crash": 1},
     ),
     *(

@@ -249,7 +249,7 @@ STEP_MUTANTS = (
     mutant(
         "sweep: a document whose grace is over is too young", "runtime/commit/sweeper.py",
         f"{OF_STEPS}::test_a_document_is_swept_when_its_grace_is_over",
-        ("if now - at_ms < grace_s * 1_000:", "if now - at_ms <= grace_s * 1_000:"),
+        ("is_young = now - at_ms < grace_s * 1_000", "is_young = now - at_ms <= grace_s * 1_000"),
     ),
     mutant(
         "sweep: the next one skips what was finished", "runtime/commit/sweeper.py",

@@ -153,19 +153,20 @@ def _ttl_s(item: LedgerItem) -> float:
 
 async def finish_ledger(
     store: StateStore, document: Document, finish: Callable[[Document, Record], Awaitable[None]]
-) -> bool:
-    """Push what a ledger does not say has left; whether something was closed.
+) -> bool | None:
+    """Push what a ledger does not say has left; whether something was closed; None: there was nothing.
 
     `finish` pushes the outputs of a record, or raises `NothingCommitted`.
     """
     item = stored.decode(document, LedgerItem)
-    closed = set[int]()
+    closed, is_idle = set[int](), True
     async for found, record in unsent_of(store, item):
+        is_idle = False
         with suppress(NothingCommitted):
             await finish(found, record)
             closed.add(number_of(record.entry))
     if not closed:
-        return False
+        return None if is_idle else False
     last, opened = item.last, set(item.open)
     for number in sorted(closed):  # those between the last known and one that was found are open: they may land later
         if number > last and number - last + len(opened) <= OPEN_COUNT_MAX:

@@ -36,8 +36,8 @@ log = logging.getLogger("outbox.sweep")
 class Redo(Protocol):
     """A commit protocol that can finish a stored document."""
 
-    async def redo(self, document: Document) -> bool:
-        """Finish a pending document; whether it is finished."""
+    async def redo(self, document: Document) -> bool | None:
+        """Finish a pending document; whether it is finished; None: there was nothing to do."""
 
     async def finish(self) -> None:
         """Mark pushed records."""
@@ -54,8 +54,8 @@ class Unfinished(Protocol):
 class Swept:
     """The counts of a sweep: pending documents seen, finished, too young, and foreign; the oldest one's age.
 
-    Of those seen `ledger_count` are dispatch ledgers, which are there as long as their records.  The next sweep skips
-    `next_start` documents (0: it starts at the front).
+    Of those seen `idle_count` are dispatch ledgers with nothing to do, which are there as long as their records.  The
+    next sweep skips `next_start` documents (0: it starts at the front).
     """
 
     seen_count: int
@@ -64,7 +64,7 @@ class Swept:
     foreign_count: int
     oldest_s: float
     next_start: int = 0
-    ledger_count: int = 0
+    idle_count: int = 0
 
 
 class _Age(msgspec.Struct):
@@ -83,7 +83,7 @@ async def sweep(
     start: int = 0,
 ) -> Swept:
     """Sweep the pending documents of these stores once, up to `count_max` after the first `start`."""
-    seen = finished = young = foreign = passed = ledgers = 0
+    seen = finished = young = foreign = passed = idle = 0
     is_cut = False
     oldest_ms = now = now_ms()
     for store in stores:
@@ -97,11 +97,14 @@ async def sweep(
             seen += 1
             try:
                 at_ms = written_ms(document)
+                is_young = now - at_ms < grace_s * 1_000
                 if document.key.id.startswith(LEDGER_PREFIX):
-                    ledgers += 1
-                else:
-                    oldest_ms = min(oldest_ms, at_ms or oldest_ms)
-                if now - at_ms < grace_s * 1_000:
+                    is_done = None if is_young else await scope.redo(document)
+                    idle += is_done is None
+                    finished += is_done is True
+                    continue
+                oldest_ms = min(oldest_ms, at_ms or oldest_ms)
+                if is_young:
                     young += 1
                 elif await scope.redo(document):
                     finished += 1
@@ -113,7 +116,7 @@ async def sweep(
                 )
     await scope.finish()
     next_start = start + seen - finished if is_cut else 0
-    return Swept(seen, finished, young, foreign, (now - oldest_ms) / 1_000, next_start, ledgers)
+    return Swept(seen, finished, young, foreign, (now - oldest_ms) / 1_000, next_start, idle)
 
 
 def written_ms(document: Document) -> int:

@@ -37,6 +37,7 @@ from outbox.ports import (
     Document,
     DocumentKey,
     Journal,
+    LedgerStore,
     Lost,
     Marker,
     MessageBus,
@@ -220,6 +221,11 @@ class RecordedStore:
 
     async def unfinished(self) -> AsyncIterator[Document]:
         async for document in self._store.unfinished():
+            self._look(document)
+            yield document
+
+    async def unsent(self, first: str, before: str) -> AsyncIterator[Document]:
+        async for document in cast(LedgerStore, self._store).unsent(first, before):
             self._look(document)
             yield document
 

@@ -202,10 +202,11 @@ async def test_what_a_crash_left_unsent_leaves_once_and_is_closed() -> None:
         await crashed(at, 3)
         at.clock.seconds += 61
         found = await swept(at, adding())
-        assert (found.finished_count, found.ledger_count) == (1, 1)
+        assert (found.finished_count, found.idle_count) == (1, 0)
         assert at.engine.broker.queue("told").counts()["active"] == 3
         at.clock.seconds += 61
-        assert (await swept(at, adding())).finished_count == 0
+        again = await swept(at, adding())
+        assert (again.seen_count, again.finished_count, again.idle_count, again.oldest_s) == (1, 0, 1, 0)
         assert at.engine.broker.queue("told").counts()["active"] == 3
 
 
@@ -230,7 +231,8 @@ async def test_what_cannot_be_sent_for_an_hour_is_kept_until_it_can() -> None:
         await crashed(at)
         at.bus.is_mute = True
         at.clock.seconds += 3_599
-        await swept(at, adding())
+        found = await swept(at, adding())
+        assert (found.seen_count, found.finished_count, found.idle_count) == (1, 0, 0), "it is not done"
         assert await pending_records(at) == 0
         at.clock.seconds += 2
         await swept(at, adding())
