@@ -37,6 +37,9 @@ def small(scope: str, seed: int) -> Scenario:
     keys = KEYS[: draw.randint(1, 3)]
     messages = [_transfer(draw, f"t{n}", keys) for n in range(3)]
     options = _store_options(draw, scope)
+    kinds = [
+        kind for kind in FAULT_KINDS if kind != "jump" or not options.get("ledger")
+    ]  # a life without a sweep loses
     return Scenario(
         bank(),
         messages,
@@ -44,7 +47,7 @@ def small(scope: str, seed: int) -> Scenario:
         workers=draw.choice((2, 2, 3)),
         copies=[draw.randint(1, 2) for _ in messages],
         scope=scope,
-        budgets=Budgets(**dict.fromkeys(FAULT_KINDS, 2), together=draw.randint(1, 4)),
+        budgets=Budgets(**dict.fromkeys(kinds, 2), together=draw.randint(1, 4)),
         allow=frozenset({"dead-letter"}),
         **options,
     )
@@ -79,6 +82,8 @@ def _store_options(draw: random.Random, scope: str) -> dict[str, Any]:
     """What differs from store to store and from worker to worker."""
     drawn = {"batch": draw.randint(1, 2), "sweepers": draw.randint(0, 1), "warm": draw.random() < 0.3,
              "tells_current": draw.random() < 0.5}  # fmt: skip
+    if scope == "partition" and draw.random() < 0.3:
+        drawn |= {"ledger": True, "sweepers": 1}
     return drawn if scope != "engine" else {"batch": drawn["batch"]}
 
 
