@@ -16,6 +16,8 @@ anything.  A resubmission replaces the record of the refusal, under the version 
 
 Nothing is undone, nothing is pushed without a record, nothing is settled before its push.  A record whose outputs may
 not have left is `pending` and has no time to live; the mark takes its outputs out and gives it one (see `marks`).
+Where a dispatch ledger is kept, such a record has an entry there instead, and its time to live at once (see
+`dispatch_ledger`).
 
 Every `await` of a port is a crash point.  Before the commit nothing is stored but counts of failures and blobs that
 overflow announced; after it the pending record is found by the redelivered message or by the sweeper, whichever comes
@@ -258,12 +260,16 @@ class PartitionScope:
         try:
             lost = await self._commit_batch(batch, state_id)
         except NothingCommitted:
-            if not batch.may_land:
-                self.ledger.close(batch.ledger_entries)
+            self._leave(batch)
             raise
         if lost is not None:
-            self.ledger.close(batch.ledger_entries)
+            self._leave(batch)
         return lost
+
+    def _leave(self, batch: StoreTransaction) -> None:
+        """Close the entries of a batch that is not written; one that may land keeps them open, whatever it lost to."""
+        if self.ledger is not None and not batch.may_land:
+            self.ledger.close(batch.ledger_entries)
 
     async def _commit_batch(self, batch: StoreTransaction, state_id: str | None) -> Lost | None:
         writes = await self._prepared(batch, state_id)

@@ -27,13 +27,18 @@ LEDGER_MUTANTS = (
     ),
     lost(
         "an entry is closed when it is committed", PARTITION,
-        ("        if lost is not None:\n            self.ledger.close(", "        if True:\n            self.ledger.close("),
+        ("        if lost is not None:\n            self._leave(batch)", "        if True:\n            self._leave(batch)"),
         faults={"error": 3},
     ),
     lost(
         "an entry is closed whose batch may land later", PARTITION,
-        ("            if not batch.may_land:\n                self.ledger", "            if True:\n                self.ledger"),
+        ("self.ledger is not None and not batch.may_land:", "self.ledger is not None:"),
         faults={"delay": 1, "error": 3},
+    ),
+    lost(
+        "an entry is closed of a resubmission that met its refusal", PARTITION,
+        ("        if lost is not None:\n            self._leave(batch)\n", "        if lost is not None:\n            self.ledger.close(batch.ledger_entries)\n"),
+        faults={"delay": 1}, amounts=(-50, 60), resubmissions=1,
     ),
     lost(
         "a number is used again that may land later", DISPATCH,

@@ -492,7 +492,12 @@ RULES = (
         "ledger: a failed push counts as sent",
         "ledger: a sweeper closes what it could not push",
     ),
-    explored("partition", "Keep open what may land", "ledger: an entry is closed whose batch may land later"),
+    explored(
+        "partition",
+        "Keep open what may land",
+        "ledger: an entry is closed whose batch may land later",
+        "ledger: an entry is closed of a resubmission that met its refusal",
+    ),
     explored("partition", "A number once", "ledger: a number is used again that may land later"),
     explored("partition", "Name what is open", "ledger: all numbers up to the last count as closed"),
     explored("partition", "A ledger for each start", "ledger: one worker takes up the ledger of another"),

@@ -8,7 +8,10 @@ import pytest
 
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import FaultKind
+from outbox.verify.explorer.scenario import Scenario
+from outbox.verify.explorer.search import search
 from tests.simulation.explored import T1, T2
+from tests.simulation.test_explore_resubmission import LARGE, PUT, Drawer, drawers
 from tests.simulation.test_explore_stores import PARTITION_FAULTS, clean, explored
 
 GONE_SOON: dict[str, Any] = {"ledger": True, "delivery_count_max": 1, "allow": frozenset({"dead-letter"})}
@@ -47,6 +50,13 @@ def test_copies_are_recognised_and_push_again_under_the_same_ids(fault: FaultKin
 def test_workers_with_and_without_a_ledger_finish_what_the_other_began(fault: FaultKind) -> None:
     options = {"workers": 2, "sweepers": 1, "mixed": True, "symmetric": False, "budgets": Budgets.any_of(1, fault)}
     clean(explored("partition", messages=[T1, T2], **options, **GONE_SOON))
+
+
+@pytest.mark.parametrize("fault", ["crash", "lost", "delay", "error", "stale"])
+def test_what_a_resubmission_sends_leaves_though_its_message_is_gone(fault: FaultKind) -> None:
+    budgets, given = Budgets.any_of(1, fault), [("a", Drawer(3))]
+    known: dict[str, Any] = {"scope": "partition", "workers": 1, "sweepers": 1, "resubmissions": 1, "given": given}
+    clean(search(Scenario(drawers(), (LARGE, PUT), budgets=budgets, **known, **GONE_SOON)))
 
 
 def test_what_no_sweep_finds_while_its_record_lives_is_lost() -> None:
