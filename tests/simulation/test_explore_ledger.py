@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import FaultKind
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import search
+from tests.simulation.explore import asking
 from tests.simulation.explored import T1, T2
 from tests.simulation.test_explore_resubmission import LARGE, PUT, Drawer, drawers
 from tests.simulation.test_explore_stores import PARTITION_FAULTS, clean, explored
@@ -57,6 +59,25 @@ def test_what_a_resubmission_sends_leaves_though_its_message_is_gone(fault: Faul
     budgets, given = Budgets.any_of(1, fault), [("a", Drawer(3))]
     known: dict[str, Any] = {"scope": "partition", "workers": 1, "sweepers": 1, "resubmissions": 1, "given": given}
     clean(search(Scenario(drawers(), (LARGE, PUT), budgets=budgets, **known, **GONE_SOON)))
+
+
+@pytest.mark.parametrize("fault", ["crash", "lost", "delay", "error", "stale"])
+def test_messages_that_commit_together_have_an_entry_each(fault: FaultKind) -> None:
+    options = {"workers": 1, "sweepers": 1, "batch": 2, "warm": True, "lingers": True, "copies": [2, 1]}
+    clean(explored("partition", messages=[T1, T2], budgets=Budgets.any_of(1, fault), **options, **GONE_SOON))
+
+
+@pytest.mark.parametrize("fault", ["crash", "lost", "delay", "error", "stale", "jump"])
+def test_what_a_request_sends_leaves_though_nobody_asks_again(fault: FaultKind) -> None:
+    asked = asking({"scope": "partition", "asked": 2, "fronts": 1, "faults": {fault: 1}})
+    clean(search(replace(asked, ledger=True)))
+
+
+@pytest.mark.parametrize("fault", ["crash", "delay"])
+def test_a_key_that_stops_goes_on_after_a_resubmission(fault: FaultKind) -> None:
+    known: dict[str, Any] = {"workers": 1, "sweepers": 1, "resubmissions": 1, "patience_ms": 11_000, "ledger": True}
+    known |= {"given": [("a", Drawer(3))], "allow": frozenset({"dead-letter"}), "scope": "partition"}
+    clean(search(Scenario(drawers("stop_key"), (LARGE, PUT), budgets=Budgets.any_of(1, fault), **known)))
 
 
 def test_what_no_sweep_finds_while_its_record_lives_is_lost() -> None:
