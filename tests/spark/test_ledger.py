@@ -102,3 +102,12 @@ def test_leftovers_are_swept_and_rows_are_not(spark: Any, tmp_path: Path) -> Non
     assert sweep(tmp_path, age_s=0) == 3
     assert len(list((tmp_path / DATA).iterdir())) == 1
     assert ids(spark, tmp_path) == ["a"]
+
+
+def test_what_contradicts_the_ledger_is_not_swept(spark: Any, tmp_path: Path) -> None:
+    land(tmp_path, "one", "a", body="1", fingerprint="f1")
+    merge(spark, tmp_path)
+    land(tmp_path, "two", "a", body="2", fingerprint="f2")
+    merge(spark, tmp_path)
+    assert sweep(tmp_path, age_s=0) == 2  # what has landed
+    assert [row["body"] for row in read_conflicts(spark, tmp_path).collect()] == ["2"]

@@ -54,6 +54,17 @@ def test_an_expired_message_is_not_delivered_even_before_the_clock_is_read(clock
     assert len(engine.broker.peek(DEAD, 0, 9)) == 1
 
 
+def test_an_expired_message_that_was_delivered_before_is_not_delivered_alone_either(clock: VirtualClock) -> None:
+    engine = engine_of(clock, lock_s=1)
+    engine.broker.send("q", [message(5)])
+    engine.broker.claim("q", 1)
+    clock.seconds += 2
+    engine.tick()
+    clock.seconds += 4
+    assert engine.broker.take_suspect([engine.broker.queue("q")]) == []
+    assert len(engine.broker.peek(DEAD, 0, 9)) == 1
+
+
 def test_expired_messages_behind_one_that_somebody_holds_expire_at_once(clock: VirtualClock) -> None:
     engine = engine_of(clock, lock_s=60)
     engine.broker.send("q", [message(1), message(2)])

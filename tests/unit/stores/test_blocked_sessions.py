@@ -13,12 +13,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from outbox import App, Reject, Worker
+from outbox import App, Client, Reject, Worker
 from outbox.engine.backend.store import EngineStore
 from outbox.errors import OutboxError, Throttled
 from outbox.ports import Delete, Delivery, Document, DocumentKey, Replace
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.delivery.blocked_sessions import _key as block_key
+from outbox.runtime.delivery.retrying import Backoff
+from outbox.runtime.failures.failure_log import FailureLog
+from outbox.runtime.scopes import scope_over
+from outbox.runtime.start.plan import compile_plan
 from tests.unit.stores.store_site import Site, site
 
 SCOPES = pytest.mark.parametrize("scope", ["partition", "item"])
@@ -232,6 +236,40 @@ async def test_a_key_does_not_count_as_unblocked_while_the_store_cannot_be_read(
         async with asyncio.timeout(30):  # what was given back in vain rests for longer each time, by the real clock
             while await worker.state(Book, "red") != Book([0, 2]):
                 await rest(at, 30)
+
+
+@SCOPES
+async def test_what_arrives_while_the_blocks_cannot_be_read_does_not_go_ahead(scope: str) -> None:
+    async with site(scope) as at:
+        app, read, rests, is_back = strict(()), at.store.read, asyncio.Event(), asyncio.Event()
+
+        async def reads_no_blocks(key: DocumentKey, *, session: str = "") -> Document | None:
+            if key.id == "stopped" and not is_back.is_set():
+                raise Throttled("not now")
+            return await read(key, session=session)
+
+        async def pause(seconds: float) -> None:
+            rests.set()
+            await is_back.wait()
+
+        at.store.read = reads_no_blocks  # type: ignore[method-assign]  # a store that is away for a while
+        client, plan = Client(app, at), compile_plan(app)
+        await client.declare()
+        for n in range(2):
+            await client.send("lines", Line("red", n), id=f"l{n}")
+        now_ms = at.engine.now_ms
+        options: Any = {"spawn": asyncio.ensure_future, "settled": lambda _: None, "is_stopping": lambda: False}
+        options |= {"new_tx": lambda: "t", "failure_log": FailureLog(now_ms)}
+        handling = scope_over(plan, at.ports(), now_ms=now_ms, backoff=Backoff(pause), **options)
+        first, second = await at.ports().bus.receive("lines", count_max=2, wait_s=0)
+        attempt = asyncio.create_task(handling.attempt([first]))
+        await rests.wait()
+        await handling.attempt([second])
+        is_back.set()
+        await attempt
+        async with Worker(app, at) as worker:
+            await rest(at, 30)
+            assert await worker.state(Book, "red") == Book([0, 1])
 
 
 @SCOPES

@@ -136,6 +136,17 @@ async def test_what_failed_behind_something_sent_is_unknown(ground: BusGround) -
     assert ids(ground) == ["a"]
 
 
+async def test_what_was_refused_beside_something_unknown_is_unknown(
+    ground: BusGround, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "SEND_S", 0.5)
+    bus = ground.bus()
+    install(ground, kind="lost-reply", operation="send")
+    with pytest.raises(OutcomeUnknown):
+        await bus.send([output("a", "missing"), output("b")])
+    assert ids(ground) == ["b"]
+
+
 @pytest.mark.parametrize("kind", ["throttled", "reset"])
 async def test_what_failed_behind_a_first_transfer_is_unknown(ground: BusGround, kind: Any) -> None:
     bus = ground.bus()
