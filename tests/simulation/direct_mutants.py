@@ -1311,6 +1311,21 @@ DIRECT_MUTANTS = (
         ("            if document.key.id.startswith(LEDGER_PREFIX):\n", "            if False:\n"),
     ),
     mutant(
+        "lanes: what arrives goes ahead while blocks cannot be read", LANES,
+        "unit/stores/test_blocked_sessions.py::test_what_arrives_while_the_blocks_cannot_be_read_does_not_go_ahead",
+        ("            return [], attempts[0].work.delivery.sequence\n        if behind is None", "            return [], None\n        if behind is None"),
+    ),
+    mutant(
+        "broker: an expired suspect is delivered", "outbox/engine/broker.py",
+        "unit/engine/test_expiry.py::test_an_expired_message_that_was_delivered_before_is_not_delivered_alone_either",
+        ("        for queue in queues:\n            self._expire_messages(queue, now_ms)\n        found = [(least,", "        found = [(least,"),
+    ),
+    mutant(
+        "administration: a topic called Subscriptions has none", "outbox/emulator/bus/administration.py",
+        "unit/emulator/test_descriptions.py::test_a_request_names_an_entity_a_subscription_or_a_rule",
+        ('lowered.index("subscriptions", 1) if', 'lowered.index("subscriptions") if'),
+    ),
+    mutant(
         "marks: a record that is due is counted again", "outbox/runtime/commit/marks.py",
         "unit/stores/test_marks.py::test_a_record_that_two_attempts_push_at_once_is_due_once",
         (" or self.is_due(key) or", " or"),

@@ -275,7 +275,7 @@ def read_target(raw_path: str) -> Target:
     """
     parts = raw_path.strip("/").split("/")
     lowered = [part.lower() for part in parts]
-    at = lowered.index("subscriptions") if "subscriptions" in lowered[1:] else len(parts)
+    at = lowered.index("subscriptions", 1) if "subscriptions" in lowered[1:] else len(parts)
     entity = unquote("/".join(parts[:at]))
     rest = [unquote(part) for part in parts[at + 1 :]]
     if at == len(parts):

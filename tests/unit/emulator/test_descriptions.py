@@ -116,6 +116,7 @@ def test_an_entity_is_found_in_any_case_and_in_its_own_first(engine: Engine) -> 
         ("/a/b", Target("a/b")),
         ("/a%2Fb", Target("a/b")),
         ("/subscriptions", Target("subscriptions")),
+        ("/Subscriptions/subscriptions/s", Target("Subscriptions", "s")),
         ("/t/subscriptions", Target("t", "")),
         ("/t/Subscriptions/s", Target("t", "s")),
         ("/t/Subscriptions/s/rules", Target("t", "s", "")),

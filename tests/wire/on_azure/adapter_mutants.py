@@ -252,6 +252,11 @@ ADAPTER_MUTANTS = (
         ("    if spec.keeps_ledgers and not", "    if False and not"), of=OF_CONNECTING,
     ),
     mutant(
+        "a refusal hides what is unknown beside it", BUS, "test_what_was_refused_beside_something_unknown_is_unknown",
+        ("            if not isinstance(error, Refused | UnknownDestination):\n", "            if False:\n"),
+        of=OF_SENDING,
+    ),
+    mutant(
         "what waits for a transfer leaves one after the other", SENDING,
         "test_what_waits_for_a_transfer_leaves_together_behind_it",
         ("        if is_alone:\n", "        if True:\n"), of=OF_SENDING,
