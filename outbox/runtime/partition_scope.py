@@ -514,7 +514,7 @@ class PartitionScope:
             await self._settlement.push(list(record.outputs))
         except NothingCommitted:
             if self._now_ms() - record.at_ms >= PENDING_AFTER_MS:
-                pending = msgspec.structs.replace(record, pending=True, entry="", life_ms=self._plan.record_life_ms)
+                pending = msgspec.structs.replace(record, pending=True, entry="")
                 await write_known(
                     self._store, Replace(document.key, stored.encode(pending), document.version, None, Tag("keep"))
                 )

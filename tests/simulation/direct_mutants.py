@@ -1306,6 +1306,11 @@ DIRECT_MUTANTS = (
         ("            if self._now_ms() - record.at_ms >= PENDING_AFTER_MS:\n", "            if False:\n"),
     ),
     mutant(
+        "ledger: what is kept lives as long as its sweeper says", PARTITION,
+        f"{OF_LEDGER}::test_what_another_application_keeps_lives_as_long_as_its_writer_said",
+        ('pending=True, entry="")', 'pending=True, entry="", life_ms=self._plan.record_life_ms)'),
+    ),
+    mutant(
         "ledger: a queue is drained that a ledger has something for", OPERATIONS,
         f"{OF_LEDGER}::test_a_queue_is_not_drained_while_a_ledger_has_something_for_it",
         ("            if document.key.id.startswith(LEDGER_PREFIX):\n", "            if False:\n"),

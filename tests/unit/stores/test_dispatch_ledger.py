@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 import msgspec
 import pytest
@@ -19,7 +20,7 @@ from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.store_operations import may_be_sent_to
 from outbox.stored import LEDGER_PREFIX, LedgerItem, Record, entry_of, ledger_key
 from tests.unit.stores.store_site import Add, Site, Sum, adding, site, swept
-from tests.unit.stores.test_marks import send_apart
+from tests.unit.stores.test_marks import remembering, send_apart
 
 PLAN = compile_plan(adding())
 
@@ -241,6 +242,17 @@ async def test_what_cannot_be_sent_for_an_hour_is_kept_until_it_can() -> None:
         at.clock.seconds += 365 * 86_400
         assert (await swept(at, adding())).finished_count == 1
         assert at.engine.broker.queue("told").counts()["active"] == 1
+
+
+async def test_what_another_application_keeps_lives_as_long_as_its_writer_said() -> None:
+    async with site(ledger=True) as at:
+        await crashed(at)
+        at.bus.is_mute = True
+        at.clock.seconds += 3_601
+        await swept(at, remembering("short", timedelta(seconds=60)))
+        store = EngineStore(at.engine.core, at.engine.documents)
+        (kept,) = [one async for one in store.unfinished() if not one.key.id.startswith(LEDGER_PREFIX)]
+        assert stored.decode(kept, Record).life_ms == PLAN.record_life_ms
 
 
 async def pending_records(at: Site) -> int:
