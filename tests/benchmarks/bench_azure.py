@@ -109,7 +109,7 @@ class Run:
     def _row(self, name: str, count: int) -> Row:
         calls, served = Tally(self._calls), self._served()
         requests = sum(used.count for used in served.values())
-        assert self._served_count() == self._asked_count(), (
+        assert self._served_count() <= self._asked_count(), (
             f"the SDK asks for items more often than it was told to: {calls}, {served}"
         )
         return {
@@ -150,6 +150,7 @@ async def asked(message_count: int) -> list[Row]:
             run = Run(world, calls)
             for workloads in workers:
                 async with Worker(app, Counted(backend, calls), concurrency=IN_FLIGHT) as worker:
+                    await worker.state(Counter, "nobody")  # the client knows its account and container by then
                     rows += [await run.handle(worker, name, some) for name, some in workloads.items()]
                     await run.verify(worker)
     return [row for row in rows if row["workload"]]

@@ -1236,11 +1236,6 @@ DIRECT_MUTANTS = (
         ("        heappush(self._timers, (until_ms, queue.number, session.lock))\n        for sequence", "        for sequence"),
     ),
     mutant(
-        "inputs: the detail of a row that is set aside is cut", "spark_jobs/transforms.py",
-        "spark/test_inputs.py::test_a_row_that_is_set_aside_has_its_whole_value_in_the_detail",
-        ('told = fn.split(fn.col("reason"), ": ", 2)', 'told = fn.split(fn.col("reason"), ": ")'),
-    ),
-    mutant(
         "requests: a query hides the parameter of a path", "outbox/runtime/http/requests.py",
         "unit/runtime/test_http.py::test_a_path_goes_before_a_parameter_of_its_query_with_the_same_name",
         ("self._typed({**named, **parameters})", "self._typed({**parameters, **named})"),
