@@ -57,11 +57,6 @@ LEDGER_MUTANTS = (
         faults={"crash": 1}, amounts=(5, 3), workers=2,
     ),
     lost(
-        "a sweeper closes all up to what it has seen", DISPATCH,
-        ("            opened |= set(range(last + 1, number + 1))\n", ""),
-        faults={"delay": 1, "error": 2, "crash": 1}, amounts=(5, 3),
-    ),
-    lost(
         "a sweeper closes what it could not push", DISPATCH,
         ("            await finish(found, record)\n            closed.add(number_of(record.entry))\n", "            closed.add(number_of(record.entry))\n            await finish(found, record)\n"),
         faults={"error": 3, "crash": 1},

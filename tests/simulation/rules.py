@@ -490,7 +490,6 @@ RULES = (
         "Close what has left",
         "ledger: an entry is closed when it is committed",
         "ledger: a failed push counts as sent",
-        "ledger: a sweeper closes what it could not push",
     ),
     explored(
         "partition",
@@ -501,7 +500,12 @@ RULES = (
     explored("partition", "A number once", "ledger: a number is used again that may land later"),
     explored("partition", "Name what is open", "ledger: all numbers up to the last count as closed"),
     explored("partition", "A ledger for each start", "ledger: one worker takes up the ledger of another"),
-    explored("partition", "Close only what you pushed", "ledger: a sweeper closes all up to what it has seen"),
+    explored(
+        "partition",
+        "Close only what you pushed",
+        "ledger: a sweeper closes what it could not push",
+        "ledger: a sweeper closes all up to what it has seen",
+    ),
     explored(
         "partition",
         "Ask for the open, and beyond",
