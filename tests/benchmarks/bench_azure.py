@@ -109,7 +109,7 @@ class Run:
     def _row(self, name: str, count: int) -> Row:
         calls, served = Tally(self._calls), self._served()
         requests = sum(used.count for used in served.values())
-        assert self._served_count() <= self._asked_count(), (
+        assert self._served_count() == self._asked_count(), (
             f"the SDK asks for items more often than it was told to: {calls}, {served}"
         )
         return {

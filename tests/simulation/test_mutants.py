@@ -24,7 +24,7 @@ from tests.simulation.settling_mutants import SETTLING_MUTANTS
 pytestmark = pytest.mark.slow
 
 LEAST_COUNT = 25
-RUN_S_MAX = 120.0
+RUN_S_MAX = 60.0
 
 Found = dict[str, Any]
 

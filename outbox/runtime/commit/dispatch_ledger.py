@@ -37,6 +37,11 @@ NEAR = 16
 """Open numbers that lie so close are asked for together."""
 
 
+Remembered = tuple[str, int, tuple[tuple[int, int], ...], Version, int, int]
+"""A ledger's id, its last number, the open ones and when each was handed out, its version, when it was written, and how
+many entries have been closed since."""
+
+
 class DispatchLedger:
     """The ledger of this worker."""
 
@@ -56,14 +61,14 @@ class DispatchLedger:
         self._closed_count = 0
         """How many have been closed since the ledger was written."""
 
-    def remembered(self) -> tuple[object, ...]:
+    def remembered(self) -> Remembered:
         """All that it knows, as plain data."""
         return self._id, self._last, tuple(self._open.items()), self._version, self._written_ms, self._closed_count
 
-    def recall(self, remembered: Sequence[object]) -> None:
+    def recall(self, remembered: Remembered) -> None:
         """Know what another has remembered."""
-        self._id, self._last, opened, self._version, self._written_ms, self._closed_count = remembered  # type: ignore[assignment]
-        self._open = dict(opened)  # type: ignore[call-overload]
+        self._id, self._last, opened, self._version, self._written_ms, self._closed_count = remembered
+        self._open = dict(opened)
 
     async def take(self) -> str:
         """A new entry; the ledger is stored before the first is handed out.
@@ -173,7 +178,7 @@ async def finish_ledger(
             opened |= set(range(last + 1, number + 1))
             last = number
     after = LedgerItem(item.pending, item.at_ms, item.life_ms, last, tuple(sorted(opened - closed)))
-    with suppress(*MAY_RETRY):
+    with suppress(*MAY_RETRY):  # the next sweep pushes them again, under the same ids
         won = await store.write([Replace(document.key, stored.encode(after), document.version, _ttl_s(item), TAG)])
         return isinstance(won, Won)
     return False
