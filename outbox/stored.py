@@ -39,16 +39,22 @@ NO_VALUE = msgspec.Raw(b"null")
 class StateItem(msgspec.Struct, frozen=True, omit_defaults=True):
     """A state as stored: its value (null: a tombstone), schema version, and a version that only grows.
 
-    `at_ms` is the write time of this version.  `pending` is the transaction that wrote it, until its outputs are
-    pushed; with the session token `token` its staged record, or the marker of the last transaction, can be read.
+    `at_ms` is the write time of this version.  `pending` points to the transaction that wrote it, until its outputs
+    are pushed: to its staged record, or it holds them itself.  With the session token `token` that staged record, and
+    the markers of all earlier transactions, can be read.
     """
 
     value: msgspec.Raw = NO_VALUE
     schema: int = 1
     version: int = 0
     at_ms: int = 0
-    pending: str = ""
+    pending: str | Inline = ""
     token: Session = ""
+
+    @property
+    def pointer(self) -> str:
+        """The transaction whose outputs may not be pushed yet; empty: none."""
+        return self.pending.record.tx if isinstance(self.pending, Inline) else self.pending
 
     @property
     def is_tombstone(self) -> bool:
@@ -87,6 +93,17 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     def marked(self) -> Record:
         """The record once its outputs are pushed: without them."""
         return msgspec.structs.replace(self, pending=False, outputs=(), spilled="", life_ms=0)
+
+
+class Inline(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Item scope: the message and the record, with its outputs, of the transaction that wrote a state; in that state.
+
+    It stands where the id of a staged transaction would.  Earlier versions of the code cannot decode such a state: they
+    reschedule its messages and touch nothing.
+    """
+
+    inbox: bytes
+    record: Record
 
 
 class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -216,7 +233,7 @@ def decode(document: Document, kind: type[Item]) -> Item:
     """Decode a document.
 
     Raises:
-        CorruptRecord: it is of another kind; another program writes to this container.
+        CorruptRecord: it is of another kind; another program, or a newer version of this one, writes to this container.
     """
     try:
         return msgspec.json.decode(document.body, type=kind)

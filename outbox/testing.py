@@ -59,7 +59,7 @@ from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.shell import Recovery
 from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.store_scope import StoreScope
-from outbox.stored import StateItem, state_key
+from outbox.stored import state_key
 from outbox.testing_http import HttpClients
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyBus, FaultyJournal, FaultyStore, SimulatedCrash
 from outbox.verify.recorded.committed_outputs import BusRecorder, JournalRecorder, Sent, StoreRecorder
@@ -258,7 +258,11 @@ class Harness:
 
     async def _given(self, store: StateStore, key: DocumentKey, value: bytes, schema: int) -> None:
         found = cached_state(await store.read(key))
-        body = stored.encode(StateItem(msgspec.Raw(value), schema, found.item.version + 1, self._clock.wall_ms()))
+        version, at_ms = found.item.version + 1, self._clock.wall_ms()
+        item = msgspec.structs.replace(
+            found.item, value=msgspec.Raw(value), schema=schema, version=version, at_ms=at_ms
+        )
+        body = stored.encode(item)
         await store.write([Replace(key, body, found.version) if found.version else Create(key, body)])
 
     async def send(self, queue: str, message: Any, **options: Any) -> str:

@@ -3,22 +3,24 @@
 Theory of operation.  The protocol of the Exactly-Once talk (a state that points to the transaction which changed it),
 repaired where exploring it found holes.  One attempt:
 
-     1  read the state
-     2  if it points to a transaction, finish that one first (8 to 10)
-     3  read the message's processed marker, as fresh as the token in the state says; found: follow it
-     4  run the handler on a copy
-     5  stage the result under a fresh transaction id, without a time to live
-     6  read the marker again, with the session of that write
-     7  swap the state: next version, pointer to the transaction, token.  The point of no return
-     8  publish what is staged
-     9  create the marker, then turn the staged record to `dispatched`
-    10  clear the pointer; only then may the staged record go
+    1  load the state, from the cache or by a read
+    2  if it points to a transaction, finish that one first (7, 8)
+    3  read the message's processed marker, as fresh as the token in the state says; found: follow it
+    4  run the handler on a copy
+    5  put the result into the next state (inline); one that is too large is staged in a document of its own
+    6  swap the state: next version, pointer to the transaction, token.  The point of no return
+    7  publish the outputs
+    8  create the marker
+    9  clear the pointer: an inline one by the key's next swap, or by itself where that does not come soon
 
-A crash before 7 leaves a staged record without a pointer to it; a crash after 7 leaves a pointer, and a worker with the
-key's next message, or the sweeper, continues with the staged record.  A staged record outlives any failure: it is
-reclaimed when its state is past the version that its attempt loaded, and points elsewhere, because then its swap can
-not land any more.  A pointer without its staged record blocks the key and is logged as critical; clearing it would lose
-outputs and apply the message again.
+A crash after 6 leaves a pointer, and a worker with the key's next message, or the sweeper, continues at 7; its marker
+says that 8 is done.  A pointer may be replaced only then, and what replaces it carries a token that sees the marker.
+
+A staged record has no time to live, and turns to `dispatched` at 8; only when its pointer is cleared may it go.  A
+crash before 6 leaves one without a pointer to it.  It outlives any failure: it is reclaimed when its state is past the
+version that its attempt loaded, and points elsewhere, because then its swap can not land any more.  A pointer without
+its staged record blocks the key and is logged as critical; clearing it would lose outputs and apply the message again.
+
 A stateless handler's record is the whole commit, as in partition scope.
 Every `await` of a port is a crash point.
 """
@@ -51,12 +53,12 @@ from outbox.ports import (
 )
 from outbox.runtime.commit import overflow
 from outbox.runtime.commit.dispatch_ledger import DispatchLedger
-from outbox.runtime.commit.marks import Marks
+from outbox.runtime.commit.marks import Mark, Marks
 from outbox.runtime.commit.orphaned_staged import OrphanedStaged
 from outbox.runtime.commit.overflow import Overflows, announced, log_missing_blob
 from outbox.runtime.commit.partition_size import PartitionSizes
 from outbox.runtime.commit.run_handler import Life
-from outbox.runtime.commit.state_cache import CachedState, cached_state
+from outbox.runtime.commit.state_cache import CachedState, StateCache, cached_state
 from outbox.runtime.commit.store_io import LOOK_COUNT_MAX, read, write_blobs, write_known, write_one
 from outbox.runtime.commit.store_transaction import StoreTransaction, Superseded, run_in
 from outbox.runtime.delivery.admission import REDELIVER_AFTER_S
@@ -74,15 +76,20 @@ from outbox.stored import (
     RECORD_PREFIX,
     STAGED_PREFIX,
     Found,
+    Inline,
     Overflow,
     Record,
     Staged,
+    StateItem,
     processed_key,
     staged_key,
     state_key,
 )
 
 log = logging.getLogger("outbox.item_scope")
+
+INLINE_BYTES_MAX = 256 << 10
+"""The size limit of what lies inside a state: whoever reads the state before its pointer is cleared reads that too."""
 
 
 class Quarantined(Exception):
@@ -106,6 +113,7 @@ class ItemScope:
         now_ms: Callable[[], int],
         new_tx: Callable[[], str],
         is_stopping: Callable[[], bool],
+        inline_bytes_max: int = INLINE_BYTES_MAX,
     ) -> None:
         """Take the parts; `stateless` handles messages without a state, over `infrastructure`."""
         self._plan = plan
@@ -116,7 +124,12 @@ class ItemScope:
         self._now_ms = now_ms
         self._new_tx = new_tx
         self._life = Life(now_ms, is_stopping)
+        self._inline_bytes_max = min(inline_bytes_max, infrastructure.capabilities.item_bytes_max)
         self.stateless = stateless
+        self.cache = StateCache()
+        """States without a pointer, or with one whose transaction is finished: it is cleared by the next swap."""
+        self.clears = Marks(plan, states, blobs, written=self._cleared)
+        """The states with such a pointer."""
         self._failures = FailureCounts(infrastructure, plan.record_life_ms / 1_000)
         self._waiting = Waiting(plan, infrastructure, now_ms=now_ms, new_tx=new_tx)
         self._left = OrphanedStaged(infrastructure)
@@ -125,7 +138,8 @@ class ItemScope:
         self.checkpoint: Checkpoint = no_checkpoint
 
     def remembered(self) -> tuple[Any, ...]:
-        return self.stateless.remembered(), self._waiting.remembered(), sorted(self.left.items())
+        known = self.cache.content(), self.clears.content(), sorted(self.left.items())
+        return self.stateless.remembered(), self._waiting.remembered(), *known
 
     @property
     def left(self) -> dict[str, list[tuple[str, int]]]:
@@ -141,24 +155,29 @@ class ItemScope:
         state_id, tx = attempt.work.state_id, ""
         if state_id is None:
             return await self.stateless.once(attempt)
+        clears: list[Mark] = []
         try:
-            state = await self._load(state_id)  # 1, 2
-            self.checkpoint("loaded", state)
+            state, is_warm = await self._load(state_id)  # 1, 2
+            clears = self.clears.take(state_id)
+            self.checkpoint("loaded", state, clears)
             await self._decide(attempt, state_id, state.item.token)  # 3
             batch, outcome = await self._run(attempt, state)  # 4
             tx = batch.tx
             if not batch.entries:
                 return outcome
-            found = await self._stage(attempt, state_id, batch)  # 5
-            await self._decide_again(attempt, state_id, found)  # 6
-            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7
+            item, staged = await self._prepared(attempt, state_id, batch)  # 5
+            swapped = await self._commit(attempt, state_id, batch, item)  # 6
+            clears = []
         except Quarantined:
             return Later(REDELIVER_AFTER_S, attempt.work.delivery.failures)
         except Superseded as superseded:
             return self._follow(attempt, superseded.record, own_tx=tx)
-        attempt.committed(found.staged.record)
-        await self._finish(state_id, swapped, found)  # 8, 9, 10
-        return found.staged.record.refusal
+        finally:
+            self.clears.put_back(clears)
+        record = batch.entries[0].record
+        attempt.committed(record)
+        await self._finish(state_id, swapped, staged, recurs=is_warm)  # 7, 8, 9
+        return record.refusal
 
     async def hold(self, attempt: Attempt) -> Outcome | Waits:
         work = attempt.work
@@ -169,16 +188,22 @@ class ItemScope:
 
     # 1, 2. Load the state, and finish the transaction under its pointer
 
-    async def _load(self, state_id: str) -> CachedState:
-        """The state, without a pointer.
+    async def _load(self, state_id: str) -> tuple[CachedState, bool]:
+        """The state, without a pointer or with that of a finished transaction, and whether it was at hand.
 
         Raises:
             Quarantined: its staged record is missing.
         """
+        known = self.cache.find(state_id)
+        if known is not None:
+            return known, True
         state = cached_state(await read(self._states, state_key(state_id)))
-        return await self._complete(state_id, state) if state.item.pending else state
+        if state.item.pending:
+            return await self._complete(state_id, state), False
+        self.cache.remember(state_id, state)
+        return state, False
 
-    # 3, 6. Decide: is the message on record already?
+    # 3. Decide: is the message on record already?
 
     async def _decide(self, attempt: Attempt, state_id: str, token: Session) -> None:
         """Check that the message has no marker as of `token`, or may replace it.
@@ -191,19 +216,6 @@ class ItemScope:
         if marker is not None and not self._resubmits(work, marker):
             raise Superseded(marker)
         attempt.found = None if marker is None else stored.decode(marker, Record)
-
-    async def _decide_again(self, attempt: Attempt, state_id: str, found: Found) -> None:
-        """Check once more, with the session of what is staged; that goes at once where it is not to be swapped in.
-
-        Raises:
-            Superseded: there is a marker to follow.
-        """
-        try:
-            await self._decide(attempt, state_id, found.session)
-        except Superseded:
-            tx = found.staged.pending
-            await self._delete(staged_key(state_id, tx), found.version, tx)  # no swap of it is on its way
-            raise
 
     def _resubmits(self, work: Work, marker: Document) -> bool:
         return work.verdict(stored.decode(marker, Record)) is Verdict.RESUBMISSION
@@ -231,10 +243,33 @@ class ItemScope:
         await self._failures.note(attempt.work, outcome)
         return batch, outcome
 
-    # 5. Stage
+    # 5. Put the result into the next state, or stage it
 
-    async def _prepared(self, attempt: Attempt, state_id: str, batch: StoreTransaction) -> Staged:
-        """The record to stage; the blobs that it names are written on return."""
+    async def _prepared(
+        self, attempt: Attempt, state_id: str, batch: StoreTransaction
+    ) -> tuple[StateItem, Found | None]:
+        """The next state, and what is staged for it (None: it is inline); the blobs that it names are written."""
+        record, after = batch.entries[0].record, batch.state_after
+        inline = Inline(attempt.work.inbox, record)
+        item, limit_bytes = msgspec.structs.replace(after, pending=inline), self._states.capabilities.item_bytes_max
+        is_small = len(stored.encode(inline)) <= self._inline_bytes_max
+        if is_small and len(stored.encode(item)) <= overflow.bytes_for(limit_bytes, record):
+            await self._write_blobs(attempt, batch)
+            if batch.is_late(self._now_ms()):
+                raise NothingCommitted
+            return item, None
+        found = await self._stage(attempt, state_id, batch)
+        return msgspec.structs.replace(after, pending=batch.tx, token=found.session), found
+
+    async def _write_blobs(self, attempt: Attempt, batch: StoreTransaction) -> None:
+        try:
+            await write_blobs(self._blobs, batch.blobs)
+        except NoBlobStore as error:
+            attempt.refuse_over(batch.loaded.version, without_blobs(error))
+            raise NothingCommitted from error
+
+    async def _fitted(self, attempt: Attempt, state_id: str, batch: StoreTransaction) -> Staged:
+        """The record to stage; outputs for which it has no room go into a blob, which is announced."""
         work, entry, limit = attempt.work, batch.entries[0], self._infrastructure.capabilities.item_bytes_max
         staged = Staged(batch.tx, work.inbox, state_id, batch.loaded.item.version, entry.record)
         if len(stored.encode(staged)) > limit and entry.record.outputs:
@@ -247,16 +282,12 @@ class ItemScope:
             refusal = overflow.smaller(entry.record, f"its record is over the store's {limit} bytes")
             attempt.refuse_over(batch.loaded.version, refusal)
             raise NothingCommitted
-        try:
-            await write_blobs(self._blobs, batch.blobs)
-        except NoBlobStore as error:
-            attempt.refuse_over(batch.loaded.version, without_blobs(error))
-            raise NothingCommitted from error
         return staged
 
     async def _stage(self, attempt: Attempt, state_id: str, batch: StoreTransaction) -> Found:
         """Stage a result; returned with the session token of that write."""
-        staged, tx = await self._prepared(attempt, state_id, batch), batch.tx
+        staged, tx = await self._fitted(attempt, state_id, batch), batch.tx
+        await self._write_blobs(attempt, batch)
         if batch.is_late(self._now_ms()):
             raise NothingCommitted
         self._left.note(state_id, tx, staged.version)
@@ -274,9 +305,9 @@ class ItemScope:
             raise NothingCommitted  # the id is ours alone: an earlier try of the SDK won
         return Found(staged, answer.versions[0], answer.session)
 
-    # 7. Commit: the point of no return
+    # 6. Commit: the point of no return
 
-    async def _commit(self, attempt: Attempt, state_id: str, batch: StoreTransaction, token: Session) -> CachedState:
+    async def _commit(self, attempt: Attempt, state_id: str, batch: StoreTransaction, item: StateItem) -> CachedState:
         """Swap the state; returns the new one.
 
         Raises:
@@ -284,7 +315,6 @@ class ItemScope:
             Superseded: the message has a marker.
         """
         work = attempt.work
-        item = msgspec.structs.replace(batch.state_after, pending=batch.tx, token=token)
         key, tag, etag = state_key(state_id), Tag("swap", (work.inbox,), batch.tx), batch.loaded.version
         body = stored.encode(item)
         record = batch.entries[0].record
@@ -293,13 +323,15 @@ class ItemScope:
             attempt.refuse_over(batch.loaded.version, refusal)
             raise NothingCommitted
         write = Replace(key, body, etag, None, tag) if etag else Create(key, body, None, tag)
+        self.cache.forget(state_id)
         try:
             answer = await write_one(self._states, write)
         except OutcomeUnknown as error:
             found = cached_state(await read(self._states, key))
-            if found.item.pending == batch.tx:
+            if found.item.pointer == batch.tx:
                 return found
-            marker = await read(self._infrastructure, processed_key(state_id, work.inbox), found.item.token or token)
+            token = found.item.token or item.token
+            marker = await read(self._infrastructure, processed_key(state_id, work.inbox), token)
             if marker is None or self._resubmits(work, marker):
                 raise NothingCommitted from error  # it may still land: the next swap then loses
             raise Superseded(marker) from error
@@ -307,19 +339,30 @@ class ItemScope:
             raise NothingCommitted
         return CachedState(item, answer.versions[0], answer.session)
 
-    # 8. Push the staged outputs
+    # 7. Publish the outputs
 
-    async def _finish(self, state_id: str, state: CachedState, found: Found) -> CachedState:
-        """Finish the transaction under a state's pointer: push, mark, clear; the state without a pointer."""
-        self.checkpoint("finish", state, found)
-        staged, tx, token = found.staged, state.item.pending, found.session
+    async def _finish(self, state_id: str, state: CachedState, staged: Found | None, *, recurs: bool) -> CachedState:
+        """Finish the transaction under a state's pointer: push, mark, clear; the state without it."""
+        self.checkpoint("finish", state, staged, recurs)
+        inline = state.item.pending
+        if isinstance(inline, Inline):
+            await self._settlement.push(list(inline.record.outputs))  # 7
+            token = await self._mark(state_id, inline.inbox, inline.record)  # 8
+            finished = self._clear_later(state_id, state, token, recurs=recurs)  # 9
+            await self._left.reclaim(state_id, finished, but="")
+            return finished
+        assert staged is not None, "a pointer to what is staged comes with it"
+        return await self._finish_staged(state_id, state, staged)
+
+    async def _finish_staged(self, state_id: str, state: CachedState, found: Found) -> CachedState:
+        staged, tx, token = found.staged, state.item.pointer, found.session
         if not staged.dispatched:
-            await self._push(tx, found)  # 8
-            token = await self._mark(staged)  # 9
+            await self._push_staged(tx, found)  # 7
+            token = await self._mark(state_id, staged.inbox, staged.record)  # 8
             found = await self._mark_dispatched(tx, found)
-        return await self._clear(state_id, state, found, token)  # 10
+        return await self._clear(state_id, state, found, token)  # 9
 
-    async def _push(self, tx: str, found: Found) -> None:
+    async def _push_staged(self, tx: str, found: Found) -> None:
         staged = found.staged
         outputs = await overflow.outputs_of(staged.record, self._blobs)
         if outputs is None:
@@ -328,24 +371,23 @@ class ItemScope:
             raise NothingCommitted  # dispatched meanwhile: read it again
         await self._settlement.push(outputs)
 
-    # 9. Mark the outputs as sent: the message's marker, then the staged record
+    # 8. Mark the outputs as sent: the message's marker, then the staged record
 
-    async def _mark(self, staged: Staged) -> Session:
+    async def _mark(self, state_id: str, inbox: bytes, record: Record) -> Session:
         """Create the marker, or replace that of an earlier refusal; the session token in which it can be read."""
-        key, record = processed_key(staged.state, staged.inbox), staged.record.marked()
-        body, tag = stored.encode(record), Tag("processed", (staged.inbox,), record.tx)
-        life_s = self._plan.life_s(staged.record.life_ms)
+        key, marker = processed_key(state_id, inbox), record.marked()
+        body, tag = stored.encode(marker), Tag("processed", (inbox,), record.tx)
+        life_s = self._plan.life_s(record.life_ms)
         write: Write = Create(key, body, life_s, tag)
         for _ in range(LOOK_COUNT_MAX):
             answer = await write_known(self._infrastructure, write)  # an unknown one is repeated from the pointer
             if isinstance(answer, Won):
-                self.fullness.note(staged.state, record)
+                self.fullness.note(state_id, marker)
                 return answer.session
             known = answer.current or await read(self._infrastructure, key, answer.session)
             if known is None:
                 raise NothingCommitted
-            earlier = stored.decode(known, Record)
-            if earlier.tx == record.tx or not earlier.reason or earlier.attempt >= record.attempt:
+            if _covers(stored.decode(known, Record), record):
                 return known.session or answer.session  # the loss may have been to an earlier marker
             write = Replace(key, body, known.version, life_s, tag)
         raise NothingCommitted
@@ -361,30 +403,48 @@ class ItemScope:
                 await self._blobs.delete(found.staged.record.spilled)
         return Found(staged, answer.versions[0], found.session)
 
-    # 10. Clear the pointer
+    # 9. Clear the pointer
+
+    def _clear_later(self, state_id: str, state: CachedState, token: Session, *, recurs: bool = False) -> CachedState:
+        """The state as it is to be once its pointer is cleared, by its next swap or a write of its own."""
+        inline, item = state.item.pending, msgspec.structs.replace(state.item, pending="", token=token)
+        tag = Tag("clear", (inline.inbox,) if isinstance(inline, Inline) else (), state.item.pointer)
+        write = Replace(state_key(state_id), stored.encode(item), state.version, None, tag)
+        self.clears.note(Mark(write), recurs=recurs)
+        finished = CachedState(item, state.version, state.session)
+        self.cache.remember(state_id, finished)
+        return finished
+
+    def _cleared(self, write: Replace, version: Version, session: Session) -> None:
+        """Keep the version of a state whose pointer was cleared."""
+        state = cached_state(Document(write.key, write.body, version, session))
+        self.cache.remember(write.key.partition, state)
 
     async def _clear(self, state_id: str, state: CachedState, found: Found, token: Session) -> CachedState:
+        """Clear the pointer to a staged record, and delete that."""
         self.checkpoint("clear", state, found, token)
-        tx = state.item.pending
+        tx = state.item.pointer
         item = msgspec.structs.replace(state.item, pending="", token=token)
         key, tag = state_key(state_id), Tag("clear", (found.staged.inbox,), tx)
         answer = await write_known(self._states, Replace(key, stored.encode(item), state.version, None, tag))
         if isinstance(answer, Lost):
             raise NothingCommitted
         state = CachedState(item, answer.versions[0], answer.session)
+        self.cache.remember(state_id, state)
         await self._delete(staged_key(state_id, tx), found.version, tx)
         await self._left.reclaim(state_id, state, but=tx)
         return state
 
     @property
-    def marks(self) -> Marks:
-        return self.stateless.marks
+    def lingering(self) -> tuple[Marks, ...]:
+        return (self.clears, *self.stateless.lingering)
 
     @property
     def ledger(self) -> DispatchLedger | None:
         return self.stateless.ledger
 
     async def finish(self) -> None:
+        await self.clears.write()
         await self.stateless.finish()
 
     # Lost on the marker: follow it
@@ -424,14 +484,19 @@ class ItemScope:
         Raises:
             Quarantined: its staged record is missing.
         """
-        tx = state.item.pending
-        document = await read(self._infrastructure, staged_key(state_id, tx), state.item.token)
-        if document is None:
-            await self._confirm(state_id, state)
-            log.critical("staged record is missing, key blocked; restore it", extra={"state": state_id, "tx": tx})
-            raise Quarantined
-        found = Found(stored.decode(document, Staged), document.version, document.session)
-        return await self._finish(state_id, state, found)
+        inline, tx, found = state.item.pending, state.item.pointer, None
+        if isinstance(inline, Inline):
+            marker = await read(self._infrastructure, processed_key(state_id, inline.inbox), state.item.token)
+            if marker is not None and _covers(stored.decode(marker, Record), inline.record):
+                return self._clear_later(state_id, state, marker.session)
+        else:
+            document = await read(self._infrastructure, staged_key(state_id, tx), state.item.token)
+            if document is None:
+                await self._confirm(state_id, state)
+                log.critical("staged record is missing, key blocked; restore it", extra={"state": state_id, "tx": tx})
+                raise Quarantined
+            found = Found(stored.decode(document, Staged), document.version, document.session)
+        return await self._finish(state_id, state, found, recurs=False)
 
     async def _confirm(self, state_id: str, state: CachedState) -> None:
         """Write a state back unchanged, because a second read could be as stale as the first.
@@ -439,7 +504,7 @@ class ItemScope:
         Raises:
             NothingCommitted: it has changed, or the outcome is unknown.
         """
-        key, tag = state_key(state_id), Tag("confirm", (), state.item.pending)
+        key, tag = state_key(state_id), Tag("confirm", (), state.item.pointer)
         answer = await write_known(self._states, Replace(key, stored.encode(state.item), state.version, None, tag))
         if isinstance(answer, Lost):
             raise NothingCommitted  # another worker has finished it
@@ -447,10 +512,15 @@ class ItemScope:
     async def _reclaimed(self, staged: Staged, document: Document) -> bool:
         """Delete a staged record whose state is past it and points elsewhere; whether it was."""
         state = cached_state(await read(self._states, state_key(staged.state)))
-        if state.item.version <= staged.version or state.item.pending == staged.pending:
+        if state.item.version <= staged.version or state.item.pointer == staged.pending:
             return False
         await self._delete(document.key, document.version, staged.pending)
         return True
 
     async def _delete(self, key: DocumentKey, version: Version, tx: str) -> None:
         await self._left.delete(key, version, tx)
+
+
+def _covers(marker: Record, record: Record) -> bool:
+    """Whether a marker says that the outputs of this record of its message have left."""
+    return marker.tx == record.tx or not marker.reason or marker.attempt >= record.attempt

@@ -122,6 +122,10 @@ class PartitionScope:
         return *known, sorted(self._behind.items()), list(self._unpushed), ledger
 
     @property
+    def lingering(self) -> tuple[Marks, ...]:
+        return (self.marks,)
+
+    @property
     def group_count_max(self) -> int:
         return self._store.capabilities.batch_count_max - 1
 

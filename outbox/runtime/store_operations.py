@@ -125,6 +125,7 @@ class _Outputs(msgspec.Struct):
     outputs: tuple[Output, ...] = ()
     spilled: str = ""
     record: _Outputs | None = None
+    pending: _Outputs | str | bool = ""
 
 
 async def may_be_sent_to(sources: Collection[str], *stores: StateStore) -> bool:
@@ -146,7 +147,8 @@ def _holds(document: Document, destinations: Collection[str]) -> bool:
         found = msgspec.json.decode(document.body, type=_Outputs)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False  # a foreign document; nothing is pushed from it
-    record = found.record or found
+    inline = found.pending if isinstance(found.pending, _Outputs) else found
+    record = inline.record or found
     return bool(record.spilled) or any(output.destination in destinations for output in record.outputs)
 
 

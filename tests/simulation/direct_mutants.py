@@ -372,9 +372,9 @@ DIRECT_MUTANTS = (
         ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n", "        writes = await self._prepared(batch, state_id)\n"),
     ),
     mutant(
-        "deadline: an attempt past it stages", ITEM,
+        "deadline: an attempt past it swaps", ITEM,
         f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
-        ("        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        self._left", "        self._left"),
+        ("            if batch.is_late(self._now_ms()):\n                raise NothingCommitted\n            return item, None\n", "            return item, None\n"),
     ),
     mutant(
         "deadline: what blobs take does not count for a commit", PARTITION,
@@ -382,9 +382,9 @@ DIRECT_MUTANTS = (
         ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n", "        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        writes = await self._prepared(batch, state_id)\n"),
     ),
     mutant(
-        "deadline: what blobs take does not count for what is staged", ITEM,
+        "deadline: what blobs take does not count for a swap", ITEM,
         f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
-        ("        staged, tx = await self._prepared(attempt, state_id, batch), batch.tx\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n", "        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        staged, tx = await self._prepared(attempt, state_id, batch), batch.tx\n"),
+        ("            await self._write_blobs(attempt, batch)\n            if batch.is_late(self._now_ms()):\n                raise NothingCommitted\n            return item, None\n", "            if batch.is_late(self._now_ms()):\n                raise NothingCommitted\n            await self._write_blobs(attempt, batch)\n            return item, None\n"),
     ),
     mutant(
         "deadline: it is twice as far", BATCH,

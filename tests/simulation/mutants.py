@@ -8,6 +8,7 @@ imported here.
 
 from __future__ import annotations
 
+from tests.simulation.inline_mutants import INLINE_MUTANTS
 from tests.simulation.ledger_mutants import LEDGER_MUTANTS
 from tests.simulation.overflow_mutants import OVERFLOW_MUTANTS
 from tests.simulation.planting import (
@@ -186,82 +187,80 @@ MUTANTS = (
     # Item scope
     mutant(
         "the staged record goes after an ambiguous failure", "item", "StagedVanish|NoLost|NoAlarm", ITEM,
-        ("            if found.item.pending == batch.tx:\n                return found\n", "            gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n            await self._delete(gone.key, gone.version, batch.tx) if gone else None\n            if found.item.pending == batch.tx:\n                return found\n"),
-        faults={"delay": 1},
+        ("            if found.item.pointer == batch.tx:\n                return found\n", "            gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n            await self._delete(gone.key, gone.version, batch.tx) if gone else None\n            if found.item.pointer == batch.tx:\n                return found\n"),
+        faults={"delay": 1}, staged=True,
     ),
     mutant(
         "the staged record goes when the swap loses and a client re-sends", "item", "StagedVanish|NoLost|NoAlarm", ITEM,
         ("        if isinstance(answer, Lost):\n            raise NothingCommitted\n        return CachedState(item", "        if isinstance(answer, Lost):\n            gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n            await self._delete(gone.key, gone.version, batch.tx) if gone else None\n            raise NothingCommitted\n        return CachedState(item"),
         ("            answer = await write_one(self._states, write)\n        except OutcomeUnknown as error:\n            found", "            try:\n                answer = await write_one(self._states, write)\n            except OutcomeUnknown:\n                answer = await write_one(self._states, write)\n        except OutcomeUnknown as error:\n            found"),
-        faults={"lost": 1},
+        faults={"lost": 1}, staged=True,
     ),
     mutant(
         "a staged record goes by an opaque version", "item", "StagedVanish|NoLost|NoAlarm", ITEM,
-        ("            found = cached_state(await read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n", "            found = cached_state(await read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n            if found.version != batch.loaded.version:\n                gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n                await self._delete(gone.key, gone.version, batch.tx) if gone else None\n"),
-        amounts=(5, 3), faults={"lost": 1, "stale": 1}, workers=2,
+        ("            found = cached_state(await read(self._states, key))\n            if found.item.pointer == batch.tx:\n                return found\n", "            found = cached_state(await read(self._states, key))\n            if found.item.pointer == batch.tx:\n                return found\n            if found.version != batch.loaded.version:\n                gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n                await self._delete(gone.key, gone.version, batch.tx) if gone else None\n"),
+        amounts=(5, 3), faults={"lost": 1, "stale": 1}, workers=2, staged=True,
     ),
     mutant(
         "a staged record has a time to live", "item", "NoAlarm|NoLost|StagedVanish", ITEM,
         ('Create(key, stored.encode(staged), None, Tag("stage"', 'Create(key, stored.encode(staged), self._plan.record_life_ms / 1_000, Tag("stage"'),
-        faults={"crash": 1, "jump": 1}, copies=2, workers=2,
+        faults={"crash": 1, "jump": 1}, copies=2, workers=2, staged=True,
     ),
     mutant(
         "a redo clears the pointer of a missing record", "item", "StagedVanish|NoLost", ITEM,
-        ("            await self._confirm(state_id, state)\n", "            item = msgspec.structs.replace(state.item, pending=\"\")\n            answer = await write_one(self._states, Replace(state_key(state_id), stored.encode(item), state.version))\n            if isinstance(answer, Lost):\n                raise NothingCommitted\n            return CachedState(item, answer.versions[0], answer.session)\n"),
+        ("                await self._confirm(state_id, state)\n", "                item = msgspec.structs.replace(state.item, pending=\"\")\n                answer = await write_one(self._states, Replace(state_key(state_id), stored.encode(item), state.version))\n                if isinstance(answer, Lost):\n                    raise NothingCommitted\n                return CachedState(item, answer.versions[0], answer.session)\n"),
         ('Create(key, stored.encode(staged), None, Tag("stage"', 'Create(key, stored.encode(staged), self._plan.record_life_ms / 1_000, Tag("stage"'),
-        faults={"crash": 1, "jump": 1}, copies=2, workers=2,
+        faults={"crash": 1, "jump": 1}, copies=2, workers=2, staged=True,
     ),
     mutant(
         "a missing staged record is confirmed by a read", "item", "NoAlarm", ITEM,
-        ("            await self._confirm(state_id, state)\n", "            state = cached_state(await read(self._states, state_key(state_id), state.session))\n            if state.item.pending != tx:\n                raise NothingCommitted\n"),
-        copies=2, workers=2, faults={"stale": 1},
+        ("                await self._confirm(state_id, state)\n", "                state = cached_state(await read(self._states, state_key(state_id), state.session))\n                if state.item.pointer != tx:\n                    raise NothingCommitted\n"),
+        copies=2, workers=2, faults={"stale": 1}, staged=True,
     ),
     mutant(
         "the staged record goes before the pointer", "item", "NoAlarm|StagedVanish", ITEM,
-        ("        tx = state.item.pending\n        item = msgspec.structs.replace(state.item, pending=\"\", token=token)\n", "        tx = state.item.pending\n        await self._delete(staged_key(state_id, tx), found.version, tx)\n        item = msgspec.structs.replace(state.item, pending=\"\", token=token)\n"),
-        faults={"crash": 1},
+        ("        tx = state.item.pointer\n        item = msgspec.structs.replace(state.item, pending=\"\", token=token)\n", "        tx = state.item.pointer\n        await self._delete(staged_key(state_id, tx), found.version, tx)\n        item = msgspec.structs.replace(state.item, pending=\"\", token=token)\n"),
+        faults={"crash": 1}, staged=True,
     ),
     mutant(
         "the sweeper starts from staged records", "item", "NoGhost", ITEM,
         ("                return await self._reclaimed(stored.decode(document, Staged), document)\n", "                await self._settlement.push(stored.decode(document, Staged).record.outputs)\n                return True\n"),
-        sweepers=1, faults={"crash": 1},
+        sweepers=1, faults={"crash": 1}, staged=True,
     ),
     mutant(
         "no marker is read", "item", "NoDuplicate", ITEM,
         ("            await self._decide(attempt, state_id, state.item.token)  # 3\n", ""),
-        ("            await self._decide_again(attempt, state_id, found)  # 6\n", ""),
         copies=2,
     ),
     mutant(
         "markers are read without their session", "item", "NoDuplicate", ITEM,
         ("            await self._decide(attempt, state_id, state.item.token)  # 3\n", "            await self._decide(attempt, state_id, \"\")  # 3\n"),
-        ("            await self._decide_again(attempt, state_id, found)  # 6\n", "            await self._decide(attempt, state_id, \"\")  # 6\n"),
         copies=2, workers=2, faults={"stale": 2},
     ),
     mutant(
         "the pointer is cleared before what is staged leaves", "item", "NoLost|NoGhost|StagedVanish", ITEM,
-        ("            await self._push(tx, found)  # 8\n            token = await self._mark(staged)  # 9\n            found = await self._mark_dispatched(tx, found)\n        return await self._clear(state_id, state, found, token)  # 10\n", "            token = await self._mark(staged)  # 9\n            state = await self._clear(state_id, state, found, token)  # 10\n            await self._push(tx, found)  # 8\n            return state\n        return await self._clear(state_id, state, found, token)\n"),
-        faults={"crash": 1},
+        ("            await self._push_staged(tx, found)  # 7\n            token = await self._mark(state_id, staged.inbox, staged.record)  # 8\n            found = await self._mark_dispatched(tx, found)\n        return await self._clear(state_id, state, found, token)  # 9\n", "            token = await self._mark(state_id, staged.inbox, staged.record)  # 8\n            state = await self._clear(state_id, state, found, token)  # 9\n            await self._push_staged(tx, found)  # 7\n            return state\n        return await self._clear(state_id, state, found, token)\n"),
+        faults={"crash": 1}, staged=True,
     ),
     mutant(
         "cleared without a marker", "item", "NoDuplicate", ITEM,
-        ("            token = await self._mark(staged)  # 9\n", "            token = found.session\n"),
-        copies=2,
+        ("            token = await self._mark(state_id, staged.inbox, staged.record)  # 8\n", "            token = found.session\n"),
+        copies=2, staged=True,
     ),
     mutant(
-        "a blind swap at version 0", "item", "NoLost|OneChangePerETag", ITEM,
-        ("        write = Replace(key, body, etag, None, tag) if etag else Create(key, body, None, tag)\n        try:\n            answer = await write_one(self._states, write)\n", "        fresh = await read(self._states, key)\n        write = Replace(key, body, fresh.version, None, tag) if fresh else Create(key, body, None, tag)\n        try:\n            answer = await write_one(self._states, write)\n"),
+        "a blind swap at version 0", "item", "NoLost|OneChangePerETag|ConsistentOutput", ITEM,
+        ("        write = Replace(key, body, etag, None, tag) if etag else Create(key, body, None, tag)\n        self.cache.forget(state_id)\n        try:\n            answer = await write_one(self._states, write)\n", "        fresh = await read(self._states, key)\n        write = Replace(key, body, fresh.version, None, tag) if fresh else Create(key, body, None, tag)\n        try:\n            answer = await write_one(self._states, write)\n"),
         amounts=(5, 3), workers=2, given=None,
     ),
     mutant(
         "a deleted state is deleted for good", "item", "NoDuplicate|OneChangePerETag|Serializable", ITEM,
-        ("        state = CachedState(item, answer.versions[0], answer.session)\n        await self._delete(staged_key", "        state = CachedState(item, answer.versions[0], answer.session)\n        if item.is_tombstone:\n            await self._states.write([Delete(state_key(state_id), state.version)])\n        await self._delete(staged_key"),
+        ("        self.cache.remember(state_id, state)\n        await self._delete(staged_key", "        if item.is_tombstone:\n            await self._states.write([Delete(state_key(state_id), state.version)])\n        await self._delete(staged_key"),
         ("    Create,\n    Document,\n", "    Create,\n    Delete,\n    Document,\n"),
-        app="ending", amounts=(5, -1), given=None, copies=(2, 1), workers=2,
+        app="ending", amounts=(5, -1), given=None, copies=(2, 1), workers=2, staged=True,
     ),
     mutant(
         "pushed before the swap", "item", "NoGhost", ITEM,
-        ("            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n", "            await self._settlement.push(found.staged.record.outputs)\n            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n"),
+        ("            swapped = await self._commit(attempt, state_id, batch, item)  # 6\n", "            await self._settlement.push(batch.entries[0].record.outputs)\n            swapped = await self._commit(attempt, state_id, batch, item)  # 6\n"),
     ),
     # Engine scope
     mutant(
@@ -289,6 +288,7 @@ MUTANTS = (
         ("        self._mark(work, Refusal(work.digest, poison.reason, poison.description, work.delivery.message.attempt))\n", "        self.markers.get(work.digest)\n"),
         amounts=(-11,), copies=2,
     ),
+    *INLINE_MUTANTS,
     *LEDGER_MUTANTS,
     *REQUEST_MUTANTS,
     *OVERFLOW_MUTANTS,

@@ -58,17 +58,17 @@ RULE_MUTANTS = (
     ),
     mutant(
         "a state is swapped over a pointer", "item", "NoLost|StagedVanish", ITEM,
-        ("        return await self._complete(state_id, state) if state.item.pending else state\n", "        return state\n"),
+        ("        if state.item.pending:\n            return await self._complete(state_id, state), False\n", ""),
         amounts=(5, 3), faults={"crash": 1},
     ),
     mutant(
         "a state is swapped before its result is staged", "item", "StagedVanish|NoAlarm|NoLost", ITEM,
-        ("            found = await self._stage(attempt, state_id, batch)  # 5\n            await self._decide_again(attempt, state_id, found)  # 6\n            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n", "            swapped = await self._commit(attempt, state_id, batch, \"\")  # 7\n            found = await self._stage(attempt, state_id, batch)  # 5\n"),
-        faults={"crash": 1},
+        ("            item, staged = await self._prepared(attempt, state_id, batch)  # 5\n            swapped = await self._commit(attempt, state_id, batch, item)  # 6\n", "            item = msgspec.structs.replace(batch.state_after, pending=batch.tx)\n            swapped = await self._commit(attempt, state_id, batch, item)  # 6\n            _, staged = await self._prepared(attempt, state_id, batch)  # 5\n"),
+        faults={"crash": 1}, staged=True,
     ),
     mutant(
         "an unknown swap is taken as won", "item", "NoGhost|StagedVanish|NoLost", ITEM,
-        ("            if found.item.pending == batch.tx:\n                return found\n            marker", "            if found.item.pending in (\"\", batch.tx):\n                return CachedState(item, found.version, found.session)\n            marker"),
+        ("            if found.item.pointer == batch.tx:\n                return found\n", "            if found.item.pointer in (\"\", batch.tx):\n                return CachedState(item, found.version, found.session)\n"),
         faults={"delay": 1},
     ),
     mutant(

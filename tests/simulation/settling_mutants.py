@@ -48,22 +48,17 @@ SETTLING_MUTANTS = (
     mutant(
         "settling: a staged record is swept that may yet be pointed to", "item", "StagedVanish", ITEM,
         ("        if state.item.version <= staged.version or", "        if state.item.version < staged.version or"),
-        sweepers=1,
+        sweepers=1, staged=True,
     ),
     mutant(
         "settling: a staged record is swept that is pointed to", "item", "StagedVanish|NoAlarm", ITEM,
-        (" or state.item.pending == staged.pending:", ":"),
-        sweepers=1,
-    ),
-    mutant(
-        "settling: what is not to be swapped in stays staged", "item", "StagedVanish", ITEM,
-        ("            await self._delete(staged_key(state_id, tx), found.version, tx)  # no swap of it is on its way\n", ""),
-        app="spilling", sweepers=1, faults={"crash": 1, "jump": 1},
+        (" or state.item.pointer == staged.pending:", ":"),
+        sweepers=1, staged=True,
     ),
     mutant(
         "settling: a sweeper leaves what is as old as its grace", "item", "StagedVanish", SWEEPER,
         ("                is_young = now - at_ms < grace_s * 1_000\n", "                is_young = now - at_ms <= grace_s * 1_000\n"),
-        sweepers=1, grace_ms=60_000, faults={"crash": 1},
+        sweepers=1, grace_ms=60_000, faults={"crash": 1}, staged=True,
     ),
     *(
         mutant(

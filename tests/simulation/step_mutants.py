@@ -171,7 +171,7 @@ STEP_MUTANTS = (
     mutant(
         "marks: those of a key that recurs wait no longer", "runtime/commit/marks.py",
         f"{OF_STEPS}::test_the_mark_of_a_key_that_recurs_waits_longer",
-        ("RECURRING_PAUSES if recurs else 1)", "1)"),
+        ("RECURRING_PAUSES if recurs else 1\n", "1\n"),
     ),
     mutant(
         "marks: those of a key that is new wait as long", "runtime/partition_scope.py",

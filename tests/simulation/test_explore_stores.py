@@ -14,11 +14,11 @@ from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Replace, S
 from outbox.runtime.commit.store_transaction import Entry, StoreTransaction
 from outbox.runtime.delivery.retrying import NothingCommitted
 from outbox.runtime.delivery.settlement import Settlement
-from outbox.runtime.item_scope import ItemScope
+from outbox.runtime.item_scope import INLINE_BYTES_MAX, ItemScope
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.work import Attempt, Work
-from outbox.stored import Found, Staged, staged_key
+from outbox.stored import Found, StateItem, staged_key
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import FaultKind
 from outbox.verify.explorer.scenario import Scenario
@@ -79,26 +79,48 @@ def test_a_refusal_and_its_duplicate_end_in_one_verdict(scope: str) -> None:
     clean(explored(scope, app=bank(), messages=[REFUSED], workers=1, copies=2, allow=allow, budgets=budgets))
 
 
+INLINE_OR_STAGED = pytest.mark.parametrize("options", [{}, {"staged": True}], ids=["inline", "staged"])
+
+
+@INLINE_OR_STAGED
 @pytest.mark.parametrize("fault", ["crash", "lost", "delay", "error", "expire", "stale", "jump"])
-def test_item_scope_one_worker_and_a_duplicate_under_any_single_fault(fault: FaultKind) -> None:
-    clean(explored("item", workers=1, copies=2, budgets=Budgets.any_of(1, fault)))
+def test_item_scope_one_worker_and_a_duplicate_under_any_single_fault(
+    fault: FaultKind, options: dict[str, Any]
+) -> None:
+    clean(explored("item", workers=1, copies=2, budgets=Budgets.any_of(1, fault), **options))
 
 
-def test_item_scope_two_workers_and_a_duplicate() -> None:
-    clean(explored("item", copies=2))
+@INLINE_OR_STAGED
+def test_item_scope_two_workers_and_a_duplicate(options: dict[str, Any]) -> None:
+    clean(explored("item", copies=2, **options))
 
 
-def test_item_scope_with_a_sweeper_leaves_nothing_staged_after_a_crash() -> None:
-    clean(explored("item", workers=1, sweepers=1, budgets=Budgets(crash=1)))
+@pytest.mark.parametrize("fault", ["crash", "lost", "delay", "error", "expire", "stale", "jump"])
+def test_pointers_that_wait_for_the_next_swap_keep_every_promise_under_any_single_fault(fault: FaultKind) -> None:
+    budgets = Budgets.any_of(1, fault)
+    clean(explored("item", workers=1, messages=[T1, T2], copies=[2, 1], warm=True, lingers=True, budgets=budgets))
+    clean(explored("item", workers=1, sweepers=1, messages=[T1, T2], warm=True, lingers=True, budgets=budgets))
 
 
 @pytest.mark.parametrize("fault", ["crash", "lost", "delay", "stale"])
-def test_item_scope_keeps_its_promises_with_its_infrastructure_apart(fault: FaultKind) -> None:
-    clean(explored("item", apart=True, workers=1, copies=2, budgets=Budgets.any_of(1, fault)))
+def test_workers_that_stage_outputs_and_workers_that_do_not_keep_every_promise_together(fault: FaultKind) -> None:
+    clean(explored("item", messages=[T1, T2], staged=True, mixed=True, budgets=Budgets.any_of(1, fault)))
 
 
-def test_item_scope_apart_keeps_its_promises_when_both_sides_are_swept() -> None:
-    clean(explored("item", apart=True, workers=1, sweepers=1, budgets=Budgets(crash=1)))
+@INLINE_OR_STAGED
+def test_item_scope_with_a_sweeper_leaves_nothing_behind_after_a_crash(options: dict[str, Any]) -> None:
+    clean(explored("item", workers=1, sweepers=1, budgets=Budgets(crash=1), **options))
+
+
+@INLINE_OR_STAGED
+@pytest.mark.parametrize("fault", ["crash", "lost", "delay", "stale"])
+def test_item_scope_keeps_its_promises_with_its_infrastructure_apart(fault: FaultKind, options: dict[str, Any]) -> None:
+    clean(explored("item", apart=True, workers=1, copies=2, budgets=Budgets.any_of(1, fault), **options))
+
+
+@INLINE_OR_STAGED
+def test_item_scope_apart_keeps_its_promises_when_both_sides_are_swept(options: dict[str, Any]) -> None:
+    clean(explored("item", apart=True, workers=1, sweepers=1, budgets=Budgets(crash=1), **options))
 
 
 # Mutants of partition scope
@@ -220,8 +242,10 @@ def test_a_good_end_can_be_reached_from_everywhere(scope: str) -> None:
 
 def item(kind: type[ItemScope]) -> Make:
     def make(plan: Plan, ports: StorePorts, settlement: Settlement, **options: Any) -> ItemScope:
+        inline_bytes_max = options.pop("inline_bytes_max", INLINE_BYTES_MAX)
         stateless = PartitionScope(plan, ports.store, ports.blobs, settlement, **options)
-        return kind(plan, ports.store, ports.store, ports.blobs, settlement, stateless=stateless, **options)
+        options |= {"stateless": stateless, "inline_bytes_max": inline_bytes_max}
+        return kind(plan, ports.store, ports.store, ports.blobs, settlement, **options)
 
     return make
 
@@ -238,8 +262,7 @@ class DeletesEarly(ItemScope):
 class DeletesOnDoubt(ItemScope):
     """Deletes what it has staged when it does not know whether the state was swapped."""
 
-    async def _commit(self, attempt: Attempt, state_id: str, batch: StoreTransaction, token: Session) -> Any:
-        item = msgspec.structs.replace(batch.state_after, pending=batch.tx, token=token)
+    async def _commit(self, attempt: Attempt, state_id: str, batch: StoreTransaction, item: StateItem) -> Any:
         key, etag = stored.state_key(state_id), batch.loaded.version
         write = items_write(key, stored.encode(item), etag, Tag("swap", (attempt.work.inbox,), batch.tx))
         try:
@@ -249,7 +272,7 @@ class DeletesOnDoubt(ItemScope):
             if found is not None:
                 await self._delete(found.key, found.version, batch.tx)
             raise NothingCommitted from None
-        return await super()._commit(attempt, state_id, batch, token)
+        return await super()._commit(attempt, state_id, batch, item)
 
 
 class ForgetsMarkers(ItemScope):
@@ -262,7 +285,7 @@ class ForgetsMarkers(ItemScope):
 class MarksProcessedFirst(ItemScope):
     async def _decide(self, attempt: Attempt, state_id: str, token: Session) -> None:
         record = stored.Record("early", b"", self._now_ms())
-        await self._mark(Staged("early", attempt.work.inbox, state_id, 0, record))
+        await self._mark(state_id, attempt.work.inbox, record)
         await super()._decide(attempt, state_id, token)
 
 
@@ -271,9 +294,9 @@ def items_write(key: DocumentKey, body: bytes, etag: str, tag: Tag) -> Write:
 
 
 ITEM_MUTANTS: dict[str, tuple[type[ItemScope], dict[str, Any], set[str], int]] = {
-    "staged records go too early": (DeletesEarly, {"workers": 1}, {"StagedVanish"}, 10),
+    "staged records go too early": (DeletesEarly, {"workers": 1, "staged": True}, {"StagedVanish"}, 10),
     "staged records go on doubt": (
-        DeletesOnDoubt, {"workers": 1, "budgets": Budgets(lost=1)}, {"StagedVanish"}, 9,
+        DeletesOnDoubt, {"workers": 1, "staged": True, "budgets": Budgets(lost=1)}, {"StagedVanish"}, 9,
     ),
     "markers are forgotten": (ForgetsMarkers, {"workers": 1, "copies": 2}, {"NoDuplicate"}, 20),
     "processed before the commit": (MarksProcessedFirst, {"workers": 1}, {"NothingLeavesEarly"}, 4),

@@ -18,7 +18,7 @@ import msgspec
 
 from outbox import stored
 from outbox.errors import TooLarge
-from outbox.ports import BlobStore, DocumentKey, Lost, Replace, StateStore, Tag, Version
+from outbox.ports import BlobStore, DocumentKey, Lost, Replace, Session, StateStore, Tag, Version, Won
 from outbox.runtime.commit.dispatch_ledger import DispatchLedger
 from outbox.runtime.delivery.retrying import MAY_RETRY
 from outbox.runtime.start.plan import Plan
@@ -48,12 +48,21 @@ class Mark(msgspec.Struct, frozen=True):
 class Marks:
     """The marks that are due, by partition."""
 
-    def __init__(self, plan: Plan, store: StateStore, blobs: BlobStore) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        store: StateStore,
+        blobs: BlobStore,
+        *,
+        written: Callable[[Replace, Version, Session], None] | None = None,
+    ) -> None:
+        """Take the parts; `written` is told of each mark that is made, its version and session."""
         self._plan = plan
         self._store = store
         self._blobs = blobs
+        self._written = written
         self._count_max = store.capabilities.batch_count_max
-        self._full_count = min(FULL_COUNT, self._count_max)
+        self._full_count = min(FULL_COUNT, self._count_max) if self._count_max > 1 else FULL_COUNT
         self._due: dict[str, dict[DocumentKey, Mark]] = {}
         self._waiting: dict[str, int] = {}
         """For how many pauses the marks of a partition still wait."""
@@ -68,9 +77,11 @@ class Marks:
             return
         ttl_s, body = self._plan.life_s(record.life_ms), stored.encode(record.marked())
         mark = Mark(Replace(key, body, version, ttl_s, Tag("mark", (inbox,), record.tx)), record.spilled)
-        self._add(mark, RECURRING_PAUSES if recurs else 1)
+        self.note(mark, recurs=recurs)
 
-    def _add(self, mark: Mark, pauses: int) -> None:
+    def note(self, mark: Mark, *, recurs: bool = False) -> None:
+        """Note a mark that is due."""
+        pauses = RECURRING_PAUSES if recurs else 1
         key, size = mark.write.key, len(mark.write.body)
         if self.due_count >= DUE_COUNT_MAX or self.is_due(key) or self._due_bytes + size > DUE_BYTES_MAX:
             return
@@ -92,7 +103,7 @@ class Marks:
 
     # Riding in a batch
 
-    def take(self, partition: str, *, count_max: int, bytes_max: int) -> list[Mark]:
+    def take(self, partition: str, *, count_max: int = 1, bytes_max: int = DUE_BYTES_MAX) -> list[Mark]:
         """Take due marks of a partition for a batch, but none of spilled outputs: their blob is deleted after."""
         taken: list[Mark] = []
         for mark in self._due.get(partition, {}).values():
@@ -108,7 +119,7 @@ class Marks:
     def put_back(self, marks: Sequence[Mark]) -> None:
         """Marks that were taken are due again: their batch was not written, or it is not known that it was."""
         for mark in marks:
-            self._add(mark, 1)
+            self.note(mark)
 
     def _remove(self, mark: Mark) -> None:
         key = mark.write.key
@@ -173,6 +184,7 @@ class Marks:
             while left:
                 answer = await self._store.write([mark.write for mark in left])
                 if not isinstance(answer, Lost):
+                    self._tell(left, answer)
                     break
                 del left[answer.operation]
         except TooLarge:
@@ -186,13 +198,18 @@ class Marks:
             if mark.spilled:
                 await self._blobs.delete(mark.spilled)
 
+    def _tell(self, marks: Sequence[Mark], won: Won) -> None:
+        if self._written is not None:
+            for mark, version in zip(marks, won.versions, strict=True):
+                self._written(mark.write, version, won.session)
+
 
 class Marking(Protocol):
     """What a commit protocol notes of outputs that have left."""
 
     @property
-    def marks(self) -> Marks:
-        """The marks that are due."""
+    def lingering(self) -> Sequence[Marks]:
+        """The marks that are due, by store."""
 
     @property
     def ledger(self) -> DispatchLedger | None:
@@ -210,7 +227,7 @@ class Lingering:
     """Delays marks: they wait for a batch of their partition, or for others, during one `pause` or several."""
 
     def __init__(self, protocol: Marking, pause: Callable[[], Awaitable[None]]) -> None:
-        self._marks = protocol.marks
+        self._marks = protocol.lingering
         self._ledger = protocol.ledger
         self._pause = pause
         self._is_waiting = False
@@ -219,16 +236,22 @@ class Lingering:
         """Write the marks of full partitions, and the rest when they have waited; beside that a full ledger."""
         if self._ledger is not None and self._ledger.is_full:
             spawn(self._ledger.save())
-        await self._marks.write_full()
-        if self._marks.is_waiting and not self._is_waiting:
+        for marks in self._marks:
+            await marks.write_full()
+        if self._is_due and not self._is_waiting:
             self._is_waiting = True
             spawn(self._write_later(spawn))
 
+    @property
+    def _is_due(self) -> bool:
+        return any(marks.is_waiting for marks in self._marks)
+
     async def _write_later(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
         try:
-            while self._marks.is_waiting:
+            while self._is_due:
                 await self._pause()
-                for _ in range(min(self._marks.ripen(), WRITING_COUNT_MAX)):
-                    spawn(self._marks.write_ripe())
+                for marks in self._marks:
+                    for _ in range(min(marks.ripen(), WRITING_COUNT_MAX)):
+                        spawn(marks.write_ripe())
         finally:
             self._is_waiting = False

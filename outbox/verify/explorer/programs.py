@@ -21,7 +21,7 @@ import msgspec
 from outbox.errors import Refused, Throttled
 from outbox.ports import BlobStore, Journal, Ports, StoreCapabilities, StorePorts
 from outbox.runtime.commit.dispatch_ledger import DispatchLedger
-from outbox.runtime.commit.marks import Marks
+from outbox.runtime.commit.marks import Mark, Marks
 from outbox.runtime.commit.state_cache import CachedState
 from outbox.runtime.commit.sweeper import sweep
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
@@ -171,8 +171,8 @@ class Remembering:
         return self._protocol.group_count_max
 
     @property
-    def marks(self) -> Marks:
-        return self._protocol.marks
+    def lingering(self) -> tuple[Marks, ...]:
+        return self._protocol.lingering
 
     @property
     def ledger(self) -> DispatchLedger | None:
@@ -228,16 +228,16 @@ class StoreWorker:
         plan, tasks, ports = self.plan, Tasks(), store_ports(calls, self.at)
         settlement = _settlement(plan, ports, calls)
         protocol = protocol_over(calls, ports, plan, self.make, settlement)
-        known, due, ledger = carried or ((), (), None)
-        protocol.marks.put_back(due)
+        known, staged, due, ledger = carried or ((), (), (), None)
+        for marks, waiting in zip(protocol.lingering, due, strict=False):
+            marks.put_back(waiting)
         if protocol.ledger is not None and ledger is not None:
             protocol.ledger.recall(ledger)
-        if isinstance(protocol, PartitionScope):  # it knows what it knew when its last attempt ended
-            for id, body, version, session in known:
-                item = msgspec.json.decode(body, type=StateItem)
-                protocol.cache.remember(id, CachedState(item, version, session))
-        else:
-            protocol.left.update({state_id: list(staged) for state_id, staged in known})
+        for id, body, version, session in known:  # it knows what it knew when its last attempt ended
+            item = msgspec.json.decode(body, type=StateItem)
+            protocol.cache.remember(id, CachedState(item, version, session))
+        if isinstance(protocol, ItemScope):
+            protocol.left.update({state_id: list(left) for state_id, left in staged})
         remembering = Remembering(protocol, calls)
         lanes = StoreScope(
             plan,
@@ -261,7 +261,8 @@ class StoreWorker:
         await tasks.end()
         handed = (
             _known(protocol) if self.warm else (),
-            protocol.marks.content() if self.lingers else (),
+            _left(protocol) if self.warm else (),
+            _due(protocol) if self.lingers else (),
             protocol.ledger.remembered() if protocol.ledger is not None else None,
         )
         return handed if any(handed) else None
@@ -350,8 +351,17 @@ def _settlement(plan: Plan, ports: StorePorts, calls: Calls) -> Settlement:
 
 
 def _known(protocol: Protocol) -> Hashable:
-    """What a process knows of the world when an attempt has ended."""
-    if isinstance(protocol, PartitionScope):
-        content = protocol.cache.content()
-        return tuple((id, encode(held.item), held.version, held.session) for id, held in content)
-    return tuple((state_id, tuple(staged)) for state_id, staged in sorted(protocol.left.items()) if staged)
+    """The states that a process knows when an attempt has ended."""
+    return tuple((id, encode(held.item), held.version, held.session) for id, held in protocol.cache.content())
+
+
+def _left(protocol: Protocol) -> Hashable:
+    """The staged records of its own that may be orphans."""
+    left = protocol.left if isinstance(protocol, ItemScope) else {}
+    return tuple((state_id, tuple(staged)) for state_id, staged in sorted(left.items()) if staged)
+
+
+def _due(protocol: Protocol) -> tuple[tuple[Mark, ...], ...]:
+    """The marks that are due, by store; none at all is empty."""
+    due = tuple(marks.content() for marks in protocol.lingering)
+    return due if any(due) else ()

@@ -64,7 +64,8 @@ class Scenario:
     number for each.  `batch` is how many messages an attempt may take; `warm` workers keep what they know from one
     attempt to the next; one that `lingers` keeps the marks that are due, for a later batch of their partition.
     With a `ledger` workers of partition scope keep a dispatch ledger in place of marks; where they are `mixed` the
-    first of them does not.
+    first of them does not.  In item scope all outputs are `staged`, as large ones are; where they are `mixed` by the
+    first worker alone.
     In item scope infrastructure may be `apart`; a store `tells_current` what a write lost to, or not.  No process waits
     longer than `patience_ms` for what is due later (0: as long as it takes), where an application would wait for ever;
     only with such an end do they wait for a resubmission that its key is blocked for.
@@ -98,6 +99,7 @@ class Scenario:
     warm: bool = False
     lingers: bool = False
     ledger: bool = False
+    staged: bool = False
     mixed: bool = False
     tells_current: bool = False
     apart: bool = False
@@ -282,6 +284,8 @@ def _store(scenario: Scenario) -> Kernel:
         stores=(0, 3) if apart else (0,),
     )
     at, make = StoreResources(capabilities, infrastructure=3 if apart else None), scenario.make or store_protocol
+    if scenario.staged and not scenario.mixed:
+        make = partial(make, inline_bytes_max=0)
     programs = _store_programs(scenario, plan, earlier, at, make)
     front = partial(
         Front,
@@ -331,6 +335,8 @@ def _store_programs(
     if scenario.ledger and scenario.mixed:
         without = replace(at, capabilities=replace(at.capabilities, dispatch_ledger=False))
         programs[0] = replace(worker, at=without)
+    if scenario.staged and scenario.mixed:
+        programs[0] = replace(worker, make=partial(make, inline_bytes_max=0))
     sweeping = plan if scenario.neighbour is None else compile_plan(scenario.neighbour)
     sweeper = Sweeper(sweeping, at, make=make, grace_ms=scenario.grace_ms)
     programs += [sweeper] * scenario.sweepers

@@ -18,7 +18,7 @@ import msgspec
 from outbox.ports import Create, Delete, Delivery, Output, Settle, Won, Write
 from outbox.runtime.delivery.stored_dead_letters import LETTER, LETTERS, StoredDeadLetter
 from outbox.runtime.verdict import OnRecord, kind_of
-from outbox.stored import RECORD_PREFIX, STAGED_PREFIX, STATE, Record, Staged, StateItem
+from outbox.stored import RECORD_PREFIX, STAGED_PREFIX, STATE, Inline, Record, Staged, StateItem
 from outbox.verify.explorer.models.bus import BusState
 from outbox.verify.explorer.models.queues import NEVER_MS, Dead
 from outbox.verify.explorer.models.store import StoreState, body_at, visible
@@ -146,10 +146,10 @@ class StoreMonitor:
         before, after, state_id = _state(state[0]), _state(state[1]), state[2]
         if fresh:
             return self._judged(fresh, before, after, state_id)
-        is_cleared = before.pending and not after.pending and _same(before, after)
-        if is_cleared or (after.pending and after.pending != before.pending):
-            return Swap(state_id, state[0], state[1], after.pending)
-        if _same(before, after) and before.pending == after.pending:
+        is_cleared = before.pointer and not after.pointer and _same(before, after)
+        if is_cleared or (after.pointer and after.pointer != before.pointer):
+            return Swap(state_id, state[0], state[1], after.pointer)
+        if _same(before, after) and before.pointer == after.pointer:
             return None  # written again as it is, which confirms it
         return Finding("NoGhost", f"{state_id} was written as {_shown(after)} and no record says for what")
 
@@ -206,24 +206,23 @@ class StoreMonitor:
         """A ledger after a state was pointed to a transaction, which is its commit, or nowhere."""
         before, after = (msgspec.json.decode(body, type=StateItem) for body in (event.before, event.after))
         pointers = frozenset(pair for pair in ledger.pointers if pair[0] != event.state_id)
-        bodies = dict(ledger.staged)
-        if not event.tx:
-            body = bodies.get(before.pending)
-            inboxes = () if body is None else (msgspec.json.decode(body, type=Staged).inbox,)
-            return self._book.mark(msgspec.structs.replace(ledger, pointers=pointers), Marked(inboxes))
-        if before.pending:
+        finished = _pointed(ledger, before.pending)
+        if event.tx and isinstance(before.pending, str) and before.pending:
             text = f"{event.state_id} points to transaction {before.pending}, and is pointed to another"
             return Finding("NoLost", text)
-        body = bodies.get(event.tx)
-        if body is None:
+        inboxes = () if finished is None else (finished.inbox,)
+        cleared = self._book.mark(msgspec.structs.replace(ledger, pointers=pointers), Marked(inboxes))
+        if isinstance(cleared, Finding) or not event.tx:
+            return cleared
+        made = _pointed(ledger, after.pending)
+        if made is None:
             text = f"{event.state_id} points to transaction {event.tx}, which is not staged"
             return Finding("StagedVanish", text)
-        staged = msgspec.json.decode(body, type=Staged)
-        applied = self._judged([(staged.inbox, staged.record)], before, after, event.state_id)
+        applied = self._judged([(made.inbox, made.record)], before, after, event.state_id)
         if isinstance(applied, Finding):
             return applied
-        committed = self._book.apply(ledger, applied)
-        if isinstance(committed, Finding):
+        committed = self._book.apply(cleared, applied)
+        if isinstance(committed, Finding) or isinstance(made, Inline):
             return committed
         return msgspec.structs.replace(committed, pointers=pointers | {(event.state_id, event.tx)})
 
@@ -333,6 +332,14 @@ def stage(ledger: Ledger, event: Staging) -> Ledger | Finding:
         if tx == event.tx:
             return Finding("StagedVanish", f"transaction {tx} is deleted while {state_id} points to it")
     return msgspec.structs.replace(ledger, staged=others)
+
+
+def _pointed(ledger: Ledger, pending: str | Inline) -> Inline | Staged | None:
+    """What the pointer of a state points to: what lies in the state, or is staged; None: nothing does."""
+    if isinstance(pending, Inline):
+        return pending
+    body = dict(ledger.staged).get(pending)
+    return None if body is None else msgspec.json.decode(body, type=Staged)
 
 
 def values_in(state: StoreState) -> Documents:

@@ -21,7 +21,7 @@ from outbox.ports import (
     Write,
 )
 from outbox.runtime.commit import overflow
-from outbox.stored import Record, Staged
+from outbox.stored import Inline, Record, Staged, StateItem
 
 
 class JournalRecorder:
@@ -66,7 +66,9 @@ class Sent:
         if what == "stage":
             self._staged[tx] = msgspec.json.decode(operation.body, type=Staged).record
         elif what == "swap":
-            self.keep(await overflow.outputs_of(self._staged[tx], self._blobs) or ())
+            inline = msgspec.json.decode(operation.body, type=StateItem).pending
+            record = inline.record if isinstance(inline, Inline) else self._staged[tx]
+            self.keep(await overflow.outputs_of(record, self._blobs) or ())
         elif what == "commit":
             self.keep(await overflow.outputs_of(msgspec.json.decode(operation.body, type=Record), self._blobs) or ())
 

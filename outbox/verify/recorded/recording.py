@@ -10,10 +10,10 @@ names the serial that was loaded under it.
 
 What the writes of a store mean is said by the tags that the protocols put on them.  In partition scope one batch
 creates the records of messages (`commit`, `refuse`) and writes their state (`state`); in item scope the swap of the
-state (`swap`) is the commit of what was staged before (`stage`).  Everything else that is written serves the protocol
-and changes nothing that a judge looks at.  The outputs are read from the record itself, so what is compared with later
-pushes is what was stored.  A state that is read and points to a transaction, or a record that is read, shows that its
-commit took effect.
+state (`swap`) is the commit of what lies in it, or was staged before (`stage`).  Everything else that is written serves
+the protocol and changes nothing that a judge looks at.  The outputs are read from the record itself, so what is
+compared with later pushes is what was stored.  A state that is read and points to a transaction, or a record that is
+read, shows that its commit took effect.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class _State(msgspec.Struct):
 
     value: msgspec.Raw = msgspec.Raw(_NULL)
     version: int = 0
-    pending: str = ""
+    pending: str | _Inline = ""
 
 
 class _Record(msgspec.Struct):
@@ -166,11 +166,15 @@ class _Staged(msgspec.Struct):
     record: _Record
 
 
+class _Inline(msgspec.Struct):
+    record: _Record
+
+
 class _Transaction(msgspec.Struct):
     """Of any document: the transaction that made it."""
 
     tx: str = ""
-    pending: str | bool = ""
+    pending: str | bool | _Inline = ""
 
 
 @dataclass(slots=True)
@@ -229,6 +233,11 @@ class RecordedStore:
             self._look(document)
             yield document
 
+    def _swapped_in(self, tx: str, operation: Create | Replace) -> _Record:
+        """The record of the transaction that a state is pointed to."""
+        inline = msgspec.json.decode(operation.body, type=_State).pending
+        return inline.record if isinstance(inline, _Inline) else self._staging.records.pop(tx, _Record(spilled="?"))
+
     def _look(self, document: Document) -> None:
         """Note whose transaction a document shows that was read."""
         if document.key.id != "state" and not document.key.id.startswith(("inbox:", "done:")):
@@ -237,7 +246,7 @@ class RecordedStore:
             made = msgspec.json.decode(document.body, type=_Transaction)
         except msgspec.MsgspecError:
             return  # not one of ours: its reader will raise
-        tx = made.tx or (made.pending if isinstance(made.pending, str) else "")
+        tx = made.tx or _pointer(made.pending)
         if tx:
             self._history.append(events.Found(at_ms=self._history.now_ms(), txs=[tx]))
 
@@ -257,7 +266,7 @@ class RecordedStore:
             if what in ("state", "swap"):
                 changes.append(_change(operation))
             if what == "swap":
-                records.append((operation.tag.inbox, self._staging.records.pop(tx, _Record(spilled="?"))))
+                records.append((operation.tag.inbox, self._swapped_in(tx, operation)))
             elif what != "state":
                 records.append((operation.tag.inbox, msgspec.json.decode(operation.body, type=_Record)))
         if not changes and not records:
@@ -274,6 +283,13 @@ class RecordedStore:
             tx=tx,
             is_spilled=any(record.spilled for _, record in records),
         )
+
+
+def _pointer(pending: str | bool | _Inline) -> str:
+    """The transaction that a pending state points to."""
+    if isinstance(pending, _Inline):
+        return pending.record.tx
+    return pending if isinstance(pending, str) else ""
 
 
 def _change(operation: Create | Replace) -> events.Change:
