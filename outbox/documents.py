@@ -118,3 +118,8 @@ class StoreCapabilities:
     """The limit of one partition's total size; 0 without one."""
     dispatch_ledger: bool = False
     """Whether workers keep a dispatch ledger in place of marks; the store has `unsent` then."""
+    inline_bytes_max: int = 256 << 10
+    """Item scope: up to this size a record, with its outputs, lies inside the state that it changed; else it is staged.
+
+    Whoever reads the state before its pointer is cleared reads that too.
+    """

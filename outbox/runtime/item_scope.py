@@ -88,9 +88,6 @@ from outbox.stored import (
 
 log = logging.getLogger("outbox.item_scope")
 
-INLINE_BYTES_MAX = 256 << 10
-"""The size limit of what lies inside a state: whoever reads the state before its pointer is cleared reads that too."""
-
 
 class Quarantined(Exception):
     """A state points to a staged record that is missing: its key is blocked until an operator restores that."""
@@ -113,7 +110,6 @@ class ItemScope:
         now_ms: Callable[[], int],
         new_tx: Callable[[], str],
         is_stopping: Callable[[], bool],
-        inline_bytes_max: int = INLINE_BYTES_MAX,
     ) -> None:
         """Take the parts; `stateless` handles messages without a state, over `infrastructure`."""
         self._plan = plan
@@ -124,7 +120,6 @@ class ItemScope:
         self._now_ms = now_ms
         self._new_tx = new_tx
         self._life = Life(now_ms, is_stopping)
-        self._inline_bytes_max = min(inline_bytes_max, infrastructure.capabilities.item_bytes_max)
         self.stateless = stateless
         self.cache = StateCache()
         """States without a pointer, or with one whose transaction is finished: it is cleared by the next swap."""
@@ -250,10 +245,11 @@ class ItemScope:
     ) -> tuple[StateItem, Found | None]:
         """The next state, and what is staged for it (None: it is inline); the blobs that it names are written."""
         record, after = batch.entries[0].record, batch.state_after
-        inline = Inline(attempt.work.inbox, record)
-        item, limit_bytes = msgspec.structs.replace(after, pending=inline), self._states.capabilities.item_bytes_max
-        is_small = len(stored.encode(inline)) <= self._inline_bytes_max
-        if is_small and len(stored.encode(item)) <= overflow.bytes_for(limit_bytes, record):
+        inline, known = Inline(attempt.work.inbox, record), self._states.capabilities
+        item = msgspec.structs.replace(after, pending=inline)
+        limit_bytes = min(known.inline_bytes_max, self._infrastructure.capabilities.item_bytes_max)
+        is_small = len(stored.encode(inline)) <= limit_bytes
+        if is_small and len(stored.encode(item)) <= overflow.bytes_for(known.item_bytes_max, record):
             await self._write_blobs(attempt, batch)
             if batch.is_late(self._now_ms()):
                 raise NothingCommitted

@@ -12,7 +12,7 @@ from outbox.runtime.delivery.retrying import Backoff
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.failures.failure_log import FailureLog
-from outbox.runtime.item_scope import INLINE_BYTES_MAX, ItemScope
+from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.store_scope import StoreScope
@@ -80,7 +80,6 @@ def store_protocol(
     now_ms: Callable[[], int],
     new_tx: Callable[[], str],
     is_stopping: Callable[[], bool],
-    inline_bytes_max: int = INLINE_BYTES_MAX,
 ) -> PartitionScope | ItemScope:
     """Partition scope where the store writes a partition together and keeps everything, item scope otherwise."""
     store, infrastructure = ports.store, ports.infrastructure
@@ -100,7 +99,6 @@ def store_protocol(
         now_ms=now_ms,
         new_tx=new_tx,
         is_stopping=is_stopping,
-        inline_bytes_max=inline_bytes_max,
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -97,9 +98,13 @@ class Range:
         self.stack.push_async_callback(backend.close)
         return backend
 
-    async def host(self) -> HostHere:
-        """A host in this process."""
-        host = HostHere(self.connect())
+    async def host(self, *, staged: bool = False) -> HostHere:
+        """A host in this process; one whose outputs are all `staged`, as large ones are."""
+        backend = self.connect()
+        if staged:
+            states: Any = backend.ports().store
+            states.capabilities = replace(states.capabilities, inline_bytes_max=0)
+        host = HostHere(backend)
         self.stack.push_async_callback(host.processor.finish)
         await host.processor.open()
         return host

@@ -139,17 +139,17 @@ def explored(**options: Any) -> Report:
 OLDER: dict[str, tuple[Callable[..., ItemScope], dict[str, Any], set[str]]] = {
     "B1 a staged result is deleted when its swap is in doubt": (
         apart(DeletesOnDoubt),
-        {"messages": [FIRST], "workers": 1, "copies": 2, "budgets": Budgets(lost=1)},
+        {"messages": [FIRST], "workers": 1, "copies": 2, "budgets": Budgets(lost=1), "staged": True},
         {"StagedVanish"},
     ),
     "B2 the first write of a state is an upsert": (
         apart(states=Upserts),
-        {"messages": [ANNS, BOBS], "workers": 2},
+        {"messages": [ANNS, BOBS], "workers": 2, "staged": True},
         {"NoLost"},
     ),
     "B3 the same with one message that comes twice": (
         apart(states=Upserts),
-        {"messages": [ANNS], "workers": 2, "copies": 2},
+        {"messages": [ANNS], "workers": 2, "copies": 2, "staged": True},
         {"NoLost"},
     ),
     "B4 a marker is read from the past": (
@@ -159,7 +159,7 @@ OLDER: dict[str, tuple[Callable[..., ItemScope], dict[str, Any], set[str]]] = {
     ),
     "B5 a staged result is looked for in the past": (
         apart(others=partial(WithoutSessions, of="staged:")),
-        {"messages": [FIRST], "workers": 1, "budgets": Budgets(crash=1, stale=1)},
+        {"messages": [FIRST], "workers": 1, "budgets": Budgets(crash=1, stale=1), "staged": True},
         {"NoAlarm"},
     ),
     "B12 nothing says that a message was handled": (

@@ -66,9 +66,9 @@ async def test_b4_a_marker_is_never_read_from_the_past(range_: Any) -> None:
     assert (await range_.target()).attempts == 1 and len(range_.results()) == 1
 
 
-async def committed_but_not_sent(at: Any, attempt: FireAt) -> None:
-    """An attempt whose state is swapped and points to what is staged, by a host that is killed before it sends."""
-    host = await at.host()
+async def committed_but_not_sent(at: Any, attempt: FireAt, *, staged: bool = False) -> None:
+    """An attempt whose state is swapped and points to what it sends, by a host that is killed before it does."""
+    host = await at.host(staged=staged)
     at.bus.faults.install(FaultRule(kind="refused", operation="send", where="results", count=None))
     delivery = asyncio.ensure_future(host.deliver(attempt))
     async with asyncio.timeout(10):
@@ -81,24 +81,25 @@ async def committed_but_not_sent(at: Any, attempt: FireAt) -> None:
     assert (await at.target()).attempts == 1 and not at.results()
 
 
-async def test_b5_another_host_finds_what_is_staged_however_stale_its_reads_are(range_: Any) -> None:
+@pytest.mark.parametrize("staged", [True, False])
+async def test_b5_another_host_finds_what_is_to_be_sent_however_stale_its_reads_are(range_: Any, staged: bool) -> None:
     range_.cosmos.faults.install(FaultRule(kind="stale-read", operation="item.read", where=OUTBOX, count=None))
     other = await range_.host()  # its session begins here
-    await committed_but_not_sent(range_, shot(1))
+    await committed_but_not_sent(range_, shot(1), staged=staged)
     await other.deliver(shot(1), count=2)
     assert (await range_.target()).attempts == 1
     assert [made.attempt for made in range_.results().values()] == ["a1"]
 
 
 async def test_b6_what_failed_attempts_have_staged_does_not_stay(range_: Any) -> None:
-    host = await range_.host()
+    host = await range_.host(staged=True)
     range_.cosmos.faults.install(FaultRule(kind="reset", operation="item.create", where=GAMES, count=None))
     for count in (1, 2):
         with pytest.raises(GivenBack):
             await host.deliver(shot(1), count=count)
     assert len(await staged(range_)) >= 2
     range_.cosmos.faults.clear()
-    other = await range_.host()  # the first one's process has ended
+    other = await range_.host(staged=True)  # the first one's process has ended
     await other.deliver(shot(1), count=3)
     await other.processor.sweep()
     assert await staged(range_) == [] and (await range_.target()).attempts == 1
@@ -113,18 +114,22 @@ async def test_b7_nothing_is_ever_upserted(range_: Any) -> None:
     assert range_.requests("item.create") > 0 and range_.requests("item.upsert") == 0
 
 
-async def test_b8_an_attempt_that_finishes_another_one_first_loses_no_swap_by_that(range_: Any) -> None:
-    await committed_but_not_sent(range_, shot(1))
-    host = await range_.host()
+# What is staged: its record dispatched, its pointer cleared; then the swap, its own record, its own pointer.  What lies
+# inside the state goes with the swap.
+@pytest.mark.parametrize(("staged", "replaced"), [(True, 5), (False, 1)])
+async def test_b8_an_attempt_that_finishes_another_one_first_loses_no_swap_by_that(
+    range_: Any, staged: bool, replaced: int
+) -> None:
+    await committed_but_not_sent(range_, shot(1), staged=staged)
+    host = await range_.host(staged=staged)
     range_.cosmos.reset_usage()
     await host.deliver(shot(2))
-    # the other one: its record dispatched, its pointer cleared; then the swap, its own record, its own pointer
-    assert range_.requests("item.replace") == 5
+    assert range_.requests("item.replace") == replaced
     assert (await range_.target()).attempts == 2
 
 
 async def test_b9_a_staged_record_that_cannot_be_deleted_stops_nothing(range_: Any) -> None:
-    first, second = await range_.host(), await range_.host()
+    first, second = await range_.host(staged=True), await range_.host(staged=True)
     broken = FaultRule(kind="status", status=503, operation="item.delete", where=OUTBOX, count=None)
     range_.cosmos.faults.install(broken)
     range_.cosmos.faults.install(FaultRule(kind="delay", operation="item.create", where=GAMES, delay_s=0.5))
@@ -173,7 +178,7 @@ async def test_b13_a_result_leaves_though_no_message_of_its_target_is_ever_redel
 async def test_b13_a_target_that_cannot_be_finished_stops_no_other(range_: Any) -> None:
     host = await range_.host()
     range_.cosmos.faults.install(
-        FaultRule(kind="status", status=503, operation="item.replace", where=OUTBOX, key="left", count=None)
+        FaultRule(kind="status", status=503, operation="item.create", where=OUTBOX, key="left", count=None)
     )
     with pytest.raises(GivenBack):
         await host.deliver(shot(1))

@@ -95,7 +95,7 @@ LEFT_OUT: dict[type, dict[str, str]] = {
     | {"_looked": PAUSES},
     StoreScope: dict.fromkeys(("_plan", "_now_ms", "_spawn", "_lingering"), MADE_ONCE)
     | {"failed_pushes": METER, "_blocked_log": METER},
-    Marks: dict.fromkeys(("_plan", "_store", "_blobs", "_count_max", "_full_count"), MADE_ONCE)
+    Marks: dict.fromkeys(("_plan", "_store", "_blobs", "_written", "_count_max", "_full_count"), MADE_ONCE)
     | dict.fromkeys(("_full", "due_count", "_due_bytes"), FOLLOWS)
     | dict.fromkeys(("_waiting", "_ripe"), PAUSES),
     StateCache: {"_count_max": MADE_ONCE, "_bytes_max": MADE_ONCE, "_bytes": FOLLOWS}

@@ -14,7 +14,7 @@ from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Replace, S
 from outbox.runtime.commit.store_transaction import Entry, StoreTransaction
 from outbox.runtime.delivery.retrying import NothingCommitted
 from outbox.runtime.delivery.settlement import Settlement
-from outbox.runtime.item_scope import INLINE_BYTES_MAX, ItemScope
+from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.work import Attempt, Work
@@ -242,10 +242,8 @@ def test_a_good_end_can_be_reached_from_everywhere(scope: str) -> None:
 
 def item(kind: type[ItemScope]) -> Make:
     def make(plan: Plan, ports: StorePorts, settlement: Settlement, **options: Any) -> ItemScope:
-        inline_bytes_max = options.pop("inline_bytes_max", INLINE_BYTES_MAX)
         stateless = PartitionScope(plan, ports.store, ports.blobs, settlement, **options)
-        options |= {"stateless": stateless, "inline_bytes_max": inline_bytes_max}
-        return kind(plan, ports.store, ports.store, ports.blobs, settlement, **options)
+        return kind(plan, ports.store, ports.store, ports.blobs, settlement, stateless=stateless, **options)
 
     return make
 

@@ -273,6 +273,7 @@ def _store(scenario: Scenario) -> Kernel:
         item_bytes_max=scenario.item_bytes_max,
         tells_current=scenario.tells_current,
         dispatch_ledger=scenario.ledger,
+        inline_bytes_max=0 if scenario.staged and not scenario.mixed else CAPABILITIES.inline_bytes_max,
     )
     main, *apart = _store_models(scenario, capabilities)
     models: list[Model] = [main, bus, BlobModel(), *apart]
@@ -284,8 +285,6 @@ def _store(scenario: Scenario) -> Kernel:
         stores=(0, 3) if apart else (0,),
     )
     at, make = StoreResources(capabilities, infrastructure=3 if apart else None), scenario.make or store_protocol
-    if scenario.staged and not scenario.mixed:
-        make = partial(make, inline_bytes_max=0)
     programs = _store_programs(scenario, plan, earlier, at, make)
     front = partial(
         Front,
@@ -336,7 +335,7 @@ def _store_programs(
         without = replace(at, capabilities=replace(at.capabilities, dispatch_ledger=False))
         programs[0] = replace(worker, at=without)
     if scenario.staged and scenario.mixed:
-        programs[0] = replace(worker, make=partial(make, inline_bytes_max=0))
+        programs[0] = replace(worker, at=replace(at, capabilities=replace(at.capabilities, inline_bytes_max=0)))
     sweeping = plan if scenario.neighbour is None else compile_plan(scenario.neighbour)
     sweeper = Sweeper(sweeping, at, make=make, grace_ms=scenario.grace_ms)
     programs += [sweeper] * scenario.sweepers

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter as Tally
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import msgspec
@@ -176,10 +176,14 @@ class HasPorts(Protocol):
 class Site:
     """An engine as a store and a bus that are watched."""
 
-    def __init__(self, engine: Engine, scope: str, clock: VirtualClock, *, ledger: bool = False) -> None:
+    def __init__(
+        self, engine: Engine, scope: str, clock: VirtualClock, *, ledger: bool = False, staged: bool = False
+    ) -> None:
         self.engine, self.clock = engine, clock
         ports = NarrowEngine(engine, "item" if scope == "item" else "partition", dispatch_ledger=ledger).ports()
         self.store, self.bus = Watched(ports.store), Mute(ports.bus)
+        if staged:  # as large outputs are
+            self.store.capabilities = replace(self.store.capabilities, inline_bytes_max=0)
         self._ports = StorePorts(self.store, self.bus, ports.operations, ports.blobs)
 
     def ports(self) -> StorePorts:
@@ -196,10 +200,10 @@ class Site:
 
 
 @asynccontextmanager
-async def site(scope: str = "partition", *, ledger: bool = False) -> AsyncIterator[Site]:
+async def site(scope: str = "partition", *, ledger: bool = False, staged: bool = False) -> AsyncIterator[Site]:
     clock = VirtualClock(START_S)
     async with Engine.in_memory(clock=clock) as engine:
-        yield Site(engine, scope, clock, ledger=ledger)
+        yield Site(engine, scope, clock, ledger=ledger, staged=staged)
 
 
 async def handled(at: Site, app: App, *messages: Add, again: bool = False) -> Worker:

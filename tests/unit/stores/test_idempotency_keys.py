@@ -104,7 +104,7 @@ async def test_a_request_goes_on_at_the_key_that_its_claim_names(scope: str, rep
     async with site(scope) as at:
         async with serving(at, keyed_by("purse")) as entry:
             if not replied:
-                at.store.refused = "commit" if scope == "partition" else "stage"
+                at.store.refused = "commit" if scope == "partition" else "swap"
             first = await post(entry, Pay("a", 5, "b"))
             assert first.status == (200 if replied else 503)
             at.store.refused = ""

@@ -42,9 +42,13 @@ async def test_a_lost_answer_is_read_back_and_nothing_is_doubled(what: str) -> N
         assert at.engine.broker.queue("told").counts()["active"] == 1
 
 
-@pytest.mark.parametrize("what", ["stage", "swap", "processed", "dispatched", "clear", "unstage"])
-async def test_a_lost_answer_at_any_step_of_item_scope_is_read_back(what: str) -> None:
-    async with site("item") as at:
+STEPS = [(False, what) for what in ("swap", "processed", "clear")]
+STEPS += [(True, what) for what in ("stage", "swap", "processed", "dispatched", "clear", "unstage")]
+
+
+@pytest.mark.parametrize(("staged", "what"), STEPS)
+async def test_a_lost_answer_at_any_step_of_item_scope_is_read_back(staged: bool, what: str) -> None:
+    async with site("item", staged=staged) as at:
         at.store.lost = what
         worker = await handled(at, adding(), Add("a", 5), Add("a", 2))
         assert await worker.state(Sum, "a") == Sum(7) and not at.store.lost
@@ -55,7 +59,7 @@ async def test_a_lost_answer_at_any_step_of_item_scope_is_read_back(what: str) -
 
 
 async def test_item_scope_leaves_no_staged_record_behind() -> None:
-    async with site("item") as at:
+    async with site("item", staged=True) as at:
         await handled(at, adding(), Add("a"), Add("a"), Add("a", text="reject"))
         assert [id for id in await at.documents("Sum:a") if id.startswith("staged:")] == []
 

@@ -64,9 +64,12 @@ async def test_what_is_unsent_to_a_topic_may_reach_its_subscriptions_and_nothing
     assert not await may_be_sent_to(["other/Subscriptions/all", "all"], store)
 
 
-@pytest.mark.parametrize(("scope", "what"), [("partition", "mark"), ("item", "dispatched")])
-async def test_no_rename_while_a_commit_may_send_its_output_again(scope: str, what: str) -> None:
-    async with site(scope) as at:
+@pytest.mark.parametrize(
+    ("scope", "what", "staged"),
+    [("partition", "mark", False), ("item", "processed", False), ("item", "dispatched", True)],
+)
+async def test_no_rename_while_a_commit_may_send_its_output_again(scope: str, what: str, staged: bool) -> None:
+    async with site(scope, staged=staged) as at:
         at.store.refused = what  # the worker ends before it could note that its output has left
         async with Worker(chained("old"), at, drain_s=0.1) as worker:
             await worker.send("first", Task("x"), id="1")
