@@ -372,8 +372,18 @@ DIRECT_MUTANTS = (
         ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n", "        writes = await self._prepared(batch, state_id)\n"),
     ),
     mutant(
-        "deadline: an attempt past it swaps", ITEM,
+        "deadline: an attempt past it stages", ITEM,
         f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
+        ("        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        self._left", "        self._left"),
+    ),
+    mutant(
+        "deadline: what blobs take does not count for what is staged", ITEM,
+        f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
+        ("        await self._write_blobs(attempt, batch)\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        self._left", "        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        await self._write_blobs(attempt, batch)\n        self._left"),
+    ),
+    mutant(
+        "deadline: an attempt past it swaps", ITEM,
+        "unit/stores/test_inline_outputs.py::test_an_attempt_whose_attachment_takes_past_its_deadline_swaps_nothing",
         ("            if batch.is_late(self._now_ms()):\n                raise NothingCommitted\n            return item, None\n", "            return item, None\n"),
     ),
     mutant(
@@ -383,7 +393,7 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "deadline: what blobs take does not count for a swap", ITEM,
-        f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
+        "unit/stores/test_inline_outputs.py::test_an_attempt_whose_attachment_takes_past_its_deadline_swaps_nothing",
         ("            await self._write_blobs(attempt, batch)\n            if batch.is_late(self._now_ms()):\n                raise NothingCommitted\n            return item, None\n", "            if batch.is_late(self._now_ms()):\n                raise NothingCommitted\n            await self._write_blobs(attempt, batch)\n            return item, None\n"),
     ),
     mutant(

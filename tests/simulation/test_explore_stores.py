@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
 from outbox import stored
-from outbox.errors import OutcomeUnknown
+from outbox.errors import CorruptRecord, OutcomeUnknown
 from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Replace, Session, StorePorts, Tag, Write
 from outbox.runtime.commit.store_transaction import Entry, StoreTransaction
 from outbox.runtime.delivery.retrying import NothingCommitted
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
+from outbox.runtime.scopes import store_protocol
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.work import Attempt, Work
-from outbox.stored import Found, StateItem, staged_key
+from outbox.stored import STATE, Found, Inline, StateItem, staged_key
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import FaultKind
 from outbox.verify.explorer.scenario import Scenario
@@ -105,6 +107,36 @@ def test_pointers_that_wait_for_the_next_swap_keep_every_promise_under_any_singl
 @pytest.mark.parametrize("fault", ["crash", "lost", "delay", "stale"])
 def test_workers_that_stage_outputs_and_workers_that_do_not_keep_every_promise_together(fault: FaultKind) -> None:
     clean(explored("item", messages=[T1, T2], staged=True, mixed=True, budgets=Budgets.any_of(1, fault)))
+
+
+class EarlierStates:
+    """The states as earlier versions of the code see them: what holds its outputs inside they cannot decode."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.capabilities, self.scan, self.unfinished = store.capabilities, store.scan, store.unfinished
+        self.write = store.write
+
+    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
+        found: Document | None = await self._store.read(key, session=session)
+        if key.id == STATE and isinstance(stored.state_in(found).pending, Inline):
+            raise CorruptRecord("document Account:alice/state is not a StateItem")
+        return found
+
+
+def earlier_where_staged(plan: Plan, ports: StorePorts, settlement: Settlement, **options: Any) -> Any:
+    """The protocol of a worker; one that stages everything is of an earlier version."""
+    if not ports.store.capabilities.inline_bytes_max:
+        ports = replace(ports, store=EarlierStates(ports.store), infrastructure=ports.store)
+    return store_protocol(plan, ports, settlement, **options)
+
+
+@pytest.mark.parametrize("fault", ["crash", "lost", "delay", "stale"])
+def test_workers_of_an_earlier_version_and_of_this_one_keep_every_promise_together(fault: FaultKind) -> None:
+    known: dict[str, Any] = {"staged": True, "mixed": True, "symmetric": False, "make": earlier_where_staged}
+    known |= {"pauses_max": 1, "budgets": Budgets.any_of(1, fault)}
+    clean(explored("item", copies=2, lingers=True, warm=True, **known))
+    clean(explored("item", sweepers=1, **known))
 
 
 @INLINE_OR_STAGED
