@@ -55,6 +55,13 @@ def single_faults() -> Iterator[Cell]:
                     yield {"scope": scope, "messages": 2, "copies": [2, 1], "faults": {kind: 1}, "given": given}
 
 
+def staged() -> Iterator[Cell]:
+    """The same in item scope, where all outputs are staged, as large ones are."""
+    for cell in single_faults():
+        if cell["scope"] == "item" and cell["given"]:
+            yield {**cell, "staged": True}
+
+
 def happens(scope: str, kind: str) -> bool:
     """Whether a fault can happen in a scope."""
     return kind not in {"engine": ("stale",)}.get(scope, ("power",))
@@ -65,7 +72,7 @@ def requests() -> Iterator[Cell]:
     for scope in SCOPES:
         for kind in SINGLE:
             if happens(scope, kind):
-                yield {"scope": scope, "asked": 2, "fronts": 1 if scope == "item" else 2, "faults": {kind: 1}}
+                yield {"scope": scope, "asked": 2, "fronts": 2, "faults": {kind: 1}}
 
 
 def ledgers() -> Iterator[Cell]:
@@ -77,7 +84,6 @@ def ledgers() -> Iterator[Cell]:
 
 def larger() -> Iterator[Cell]:
     """What may be too large to exhaust."""
-    yield {"scope": "item", "asked": 2, "fronts": 2, "faults": {"crash": 1}}
     for scope in SCOPES:
         for faults in PAIRS:
             if not (scope == "engine" and "stale" in faults):
@@ -96,7 +102,8 @@ def told(cell: Cell) -> str:
             f"{cell['scope']}, ledger: 2 workers, 1 sweeper, {cell['messages']} messages that are soon gone, {faults}"
         )
     state = ", new state" if not cell["given"] else ""
-    return f"{cell['scope']}: 2 workers, {cell['messages']} messages, {sum(cell['copies'])} copies, {faults}{state}"
+    scope = f"{cell['scope']}, staged" if "staged" in cell else cell["scope"]
+    return f"{scope}: 2 workers, {cell['messages']} messages, {sum(cell['copies'])} copies, {faults}{state}"
 
 
 def explored(cell: Cell, cpu_s: float) -> Report:
@@ -112,6 +119,7 @@ def explored(cell: Cell, cpu_s: float) -> Report:
         GIVEN if cell["given"] else (),
         copies=cell["copies"],
         scope=cell["scope"],
+        staged="staged" in cell,
         budgets=Budgets(**cell["faults"]),
     )
     return search(scenario, limits=limits, hashing="64")
@@ -199,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(one(json.loads(options.cell), options.cpu_s)))
         return 0
     found: list[Cell] = []
-    for cell in larger() if options.large else (*single_faults(), *requests(), *ledgers()):
+    for cell in larger() if options.large else (*single_faults(), *staged(), *requests(), *ledgers()):
         if options.only in (None, cell["scope"]):
             found.append(row(cell, options.cpu_s))
             print(line(found[-1]), flush=True)

@@ -18,6 +18,7 @@ def test_a_cell_reports_its_worlds_its_time_and_its_memory() -> None:
 
 def test_a_cell_that_is_cut_short_says_so() -> None:
     cell: explore.Cell = {"scope": "item", "messages": 2, "copies": [2, 1], "faults": {"crash": 1}, "given": True}
+    cell |= {"staged": True}
     found = cell | explore.one(cell, cpu_s=0.2)
     assert not found["exhausted"] and "not exhausted: the limit" in explore.line(found)
 
@@ -39,6 +40,7 @@ def test_the_program_prints_and_publishes_nothing_for_one_scope(
 ) -> None:
     cell = {"scope": scope, "messages": 1, "copies": [1], "faults": {}, "given": True}
     monkeypatch.setattr(explore, "single_faults", lambda: iter([cell]))
+    monkeypatch.setattr(explore, "staged", lambda: iter([]))
     monkeypatch.setattr(explore, "requests", lambda: iter([]))
     monkeypatch.setattr(explore, "ledgers", lambda: iter([]))
     assert explore.main(["--only", scope, "--output", str(tmp_path)]) == 0

@@ -120,7 +120,7 @@ async def crash(page: Page) -> None:
     async with section(page, "partition", about) as site:
         await fails(site, "send", "killed before")
         await redelivered(site)
-    about = "The state points to the transaction that changed it. The next worker finishes that transaction first."
+    about = "The state holds what its transaction sends. The next worker finishes that transaction first."
     async with section(page, "item", about) as site:
         await fails(site, "send", "killed before")
         await redelivered(site)
@@ -151,7 +151,7 @@ async def lost_reply(page: Page) -> None:
     )
     async with section(page, "partition", about, what="the commit never arrived") as site:
         await fails(site, "commit", "never arrives")
-    about = "The swap took effect: the state points to this worker's transaction, and the worker goes on with it."
+    about = "The swap took effect: the state holds this worker's transaction, and the worker goes on with it."
     async with section(page, "item", about) as site:
         await fails(site, "swap", "reply lost")
     about = "The commit took effect and completed the message with it, so the worker does not have the lock any more."
@@ -226,11 +226,9 @@ async def lost_lock(page: Page) -> None:
     about = "The lock decides nothing here. The create of the record does."
     async with section(page, "partition", about) as site:
         await overtaken(site, "commit")
-    about = "The swap of the state decides. The sweeper deletes what worker A has staged, because the state is past it."
+    about = "The swap of the state decides."
     async with section(page, "item", about) as site:
         await overtaken(site, "swap")
-        site.pass_time(minutes=1)
-        await site.process("sweeper").sweep()
 
 
 async def blocked_session(page: Page) -> None:
@@ -317,8 +315,8 @@ async def swept(page: Page) -> None:
     abouts: dict[Scope, str] = {
         "partition": "A pending record is unfinished. The sweeper pushes its outputs and marks it.",
         "item": (
-            "A state that points to a transaction is unfinished. The sweeper publishes from the state, never from what "
-            "is staged, which may belong to an attempt that lost."
+            "A state that holds what its transaction sends is unfinished. The sweeper looks for the marker of its "
+            "message, and publishes where there is none."
         ),
     }
     for scope, about in abouts.items():

@@ -101,7 +101,10 @@ class Words:
 
     def _state(self, item: stored.StateItem) -> str:
         value = "without a value" if item.is_tombstone else brief(bytes(item.value))
-        return f"version {item.version} {value}{f', points to {item.pending}' if item.pending else ''}"
+        pointer = f", points to {item.pending}" if item.pending else ""
+        if isinstance(item.pending, stored.Inline):
+            pointer = f"; {self.record(item.pending.record)}"
+        return f"version {item.version} {value}{pointer}"
 
     def record(self, record: stored.Record) -> str:
         """What a record says of its message."""

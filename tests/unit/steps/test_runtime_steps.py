@@ -300,6 +300,10 @@ class Noted:
     marks: Marks
     ledger: None = None
 
+    @property
+    def lingering(self) -> tuple[Marks, ...]:
+        return (self.marks,)
+
 
 async def test_marks_linger_each_time_and_not_once_only() -> None:
     started = list[Coroutine[Any, Any, None]]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -138,7 +139,7 @@ async def test_an_attempt_whose_attachment_takes_past_its_deadline_swaps_nothing
 
 
 class EarlierStateItem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A state as versions before 0.2 knew it: what is pending is the id of a staged transaction."""
+    """A state as earlier builds knew it: what is pending is the id of a staged transaction."""
 
     value: msgspec.Raw = stored.NO_VALUE
     schema: int = 1
@@ -163,15 +164,10 @@ async def test_what_an_earlier_version_has_staged_is_finished() -> None:
             await worker.send("adds", Add("a"), id="m1")
             await asyncio.sleep(0.3)
         assert isinstance((await state(at, "a")).pending, str) and (await state(at, "a")).pending
-        at.bus.is_mute, at.store.capabilities = False, stored_inline(at)
+        at.bus.is_mute, at.store.capabilities = False, replace(at.store.capabilities, inline_bytes_max=1_000_000)
         at.clock.seconds += 61
         assert (await swept(at, adding())).finished_count == 1
         assert (await state(at, "a")).pending == "" and len(at.engine.broker.queue("told").tasks) == 1
-
-
-def stored_inline(at: Site) -> object:
-    """The capabilities of a store whose workers stage what is large alone."""
-    return type(at.store.capabilities)("item", 1, 2 << 20, True, False)
 
 
 async def test_a_state_that_is_not_ours_is_named() -> None:
