@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
@@ -17,6 +17,11 @@ from outbox.testing import Harness
 from tests.unit.runtime.purse import Ask, Book, Paid, Pay, Purse, paying
 
 PAY = Pay("a", 5)
+
+
+@dataclass
+class Growing:
+    text: str = ""
 
 
 def told(response: Response) -> tuple[int, str]:
@@ -147,6 +152,33 @@ async def test_a_reply_too_large_to_store_takes_its_effect_with_it() -> None:
         fitting = await world.request("POST", "/large", json=Ask("a", 0), key="k2")
         assert fitting.status == 200 and len(fitting.body) == REPLY_BYTES_MAX
         assert fitting.headers == {"content-type": "application/octet-stream"}
+
+
+async def test_a_commit_over_the_limit_is_refused_for_good() -> None:
+    book = Book()
+    app = paying(book)
+
+    @app.http("POST", "/growing", key="purse")
+    def grow(message: Ask, total: Growing) -> None:
+        book.runs.append("grow")
+        total.text = "x" * message.amount
+
+    async with Harness(app) as world:
+        first = await world.request("POST", "/growing", json=Ask("a", 40 << 20), key="k")
+        assert told(first) == (500, "oversize") and "retry-after" not in first.headers
+        assert await world.request("POST", "/growing", json=Ask("a", 40 << 20), key="k") == first
+        assert book.runs == ["grow"] and await world.state(Growing, "a") is None
+
+
+@pytest.mark.engine_only
+async def test_an_output_to_a_queue_that_was_deleted_fails_the_request_for_good() -> None:
+    book = Book()
+    async with Harness(paying(book)) as world:
+        world.engine.topology.delete("paid")
+        first = await world.request("POST", "/payments", json=PAY, key="k")
+        assert told(first) == (500, "failed") and "retry-after" not in first.headers
+        assert await world.request("POST", "/payments", json=PAY, key="k") == first
+        assert book.runs == ["a"] and await world.state(Purse, "a") is None
 
 
 @pytest.mark.parametrize(
