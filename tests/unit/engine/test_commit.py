@@ -47,3 +47,21 @@ async def test_a_client_sees_deliveries_and_failures_of_a_message_as_one_count()
     engine.broker.settle(claim.token, Settlement.ABANDON)
     (claim,) = engine.broker.claim("q", 1)
     assert (claim.delivery_count, engine.broker.queue("q").tasks[claim.sequence].failures) == (3, 2)
+
+
+async def test_an_output_is_held_to_the_settings_of_its_queue_as_any_message_is() -> None:
+    clock = VirtualClock(START_S)
+    engine = Engine.in_memory(clock=clock)
+    engine.declare(QueueSettings("plain"), QueueSettings("once", duplicate_window_s=10))
+    engine.declare(QueueSettings("short", time_to_live_s=5))
+    journal = EngineJournal(engine.core, engine.broker)
+    for _ in range(2):
+        message = Message(body=b"{}", outbox_id="o", message_id="o")
+        outputs = [Output(queue, 0, message) for queue in ("plain", "once", "short", "plain")]
+        commit = Commit(engine.now_ms(), 0, [], {}, {}, outputs, {}, {}, {}, [], [])
+        assert await journal.commit(commit) is None
+    counts = {path: engine.broker.queue(path).counts()["active"] for path in ("plain", "once", "short")}
+    assert counts == {"plain": 4, "once": 1, "short": 2}
+    clock.seconds += 5
+    engine.tick()
+    assert engine.broker.queue("short").counts()["active"] == 0 and engine.broker.queue("plain").counts()["active"] == 4
