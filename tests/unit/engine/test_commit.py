@@ -88,4 +88,6 @@ async def test_a_key_whose_message_is_postponed_rests_until_its_own_millisecond(
         clock.seconds = START_S + at_s
         if how != "without a tick":
             engine.tick()
+        if at_s <= 1:
+            assert engine.broker.is_idle(["k"]) == (not there)
         assert [claim.message.body for claim in engine.broker.claim("k", 9)] == there

@@ -321,6 +321,39 @@ async def test_who_waits_for_a_session_is_woken_when_it_is_released(clock: Virtu
     assert await asyncio.wait_for(waiting, 5)
 
 
+def test_of_suspects_at_the_head_of_their_sessions_the_least_is_taken_alone(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
+    engine.broker.send("k", [Message(body=b"%d" % n, session_id=id) for n, id in enumerate("aabcd")])
+    queue = engine.broker.queue("k")
+    for ids in ("a", "abd"):
+        for id in ids:
+            assert engine.sessions.accept("k", id) is not None
+            assert engine.broker.claim("k", 1, session=id)
+        clock.seconds += LOCK_S
+        engine.tick()
+    assert engine.sessions.accept("k", "d") is not None  # somebody holds it
+    assert [task.message.body for task in engine.broker.take(queue, 9, wary=True)] == [b"3"]
+    taken = [engine.broker.take_suspect([queue]) for _ in range(3)]
+    assert [[(task.message.body, task.delivery_count) for task in tasks] for tasks in taken] == [
+        [(b"2", 1)], [(b"0", 2)], [],
+    ]  # fmt: skip
+
+
+async def test_who_holds_a_session_is_woken_by_its_own_messages_only(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
+    assert engine.sessions.accept("k", "a") is not None
+    assert not await engine.broker.wait_any(["k"], 0, session="nobody's")
+    waiting = asyncio.create_task(engine.broker.wait_any(["k"], 60, session="a"))
+    await asyncio.sleep(0)
+    engine.broker.send("k", [Message(body=b"1", session_id="b")])
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    engine.broker.send("k", [Message(body=b"2", session_id="a")])
+    assert await asyncio.wait_for(waiting, 5)
+    assert engine.broker.claim("k", 1, session="a")
+    assert not await engine.broker.wait_any(["k"], 0, session="a")
+
+
 def test_the_locks_on_sessions_that_run_out_together_all_do(clock: VirtualClock) -> None:
     engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
     engine.broker.send("k", [Message(body=b"1", session_id=id) for id in "abc"])
