@@ -153,8 +153,8 @@ def test_of_several_runs_that_set_rows_aside_that_of_this_input_counts(spark: An
     raw = inputs(spark, "t1", "t2")
     for run, rows in ((snapshot_of(raw).digest[:16], ("x", "y", None)), ("0" * 16, ("x",))):
         (tmp_path / f"q.{run}").mkdir()
-        aside = [{"id": "t1", "reason": "", "detail": "", "row": "x"}]
-        aside += [{"id": "t2", "reason": "", "detail": "", "row": row} for row in rows]
+        given = (("t1", "x"), *(("t2", row) for row in rows))
+        aside = [{"id": id, "reason": "", "detail": "", "row": row} for id, row in given]
         (tmp_path / f"q.{run}" / "rows.json").write_text("\n".join(map(json.dumps, aside)))
     found = read_quarantine(spark, str(tmp_path), raw)
     assert found is not None
