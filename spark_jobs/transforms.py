@@ -1,7 +1,7 @@
 """Rows to messages: what is sent, what is set aside and why.  Pure functions from frame to frame.
 
     rows      {id, row, problem, text}                                            (spark_jobs.common.inputs)
-    judged    {id, body, created_ms, session, position, size_bytes, reason, text}  one per row, `reason` null if valid
+    judged    {id, body, created_ms, session, position, reason, text}             one per row, `reason` null if valid
     messages  {id, body, created_ms, session, position, copies}                    one per identity
     rejected  {id, reason, detail, row}                                            one per row that is set aside
 
@@ -57,10 +57,7 @@ def judged(rows: DataFrame, shape: Shape) -> DataFrame:
         "problem",
         "text",
     )
-    return columns.select(
-        "id", "body", "created_ms", "session", "position", fn.octet_length("body").cast("bigint").alias("size_bytes"),
-        reason(shape).alias("reason"), "text",
-    )  # fmt: skip
+    return columns.select("id", "body", "created_ms", "session", "position", reason(shape).alias("reason"), "text")
 
 
 def reason(shape: Shape) -> Column:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from outbox.errors import Refused
+from spark_jobs.common.ids import BROKER_ID_LENGTH_MAX, ID_LENGTH_MAX
 from spark_jobs.common.inputs import Source, read, rows_of
-from spark_jobs.transforms import Shape, judged, messages, rejected
+from spark_jobs.transforms import Shape, created_ms, judged, messages, rejected
 
 pytestmark = pytest.mark.spark
 
@@ -99,6 +100,79 @@ def test_a_creation_time_is_read_in_utc(spark: Any, tmp_path: Path, text: str, w
     frame = judged(rows_of(read(spark, source), source, ("id",)), Shape(created="at"))
     assert [row["created_ms"] for row in messages(frame).collect()] == [wanted_ms]
     assert [row["reason"] for row in rejected(frame).collect()] == ["bad-created"]
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted_ms"),
+    [
+        ("1767225600001L", 1767225600001),
+        ("date '2026-01-01'", 1767225600000),
+        ("timestamp '2026-01-01 00:00:01'", 1767225601000),
+        ("timestamp_ntz '2026-01-01 00:00:01'", 1767225601000),
+        ("'999999999999999'", 999999999999999),
+        ("'1234567890123456'", None),  # no time at all in milliseconds
+        ("'-5'", None),
+        ("'soon'", None),
+    ],
+)
+def test_a_creation_time_is_a_time_of_any_type(spark: Any, value: str, wanted_ms: int | None) -> None:
+    frame = spark.sql(f"select {value} as at")
+    assert frame.select(created_ms(frame["at"], frame.schema["at"].dataType)).first()[0] == wanted_ms
+
+
+def test_a_creation_time_of_another_type_is_refused(spark: Any) -> None:
+    frame = spark.sql("select 1.5D as at")
+    with pytest.raises(Refused, match="a creation time cannot be double"):
+        created_ms(frame["at"], frame.schema["at"].dataType)
+
+
+def body_of(account: str | None, at: str | None, n: str | None, pad: str) -> str:
+    """The body of a row, as `judged` makes it."""
+    named = {"account": account, "at": at, "n": n, "pad": pad}
+    return json.dumps({k: v for k, v in named.items() if v is not None}, ensure_ascii=False, separators=(",", ":"))
+
+
+def test_up_to_each_limit_a_row_is_sent_and_over_it_the_first_reason_is_told(spark: Any) -> None:
+    longest, session = "i" * ID_LENGTH_MAX, "s" * BROKER_ID_LENGTH_MAX
+    fits = (session, "0", "-7", "ü" * 20)
+    given = [
+        ("", (longest, fits, None)),
+        ("problem", (None, fits, "problem: told before")),
+        ("missing-id", (None, fits, None)),
+        ("missing-id", ("", fits, None)),
+        ("long-id", (longest + "i", fits, None)),
+        ("oversize", ("a", (session, "0", "-7", "ü" * 20 + "x"), None)),
+        ("bad-created", ("b", ("", "soon", "x", ""), None)),  # the session and the order are wrong as well
+        ("missing-session", ("c", ("", "0", "x", ""), None)),
+        ("missing-session", ("d", (None, "0", "7", ""), None)),
+        ("long-session", ("e", (session + "s", "0", "x", ""), None)),
+        ("bad-order", ("f", ("s", "0", "1x", ""), None)),
+    ]
+    rows = [(id, row, problem, str(n)) for n, (_, (id, row, problem)) in enumerate(given)]
+    kinds = "id string, row struct<account:string,at:string,n:string,pad:string>, problem string, text string"
+    size_max = len(body_of(*fits).encode())
+    frame = judged(spark.createDataFrame(rows, kinds), Shape("at", "account", "n", body_bytes_max=size_max))
+    found = {int(row["text"]): row for row in frame.collect()}
+    reasons = [(found[n]["reason"] or "").partition(":")[0] for n in range(len(given))]
+    assert reasons == [reason for reason, _ in given]
+    sent = found[0]
+    assert (sent["body"], sent["created_ms"], sent["session"], sent["position"]) == (body_of(*fits), 0, session, -7)
+
+
+def test_a_message_stands_where_its_first_row_stood_and_counts_its_rows(spark: Any, tmp_path: Path) -> None:
+    source = Source(written(tmp_path, "id,session,x\na,s,1\nb,s,2\na,s,1\nc,s,1\nc,s,2\n,s,3\n"))
+    frame = judged(rows_of(read(spark, source), source, ("id",)), Shape(session="session"))
+    sent = sorted(messages(frame).collect(), key=lambda row: row["position"])
+    assert [(row["id"], row["session"], row["copies"], row["created_ms"]) for row in sent] == [
+        ("a", "s", 2, None), ("b", "s", 1, None),
+    ]  # fmt: skip
+    aside = sorted(map(tuple, rejected(frame).collect()), key=lambda row: row[-1])
+    told = "rows of this id differ; which one is meant?"
+    assert aside == [
+        ("c", "conflicting-duplicates", told, '{"id":"c","session":"s","x":"1"}'),
+        ("c", "conflicting-duplicates", told, '{"id":"c","session":"s","x":"2"}'),
+        (None, "missing-id", "a column of the id is empty", '{"session":"s","x":"3"}'),
+    ]
 
 
 def test_a_second_file_with_other_columns_is_an_error(spark: Any, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from spark_jobs.draining.manifest import LANDING
 from spark_jobs.draining.received import ROW
-from spark_jobs.ledger import DATA, merge, read_conflicts, read_ledger, sweep
+from spark_jobs.ledger import DATA, Merged, merge, read_conflicts, read_ledger, sweep
 
 pytestmark = pytest.mark.spark
 
@@ -90,6 +90,20 @@ def test_another_body_under_a_known_id_is_kept_beside_the_ledger(spark: Any, tmp
     assert merge(spark, tmp_path).conflicts == 1
     assert [row["body"] for row in read_ledger(spark, tmp_path).collect()] == ["1"]
     assert [row["body"] for row in read_conflicts(spark, tmp_path).collect()] == ["2"]
+
+
+def test_of_copies_that_differ_the_first_delivery_is_the_row(spark: Any, tmp_path: Path) -> None:
+    places = ((2, 0, "f2"), (1, 3, "f1"), (1, 0, "f0"), (1, 1, "f0"))  # number, deliveries before, what it says
+    rows = [
+        {"message_id": "a", "body": said, "fingerprint": said, "sequence_number": number, "delivery_count": count}
+        for number, count, said in places
+    ]
+    (tmp_path / LANDING).mkdir()
+    pq.write_table(pa.Table.from_pylist(rows, schema=ROW), tmp_path / LANDING / "one.parquet")
+    assert merge(spark, tmp_path) == Merged(version=1, landed=4, added=1, duplicates=1, conflicts=2)
+    [kept] = read_ledger(spark, tmp_path).collect()
+    assert (kept["body"], kept["sequence_number"], kept["delivery_count"]) == ("f0", 1, 0)
+    assert sorted(row["body"] for row in read_conflicts(spark, tmp_path).collect()) == ["f1", "f2"]
 
 
 def test_leftovers_are_swept_and_rows_are_not(spark: Any, tmp_path: Path) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_jobs.comparing.expectations import RULES, BalancesAgree, Books, Fields, finding
+from spark_jobs.comparing.expectations import RULES, BalancesAgree, Books, Expectation, Fields, effects_of, finding
+from spark_jobs.feeding.plan import snapshot_of
 from spark_jobs.ledger import LEDGER
 from spark_jobs.reconcile import main, read_quarantine, read_states, reconcile
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-def ledger(spark: Any, *rows: tuple[str, str, str, int]) -> Any:
+def ledger(spark: Any, *rows: tuple[str, str | None, str, int]) -> Any:
     """Postings (correlation, kind, account, amount), each a message of its own."""
     names = [part.split()[0] for part in LEDGER.split(", ")]
     found = []
@@ -80,6 +82,87 @@ def test_rows_that_were_set_aside_must_have_no_effects(spark: Any) -> None:
     assert report.found == {"lost": 1, "doubled": 0, "phantom": 1}
     assert [report.examples[name][0][0] for name in ("lost", "phantom")] == ["t3", "t2"]
     assert report.quarantined == 2
+
+
+def findings(books: Books, *expectations: Expectation, fields: Fields | None = None) -> list[tuple[str, str, str]]:
+    """What these expectations find: category, id and detail."""
+    found = [expectation(books, fields or Fields()) for expectation in expectations]
+    return sorted(tuple(row) for row in reduce(lambda one, other: one.unionByName(other), found).collect())
+
+
+def test_each_finding_says_what_is_there(spark: Any) -> None:
+    rows = ledger(
+        spark,
+        ("t1", "withdraw", "a", -5),
+        *(("t2", "withdraw", "a", -5), ("t2", "deposit", "b", 3), ("t2", "refund", "a", 2)),
+        ("t3", "refused", "a", 7),
+        *(("t5", "withdraw", "a", -5), ("t5", "deposit", "b", 6)),
+        *(("t8", None, "eve", 1), ("t9", "deposit", "eve", 1)),
+        *OPENED,
+    )
+    books = Books(inputs(spark, "t1", "t2", "t3", "t4", "t5"), effects_of(rows, Fields()))
+    assert findings(books, *RULES["bank"]) == [
+        ("broken", "t2", "withdraw 1, deposit 1, refund 1, refused 0"),
+        ("broken", "t5", "postings add up to 1"),
+        ("lost", "t1", "its other half: withdraw 1, deposit 0, refund 0, refused 0"),
+        ("lost", "t4", "no row in the ledger"),
+        ("phantom", "t8", "Posting message m7 has no input"),
+        ("phantom", "t9", "Posting deposit message m8 has no input"),
+    ]
+
+
+def test_a_balance_begins_with_its_opening_and_an_account_on_one_side_holds_nothing_on_the_other(spark: Any) -> None:
+    def balances(**held: int) -> Any:
+        return spark.createDataFrame(list(held.items()), "key string, balance bigint")
+
+    rows = ledger(spark, ("t1", "deposit", "a", 5), ("t2", None, "b", 5), ("t3", "refused", "a", 9))
+    agree = BalancesAgree(balances(a=15, c=1, e=2), balances(a=10, d=3, e=2))
+    assert findings(Books(inputs(spark), effects_of(rows.unionByName(rows), Fields())), agree) == [
+        ("state", "b", "state holds 0, postings add up to 5"),
+        ("state", "c", "state holds 1, postings add up to 0"),
+        ("state", "d", "state holds 0, postings add up to 3"),
+    ]
+
+
+def test_fields_of_a_body_may_have_other_names_and_kinds_other_meanings(spark: Any) -> None:
+    fields = Fields(kind="transfer", account="kind", amount="amount", own_kinds=("t1",), still_kinds=("t2",))
+    rows = ledger(spark, ("t1", "a", "x", 5), ("t2", "a", "x", 7), ("t3", "b", "x", 1))
+    states = spark.createDataFrame([("a", 5)], "key string, balance bigint")
+    books = Books(inputs(spark, "t2"), effects_of(rows, fields))
+    assert findings(books, *RULES["generic"], BalancesAgree(states), fields=fields) == [
+        ("phantom", "t3", "Posting t3 message m2 has no input"),
+        ("state", "b", "state holds 0, postings add up to 1"),
+    ]
+
+
+def test_an_input_is_known_by_what_its_rows_say_in_any_order(spark: Any) -> None:
+    def of(*rows: tuple[str, int], schema: str = "id string, n bigint") -> Any:
+        return snapshot_of(spark.createDataFrame(list(rows), schema))
+
+    first = of(("a", 1), ("b", 2))
+    assert of(("b", 2), ("a", 1)) == first and first.rows == 2
+    others = [
+        of(("a", 2), ("b", 1)),
+        of(("a", 1), ("b", 2), ("b", 2)),
+        of(("a", 1), ("b", 2), schema="id string, n int"),
+    ]
+    assert len({first.digest, *(other.digest for other in others)}) == 4
+
+
+def test_of_several_runs_that_set_rows_aside_that_of_this_input_counts(spark: Any, tmp_path: Path) -> None:
+    raw = inputs(spark, "t1", "t2")
+    for run, rows in ((snapshot_of(raw).digest[:16], ("x", "y", None)), ("0" * 16, ("x",))):
+        (tmp_path / f"q.{run}").mkdir()
+        given = (("t1", "x"), *(("t2", row) for row in rows))
+        aside = [{"id": id, "reason": "", "detail": "", "row": row} for id, row in given]
+        (tmp_path / f"q.{run}" / "rows.json").write_text("\n".join(map(json.dumps, aside)))
+    found = read_quarantine(spark, str(tmp_path), raw)
+    assert found is not None
+    # a row that only the queue refused says nothing of the others: the whole id is set aside
+    assert {row["id"]: row["count"] for row in found.collect()} == {"t1": 1, "t2": 1 << 62}
+    unknown = read_quarantine(spark, str(tmp_path), inputs(spark, "t9"))
+    assert unknown is not None and unknown.count() == 2
+    assert read_quarantine(spark, str(tmp_path / "nowhere"), raw) is None
 
 
 def test_rows_that_several_feeds_set_aside_count_once(spark: Any, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from inspect import isawaitable
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -38,6 +38,10 @@ from outbox.runtime.work import Work
 log = logging.getLogger("outbox.http")
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
+
+
+class OwnTypeError(Exception):
+    """A field's type that only its own model decodes, from the text."""
 
 
 @dataclass(frozen=True)
@@ -164,11 +168,11 @@ class Reader:
         typed: dict[str, Any] = {}
         for name, text in parameters.items():
             try:
-                value = msgspec.convert(text, self._hints.get(name, str), strict=False)
+                value = msgspec.convert(text, self._hints.get(name, str), strict=False, dec_hook=_leave)
                 typed[self._names[name]] = msgspec.to_builtins(value)
             except msgspec.ValidationError as error:
                 raise Unfit(400, "undecodable", safe_text(f"{name}: {error}")) from error
-            except TypeError:  # a type that only its own model decodes
+            except (TypeError, OwnTypeError):
                 typed[self._names[name]] = text
         return typed
 
@@ -193,6 +197,10 @@ class Reader:
             return typing.get_type_hints(self._codec.type)
         except Exception:  # an annotation may be any expression; then all are texts
             return {}
+
+
+def _leave(kind: Any, value: object) -> NoReturn:
+    raise OwnTypeError
 
 
 def _traceparent(request: Request) -> str:

@@ -47,3 +47,47 @@ async def test_a_client_sees_deliveries_and_failures_of_a_message_as_one_count()
     engine.broker.settle(claim.token, Settlement.ABANDON)
     (claim,) = engine.broker.claim("q", 1)
     assert (claim.delivery_count, engine.broker.queue("q").tasks[claim.sequence].failures) == (3, 2)
+
+
+async def test_an_output_is_held_to_the_settings_of_its_queue_as_any_message_is() -> None:
+    clock = VirtualClock(START_S)
+    engine = Engine.in_memory(clock=clock)
+    engine.declare(QueueSettings("plain"), QueueSettings("once", duplicate_window_s=10))
+    engine.declare(QueueSettings("short", time_to_live_s=5))
+    journal = EngineJournal(engine.core, engine.broker)
+    for _ in range(2):
+        message = Message(body=b"{}", outbox_id="o", message_id="o")
+        outputs = [Output(queue, 0, message) for queue in ("plain", "once", "short", "plain")]
+        commit = Commit(engine.now_ms(), 0, [], {}, {}, outputs, {}, {}, {}, [], [])
+        assert await journal.commit(commit) is None
+    counts = {path: engine.broker.queue(path).counts()["active"] for path in ("plain", "once", "short")}
+    assert counts == {"plain": 4, "once": 1, "short": 2}
+    clock.seconds += 5
+    engine.tick()
+    assert engine.broker.queue("short").counts()["active"] == 0 and engine.broker.queue("plain").counts()["active"] == 4
+
+
+@pytest.mark.parametrize("how", ["without a tick", "after ticks", "after a restart"])
+async def test_a_key_whose_message_is_postponed_rests_until_its_own_millisecond(how: str) -> None:
+    disk, clock = MemoryDisk(), VirtualClock(START_S)
+    engine = Engine.open(disk, clock=clock)
+    engine.declare(QueueSettings("k", "per_key", lock_s=60))
+    engine.broker.send("k", [Message(body=id.encode(), session_id=id) for id in "ab"])
+    journal = EngineJournal(engine.core, engine.broker)
+    a, b = await journal.claim(["k"], count_max=9, wait_s=0)
+    now_ms = engine.now_ms()
+    postponed = [Postponement(b, now_ms + 2_000, 1), Postponement(a, now_ms + 1_000, 1)]
+    assert await journal.commit(Commit(now_ms, 0, [], {}, {}, [], {}, {}, {}, [], postponed, [])) is None
+    engine.broker.send("k", [Message(body=b"behind a", session_id="a")])
+    await engine.core.gate()
+    if how == "after a restart":
+        engine = Engine.open(disk.crash(Crash.POWER, random.Random(1)), clock=clock)
+    for at_s, there in ((0.999, []), (1, [b"a", b"behind a"]), (1.999, []), (2, [b"b"])):
+        if at_s < 1 or how != "without a tick":
+            assert engine.broker.next_due_ms() == now_ms + (1_000 if at_s <= 1 else 2_000)
+        clock.seconds = START_S + at_s
+        if how != "without a tick":
+            engine.tick()
+        if at_s <= 1:
+            assert engine.broker.is_idle(["k"]) == (not there)
+        assert [claim.message.body for claim in engine.broker.claim("k", 9)] == there

@@ -46,6 +46,21 @@ def test_a_message_lives_as_long_as_the_shorter_of_its_own_time_and_its_queues(
     assert [task.reason for task in engine.broker.peek(DEAD, 0, 9)] == ["TTLExpiredException"]
 
 
+@pytest.mark.parametrize("ticks", [False, True])
+def test_each_message_expires_at_its_own_millisecond(clock: VirtualClock, ticks: bool) -> None:
+    engine = engine_of(clock)
+    engine.broker.send("q", [message(2), message(1), message(3)])
+    for at_s, alive in ((0.999, [1, 2, 3]), (1, [1, 3]), (1.999, [1, 3]), (2, [3]), (2.999, [3]), (3, [])):
+        clock.seconds = START_S + at_s
+        if ticks:
+            engine.tick()
+        claims = engine.broker.claim("q", 9)
+        assert [claim.sequence for claim in claims] == alive
+        for claim in claims:
+            engine.broker.settle(claim.token, Settlement.RELEASE)
+    assert [task.sequence for task in engine.broker.peek(DEAD, 0, 9)] == [1, 2, 3]
+
+
 def test_an_expired_message_is_not_delivered_even_before_the_clock_is_read(clock: VirtualClock) -> None:
     engine = engine_of(clock)
     engine.broker.send("q", [message(1), message()])

@@ -10,6 +10,7 @@ from outbox.engine.backend.bus import EngineBus
 from outbox.engine.backend.journal import EngineJournal
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path
+from outbox.engine.state.tasks import pack_token
 from outbox.errors import LockLost
 from outbox.message import Message
 from outbox.ports import Delivery, Settle
@@ -136,3 +137,47 @@ def test_a_copy_of_a_resubmitted_message_stays_with_its_lock_holder() -> None:
     engine.dead_letters.resubmit("q", free)
     engine.broker.settle(held.token, Settlement.COMPLETE)  # it is still there, and its own
     assert not engine.broker.queue(dead_letter_path("q")).tasks and len(engine.broker.queue("q").tasks) == 1
+
+
+def test_each_lock_runs_out_at_its_own_time() -> None:
+    at = Locked()
+    broker, queue = at.engine.broker, at.engine.broker.queue("q")
+    at.clock.seconds = START_S + 5
+    broker.send("q", [Message(body=b"3"), Message(body=b"4")])
+    later, renewed = broker.claim("q", 2)
+    for at_s, locked in ((7, 3), (9.999, 3), (10, 2), (12, 2), (14.999, 2), (15, 1), (21.999, 1), (22, 0)):
+        at.clock.seconds = START_S + at_s
+        at.engine.tick()
+        free = broker.claim("q", 9)
+        assert len(queue.tasks) - len(free) == locked
+        for claim in free:
+            broker.settle(claim.token, Settlement.RELEASE)
+        if at_s == 12:
+            broker.renew(renewed.token)
+    with pytest.raises(LockLost):
+        broker.settle(later.token, Settlement.COMPLETE)
+
+
+def test_a_token_of_no_queue_locks_nothing() -> None:
+    at = Locked()
+    count = len(at.engine.core.state.queues)
+    for number in (count, count + 1, 60_000):
+        with pytest.raises(LockLost):
+            at.engine.broker.settle(pack_token(at.engine.core.epoch, 1, 1, number), Settlement.COMPLETE)
+
+
+def test_of_the_suspects_of_several_queues_the_least_is_taken_and_locked() -> None:
+    at = Locked()
+    at.engine.declare(QueueSettings("p", lock_s=LOCK_S))
+    at.engine.broker.send("p", [Message(body=b"twice")])
+    queues = [at.engine.broker.queue(path) for path in ("p", "q")]
+    for round_s in (LOCK_S, 2 * LOCK_S):
+        at.engine.broker.claim("p", 1)
+        at.clock.seconds = START_S + round_s
+        at.engine.tick()
+    (once,), (twice,) = at.engine.broker.take_suspect(queues), at.engine.broker.take_suspect(queues)
+    assert [(task.path, task.delivery_count) for task in (once, twice)] == [("q", 1), ("p", 2)]
+    assert at.engine.broker.take_suspect(queues) == []
+    for task in (once, twice):
+        assert task.locked_until_ms == at.engine.now_ms() + LOCK_S * 1_000 and task.lock
+    assert once.lock != twice.lock

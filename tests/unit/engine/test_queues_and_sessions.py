@@ -13,6 +13,7 @@ from outbox.engine import topology
 from outbox.engine.backend.bus import EngineBus
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
+from outbox.engine.limits import EngineLimits
 from outbox.engine.log import records
 from outbox.engine.sessions import STATE_BYTES_MAX
 from outbox.engine.state.session_order import RUN_COUNT_MAX, SessionOrder
@@ -58,6 +59,43 @@ def test_a_message_that_is_rewritten_under_another_session_is_that_one_s_only(cl
         assert order.session(session_id).is_free(engine.now_ms())
 
 
+# Times
+
+
+def test_a_scheduled_message_is_there_from_its_own_millisecond_on(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q"))
+    due_ms = engine.now_ms() + 1_000
+    for later_ms in (2, 0, 1):
+        engine.broker.send("q", [Message(body=b"%d" % later_ms)], due_ms=due_ms + later_ms)
+    for at_s, there in ((0.999, []), (1.0, [b"0"]), (1.001, [b"1"]), (1.002, [b"2"])):
+        assert engine.broker.next_due_ms() == max(due_ms, due_ms + round(at_s * 1_000) - 1_000)
+        clock.seconds = START_S + at_s
+        engine.tick()
+        claims = engine.broker.claim("q", 9)
+        assert [claim.message.body for claim in claims] == there
+        for claim in claims:
+            engine.broker.settle(claim.token, Settlement.COMPLETE)
+    assert engine.broker.send("q", [Message(body=b"now")], due_ms=engine.now_ms()) == [4]
+    assert len(engine.broker.claim("q", 9)) == 1, "what is due now waits for nobody to look at the time"
+
+
+def test_what_became_of_a_scheduled_message_stands_when_its_first_time_comes(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q"), QueueSettings("other"))
+    due_ms = engine.now_ms() + 1_000
+    cancelled, later, moved = engine.broker.send("q", [Message(body=b"%d" % n) for n in range(3)], due_ms=due_ms)
+    tasks = engine.broker.queue("q").tasks
+    changes = [
+        records.TaskChange("q", later, tasks[later].version, due_ms=due_ms + 1_000),
+        records.TaskChange("q", moved, tasks[moved].version, "other", due_ms=due_ms + 2_000),
+    ]
+    engine.documents.modify(records.Modify(changes=changes))
+    engine.broker.cancel("q", [cancelled])
+    for at_s, there in ((1, []), (2, [b"1"]), (3, [b"2"])):
+        clock.seconds = START_S + at_s
+        engine.tick()
+        assert [claim.message.body for path in ("q", "other") for claim in engine.broker.claim(path, 9)] == there
+
+
 # Duplicates and copies
 
 
@@ -73,6 +111,87 @@ def test_what_is_sent_when_its_window_ends_is_answered_as_the_new_message_that_i
         clock.seconds = START_S + at_s
         sent += engine.broker.send("q", [Message(body=b"1", message_id="1")])
     assert sent == [1, 0, 2] and len(engine.broker.peek("q", 0, 9)) == 2
+
+
+def test_a_message_that_is_twice_in_one_sending_is_taken_once(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q", duplicate_window_s=10))
+    named = [Message(body=b"%d" % n, message_id=id) for n, id in enumerate(["a", "a", "b", "", "", "b"])]
+    assert engine.broker.send("q", named) == [1, 0, 2, 3, 4, 0]
+    assert engine.broker.send("q", [named[0], Message(body=b"new", message_id="c"), named[2]]) == [0, 5, 0]
+    assert [task.message.body for task in engine.broker.peek("q", 0, 9)] == [b"0", b"2", b"3", b"4", b"new"]
+
+
+def test_one_message_that_is_not_fit_keeps_out_all_that_are_sent_with_it(clock: VirtualClock) -> None:
+    engine = Engine.in_memory(clock=clock, limits=EngineLimits(message_bytes_max=100))
+    engine.declare(QueueSettings("q"), QueueSettings("k", "per_key"))
+    with pytest.raises(TooLarge, match="over 100 bytes"):
+        engine.broker.send("q", [Message(body=b"fits"), Message(body=b"x" * 101)])
+    with pytest.raises(TooLarge, match="needs a session id"):
+        engine.broker.send("k", [Message(body=b"1", session_id="a"), Message(body=b"2")])
+    assert engine.broker.peek("q", 0, 9) == engine.broker.peek("k", 0, 9) == []
+    assert engine.broker.send("q", [Message(body=b"x" * 100)]) == [1]
+
+
+def test_only_what_is_scheduled_is_cancelled(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q"))
+    due_ms = engine.now_ms() + 1_000
+    [active] = engine.broker.send("q", [Message(body=b"active")])
+    [due] = engine.broker.send("q", [Message(body=b"due")], due_ms=due_ms)
+    assert engine.broker.cancel("q", [active, due, 99]) == 1
+    assert [task.sequence for task in engine.broker.peek("q", 0, 9)] == [active]
+
+
+def test_a_peek_begins_at_its_number(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q"))
+    engine.broker.send("q", [Message(body=b"%d" % n) for n in range(4)])
+    engine.broker.claim("q", 1)  # what is locked is shown as well
+    assert [[task.sequence for task in engine.broker.peek("q", start, 2)] for start in (0, 2, 4, 5)] == [
+        [1, 2], [2, 3], [4], [],
+    ]  # fmt: skip
+
+
+def test_of_deferred_messages_all_are_received_or_none(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q"))
+    engine.broker.send("q", [Message(body=b"%d" % n) for n in range(3)])
+    for claim in engine.broker.claim("q", 2):
+        engine.broker.settle(claim.token, Settlement.DEFER)
+    for other in (3, 99):  # one that is active, and none
+        with pytest.raises(LookupError, match=f"q/{other} is not a deferred message"):
+            engine.broker.claim_deferred("q", [1, other])
+    first, second = engine.broker.claim_deferred("q", [2, 1, 2])
+    assert (first.sequence, second.sequence) == (2, 1)
+    with pytest.raises(LookupError):
+        engine.broker.claim_deferred("q", [1])
+
+
+def test_a_queue_is_idle_when_nothing_in_it_waits_or_is_being_handled(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q"), QueueSettings("other"))
+    assert engine.broker.is_idle(["q", "other"]) and engine.broker.is_drained(["q", "other"])
+    engine.broker.send("q", [Message(body=b"1")])
+    assert not engine.broker.is_idle(["other", "q"]) and engine.broker.is_idle(["other"])
+    [claim] = engine.broker.claim("q", 1)
+    assert not engine.broker.is_idle(["q", "other"])
+    engine.broker.settle(claim.token, Settlement.DEFER)
+    engine.broker.send("q", [Message(body=b"2")], due_ms=engine.now_ms() + 1_000)
+    assert engine.broker.is_idle(["q"]) and not engine.broker.is_drained(["other", "q"])
+    clock.seconds += 1
+    engine.tick()
+    assert not engine.broker.is_idle(["q"])
+    [claim] = engine.broker.claim("q", 1)
+    engine.broker.settle(claim.token, Settlement.DEAD_LETTER)
+    [claim] = engine.broker.claim_deferred("q", [1])
+    engine.broker.settle(claim.token, Settlement.COMPLETE)
+    assert engine.broker.is_idle(["q"]) and not engine.broker.is_drained(["q"])  # there is its dead letter
+
+
+async def test_who_waits_is_woken_when_a_message_is_due(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q"))
+    engine.broker.send("q", [Message(body=b"1")], due_ms=engine.now_ms() + 1_000)
+    waiting = asyncio.create_task(engine.broker.wait_any(["q"], 60))
+    await asyncio.sleep(0)
+    clock.seconds += 1
+    engine.tick()
+    assert await asyncio.wait_for(waiting, 5)
 
 
 def test_a_scheduled_message_that_is_cancelled_takes_its_own_copies_with_it_and_no_equal_one(
@@ -174,6 +293,77 @@ def test_a_session_that_was_renewed_is_free_once_its_new_time_is_over(clock: Vir
     engine.tick()
     again = engine.sessions.accept("k", None)
     assert again is not None and again.session_id == "a"
+
+
+def test_a_session_that_is_released_gives_back_what_was_claimed_uncounted(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
+    engine.broker.send("k", [Message(body=b"%d" % n, session_id="a") for n in range(3)])
+    for count in (1, 2, 3):
+        lock = engine.sessions.accept("k", None)
+        assert lock is not None and engine.sessions.accept("k", "a") is None
+        claims = engine.broker.claim("k", count, session="a")
+        assert [(claim.message.body, claim.delivery_count) for claim in claims] == [
+            (b"%d" % n, 0) for n in range(count)
+        ]
+        engine.sessions.release(lock.token)
+        with pytest.raises(LockLost):
+            engine.broker.settle(claims[0].token, Settlement.COMPLETE)
+
+
+async def test_who_waits_for_a_session_is_woken_when_it_is_released(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
+    engine.broker.send("k", [Message(body=b"1", session_id="a")])
+    lock = engine.sessions.accept("k", "a")
+    waiting = asyncio.create_task(engine.broker.wait_any(["k"], 60))
+    await asyncio.sleep(0)
+    assert lock is not None and not waiting.done()
+    engine.sessions.release(lock.token)
+    assert await asyncio.wait_for(waiting, 5)
+
+
+def test_of_suspects_at_the_head_of_their_sessions_the_least_is_taken_alone(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
+    engine.broker.send("k", [Message(body=b"%d" % n, session_id=id) for n, id in enumerate("aabcd")])
+    queue = engine.broker.queue("k")
+    for ids in ("a", "abd"):
+        for id in ids:
+            assert engine.sessions.accept("k", id) is not None
+            assert engine.broker.claim("k", 1, session=id)
+        clock.seconds += LOCK_S
+        engine.tick()
+    assert engine.sessions.accept("k", "d") is not None  # somebody holds it
+    assert [task.message.body for task in engine.broker.take(queue, 9, wary=True)] == [b"3"]
+    taken = [engine.broker.take_suspect([queue]) for _ in range(3)]
+    assert [[(task.message.body, task.delivery_count) for task in tasks] for tasks in taken] == [
+        [(b"2", 1)], [(b"0", 2)], [],
+    ]  # fmt: skip
+
+
+async def test_who_holds_a_session_is_woken_by_its_own_messages_only(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
+    assert engine.sessions.accept("k", "a") is not None
+    assert not await engine.broker.wait_any(["k"], 0, session="nobody's")
+    waiting = asyncio.create_task(engine.broker.wait_any(["k"], 60, session="a"))
+    await asyncio.sleep(0)
+    engine.broker.send("k", [Message(body=b"1", session_id="b")])
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    engine.broker.send("k", [Message(body=b"2", session_id="a")])
+    assert await asyncio.wait_for(waiting, 5)
+    assert engine.broker.claim("k", 1, session="a")
+    assert not await engine.broker.wait_any(["k"], 0, session="a")
+
+
+def test_the_locks_on_sessions_that_run_out_together_all_do(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
+    engine.broker.send("k", [Message(body=b"1", session_id=id) for id in "abc"])
+    released, *_ = [engine.sessions.accept("k", id) for id in "abc"]
+    assert released is not None
+    engine.sessions.release(released.token)
+    clock.seconds += LOCK_S
+    assert engine.sessions.accept("k", "b") is None, "a lock that is over is somebody's until the next tick"
+    engine.tick()
+    assert [engine.sessions.accept("k", id) is not None for id in "abc"] == [True, True, True]
 
 
 def test_the_lock_on_a_session_is_lost_with_its_queue(clock: VirtualClock) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from ipaddress import IPv4Address
 from typing import Any
 
+import pydantic
 import pytest
 
-from outbox import Context, Reject, Retries, Retry
+from outbox import App, Context, Reject, Retries, Retry
 from outbox.errors import NotRegistrable, UnknownDestination
 from outbox.http import REPLY_BYTES_MAX, Request, Response
 from outbox.http_entry import HttpEntry
@@ -17,6 +19,11 @@ from outbox.testing import Harness
 from tests.unit.runtime.purse import Ask, Book, Paid, Pay, Purse, paying
 
 PAY = Pay("a", 5)
+
+
+@dataclass
+class Growing:
+    text: str = ""
 
 
 def told(response: Response) -> tuple[int, str]:
@@ -149,6 +156,33 @@ async def test_a_reply_too_large_to_store_takes_its_effect_with_it() -> None:
         assert fitting.headers == {"content-type": "application/octet-stream"}
 
 
+async def test_a_commit_over_the_limit_is_refused_for_good() -> None:
+    book = Book()
+    app = paying(book)
+
+    @app.http("POST", "/growing", key="purse")
+    def grow(message: Ask, total: Growing) -> None:
+        book.runs.append("grow")
+        total.text = "x" * message.amount
+
+    async with Harness(app) as world:
+        first = await world.request("POST", "/growing", json=Ask("a", 40 << 20), key="k")
+        assert told(first) == (500, "oversize") and "retry-after" not in first.headers
+        assert await world.request("POST", "/growing", json=Ask("a", 40 << 20), key="k") == first
+        assert book.runs == ["grow"] and await world.state(Growing, "a") is None
+
+
+@pytest.mark.engine_only
+async def test_an_output_to_a_queue_that_was_deleted_fails_the_request_for_good() -> None:
+    book = Book()
+    async with Harness(paying(book)) as world:
+        world.engine.topology.delete("paid")
+        first = await world.request("POST", "/payments", json=PAY, key="k")
+        assert told(first) == (500, "failed") and "retry-after" not in first.headers
+        assert await world.request("POST", "/payments", json=PAY, key="k") == first
+        assert book.runs == ["a"] and await world.state(Purse, "a") is None
+
+
 @pytest.mark.parametrize(
     "reply",
     [
@@ -266,6 +300,41 @@ async def test_parameters_of_the_path_are_fields_of_the_message_by_their_type() 
         assert told(other) == (422, "idempotency-key-reused")
 
 
+class Host(pydantic.BaseModel):
+    address: IPv4Address  # a type that only its own model decodes
+    name: str = pydantic.Field(default="", alias="hostName")
+
+
+def hosting() -> App:
+    app = App("hosts")
+
+    @app.http("PUT", "/hosts/{address}/{name}")
+    def put(message: Host) -> str:
+        return f"{message.address} {message.name}"
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{}", 200),
+        (b'{"address": "10.0.0.1", "hostName": "here"}', 200),
+        (b'{"address": "10.0.0.2"}', 400),
+        (b'{"address": [1]}', 400),
+        (b'{"hostName": "there"}', 400),
+        (b'{"hostName": null}', 400),
+    ],
+)
+async def test_the_body_says_what_the_path_says_in_any_type_and_under_any_alias(body: bytes, status: int) -> None:
+    async with Harness(hosting()) as world:
+        response = await world.request("PUT", "/hosts/10.0.0.1/here", body=body, key="k")
+        if status == 200:
+            assert (response.status, response.json()) == (200, "10.0.0.1 here")
+        else:
+            assert told(response) == (400, "path-differs")
+
+
 async def test_a_path_that_is_spelled_out_goes_before_a_parameter() -> None:
     app = paying()
 
@@ -295,6 +364,29 @@ async def test_a_read_needs_no_key_and_commits_nothing() -> None:
         assert (await world.request("GET", "/purses/a")).json()["balance"] == 5
         head = await world.request("HEAD", "/purses/a")
         assert head.status == 200 and await world.state(Purse, "a") == Purse(5, 1)
+
+
+@pytest.mark.parametrize(
+    ("reply", "status"),
+    [
+        (None, 404),
+        (Response(204), 404),
+        (Response(204, {"etag": '"1"'}), 204),
+        (Response(200), 200),
+        (Response(410), 410),
+    ],
+)
+async def test_a_read_that_finds_nothing_is_not_found_unless_it_says_otherwise(
+    reply: Response | None, status: int
+) -> None:
+    app = paying()
+
+    @app.http("GET", "/replies/{purse}", key="purse")
+    def look(ask: Ask, purse: Purse) -> Response | None:
+        return reply
+
+    async with Harness(app) as world:
+        assert (await world.request("GET", "/replies/a")).status == status
 
 
 @pytest.mark.parametrize("what", ["change", "send", "save", "delete", "blob"])

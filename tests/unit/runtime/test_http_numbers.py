@@ -22,7 +22,7 @@ EXACT = ("12345678901234567.89", "0.10", "1E+2", "-0.0", "1234567890123456789012
 UNFIT = (
     *("NaN", "Infinity", "-Infinity", "1e400", "-1e400", "01", "1.", ".5", "+1", "1e", "0x1"),
     *("9" * (DIGIT_COUNT_MAX + 1), "1." + "9" * DIGIT_COUNT_MAX),
-    *('1, "amount": 2', '{"x": {"y": 1, "\\u0079": 2}}'),
+    *('1, "amount": 2', '{"x": {"y": 1, "\\u0079": 2}}', '1, "other": NaN', '1, "other": [-Infinity]'),
 )
 
 
@@ -113,6 +113,12 @@ async def test_what_is_no_number_or_is_said_twice_is_refused(path: str, amount: 
         response = await world.request("POST", path, body=body(amount), key="k")
         assert (response.status, response.json()["code"]) == (400, "undecodable")
         assert len(response.body) < 2_000 and await world.state(Sums, "a") is None
+
+
+@pytest.mark.parametrize("number", ["-0", "9" * DIGIT_COUNT_MAX, "1." + "9" * (DIGIT_COUNT_MAX - 2)], ids=len)
+@pytest.mark.engine_only
+def test_a_number_up_to_the_limit_is_written_as_it_was_read(number: str) -> None:
+    assert write_body(read_body(body(number))) == b'{"amount":%s,"purse":"a"}' % number.encode()
 
 
 @pytest.mark.engine_only

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
 
 from outbox import App, Context
+from outbox.lineage import Key
 from outbox.stored import claim_key
 from outbox.testing import START_S
 from tests.unit.runtime.purse import Ask, Book, Pay, Purse, paying
@@ -126,9 +128,7 @@ class Renamed(msgspec.Struct):
     count: int = 0
 
 
-@pytest.mark.parametrize("key", ["a", 7])
-@STORES
-async def test_a_claimed_key_keeps_its_kind(scope: str, key: str | int) -> None:
+def telling_its_key(key: Key) -> App:
     app = App("keyed")
 
     @app.http("POST", "/payments", key=lambda message: key)
@@ -136,6 +136,24 @@ async def test_a_claimed_key_keeps_its_kind(scope: str, key: str | int) -> None:
         purse.count += 1
         return repr(ctx.key)
 
-    async with site(scope) as at, serving(at, app) as entry:
+    return app
+
+
+@pytest.mark.parametrize("key", ["a", 7, UUID(int=7)])
+@STORES
+async def test_a_claimed_key_keeps_its_kind(scope: str, key: Key) -> None:
+    async with site(scope) as at, serving(at, telling_its_key(key)) as entry:
         first = await post(entry, Pay("a", 5))
         assert await post(entry, Pay("a", 5)) == first and first.json() == repr(key)
+
+
+@pytest.mark.parametrize("key", ["a", "i:7", 7, UUID(int=7)])
+@STORES
+async def test_a_request_whose_handler_has_another_key_by_now_goes_on_at_the_claimed_one(scope: str, key: Key) -> None:
+    async with site(scope) as at:
+        async with serving(at, telling_its_key(key)) as entry:
+            at.store.refused = "commit" if scope == "partition" else "stage"
+            assert (await post(entry, Pay("a", 5))).status == 503
+            at.store.refused = ""
+        async with serving(at, telling_its_key("other")) as entry:
+            assert (await post(entry, Pay("a", 5))).json() == repr(key)

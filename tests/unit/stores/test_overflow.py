@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import msgspec
 import pytest
 
 from outbox import Worker, stored
 from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.engine.backend.store import EngineStore
+from outbox.errors import OutcomeUnknown, Throttled
 from outbox.message import Message
 from outbox.ports import Create, Delivery, Document, DocumentKey, Session
-from outbox.runtime.commit.overflow import Overflows, announced
+from outbox.runtime.commit.overflow import Overflows, announced, log_missing_blob, outputs_of
+from outbox.runtime.delivery.retrying import NothingCommitted
 from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.work import Work
-from outbox.stored import OVERFLOW_PREFIX, Record, StateItem, record_key, state_key
+from outbox.stored import OVERFLOW_PREFIX, Record, StateItem, processed_key, record_key, staged_key, state_key
 from tests.unit.stores.store_site import Add, Site, adding, found, handled, site, swept
 
 PENDING = Record("mine", b"", 0, pending=True, spilled="b")
+PLAN = compile_plan(adding())
 
 
 def work(state_id: str | None, *, attempt: int = 0) -> Work:
@@ -152,6 +156,99 @@ async def test_a_stateless_attempts_blob_goes_by_the_record_or_by_age(
         at.clock.seconds += age_s
         assert await overflows.collect(await found(at, key), is_staged=False) == goes
         assert (await blobs.read("b", bytes_max=9) is None) == goes
+
+
+OTHER, MARKED = Record("other", b"", 0), Record("mine", b"", 0)
+REFUSED = Record("other", b"", 0, reason="no")
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+@pytest.mark.parametrize(
+    ("is_staged", "record", "of_earlier_build", "life_ms", "until_ms"),
+    [
+        (False, OTHER, False, 0, 2 * PLAN.attempt_ms_max),
+        (False, None, False, 0, PLAN.record_life_ms),
+        (False, None, False, PLAN.record_life_ms + 5, PLAN.record_life_ms + 5),  # of a plan that remembers for longer
+        (False, REFUSED, True, 0, PLAN.record_life_ms),  # which attempt it was is not known: it may replace the refusal
+        (True, None, False, 0, 2 * PLAN.attempt_ms_max),
+        (True, OTHER, False, PLAN.record_life_ms, PLAN.record_life_ms),
+    ],
+)
+async def test_a_blob_goes_when_the_time_of_its_attempt_is_over_and_no_sooner(
+    is_staged: bool, record: Record | None, of_earlier_build: bool, life_ms: int, until_ms: int, is_over: bool
+) -> None:
+    async with site() as at:
+        store, blobs = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore()
+        await blobs.write("b", b"[]")
+        key, overflow = announced("b", "mine", work("Sum:a", attempt=1), 3, 0, life_ms)
+        if of_earlier_build:
+            overflow = msgspec.structs.replace(overflow, attempt=None)
+        overflows = Overflows(PLAN, store, store, blobs, now_ms=lambda: until_ms + is_over)
+        await overflows.announce(key, overflow)
+        if record is not None:
+            place = processed_key("Sum:a", b"inbox") if is_staged else record_key("Sum:a", b"inbox")
+            await store.write([Create(place, stored.encode(record))])
+        assert await overflows.collect(await found(at, key), is_staged=is_staged) == is_over
+        assert (await blobs.read("b", bytes_max=9) is None) == is_over
+
+
+async def test_the_blob_of_an_attempt_that_has_landed_and_is_not_staged_any_more_goes_at_once() -> None:
+    async with site() as at:
+        store, blobs = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore()
+        await blobs.write("b", b"[]")
+        key, overflow = announced("b", "mine", work("Sum:a"), 3, 0)
+        overflows = Overflows(PLAN, store, store, blobs, now_ms=lambda: 0)
+        await overflows.announce(key, overflow)
+        await store.write([Create(processed_key("Sum:a", b"inbox"), stored.encode(MARKED))])
+        assert await overflows.collect(await found(at, key), is_staged=True)
+        assert await blobs.read("b", bytes_max=9) is None and await announcements(at) == []
+
+
+@pytest.mark.parametrize("record", [None, OTHER, MARKED])
+async def test_a_blob_stays_while_the_record_that_names_it_is_staged(record: Record | None) -> None:
+    async with site() as at:
+        store, blobs = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore()
+        await blobs.write("b", b"[]")
+        key, overflow = announced("b", "mine", work("Sum:a"), 3, 0)
+        overflows = Overflows(PLAN, store, store, blobs, now_ms=lambda: 9 * PLAN.record_life_ms)
+        await overflows.announce(key, overflow)
+        await store.write([Create(staged_key("Sum:a", "mine"), stored.encode(PENDING))])
+        if record is not None:
+            await store.write([Create(processed_key("Sum:a", b"inbox"), stored.encode(record))])
+        assert not await overflows.collect(await found(at, key), is_staged=True)
+        assert await blobs.read("b", bytes_max=9) == b"[]"
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknown("silence"), Throttled("busy")])
+async def test_outputs_that_cannot_be_read_now_are_asked_for_again(error: Exception) -> None:
+    class Down(MemoryBlobStore):
+        async def read(self, name: str, *, bytes_max: int) -> bytes | None:
+            raise error
+
+    with pytest.raises(NothingCommitted):
+        await outputs_of(PENDING, Down())
+
+
+@pytest.mark.parametrize("what", ["names it", "marked meanwhile", "gone meanwhile", "changed behind the read"])
+async def test_a_missing_blob_is_reported_only_where_a_document_still_names_it(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stale(EngineStore):
+        async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
+            found = await super().read(key, session=session)
+            return None if found is None else Document(found.key, found.body, found.version + "0", found.session)
+
+    async with site() as at:
+        store, key = EngineStore(at.engine.core, at.engine.documents), record_key("Sum:a", b"inbox")
+        if what != "gone meanwhile":
+            record = MARKED if what == "marked meanwhile" else PENDING
+            await store.write([Create(key, stored.encode(record))])
+        if what == "changed behind the read":
+            with pytest.raises(NothingCommitted):
+                await log_missing_blob(Stale(at.engine.core, at.engine.documents), key, "", "b")
+        else:
+            await log_missing_blob(store, key, "", "b")
+        assert ("restore the blob" in caplog.text) == (what == "names it")
 
 
 @pytest.mark.parametrize("scope", ["partition", "item"])

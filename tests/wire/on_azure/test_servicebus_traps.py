@@ -19,7 +19,7 @@ from outbox.azure.servicebus import sending, sources
 from outbox.azure.servicebus.bus import wall_ms
 from outbox.azure.servicebus.links import TOO_LATE
 from outbox.engine.entities import TopicSettings
-from outbox.errors import OutcomeUnknown, Refused, Throttled, TooLarge, UnknownDestination
+from outbox.errors import LockLost, OutcomeUnknown, Refused, Throttled, TooLarge, UnknownDestination
 from outbox.message import Message
 from outbox.ports import Output, Settle
 from tests.wire.on_azure.bus_calls import ORDERED, QUEUE, ids, install, output, received
@@ -134,6 +134,35 @@ async def test_what_failed_behind_something_sent_is_unknown(ground: BusGround) -
     with pytest.raises(OutcomeUnknown, match="send all of them again"):
         await bus.send([output("a"), output("b", "missing")])
     assert ids(ground) == ["a"]
+
+
+async def test_what_every_destination_refuses_is_refused_with_the_first_reason(ground: BusGround) -> None:
+    bus = ground.bus()
+    with pytest.raises(UnknownDestination, match="send to missing"):
+        await bus.send([output("a", "missing"), output("b", "nowhere"), output("c", "missing")])
+    with pytest.raises(OutcomeUnknown, match=r"send to missing.*others were sent"):
+        await bus.send([output("a"), output("b", "missing"), output("c", "nowhere")])
+    assert ids(ground) == ["a"]
+
+
+async def test_what_comes_to_nothing_is_counted_by_its_reason(ground: BusGround) -> None:
+    bus = ground.bus()
+    await bus.send([output("a"), output("b")])
+    renewed, settled = await received(bus, count=2)
+    for delivery in (renewed, settled):
+        ground.engine.broker.lapse_lock(QUEUE, delivery.sequence)
+    with pytest.raises(LockLost):
+        await bus.renew(renewed)
+    with pytest.raises(LockLost):
+        await bus.settle(settled, Settle("complete"))
+    with pytest.raises(Refused):
+        await bus.receive("missing", count_max=1, wait_s=0.1)
+    assert bus.usage.reasons == {
+        ("renew", "lock lost"): 1,
+        ("complete", "lock lost"): 1,
+        ("receive", "refused"): 1,
+    }
+    assert all(bus.usage.by_kind[kind].failed_count == 1 for kind, _ in bus.usage.reasons)
 
 
 async def test_what_was_refused_beside_something_unknown_is_unknown(
