@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
     parser = make_parser()
     options = parser.parse_args(arguments)
-    if hasattr(options, "cosmos"):
+    if hasattr(options, "data") and hasattr(options, "cosmos"):
         _place(options)
     from outbox.ops import commands
 
@@ -64,15 +64,21 @@ def _place(options: argparse.Namespace) -> None:
         if named:
             options.parser.error(f"--data and --{named[0]} name two places; keep one")
         return
-    for name, (variables, default, _) in _AZURE_OPTIONS.items():
-        found = next((os.environ[variable] for variable in variables if os.environ.get(variable)), default)
-        setattr(options, name, getattr(options, name) or found)
+    read_environment(options)
     missing = [name for name in ("cosmos", "servicebus") if not getattr(options, name)]
     if len(missing) == 2:
         options.parser.error("say where to look: --data FOLDER, or --cosmos ADDRESS --servicebus ADDRESS")
     if missing:
         variable = _AZURE_OPTIONS[missing[0]][0][0]
         options.parser.error(f"--{missing[0]} is missing; give it, or set {variable}")
+
+
+def read_environment(options: argparse.Namespace) -> None:
+    """Take what the options do not say of an application on Azure from the environment."""
+    for name, (variables, default, _) in _AZURE_OPTIONS.items():
+        if hasattr(options, name):
+            found = next((os.environ[variable] for variable in variables if os.environ.get(variable)), default)
+            setattr(options, name, getattr(options, name) or found)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -353,10 +359,28 @@ _COMMANDS: dict[str, tuple[str, tuple[_Argument, ...] | None]] = {
         ),
     ),
     "bench": (
-        "Measure this machine: the same work here and in hand-written SQLite.",
+        "Measure this machine, beside hand-written SQLite; or with --azure an account of Cosmos DB and a namespace.",
         (
-            _argument("--messages", type=count, default=5_000, metavar="N"),
+            _argument("--messages", type=count, metavar="N", help="for each measurement (5000; with --azure 300)"),
             _argument("--repeats", type=count, default=1, metavar="N"),
+            _argument("--azure", action="store_true", help="measure there, with a database and queues of its own"),
+            _argument(
+                "--cosmos", metavar="CONNECTION", default="", help="Cosmos DB's connection string; or OUTBOX_COSMOS"
+            ),
+            _argument("--servicebus", metavar="CONNECTION", default="", help="the namespace's; or OUTBOX_SERVICEBUS"),
+            _argument(
+                "--ru-max",
+                type=count,
+                default=250_000,
+                metavar="N",
+                help="how many request units to spend at most (250000)",
+            ),
+            _argument(
+                "--output",
+                type=Path,
+                metavar="FOLDER",
+                help="with --azure: also write azure-account.json and .txt there",
+            ),
         ),
     ),
 }

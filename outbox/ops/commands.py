@@ -297,13 +297,52 @@ def audit(options: Options) -> None:
 
 
 def bench(options: Options) -> None:
-    """Run W1 on this machine, where the project's benchmarks are at hand; nothing is published.
+    """Run W1 on this machine or on Azure, where the project's benchmarks are at hand; nothing is published.
 
     Raises:
+        Usage: options do not fit together.
         Refused: the benchmarks are not here, because they are not part of the installed package.
     """
-    from importlib import import_module, util
+    from importlib import import_module
     from tempfile import TemporaryDirectory
+
+    _find_benchmarks()
+    with TemporaryDirectory(prefix="outbox-bench-") as output:
+        if options.azure:
+            _bench_azure(options, Path(output))
+            return
+        if options.cosmos or options.servicebus or options.output:
+            raise Usage("--cosmos, --servicebus and --output are for --azure; add it, or leave them out")
+        counts = ["--messages", str(options.messages or 5_000), "--repeats", str(options.repeats)]
+        only = ["--only", "outbox", "sqlite", "--output", output]
+        code = import_module("tests.benchmarks.run").main([*counts, *only])
+    if code:
+        raise Refused("the benchmarks did not run through; see above")
+
+
+def _bench_azure(options: Options, scratch: Path) -> None:
+    from importlib import import_module
+
+    from outbox.ops.cli import read_environment
+
+    read_environment(options)
+    for name, part in (("cosmos", "AccountKey="), ("servicebus", "SharedAccessKey=")):
+        if part not in getattr(options, name):
+            raise Usage(f"--{name} needs a connection string: databases and queues are made, for which an identity's "
+                        "roles on data are not enough")  # fmt: skip
+    folder = options.output or scratch
+    folder.mkdir(parents=True, exist_ok=True)
+    limits = {"message_count": options.messages or 300, "ru_max": options.ru_max, "repeats": options.repeats}
+    print(import_module("tests.benchmarks.bench_account").run(options.cosmos, options.servicebus, folder, **limits))
+
+
+def _find_benchmarks() -> None:
+    """Make the project's benchmarks importable.
+
+    Raises:
+        Refused: they are not here.
+    """
+    from importlib import util
 
     here = str(Path.cwd())
     if here not in sys.path:
@@ -314,12 +353,6 @@ def bench(options: Options) -> None:
         found = None
     if found is None:
         raise Refused(f"the benchmarks are not in {here}; run this in a checkout of the project, or `make bench` there")
-    counts = ["--messages", str(options.messages), "--repeats", str(options.repeats)]
-    with TemporaryDirectory(prefix="outbox-bench-") as output:
-        only = ["--only", "outbox", "sqlite", "--output", output]
-        code = import_module("tests.benchmarks.run").main([*counts, *only])
-    if code:
-        raise Refused("the benchmarks did not run through; see above")
 
 
 def _ask(options: Options, ask: Callable[[Any], Awaitable[Any]]) -> Any:

@@ -16,8 +16,9 @@ from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
+from outbox.azure.usage import Usage
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
@@ -28,13 +29,65 @@ from tests.benchmarks.ours import app
 
 
 @dataclass(frozen=True, slots=True)
+class Names:
+    """What a run is made with: its queues, ours and those of the bare loop, its database, the beginning of its keys."""
+
+    adds: str = "adds"
+    added: str = "added"
+    bare_adds: str = "bare-adds"
+    bare_added: str = "bare-added"
+    database: str = "bank"
+    prefix: str = ""
+
+    def queues(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.adds, self.added, self.bare_adds, self.bare_added
+
+
+class Place(Protocol):
+    """Cosmos DB and Service Bus, and what a run asks of them past the links that it measures."""
+
+    @property
+    def cosmos(self) -> str:
+        """A connection string, or an address."""
+
+    @property
+    def servicebus(self) -> str:
+        """The same of the namespace."""
+
+    @property
+    def names(self) -> Names:
+        """What is there."""
+
+    def watch(self, usage: Usage) -> None:
+        """Count what a backend of ours asks for."""
+
+    def hook(self, response: Any) -> None:
+        """Count one answer of Cosmos DB to the bare loop."""
+
+    async def served(self) -> dict[str, tuple[int, float]]:
+        """How many requests Cosmos DB has served since the last call, and their request units, by kind."""
+
+    async def put(self, queue: str, name: str, keys: list[str]) -> None:
+        """Put a message for each key into a queue."""
+
+    async def count(self, queue: str) -> int:
+        """How many messages this run has put into a queue that wait there."""
+
+
+@dataclass(frozen=True, slots=True)
 class AzurePlace:
-    """Where both are."""
+    """Where both emulators are; they count by themselves."""
 
     cosmos: str
     servicebus: str
     ports: list[int]
     process: Process
+    names: Names = Names()
+
+    def watch(self, usage: Usage) -> None: ...
+
+    def hook(self, response: Any) -> None: ...
 
     async def served(self) -> dict[str, tuple[int, float]]:
         """How many requests Cosmos DB has served since the last call, and their request units, by kind."""
@@ -86,12 +139,17 @@ async def serve() -> None:
 
 def put(engine: Engine, queue: str, name: str, keys: list[str]) -> None:
     """Put a message for each key into a queue."""
+    engine.broker.send(queue, messages_of(name, keys))
+
+
+def messages_of(name: str, keys: list[str]) -> list[Message]:
+    """A message for each key, with ids that begin with a name."""
     messages = []
     for n, key in enumerate(keys):
         id = f"{name}-{n:08d}"
         body, kind = app.encode(Add(id, key, 3))
         messages.append(Message(body=body, outbox_id=id, type=kind))
-    engine.broker.send(queue, messages)
+    return messages
 
 
 @asynccontextmanager

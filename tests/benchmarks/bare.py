@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -109,15 +109,25 @@ class Bare:
 
 
 @asynccontextmanager
-async def bare(cosmos: str, servicebus: str, *, in_flight: int, queue: str, out: str) -> AsyncIterator[Bare]:
-    """The loop with its clients, open."""
+async def bare(
+    cosmos: str,
+    servicebus: str,
+    *,
+    in_flight: int,
+    queue: str,
+    out: str,
+    database: str = "bank",
+    hook: Callable[[Any], None] | None = None,
+) -> AsyncIterator[Bare]:
+    """The loop with its clients, open; `hook` is told of each answer of Cosmos DB."""
     parts = dict(part.partition("=")[::2] for part in cosmos.split(";") if part)
     transport = AioHttpTransport(use_env_settings=False)
+    options = COSMOS_OPTIONS | ({} if hook is None else {"raw_response_hook": hook})
     async with (
-        CosmosClient(parts["AccountEndpoint"], parts["AccountKey"], transport=transport, **COSMOS_OPTIONS) as client,
+        CosmosClient(parts["AccountEndpoint"], parts["AccountKey"], transport=transport, **options) as client,
         ServiceBusClient.from_connection_string(servicebus, retry_total=0) as bus,
         bus.get_queue_receiver(queue, prefetch_count=in_flight, **LINK) as receiver,
         bus.get_queue_sender(out, **LINK) as sender,
     ):
-        container = client.get_database_client("bank").get_container_client("outbox")
+        container = client.get_database_client(database).get_container_client("outbox")
         yield Bare(container, receiver, sender, in_flight=in_flight)

@@ -26,15 +26,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from outbox import Worker
+from outbox import App, Worker
 from outbox.azure import AzureBackend, connect
 from tests.benchmarks import report
-from tests.benchmarks.azure_place import AzurePlace, azure_place
+from tests.benchmarks.azure_place import AzurePlace, Place, azure_place
 from tests.benchmarks.bare import bare
 from tests.benchmarks.functions_host import FunctionsHost
 from tests.benchmarks.latency import delayed
 from tests.benchmarks.measure import Stopwatch
-from tests.benchmarks.ours import app
+from tests.benchmarks.ours import w1
 
 Kind = Literal["new", "existing", "warm", "ten"]
 Scope = Literal["partition", "item"]
@@ -54,7 +54,6 @@ IDLE_S = 0.002
 HOT_KEY_COUNT = 10
 LINKS_COUNT = 64
 SETTLE_MS = (20.0, 100.0)
-ADDS, BARE_ADDS, BARE_ADDED = "adds", "bare-adds", "bare-added"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +68,12 @@ class Cell:
     path: Host = "worker"
     ledger: bool = False
     """Whether a dispatch ledger is kept in place of marks."""
+    count_max: int = 1_200
 
     @property
     def message_count(self) -> int:
         """As many as take a few seconds."""
-        return {1: 60, 16: 600}.get(self.concurrency, 1_200)
+        return min(self.count_max, {1: 60, 16: 600}.get(self.concurrency, 1_200))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def cells(*, full: bool = False) -> list[Cell]:
 async def ground(cell: Cell) -> AsyncIterator[tuple[AzurePlace, AzurePlace]]:
     """Emulators for one cell, with their queues and container: near, and a round trip away."""
     async with azure_place() as near, _backend(cell, near) as backend:
-        queues = dict.fromkeys((ADDS, "added", BARE_ADDS, BARE_ADDED), "unordered")
+        queues = dict.fromkeys(near.names.queues(), "unordered")
         await backend.ports().operations.declare(queues, {})
         if not cell.rtt_ms and not cell.settle_ms:
             yield near, near
@@ -119,32 +119,34 @@ async def ground(cell: Cell) -> AsyncIterator[tuple[AzurePlace, AzurePlace]]:
 
 
 @contextlib.asynccontextmanager
-async def _backend(cell: Cell, place: AzurePlace) -> AsyncIterator[AzureBackend]:
+async def _backend(cell: Cell, place: Place) -> AsyncIterator[AzureBackend]:
     async with connect(
         cosmos=place.cosmos,
-        database="bank",
+        database=place.names.database,
         servicebus=place.servicebus,
         scope=cell.scope,
         dispatch_ledger=cell.ledger,
         create=True,
     ) as backend:
+        place.watch(backend.usage)
         yield backend
 
 
 def keys_of(cell: Cell, side: str) -> list[str]:
-    """The key of each message."""
+    """The key of each message; `side` is what they begin with."""
     count = {"ten": HOT_KEY_COUNT, "warm": WARM_KEY_COUNT}.get(cell.kind, cell.message_count)
     return [f"{side}-{n % count:06d}" for n in range(cell.message_count)]
 
 
-async def of_ours(cell: Cell, near: AzurePlace, far: AzurePlace) -> Side:
+async def of_ours(cell: Cell, near: Place, far: Place) -> Side:
     """A worker on the adapters, or the functions of one."""
-    keys = keys_of(cell, "ours")
+    names = near.names
+    keys, app = keys_of(cell, f"{names.prefix}ours"), w1(names.adds, names.added)
     if cell.kind == "existing":
         async with _backend(cell, near) as backend, Worker(app, backend) as worker:
             await _handled(near, worker, "before", keys)
-    async with _backend(cell, far) as backend, _host(cell, backend) as host:
-        await _handled(near, host, "links", [f"links-{n}" for n in range(LINKS_COUNT)])
+    async with _backend(cell, far) as backend, _host(cell, app, backend, names.adds) as host:
+        await _handled(near, host, "links", [f"{names.prefix}links-{n}" for n in range(LINKS_COUNT)])
         if cell.kind in ("warm", "ten"):
             await _handled(near, host, "before", keys)
         await near.served()
@@ -152,21 +154,21 @@ async def of_ours(cell: Cell, near: AzurePlace, far: AzurePlace) -> Side:
         wall_s = await _handled(near, host, "timed", keys)
         watch.stop()
         side = _side(keys, wall_s, watch, await near.served())
-    await _check(near, "added", cell)
+    await _check(near, names.added, cell)
     return side
 
 
-def _host(cell: Cell, backend: AzureBackend) -> Worker | FunctionsHost:
+def _host(cell: Cell, app: App, backend: AzureBackend, queue: str) -> Worker | FunctionsHost:
     if cell.path == "worker":
         return Worker(app, backend, concurrency=cell.concurrency)
-    return FunctionsHost(app, backend, backend.ports().bus, ADDS, concurrency=cell.concurrency)
+    return FunctionsHost(app, backend, backend.ports().bus, queue, concurrency=cell.concurrency)
 
 
-async def _handled(near: AzurePlace, worker: Worker | FunctionsHost, name: str, keys: list[str]) -> float:
+async def _handled(near: Place, worker: Worker | FunctionsHost, name: str, keys: list[str]) -> float:
     """Have a message for each key handled; how long that took, in seconds, without the last marks."""
     until = worker.handled_count + len(keys)
-    await near.put(ADDS, name, keys)
     started_s = time.perf_counter()
+    await near.put(near.names.adds, near.names.prefix + name, keys)
     async with asyncio.timeout(RUN_S_MAX):
         while worker.handled_count < until:  # noqa: ASYNC110  # a worker has no such event
             await asyncio.sleep(IDLE_S)
@@ -175,30 +177,32 @@ async def _handled(near: AzurePlace, worker: Worker | FunctionsHost, name: str, 
     return wall_s
 
 
-async def of_bare(cell: Cell, near: AzurePlace, far: AzurePlace) -> Side:
+async def of_bare(cell: Cell, near: Place, far: Place) -> Side:
     """The loop on the SDKs alone."""
-    keys = keys_of(cell, "bare")
-    options: dict[str, Any] = {"in_flight": cell.concurrency, "queue": BARE_ADDS, "out": BARE_ADDED}
+    names, queue, start = near.names, near.names.bare_adds, f"{near.names.prefix}bare"
+    keys = keys_of(cell, start)
+    options: dict[str, Any] = {"in_flight": cell.concurrency, "queue": queue, "out": names.bare_added}
+    options |= {"database": names.database, "hook": near.hook}
     async with bare(far.cosmos, far.servicebus, **options) as loop:
-        await near.put(BARE_ADDS, "links", links := [f"bare-links-{n}" for n in range(LINKS_COUNT)])
+        await near.put(queue, f"{start}-links", links := [f"{start}-links-{n}" for n in range(LINKS_COUNT)])
         await loop.handle(len(links))
         if cell.kind != "new":
-            await near.put(BARE_ADDS, "before", keys)
+            await near.put(queue, f"{start}-before", keys)
             await loop.handle(len(keys))
         if cell.kind == "existing":
             loop.forget()
         await near.served()
-        await near.put(BARE_ADDS, "timed", keys)
         watch = Stopwatch()
+        await near.put(queue, f"{start}-timed", keys)
         async with asyncio.timeout(RUN_S_MAX):
             await loop.handle(len(keys))
         watch.stop()
         side = _side(keys, watch.wall_s, watch, await near.served())
-    await _check(near, BARE_ADDED, cell)
+    await _check(near, names.bare_added, cell)
     return side
 
 
-async def _check(near: AzurePlace, queue: str, cell: Cell) -> None:
+async def _check(near: Place, queue: str, cell: Cell) -> None:
     """Check that every message has had its one output."""
     count = LINKS_COUNT + cell.message_count * (1 if cell.kind == "new" else 2)
     found = await near.count(queue)

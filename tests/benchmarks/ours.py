@@ -22,15 +22,22 @@ VARIANTS = ("one", "batch64")
 IN_FLIGHT = {"one": 1, "batch64": 64}
 RUN_S_MAX = 600.0
 
-app = App("w1")
-app.queue("added")
+
+def w1(adds: str = "adds", added: str = "added") -> App:
+    """The application, with these queues."""
+    app = App("w1")
+    app.queue(added)
+
+    @app.handler(adds, key="account")
+    async def add(message: Add, counter: Counter, ctx: Context) -> None:
+        counter.total += message.amount
+        counter.changes += 1
+        ctx.send(added, Added(message.id, message.account, counter.total))
+
+    return app
 
 
-@app.handler("adds", key="account")
-async def add(message: Add, counter: Counter, ctx: Context) -> None:
-    counter.total += message.amount
-    counter.changes += 1
-    ctx.send("added", Added(message.id, message.account, counter.total))
+app = w1()
 
 
 class TimedJournal:
