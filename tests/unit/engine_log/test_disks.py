@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -84,8 +85,8 @@ def test_replacing_a_file_takes_its_place_and_fences_its_writer(disk: Disk) -> N
 
 
 def test_a_replacement_that_reads_back_wrongly_does_not_take_the_place(disk: Disk) -> None:
-    def refuse(data: bytes) -> None:
-        raise OSError(f"{data!r} is not what was meant")
+    def refuse(pieces: Iterator[bytes]) -> None:
+        raise OSError(f"{b''.join(pieces)!r} is not what was meant")
 
     replace_file(disk, "a", b"old").close()
     with pytest.raises(OSError, match="not what was meant"):
