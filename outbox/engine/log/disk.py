@@ -29,9 +29,11 @@ TEMPORARY = ".tmp"
 _RANDOM, _SERIAL = secrets.token_hex(4), count(1)
 _WRITE_SIZE_MAX_BYTES = 1 << 30
 _PIECE_BYTES = 1 << 20
+_RELEASE_STEP_BYTES = 8 << 20
 _SYNC_STEP_BYTES = 4 << 20
 """How much of a large file is written before it is synced: a host's own sync never waits for more of it than this."""
 _ZEROS = bytes(256 << 10)
+_LEASE: int | None = getattr(fcntl, "F_SETLEASE", None)
 _FULL_SYNC: int | None = getattr(
     fcntl, "F_FULLFSYNC", None
 )  # looked up once: a name that is missing costs an exception
@@ -235,7 +237,16 @@ class FolderDisk:
         (self._path / name).replace(self._path / target)
 
     def remove(self, name: str) -> None:
-        (self._path / name).unlink()
+        path = self._path / name
+        if path.lstat().st_size <= _RELEASE_STEP_BYTES:
+            path.unlink()
+            return
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            path.unlink()
+            _release(descriptor)
+        finally:
+            os.close(descriptor)
 
     def sync_dir(self) -> None:
         sync_folder(self._path)
@@ -275,6 +286,22 @@ def _sync_data(descriptor: int) -> None:
         fcntl.fcntl(descriptor, _FULL_SYNC)
     else:
         os.fdatasync(descriptor)
+
+
+def _release(descriptor: int) -> None:
+    """Give the blocks of a file without a name back step by step: in one, a sync of any other file waits for them all.
+
+    Only where the system grants the lease that it has for the only one who has a file open: a reader, or another name
+    of the file, keeps all of it.
+    """
+    if _LEASE is None or os.fstat(descriptor).st_nlink:
+        return
+    try:
+        fcntl.fcntl(descriptor, _LEASE, fcntl.F_WRLCK)
+    except OSError:
+        return
+    for end in range(os.fstat(descriptor).st_size - _RELEASE_STEP_BYTES, 0, -_RELEASE_STEP_BYTES):
+        os.ftruncate(descriptor, end)
 
 
 def sync_folder(path: Path) -> None:
