@@ -12,7 +12,7 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Sequence
+from asyncio.subprocess import DEVNULL, PIPE
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,10 +46,11 @@ async def is_whole(folder: Path, ordinal: int) -> bool:
 
 async def _run(folder: Path, *words: str) -> int:
     path = "\n".join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109  # an entry is a text
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-I", "-c", _START, path, str(folder), *words,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    words = ("-I", "-c", _START, path, str(folder), *words)
+    try:
+        process = await asyncio.create_subprocess_exec(sys.executable, *words, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
+    except OSError as error:
+        raise Refused(f"{folder}: a process to compact it could not be started ({error})") from error
     try:
         told, said = await process.communicate()
     finally:
@@ -58,10 +59,10 @@ async def _run(folder: Path, *words: str) -> int:
                 process.kill()
         if process.returncode != 0:
             _remove_unfinished(folder, process.pid)
-    return _answer(folder, words, told, said)
+    return _answer(folder, told, said)
 
 
-def _answer(folder: Path, words: Sequence[str], told: bytes, said: bytes) -> int:
+def _answer(folder: Path, told: bytes, said: bytes) -> int:
     try:
         answer = json.loads(told)
         if isinstance(answer, int):
@@ -69,7 +70,7 @@ def _answer(folder: Path, words: Sequence[str], told: bytes, said: bytes) -> int
         kind, text = answer
     except ValueError:
         lines = said.decode(errors="replace").strip().splitlines() or ["it was killed"]
-        kind, text = "", f"{folder}: the process for {words[0]!r} failed ({lines[-1]}); the folder is as it was"
+        kind, text = "", f"{folder}: the process that compacts it failed ({lines[-1]}); the folder is as it was"
     raise CorruptRecord(text) if kind == CorruptRecord.__name__ else Refused(text)
 
 
