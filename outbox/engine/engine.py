@@ -27,14 +27,14 @@ from outbox.engine.core import Core, SyncPolicy, SystemClock
 from outbox.engine.dead_letters import DeadLetters
 from outbox.engine.documents import Documents
 from outbox.engine.limits import EngineLimits
-from outbox.engine.log import records, snapshot
+from outbox.engine.log import beside, records, snapshot
 from outbox.engine.log.disk import Disk, FolderDisk
 from outbox.engine.log.segments import Limits, Recovery
 from outbox.engine.log.wal import Log
 from outbox.engine.sessions import Sessions
 from outbox.engine.state.state import State
 from outbox.engine.topology import Topology
-from outbox.errors import EngineStopped
+from outbox.errors import EngineStopped, Refused
 from outbox.ports import BlobStore, Clock, Ports
 
 TICK_S = 0.05
@@ -71,6 +71,10 @@ class Engine:
         self.folder = folder
         self._disk: Disk | None = None
         self._timekeeper: asyncio.Task[None] | None = None
+        self._compacting = asyncio.Lock()
+        self._adopting: asyncio.Task[None] | None = None
+        self._passed_over = 0
+        """The last snapshot of a separate job that did not read back whole; it is not looked at again."""
         core.do(records.Opened(core.now_ms()))
         core.flush()
         state.rebuild()
@@ -103,29 +107,31 @@ class Engine:
         clock, limits = clock or SystemClock(), limits or EngineLimits()
         path = Path(folder) if isinstance(folder, str | os.PathLike) else None
         disk: Disk = FolderDisk(path) if path is not None else folder  # type: ignore[assignment]  # the other half of the union
-        states: list[State] = []
-        added = False
+        restorer, added = snapshot.Restorer(), False
 
         def confirm(found: Recovery) -> None:
             """Look at what was recovered before anything is written."""
             nonlocal added
             added = bool(found.records)
-            states.append(snapshot.replay(found))
+            snapshot.replay(found, restorer.state)
             if not accept_clock:
-                check_clock(max(found.clock_ms, states[0].time_ms), clock, limits)
+                check_clock(max(found.clock_ms, restorer.state.time_ms), clock, limits)
 
         log = Log.open(
             disk,
             log_id=log_id or os.urandom(16),
             clock_ms=clock.wall_ms,
             limits=Limits(segment_size_bytes=limits.segment_bytes_max),
-            accept_snapshot=snapshot.accept,
+            restore_snapshot=restorer.take,
             confirm=confirm,
         )
         try:
-            (state,) = states
-            if compact and added:
+            state = restorer.state
+            added = added or bool(log.recovered.refused_snapshots)
+            if compact and added and snapshot.pays(log, restorer.size_bytes):
                 snapshot.store(log, state, log.recovered.last_ordinal)
+            elif compact and log.recovered.snapshot:  # which was just read whole
+                log.retire(log.recovered.snapshot)
             policy = SyncPolicy.parse(sync) if isinstance(sync, str) else sync
             engine = cls(state, log, clock=clock, sync=policy, limits=limits, folder=path)
         except BaseException:
@@ -157,10 +163,11 @@ class Engine:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._timekeeper is not None:
-            self._timekeeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._timekeeper
+        for task in (self._timekeeper, self._adopting):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
         self.close()
 
     def close(self) -> None:
@@ -193,7 +200,7 @@ class Engine:
                 self.tick()
                 ticks += 1
                 if ticks % _ADOPT_TICKS == 0:
-                    self.adopt()
+                    self._adopt_when_new()
                 if self.log is not None:
                     idle_ticks = idle_ticks + 1 if self.log.appended == seen else 0
                     self.core.flush_when_due(idle=idle_ticks >= _IDLE_TICKS)
@@ -230,17 +237,51 @@ class Engine:
         return self.core.guarded(step)
 
     async def compact_in_background(self) -> int:
-        """The same while the engine goes on: a thread replays the sealed part of the log; the snapshot's ordinal.
+        """The same while the engine goes on: a process replays the sealed part of the log; the snapshot's ordinal.
 
-        It takes the memory of a second state meanwhile.
+        It takes the memory of a second state meanwhile.  The loop waits for nothing but the start of a new segment.
+
+        Raises:
+            Refused: the process failed; the log is as it was.
         """
-        if self.log is None or self._disk is None:
+        log = self.log
+        if log is None or self._disk is None:
             return 0
-        self.core.guarded(self.log.seal)
-        await asyncio.to_thread(snapshot.compact_sealed, self._disk)
-        return self.adopt()
+        async with self._compacting:
+            self.core.guarded(log.seal)
+            if self.folder is None:
+                await asyncio.to_thread(snapshot.compact_sealed, self._disk)
+                return self.adopt()
+            return await self._adopt_beside(log, self.folder, await beside.compact_sealed(self.folder))
 
     def adopt(self) -> int:
         """Take over a snapshot that a separate job wrote of this log's sealed part; its ordinal, 0 without one."""
         log = self.log
         return 0 if log is None else self.core.guarded(lambda: snapshot.adopt(log))
+
+    def _adopt_when_new(self) -> None:
+        """The same without keeping the loop waiting, where the log is in a folder."""
+        if self.folder is None or self.log is None:
+            self.adopt()
+        elif not self._compacting.locked():
+            ordinal = self.core.guarded(self.log.newest_snapshot)
+            if ordinal not in (0, self._passed_over):
+                self._adopting = asyncio.create_task(self._adopt_a_jobs(self.log, self.folder), name="engine adoption")
+
+    async def _adopt_a_jobs(self, log: Log, folder: Path) -> None:
+        async with self._compacting:
+            with suppress(Refused, EngineStopped):
+                await self._adopt_beside(log, folder, 0)
+
+    async def _adopt_beside(self, log: Log, folder: Path, read_whole: int) -> int:
+        """Retire, in a thread, what the newest snapshot replaces, once that was read whole."""
+        ordinal = self.core.guarded(log.newest_snapshot)
+        if not ordinal:
+            return 0
+        if ordinal != read_whole and not await beside.is_whole(folder, ordinal):
+            self._passed_over = ordinal
+            return 0
+        retiring = asyncio.ensure_future(asyncio.to_thread(log.retire, ordinal))
+        await asyncio.wait([retiring])
+        self.core.guarded(retiring.result)
+        return ordinal

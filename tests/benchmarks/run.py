@@ -1,13 +1,14 @@
 """Run W1 on every system and measure the log alone, repeats interleaved so that noise of the machine hits all alike.
 
     python -m tests.benchmarks.run [--repeats 5] [--messages 20000] [--records 200000] [--output FOLDER]
-                                   [--only log|profile|scopes|history|azure|latency|SYSTEM[:VARIANT] ...]
+                                   [--only log|folder|profile|scopes|history|azure|latency|SYSTEM[:VARIANT] ...]
 
 A system is a module of the shape `measure.Benchmark`; name it in SYSTEMS to take part.  `--only log` measures the log,
-`--only profile` the stages of our own W1, `--only scopes` the three commit protocols side by side, `--only history`
-what recording costs and judging takes, `--only azure` what a message asks of the Azure services and what the adapters
-cost beside the bare SDKs, `--only latency` the rate with these services a round trip away.  Writes w1, log, profile,
-scopes, history, azure and azure-latency, those of what was chosen, into the folder, each as .json and .txt.
+`--only folder` opening and compacting a large one, `--only profile` the stages of our own W1, `--only scopes` the three
+commit protocols side by side, `--only history` what recording costs and judging takes, `--only azure` what a message
+asks of the Azure services and what the adapters cost beside the bare SDKs, `--only latency` the rate with these
+services a round trip away.  Writes w1, log, folder, profile, scopes, history, azure and azure-latency, those of what
+was chosen, into the folder, each as .json and .txt.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.benchmarks import bench_azure, bench_history, bench_latency, bench_log, bench_scopes, profile_w1, report
+from tests.benchmarks import (
+    bench_azure,
+    bench_folder,
+    bench_history,
+    bench_latency,
+    bench_log,
+    bench_scopes,
+    profile_w1,
+    report,
+)
 from tests.benchmarks.apart import Apart
 from tests.benchmarks.measure import MESSAGE_COUNT, Benchmark, Measurement
 
@@ -27,6 +37,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "docs" / "benchmarks"
 LATENCY_REPEATS_MAX = 3
 """Each takes some minutes; `python -m tests.benchmarks.bench_latency` takes more, and the whole cross."""
+FOLDER_REPEATS_MAX = 3
+"""Each takes a minute for a million messages."""
 SCRATCH = ROOT / "build"  # beside the sources, so on a real disk and not in memory
 
 SYSTEMS = (
@@ -34,7 +46,9 @@ SYSTEMS = (
     "tests.benchmarks.peers.sqlite",
     "tests.benchmarks.ours",
 )
-PARTS = LOG, PROFILE, SCOPES, HISTORY, AZURE, LATENCY = "log", "profile", "scopes", "history", "azure", "latency"
+LOG, FOLDER, PROFILE, SCOPES, HISTORY, AZURE, LATENCY = PARTS = (
+    "log", "folder", "profile", "scopes", "history", "azure", "latency",
+)  # fmt: skip
 
 Entrant = tuple[Benchmark, str]
 
@@ -52,6 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
         publish_w1(chosen, options)
     if LOG in parts:
         print(bench_log.publish(options.repeats, options.records, options.output))
+    if FOLDER in parts:
+        print(bench_folder.publish(min(options.repeats, FOLDER_REPEATS_MAX), bench_folder.COUNTS, options.output))
     if PROFILE in parts:
         print(profile_w1.publish(options.repeats, options.messages, options.output))
     if HISTORY in parts:

@@ -173,7 +173,7 @@ AGE_MUTANTS = (
     mutant(
         "a snapshot drops markers without an age", "outbox/engine/log/snapshot.py",
         f"{SHOWN}::test_a_marker_of_what_waits_is_kept_until_it_is_replaced",
-        ("if isinstance(marker, Refusal)},\n", "if isinstance(marker, Refusal) and not marker.waits},\n"),
+        ("if isinstance(marker, Refusal))\n", "if isinstance(marker, Refusal) and not marker.waits)\n"),
     ),
     mutant(
         "what was ready when its key was blocked is not shown", QUEUES,

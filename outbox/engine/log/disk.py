@@ -1,4 +1,4 @@
-"""The disk as the log sees it: eight verbs on one flat folder, and the two folders that there are.
+"""The disk as the log sees it: nine verbs on one flat folder, and the two folders that there are.
 
 `FolderDisk` is a real one; `MemoryDisk` (its own module) is one that can crash.  Files are created, written from front
 to back and replaced whole.  A file may be longer than what was written to it: `reserve` fills it with zeros ahead of
@@ -13,7 +13,7 @@ import errno
 import fcntl
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -28,7 +28,12 @@ LOCK_NAME = "lock"
 TEMPORARY = ".tmp"
 _RANDOM, _SERIAL = secrets.token_hex(4), count(1)
 _WRITE_SIZE_MAX_BYTES = 1 << 30
+_PIECE_BYTES = 1 << 20
+_RELEASE_STEP_BYTES = 8 << 20
+_SYNC_STEP_BYTES = 4 << 20
+"""How much of a large file is written before it is synced: a host's own sync never waits for more of it than this."""
 _ZEROS = bytes(256 << 10)
+_LEASE: int | None = getattr(fcntl, "F_SETLEASE", None)
 _FULL_SYNC: int | None = getattr(
     fcntl, "F_FULLFSYNC", None
 )  # looked up once: a name that is missing costs an exception
@@ -70,6 +75,9 @@ class Disk(Protocol):
     def read(self, name: str) -> bytes:
         """Return a file's bytes."""
 
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """Yield a file's bytes piece by piece, all of one file even if its name goes to another meanwhile."""
+
     def create(self, name: str) -> DiskFile:
         """Create an empty file; FileExistsError if the name is taken."""
 
@@ -90,12 +98,17 @@ class Disk(Protocol):
 
 
 def replace_file(
-    disk: Disk, name: str, data: bytes, check: Callable[[bytes], None] | None = None, *, reserve_bytes: int = 0
+    disk: Disk,
+    name: str,
+    data: bytes | Iterable[bytes],
+    check: Callable[[Iterator[bytes]], None] | None = None,
+    *,
+    reserve_bytes: int = 0,
 ) -> DiskFile:
     """Put `data` under `name` so that a crash leaves the old file or the whole new one; return it open.
 
-    Temporary file, write, sync, `check` what reads back, rename, sync the folder.  `reserve_bytes` is the size up to
-    which the file is filled with zeros behind `data`, as far as there is room.
+    Temporary file, write piece by piece, sync, `check` what reads back, rename, sync the folder.  `reserve_bytes` is
+    the size up to which the file is filled with zeros behind `data`, as far as there is room.
 
     Nobody else has the temporary file's name: a compaction beside a running host must neither remove nor fill the
     host's file.  What a crash leaves of them, the next writer removes when it holds the folder.
@@ -103,12 +116,17 @@ def replace_file(
     temporary = f"{name}.{os.getpid()}-{_RANDOM}-{next(_SERIAL)}{TEMPORARY}"
     file = disk.create(temporary)
     try:
-        file.write(data)
-        if reserve_bytes > len(data):
+        synced_bytes = 0
+        for piece in (data,) if isinstance(data, bytes) else data:
+            if file.size_bytes - synced_bytes >= _SYNC_STEP_BYTES:
+                file.sync()
+                synced_bytes = file.size_bytes
+            file.write(piece)
+        if reserve_bytes > file.size_bytes:
             file.reserve(reserve_bytes)
         file.sync()
         if check is not None:
-            check(disk.read(temporary))
+            check(disk.pieces(temporary))
         disk.rename(temporary, name)
         disk.sync_dir()
     except BaseException as error:
@@ -206,6 +224,11 @@ class FolderDisk:
     def read(self, name: str) -> bytes:
         return (self._path / name).read_bytes()
 
+    def pieces(self, name: str) -> Iterator[bytes]:
+        with (self._path / name).open("rb", buffering=0) as file:
+            while piece := file.read(_PIECE_BYTES):
+                yield piece
+
     def create(self, name: str) -> DiskFile:
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         return _FolderFile(os.open(self._path / name, flags, 0o600))
@@ -214,7 +237,16 @@ class FolderDisk:
         (self._path / name).replace(self._path / target)
 
     def remove(self, name: str) -> None:
-        (self._path / name).unlink()
+        path = self._path / name
+        if path.lstat().st_size <= _RELEASE_STEP_BYTES:
+            path.unlink()
+            return
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            path.unlink()
+            _release(descriptor)
+        finally:
+            os.close(descriptor)
 
     def sync_dir(self) -> None:
         sync_folder(self._path)
@@ -254,6 +286,22 @@ def _sync_data(descriptor: int) -> None:
         fcntl.fcntl(descriptor, _FULL_SYNC)
     else:
         os.fdatasync(descriptor)
+
+
+def _release(descriptor: int) -> None:
+    """Give the blocks of a file without a name back step by step: in one, a sync of any other file waits for them all.
+
+    Only where the system grants the lease that it has for the only one who has a file open: a reader, or another name
+    of the file, keeps all of it.
+    """
+    if _LEASE is None or os.fstat(descriptor).st_nlink:
+        return
+    try:
+        fcntl.fcntl(descriptor, _LEASE, fcntl.F_WRLCK)
+    except OSError:
+        return
+    for end in range(os.fstat(descriptor).st_size - _RELEASE_STEP_BYTES, 0, -_RELEASE_STEP_BYTES):
+        os.ftruncate(descriptor, end)
 
 
 def sync_folder(path: Path) -> None:

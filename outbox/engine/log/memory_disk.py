@@ -200,6 +200,12 @@ class MemoryDisk:
         """Return a file's bytes."""
         return bytes(self._inode(name).content)
 
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """Yield a file's bytes piece by piece, all of one file even if its name goes to another meanwhile."""
+        content = self._inode(name).content
+        for start in range(0, len(content), self.page_size_bytes):
+            yield bytes(content[start : start + self.page_size_bytes])
+
     def create(self, name: str) -> MemoryFile:
         """Create an empty file; the name must be free."""
         self.fail_on("create")

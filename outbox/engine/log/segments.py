@@ -23,7 +23,7 @@ What a snapshot contains is not read again, so gaps among segments that a half-d
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import ne
 from struct import Struct as Layout
@@ -45,6 +45,8 @@ _SNAPSHOT_NAME = re.compile(r"([0-9a-f]{16})\.snapshot")
 _CURE = "the log was not opened and not changed; copy the folder, then run `outbox log salvage` on the copy"
 
 AcceptSnapshot = Callable[[int, bytes], bool]
+RestoreSnapshot = Callable[[int, Iterator[bytes]], bool]
+"""Takes a snapshot (ordinal, bytes piece by piece) into memory of its own, or says that it is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class Recovery:
     """What an open found: the state to start from, then the records to apply in order.
 
     `records` holds what callers appended behind the snapshot, without the log's own records; the caller may clear it.
+    `snapshot_data` is None where the owner took the snapshot in by itself.
     `epoch`, `clock_ms` are the greatest seen, `durable` the greatest ordinal proved synced, `last_ordinal` the last
     that was kept.
     """
@@ -170,8 +173,15 @@ def read_segment(disk: Disk, ordinal: int, *, record_size_max_bytes: int, seed: 
     return Segment(name, ordinal, data, first, header, found, len(stored) - len(data))
 
 
-def recover(disk: Disk, limits: Limits, *, accept: AcceptSnapshot | None = None, sealed_only: bool = False) -> Recovery:
-    """Read the newest snapshot that `accept` takes and everything behind it; change nothing.
+def recover(
+    disk: Disk,
+    limits: Limits,
+    *,
+    accept: AcceptSnapshot | None = None,
+    restore: RestoreSnapshot | None = None,
+    sealed_only: bool = False,
+) -> Recovery:
+    """Read the newest snapshot that `accept` or `restore` takes and everything behind it; change nothing.
 
     `sealed_only` leaves out the last segment, which a running host may be writing.
 
@@ -181,7 +191,7 @@ def recover(disk: Disk, limits: Limits, *, accept: AcceptSnapshot | None = None,
     """
     names = disk.names()
     recovery = Recovery()
-    _choose_snapshot(disk, snapshot_ordinals(names), accept, recovery)
+    _choose_snapshot(disk, snapshot_ordinals(names), accept, restore, recovery)
     ordinals = _needed(disk, segment_ordinals(names), recovery)
     last_index = len(ordinals) - 1
     for index, ordinal in enumerate(ordinals):
@@ -221,7 +231,7 @@ def closed_mark(disk: Disk, names: list[str], last: Segment) -> Closed | None:
     return mark if mark is not None and (mark.segment, mark.epoch) == (last.ordinal, last.first.epoch) else None
 
 
-def read_sealed(disk: Disk, *, accept_snapshot: AcceptSnapshot | None = None, tries: int = 3) -> Recovery:
+def read_sealed(disk: Disk, *, restore_snapshot: RestoreSnapshot | None = None, tries: int = 3) -> Recovery:
     """Read the newest snapshot and the sealed segments behind it, while a host may be writing the live one.
 
     Raises:
@@ -230,7 +240,7 @@ def read_sealed(disk: Disk, *, accept_snapshot: AcceptSnapshot | None = None, tr
     """
     for _ in range(tries):
         try:
-            return recover(disk, Limits(), accept=accept_snapshot, sealed_only=True)
+            return recover(disk, Limits(), restore=restore_snapshot, sealed_only=True)
         except FileNotFoundError:
             continue
     raise Refused(f"{disk.where}: files were retired while being read, {tries} times; run the compaction again")
@@ -247,12 +257,19 @@ def _first_record(data: bytes) -> Record | None:
     return found
 
 
-def _choose_snapshot(disk: Disk, ordinals: list[int], accept: AcceptSnapshot | None, recovery: Recovery) -> None:
+def _choose_snapshot(
+    disk: Disk,
+    ordinals: list[int],
+    accept: AcceptSnapshot | None,
+    restore: RestoreSnapshot | None,
+    recovery: Recovery,
+) -> None:
     """Take the newest snapshot that its owner can decode; an older one is only kept until the newer was verified."""
     refused: list[int] = []
     for ordinal in reversed(ordinals):
-        data = disk.read(snapshot_name(ordinal))
-        if accept is None or accept(ordinal, data):
+        name = snapshot_name(ordinal)
+        data = disk.read(name) if restore is None else None
+        if restore(ordinal, disk.pieces(name)) if restore else data is None or accept is None or accept(ordinal, data):
             recovery.snapshot, recovery.snapshot_data = ordinal, data
             recovery.durable = ordinal
             break

@@ -19,15 +19,19 @@ which at least one is left to say what was synced.  A close leaves a mark as wel
 Assumed of the disk: bytes once synced survive a torn overwrite of the block that they share with a later record.
 
 Threads: everything belongs to one thread, except that `write`, `sync`, `store_snapshot` and `retire` may run in others
-while it appends; they exclude each other.
+while it appends.  The first three exclude each other.  A retirement keeps none of them waiting, because it touches
+nothing that they use: it only removes files below the live segment, and a large one takes its time.  A close waits for
+it, so that the folder is not given back with a removal under way.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
 from itertools import pairwise
+from typing import TypeVar
 
 from outbox.engine.log.closed import CLOSED_NAME, Closed, remove_closed, store_closed
 from outbox.engine.log.disk import TEMPORARY, Disk, DiskFile, replace_file
@@ -41,6 +45,7 @@ from outbox.engine.log.segments import (
     Header,
     Limits,
     Recovery,
+    RestoreSnapshot,
     recover,
     segment_name,
     segment_ordinals,
@@ -48,6 +53,8 @@ from outbox.engine.log.segments import (
     snapshot_ordinals,
 )
 from outbox.errors import EngineStopped, OutboxError, Throttled, TooLarge
+
+T = TypeVar("T")
 
 _PADDING = bytes(4096)
 """One block, the largest that a disk or file system loses as a whole; a record around it is longer than that."""
@@ -67,6 +74,7 @@ class Log:
         self._seed = seed_of(recovered.log_id)
         self._stopped: str | None = None
         self._io = threading.RLock()
+        self._retiring = threading.Lock()
         self._buffer: deque[bytes] = deque()
         self._buffered_bytes = 0
         self._released_bytes = 0
@@ -96,12 +104,14 @@ class Log:
         clock_ms: Callable[[], int],
         limits: Limits | None = None,
         accept_snapshot: AcceptSnapshot | None = None,
+        restore_snapshot: RestoreSnapshot | None = None,
         confirm: Callable[[Recovery], None] | None = None,
     ) -> Log:
         """Take the folder, read what is there, make it durable, and start a segment with a new epoch.
 
         `log_id` (16 random bytes) names the log if the folder is empty.  `clock_ms` is logged at each segment's start.
         `accept_snapshot` tells whether a snapshot (ordinal, bytes) decodes; the newest accepted one counts.
+        `restore_snapshot` does so too, piece by piece, and keeps what it read: a large one is decoded once.
         `confirm` sees the recovery before anything is written and raises to leave the folder as it was.
 
         Raises:
@@ -115,7 +125,7 @@ class Log:
         limits = limits or Limits()
         disk.lock()
         try:
-            recovered = recover(disk, limits, accept=accept_snapshot)
+            recovered = recover(disk, limits, accept=accept_snapshot, restore=restore_snapshot)
             recovered.log_id = recovered.log_id or log_id
             if confirm is not None:
                 confirm(recovered)
@@ -134,6 +144,11 @@ class Log:
         """What the records of the segments behind the last snapshot take on disk, the buffer not counted."""
         live = self._file.size_bytes if self._file is not None else 0
         return sum(tuple(self._sizes_bytes.values())) + live  # a copy: another thread may be retiring
+
+    @property
+    def segment_count(self) -> int:
+        """How many segments there are behind the last snapshot, the live one included."""
+        return len(self._sizes_bytes) + 1
 
     @property
     def stopped(self) -> str | None:
@@ -225,44 +240,59 @@ class Log:
                 self.write()
             return self._first - 1
 
-    def store_snapshot(self, ordinal: int, data: bytes) -> str:
+    def store_snapshot(self, ordinal: int, data: bytes | Iterable[bytes]) -> str:
         """Store a snapshot of everything up to a sealed ordinal, read back and synced; return its name."""
         with _DiskCalls(self, "snapshot"):
             if ordinal >= self._first:
                 raise ValueError(f"snapshot at {ordinal}: the live segment begins at {self._first}; seal the log first")
             return store_snapshot(self._disk, ordinal, data)
 
-    def read_snapshot(self, ordinal: int) -> bytes:
-        """The bytes that the folder holds of a snapshot now, whoever wrote them last."""
+    def read_snapshot(self, ordinal: int, read: Callable[[Iterator[bytes]], T]) -> T:
+        """Let `read` have what the folder holds of a snapshot now, whoever wrote it last, piece by piece."""
         with _DiskCalls(self, "read"):
-            return self._disk.read(snapshot_name(ordinal))
+            return read(self._disk.pieces(snapshot_name(ordinal)))
 
-    def newest_snapshot(self) -> tuple[int, bytes]:
-        """The newest snapshot that another process wrote since the last retirement, and its bytes; 0 without one."""
+    def newest_snapshot(self) -> int:
+        """The newest snapshot that another process wrote since the last retirement; 0 without one."""
         with _DiskCalls(self, "read"):
-            found = [n for n in snapshot_ordinals(self._disk.names()) if self._retired_to < n < self._first]
-            return (found[-1], self._disk.read(snapshot_name(found[-1]))) if found else (0, b"")
+            found = snapshot_ordinals(self._disk.names())
+            return max((n for n in found if self._retired_to < n < self._first), default=0)
 
     def retire(self, upto: int) -> None:
-        """Remove what the snapshot at `upto`, which the caller has read back and decoded, makes unnecessary.
+        """Remove what the snapshot at `upto`, which was read back whole, makes unnecessary; keeps no writer waiting.
 
         Removes older snapshots and the segments that end at or below it, oldest first.
         """
-        with _DiskCalls(self, "retire"):
-            names = self._disk.names()
+        with self._retiring:
+            with _DiskCalls(self, "retire"):
+                names, first = self._disk.names(), self._first
+            if upto < self._retired_to:
+                return
             if snapshot_name(upto) not in names:
                 raise ValueError(f"{self._disk.where}: no snapshot at {upto}; store and verify it before retiring")
-            self._disk.sync_dir()  # the snapshot may be another process's, whose rename is not synced yet
-            for ordinal in snapshot_ordinals(names):
-                if ordinal < upto:
-                    self._disk.remove(snapshot_name(ordinal))
-            ordinals = segment_ordinals(names)
-            for ordinal, following in pairwise(ordinals):
-                if following <= upto + 1 and following <= self._first:
-                    self._disk.remove(segment_name(ordinal))
-                    self._sizes_bytes.pop(ordinal, None)
-            self._disk.sync_dir()
+            snapshots = [snapshot_name(ordinal) for ordinal in snapshot_ordinals(names) if ordinal < upto]
+            segments = [
+                ordinal
+                for ordinal, following in pairwise(segment_ordinals(names))
+                if following <= upto + 1 and following <= first
+            ]
+            if snapshots or segments:
+                self._remove(snapshots, segments)
             self._retired_to = upto
+
+    def _remove(self, snapshots: list[str], segments: list[int]) -> None:
+        """Remove files for good, behind a snapshot whose name is known to last."""
+        try:
+            self._disk.sync_dir()  # the snapshot may be another process's, whose rename is not synced yet
+            for name in snapshots:
+                self._disk.remove(name)
+            for ordinal in segments:
+                self._disk.remove(segment_name(ordinal))
+                self._sizes_bytes.pop(ordinal, None)
+            self._disk.sync_dir()
+        except OSError as error:
+            self._stopped = self._stopped or _cure(self._disk, f"retire failed ({error})")
+            raise EngineStopped(self._stopped) from error
 
     def abandon(self, reason: str) -> None:
         """Never write what is buffered: the log is dead, for a reason that its owner found."""
@@ -271,7 +301,7 @@ class Log:
 
     def close(self) -> None:
         """Flush everything, leave the mark of a clean close and give the folder back; a dead log only gives it back."""
-        with self._io:
+        with self._retiring, self._io:
             try:
                 if self._stopped is None:
                     self.write()
@@ -427,15 +457,23 @@ class _DiskCalls:
             log._io.release()
 
 
-def store_snapshot(disk: Disk, ordinal: int, data: bytes) -> str:
+def store_snapshot(disk: Disk, ordinal: int, data: bytes | Iterable[bytes]) -> str:
     """Store a snapshot so that a crash leaves it whole or absent; also for a compaction beside a running host."""
+    written, read = sha256(), sha256()
 
-    def check(found: bytes) -> None:
-        if found != data:
+    def told() -> Iterator[bytes]:
+        for piece in (data,) if isinstance(data, bytes) else data:
+            written.update(piece)
+            yield piece
+
+    def check(found: Iterable[bytes]) -> None:
+        for piece in found:
+            read.update(piece)
+        if read.digest() != written.digest():
             raise OSError(f"the snapshot at {ordinal} reads back differently")
 
     name = snapshot_name(ordinal)
-    replace_file(disk, name, data, check).close()
+    replace_file(disk, name, told(), check).close()
     return name
 
 

@@ -45,14 +45,18 @@ class Markers:
         applied: Mapping[bytes, bytes],
         refused: Mapping[bytes, Refusal],
         ages: list[tuple[int, list[bytes]]],
-        renewed: dict[bytes, int],
+        renewed: Mapping[bytes, int],
     ) -> None:
-        """Remember what a snapshot holds."""
+        """Remember what a slice of a snapshot holds as well."""
         self.known.update(applied)
         self.reply_bytes += reply_bytes_of(applied.values())
         self.known.update(refused)
-        self.ages = sorted(ages)  # an older build wrote them as they came
-        self.renewed = renewed
+        ages = sorted(ages)  # an older build wrote them as they came
+        is_behind = not (self.ages and ages) or self.ages[-1] <= ages[0]
+        self.ages += ages
+        if not is_behind:
+            self.ages.sort()
+        self.renewed.update(renewed)
 
     def forget(self, now_ms: int) -> None:
         """Drop the markers whose time is over."""

@@ -28,8 +28,10 @@ LIFE_COUNT, STEP_COUNT = 4, 60
 
 
 @pytest.mark.parametrize("seed", range(30))
-async def test_what_an_open_finds_is_what_was_logged(seed: int) -> None:
+async def test_what_an_open_finds_is_what_was_logged(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lives of drawn work, snapshots of every kind among it; each ends by a drawn crash with unsynced work in hand."""
+    if seed % 2:
+        sliced(monkeypatch)
     clock, chance, disk = VirtualClock(START_S), random.Random(seed), MemoryDisk("replay", page_size_bytes=64)
     history: HISTORY = []
     synced = 0
@@ -49,6 +51,12 @@ async def test_what_an_open_finds_is_what_was_logged(seed: int) -> None:
         synced = engine.log.synced
         disk = disk.crash(chance.choice(list(Crash)), chance)
     logged.open(disk, clock=clock, log_id=b"0" * 16, limits=LIMITS)
+
+
+def sliced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let snapshots have many slices, and opens write them anew only where it pays."""
+    monkeypatch.setattr(snapshot, "SLICE_BYTES", 500)
+    monkeypatch.setattr(snapshot, "SMALL_BYTES", 0)
 
 
 def compact(engine: Engine, disk: MemoryDisk, chance: random.Random) -> None:

@@ -21,7 +21,7 @@ class Job:
 
     def __init__(self, disk: MemoryDisk) -> None:
         self._disk = disk
-        self.where, self.names, self.read = disk.where, disk.names, disk.read
+        self.where, self.names, self.read, self.pieces = disk.where, disk.names, disk.read, disk.pieces
         self.rename, self.remove, self.sync_dir = disk.rename, disk.remove, disk.sync_dir
         self.lock, self.unlock = disk.lock, disk.unlock
 
@@ -84,7 +84,9 @@ def test_a_host_leaves_a_snapshot_of_a_newer_format_alone(monkeypatch: pytest.Mo
     assert engine.log is not None
     engine.log.seal()
     with monkeypatch.context() as newer:
-        newer.setattr(snapshot, "PLAIN_VERSION", snapshot.FORMAT_VERSION + 1)
+        newest = snapshot.FORMAT_VERSION + 1
+        newer.setattr(snapshot, "PLAIN_VERSION", newest)
+        newer.setattr(snapshot, "FORMAT_VERSION", newest)
         assert snapshot.compact_sealed(disk)
     before = disk.names()
     assert engine.adopt() == 0 and disk.names() == before

@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -84,8 +85,8 @@ def test_replacing_a_file_takes_its_place_and_fences_its_writer(disk: Disk) -> N
 
 
 def test_a_replacement_that_reads_back_wrongly_does_not_take_the_place(disk: Disk) -> None:
-    def refuse(data: bytes) -> None:
-        raise OSError(f"{data!r} is not what was meant")
+    def refuse(pieces: Iterator[bytes]) -> None:
+        raise OSError(f"{b''.join(pieces)!r} is not what was meant")
 
     replace_file(disk, "a", b"old").close()
     with pytest.raises(OSError, match="not what was meant"):
@@ -291,3 +292,30 @@ def test_only_a_disk_that_is_full_may_refuse_room(error: int, tmp_path: Path, mo
             with pytest.raises(OSError, match="injected"):
                 file.reserve(100)
     file.close()
+
+
+def test_a_large_file_is_given_back_in_steps_unless_somebody_reads_it_or_has_its_name(
+    disk_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outbox.engine.log.disk._RELEASE_STEP_BYTES", 1_000)
+    sizes: list[int] = []
+    truncate = os.ftruncate
+
+    def truncated(descriptor: int, size_bytes: int) -> None:
+        sizes.append(size_bytes)
+        truncate(descriptor, size_bytes)
+
+    monkeypatch.setattr(os, "ftruncate", truncated)
+    disk = FolderDisk(disk_path / "data")
+    content = bytes(range(250)) * 14
+    for name in ("alone", "read", "linked"):
+        replace_file(disk, name, content).close()
+    disk.remove("alone")
+    assert sizes in ([2_500, 1_500, 500], [])  # some file systems know no leases
+    sizes.clear()
+    with (disk_path / "data" / "read").open("rb") as reader:
+        disk.remove("read")
+        assert reader.read() == content
+    os.link(disk_path / "data" / "linked", disk_path / "data" / "backup")
+    disk.remove("linked")
+    assert disk.read("backup") == content and disk.names() == ["backup"] and not sizes

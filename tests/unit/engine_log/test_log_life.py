@@ -188,9 +188,9 @@ def test_a_snapshot_that_is_ahead_of_what_is_sealed_is_not_adopted() -> None:
     flushed(log, b"one")
     sealed = log.seal()
     store_snapshot(disk, flushed(log, b"two"), b"from elsewhere")
-    assert log.newest_snapshot() == (0, b"")
+    assert log.newest_snapshot() == 0
     store_snapshot(disk, sealed, b"one")
-    assert log.newest_snapshot() == (sealed, b"one")
+    assert log.newest_snapshot() == sealed
 
 
 def test_only_a_sealed_position_can_be_stored_and_only_a_stored_one_retired() -> None:
@@ -416,7 +416,7 @@ def test_retiring_behind_the_snapshot_of_a_job_that_was_killed_loses_nothing(cra
         disk.dies = True
         with pytest.raises(SimulatedCrash):
             store_snapshot(disk, sealed, b"all three")
-        assert log.newest_snapshot() == (sealed, b"all three")
+        assert log.newest_snapshot() == sealed
         disk.crash_before(call)
         try:
             log.retire(sealed)
