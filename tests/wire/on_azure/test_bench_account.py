@@ -15,7 +15,7 @@ from outbox.emulator.servicebus import ServiceBusServer
 from outbox.errors import Refused
 from outbox.ops.cli import main
 from tests.benchmarks import bench_account
-from tests.benchmarks.bench_latency import Cell
+from tests.benchmarks.bench_latency import Cell, Row
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -27,7 +27,7 @@ class Ground:
         self.cosmos = cosmos
         self.bus = bus
 
-    async def rows(self, *, message_count: int = 4, ru_max: float = 1e9) -> list[bench_account.Row]:
+    async def rows(self, *, message_count: int = 4, ru_max: float = 1e9) -> list[Row]:
         return await bench_account.measured(
             self.cosmos.connection.connection_string,
             self.bus.connection_string,
