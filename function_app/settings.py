@@ -7,6 +7,7 @@
     OUTBOX_DATABASE                                the database (bank)
     OUTBOX_STATES                                  a container in which only states lie; may be left out
     OUTBOX_BLOBS, OUTBOX_BLOBS__blobServiceUri     for bodies that no queue takes; may be left out
+    OUTBOX_DISPATCH_LEDGER                         1: note in one document what has left, which is cheaper
     OUTBOX_CREATE                                  1: make containers and queues that are not there; for emulators
     OUTBOX_SWEEP                                   when the timer sweeps (30 * * * * *)
     OUTBOX_SWEEP_GRACE_S                           how long something may be unfinished before it does (60)
@@ -73,10 +74,12 @@ def connect(environment: Mapping[str, str]) -> Backend:
     """The backend that an environment means, not yet open.
 
     Raises:
-        Refused: a setting is missing.
+        Refused: a setting is missing, or two do not fit together.
     """
     check(environment)
     states = environment.get("OUTBOX_STATES") or None
+    if states and says_yes(environment, "OUTBOX_DISPATCH_LEDGER"):
+        raise Refused("a dispatch ledger needs states beside their records: leave out OUTBOX_STATES or the ledger")
     return azure.connect(
         cosmos=address(environment, COSMOS),
         servicebus=address(environment, SERVICEBUS),
@@ -84,8 +87,14 @@ def connect(environment: Mapping[str, str]) -> Backend:
         database=environment.get("OUTBOX_DATABASE") or "bank",
         states=states,
         place=PLACE if states else None,
-        create=environment.get("OUTBOX_CREATE", "").lower() in ("1", "true", "yes"),
+        dispatch_ledger=says_yes(environment, "OUTBOX_DISPATCH_LEDGER"),
+        create=says_yes(environment, "OUTBOX_CREATE"),
     )
+
+
+def says_yes(environment: Mapping[str, str], name: str) -> bool:
+    """Whether a setting says `1`, `true` or `yes`."""
+    return environment.get(name, "").lower() in ("1", "true", "yes")
 
 
 def number(environment: Mapping[str, str], name: str, otherwise: float) -> float:

@@ -32,6 +32,9 @@ param cosmosAutoscaleMaxRu int = 0
 @description('Container in which only states lie, beside that of app.json; empty: states are in that one too')
 param statesContainer string = ''
 
+@description('Workers note in one document what has left, which is cheaper; docs/how-to/cost.md says what it asks for')
+param dispatchLedger bool = false
+
 @allowed(['3.11', '3.12', '3.13'])
 param pythonVersion string = '3.13'
 
@@ -178,6 +181,7 @@ module functions 'modules/functions.bicep' = {
     serviceBusHost: serviceBus.outputs.host
     cosmosEndpoint: cosmos.outputs.endpoint
     statesContainer: statesContainer
+    dispatchLedger: dispatchLedger
     sparkSettings: synapseEnabled
       ? {
           OUTBOX_SPARK: 'synapse'

@@ -54,6 +54,10 @@ var queries = [
     description: 'A commit has been unfinished for long: its outputs cannot be sent, or nobody sweeps'
     severity: 1
     query: 'AppTraces | where Message startswith "swept" | extend value = todouble(extract("oldest_s=([0-9.]+)", 1, Message)) | project TimeGenerated, value'
+    window: 'PT15M'
+    aggregation: 'Maximum'
+    column: 'value'
+    operator: 'GreaterThan'
     threshold: outboxAgeSeconds
   }
   {
@@ -61,13 +65,32 @@ var queries = [
     description: 'Handlers have refused messages, which lie in the store; outbox dead-letters list QUEUE --cosmos ENDPOINT --servicebus HOST shows why'
     severity: 2
     query: 'AppTraces | where Message startswith "refused messages are kept" | extend value = todouble(extract("count=([0-9]+)", 1, Message)) | project TimeGenerated, value'
+    window: 'PT15M'
+    aggregation: 'Maximum'
+    column: 'value'
+    operator: 'GreaterThan'
     threshold: 0
+  }
+  {
+    name: 'not-swept'
+    description: 'For hours no timer has swept: what a crash has left is not sent; is the app running?'
+    severity: 1
+    query: 'AppRequests | where OperationName == "sweep" and Success == true'
+    window: 'PT6H'
+    aggregation: 'Count'
+    column: null
+    operator: 'LessThan'
+    threshold: 1
   }
   {
     name: 'critical'
     description: 'The runtime has stopped a key, because something it needs is missing'
     severity: 1
     query: 'AppTraces | where SeverityLevel >= 4 | extend value = 1.0 | project TimeGenerated, value'
+    window: 'PT15M'
+    aggregation: 'Maximum'
+    column: 'value'
+    operator: 'GreaterThan'
     threshold: 0
   }
 ]
@@ -125,14 +148,14 @@ resource queryAlerts 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for 
     enabled: true
     scopes: [workspaceId]
     evaluationFrequency: 'PT5M'
-    windowSize: 'PT15M'
+    windowSize: alert.window
     criteria: {
       allOf: [
         {
           query: alert.query
-          timeAggregation: 'Maximum'
-          metricMeasureColumn: 'value'
-          operator: 'GreaterThan'
+          timeAggregation: alert.aggregation
+          metricMeasureColumn: alert.column
+          operator: alert.operator
           threshold: alert.threshold
           failingPeriods: { numberOfEvaluationPeriods: 1, minFailingPeriodsToAlert: 1 }
         }

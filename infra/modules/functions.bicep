@@ -15,6 +15,7 @@ param packageContainer string
 param serviceBusHost string
 param cosmosEndpoint string
 param statesContainer string
+param dispatchLedger bool
 
 @description('Settings of spark_jobs/submitting/settings.py; empty: no Spark jobs are started')
 param sparkSettings object
@@ -80,6 +81,7 @@ resource site 'Microsoft.Web/sites@2025-05-01' = {
         OUTBOX_BLOBS__blobServiceUri: blobEndpoint
         OUTBOX_DATABASE: app.database
         OUTBOX_STATES: statesContainer
+        OUTBOX_DISPATCH_LEDGER: dispatchLedger ? '1' : ''
       },
       sparkSettings
     )

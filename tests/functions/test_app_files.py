@@ -59,6 +59,14 @@ def test_states_have_a_container_of_their_own_where_a_setting_names_it() -> None
         assert isinstance(backend, AzureBackend) and (backend.infrastructure is not None) is is_apart
 
 
+def test_a_dispatch_ledger_is_kept_where_a_setting_says_so_and_states_lie_beside_their_records() -> None:
+    for text, is_kept in (("", False), ("0", False), ("1", True)):
+        backend = connect(LOCAL | {"OUTBOX_DISPATCH_LEDGER": text})
+        assert isinstance(backend, AzureBackend) and backend.ports().store.capabilities.dispatch_ledger is is_kept
+    with pytest.raises(Refused, match="leave out OUTBOX_STATES or the ledger"):
+        connect(LOCAL | {"OUTBOX_DISPATCH_LEDGER": "1", "OUTBOX_STATES": "accounts"})
+
+
 @pytest.mark.parametrize(
     ("text", "is_made"),
     [(None, False), ("", False), ("0", False), ("no", False), ("1", True), ("true", True), ("Yes", True)],

@@ -181,7 +181,7 @@ FAULTS = (
     Fault(
         "a duration is none",
         f"{MODULES}/alerts.bicep",
-        "windowSize: 'PT15M'",
+        "windowSize: alert.window",
         "windowSize: '15M'",
         "takes an ISO 8601 duration",
     ),

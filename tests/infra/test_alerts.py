@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import azure.functions as func
 import pytest
 from azure.functions.servicebus import ServiceBusMessage
 
 from function_app.logs import FieldsFormatter, show_fields
 from outbox import App, Engine, Reject
+from outbox.azure.functions import blueprint
 from outbox.azure.functions.processor import KEPT, Processor
 from outbox.azure.functions.settings import FunctionsSettings
 from outbox.engine.backend.store_scopes import NarrowEngine
@@ -56,6 +58,16 @@ def test_the_query_of_the_alert_finds_the_age_in_the_sweepers_line() -> None:
     logger.info("swept", extra={"unfinished": 3, "finished": 2, "oldest_s": 71.5})
     found = re.search(field[1], handler.lines[0])
     assert handler.lines[0].startswith(start[1]) and found is not None and float(found[1]) == 71.5
+
+
+def test_the_alert_on_missing_sweeps_looks_for_the_timers_function() -> None:
+    query = re.search(r"name: 'not-swept'.*?query: '([^']*)'", ALERTS, re.DOTALL)
+    name = re.search(r'OperationName == "([^"]+)"', query[1]) if query is not None else None
+    made = func.FunctionApp()
+    backend = NarrowEngine(Engine.in_memory(), "partition")
+    made.register_functions(blueprint(App("idle"), FunctionsSettings(lambda: backend)))
+    (timer,) = [one for one in made.get_functions() if "timer" in str(one.get_trigger()).lower()]
+    assert name is not None and name[1] == timer.get_function_name()
 
 
 async def test_the_query_of_the_alert_on_refusals_finds_the_count_in_the_timers_line() -> None:

@@ -1306,6 +1306,11 @@ DIRECT_MUTANTS = (
         ("        if version == document.version and now_ms < next_ms:\n            return None\n", ""),
     ),
     mutant(
+        "ledger: what it could not send has no age", "outbox/runtime/commit/sweeper.py",
+        "unit/stores/test_dispatch_ledger.py::test_what_cannot_be_sent_for_an_hour_is_kept_until_it_can",
+        ("                    if is_done is False:\n                        oldest_ms = min(oldest_ms, at_ms)\n", ""),
+    ),
+    mutant(
         "ledger: what cannot be sent expires", PARTITION,
         f"{OF_LEDGER}::test_what_cannot_be_sent_for_an_hour_is_kept_until_it_can",
         ("            if self._now_ms() - record.at_ms >= PENDING_AFTER_MS:\n", "            if False:\n"),

@@ -102,6 +102,8 @@ async def sweep(
                     is_done = None if is_young else await scope.redo(document)
                     idle += is_done is None
                     finished += is_done is True
+                    if is_done is False:
+                        oldest_ms = min(oldest_ms, at_ms)
                     continue
                 oldest_ms = min(oldest_ms, at_ms or oldest_ms)
                 if is_young:

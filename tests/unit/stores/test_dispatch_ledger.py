@@ -234,6 +234,7 @@ async def test_what_cannot_be_sent_for_an_hour_is_kept_until_it_can() -> None:
         at.clock.seconds += 3_599
         found = await swept(at, adding())
         assert (found.seen_count, found.finished_count, found.idle_count) == (1, 0, 0), "it is not done"
+        assert 3_599 <= found.oldest_s < 3_660, "what an alert looks at"
         assert await pending_records(at) == 0
         at.clock.seconds += 2
         await swept(at, adding())
