@@ -28,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if hasattr(options, "data") and hasattr(options, "cosmos"):
         _place(options)
+    elif getattr(options, "azure", False):
+        _read_environment(options)
     from outbox.ops import commands
 
     try:
@@ -64,7 +66,7 @@ def _place(options: argparse.Namespace) -> None:
         if named:
             options.parser.error(f"--data and --{named[0]} name two places; keep one")
         return
-    read_environment(options)
+    _read_environment(options)
     missing = [name for name in ("cosmos", "servicebus") if not getattr(options, name)]
     if len(missing) == 2:
         options.parser.error("say where to look: --data FOLDER, or --cosmos ADDRESS --servicebus ADDRESS")
@@ -73,7 +75,7 @@ def _place(options: argparse.Namespace) -> None:
         options.parser.error(f"--{missing[0]} is missing; give it, or set {variable}")
 
 
-def read_environment(options: argparse.Namespace) -> None:
+def _read_environment(options: argparse.Namespace) -> None:
     """Take what the options do not say of an application on Azure from the environment."""
     for name, (variables, default, _) in _AZURE_OPTIONS.items():
         if hasattr(options, name):

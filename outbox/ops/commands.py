@@ -323,9 +323,6 @@ def bench(options: Options) -> None:
 def _bench_azure(options: Options, scratch: Path) -> None:
     from importlib import import_module
 
-    from outbox.ops.cli import read_environment
-
-    read_environment(options)
     for name, part in (("cosmos", "AccountKey="), ("servicebus", "SharedAccessKey=")):
         if part not in getattr(options, name):
             raise Usage(f"--{name} needs a connection string: databases and queues are made, for which an identity's "
