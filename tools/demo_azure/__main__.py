@@ -1,9 +1,10 @@
 """`make demo-azure`: the job of `make demo` through the real Azure SDKs and Functions hosts, under faults and kills.
 
-    python -m tools.demo_azure [--transfers 1000] [--accounts 100] [--kills 3] [--faults 0.01] [--seed 1]
+    python -m tools.demo_azure [--transfers 1000] [--accounts 100] [--kills 3] [--faults 0.01] [--rtt-ms 10] [--seed 1]
 
 Spark feeds Service Bus, two Functions hosts handle the messages on Cosmos DB, one of them is killed now and then, Spark
-drains the ledger and reconciles.  Both services are this project's emulators; they live as long as the command.
+drains the ledger and reconciles.  Both services are this project's emulators, by default ten milliseconds away; they
+live as long as the command.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--accounts", type=int, default=100)
     found.add_argument("--kills", type=int, default=3, help="how often one of the two hosts is killed")
     found.add_argument("--faults", type=float, default=0.01, help="the share of requests that each kind of fault meets")
+    found.add_argument("--rtt-ms", type=float, default=10.0, help="how far away both services are (10; 0: here)")
     found.add_argument("--seed", type=int, default=1)
     found.add_argument("--folder", type=Path, default=USUAL_FOLDER)
     return found
@@ -86,7 +88,12 @@ async def run(arguments: argparse.Namespace) -> int:
         engine = await stack.enter_async_context(Engine.in_memory())
         bus = await stack.enter_async_context(ServiceBusServer(engine))
         cosmos = await stack.enter_async_context(CosmosEmulator(engine, port=0, history_s=5.0))
-        cloud = Cloud(folder, engine, bus, cosmos)
+        ports = [cosmos.port, bus.port]
+        if arguments.rtt_ms:
+            from tests.benchmarks.latency import delayed
+
+            ports = await stack.enter_async_context(delayed(*ports, rtt_ms=arguments.rtt_ms))
+        cloud = Cloud(folder, engine, bus, cosmos, ports)
         stack.push_async_callback(cloud.close)
         await steps(cloud, folder, transfers, seen, arguments)
     print("\n".join(told(seen, time.monotonic() - started_s)))

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -99,15 +100,19 @@ class Host:
 class Cloud:
     """Emulators, hosts, and a client of the bank beside them."""
 
-    def __init__(self, folder: Path, engine: Engine, bus: ServiceBusServer, cosmos: CosmosEmulator) -> None:
+    def __init__(
+        self, folder: Path, engine: Engine, bus: ServiceBusServer, cosmos: CosmosEmulator, ports: Sequence[int]
+    ) -> None:
+        """Take the parts; `ports` lead to Cosmos DB and to Service Bus, perhaps from far away."""
         self.engine = engine
         self.bus = bus
         self.cosmos = cosmos
-        self.connection = bus.connection_string
+        self.connection = bus.connection_string.replace(f":{bus.port}", f":{ports[1]}")
+        known = cosmos.connection.connection_string
         environment = {
             "FUNCTIONS_WORKER_RUNTIME": "python",
-            "OUTBOX_SERVICEBUS": bus.connection_string,
-            "OUTBOX_COSMOS": cosmos.connection.connection_string,
+            "OUTBOX_SERVICEBUS": self.connection,
+            "OUTBOX_COSMOS": known.replace(f":{cosmos.port}", f":{ports[0]}"),
             "OUTBOX_CREATE": "1",
             "OUTBOX_SWEEP": "*/20 * * * * *",
             "OUTBOX_SWEEP_GRACE_S": "10",
