@@ -264,6 +264,15 @@ async def test_a_body_cannot_say_who_it_is(host: Host) -> None:
     assert shipped.message.session_id == ""
 
 
+async def test_a_senders_own_property_stands_for_nothing_that_the_broker_did_not_set(host: Host) -> None:
+    spoofed = {"outbox-id": "", "message-id": "spoofed", "session-id": "s", "reply-to": "elsewhere"}
+    message = received("", b'{"customer":"ann","items":1}', 1, properties=spoofed, message_id=None)
+    found = to_delivery("orders", message, lock=1, lock_ms=1, now_ms=1).message
+    assert (found.identity, found.session_id, found.reply_to) == ("", "", "")
+    await host.processor.message("orders", message)
+    assert await host.letters() == [("", "no-identity")] and await host.state("ann") is None
+
+
 async def test_a_failed_push_is_repeated_on_redelivery(host: Host) -> None:
     bus = host.processor._ports.bus
     send, refusing = bus.send, True
