@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -264,6 +264,15 @@ async def test_a_body_cannot_say_who_it_is(host: Host) -> None:
     assert shipped.message.session_id == ""
 
 
+async def test_a_senders_own_property_stands_for_nothing_that_the_broker_did_not_set(host: Host) -> None:
+    spoofed = {"outbox-id": "", "message-id": "spoofed", "session-id": "s", "reply-to": "elsewhere"}
+    message = received("", b'{"customer":"ann","items":1}', 1, properties=spoofed, message_id=None)
+    found = to_delivery("orders", message, lock=1, lock_ms=1, now_ms=1).message
+    assert (found.identity, found.session_id, found.reply_to) == ("", "", "")
+    await host.processor.message("orders", message)
+    assert await host.letters() == [("", "no-identity")] and await host.state("ann") is None
+
+
 async def test_a_failed_push_is_repeated_on_redelivery(host: Host) -> None:
     bus = host.processor._ports.bus
     send, refusing = bus.send, True
@@ -383,7 +392,8 @@ async def test_what_another_attempt_of_this_process_has_staged_is_not_reclaimed(
         backend = NarrowEngine(engine, "item")
         processor = Processor(app, backend, FunctionsSettings(lambda: backend, attempt_s=5, rest_s=0.2))
         await processor.open()
-        store = processor._ports.store
+        store: Any = processor._ports.store
+        store.capabilities = replace(store.capabilities, inline_bytes_max=0)  # what it commits is staged
         pauses = {"unstage": Pause(), "swap": Pause(after=1)}  # the request's record goes, the message's state comes
         write = store.write
 
@@ -392,7 +402,7 @@ async def test_what_another_attempt_of_this_process_has_staged_is_not_reclaimed(
                 await pause.here()
             return await write(operations)
 
-        store.write = pausing  # type: ignore[method-assign]  # a store that is slow at two moments
+        store.write = pausing  # a store that is slow at two moments
         request = processor.request("POST", "/adds", {"Idempotency-Key": "k"}, b'{"key":"ann","n":1}')
         assert (await request).status == 204  # what was committed is still being cleared away
         await pauses["unstage"].reached.wait()

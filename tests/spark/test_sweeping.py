@@ -10,13 +10,27 @@ from typing import Any
 import msgspec
 import pytest
 
+from outbox import Engine, stored
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown, Refused
-from outbox.ports import Document, DocumentKey
+from outbox.ports import Create, Document, DocumentKey
 from outbox.runtime.commit.sweeper import Swept
 from outbox.runtime.start.retention import PastRetention, RegisteredRetention
+from outbox.stored import LedgerItem, ledger_key
 from spark_jobs import sweeping
 from spark_jobs.sweep import SweepReport, longest_life
-from spark_jobs.sweeping import Counts, Guarded, Lane, Part, Reading, opened, sweep_lane, swept_once
+from spark_jobs.sweeping import (
+    Counts,
+    Guarded,
+    Lane,
+    Part,
+    Reading,
+    Sweeping,
+    opened,
+    sweep_lane,
+    swept_once,
+    swept_part,
+)
 
 FAR_S = 1e12
 
@@ -112,6 +126,22 @@ async def test_what_a_part_takes_up_ends_with_its_time_and_its_room(monkeypatch:
     monkeypatch.setattr(sweeping, "TAKEN_COUNT_MAX", 3)
     counts = await swept_once(Redone(), full, now_ms=now_ms, grace_s=1)
     assert (full.is_whole, counts.finished) == (False, 3) and "run it again" in full.troubles[0]
+
+
+async def test_a_dispatch_ledger_with_nothing_to_do_is_neither_left_nor_finished() -> None:
+    async with Engine.in_memory() as engine:
+        backend = NarrowEngine(engine, "partition", dispatch_ledger=True)
+        for id, at_ms in (("old", 1), ("young", engine.now_ms())):
+            item = LedgerItem(id, at_ms, 86_400_000)
+            await backend.ports().store.write([Create(ledger_key(id), stored.encode(item))])
+        settings = Sweeping(
+            connect=lambda: backend, life_ms=86_400_000, margin_ms=3_600_000, grace_s=60.0, lanes=2, limit_s=60.0
+        )
+        row = await swept_part(settings, Part())
+    assert {name: row[name] for name in ("finished", "young", "foreign", "left", "reads")} == {
+        "finished": 0, "young": 0, "foreign": 0, "left": 0, "reads": 1
+    }  # fmt: skip
+    assert row["is_whole"] and row["troubles"] == []
 
 
 def test_what_is_gone_over_again_adds_to_what_is_finished_and_replaces_what_is_left() -> None:

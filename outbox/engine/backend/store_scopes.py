@@ -7,6 +7,7 @@ write changes one document.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from outbox.engine.backend.bus import EngineBus
@@ -20,7 +21,6 @@ from outbox.ports import (
     Lost,
     Session,
     StateStore,
-    StoreCapabilities,
     StorePorts,
     Won,
     Write,
@@ -53,19 +53,8 @@ class ItemStore:
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
-
-    @property
-    def capabilities(self) -> StoreCapabilities:
+        self.capabilities = replace(store.capabilities, atomic_scope="item", batch_count_max=1, dispatch_ledger=False)
         """Those of the store, for one document at a time."""
-        known = self._store.capabilities
-        return StoreCapabilities(
-            "item",
-            1,
-            known.item_bytes_max,
-            known.tells_current,
-            known.ambiguous_replies,
-            known.ordered_versions,
-        )
 
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         return await self._store.read(key, session=session)

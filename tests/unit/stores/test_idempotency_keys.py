@@ -152,7 +152,7 @@ async def test_a_claimed_key_keeps_its_kind(scope: str, key: Key) -> None:
 async def test_a_request_whose_handler_has_another_key_by_now_goes_on_at_the_claimed_one(scope: str, key: Key) -> None:
     async with site(scope) as at:
         async with serving(at, telling_its_key(key)) as entry:
-            at.store.refused = "commit" if scope == "partition" else "stage"
+            at.store.refused = "commit" if scope == "partition" else "swap"
             assert (await post(entry, Pay("a", 5))).status == 503
             at.store.refused = ""
         async with serving(at, telling_its_key("other")) as entry:
