@@ -206,6 +206,21 @@ async def site(scope: str = "partition", *, ledger: bool = False, staged: bool =
         yield Site(engine, scope, clock, ledger=ledger, staged=staged)
 
 
+def slow_first_blob(at: Site) -> list[str]:
+    """Let the first blob take longer than an attempt may; the names of all that are written."""
+    blobs, written = at.ports().blobs, list[str]()
+    write = blobs.write
+
+    async def takes_long(name: str, data: bytes) -> bool:
+        written.append(name)
+        if len(written) == 1:
+            at.clock.seconds += 3_000
+        return await write(name, data)
+
+    blobs.write = takes_long  # type: ignore[method-assign]  # a store of blobs that is slow once
+    return written
+
+
 async def handled(at: Site, app: App, *messages: Add, again: bool = False) -> Worker:
     """Send messages m0, m1, ... all at once and handle them."""
     worker = Worker(app, at)

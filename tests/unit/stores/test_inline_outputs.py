@@ -11,7 +11,7 @@ import pytest
 from outbox import App, Context, Worker, stored
 from outbox.errors import CorruptRecord
 from outbox.stored import Inline, Record, StateItem, state_key
-from tests.unit.stores.store_site import Add, Site, Sum, Told, adding, found, handled, site, swept
+from tests.unit.stores.store_site import Add, Site, Sum, Told, adding, found, handled, site, slow_first_blob, swept
 from tests.unit.stores.test_marks import send_apart
 from tests.unit.stores.test_riding_marks import Counted, add_one, lingering
 
@@ -119,16 +119,7 @@ async def test_an_attempt_whose_attachment_takes_past_its_deadline_swaps_nothing
         ctx.send("told", Told(1, "y" * 5_000))
 
     async with site("item") as at:
-        blobs, written = at.ports().blobs, list[str]()
-        write = blobs.write
-
-        async def takes_long(name: str, data: bytes) -> bool:
-            written.append(name)
-            if len(written) == 1:
-                at.clock.seconds += 3_000
-            return await write(name, data)
-
-        blobs.write = takes_long  # type: ignore[method-assign]  # a store of blobs that is slow once
+        written = slow_first_blob(at)
         await handled(at, app, Add("a"))
         assert len(written) == 2, "another attempt was made"
         assert at.store.calls["swap"] == 1 and at.store.calls["stage"] == 0

@@ -21,7 +21,7 @@ from outbox.ports import (
 from outbox.runtime.commit.state_cache import CachedState, StateCache
 from outbox.stored import Record, StateItem, state_key
 from outbox.testing import START_S, VirtualClock
-from tests.unit.stores.store_site import Add, Sum, adding, found, handled, site
+from tests.unit.stores.store_site import Add, Sum, adding, found, handled, site, slow_first_blob
 
 Scope = Literal["engine", "partition", "item"]
 
@@ -176,16 +176,7 @@ def backend_of(engine: Engine, scope: Scope) -> Backend:
 @pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing(scope: str) -> None:
     async with site(scope) as at:
-        blobs, written = at.ports().blobs, list[str]()
-        write = blobs.write
-
-        async def takes_long(name: str, data: bytes) -> bool:
-            written.append(name)
-            if len(written) == 1:
-                at.clock.seconds += 3_000
-            return await write(name, data)
-
-        blobs.write = takes_long  # type: ignore[method-assign]  # a store of blobs that is slow once
+        written = slow_first_blob(at)
         await handled(at, adding(), Add("a", text="shout"))
         assert len(set(written)) == 2, "another attempt was made, as a transaction of its own"
         assert at.store.calls["commit"] + at.store.calls["swap"] == 1
