@@ -17,7 +17,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from uuid import uuid4
 
 if not __package__:  # run by its path, as spark-submit does
@@ -47,7 +49,7 @@ from spark_jobs.common.arguments import (
 from spark_jobs.common.crash_points import CrashPoint, no_crash
 from spark_jobs.common.folder import Folder, local_path
 from spark_jobs.common.identity import CredentialSource
-from spark_jobs.common.inputs import read, rows, rows_of
+from spark_jobs.common.inputs import read, rows, rows_of, type_tests
 from spark_jobs.common.patience import GaveUpError
 from spark_jobs.feeding.plan import (
     STAGED,
@@ -57,6 +59,7 @@ from spark_jobs.feeding.plan import (
     Target,
     open_plan,
     snapshot_of,
+    snapshot_with,
 )
 from spark_jobs.feeding.sending import RESULT, Sending, send_partition
 from spark_jobs.transforms import BODY_BYTES_MAX, Shape
@@ -392,9 +395,11 @@ def command(arguments: argparse.Namespace) -> int:
         wall_ms,
         no_crash,
     )
+    Thread(target=import_module, args=("pandas",)).start()  # Spark wants it for the sending; now this process waits
     spark = start("feed", arguments, os.environ)
     raw = read(spark, source)
-    done = run(spark, job, snapshot_of(raw), lambda: rows_of(raw, source, ids))
+    snapshot, told = snapshot_with(raw, *type_tests(raw, source))
+    done = run(spark, job, snapshot, lambda: rows_of(raw, source, ids, told))
     print(msgspec.json.encode(asdict(done)).decode() if arguments.json else done.text, flush=True)
     return 0
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql import types as ty
 
@@ -71,12 +71,14 @@ def with_corrupt(schema: ty.StructType) -> ty.StructType:
     return ty.StructType([*kept, ty.StructField(CORRUPT, ty.StringType())])
 
 
-def rows_of(raw: DataFrame, source: Source, ids: Sequence[str]) -> DataFrame:
-    """Rows of files that `read` has read; CSV is typed here."""
+def rows_of(raw: DataFrame, source: Source, ids: Sequence[str], told: Row | None = None) -> DataFrame:
+    """Rows of files that `read` has read; CSV is typed here, by what `type_tests` have told if they were asked."""
     if source.kind != "csv":
         return rows(raw, ids)
-    types = declared_types(parsed(raw.sparkSession, source.schema), raw) if source.schema else inferred_types(raw, ids)
-    return typed(raw, types, ids)
+    if source.schema:
+        return typed(raw, declared_types(parsed(raw.sparkSession, source.schema), raw), ids)
+    found = told or raw.agg(*type_tests(raw, source)).collect()[0]
+    return typed(raw, inferred_types(data_columns(raw), found, ids), ids)
 
 
 def rows(frame: DataFrame, ids: Sequence[str]) -> DataFrame:
@@ -139,18 +141,20 @@ def declared_types(schema: ty.StructType, raw: DataFrame) -> dict[str, str]:
     return {part.name: part.dataType.simpleString() for part in schema.fields}
 
 
-def inferred_types(raw: DataFrame, ids: Sequence[str]) -> dict[str, str]:
-    """`bigint` where every value is an integer that reads back the same, else `string`; one pass over the files.
+def type_tests(raw: DataFrame, source: Source) -> list[Column]:
+    """Aggregates over all rows that tell the columns' types; none where the types are known.
 
     Raises:
-        Refused: most values of a column are integers and some are not: either guess would spoil messages.
+        Refused: there are no columns.
     """
+    if source.kind != "csv" or source.schema:
+        return []
     columns = data_columns(raw)
     if not columns:
         raise Refused("the input has no columns; is its first line the header?")
     tests = []
     for index, name in enumerate(columns):
-        value = fn.col(f"`{name}`")
+        value = fn.when(fn.col(CORRUPT).isNull(), fn.col(f"`{name}`"))  # a broken row tells nothing
         other = value.isNotNull() & ~value.rlike(INTEGER)
         tests += [
             fn.count(value).alias(f"values{index}"),
@@ -158,7 +162,15 @@ def inferred_types(raw: DataFrame, ids: Sequence[str]) -> dict[str, str]:
             fn.coalesce(fn.bool_or(value.rlike(ZERO_LED)), fn.lit(False)).alias(f"zeros{index}"),
             fn.min(fn.when(other, fn.substring(value, 1, SHOWN_CHARACTERS))).alias(f"shown{index}"),
         ]
-    found = raw.where(fn.col(CORRUPT).isNull()).agg(*tests).collect()[0]
+    return tests
+
+
+def inferred_types(columns: Sequence[str], found: Row, ids: Sequence[str]) -> dict[str, str]:
+    """`bigint` where every value is an integer that reads back the same, else `string`.
+
+    Raises:
+        Refused: most values of a column are integers and some are not: either guess would spoil messages.
+    """
     kinds = {}
     for index, name in enumerate(columns):
         values, others, zeros = (found[f"{word}{index}"] for word in ("values", "others", "zeros"))

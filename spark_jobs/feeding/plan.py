@@ -1,7 +1,7 @@
 """The plan of a feed: what the first run read, when, and what of it is sent in which chunk.  Written once.
 
     progress/<run>/manifest.json      settings, snapshot of the input, creation time, counts, name of the stage
-    progress/<run>/stage-<token>/     the messages, by chunk, and the rejected rows, as the first run judged them
+    progress/<run>/stage-<token>/     the messages, by chunk, and the rejected rows if any, as the first run judged them
     progress/<run>/chunk-00003.json   this chunk is sent; a restart leaves it out
 
 The manifest is created only where there is none, before anything is sent: every later run, and a twin that started at
@@ -19,7 +19,7 @@ from hashlib import sha256
 from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as fn
 
 from outbox.errors import FormatTooNew, Refused
@@ -85,11 +85,16 @@ class Snapshot:
 
 def snapshot_of(raw: DataFrame) -> Snapshot:
     """One pass over the input."""
+    return snapshot_with(raw)[0]
+
+
+def snapshot_with(raw: DataFrame, *also: Column) -> tuple[Snapshot, Row]:
+    """The same, and the row with what other aggregates have found in that pass."""
     whole = fn.to_json(fn.struct(*(fn.col(f"`{name}`") for name in raw.columns)))
     total = fn.sum(fn.xxhash64(whole).cast("decimal(20,0)"))
-    found = raw.agg(fn.count(fn.lit(1)).alias("rows"), total.cast("string").alias("total")).collect()[0]
+    found = raw.agg(fn.count(fn.lit(1)).alias("rows"), total.cast("string").alias("total"), *also).collect()[0]
     digest = sha256(f"{found['rows']}:{found['total']}:{raw.schema.simpleString()}".encode()).hexdigest()
-    return Snapshot(found["rows"], digest, files_of(raw))
+    return Snapshot(found["rows"], digest, files_of(raw)), found
 
 
 def files_of(raw: DataFrame) -> tuple[tuple[str, int], ...]:
@@ -177,10 +182,11 @@ def stage_messages(
     staged = messages(judged_rows).withColumn("created_ms", fn.coalesce("created_ms", fn.lit(created_ms)))
     path = run.path / stage
     staged.withColumn("chunk", chunk_of(key, count)).write.partitionBy("chunk").parquet(f"{path}/messages")
-    rejected(judged_rows).write.parquet(f"{path}/rejected")
-    spark = rows.sparkSession
+    spark, reasons = rows.sparkSession, list[Row]()
     totals = spark.read.schema(STAGED).parquet(f"{path}/messages").agg(fn.count("id"), fn.sum("copies")).collect()[0]
-    reasons = spark.read.schema(REJECTED).parquet(f"{path}/rejected").groupBy("reason").count().collect()
+    if totals[1] != snapshot.rows:  # else every row is in a message, and a second pass would find none
+        rejected(judged_rows).write.parquet(f"{path}/rejected")
+        reasons = spark.read.schema(REJECTED).parquet(f"{path}/rejected").groupBy("reason").count().collect()
     return Manifest(
         format=FORMAT,
         queue=target.queue,

@@ -1,14 +1,14 @@
 """Run W1 on every system and measure the log alone, repeats interleaved so that noise of the machine hits all alike.
 
     python -m tests.benchmarks.run [--repeats 5] [--messages 20000] [--records 200000] [--output FOLDER]
-                                   [--only log|folder|profile|scopes|history|azure|latency|SYSTEM[:VARIANT] ...]
+                                   [--only log|folder|profile|scopes|history|azure|latency|feed|SYSTEM[:VARIANT] ...]
 
 A system is a module of the shape `measure.Benchmark`; name it in SYSTEMS to take part.  `--only log` measures the log,
 `--only folder` opening and compacting a large one, `--only profile` the stages of our own W1, `--only scopes` the three
 commit protocols side by side, `--only history` what recording costs and judging takes, `--only azure` what a message
 asks of the Azure services and what the adapters cost beside the bare SDKs, `--only latency` the rate with these
-services a round trip away.  Writes w1, log, folder, profile, scopes, history, azure and azure-latency, those of what
-was chosen, into the folder, each as .json and .txt.
+services a round trip away, `--only feed` a Spark feed.  Writes w1, log, folder, profile, scopes, history, azure,
+azure-latency and feed, those of what was chosen, into the folder, each as .json and .txt.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 
 from tests.benchmarks import (
     bench_azure,
+    bench_feed,
     bench_folder,
     bench_history,
     bench_latency,
@@ -39,6 +40,8 @@ LATENCY_REPEATS_MAX = 3
 """Each takes some minutes; `python -m tests.benchmarks.bench_latency` takes more, and the whole cross."""
 FOLDER_REPEATS_MAX = 3
 """Each takes a minute for a million messages."""
+FEED_REPEATS_MAX = 3
+"""Each starts Spark."""
 SCRATCH = ROOT / "build"  # beside the sources, so on a real disk and not in memory
 
 SYSTEMS = (
@@ -46,8 +49,8 @@ SYSTEMS = (
     "tests.benchmarks.peers.sqlite",
     "tests.benchmarks.ours",
 )
-LOG, FOLDER, PROFILE, SCOPES, HISTORY, AZURE, LATENCY = PARTS = (
-    "log", "folder", "profile", "scopes", "history", "azure", "latency",
+LOG, FOLDER, PROFILE, SCOPES, HISTORY, AZURE, LATENCY, FEED = PARTS = (
+    "log", "folder", "profile", "scopes", "history", "azure", "latency", "feed",
 )  # fmt: skip
 
 Entrant = tuple[Benchmark, str]
@@ -78,6 +81,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(bench_azure.publish(options.repeats, options.messages, options.output))
     if LATENCY in parts:
         print(bench_latency.publish(min(options.repeats, LATENCY_REPEATS_MAX), options.output))
+    if FEED in parts:
+        print(bench_feed.publish(min(options.repeats, FEED_REPEATS_MAX), list(bench_feed.COUNTS), options.output))
     return 0
 
 

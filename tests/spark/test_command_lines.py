@@ -46,7 +46,8 @@ def test_a_feed_is_what_its_command_line_says(
 
     monkeypatch.setattr(feed, "run", run)
     monkeypatch.setattr(feed, "read", lambda spark, source: read.append(source))
-    monkeypatch.setattr(feed, "snapshot_of", lambda raw: None)
+    monkeypatch.setattr(feed, "snapshot_with", lambda raw, *also: (None, None))
+    monkeypatch.setattr(feed, "type_tests", lambda raw, source: [])
     short = "--input /data/in.csv/ --queue q --type T"
     long = (
         " --id a --id b --format json --schema x --option sep=; --created at --session account --order step"
