@@ -17,9 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from threading import Thread
 from uuid import uuid4
 
 if not __package__:  # run by its path, as spark-submit does
@@ -395,7 +393,6 @@ def command(arguments: argparse.Namespace) -> int:
         wall_ms,
         no_crash,
     )
-    Thread(target=import_module, args=("pandas",)).start()  # Spark wants it for the sending; now this process waits
     spark = start("feed", arguments, os.environ)
     raw = read(spark, source)
     snapshot, told = snapshot_with(raw, *type_tests(raw, source))
