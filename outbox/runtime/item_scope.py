@@ -159,6 +159,7 @@ class ItemScope:
             batch, outcome = await self._run(attempt, state)  # 4
             tx = batch.tx
             if not batch.entries:
+                self.cache.forget(state_id)  # it may have failed for what has changed since
                 return outcome
             item, staged = await self._prepared(attempt, state_id, batch)  # 5
             swapped = await self._commit(attempt, state_id, batch, item)  # 6

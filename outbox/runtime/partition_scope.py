@@ -246,6 +246,8 @@ class PartitionScope:
             if is_first:
                 attempt.refuse_over(batch.loaded.version, outcome)  # recorded next time, in time for its deadline
             raise NothingCommitted
+        if isinstance(outcome, Later):
+            self.cache.forget(attempt.work.state_id)  # it may have failed for what has changed since
         if isinstance(outcome, Later) and attempt.work.inbox:
             await self._decide(attempt)  # the failure may come from its own committed effect
         await self._failures.note(attempt.work, outcome)

@@ -8,8 +8,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from outbox import App, Context, Worker, stored
+from outbox import App, Context, Retry, Worker, stored
+from outbox.engine.backend.store import EngineStore
 from outbox.errors import CorruptRecord
+from outbox.ports import Replace
 from outbox.stored import Inline, Record, StateItem, state_key
 from tests.unit.stores.store_site import Add, Site, Sum, Told, adding, found, handled, site, slow_first_blob, swept
 from tests.unit.stores.test_marks import send_apart
@@ -76,6 +78,33 @@ async def test_a_state_that_another_worker_changed_is_read_again() -> None:
             await add_one(other, "m2")
         await add_one(worker, "m3")
         assert await worker.state(Sum, "k0") == Sum(3) and counted.runs in (2, 3)
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_a_message_that_is_tried_again_sees_what_another_worker_has_changed(scope: str) -> None:
+    app, seen, was_tried = App("adding"), list[int](), asyncio.Event()
+
+    @app.handler("adds", key="key")
+    def add(message: Add, total: Sum) -> None:
+        if message.text == "wait":
+            seen.append(total.n)
+            was_tried.set()
+            if total.n < 2:
+                raise Retry(after_s=5)
+        total.n += message.n
+
+    async with site(scope) as at, lingering(at, app) as worker:
+        await add_one(worker, "m1")
+        await worker.send("adds", Add("k0", text="wait"), id="m2")
+        await asyncio.wait_for(was_tried.wait(), 5)
+        known = await found(at, state_key("Sum:k0"))
+        two, before = msgspec.Raw(b'{"n":2,"text":""}'), stored.decode(known, StateItem)
+        body = stored.encode(msgspec.structs.replace(before, value=two, version=before.version + 1))
+        await EngineStore(at.engine.core, at.engine.documents).write([Replace(known.key, body, known.version)])
+        at.clock.seconds += 6
+        at.engine.tick()
+        await worker.wait_idle()
+        assert seen == [1, 2] and await worker.state(Sum, "k0") == Sum(3)
 
 
 @pytest.mark.parametrize(("size_bytes", "is_staged"), [(150_000, False), (300_000, True)])
