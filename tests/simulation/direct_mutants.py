@@ -1306,6 +1306,14 @@ DIRECT_MUTANTS = (
         ("        if version == document.version and now_ms < next_ms:\n            return None\n", ""),
     ),
     mutant(
+        "cache: a failed message keeps the state at hand (partition)", PARTITION, "unit/stores/test_inline_outputs.py::test_a_message_that_is_tried_again_sees_what_another_worker_has_changed",
+        ("            self.cache.forget(attempt.work.state_id)  # it may have failed for what has changed since\n", "            pass\n"),
+    ),
+    mutant(
+        "cache: a failed message keeps the state at hand (item)", ITEM, "unit/stores/test_inline_outputs.py::test_a_message_that_is_tried_again_sees_what_another_worker_has_changed",
+        ("                self.cache.forget(state_id)  # it may have failed for what has changed since\n", ""),
+    ),
+    mutant(
         "ledger: what it could not send has no age", "outbox/runtime/commit/sweeper.py",
         "unit/stores/test_dispatch_ledger.py::test_what_cannot_be_sent_for_an_hour_is_kept_until_it_can",
         ("                    if is_done is False:\n                        oldest_ms = min(oldest_ms, at_ms)\n", ""),
