@@ -6,6 +6,8 @@
     |   |-- LeaseLost        nothing was written; another process holds the lease now
     |   |-- LockLost         nothing was settled; the message will be, or was, redelivered
     |   |-- NoBlobStore      nothing was written; a blob store is needed, and there is none
+    |   |-- Trimmed          nothing was read or written; that part of a log is gone
+    |   |-- DeadlinePassed   nothing more was written; an attempt took too long
     |   `-- TooLarge         nothing was written; the limit is named
     |-- OutcomeUnknown       it may have been written: read before acting
     |-- PoisonMessage        this message can never be handled unchanged
@@ -54,6 +56,18 @@ class NoBlobStore(Refused):
 
 class TooLarge(Refused):
     """Nothing was written; a stated limit was exceeded."""
+
+
+class Trimmed(Refused):
+    """That part of an ordered log is gone; the first index that is left is `floor`."""
+
+    def __init__(self, message: str, *, floor: int = 0) -> None:
+        super().__init__(message)
+        self.floor = floor
+
+
+class DeadlinePassed(Refused):
+    """An attempt took too long and wrote nothing more; what it wrote before is stored, so begin again."""
 
 
 class OutcomeUnknown(OutboxError):

@@ -69,6 +69,14 @@ def output_id(inbox: bytes, position: int) -> str:
     return f"{inbox.hex()}-{position}" if position else inbox.hex() + "-0"  # most have one output
 
 
+def step_id(processor: str, serial: int, output: str) -> str:
+    """The identity of what a processor's step appends to one output: 64 hexadecimal digits.
+
+    `serial` counts the swaps of the processor's register, so no two steps share it, whatever they emit.
+    """
+    return sha256(b"step1" + field(processor) + field(serial) + field(output)).hexdigest()
+
+
 def derived_bytes(inbox: bytes, purpose: str, position: int) -> bytes:
     """32 bytes fixed by the inbox key, for `ctx.random()` and `ctx.uuid()`."""
     return sha256(b"%b|%b|%d" % (purpose.encode(), inbox, position)).digest()

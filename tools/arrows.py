@@ -46,6 +46,7 @@ FLOORS = (  # a floor imports only from those below it; what shares a floor may 
     ("worker",),
     ("http_entry",),
     ("client",),
+    ("streams",),
     ("runtime",),
     *CORE,
 )

@@ -195,15 +195,14 @@ def check_clock(logged_ms: int, clock: Clock, limits: EngineLimits) -> None:
         )
 
 
-def check_room(state: State, limits: EngineLimits) -> None:
-    """Make sure that there is room for something more from outside.
+def check_room(state: State, limits: EngineLimits, *, cure: str = "drain queues, shorten retention") -> None:
+    """Make sure that there is room for something more from outside; `cure` makes room.
 
     Raises:
         Throttled: the engine holds all that it may.
     """
     if state.body_bytes + state.overhead_bytes > limits.memory_bytes_max:
         raise Throttled(
-            f"the engine holds {limits.memory_bytes_max} bytes, all that it may; drain queues, shorten retention or "
-            "raise memory_bytes_max",
+            f"the engine holds {limits.memory_bytes_max} bytes, all that it may; {cure} or raise memory_bytes_max",
             retry_after_s=1.0,
         )

@@ -6,6 +6,10 @@ is `state`'s part.  Semantics follow EntroQ.  Source: github.com/shiblon/entroq.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
 from outbox.engine.broker import Broker
 from outbox.engine.checks import check_deletes
 from outbox.engine.core import Core
@@ -20,6 +24,8 @@ class Documents:
     def __init__(self, core: Core, broker: Broker) -> None:
         self._core = core
         self._broker = broker
+        self._watchers: dict[tuple[str, str], set[asyncio.Future[None]]] = {}
+        """Who waits for a document to change, by namespace and id."""
 
     def read(self, namespace: str, id: str) -> StateDocument | None:
         """A document, or None where there is none or it has expired."""
@@ -47,7 +53,34 @@ class Documents:
         first = state.sequence + 1
         core.do(records.Modified(core.now_ms(), change))
         self._broker.wake()
+        if self._watchers:
+            self._wake_watchers(change)
         return list(range(first, state.sequence + 1))
+
+    async def wait_changed(self, seen: Sequence[tuple[str, str, int]], timeout_s: float) -> None:
+        """Wait until one of these documents (namespace, id, version) has another version, or the time is over."""
+        if any(self.version(namespace, id) != version for namespace, id, version in seen):
+            return
+        watcher = asyncio.get_running_loop().create_future()
+        names = [(namespace, id) for namespace, id, _ in seen]
+        for name in names:
+            self._watchers.setdefault(name, set()).add(watcher)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await watcher
+        finally:
+            for name in names:
+                self._watchers[name].discard(watcher)
+                if not self._watchers[name]:
+                    del self._watchers[name]
+
+    def _wake_watchers(self, change: records.Modify) -> None:
+        names = [(put.namespace, put.id) for put in change.documents]
+        for name in [*names, *((ref.namespace, ref.id) for ref in change.document_deletes)]:
+            for watcher in self._watchers.get(name, ()):
+                if not watcher.done():
+                    watcher.set_result(None)
 
     def _holds(self, change: records.Modify) -> bool:
         for path in [*(i.path for i in change.inserts), *(c.to_path for c in change.changes if c.to_path is not None)]:

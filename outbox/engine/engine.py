@@ -19,8 +19,10 @@ from types import TracebackType
 from typing import Self
 
 from outbox.engine.backend.blobs import FolderBlobStore, MemoryBlobStore
+from outbox.engine.backend.bus import EngineBus
 from outbox.engine.backend.journal import EngineJournal
 from outbox.engine.backend.operations import EngineOperations
+from outbox.engine.backend.store import EngineStore
 from outbox.engine.broker import Broker
 from outbox.engine.checks import check_clock
 from outbox.engine.core import Core, SyncPolicy, SystemClock
@@ -35,7 +37,7 @@ from outbox.engine.sessions import Sessions
 from outbox.engine.state.state import State
 from outbox.engine.topology import Topology
 from outbox.errors import EngineStopped, Refused
-from outbox.ports import BlobStore, Clock, Ports
+from outbox.ports import BlobStore, Clock, Ports, StateStore, StorePorts
 
 TICK_S = 0.05
 _IDLE_TICKS = 4
@@ -145,6 +147,15 @@ class Engine:
         core, broker = self.core, self.broker
         operations = EngineOperations(core, broker, self.topology, self.documents, self.dead_letters)
         return Ports(EngineJournal(core, broker), operations, self.blobs)
+
+    def store(self) -> StateStore:
+        """This engine's documents as a store of their own, for ordered logs and registers."""
+        return EngineStore(self.core, self.documents)
+
+    def apart(self) -> StorePorts:
+        """This engine's documents and queues as ports of their own, as if they were two systems."""
+        operations = EngineOperations(self.core, self.broker, self.topology, self.documents, self.dead_letters)
+        return StorePorts(self.store(), EngineBus(self.core, self.broker), operations, self.blobs)
 
     @cached_property
     def blobs(self) -> BlobStore:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
+from outbox.engine.checks import check_room
 from outbox.engine.core import Core
 from outbox.engine.documents import Documents
 from outbox.engine.log import records
@@ -24,12 +25,15 @@ from outbox.ports import (
     Session,
     StateStore,
     StoreCapabilities,
+    Version,
     Won,
     Write,
 )
 
 ITEM_BYTES_MAX = 2 << 20
 BATCH_COUNT_MAX = 100
+LOGS = "log/"
+"""The partitions of ordered logs, whose cells stay until they are trimmed."""
 
 
 class EngineStore:
@@ -61,6 +65,8 @@ class EngineStore:
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
         _check_limits(operations)
+        if any(isinstance(op, Create) and op.key.partition.startswith(LOGS) for op in operations):
+            check_room(self._core.state, self._core.limits, cure="trim ordered logs")
         for index, operation in enumerate(operations):
             current = self._read(operation.key)
             wanted = None if isinstance(operation, Create) else operation.if_match
@@ -98,6 +104,11 @@ class EngineStore:
             if document is not None:
                 await self._core.gate()  # again: it may have been written since
                 yield document
+
+    async def changed(self, seen: Sequence[tuple[DocumentKey, Version]], *, wait_s: float) -> None:
+        """Wait until one of these documents has another version (empty: it was absent), or `wait_s` have passed."""
+        known = [(_namespace(key.partition), key.id, int(version or 0)) for key, version in seen]
+        await self._documents.wait_changed(known, wait_s)
 
     def unfinished(self) -> AsyncIterator[Document]:
         return self._documents_with(_is_pending)

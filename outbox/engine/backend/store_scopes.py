@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from outbox.engine.backend.bus import EngineBus
 from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
 from outbox.errors import TooLarge
@@ -45,7 +44,7 @@ class NarrowEngine:
         store: StateStore = EngineStore(engine.core, engine.documents, dispatch_ledger=self._dispatch_ledger)
         if self._scope == "item":
             store = ItemStore(store)
-        return StorePorts(store, EngineBus(engine.core, engine.broker), engine.ports().operations, engine.blobs)
+        return replace(engine.apart(), store=store)
 
 
 class ItemStore:

@@ -25,6 +25,7 @@ from outbox.ports import (
     Settle,
     StateDocument,
     StoreCapabilities,
+    Version,
     Won,
     Write,
 )
@@ -107,6 +108,10 @@ class ExploredStore:
         self.found_count = len(found)
         for document in found:
             yield document
+
+    async def changed(self, seen: Sequence[tuple[DocumentKey, Version]], *, wait_s: float) -> None:
+        """Wait until one of these documents has another version; of none, for ever."""
+        await self._calls(self._resource, "changed", tuple(seen))
 
     async def unsent(self, first: str, before: str) -> AsyncIterator[Document]:
         for document in await self._calls(self._resource, "unsent", first, before):

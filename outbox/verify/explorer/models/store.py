@@ -7,7 +7,8 @@ what carries it sees that version and all that was there before it.  So much a r
 not depend on what others did meanwhile.  After the last such answer (`stale_count`) the past is dropped.
 
 Documents whose ids begin with `private` are created once, under an id that is not known to others, and not again when
-they are gone: creating one is independent of whatever others do, and of one that is gone nothing is kept.
+they are gone: creating one is independent of whatever others do, and of one that is gone nothing is kept.  So is a read
+of partitions that begin with one of `settled`, into which nobody writes.
 A sweeper looks `look_count` times without success: more than once where a stale answer may have misled it.  What is
 younger than its `grace_ms` it leaves alone, so it looks when something is as old as that.
 """
@@ -69,6 +70,7 @@ class StoreModel:
         documents: Mapping[DocumentKey, bytes] | None = None,
         stale_count: int = 0,
         private: str = "",
+        settled: Sequence[str] = (),
         look_count: int = 1,
         grace_ms: int = 0,
         name: str = "store",
@@ -77,6 +79,7 @@ class StoreModel:
         self._grace_ms = grace_ms
         self._look_count = look_count
         self._private = private
+        self._settled = tuple(settled)
         self.capabilities = capabilities
         self._sessions = stale_count > 0
         self._forgets = stale_count == 1
@@ -103,6 +106,9 @@ class StoreModel:
                 partition, prefix = op.args
                 found = [d for d in self._all(state, now_ms) if d.key.partition == partition]
                 return [Outcome("", state, tuple(d for d in found if d.key.id.startswith(prefix)))]
+        if op.verb == "changed":
+            has_changed = any(self._differs(state, key, version, now_ms) for key, version in op.args[0])
+            return [Outcome("", state, None)] if has_changed else []
         if op.verb == "unsent":
             return list(self._unsent(state, op.args[0], op.args[1], now_ms))
         if op.verb == "wake":
@@ -166,6 +172,9 @@ class StoreModel:
         return [written_ms(document) + self._grace_ms for document in pending]
 
     def is_private(self, op: Op) -> bool:
+        if op.verb == "read" and self._settled:
+            key: DocumentKey = op.args[0]
+            return key.partition.startswith(self._settled)
         if op.verb != "write" or not self._private:
             return False
         return all(isinstance(write, Create) and write.key.id.startswith(self._private) for write in op.args[0])
@@ -207,6 +216,11 @@ class StoreModel:
         if not self._forgets:
             return state
         return tuple((name, Partition(partition.docs, -1)) for name, partition in state)
+
+    def _differs(self, state: StoreState, key: DocumentKey, version: str, now_ms: int) -> bool:
+        """Whether a document has another version than this; empty: it was absent."""
+        doc = dict(partition_of(state, key.partition).docs).get(key.id)
+        return version != ("" if doc is None or not _is_there(doc, now_ms) else _version(doc))
 
     def _document(self, key: DocumentKey, doc: Doc | None, now_ms: int) -> Document | None:
         if doc is None or not _is_there(doc, now_ms):
@@ -261,6 +275,7 @@ class StoreModel:
         return Outcome("", tuple(sorted({**dict(state), name: after}.items(), key=_first)), result)
 
     def _refusal(self, writes: Sequence[Write]) -> Raised | None:
+        assert not self._settled or not any(w.key.partition.startswith(self._settled) for w in writes), "it is settled"
         known = self.capabilities
         size_bytes = sum(len(write.body) for write in writes if not isinstance(write, Delete))
         count_max = known.batch_count_max if known.atomic_scope == "partition" else 1
@@ -303,6 +318,8 @@ class StoreModel:
                 return "; ".join(map(_said, op.args[0]))
             case "scan":
                 return f"scan {op.args[0]}"
+            case "changed":
+                return f"wait for {', '.join(_place(key) for key, _ in op.args[0]) or 'nothing'}"
             case "unsent":
                 return "look for unsent records"
         return {"wake": "sleep", "letters": "choose a dead letter"}.get(op.verb, "look for unfinished documents")

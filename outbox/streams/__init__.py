@@ -1,0 +1,50 @@
+"""Ordered logs and replicated processors: exactly once without locks, over stores of different kinds.
+
+OrderedLog         entries in order, each appended once under an id, on any store with compare-and-swap
+Processor          a handler from logs to logs, as any number of replicas over one register
+Ingest             the messages of a queue, each one entry of a log
+TransactionalSink  a log into any DB-API database; StoreSink: into documents of a store
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from outbox.streams.cells import Position
+from outbox.streams.log import Entry, OrderedLog
+from outbox.streams.plan import HandlerFailed, Inputs, RefusedEntry, Skip, Step
+from outbox.streams.processor import Processor
+
+if TYPE_CHECKING:
+    from outbox.streams.ingest import Ingest
+    from outbox.streams.sinks import StoreSink, TransactionalSink
+
+__all__ = [
+    "Entry",
+    "HandlerFailed",
+    "Ingest",
+    "Inputs",
+    "OrderedLog",
+    "Position",
+    "Processor",
+    "RefusedEntry",
+    "Skip",
+    "Step",
+    "StoreSink",
+    "TransactionalSink",
+]
+
+_LAZY = {
+    "Ingest": "outbox.streams.ingest",
+    "StoreSink": "outbox.streams.sinks",
+    "TransactionalSink": "outbox.streams.sinks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what not every program needs when it is first used."""
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module 'outbox.streams' has no attribute {name!r}")
+    return getattr(import_module(module), name)

@@ -1,0 +1,206 @@
+"""The floor of a row: who still needs its cells, and trimming up to the horizon.
+
+    <row>   `floor`   {"index", "cleared", "readers": {name: index}, "writers": {name: index}, "type"}
+
+The horizon is the least index that anybody registered may still read, or may still walk past to find its own cell.
+Readers say where they are; a processor says for each input where its cursor is and for each output where it begins
+to look (`since`).  What they say only grows and may lag behind the truth, so a trim takes too little and never too
+much.  Registrations and trims change one document, so they meet in one swap.
+
+A trim raises the floor first; then the cells below it become tombstones, from `cleared` on, so that a trim which died
+is taken up by the next.  Cells are not deleted: a replica that was paused before a write would find its place free,
+create a dead cell anew, and others would walk past that over cells that are gone.  A tombstone outlives every such
+replica, because an append past its deadline writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from outbox.errors import CorruptRecord, NotRegistrable, OutcomeUnknown, Refused, Trimmed
+from outbox.ports import Document, DocumentKey, Session, Tag, Version, Won
+from outbox.streams.cells import DECODE_ERRORS, FLOOR, Cell, Cells, put
+
+SWAP_COUNT_MAX = 20
+"""How often a change of the floor is tried while others change it."""
+UNLIMITED = 1 << 60
+CLEARED_MAX = 1_024
+"""The most cells that one round of a trim turns into tombstones."""
+
+
+class Floor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A row's floor as stored: cells below `index` are trimmed, those below `cleared` are tombstones or gone.
+
+    `type` names the type of the row's entries.
+    """
+
+    index: int = 0
+    cleared: int = 0
+    readers: dict[str, int] = {}
+    writers: dict[str, int] = {}
+    type: str = ""
+
+    def horizon(self, end: int) -> int:
+        """The index up to which a trim may go, in a row that ends at `end`."""
+        return min([end, *self.readers.values(), *self.writers.values()])
+
+
+class Horizon:
+    """The floor of one row."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+        self.key = DocumentKey(cells.row, FLOOR)
+        self.index = 0
+        """The floor as last read or written."""
+        self.version = ""
+        """The version of its document then; empty: there was none."""
+        self._known: Floor | None = None
+
+    async def read(self) -> Floor:
+        """The floor.
+
+        Raises:
+            CorruptRecord: its document cannot be decoded.
+        """
+        return await self._read("")
+
+    async def _read(self, session: Session) -> Floor:
+        document = await self._cells.store.read(self.key, session=session)
+        floor = Floor() if document is None else _decoded(document)
+        return self._seen(floor, "" if document is None else document.version)
+
+    def _seen(self, floor: Floor, version: Version) -> Floor:
+        self.index, self.version, self._known = max(self.index, floor.index), version, floor
+        return floor
+
+    async def change(self, change: Callable[[Floor], Floor]) -> Floor:
+        """Swap the floor for what `change` makes of it; it may be asked several times, and its answer must not rest on
+        what else it saw.
+
+        Raises:
+            Refused: others changed it all the time.
+        """
+        known, session, is_fresh = self._known, "", False
+        for _ in range(SWAP_COUNT_MAX):
+            if known is None:
+                known, is_fresh = await self._read(session), True
+            wanted = change(known)
+            if wanted == known and self.version and is_fresh:
+                return known
+            if wanted == known and self.version:  # what is remembered may be past
+                known = None
+                continue
+            try:
+                answer = await self._cells.store.write([put(self.key, wanted, self.version, Tag("floor"))])
+            except OutcomeUnknown:  # read what is there: the same change once more changes nothing
+                known, session = None, ""
+                continue
+            if isinstance(answer, Won):
+                return self._seen(wanted, answer.versions[0])
+            known, session = None, answer.session
+        raise Refused(f"the floor of {self._cells.row} is changed by others all the time; try again later")
+
+    async def register(
+        self, *, reader: str = "", writer: str = "", at: int, type: str = "", moves: bool = True
+    ) -> Floor:
+        """Register who reads from, or looks for its own cells from, an index; again with a later one moves it on.
+
+        Where it must not move, because another replica's register may rest on it, whoever is there already stays.
+
+        Raises:
+            Trimmed: the index is below the floor.
+            NotRegistrable: the row has entries of another type.
+        """
+
+        def change(known: Floor) -> Floor:
+            name = reader or writer
+            names = known.readers if reader else known.writers
+            if name not in names and at < known.index:
+                raise trimmed(self._cells.row, at, known.index)
+            check_type(self._cells.row, known, type)
+            moved = names | {name: max(at, names.get(name, 0)) if moves else names.get(name, at)}
+            changed = msgspec.structs.replace(known, type=known.type or type)
+            return msgspec.structs.replace(changed, **{"readers" if reader else "writers": moved})
+
+        return await self.change(change)
+
+    async def unregister(self, name: str) -> None:
+        """Forget a reader or writer; the floor waits for it no longer."""
+
+        def change(known: Floor) -> Floor:
+            readers, writers = dict(known.readers), dict(known.writers)
+            readers.pop(name, None)
+            writers.pop(name, None)
+            return msgspec.structs.replace(known, readers=readers, writers=writers)
+
+        await self.change(change)
+
+    async def trim(self, *, older_than_ms: int | None, tombstone_s: float) -> tuple[int, list[Cell]]:
+        """Raise the floor by up to 1,024 cells, and turn what is below it into tombstones; the floor, and those cells.
+
+        With `older_than_ms` it stops at the first cell that is younger.  Where nobody is registered, it goes up to the
+        end.
+        """
+        known = await self.read()
+        is_used = bool(known.readers or known.writers)
+        end = (
+            UNLIMITED if is_used else await self._cells.find_end(known.index)
+        )  # whoever is registered is before the end
+        upto = min(known.horizon(end), known.cleared + CLEARED_MAX)
+        if older_than_ms is not None:
+            upto = await self._first_younger(known.index, upto, older_than_ms)
+        if upto > known.index:
+            known = await self.change(lambda floor: _raised(floor, min(upto, floor.horizon(end))))
+        buried = await self._cells.bury(range(known.cleared, known.index), ttl_s=tombstone_s)
+        if known.cleared < known.index:
+            await self.change(partial(_cleared, known.index))
+        return known.index, buried
+
+    async def _first_younger(self, index: int, upto: int, older_than_ms: int) -> int:
+        while index < upto:
+            cell = await self._cells.read(index)
+            if cell is None or (not cell.gone and cell.at > older_than_ms):
+                break
+            index += 1
+        return index
+
+
+def _raised(floor: Floor, index: int) -> Floor:
+    return msgspec.structs.replace(floor, index=max(floor.index, index))
+
+
+def _cleared(index: int, floor: Floor) -> Floor:
+    return msgspec.structs.replace(floor, cleared=max(floor.cleared, index))
+
+
+def check_type(row: str, known: Floor, type: str) -> None:
+    """Check that a row's entries are of this type.
+
+    Raises:
+        NotRegistrable: they are of another.
+    """
+    if known.type and type and known.type != type:
+        raise NotRegistrable(
+            f"{row} holds entries of {known.type}, not of {type}; give type={known.type}, or the new log another name"
+        )
+
+
+def trimmed(row: str, index: int, floor: int) -> Trimmed:
+    """What a read below the floor comes to."""
+    return Trimmed(
+        f"{row}: cell {index} was trimmed, the first that is left is {floor}; read from first()", floor=floor
+    )
+
+
+def _decoded(document: Document) -> Floor:
+    try:
+        return msgspec.json.decode(document.body, type=Floor)
+    except DECODE_ERRORS as error:
+        raise CorruptRecord(
+            f"{document.key.partition}/{document.key.id} is not the floor of an ordered log ({error}); "
+            "restore the document from a backup"
+        ) from error

@@ -1,0 +1,423 @@
+"""Messages of a queue into a log: each is one entry, or a dead letter, whatever is delivered twice or dies.
+
+    ingest = Ingest("pages", queue="pages", type=Page, source=backend, log=pages)
+    async with ingest.run(): ...
+
+    ingest/<name>/<shard>   `register`      {"serial", "since", "outs", ...}, as a processor's
+                            `inbox:<key>`   the record of a message: it is in the log, or was refused
+
+Theory of operation: one batch of one partition creates a record for each message of a group and swaps the register,
+which from then on holds their entries; it is the commit.  After it the messages are completed, and the entries are
+appended under the identity of the register's serial, by this process or by any other.  A message that comes again finds
+its record: its create loses, and it is completed without an entry.  The rules of identity, time, age, payload and
+refusal are those of handlers: `runtime.delivery.admission`, `runtime.verdict`, `runtime.start.retention`.
+
+Completed before the batch, a message is lost; appended before it, under its own id, one that is delivered again after
+the entries of others is appended twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from outbox.app import App
+from outbox.errors import NotRegistrable, OutcomeUnknown, PoisonMessage, Refused
+from outbox.lineage import step_id
+from outbox.ports import BlobStore, Create, Delivery, DocumentKey, MessageBus, Replace, StateStore, StorePorts, Tag, Won
+from outbox.runtime.delivery.admission import Admission
+from outbox.runtime.delivery.retrying import Backoff
+from outbox.runtime.delivery.settlement import Settlement
+from outbox.runtime.failures.failure_log import FailureLog
+from outbox.runtime.start.plan import Plan, compile_plan
+from outbox.runtime.start.retention import register_retention
+from outbox.runtime.store_operations import operations_over
+from outbox.runtime.verdict import Verdict, payload_differs
+from outbox.runtime.work import Later, Outcome, Work, attempt_at
+from outbox.stored import RECORD_PREFIX, Record, decode
+from outbox.stored import encode as encode_record
+from outbox.streams.log import LogWriter, OrderedLog, check_name
+from outbox.streams.plan import rows_written
+from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX
+from outbox.streams.register import Kept, Out, Register, RegisterCell
+from outbox.streams.replica import together
+
+log = logging.getLogger("outbox.streams")
+
+GROUP_MAX = 90
+"""The most messages of one commit: a record each, and the register, in a batch of at most 100."""
+TRIES_MAX = 20
+RECEIVE_WAIT_S = 5.0
+RETENTION = timedelta(days=7)
+_OUT = "log"
+
+
+class Ingestion:
+    """One shard's register, and the commits of messages into it."""
+
+    def __init__(
+        self,
+        name: str,
+        plan: Plan,
+        store: StateStore,
+        output: LogWriter[Any],
+        settlement: Settlement,
+        *,
+        now_ms: Callable[[], int],
+        new_id: Callable[[], str],
+    ) -> None:
+        self.name = name
+        self.register = RegisterCell(store, f"ingest/{name}", new_id=new_id)
+        self.known: Kept | None = None
+        self.entry_count = 0
+        self._plan = plan
+        self._store = store
+        self._output = output
+        self._targets = rows_written(_OUT, output)
+        self._settlement = settlement
+        self._now_ms = now_ms
+        self._new_id = new_id
+        self._known_ms = 0
+        self._written: tuple[int, dict[str, int]] = (-1, {})
+        """The serial whose outs this process has seen in the log, and from where on the next are looked for."""
+
+    async def take(self, works: Sequence[Work]) -> None:
+        """Commit a group of messages, append their entries, and settle them.
+
+        Raises:
+            Refused, OutcomeUnknown: a store failed; what was not settled is delivered again.
+        """
+        for group in _apart(works):
+            outcomes = await self._commit(group)
+            known = self.known
+            settling = [self._settlement.settle(attempt_at(work), outcome) for work, outcome in outcomes]
+            appending = [] if known is None else [self._append(known.register)]
+            await together([*settling, *appending])
+
+    async def finish(self) -> None:
+        """Append what the register holds, whoever committed it."""
+        await self._append((await self._read()).register)
+
+    # The commit
+
+    async def _commit(self, works: Sequence[Work]) -> list[tuple[Work, Outcome]]:
+        """Commit messages together; what each comes to.  Those of records that are found drop out, one by one."""
+        done: list[tuple[Work, Outcome]] = []
+        todo: list[Work] = []
+        for work in works:
+            if isinstance(work.refusal, Later) or not work.inbox:
+                done.append((work, work.refusal))
+            else:
+                todo.append(work)
+        replaces: dict[bytes, str] = {}
+        for _ in range(TRIES_MAX + len(todo)):
+            if not todo:
+                return done
+            known = self.known or await self._read()
+            since = await self._append(known.register)
+            refusals = {work.inbox: self._refusal(work) for work in todo}
+            after = self._after(known.register, [work for work in todo if refusals[work.inbox] is None], since)
+            records = [self._record(work, refusals[work.inbox], replaces.get(work.inbox, "")) for work in todo]
+            self.known, lost, session, current = await self._swap(known, after, records)
+            if self.known is not None:
+                self.entry_count += sum(refusal is None for refusal in refusals.values())
+                return [*done, *((work, refusals[work.inbox]) for work in todo)]
+            if lost is not None and lost < len(todo):
+                self.known = known
+                document = current or await self._store.read(records[lost].key, session=session)
+                if document is not None:
+                    work = todo[lost]
+                    outcome = self._found(work, decode(document, Record))
+                    if outcome is Verdict.RESUBMISSION:
+                        replaces[work.inbox] = document.version
+                    else:
+                        done.append((todo.pop(lost), None if isinstance(outcome, Verdict) else outcome))
+        raise Refused(f"ingest {self.name}: others commit all the time; the messages are delivered again")
+
+    async def _swap(
+        self, known: Kept, after: Register, records: Sequence[Create | Replace]
+    ) -> tuple[Kept | None, int | None, str, Any]:
+        """Write the records and the register together; the register, or which operation lost, and what it lost to."""
+        write, made = self.register.swapping(known, after)
+        swapped_ms = self._now_ms()
+        try:
+            answer = await self._store.write([*records, write])
+        except OutcomeUnknown:
+            return await self.register.mine(made), None, "", None
+        if isinstance(answer, Won):
+            self._known_ms = swapped_ms
+            return Kept(made, answer.versions[-1]), None, "", None
+        return None, answer.operation, answer.session, answer.current
+
+    def _refusal(self, work: Work) -> PoisonMessage | None:
+        if isinstance(work.refusal, PoisonMessage):
+            return work.refusal
+        now_ms = self._now_ms()
+        if work.created_ms <= self._plan.retention.oldest_ms(now_ms):
+            return self._plan.retention.refusal(work.created_ms, now_ms)
+        try:
+            self._output.log.values.encoded([work.value])
+        except PoisonMessage as error:
+            return error
+        return None
+
+    def _record(self, work: Work, refusal: PoisonMessage | None, replaces: str) -> Create | Replace:
+        record = Record(
+            tx=self._new_id(),
+            fingerprint=work.digest,
+            at_ms=self._now_ms(),
+            reason="" if refusal is None else refusal.reason,
+            description="" if refusal is None else refusal.description,
+            attempt=work.delivery.message.attempt,
+        )
+        key = DocumentKey(self.register.key.partition, RECORD_PREFIX + work.inbox.hex())
+        life_s = self._plan.life_s(0)
+        tag = Tag("commit", (work.inbox,), record.tx)
+        if replaces:
+            return Replace(key, encode_record(record), replaces, life_s, tag)
+        return Create(key, encode_record(record), life_s, tag)
+
+    def _found(self, work: Work, record: Record) -> Verdict | PoisonMessage:
+        """What a message comes to whose record is there already."""
+        is_past = work.created_ms <= self._plan.retention.oldest_ms(self._now_ms())
+        match work.verdict(record, is_past_retention=is_past):
+            case Verdict.PAYLOAD_DIFFERS:
+                return payload_differs(work.delivery.message.identity)
+            case Verdict.REFUSED:
+                return record.refusal or Verdict.DUPLICATE
+            case Verdict.TOO_OLD:
+                return self._plan.retention.refusal(work.created_ms, self._now_ms())
+            case verdict:
+                return verdict
+
+    def _after(self, before: Register, works: Sequence[Work], since: dict[str, int]) -> Register:
+        """The register that holds the entries of these messages."""
+        outs: list[Out] = []
+        target = self._output.log
+        shares: dict[int, list[Any]] = {}
+        for work in works:
+            shares.setdefault(target.reader_of(work.value), []).append(work.value)
+        for reader in sorted(shares):
+            raws, types = target.values.encoded(shares[reader])
+            key = list(self._targets)[reader]
+            outs.append(Out(key, raws, types, target.values.version))
+        now_ms = max(before.now, self._now_ms())
+        return msgspec.structs.replace(before, outs=outs, since=since, now=now_ms)
+
+    # The register
+
+    async def _read(self) -> Kept:
+        began_ms = self._now_ms()
+        for _ in range(TRIES_MAX):
+            known = await self.register.read()
+            if known is None:
+                known = await self.register.swap(None, await self._first())
+            if known is not None:
+                self.known, self._known_ms = known, began_ms
+                return known
+        raise Refused(f"ingest {self.name}: its register is created by others all the time; start again")
+
+    async def _first(self) -> Register:
+        since = {}
+        for key, target in self._targets.items():
+            floor = await target.row.horizon.register(
+                writer=f"ingest/{self.name}", at=await target.row.end(), type=target.row.values.name, moves=False
+            )
+            since[key] = floor.writers[f"ingest/{self.name}"]
+        return Register(since=since, code=f"ingest {self.name}")
+
+    async def _append(self, register: Register) -> dict[str, int]:
+        """Append what a register holds; from where on the next is looked for."""
+        margin_ms = min(target.row.margin_ms for target in self._targets.values())
+        if self._now_ms() - self._known_ms > margin_ms // 4:
+            register = (await self._read()).register
+        if self._written[0] == register.serial:
+            return self._written[1]
+        calls = [
+            self._targets[out.to].write(
+                step_id(f"ingest/{self.name}", register.serial, out.to),
+                out,
+                since=register.since[out.to],
+                at_ms=register.now,
+                until_ms=self._known_ms + margin_ms // 2,
+            )
+            for out in register.outs
+        ]
+        ends = await together(calls)
+        since = register.since | {out.to: end for out, end in zip(register.outs, ends, strict=True)}
+        since = {key: max(at, self._targets[key].row.cells.end) for key, at in since.items()}
+        self._written = register.serial, since
+        return since
+
+
+def _apart(works: Sequence[Work]) -> list[list[Work]]:
+    """Groups in which no message is there twice; a copy goes into a later one, and finds its record."""
+    groups: list[list[Work]] = []
+    for work in works:
+        for group in groups:
+            if not work.inbox or all(other.inbox != work.inbox for other in group):
+                group.append(work)
+                break
+        else:
+            groups.append([work])
+    return groups
+
+
+class Ingest:
+    """Takes the messages of a queue into a log; any number of processes may run it at once.
+
+    `source` is the backend whose queue it is, of partition scope; the registers and the messages' records lie in its
+    store.  A message is of `type`, or of one of a union; the entry is its value.  `shards` spread the records over as
+    many partitions, by identity: at 20 GB for one, and 1 KB a record, one holds some 30 messages a second over seven
+    days of `retention`.  The number must not change while messages may be delivered again.
+
+    Raises:
+        NotRegistrable: something given cannot be used.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        queue: str,
+        type: Any,
+        source: Any,
+        log: OrderedLog[Any] | LogWriter[Any],
+        retention: timedelta = RETENTION,
+        shards: int = 1,
+    ) -> None:
+        self.name = check_name("ingest", name)
+        if not 1 <= shards <= 256:
+            raise NotRegistrable(f"ingest {name}: shards={shards}: 1 to 256")
+        ports = source.ports()
+        if not isinstance(ports, StorePorts):
+            ports = source.apart()
+        self._ports: StorePorts = ports
+        self._store = ports.infrastructure or ports.store
+        if self._store.capabilities.atomic_scope != "partition":
+            raise NotRegistrable(
+                f"ingest {name}: its records and its register are written together, and this store writes one document "
+                "at a time; give a backend of partition scope (an Engine, or azure.connect(...) without states=); the "
+                "log may be anywhere"
+            )
+        output = log.writer(0) if isinstance(log, OrderedLog) else log
+        self.app = ingest_app(name, queue, type, retention)
+        self.queue = queue
+        self.plan = compile_plan(self.app)
+        self._operations = operations_over(ports)
+        self._admission = Admission(self.plan, ports.blobs, Backoff(asyncio.sleep))
+        self._settlement = settlement_of(self.plan, ports.bus, ports.blobs, self._operations.now_ms)
+        self._shards = [
+            Ingestion(
+                f"{name}/{shard}",
+                self.plan,
+                self._store,
+                output,
+                self._settlement,
+                now_ms=self._operations.now_ms,
+                new_id=lambda: uuid4().hex,
+            )
+            for shard in range(shards)
+        ]
+
+    async def open(self) -> None:
+        """Create the queue where that is for us to do, and register the retention."""
+        await self._operations.declare({self.queue: "unordered"}, {})
+        await register_retention(self.app.name, self.plan.retention, self._operations)
+        for shard in self._shards:
+            await shard.finish()
+
+    async def turn(self, *, wait_s: float = RECEIVE_WAIT_S) -> int:
+        """Receive a group of messages and take them in; how many there were."""
+        found = await self._ports.bus.receive(self.queue, count_max=GROUP_MAX, wait_s=wait_s)
+        await self.take(found)
+        return len(found)
+
+    async def take(self, deliveries: Sequence[Delivery]) -> None:
+        """Take in messages that were received."""
+        works = await self._admission.admit(deliveries, self._operations.now_ms())
+        shares: dict[int, list[Work]] = {}
+        for work in works:
+            shares.setdefault(shard_of(work, len(self._shards)), []).append(work)
+        await together([self._shards[shard].take(share) for shard, share in shares.items()])
+
+    async def run_until_idle(self, *, groups_max: int = 1_000_000) -> int:
+        """Take in what there is; how many messages that was."""
+        await self.open()
+        count = 0
+        for _ in range(groups_max):
+            taken = await self.turn(wait_s=0)
+            if not taken:
+                break
+            count += taken
+        return count
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[Ingest]:
+        """Take messages in until the context ends."""
+        await self.open()
+        task = asyncio.create_task(self._for_ever(), name=f"ingest {self.name}")
+        try:
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+    async def _for_ever(self) -> None:
+        errors_in_a_row = 0
+        while True:
+            try:
+                await self.turn()
+                errors_in_a_row = 0
+            except (Refused, OutcomeUnknown) as error:
+                for shard in self._shards:
+                    shard.known = None
+                log.warning(
+                    "messages not taken in; they are delivered again", extra={"ingest": self.name, "error": str(error)}
+                )
+                await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(errors_in_a_row, 10)))
+                errors_in_a_row += 1
+
+
+def ingest_app(name: str, queue: str, kind: Any, retention: timedelta) -> App:
+    """An application that reads the queue, for the rules of admission."""
+    app = App(f"ingest:{name}", retention=retention)
+    app.queue(queue)
+
+    def entry(message: Any) -> None:
+        """Never run: a message's value is the entry."""
+
+    entry.__annotations__ = {"message": kind, "return": None}
+    app.handler(queue, name="entry")(entry)
+    return app
+
+
+def settlement_of(plan: Plan, bus: MessageBus, blobs: BlobStore, now_ms: Callable[[], int]) -> Settlement:
+    """What settles messages once they are committed."""
+    return Settlement(
+        plan,
+        bus,
+        blobs,
+        backoff=Backoff(asyncio.sleep),
+        now_ms=now_ms,
+        new_tx=lambda: uuid4().hex,
+        settled=lambda _: None,
+        failure_log=FailureLog(now_ms),
+    )
+
+
+def shard_of(work: Work, count: int) -> int:
+    """The shard of a message, by its identity; the same for every copy."""
+    if count == 1:
+        return 0
+    return int.from_bytes(sha256(work.delivery.message.identity.encode()).digest()[:8], "big") % count

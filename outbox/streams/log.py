@@ -1,0 +1,498 @@
+"""An ordered log: typed entries in cells, appended once under an id, read in order by anybody, trimmed by its readers.
+
+    readings = OrderedLog("readings", engine, type=Reading)
+    at = await readings.append(Reading("boiler", 71.5), id="r1")
+    async for entry in readings.read(since=at, wait=True): ...
+
+The same name on the same store is the same log in any process.  `writers` and `readers` shard it twice: a writer
+appends to rows that no other writer appends to, a reader reads the rows of its share of the entries, by `partition`.
+What happens in one row is in `cells`; who may trim it, in `horizon`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any, Generic, TypeVar
+
+from outbox.codec import Upcast
+from outbox.errors import NotRegistrable, OutcomeUnknown, Refused, TooLarge
+from outbox.lineage import Key, as_key, field
+from outbox.message import ID_BYTES_MAX
+from outbox.streams.cells import Cell, Cells, Position
+from outbox.streams.horizon import Floor, Horizon, check_type, trimmed
+from outbox.streams.places import POLL_S_MAX, Place, Seen, Waiting, place_of
+from outbox.streams.values import ENTRIES_MAX, Values, fitted, whole
+
+T = TypeVar("T")
+
+MARGIN = timedelta(minutes=10)
+IDS_MAX = 100_000
+"""How many ids of the cells that it has walked past a process keeps, to recognise its own appends."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}").fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[T]):
+    """An entry of a log: where it is, its value, the id of its append, and when that was, in milliseconds since 1970.
+
+    The entries of one append share its id; `writer` is the writer shard.
+    """
+
+    position: Position
+    value: T
+    id: str
+    at_ms: int
+    writer: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowStatus:
+    """One row of a log: its floor and end, as cell indexes, and how many cells each reader and writer is behind."""
+
+    writer: int
+    reader: int
+    floor: int
+    end: int
+    readers: dict[str, int]
+    writers: dict[str, int]
+
+
+Since = Position | Awaitable[Position] | None
+
+
+def check_name(what: str, name: str) -> str:
+    """A name of a log or processor, which becomes a part of partitions and blob names.
+
+    Raises:
+        NotRegistrable: it cannot.
+    """
+    if not isinstance(name, str) or not _NAME(name):
+        raise NotRegistrable(
+            f"{what} {str(name)[:40]!r}: a name has 1 to 128 letters, digits, `_`, `.` and `-`, and no sign first"
+        )
+    return name
+
+
+class Row(Generic[T]):
+    """One row of a log as this process knows it: its cells, its floor, and the ids that it has walked past."""
+
+    def __init__(self, name: str, place: Place, values: Values, margin_s: float, writer: int, reader: int) -> None:
+        self.writer = writer
+        self.reader = reader
+        self.place = place
+        self.values = values
+        self.name = f"log/{name}/{writer}.{reader}"
+        self.cells = Cells(place.store, self.name, now_ms=place.now_ms)
+        self.horizon = Horizon(self.cells)
+        self._margin_ms = round(margin_s * 1_000)
+        self._lock = asyncio.Lock()
+        self._ids: dict[str, int] = {}
+        self._walked: int | None = None
+        """The index up to which this process has walked; None: it has not yet looked for the end."""
+        self._fresh_ms = 0
+        """Until when no cell from there on can have been trimmed and have lost its tombstone."""
+
+    @property
+    def margin_ms(self) -> int:
+        """How long tombstones last, in milliseconds."""
+        return self._margin_ms
+
+    @property
+    def until_ms(self) -> int:
+        """When an append that begins now must have ended: well before a tombstone that it should meet can be gone."""
+        return self.place.now_ms() + self._margin_ms // 2
+
+    # Appending
+
+    async def append(self, values: Sequence[Any], id: str, since: int | None = None) -> Position:
+        """Append values as one cell, once."""
+        raws, types = self.values.encoded(values)
+        made = Cell(id, self.place.now_ms(), len(raws), raws, types, self.values.version)
+        cell = await self.fitted(made)
+        async with self._lock:
+            index, found = await (self._append(cell) if since is None else self._append_since(cell, since))
+        if not found.gone and (found.v, found.blob, found.types) != (cell.v, cell.blob, cell.types):
+            raise Refused(f"{self.name}: id {id!r} was appended with other entries, at {index}.0; use a new id")
+        return Position(index)
+
+    async def _append(self, cell: Cell) -> tuple[int, Cell]:
+        start = await self._end_known()
+        known = self._ids.get(cell.id)
+        if known is not None:
+            found = await self.cells.read(known)
+            return known, found or Cell(cell.id, gone=True)
+        index, found, walked = await self.cells.append(cell, start, until_ms=self._fresh_ms, passed=self._pass)
+        self._pass(index, found)
+        await self.cells.raise_hint_if_due(walked)
+        return index, found
+
+    def _pass(self, index: int, cell: Cell) -> None:
+        self._walked = index + 1
+        self._ids[cell.id] = index
+        if len(self._ids) > IDS_MAX:
+            del self._ids[next(iter(self._ids))]
+
+    async def _end_known(self) -> int:
+        """Where this process's next append begins to look; ids of cells before are known, or were before its time."""
+        now_ms = self.place.now_ms()
+        if self._walked is None:
+            floor = await self.opened()
+            self._walked = await self.cells.find_end(floor.index)
+        elif now_ms >= self._fresh_ms - self._margin_ms // 4:
+            floor = await self.horizon.read()
+        else:
+            return self._walked
+        self._walked = max(self._walked, floor.index)
+        self._fresh_ms = now_ms + self._margin_ms // 2
+        return self._walked
+
+    async def _append_since(self, cell: Cell, since: int) -> tuple[int, Cell]:
+        until_ms = self.until_ms
+        floor = await self.opened()
+        if since < floor.index:
+            raise trimmed(self.name, since, floor.index)
+        index, found, walked = await self.cells.append(cell, since, until_ms=until_ms)
+        await self.cells.raise_hint_if_due(walked)
+        return index, found
+
+    async def fitted(self, cell: Cell) -> Cell:
+        """A cell that fits into the store."""
+        return await fitted(cell, self.place.store, self.place.blobs, self.name)
+
+    async def opened(self) -> Floor:
+        """The floor, made where there is none.
+
+        Raises:
+            NotRegistrable: the entries are of another type.
+        """
+        floor = await self.horizon.read()
+        check_type(self.name, floor, self.values.name)
+        return floor
+
+    # Reading
+
+    async def read(self, index: int) -> Cell | None:
+        """A cell with its entries; None where it is not there yet.
+
+        Raises:
+            Trimmed: it is below the floor.
+        """
+        cell = await self.cells.read(index)
+        if cell is None or cell.gone:
+            floor = await self.horizon.read()  # after the miss
+            if cell is not None or index < floor.index:
+                raise trimmed(self.name, index, max(floor.index, index + 1 if cell else 0))
+            return None
+        return await whole(cell, self.place.blobs, f"{self.name}/{index}")
+
+    def entries(self, index: int, cell: Cell, offset: int = 0) -> list[Entry[T]]:
+        """The entries of a cell, from an offset on."""
+        values = self.values.decoded(cell, f"{self.name}/{index}")
+        return [
+            Entry(Position(index, at), value, cell.id, cell.at, self.writer)
+            for at, value in enumerate(values)
+            if at >= offset
+        ]
+
+    def seen(self, index: int) -> list[Seen]:
+        """What whoever waits for a cell has seen of it, and of the floor."""
+        return [(self.cells.key(index), ""), (self.horizon.key, self.horizon.version)]
+
+    async def first(self) -> int:
+        return (await self.opened()).index
+
+    async def end(self) -> int:
+        floor = await self.opened()
+        return await self.cells.find_end(floor.index)
+
+    async def trim(self, min_age: timedelta | None) -> int:
+        """Trim up to the horizon; how many cells."""
+        count = 0
+        older_than_ms = None if min_age is None else self.place.now_ms() - round(min_age.total_seconds() * 1_000)
+        while True:
+            _, buried = await self.horizon.trim(older_than_ms=older_than_ms, tombstone_s=self._margin_ms / 1_000)
+            for cell in buried:
+                if cell.blob:
+                    await self.place.blobs.delete(cell.blob)
+            count += len(buried)
+            if not buried:
+                return count
+
+
+class OrderedLog(Generic[T]):
+    """A log of entries of one type, or of a union of classes.
+
+    `place` is a backend or a `StateStore`; `version` and `upcasts` are those of the entries' schema.  `margin` is the
+    longest that a replica may be paused within an append, and how long tombstones last.  A reader that waits looks at
+    least every `poll_s_max` seconds.
+
+    Raises:
+        NotRegistrable: the name, the type or the number of shards cannot be used.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        place: Any,
+        *,
+        type: Any,
+        version: int = 1,
+        upcasts: Mapping[int, Upcast] | None = None,
+        writers: int = 1,
+        readers: int = 1,
+        partition: Callable[[T], Key] | None = None,
+        margin: timedelta = MARGIN,
+        poll_s_max: float = POLL_S_MAX,
+    ) -> None:
+        self.name = check_name("log", name)
+        if writers < 1 or readers < 1 or writers > 256 or readers > 256:
+            raise NotRegistrable(f"log {name}: writers={writers}, readers={readers}: 1 to 256 each")
+        if readers > 1 and partition is None:
+            raise NotRegistrable(f"log {name}: readers={readers} needs partition=, which says whose an entry is")
+        self.writers = writers
+        self.readers = readers
+        self.poll_s_max = poll_s_max
+        self.place = place_of(place)
+        self.values = Values(name, type, version=version, upcasts=upcasts)
+        self._partition = partition
+        self._margin_s = margin.total_seconds()
+        self._rows: dict[tuple[int, int], Row[T]] = {}
+
+    def on(self, place: Place) -> OrderedLog[T]:
+        """The same log on another place, or as a process sees it that has just begun."""
+        other = copy(self)
+        other.place, other._rows = place, {}
+        return other
+
+    def row(self, writer: int, reader: int) -> Row[T]:
+        """The row of a writer shard and a reader shard."""
+        found = self._rows.get((writer, reader))
+        if found is None:
+            made: Row[T] = Row(self.name, self.place, self.values, self._margin_s, writer, reader)
+            found = self._rows[writer, reader] = made
+        return found
+
+    def writer(self, writer: int) -> LogWriter[T]:
+        """A writer shard: what appends to rows that no other shard appends to."""
+        if not 0 <= writer < self.writers:
+            raise NotRegistrable(f"log {self.name} has writers 0 to {self.writers - 1}, not {writer}")
+        return LogWriter(self, writer)
+
+    def reader(self, reader: int) -> LogReader[T]:
+        """A reader shard: its share of the entries, of all writers."""
+        if not 0 <= reader < self.readers:
+            raise NotRegistrable(f"log {self.name} has readers 0 to {self.readers - 1}, not {reader}")
+        return LogReader(self, reader)
+
+    def reader_of(self, value: T) -> int:
+        """The reader shard of a value; the same on every machine."""
+        if self._partition is None or self.readers == 1:
+            return 0
+        digest = sha256(field(as_key(self._partition(value)))).digest()
+        return int.from_bytes(digest[:8], "big") % self.readers
+
+    # Appending
+
+    async def append(self, value: T, *, id: str, since: Since = None) -> Position:
+        """Append one entry once; where it is.  The same id again gives the position that it has.
+
+        An id is looked for from `since` on; without it from the end as it was when this process first used the log, so
+        a producer that crashes and begins again may append twice: an `Ingest` or a `Processor` does not.
+
+        Raises:
+            PoisonMessage: the value cannot be stored.
+            Refused: nothing was appended, or the id has other entries.
+            OutcomeUnknown: append again, with the same id.
+        """
+        return await self._only_writer().append(value, id=id, since=since)
+
+    async def extend(self, values: Sequence[T], *, id: str, since: Since = None) -> Position:
+        """Append entries as one cell: all or none, and nothing between; where the first is."""
+        return await self._only_writer().extend(values, id=id, since=since)
+
+    def _only_writer(self) -> LogWriter[T]:
+        if self.writers > 1:
+            raise NotRegistrable(f"log {self.name} has {self.writers} writers; append by one of them: .writer(0)")
+        return LogWriter(self, 0)
+
+    # Reading
+
+    async def read(
+        self, since: Since | Mapping[int, Position] = None, until: Since = None, *, wait: bool = False
+    ) -> AsyncIterator[Entry[T]]:
+        """Read entries from `since` (default: the first that is left) to before `until`, or to the end.
+
+        With `wait` it waits for more at the end.
+
+        Raises:
+            Trimmed: `since` is below the floor.
+        """
+        async for entry in self._only_reader().read(since, until, wait=wait):
+            yield entry
+
+    def _only_reader(self) -> LogReader[T]:
+        if self.readers > 1:
+            raise NotRegistrable(f"log {self.name} has {self.readers} readers; read by one of them: .reader(0)")
+        return LogReader(self, 0)
+
+    async def first(self) -> Position:
+        """The first position that is left."""
+        return await self._only_reader().first()
+
+    async def end(self) -> Position:
+        """The position behind the last entry."""
+        return await self._only_reader().end()
+
+    async def register(self, name: str, at: Since = None) -> None:
+        """Register a reader that trims wait for, from a position on; again with a later one moves it on."""
+        await self._only_reader().register(name, at)
+
+    async def unregister(self, name: str) -> None:
+        """Forget a reader; trims wait for it no longer."""
+        for row in self.rows():
+            await row.horizon.unregister(name)
+
+    async def trim(self, *, min_age: timedelta | None = None) -> int:
+        """Trim what no registered reader or writer needs, and with `min_age` only what is older; how many cells."""
+        return sum([await row.trim(min_age) for row in self.rows()])
+
+    def rows(self) -> list[Row[T]]:
+        """All rows."""
+        return [self.row(writer, reader) for writer in range(self.writers) for reader in range(self.readers)]
+
+    async def status(self) -> list[RowStatus]:
+        """The floor and the end of each row, and who is how far behind."""
+        found = []
+        for row in self.rows():
+            floor, end = await row.opened(), await row.end()
+            found.append(
+                RowStatus(
+                    row.writer,
+                    row.reader,
+                    floor.index,
+                    end,
+                    {name: end - index for name, index in floor.readers.items()},
+                    {name: end - index for name, index in floor.writers.items()},
+                )
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class LogWriter(Generic[T]):
+    """A writer shard of a log."""
+
+    log: OrderedLog[T]
+    writer: int
+
+    async def append(self, value: T, *, id: str, since: Since = None) -> Position:
+        """Append one entry once; see `OrderedLog.append`."""
+        return await self.extend([value], id=id, since=since)
+
+    async def extend(self, values: Sequence[T], *, id: str, since: Since = None) -> Position:
+        """Append entries of one reader shard as one cell; see `OrderedLog.extend`."""
+        log, values = self.log, list(values)
+        _check_append(log.name, values, id)
+        shares = {log.reader_of(value) for value in values}
+        if len(shares) > 1:
+            raise Refused(f"log {log.name}: these entries belong to {len(shares)} readers; append each share by itself")
+        at = await _given(since)
+        return await log.row(self.writer, shares.pop()).append(values, id, None if at is None else at.index)
+
+
+@dataclass(frozen=True, slots=True)
+class LogReader(Generic[T]):
+    """A reader shard of a log; of several writers it takes turns, so a cursor is a position for each."""
+
+    log: OrderedLog[T]
+    reader: int
+
+    def rows(self) -> list[Row[T]]:
+        """The rows of this share, one for each writer."""
+        return [self.log.row(writer, self.reader) for writer in range(self.log.writers)]
+
+    async def read(
+        self, since: Since | Mapping[int, Position] = None, until: Since = None, *, wait: bool = False
+    ) -> AsyncIterator[Entry[T]]:
+        """Read entries; see `OrderedLog.read`.  `since` may be a mapping from writers to positions."""
+        rows, last, waiting = self.rows(), await _given(until), Waiting(self.log.poll_s_max)
+        cursors = dict(since) if isinstance(since, Mapping) else await self._cursors(await _given(since))
+        if last is not None and len(rows) > 1:
+            raise Refused(f"log {self.log.name} has {len(rows)} writers; until= is for one")
+        while True:
+            found = False
+            for row in rows:
+                at = cursors.get(row.writer, Position(0))
+                if last is not None and at >= last:
+                    return
+                cell = await row.read(at.index)
+                if cell is None:
+                    continue
+                found = True
+                for entry in row.entries(at.index, cell, at.offset):
+                    if last is not None and entry.position >= last:
+                        return
+                    yield entry
+                cursors[row.writer] = Position(at.index + 1)
+            if found:
+                waiting.reset()
+            elif not wait:
+                return
+            else:
+                seen = [one for row in rows for one in row.seen(cursors.get(row.writer, Position(0)).index)]
+                await waiting.wait({self.log.place.store: seen})
+
+    async def _cursors(self, since: Position | None) -> dict[int, Position]:
+        rows = self.rows()
+        if since is not None and len(rows) > 1:
+            raise Refused(
+                f"log {self.log.name} has {len(rows)} writers; give since= as a mapping from each to a position"
+            )
+        return {row.writer: Position(await row.first()) if since is None else since for row in rows}
+
+    async def first(self) -> Position:
+        """The first position that is left."""
+        return Position(await self._row().first())
+
+    async def end(self) -> Position:
+        """The position behind the last entry."""
+        return Position(await self._row().end())
+
+    def _row(self) -> Row[T]:
+        if self.log.writers > 1:
+            raise Refused(f"log {self.log.name} has {self.log.writers} writers, each with an end; see status()")
+        return self.log.row(0, self.reader)
+
+    async def register(self, name: str, at: Since = None) -> None:
+        """Register a reader; see `OrderedLog.register`."""
+        position = await _given(at)
+        for row in self.rows():
+            index = await row.first() if position is None else position.index
+            await row.horizon.register(reader=check_name("reader", name), at=index, type=row.values.name)
+
+
+async def _given(position: Since) -> Position | None:
+    return await position if inspect.isawaitable(position) else position
+
+
+def _check_append(name: str, values: Sequence[Any], id: str) -> None:
+    if not values:
+        raise Refused(f"log {name}: an append without entries; append at least one")
+    if len(values) > ENTRIES_MAX:
+        raise TooLarge(f"log {name}: {len(values)} entries at once, over {ENTRIES_MAX}; append them in several cells")
+    if not isinstance(id, str) or not id:
+        raise Refused(
+            f"log {name}: id={id!r}: an append has an id, a text that is not empty; a retry gives the same one"
+        )
+    if len(id.encode("utf-8", "surrogatepass")) > ID_BYTES_MAX:
+        raise TooLarge(f"log {name}: an id of over {ID_BYTES_MAX} bytes; give a shorter one, a digest for example")
+
+
+MAY_RETRY = (OutcomeUnknown, Refused)

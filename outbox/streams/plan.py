@@ -1,0 +1,240 @@
+"""What a processor is: its handler and what that is given, its inputs and outputs, and how what it emits is stored.
+
+def average(window: Window, inputs: Inputs, step: Step) -> None:
+    window.items += [(step.now_ms, entry.value.degrees) for entry in inputs]
+    step.emit("averages", Average(...))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import msgspec
+
+from outbox.codec import StateCodec
+from outbox.errors import NotRegistrable, OutboxError, TooLarge, UnknownDestination
+from outbox.retries import Retries
+from outbox.streams.cells import Cell
+from outbox.streams.log import Entry, LogReader, LogWriter, OrderedLog, Row
+from outbox.streams.places import Place
+from outbox.streams.register import Out
+from outbox.streams.values import ENTRIES_MAX
+
+BATCH_MAX = 64
+HANDLER_S = 30.0
+REFUSED = "refused~"
+"""The output of what was refused; no name that a user gives."""
+
+
+class Skip:
+    """Emitted in place of a value: nothing."""
+
+
+class Inputs:
+    """The entries that a step handles: all of them, in the order of their inputs' names and positions, or by input."""
+
+    def __init__(self, found: Mapping[str, Sequence[Entry[Any]]]) -> None:
+        self._found = {name: list(found[name]) for name in sorted(found)}
+
+    def __iter__(self) -> Iterator[Entry[Any]]:
+        return (entry for entries in self._found.values() for entry in entries)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._found.values()))
+
+    def __getitem__(self, name: str) -> list[Entry[Any]]:
+        return self._found[name]
+
+
+class Step:
+    """What a handler may ask of its step.
+
+    `now_ms` is the time of the step, milliseconds since 1970: the same on each try, and never earlier than before.
+    """
+
+    def __init__(self, outputs: Sequence[str], now_ms: int, serial: int) -> None:
+        self.now_ms = now_ms
+        self.serial = serial
+        self.emitted: dict[str, list[Any]] = {}
+        self.wake_ms = 0
+        self.saved: list[Any] = []
+        self._outputs = outputs
+
+    def emit(self, output: str, value: Any) -> None:
+        """Append a value to an output; a `Skip` is nothing.
+
+        Raises:
+            UnknownDestination: the processor has no such output.
+            TooLarge: the step has emitted too much to it.
+        """
+        if output not in self._outputs:
+            raise UnknownDestination(
+                f"the processor has no output {output!r}, it has {', '.join(self._outputs) or 'none'}; declare it"
+            )
+        if value is Skip or isinstance(value, Skip):
+            return
+        values = self.emitted.setdefault(output, [])
+        if len(values) >= ENTRIES_MAX:
+            raise TooLarge(
+                f"a step emits at most {ENTRIES_MAX} entries to {output!r}; handle fewer at once: batch_max="
+            )
+        values.append(value)
+
+    def save(self, state: Any) -> None:
+        """Replace the state, where it is not changed in place."""
+        self.saved = [state]
+
+    def wake_at(self, ms: int) -> None:
+        """Ask for a step at a time, in milliseconds since 1970, whether there is input then or not."""
+        self.wake_ms = ms if not self.wake_ms else min(self.wake_ms, ms)
+
+
+Handler = Callable[[Any, Inputs, Step], Any]
+
+
+class Target(Protocol):
+    """Where the outs of one row of an output go."""
+
+    async def write(self, id: str, out: Out, *, since: int, at_ms: int, until_ms: int) -> int:
+        """Write what a step emitted, once under its identity; from where on the next is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowTarget:
+    """A row of a log as a target."""
+
+    row: Row[Any]
+
+    async def write(self, id: str, out: Out, *, since: int, at_ms: int, until_ms: int) -> int:
+        cell = await self.row.fitted(Cell(id, at_ms, len(out.v), out.v, out.types, out.schema))
+        index, _, walked_count = await self.row.cells.append(cell, since, until_ms=until_ms)
+        await self.row.cells.raise_hint_if_due(walked_count)
+        return index + 1
+
+
+class RefusedEntry(msgspec.Struct, frozen=True):
+    """An entry that a handler failed on for good, and why; what a `refused` log holds."""
+
+    input: str
+    position: str
+    id: str
+    reason: str
+    value: msgspec.Raw
+
+
+class HandlerFailed(OutboxError):
+    """A processor's handler fails on what is next; the processor stands still, nothing is lost."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a processor is: its handler, its state, its inputs and outputs by name, and its limits."""
+
+    name: str
+    handler: Handler
+    codec: StateCodec
+    inputs: Mapping[str, LogReader[Any]]
+    outputs: Mapping[str, Any]
+    version: int = 1
+    refuses: bool = False
+    retries: Retries = field(default_factory=Retries)
+    batch_max: int = BATCH_MAX
+    handler_s: float = HANDLER_S
+
+    @property
+    def code(self) -> str:
+        """The handler by name."""
+        return f"{getattr(self.handler, '__module__', '')}.{getattr(self.handler, '__qualname__', 'handler')}"
+
+    @property
+    def emits_to(self) -> list[str]:
+        """The outputs that a handler may emit to."""
+        return [name for name in self.outputs if name != REFUSED]
+
+    def on(self, place: Callable[[OrderedLog[Any]], Place]) -> Plan:
+        """The same processor over its logs on other places, as a process sees them that has just begun."""
+        known: dict[int, OrderedLog[Any]] = {}
+
+        def moved(shard: Any) -> Any:
+            if not isinstance(shard, LogReader | LogWriter):
+                return shard
+            log = known.setdefault(id(shard.log), shard.log.on(place(shard.log)))
+            return replace(shard, log=log)
+
+        inputs = {name: moved(shard) for name, shard in self.inputs.items()}
+        return replace(self, inputs=inputs, outputs={name: moved(shard) for name, shard in self.outputs.items()})
+
+    def rows(self) -> dict[str, dict[str, Row[Any]]]:
+        """The rows of each input, by the names that they have in the register."""
+        return {
+            name: {row_key(name, row.writer, reader.log.writers): row for row in reader.rows()}
+            for name, reader in self.inputs.items()
+        }
+
+    def targets(self) -> dict[str, Target]:
+        """Where outs go, by the name that they have in the register."""
+        found: dict[str, Target] = {}
+        for name, output in self.outputs.items():
+            found |= rows_written(name, output) if isinstance(output, LogWriter) else {name: output}
+        return found
+
+    def outs(self, emitted: Mapping[str, Sequence[Any]]) -> list[Out]:
+        """What a step emitted, as it is stored: one cell for each row.
+
+        Raises:
+            PoisonMessage: a value cannot be stored.
+        """
+        outs: list[Out] = []
+        for name in sorted(emitted):
+            output = self.outputs[name]
+            if not isinstance(output, LogWriter):
+                outs.append(output.out(name, emitted[name]))
+                continue
+            shares: dict[int, list[Any]] = {}
+            for value in emitted[name]:
+                shares.setdefault(output.log.reader_of(value), []).append(value)
+            for reader in sorted(shares):
+                raws, types = output.log.values.encoded(shares[reader])
+                outs.append(Out(row_key(name, reader, output.log.readers), raws, types, output.log.values.version))
+        return outs
+
+
+def row_key(name: str, shard: int, count: int) -> str:
+    """The name of a row in a register: that of its input or output, and which of several it is."""
+    return name if count == 1 else f"{name}/{shard}"
+
+
+def rows_written(name: str, writer: LogWriter[Any]) -> dict[str, RowTarget]:
+    """The rows of a writer shard as targets, one for each reader, by their names in a register."""
+    rows = [writer.log.row(writer.writer, reader) for reader in range(writer.log.readers)]
+    return {row_key(name, row.reader, len(rows)): RowTarget(row) for row in rows}
+
+
+def input_of(name: str, given: Any) -> LogReader[Any]:
+    """What a user gives as an input, as one reader.
+
+    Raises:
+        NotRegistrable: it cannot be one.
+    """
+    if isinstance(given, OrderedLog) and given.readers == 1:
+        return given.reader(0)
+    if not isinstance(given, LogReader):
+        raise NotRegistrable(f"input {name!r} is no log with one reader; give an OrderedLog, or one of its .reader(n)")
+    return given
+
+
+def output_of(name: str, given: Any) -> Any:
+    """What a user gives as an output, as one writer or a queue.
+
+    Raises:
+        NotRegistrable: it cannot be one.
+    """
+    if isinstance(given, OrderedLog):
+        if given.writers > 1:
+            raise NotRegistrable(f"processor {name}: log {given.name} has {given.writers} writers; give .writer(n)")
+        return given.writer(0)
+    if not isinstance(given, LogWriter) and not hasattr(given, "out"):
+        raise NotRegistrable(f"processor {name}: {type(given).__name__} is no output; give a log, or a backend's queue")
+    return given

@@ -1,0 +1,258 @@
+"""A processor: a handler that reads logs and writes logs, as any number of replicas over one register.
+
+    averages = Processor("averages", average, state=Window, register=cosmos,
+                         inputs={"left": left, "right": right}, outputs={"averages": averages_log})
+    async with averages.run(): ...
+
+What a replica does in one step is in `replica`; here it is made, run, paused and waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import statistics
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar
+from uuid import uuid4
+
+from outbox.codec import StateCodec, Upcast, codec_for
+from outbox.errors import NotRegistrable, OutcomeUnknown, Refused
+from outbox.log_throttle import LogThrottle
+from outbox.retries import Retries
+from outbox.streams.cells import Position
+from outbox.streams.log import LogReader, OrderedLog, check_name
+from outbox.streams.places import POLL_S_MAX, Place, Waiting, place_of
+from outbox.streams.plan import BATCH_MAX, HANDLER_S, REFUSED, Handler, Plan, RefusedEntry, input_of, output_of
+from outbox.streams.register import Register
+from outbox.streams.replica import Progress, Replica
+from outbox.streams.values import ENTRIES_MAX
+
+log = logging.getLogger("outbox.streams")
+
+PAUSE_S_FIRST, PAUSE_S_MAX = 0.05, 15.0
+LOG_EVERY_MS = 60_000
+MEASURED_COUNT = 32
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorStatus:
+    """Where a processor is: its register's serial, what is next, entries' cells behind, and this replica's steps."""
+
+    name: str
+    serial: int
+    phase: Literal["handling", "writing"]
+    lag: dict[str, int]
+    won_count: int
+    lost_count: int
+    failures: int
+
+
+class Processor(Generic[State]):
+    """A handler over logs, for any number of replicas: in this process, in others, on other machines.
+
+    `handler(state, inputs, step)` changes the state in place or saves another, and emits to the declared `outputs`:
+    logs, writer shards or queues.  `register` is a backend or a `StateStore`.  `version` is that of the code: replicas
+    of a newer one take over, and those of an older one stop.  A handler that fails is run again, `retries.limit` times
+    in all, then the processor stops; with `on_error="refuse"` the entry goes to the log `refused` instead.  A step
+    takes up to `batch_max` entries of each input; an async handler may take `handler_s` seconds.
+
+    Raises:
+        NotRegistrable: something given cannot be used.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        handler: Handler,
+        *,
+        state: type[State],
+        register: Any,
+        inputs: Mapping[str, OrderedLog[Any] | LogReader[Any]],
+        outputs: Mapping[str, Any] | None = None,
+        version: int = 1,
+        state_version: int = 1,
+        upcasts: Mapping[int, Upcast] | None = None,
+        on_error: Literal["stop", "refuse"] = "stop",
+        refused: OrderedLog[RefusedEntry] | None = None,
+        retries: Retries | None = None,
+        batch_max: int = BATCH_MAX,
+        handler_s: float = HANDLER_S,
+        poll_s_max: float = POLL_S_MAX,
+    ) -> None:
+        if (on_error == "refuse") != (refused is not None):
+            raise NotRegistrable(f'processor {name}: on_error="refuse" and refused=log go together')
+        if not 1 <= batch_max <= ENTRIES_MAX:
+            raise NotRegistrable(f"processor {name}: batch_max={batch_max}: 1 to {ENTRIES_MAX}")
+        self.name = name
+        self.place: Place = place_of(register)
+        written = {check_name("output", each): output_of(name, given) for each, given in (outputs or {}).items()}
+        if refused is not None:
+            written[REFUSED] = refused.writer(0)
+        if not inputs:
+            raise NotRegistrable(f"processor {name} has no inputs; give inputs={{name: log}}")
+        self.plan = Plan(
+            check_name("processor", name),
+            handler,
+            StateCodec(codec_for(state, state.__name__), state_version, dict(upcasts or {})),
+            {check_name("input", each): input_of(each, inputs[each]) for each in sorted(inputs)},
+            written,
+            version,
+            refused is not None,
+            retries or Retries(),
+            batch_max,
+            handler_s,
+        )
+        self._poll_s_max = poll_s_max
+        self._replica = self.replica()
+
+    def replica(self) -> Replica:
+        """A replica of its own."""
+        return Replica(self.plan, self.place.store, now_ms=self.place.now_ms, new_id=lambda: uuid4().hex)
+
+    @asynccontextmanager
+    async def run(self, *, replicas: int = 1, replica_wait_s: float | None = None) -> AsyncIterator[Running]:
+        """Run replicas in this process until the context ends, and raise then what stopped them.
+
+        A replica that lost a step stays back for `replica_wait_s` (default: as long as a step takes).
+        """
+        made = [self._replica, *(self.replica() for _ in range(replicas - 1))]
+        running = Running([Loop(each, self._poll_s_max, replica_wait_s) for each in made])
+        try:
+            yield running
+        finally:
+            await running.stop()
+        running.check()
+
+    async def run_until_idle(self, *, seconds: float = 50.0, steps_max: int = 1_000_000) -> int:
+        """Step until there is nothing to do, or `seconds` have passed; how many steps this replica won.
+
+        For a timer trigger.  Overlapping calls, in any process, are replicas of each other.
+        """
+        replica, until_s = self.replica(), time.monotonic() + seconds
+        loop = Loop(replica, self._poll_s_max, None)
+        for _ in range(steps_max):
+            if time.monotonic() >= until_s or await loop.turn(pauses=False) is Progress.IDLE:
+                break
+        return replica.won_count
+
+    async def status(self) -> ProcessorStatus:
+        """Where the processor is; lags are in cells."""
+        replica = self._replica
+        kept = await replica.register.read()
+        register = Register() if kept is None else kept.register
+        lag = {}
+        for rows in self.plan.rows().values():
+            for key, row in rows.items():
+                at = register.cursors.get(key) or Position(await row.first())
+                lag[key] = await row.end() - at.index
+        phase: Literal["handling", "writing"] = "writing" if register.outs else "handling"
+        return ProcessorStatus(
+            self.name, register.serial, phase, lag, replica.won_count, replica.lost_count, register.failures
+        )
+
+
+class Loop:
+    """A replica's loop: steps, pauses after a loss or an error, and waits while there is nothing to do."""
+
+    def __init__(self, replica: Replica, poll_s_max: float, replica_wait_s: float | None) -> None:
+        self.replica = replica
+        self._waiting = Waiting(poll_s_max)
+        self._replica_wait_s = replica_wait_s
+        self._took_s: deque[float] = deque(maxlen=MEASURED_COUNT)
+        self._errors_in_a_row = 0
+        self._is_behind = False
+        """Whether another replica was first the last time."""
+        self._throttle = LogThrottle(LOG_EVERY_MS, lambda: time.monotonic_ns() // 1_000_000)
+
+    async def turn(self, *, pauses: bool = True) -> Progress:
+        """One step, and what it asks for.
+
+        Behind another replica it steps only where the register has stood still for as long as a step takes.
+        """
+        began_s = time.perf_counter()
+        try:
+            if self._is_behind and pauses and await self._is_led():
+                return Progress.LOST
+            progress = await self.replica.step()
+            if progress is Progress.IDLE and pauses:
+                await self._waiting.wait(self.replica.seen(), at_most_s=self.replica.due_s())
+        except (Refused, OutcomeUnknown) as error:
+            self.replica.known = None
+            await self._pause_after(error)
+            return Progress.LOST
+        self._errors_in_a_row = 0
+        if progress is Progress.WON:
+            self._is_behind = False
+            self._took_s.append(time.perf_counter() - began_s)
+            self._waiting.reset()
+            await self._pause_after_failure()
+        elif progress is Progress.LOST:
+            self._is_behind = True
+        return progress
+
+    async def _is_led(self) -> bool:
+        """Whether another replica swaps the register while this one stays back."""
+        before = self.replica.known or await self.replica.look()
+        await asyncio.sleep(self._stay_back_s())
+        after = await self.replica.look()
+        return before != after
+
+    async def for_ever(self) -> None:
+        while True:
+            await self.turn()
+
+    def _stay_back_s(self) -> float:
+        if self._replica_wait_s is not None:
+            return self._replica_wait_s
+        return statistics.median(self._took_s) if self._took_s else PAUSE_S_FIRST
+
+    async def _pause_after_failure(self) -> None:
+        known = self.replica.known
+        failures = 0 if known is None else known.register.failures
+        if failures:
+            await asyncio.sleep(self.replica.plan.retries.delay_s(failures))
+
+    async def _pause_after(self, error: Exception) -> None:
+        if self._throttle.is_due(type(error).__name__):
+            log.warning(
+                "step failed; it is tried again", extra={"processor": self.replica.plan.name, "error": str(error)}
+            )
+        await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(self._errors_in_a_row, 10)))
+        self._errors_in_a_row += 1
+
+
+@dataclass(slots=True)
+class Running:
+    """Replicas under way."""
+
+    loops: Sequence[Loop]
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tasks = [
+            asyncio.create_task(loop.for_ever(), name=f"processor {loop.replica.plan.name}") for loop in self.loops
+        ]
+
+    async def wait_stopped(self) -> None:
+        """Wait until a replica stops for good, and raise why."""
+        await asyncio.wait(self.tasks, return_when=asyncio.FIRST_COMPLETED)
+        self.check()
+
+    async def stop(self) -> None:
+        """Stop all replicas, wherever they are: nothing needs to be finished."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    def check(self) -> None:
+        """Raise what stopped a replica."""
+        for task in self.tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error

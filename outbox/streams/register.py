@@ -1,0 +1,107 @@
+"""A processor's register: the one document that its replicas swap, and with it decide what happens next.
+
+    processor/<name>   `register`   {"serial", "state", "now", "cursors", "since", "outs", ...}
+
+Its outs are what the last step emitted; they may not be in their logs yet, and until they are the register does not
+leave its serial.  `since` says for each output from where on they are looked for.  A serial counts the swaps, so
+identities that name it never repeat; the store's versions are opaque.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from outbox.errors import CorruptRecord, OutcomeUnknown
+from outbox.ports import Create, DocumentKey, Replace, StateStore, Tag, Version, Won
+from outbox.streams.cells import DECODE_ERRORS, Position, put
+
+NOTHING = msgspec.Raw(b"null")
+
+
+class Out(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a step emitted to one row of an output: one cell."""
+
+    to: str
+    v: list[msgspec.Raw]
+    types: list[str] = []
+    schema: int = 1
+
+
+class Register(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A register as stored.
+
+    `cursors` say for each row of an input which entry is next, `since` for each row of an output from which index on
+    the outs of this serial are looked for.  `now` is the time of the last step and `wake` when one is due without
+    input, in milliseconds since 1970; `failures` counts how often the handler failed on what is next.  `code` and
+    `version` name the handler; `nonce` tells one swap from another with the same serial.
+    """
+
+    serial: int = 0
+    nonce: str = ""
+    code: str = ""
+    version: int = 1
+    state: msgspec.Raw = NOTHING
+    schema: int = 1
+    now: int = 0
+    cursors: dict[str, Position] = {}
+    since: dict[str, int] = {}
+    outs: list[Out] = []
+    wake: int = 0
+    failures: int = 0
+
+
+class Kept(NamedTuple):
+    """A register as read or written, and its version then."""
+
+    register: Register
+    version: Version
+
+
+class RegisterCell:
+    """The document of one register."""
+
+    def __init__(self, store: StateStore, partition: str, *, new_id: Callable[[], str]) -> None:
+        self.store = store
+        self.key = DocumentKey(partition, "register")
+        self._new_id = new_id
+
+    async def read(self) -> Kept | None:
+        """The register; None where there is none.
+
+        Raises:
+            CorruptRecord: its document cannot be decoded.
+        """
+        document = await self.store.read(self.key)
+        if document is None:
+            return None
+        try:
+            return Kept(msgspec.json.decode(document.body, type=Register), document.version)
+        except DECODE_ERRORS as error:
+            raise CorruptRecord(
+                f"{self.key.partition}/register is not a processor's register ({error}); restore it from a backup"
+            ) from error
+
+    def swapping(self, known: Kept | None, after: Register) -> tuple[Create | Replace, Register]:
+        """The write that swaps a register, or creates it, and the register as it is then."""
+        serial = 0 if known is None else known.register.serial + 1
+        made = msgspec.structs.replace(after, serial=serial, nonce=self._new_id())
+        version = "" if known is None else known.version
+        return put(self.key, made, version, Tag("register", (), str(serial))), made
+
+    async def mine(self, made: Register) -> Kept | None:
+        """A register whose swap had no answer, if it is the one that is there now; else it counts as lost."""
+        found = await self.read()
+        is_mine = found is not None and (found.register.serial, found.register.nonce) == (made.serial, made.nonce)
+        return found if is_mine else None
+
+    async def swap(self, known: Kept | None, after: Register) -> Kept | None:
+        """Swap a register, or create it; None where another replica was first, or may have been."""
+        write, made = self.swapping(known, after)
+        try:
+            answer = await self.store.write([write])
+        except OutcomeUnknown:
+            return await self.mine(made)
+        return Kept(made, answer.versions[0]) if isinstance(answer, Won) else None

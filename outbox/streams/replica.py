@@ -1,0 +1,389 @@
+"""One replica of a processor: its step.
+
+Theory of operation: every replica does the same over and over.  It reads the register.  WRITING: it appends what the
+last step emitted, each cell under an identity that follows from the register's serial; whoever does it, and however
+often, each lies in its log once.  HANDLING: it reads the inputs at the register's cursors and runs the handler on a
+copy of the state.  PREPARING: one swap of the register holds the new state, the cursors behind what was read, what is
+to be written next, and where to begin looking for it.  One replica's swap wins; the others drop what they have and read
+again.  There is no recovery: whatever was interrupted, the register says what is next, and any replica does it.
+
+A replica may be killed, paused or started at any moment.  What a step emits was in the register before it is in a log,
+so a step that lost leaves no trace.  Registers and logs may be on stores of different kinds: no step writes two.
+
+Source: "Heterogeneous concurrent exactly-once", its handlers HANDLING, PREPARING and WRITING.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from contextlib import suppress
+from enum import Enum
+from inspect import isawaitable
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from outbox.errors import FormatTooNew, NotRegistrable, OutcomeUnknown, Refused, Trimmed
+from outbox.lineage import step_id
+from outbox.ports import StateStore
+from outbox.streams.cells import Position, encode
+from outbox.streams.log import Entry, Row
+from outbox.streams.places import Seen
+from outbox.streams.plan import REFUSED, HandlerFailed, Inputs, Plan, RefusedEntry, RowTarget, Step, Target
+from outbox.streams.register import Kept, Register, RegisterCell
+
+log = logging.getLogger("outbox.streams")
+
+READ_AHEAD_MAX = 16
+"""The most cells of an input that are read at once."""
+REPORT_EVERY = 64
+"""After so many steps won, a replica tells the floors of its logs where the register is."""
+ENTER_COUNT_MAX = 20
+
+T = TypeVar("T")
+
+
+class Progress(Enum):
+    """What a step came to."""
+
+    WON = "the register was swapped"
+    LOST = "another replica was first"
+    IDLE = "there was nothing to do"
+
+
+class Ready(NamedTuple):
+    """What the inputs have: the entries by input, and the cursors behind them."""
+
+    entries: dict[str, list[Entry[Any]]]
+    cursors: dict[str, Position]
+
+
+class Replica:
+    """One replica of a processor: its steps, and what it remembers from one to the next.
+
+    `register` is the register as this replica last read or swapped it; None: it is to be read.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        store: StateStore,
+        *,
+        now_ms: Callable[[], int],
+        new_id: Callable[[], str],
+        report_every: int = REPORT_EVERY,
+    ) -> None:
+        self.plan = plan
+        self.register = RegisterCell(store, f"processor/{plan.name}", new_id=new_id)
+        self.known: Kept | None = None
+        self.won_count = 0
+        self.lost_count = 0
+        self._inputs = plan.rows()
+        self._rows = {key: row for rows in self._inputs.values() for key, row in rows.items()}
+        self._targets = plan.targets()
+        self._now_ms = now_ms
+        self._margin_ms = min(row.margin_ms for row in [*self._rows.values(), *self._target_rows().values()])
+        self._known_ms = 0
+        """When the register was read or swapped; what it says is too old to append by after a while."""
+        self._ahead = dict.fromkeys(self._rows, 1)
+        """How many cells of each row are read at once."""
+        self._report_every = report_every
+        self._unreported = 0
+        self._since: dict[str, int] = {}
+        """Where outputs begin that the register does not know yet."""
+
+    def remembered(self) -> Hashable:
+        """What this replica keeps for its next step: the register, and where its rows are known to end."""
+        if self.known is None:
+            return None
+        ends = tuple((row.cells.end, row.horizon.index, row.horizon.version) for row in self._all_rows())
+        return encode(self.known.register), self.known.version, self._known_ms, tuple(self._ahead.items()), ends
+
+    def remember(self, kept: Any) -> None:
+        """Go on with what a replica has remembered."""
+        body, version, self._known_ms, ahead, ends = kept
+        self.known, self._ahead = Kept(msgspec.json.decode(body, type=Register), version), dict(ahead)
+        for row, (end, floor, version) in zip(self._all_rows(), ends, strict=True):
+            row.cells.end, row.horizon.index, row.horizon.version = end, floor, version
+
+    def _all_rows(self) -> list[Row[Any]]:
+        rows = {row.name: row for row in (*self._rows.values(), *self._target_rows().values())}
+        return [rows[name] for name in sorted(rows)]
+
+    def _target_rows(self) -> dict[str, Row[Any]]:
+        return {key: target.row for key, target in self._targets.items() if isinstance(target, RowTarget)}
+
+    async def step(self) -> Progress:
+        """Do what is next.
+
+        Raises:
+            HandlerFailed: the handler fails; nothing was swapped beyond its count.
+            NotRegistrable, FormatTooNew: the register belongs to other, or newer, code.
+            Refused, OutcomeUnknown: a store failed; step again.
+        """
+        began_ms = self._now_ms()
+        if self.known is None or began_ms - self._known_ms > self._margin_ms // 4:
+            self.known, self._known_ms = await self._read(), began_ms
+            if self.known is None:
+                return self._lost()
+        register = self.known.register
+        since = await self._write(register)
+        ready = await self._read_inputs(register)
+        now_ms = max(register.now, self._now_ms())
+        if not any(ready.entries.values()) and not 0 < register.wake <= now_ms:
+            if not register.outs:
+                await self._report_if_due(register, idle=True)
+                return Progress.IDLE
+            after = msgspec.structs.replace(register, outs=[], since=since)  # written, so trims may pass them
+        else:
+            after = await self._handled(register, ready, since, now_ms)
+        swapped_ms = self._now_ms()
+        self.known = await self.register.swap(self.known, after)
+        if self.known is None:
+            return self._lost()
+        self._known_ms, self.won_count = swapped_ms, self.won_count + 1
+        await self._report_if_due(self.known.register)
+        return Progress.WON
+
+    def _lost(self) -> Progress:
+        self.lost_count += 1
+        return Progress.LOST
+
+    async def look(self) -> Kept | None:
+        """Read the register, and go on from it."""
+        began_ms = self._now_ms()
+        self.known, self._known_ms = await self.register.read(), began_ms
+        return self.known
+
+    # The register
+
+    async def _read(self) -> Kept | None:
+        """The register, created where there is none; None where another replica creates it just now."""
+        known = await self.register.read()
+        if known is None:
+            return await self.register.swap(None, await self._first())
+        await self._check(known.register)
+        return known
+
+    async def _first(self) -> Register:
+        """The first value: inputs from where they begin, outputs from their ends; both registered at the floors."""
+        plan = self.plan
+        cursors = {key: Position(await self._enter(row, reader=True)) for key, row in self._rows.items()}
+        since = {key: await self._enter_output(target) for key, target in self._targets.items()}
+        state = msgspec.Raw(plan.codec.encode(plan.codec.fresh()))
+        return Register(
+            code=plan.code,
+            version=plan.version,
+            state=state,
+            schema=plan.codec.version,
+            cursors=cursors,
+            since=since,
+        )
+
+    async def _enter(self, row: Row[Any], *, reader: bool) -> int:
+        """Register at a row's floor, as whoever reads from, or writes behind, an index; that index."""
+        name = f"processor/{self.plan.name}"
+        for _ in range(ENTER_COUNT_MAX):
+            at = await row.first() if reader else await row.end()
+            who = {"reader" if reader else "writer": name}
+            with suppress(Trimmed):  # the floor has passed it meanwhile
+                known = await row.horizon.register(**who, at=at, type=row.values.name, moves=False)
+                return (known.readers if reader else known.writers)[name]
+        raise Refused(f"{row.name} is trimmed all the time; start again")
+
+    async def _enter_output(self, target: Target) -> int:
+        return await self._enter(target.row, reader=False) if isinstance(target, RowTarget) else 0
+
+    async def _check(self, register: Register) -> None:
+        """Check that this code may go on with a register, and learn where new outputs begin.
+
+        Raises:
+            NotRegistrable, FormatTooNew: it may not.
+        """
+        plan, name = self.plan, self.plan.name
+        if register.version > plan.version or register.schema > plan.codec.version:
+            raise FormatTooNew(
+                f"processor {name} runs as version {register.version}, schema {register.schema}; this code is version "
+                f"{plan.version}, schema {plan.codec.version}; deploy the newer"
+            )
+        if register.version == plan.version and register.code != plan.code:
+            raise NotRegistrable(
+                f"processor {name} is {register.code}, this is {plan.code}; give it another name, or version="
+                f"{plan.version + 1} if it goes on from the other's state"
+            )
+        gone = [key for key in register.cursors if key not in self._rows]
+        if gone and register.version == plan.version:
+            raise NotRegistrable(
+                f"processor {name} reads {', '.join(gone)} by its register, and this code has no such input; name it "
+                f"as before, or give version={plan.version + 1} to drop it"
+            )
+        owed = [out.to for out in register.outs if out.to not in self._targets]
+        if owed:
+            raise NotRegistrable(
+                f"processor {name} has yet to write to {', '.join(owed)}, and this code has no such output; declare it "
+                "until that is written"
+            )
+        for key, target in self._targets.items():
+            if key not in register.since and key not in self._since:
+                self._since[key] = await self._enter_output(target)
+
+    # WRITING
+
+    async def _write(self, register: Register) -> dict[str, int]:
+        """Write what the last step emitted, to all outputs at once; from where on each is looked for next."""
+        until_ms = self._known_ms + self._margin_ms // 2
+        calls = [
+            self._targets[out.to].write(
+                step_id(self.plan.name, register.serial, out.to),
+                out,
+                since=register.since[out.to],
+                at_ms=register.now,
+                until_ms=until_ms,
+            )
+            for out in register.outs
+        ]
+        ends = await together(calls)
+        since = {key: at for key, at in (self._since | register.since).items() if key in self._targets}
+        since |= {out.to: end for out, end in zip(register.outs, ends, strict=True)}
+        for key, row in self._target_rows().items():  # what is known to exist now was written before the next serial
+            since[key] = max(since[key], row.cells.end)
+        return since
+
+    # HANDLING
+
+    async def _read_inputs(self, register: Register) -> Ready:
+        """The entries at the cursors, up to `batch_max` of each input; after a failure the first one alone."""
+        is_alone = register.failures > 0
+        entries: dict[str, list[Entry[Any]]] = {name: [] for name in self._inputs}
+        cursors = {key: register.cursors.get(key, Position(0)) for key in self._rows}
+        for name, rows in self._inputs.items():
+            for key, row in rows.items():
+                room = 1 if is_alone else self.plan.batch_max - len(entries[name])
+                if room <= 0:
+                    continue
+                found, cursors[key] = await self._entries(key, row, cursors[key], room)
+                entries[name] += found
+                if found and is_alone:
+                    return Ready(entries, cursors)
+        return Ready(entries, cursors)
+
+    async def _entries(self, key: str, row: Row[Any], at: Position, room: int) -> tuple[list[Entry[Any]], Position]:
+        """Up to `room` entries of a row from a position on, and the position behind them."""
+        found: list[Entry[Any]] = []
+        count = min(self._ahead[key], room)
+        cells = await together([row.read(at.index + i) for i in range(count)])
+        for cell in cells:
+            if cell is None:
+                self._ahead[key] = 1
+                return found, at
+            more = row.entries(at.index, cell, at.offset)[: room - len(found)]
+            found += more
+            offset = at.offset + len(more)
+            at = Position(at.index, offset) if offset < cell.count else Position(at.index + 1)
+            if at.offset or len(found) == room:
+                break
+        self._ahead[key] = min(2 * count, READ_AHEAD_MAX) if 2 * len(found) <= room else max(1, count // 2)
+        return found, at
+
+    async def _handled(self, register: Register, ready: Ready, since: dict[str, int], now_ms: int) -> Register:
+        """The register after the handler has run."""
+        plan, codec = self.plan, self.plan.codec
+        step = Step(plan.emits_to, now_ms, register.serial + 1)
+        base = msgspec.structs.replace(register, since=since, code=plan.code, version=plan.version, now=now_ms)
+        try:
+            state = codec.decode(bytes(register.state), register.schema)
+            result = plan.handler(state, Inputs(ready.entries), step)
+            if isawaitable(result):
+                async with asyncio.timeout(plan.handler_s):
+                    await result
+            encoded = codec.encode(step.saved[0] if step.saved else state)
+            outs = plan.outs(step.emitted)
+        except FormatTooNew:
+            raise
+        except Exception as error:
+            return self._failed(base, ready, error)
+        wake = register.wake if register.wake > now_ms else 0
+        return msgspec.structs.replace(
+            base,
+            state=msgspec.Raw(encoded),
+            schema=codec.version,
+            cursors=ready.cursors,
+            outs=outs,
+            wake=min(wake, step.wake_ms) if wake and step.wake_ms else wake or step.wake_ms,
+            failures=0,
+        )
+
+    def _failed(self, base: Register, ready: Ready, error: Exception) -> Register:
+        """The register after the handler has failed: its count, or the entry refused.
+
+        Raises:
+            HandlerFailed: it has failed too often, and nothing takes what is refused.
+        """
+        name, failures = self.plan.name, base.failures + 1
+        entries = [(input, entry) for input, found in ready.entries.items() for entry in found]
+        reason = f"{type(error).__name__}: {error}"[:1_000]
+        is_alone = len(entries) == 1
+        if failures < self.plan.retries.limit or (failures == 1 and not is_alone):
+            fields = {"processor": name, "failures": failures, "error": reason}
+            log.warning("processor's handler failed; it is run again", extra=fields)
+            return msgspec.structs.replace(base, outs=[], failures=failures)
+        if not self.plan.refuses or not is_alone:
+            at = ", ".join(f"{input} {entry.position}" for input, entry in entries) or "its timer"
+            raise HandlerFailed(
+                f"processor {name} fails at {at} ({reason}); mend the handler and start again, or give refused=log and "
+                'on_error="refuse" to go on without that entry'
+            ) from error
+        ((input, entry),) = entries
+        row = next(iter(self._inputs[input].values()))
+        raws, _ = row.values.encoded([entry.value])
+        refused = RefusedEntry(input, str(entry.position), entry.id, reason, raws[0])
+        log.error(
+            "entry refused", extra={"processor": name, "input": input, "position": refused.position, "error": reason}
+        )
+        outs = self.plan.outs({REFUSED: [refused]})
+        return msgspec.structs.replace(base, cursors=ready.cursors, outs=outs, failures=0)
+
+    # Idle
+
+    def seen(self) -> dict[StateStore, list[Seen]]:
+        """What this replica has seen, to wait until something of it changes."""
+        assert self.known is not None, "it has stepped"
+        found: dict[StateStore, list[Seen]] = {self.register.store: [(self.register.key, self.known.version)]}
+        for key, row in self._rows.items():
+            at = self.known.register.cursors.get(key, Position(0))
+            found.setdefault(row.place.store, []).extend(row.seen(max(at.index, row.cells.end)))
+        return found
+
+    def due_s(self) -> float | None:
+        """In how many seconds a step is due without input; None: none is."""
+        wake = self.known.register.wake if self.known is not None else 0
+        return max(0.001, (wake - self._now_ms()) / 1_000) if wake else None
+
+    async def _report_if_due(self, register: Register, *, idle: bool = False) -> None:
+        """Tell the floors where the register is, now and then; that it lags only makes trims take less."""
+        self._unreported += not idle
+        if self._unreported >= self._report_every or (idle and self._unreported):
+            self._unreported = 0
+            with suppress(Refused, OutcomeUnknown):
+                await self.report(register)
+
+    async def report(self, register: Register, *, inputs: bool = True) -> None:
+        """Tell the floors of the logs where a register is, which was read or swapped."""
+        name = f"processor/{self.plan.name}"
+        for key, row in self._rows.items() if inputs else ():
+            await row.horizon.register(reader=name, at=register.cursors[key].index)
+        for key, row in self._target_rows().items():
+            await row.horizon.register(writer=name, at=register.since[key])
+
+
+async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all calls, made at once; the first error once all have ended."""
+    if len(calls) == 1:
+        return [await calls[0]]
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return list(results)  # type: ignore[arg-type]  # none is an error

@@ -1,0 +1,397 @@
+"""Entries of a log into somebody else's database, or into documents of a store: each has its effect once.
+
+    sink = TransactionalSink("counter", crossings, lambda: sqlite3.connect("counters.db"), count, create=True)
+    async with sink.run(): ...
+
+Theory of operation: the cursor lies where the effect goes, and both change in one transaction, if the cursor is still
+the one that was read.  Several sinks of one name may run at once: one commits, the others find that the cursor has
+moved.  Whether a commit took effect whose outcome is not known, the cursor says.  The cell is read before the cursor
+moves past it; a cell that is not there yet moves nothing.
+
+Source: the counter in a database of "Heterogeneous concurrent exactly-once", without its cursor that moves first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from inspect import isawaitable
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from outbox.errors import CorruptRecord, NotRegistrable, OutcomeUnknown, Refused
+from outbox.ports import DocumentKey, StateStore, Tag, Version, Won, Write
+from outbox.streams.cells import DECODE_ERRORS, Position, put
+from outbox.streams.log import Entry, LogReader, OrderedLog, Row, check_name
+from outbox.streams.places import POLL_S_MAX, Waiting, place_of
+from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX
+from outbox.streams.replica import REPORT_EVERY, Progress
+
+log = logging.getLogger("outbox.streams")
+
+BATCH_MAX = 1_000
+TABLE = "outbox_cursors"
+T = TypeVar("T")
+
+
+class Sink(Protocol):
+    """What a sink does over and over."""
+
+    name: str
+    row: Row[Any]
+    reached: Position
+
+    async def step(self) -> Progress:
+        """Take the next entries, if there are any."""
+
+    def close(self) -> None:
+        """Let go of what is open."""
+
+
+def only_row(name: str, given: OrderedLog[Any] | LogReader[Any]) -> Row[Any]:
+    """The one row that a sink reads.
+
+    Raises:
+        NotRegistrable: the log has several.
+    """
+    reader = given.reader(0) if isinstance(given, OrderedLog) and given.readers == 1 else given
+    if not isinstance(reader, LogReader) or reader.log.writers > 1:
+        raise NotRegistrable(
+            f"sink {name} reads one row of cells: give a log with one writer and one reader, or .reader(n) of one with "
+            "one writer; merge several by a Processor first"
+        )
+    return reader.rows()[0]
+
+
+async def next_entries(row: Row[Any], at: Position, count_max: int) -> tuple[list[Entry[Any]], Position]:
+    """Up to so many entries from a position on, and the position behind them."""
+    found: list[Entry[Any]] = []
+    while len(found) < count_max:
+        cell = await row.read(at.index)
+        if cell is None:
+            break
+        more = row.entries(at.index, cell, at.offset)[: count_max - len(found)]
+        found += more
+        offset = at.offset + len(more)
+        at = Position(at.index, offset) if offset < cell.count else Position(at.index + 1)
+    return found, at
+
+
+async def enter(row: Row[Any], name: str) -> Position:
+    """Register a sink at the floor; where it begins if it has no cursor yet."""
+    floor = await row.horizon.register(reader=f"sink/{name}", at=await row.first(), type=row.values.name, moves=False)
+    return Position(floor.readers[f"sink/{name}"])
+
+
+class SinkLoop:
+    """Runs a sink: steps, waits, and tells the floor how far it is."""
+
+    def __init__(self, sink: Sink, poll_s_max: float) -> None:
+        self._sink = sink
+        self._waiting = Waiting(poll_s_max)
+        self._errors_in_a_row = 0
+        self._unreported = 0
+
+    async def turn(self, *, pauses: bool = True) -> Progress:
+        """One step, and what it asks for."""
+        sink = self._sink
+        try:
+            progress = await sink.step()
+        except (Refused, OutcomeUnknown) as error:
+            log.warning("sink failed; it tries again", extra={"sink": sink.name, "error": str(error)})
+            await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(self._errors_in_a_row, 10)))
+            self._errors_in_a_row += 1
+            return Progress.LOST
+        self._errors_in_a_row = 0
+        self._unreported += progress is Progress.WON
+        if self._unreported >= REPORT_EVERY or (self._unreported and progress is Progress.IDLE):
+            self._unreported = 0
+            with suppress(Refused, OutcomeUnknown):
+                await sink.row.horizon.register(reader=f"sink/{sink.name}", at=sink.reached.index)
+        if progress is Progress.WON:
+            self._waiting.reset()
+        elif progress is Progress.IDLE and pauses:
+            await self._waiting.wait({sink.row.place.store: sink.row.seen(max(sink.reached.index, sink.row.cells.end))})
+        return progress
+
+    async def for_ever(self) -> None:
+        while True:
+            await self.turn()
+
+
+@asynccontextmanager
+async def running(sink: Sink, poll_s_max: float) -> AsyncIterator[None]:
+    """Run a sink until the context ends, and raise then what stopped it."""
+    task = asyncio.create_task(SinkLoop(sink, poll_s_max).for_ever(), name=f"sink {sink.name}")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        sink.close()
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error
+
+
+async def drained(sink: Sink, poll_s_max: float) -> int:
+    """Run a sink until there is nothing left; how many transactions it made."""
+    loop, count = SinkLoop(sink, poll_s_max), 0
+    try:
+        while (progress := await loop.turn(pauses=False)) is not Progress.IDLE:
+            count += progress is Progress.WON
+    finally:
+        sink.close()
+    return count
+
+
+class TransactionalSink:
+    """Applies entries in a database's own transactions, beside a cursor in the table `outbox_cursors`.
+
+    `connect` makes a connection of any DB-API 2.0 driver, in a thread of the sink's own; `apply(connection, entries)`
+    changes what it likes and must not commit.  `create` makes the table where it is missing.
+
+    Raises:
+        NotRegistrable: the log has several writers or readers.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        log: OrderedLog[Any] | LogReader[Any],
+        connect: Callable[[], Any],
+        apply: Callable[[Any, Sequence[Entry[Any]]], None],
+        *,
+        create: bool = False,
+        batch_max: int = BATCH_MAX,
+        poll_s_max: float = POLL_S_MAX,
+    ) -> None:
+        self.name = check_name("sink", name)
+        self.row = only_row(name, log)
+        self.reached = Position(0)
+        self._connect = connect
+        self._apply = apply
+        self._create = create
+        self._batch_max = batch_max
+        self._poll_s_max = poll_s_max
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sink {name}")
+        self._connection: Any = None
+        self._begin = self._read = self._insert = self._update = ""
+
+    def run(self) -> Any:
+        """Run until the context ends."""
+        return running(self, self._poll_s_max)
+
+    async def run_until_idle(self) -> int:
+        """Apply what there is; how many transactions that took."""
+        return await drained(self, self._poll_s_max)
+
+    async def step(self) -> Progress:
+        """Apply the next entries in one transaction, if there are any.
+
+        Raises:
+            OutcomeUnknown: the database failed; whether it committed, the cursor says at the next step.
+        """
+        at = await self._in_thread(self._cursor)
+        if at is None:
+            first = await enter(self.row, self.name)
+            at = await self._in_thread(lambda: self._begun(first))
+        entries, after = await next_entries(self.row, at, self._batch_max)
+        if not entries:
+            self.reached = after
+            return Progress.IDLE
+        if not await self._in_thread(lambda: self._applied(at, after, entries)):
+            return Progress.LOST
+        self.reached = after
+        return Progress.WON
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._thread.submit(self._disconnect)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        """Do something with the connection; what its driver raises breaks it off."""
+        try:
+            if self._connection is None:
+                self._open()
+            return work()
+        except Exception as error:
+            self._disconnect()
+            if isinstance(error, _Raised):
+                raise error.__cause__ or error from None
+            raise OutcomeUnknown(f"sink {self.name}: the database failed ({type(error).__name__}: {error})") from error
+
+    def _open(self) -> None:
+        connection = self._connect()
+        driver = sys.modules[type(connection).__module__.partition(".")[0]]
+        style = getattr(driver, "paramstyle", "qmark")
+        mark = {"qmark": "?", "format": "%s", "pyformat": "%s"}.get(style)
+        if mark is None:
+            raise NotRegistrable(f"sink {self.name}: {driver.__name__} writes parameters as {style!r}; qmark or format")
+        is_sqlite = driver.__name__ == "sqlite3"
+        self._begin = "BEGIN IMMEDIATE" if is_sqlite else ""
+        suffix = "" if is_sqlite else " FOR UPDATE"
+        self._read = f"SELECT cell, entry FROM {TABLE} WHERE name = {mark}{suffix}"
+        self._insert = f"INSERT INTO {TABLE} (name, cell, entry) VALUES ({mark}, {mark}, {mark})"
+        self._update = (
+            f"UPDATE {TABLE} SET cell = {mark}, entry = {mark} WHERE name = {mark} AND cell = {mark} AND entry = {mark}"
+        )
+        if is_sqlite:
+            connection.isolation_level = None  # transactions begin where this says so
+        if self._create:
+            self._execute(
+                connection,
+                f"CREATE TABLE IF NOT EXISTS {TABLE} "
+                "(name VARCHAR(200) PRIMARY KEY, cell BIGINT NOT NULL, entry BIGINT NOT NULL)",
+            )
+            connection.commit()
+        self._connection = connection
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):
+                connection.close()
+
+    @staticmethod
+    def _execute(connection: Any, statement: str, values: Sequence[Any] = ()) -> Any:
+        cursor = connection.cursor()
+        cursor.execute(statement, tuple(values))
+        return cursor
+
+    def _cursor(self) -> Position | None:
+        """Where the sink is; None where it has not begun."""
+        found = self._execute(self._connection, self._read, [self.name]).fetchone()
+        self._connection.rollback()
+        return None if found is None else Position(*found)
+
+    def _begun(self, at: Position) -> Position:
+        """Begin at a position, unless another has begun meanwhile; where it begins."""
+        with suppress(Exception):
+            self._execute(self._connection, self._insert, [self.name, at.index, at.offset])
+            self._connection.commit()
+        self._connection.rollback()
+        found = self._cursor()
+        if found is None:
+            raise OSError(f"the cursor cannot be written to {TABLE}; give create=True, or create the table")
+        return found
+
+    def _applied(self, at: Position, after: Position, entries: Sequence[Entry[Any]]) -> bool:
+        """Apply entries and move the cursor, in one transaction; False where another was first."""
+        connection = self._connection
+        if self._begin:
+            self._execute(connection, self._begin)
+        try:
+            found = self._execute(connection, self._read, [self.name]).fetchone()
+            if found is None or Position(*found) != at:
+                connection.rollback()
+                return False
+            try:
+                self._apply(connection, entries)
+            except Exception as error:
+                raise _Raised from error
+            moved = self._execute(connection, self._update, [after.index, after.offset, self.name, at.index, at.offset])
+            if moved.rowcount != 1:
+                connection.rollback()
+                return False
+            connection.commit()
+            return True
+        except BaseException:
+            with suppress(Exception):
+                connection.rollback()
+            raise
+
+
+class _Raised(Exception):
+    """The user's function raised; not the database."""
+
+
+class _Cursor(msgspec.Struct, frozen=True):
+    """A sink's cursor as a document: the position of the entry that is next."""
+
+    at: Position
+
+
+class StoreSink:
+    """Writes documents of one partition of a store, beside the cursor and in one batch with it.
+
+    `apply(entries)`, sync or async, gives the writes for these entries, in `partition`; where one of their conditions
+    does not hold, it is asked again.
+
+    Raises:
+        NotRegistrable: the store writes one document at a time, or the log has several writers or readers.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        log: OrderedLog[Any] | LogReader[Any],
+        store: Any,
+        *,
+        partition: str,
+        apply: Callable[[Sequence[Entry[Any]]], Any],
+        batch_max: int = 64,
+        poll_s_max: float = POLL_S_MAX,
+    ) -> None:
+        self.name = check_name("sink", name)
+        self.row = only_row(name, log)
+        self.reached = Position(0)
+        self._store: StateStore = place_of(store).store
+        if self._store.capabilities.atomic_scope != "partition":
+            raise NotRegistrable(
+                f"sink {name}: documents and the cursor are written together, and this store writes one at a time; "
+                "give a store of partition scope"
+            )
+        self.key = DocumentKey(partition, f"sink:{name}")
+        self._apply = apply
+        self._batch_max = batch_max
+        self._poll_s_max = poll_s_max
+
+    def run(self) -> Any:
+        """Run until the context ends."""
+        return running(self, self._poll_s_max)
+
+    async def run_until_idle(self) -> int:
+        """Write what there is; how many batches that took."""
+        return await drained(self, self._poll_s_max)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    async def step(self) -> Progress:
+        """Write the next entries' documents in one batch, if there are any.
+
+        Raises:
+            Refused, OutcomeUnknown: the store failed; whether it wrote, the cursor says at the next step.
+        """
+        at, version = await self._cursor()
+        entries, after = await next_entries(self.row, at, self._batch_max)
+        if not entries:
+            self.reached = after
+            return Progress.IDLE
+        given = self._apply(entries)
+        writes: list[Write] = list(await given if isawaitable(given) else given)
+        if any(write.key.partition != self.key.partition or write.key == self.key for write in writes):
+            raise NotRegistrable(f"sink {self.name}: a write leaves partition {self.key.partition!r}, or is its cursor")
+        answer = await self._store.write([put(self.key, _Cursor(after), version, Tag("sink")), *writes])
+        if not isinstance(answer, Won):
+            return Progress.LOST
+        self.reached = after
+        return Progress.WON
+
+    async def _cursor(self) -> tuple[Position, Version]:
+        document = await self._store.read(self.key)
+        if document is None:
+            return await enter(self.row, self.name), ""
+        try:
+            return msgspec.json.decode(document.body, type=_Cursor).at, document.version
+        except DECODE_ERRORS as error:
+            raise CorruptRecord(f"{self.key.partition}/{self.key.id} is no cursor of a sink ({error})") from error

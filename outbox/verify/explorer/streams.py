@@ -1,0 +1,251 @@
+"""What is explored of ordered logs and processors: their own code over models of stores, and the programs that run it.
+
+A replica's attempt is one step; what it keeps for the next one is nothing, as after a restart, unless it is `warm`:
+then it is the register, and where its logs are known to end.  Whatever waits, waits for a change in a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from outbox.errors import OutcomeUnknown, Refused
+from outbox.ports import DocumentKey, NoBlobs, StateStore, StoreCapabilities
+from outbox.streams.log import OrderedLog
+from outbox.streams.places import Place, Waiting
+from outbox.streams.plan import Plan
+from outbox.streams.replica import Progress, Replica
+from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.kernel import Kernel
+from outbox.verify.explorer.models.store import CAPABILITIES, StoreModel
+from outbox.verify.explorer.ops import Model
+from outbox.verify.explorer.ports import ExploredStore
+from outbox.verify.explorer.run import Calls, Program
+from outbox.verify.explorer.world import Monitor
+
+START_MS = 1_767_225_600_000
+MAY_RETRY = (OutcomeUnknown, Refused)
+
+MakeReplica = Callable[..., Replica]
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Which model has which log and register, by name (default: the first), and what the stores can do."""
+
+    capabilities: StoreCapabilities = CAPABILITIES
+    of_logs: Mapping[str, int] = field(default_factory=dict)
+    of_registers: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return 1 + max([0, *self.of_logs.values(), *self.of_registers.values()])
+
+    def places(self, calls: Calls) -> Places:
+        """The stores as a program reaches them."""
+        stores = [ExploredStore(calls, resource, self.capabilities) for resource in range(self.count)]
+        return Places(self, [Place(store, NoBlobs(), calls.now_ms) for store in stores])
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The places of one program's logs and registers."""
+
+    at: Stores
+    made: Sequence[Place]
+
+    def of(self, log: OrderedLog[Any]) -> Place:
+        """The place of a log."""
+        return self.made[self.at.of_logs.get(log.name, 0)]
+
+    def register_of(self, processor: str) -> StateStore:
+        """The store of a processor's register."""
+        return self.made[self.at.of_registers.get(processor, 0)].store
+
+
+async def never(calls: Calls) -> None:
+    """Wait for what does not happen: a program that is over."""
+    await calls(0, "changed", ())
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Replicas of a processor; one that `ends` is over when it has nothing to do."""
+
+    plan: Plan
+    at: Stores
+    warm: bool = False
+    ends: bool = False
+    report_every: int = 1 << 30
+    make: MakeReplica = Replica
+
+    @property
+    def name(self) -> str:
+        return f"replica of {self.plan.name}"
+
+    async def run(self, calls: Calls, carried: Any) -> Hashable:
+        places = self.at.places(calls)
+        replica = self.make(
+            self.plan.on(places.of),
+            places.register_of(self.plan.name),
+            now_ms=calls.now_ms,
+            new_id=calls.new_id,
+            report_every=self.report_every,
+        )
+        if carried is not None:
+            replica.remember(carried)
+        try:
+            progress = await replica.step()
+            if progress is Progress.IDLE and self.ends:
+                await never(calls)
+            if progress is Progress.IDLE:
+                await Waiting().wait(replica.seen())
+        except MAY_RETRY:
+            return None
+        return replica.remembered() if self.warm else None
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """A replica that does nothing but tell the floors where the register is, whenever that has changed.
+
+    Any replica does so between its steps; apart, so much of it need not be interleaved.
+    """
+
+    plan: Plan
+    at: Stores
+    inputs: bool = False
+    """Whether it tells the floors of the inputs as well."""
+
+    @property
+    def name(self) -> str:
+        return f"reporter of {self.plan.name}"
+
+    async def run(self, calls: Calls, carried: Any) -> Hashable:
+        places = self.at.places(calls)
+        store = places.register_of(self.plan.name)
+        replica = Replica(self.plan.on(places.of), store, now_ms=calls.now_ms, new_id=calls.new_id)
+        version: str = carried or ""
+        try:
+            await Waiting().wait({store: [(replica.register.key, version)]})
+            kept = await replica.register.read()
+            if kept is not None:
+                await replica.report(kept.register, inputs=self.inputs)
+                return kept.version
+        except MAY_RETRY:
+            pass
+        return version
+
+
+@dataclass(frozen=True)
+class Producer:
+    """Appends values one after the other, each from the first position on, and begins again after a crash."""
+
+    log: OrderedLog[Any]
+    values: Sequence[Any]
+    at: Stores
+    id: str = "p"
+
+    @property
+    def name(self) -> str:
+        return f"producer {self.id}"
+
+    def ids(self) -> list[str]:
+        return [f"{self.id}{number}" for number in range(len(self.values))]
+
+    async def run(self, calls: Calls, carried: Any) -> Hashable:
+        number: int = carried or 0
+        if number == len(self.values):
+            await never(calls)
+        log = self.log.on(self.at.places(calls).of(self.log))
+        reader = log.reader_of(self.values[number])
+        try:
+            await log.row(0, reader).append(self.values[number : number + 1], self.ids()[number], since=0)
+        except MAY_RETRY:
+            return number
+        return number + 1
+
+
+@dataclass(frozen=True)
+class Trimmer:
+    """Trims a log up to its horizon, whenever that has moved."""
+
+    log: OrderedLog[Any]
+    at: Stores
+    name: str = "trimmer"
+
+    async def run(self, calls: Calls, carried: Any) -> Hashable:
+        log = self.log.on(self.at.places(calls).of(self.log))
+        (row,) = log.rows()
+        try:
+            floor = await row.horizon.read()
+            if floor.horizon(1 << 30) <= floor.index == floor.cleared or (not floor.readers and not floor.writers):
+                await Waiting().wait({row.place.store: [(row.horizon.key, row.horizon.version)]})
+                return None
+            await row.trim(None)
+        except MAY_RETRY:
+            return None
+        return None
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads a log from its beginning, one cell after the other, and says how far it is."""
+
+    log: OrderedLog[Any]
+    at: Stores
+    name: str = "reader"
+    cells_max: int = 1 << 30
+
+    async def run(self, calls: Calls, carried: Any) -> Hashable:
+        at: int = carried or 0
+        log = self.log.on(self.at.places(calls).of(self.log))
+        (row,) = log.rows()
+        try:
+            cell = await row.read(at)
+            if cell is None:
+                await Waiting().wait({row.place.store: row.seen(at)})
+                return at
+            await row.horizon.register(reader=self.name, at=at + 1)
+        except MAY_RETRY:
+            return at
+        return at + 1
+
+
+@dataclass(frozen=True)
+class StreamScenario:
+    """Logs and processors to explore: who runs, on which stores, from which documents, with which faults."""
+
+    programs: Sequence[Program]
+    monitor: Monitor
+    at: Stores = field(default_factory=Stores)
+    documents: Sequence[Mapping[DocumentKey, bytes]] = ()
+    budgets: Budgets = field(default_factory=Budgets)
+    settled: Sequence[str] = ()
+    words: str = ""
+    symmetric: bool = True
+
+    @property
+    def workers(self) -> int:
+        return len(self.programs)
+
+    def describe(self) -> str:
+        """The scope in a few words."""
+        names = ", ".join(program.name for program in self.programs)
+        return f"{self.words or names}; {self.budgets.describe()}"
+
+    def kernel(self) -> Kernel:
+        """The transition relation of this scenario."""
+        given = [*self.documents, *[{}] * (self.at.count - len(self.documents))]
+        models: list[Model] = [
+            StoreModel(
+                capabilities=self.at.capabilities,
+                documents=documents,
+                stale_count=self.budgets.stale,
+                settled=self.settled,
+                name="store" if self.at.count == 1 else f"store {number}",
+            )
+            for number, documents in enumerate(given)
+        ]
+        return Kernel(models, self.programs, self.monitor, self.budgets, start_ms=START_MS, symmetric=self.symmetric)

@@ -1,0 +1,366 @@
+"""The promises of ordered logs and processors, watched from every write that takes effect.
+
+OnePlace          an identity lies in one cell
+NoHole            a cell is created behind the last one, and never again where one was
+NoGhost           what is appended was committed by a register before, or given by a producer
+NoLost            a register leaves its serial when all that it emitted is in its logs; at the end everything is
+Monotone          serials, cursors, times and `since` never fall, and a serial follows its predecessor
+ConsistentOutput  a step is what its handler makes of the state before and of the entries between the cursors
+EveryMessageEnds  at the end every processor has read all there is
+Invariant         a user's, of every world
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from hashlib import blake2b
+from inspect import isawaitable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from outbox.lineage import step_id
+from outbox.ports import Create, Delete, Won, Write
+from outbox.streams.cells import Cell, Position
+from outbox.streams.log import Entry, Row
+from outbox.streams.plan import REFUSED, Inputs, Plan, RowTarget, Step
+from outbox.streams.register import Out, Register
+from outbox.verify.explorer.loop import make_loop
+from outbox.verify.explorer.ops import Finding, Op, Outcome
+
+
+class Lying(NamedTuple):
+    """A cell that was created: its row, its index, its identity, and the digest of its body."""
+
+    row: str
+    at: int
+    id: str
+    digest: bytes
+
+
+class Ghost(NamedTuple):
+    """What was written so far: every cell, what registers committed to be written, and each register's digest."""
+
+    cells: tuple[Lying, ...] = ()
+    emitted: tuple[tuple[str, bytes], ...] = ()
+    registers: tuple[tuple[str, bytes], ...] = ()
+
+
+class Appended(NamedTuple):
+    """A cell was created."""
+
+    row: str
+    at: int
+    digest: bytes
+
+
+class Swapped(NamedTuple):
+    """A register was swapped, or created (`before` empty)."""
+
+    name: str
+    before: bytes
+    after: bytes
+
+
+class StreamView:
+    """What an invariant is given: the states of processors, and what is under way between them."""
+
+    def __init__(self, monitor: StreamMonitor, ghost: Ghost) -> None:
+        self._monitor = monitor
+        self._ghost = ghost
+        self._registers = {name: monitor.register(digest) for name, digest in ghost.registers}
+
+    def state(self, processor: str) -> Any:
+        """The state of a processor; a fresh one where it has not begun."""
+        codec = self._monitor.plans[processor].codec
+        register = self._registers.get(processor)
+        return codec.fresh() if register is None else codec.decode(bytes(register.state), register.schema)
+
+    def entries(self, log: str) -> list[Any]:
+        """The values in a log, in order, of one row."""
+        return [value for _, entries in self._monitor.entries_of(self._ghost, log) for value in entries]
+
+    def in_flight(self, log: str) -> list[Any]:
+        """The values that are committed to a log and that its processor has not handled."""
+        found = []
+        for name, register in self._registers.items():
+            plan = self._monitor.plans[name]
+            for out in register.outs:
+                row = self._monitor.row_of(name, out.to)
+                is_there = any(cell.id == step_id(name, register.serial, out.to) for cell in self._ghost.cells)
+                if row is not None and row.name.startswith(f"log/{log}/") and not is_there:
+                    found += row.values.decoded(Cell("", 0, len(out.v), out.v, out.types, out.schema), row.name)
+            del plan
+        behind = {}
+        for name, plan in self._monitor.plans.items():
+            for rows in plan.rows().values():
+                for key, row in rows.items():
+                    if row.name.startswith(f"log/{log}/"):
+                        known = self._registers.get(name)
+                        behind[row.name] = Position(0) if known is None else known.cursors.get(key, Position(0))
+        for at, values in self._monitor.entries_of(self._ghost, log):
+            cursor = behind.get(at[0], Position(0))
+            found += [value for offset, value in enumerate(values) if Position(at[1], offset) >= cursor]
+        return found
+
+
+Invariant = Callable[[StreamView], Any]
+
+
+class StreamMonitor:
+    """Watches the logs and registers of some processors and producers."""
+
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        *,
+        produced: Iterable[str] = (),
+        invariant: Invariant | None = None,
+    ) -> None:
+        self.plans = {plan.name: plan for plan in plans}
+        self._produced = frozenset(produced)
+        self._bodies: dict[bytes, bytes] = {}
+        """Everything written, by digest."""
+        self._given = Ghost()
+        self._invariant = invariant
+        self._targets = {plan.name: plan.targets() for plan in plans}
+        self._inputs = {plan.name: {k: r for rows in plan.rows().values() for k, r in rows.items()} for plan in plans}
+        self._rows: dict[str, Row[Any]] = {
+            row.name: row
+            for plan in plans
+            for row in [
+                *self._inputs[plan.name].values(),
+                *(target.row for target in self._targets[plan.name].values() if isinstance(target, RowTarget)),
+            ]
+        }
+
+    def knows(self, writes: Iterable[Write]) -> None:
+        """Take what is there at the beginning."""
+        for write in writes:
+            match self._meaning(write, b""):
+                case Appended(row, at, digest):
+                    cells = (*self._given.cells, Lying(row, at, self._cell(digest).id, digest))
+                    self._given = self._given._replace(cells=tuple(sorted(cells)))
+                case Swapped() as swapped:
+                    self._given = self._committed(self._given, swapped)
+
+    def row_of(self, processor: str, to: str) -> Row[Any] | None:
+        target = self._targets[processor].get(to)
+        return target.row if isinstance(target, RowTarget) else None
+
+    def register(self, digest: bytes) -> Register:
+        return msgspec.json.decode(self._bodies[digest], type=Register)
+
+    def _cell(self, digest: bytes) -> Cell:
+        return msgspec.json.decode(self._bodies[digest], type=Cell)
+
+    def entries_of(self, ghost: Ghost, log: str) -> list[tuple[tuple[str, int], list[Any]]]:
+        """The values of each cell of a log, by row and index."""
+        found = []
+        for cell in ghost.cells:
+            row = self._rows.get(cell.row)
+            if cell.row.startswith(f"log/{log}/") and row is not None:
+                found.append(((cell.row, cell.at), row.values.decoded(self._cell(cell.digest), cell.row)))
+        return found
+
+    # What an explorer asks
+
+    def initial(self) -> Ghost:
+        return self._given
+
+    def observe(self, op: Op, before: Any, outcome: Outcome, now_ms: int) -> Hashable:
+        if op.verb != "write" or not isinstance(outcome.result, Won):
+            return None
+        events = []
+        for write in op.args[0]:
+            docs = dict(dict(before)[write.key.partition].docs) if write.key.partition in dict(before) else {}
+            doc = docs.get(write.key.id)
+            event = self._meaning(write, b"" if doc is None or doc.body is None else doc.body)
+            if event is not None:
+                events.append(event)
+        return tuple(events) or None
+
+    def _meaning(self, write: Write, before: bytes) -> Hashable:
+        partition, id = write.key.partition, write.key.id
+        if isinstance(write, Delete):
+            return None
+        if partition.startswith("processor/") and id == "register":
+            digest = self._kept(before) if before else b""
+            return Swapped(partition.removeprefix("processor/"), digest, self._kept(write.body))
+        if partition.startswith("log/") and id.isdigit() and isinstance(write, Create):
+            return Appended(partition.rpartition("/")[0], int(id), self._kept(write.body))
+        return None
+
+    def _kept(self, body: bytes) -> bytes:
+        digest = blake2b(body, digest_size=12).digest()
+        self._bodies[digest] = body
+        return digest
+
+    def step(self, ghost: Ghost, event: Any) -> Hashable:
+        for one in event:
+            after = self._appended(ghost, one) if isinstance(one, Appended) else self._swapped(ghost, one)
+            if isinstance(after, Finding):
+                return after
+            ghost = after
+        return ghost
+
+    def check(self, ghost: Ghost, states: Sequence[Any]) -> Finding | None:
+        if self._invariant is None:
+            return None
+        view = StreamView(self, ghost)
+        try:
+            if self._invariant(view):
+                return None
+            reason = ""
+        except AssertionError as error:
+            reason = f": {error}"
+        shown = ", ".join(f"{name} {bytes(self.register(digest).state).decode()}" for name, digest in ghost.registers)
+        return Finding("Invariant", f"the invariant does not hold{reason} at {shown}")
+
+    def is_over(self, ghost: Ghost, states: Sequence[Any], now_ms: int) -> bool:
+        return False
+
+    def final(self, ghost: Ghost, states: Sequence[Any], now_ms: int) -> list[Finding]:
+        there = {cell.id for cell in ghost.cells}
+        found = [Finding("NoLost", f"{id} was never appended") for id in sorted(self._produced - there)]
+        registers = dict(ghost.registers)
+        for name in self.plans:
+            if name not in registers:
+                found.append(Finding("EveryMessageEnds", f"{name} never began"))
+                continue
+            register = self.register(registers[name])
+            if register.outs:
+                found.append(Finding("NoLost", f"{name} ends with outs that may not be written"))
+            for key, row in self._inputs[name].items():
+                end = sum(cell.row == row.name for cell in ghost.cells)
+                at = register.cursors[key]
+                if at < Position(end):
+                    found.append(Finding("EveryMessageEnds", f"{name} stands at {at} of {key}, which ends at {end}.0"))
+        return found
+
+    def outcome(self, ghost: Ghost, states: Sequence[Any]) -> Hashable:
+        return tuple((cell.row, cell.at, cell.digest) for cell in ghost.cells)
+
+    # What is known after an event
+
+    def _appended(self, ghost: Ghost, event: Appended) -> Ghost | Finding:
+        cell = self._cell(event.digest)
+        place = f"{event.row}/{event.at}"
+        twin = next((known for known in ghost.cells if known.id == cell.id and known.row == event.row), None)
+        if any((known.row, known.at) == (event.row, event.at) for known in ghost.cells):
+            return Finding("NoHole", f"{place} was trimmed and is written again, by {cell.id[:12]}: nobody reads it")
+        if twin is not None:
+            return Finding("OnePlace", f"{cell.id[:12]} lies at {twin.at} of {event.row} and is written to {place}")
+        if any((event.row, index) not in {(k.row, k.at) for k in ghost.cells} for index in range(event.at)):
+            return Finding("NoHole", f"{place} is written, and a cell before it never was")
+        if cell.id not in self._produced and (cell.id, _digest_of(cell)) not in ghost.emitted:
+            return Finding("NoGhost", f"{place} holds {cell.id[:12]}, which no register had committed")
+        lying = Lying(event.row, event.at, cell.id, event.digest)
+        return ghost._replace(cells=tuple(sorted((*ghost.cells, lying))))
+
+    def _swapped(self, ghost: Ghost, event: Swapped) -> Ghost | Finding:
+        after = self.register(event.after)
+        if event.before:
+            finding = self._judged(ghost, event.name, self.register(event.before), after)
+            if finding is not None:
+                return finding
+        return self._committed(ghost, event)
+
+    def _committed(self, ghost: Ghost, event: Swapped) -> Ghost:
+        """What is known after a register was swapped: what it emits may be appended from now on."""
+        after = self.register(event.after)
+        emitted = {*ghost.emitted}
+        for out in after.outs:
+            cell = Cell(step_id(event.name, after.serial, out.to), after.now, len(out.v), out.v, out.types, out.schema)
+            emitted.add((cell.id, _digest_of(cell)))
+        registers = {**dict(ghost.registers), event.name: event.after}
+        return ghost._replace(emitted=tuple(sorted(emitted)), registers=tuple(sorted(registers.items())))
+
+    def _judged(self, ghost: Ghost, name: str, before: Register, after: Register) -> Finding | None:
+        there = {(cell.row, cell.id) for cell in ghost.cells}
+        for out in before.outs:
+            row = self.row_of(name, out.to)
+            if row is not None and (row.name, step_id(name, before.serial, out.to)) not in there:
+                return Finding("NoLost", f"{name} leaves serial {before.serial}, and {out.to} has not what it emitted")
+        falls = [key for key in before.cursors if after.cursors.get(key, Position(1 << 60)) < before.cursors[key]]
+        falls += [key for key in before.since if after.since.get(key, 1 << 60) < before.since[key]]
+        if falls or after.now < before.now or after.serial != before.serial + 1:
+            return Finding("Monotone", f"{name} goes from serial {before.serial} back in {falls or 'time or serial'}")
+        if after.cursors == before.cursors and not after.outs and after.state == before.state:
+            return None  # what was written is cleared, or a failure counted
+        entries = self._between(ghost, name, before, after)
+        if isinstance(entries, Finding):
+            return entries
+        return self._rerun(name, before, after, entries)
+
+    def _between(
+        self, ghost: Ghost, name: str, before: Register, after: Register
+    ) -> dict[str, list[Entry[Any]]] | Finding:
+        """The entries between the cursors of two registers."""
+        there = {(cell.row, cell.at): cell for cell in ghost.cells}
+        found: dict[str, list[Entry[Any]]] = {}
+        for input, rows in self.plans[name].rows().items():
+            found[input] = []
+            for key, row in rows.items():
+                at, end = before.cursors[key], after.cursors[key]
+                while at < end:
+                    lying = there.get((row.name, at.index))
+                    if lying is None:
+                        return Finding("NoGhost", f"{name} has read {key} {at}, which was never written")
+                    cell = self._cell(lying.digest)
+                    entries = [e for e in row.entries(at.index, cell, at.offset) if e.position < end]
+                    found[input] += entries
+                    at = Position(at.index + 1)
+        return found
+
+    def _rerun(
+        self, name: str, before: Register, after: Register, entries: dict[str, list[Entry[Any]]]
+    ) -> Finding | None:
+        """Run the handler once more, alone."""
+        plan = self.plans[name]
+        step = Step(plan.emits_to, after.now, after.serial)
+        state = plan.codec.decode(bytes(before.state), before.schema)
+        is_refused = [out.to for out in after.outs] == [REFUSED]
+        try:
+            result = plan.handler(state, Inputs(entries), step)
+            if isawaitable(result):
+                _ended(result)
+            encoded, outs = plan.codec.encode(step.saved[0] if step.saved else state), plan.outs(step.emitted)
+        except Exception as error:  # whatever a handler raises
+            if is_refused and after.state == before.state and sum(map(len, entries.values())) == 1:
+                return None
+            return Finding("ConsistentOutput", f"{name} goes on over what its handler fails on: {error!r}")
+        if is_refused:
+            return Finding("ConsistentOutput", f"{name} refuses what its handler takes")
+        if encoded != bytes(after.state):
+            return Finding(
+                "ConsistentOutput",
+                f"{name} has {bytes(after.state)!r} at serial {after.serial}, and should have {encoded!r}",
+            )
+        if outs != after.outs:
+            return Finding("ConsistentOutput", f"{name} emits {_told(after.outs)}, and should emit {_told(outs)}")
+        return None
+
+
+def _digest_of(cell: Cell) -> bytes:
+    """What says that two cells hold the same entries."""
+    return blake2b(msgspec.json.encode([cell.v, cell.types]), digest_size=8).digest()
+
+
+def _told(outs: Sequence[Out]) -> str:
+    return "; ".join(f"{out.to}: {b', '.join(bytes(raw) for raw in out.v).decode()}" for out in outs) or "nothing"
+
+
+def _ended(awaited: Any) -> None:
+    """Run a coroutine that waits for nothing outside."""
+    loop = make_loop()
+
+    async def waits() -> None:
+        await awaited
+
+    task = loop.create_task(waits())
+    try:
+        loop.run_ready()
+        task.result()
+    finally:
+        loop.dispose()

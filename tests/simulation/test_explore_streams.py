@@ -1,0 +1,91 @@
+"""Ordered logs and processors: every interleaving of replicas, producers, a trimmer and one kind of fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outbox.streams import Inputs, Step
+from outbox.verify.explorer.search import Report
+from tests.simulation.streamed import Number, Scope, Total, produced, replicas_over, trimmed, two_stores
+
+FAULTS: tuple[dict[str, Any], ...] = ({}, {"crash": 2}, {"lost": 1}, {"delay": 1}, {"stale": 1}, {"error": 1})
+IDS = ["calm", "crash", "lost", "delay", "stale", "error"]
+
+
+def clean(report: Report) -> None:
+    assert report.exhausted and report.finals and not report.anomalies, report.text
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
+def test_two_producers_and_two_replicas_write_everything_once(faults: dict[str, Any]) -> None:
+    clean(produced().explored(**faults))
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
+def test_replicas_that_begin_together_create_one_register(faults: dict[str, Any]) -> None:
+    clean(replicas_over([1], began=False).explored(**faults))
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
+def test_warm_replicas_step_over_what_the_other_did(faults: dict[str, Any]) -> None:
+    clean(replicas_over([1, 2], warm=True, batch_max=1).explored(**faults))
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
+def test_two_processors_of_one_log_and_its_trimmer_write_nothing_below_the_floor(faults: dict[str, Any]) -> None:
+    faults = {kind: min(count, 1) for kind, count in faults.items()}
+    clean(trimmed(replicas=1).explored(**faults))
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
+def test_input_register_and_output_may_lie_in_three_stores(faults: dict[str, Any]) -> None:
+    clean(two_stores().explored(**faults))
+
+
+def test_a_store_that_tells_what_a_write_lost_to_needs_no_second_read() -> None:
+    clean(produced(tells_current=True).explored(stale=2))
+
+
+def test_a_batch_of_cells_is_one_step_or_several_and_the_same_for_all() -> None:
+    clean(replicas_over([1, 2, 3], batch_max=2).explored(crash=1))
+
+
+def test_an_invariant_is_judged_in_every_world() -> None:
+    def never_three(view: Any) -> bool:
+        return bool(view.state("p").sum != 3)
+
+    report = replicas_over([1, 2]).explored(invariant=never_three)
+    assert [anomaly.promise for anomaly in report.anomalies] == ["Invariant"], report.text
+
+
+def test_a_handler_that_looks_at_something_else_is_not_consistent() -> None:
+    calls = []
+
+    def counts_calls(total: Total, inputs: Inputs, step: Step) -> None:
+        calls.append(1)
+        step.emit("sums", Number(len(calls)))
+
+    scope = Scope()
+    logs = {"in": scope.log("in", 1)}, {"sums": scope.log("sums")}
+    scope.processor("p", *logs, handler=counts_calls)
+    report = scope.explored()
+    assert {anomaly.promise for anomaly in report.anomalies} <= {"ConsistentOutput", "Deterministic"}, report.text
+    assert report.anomalies
+
+
+def test_an_entry_that_is_refused_goes_to_its_log_once() -> None:
+    def refuses_two(total: Total, inputs: Inputs, step: Step) -> None:
+        for entry in inputs:
+            if entry.value.n == 2:
+                raise ValueError("no two")
+            total.seen.append(entry.value.n)
+
+    scope = Scope()
+    scope.refusing("p", {"in": scope.log("in", 1, 2, 3)}, handler=refuses_two)
+
+    def at_most_one(view: Any) -> bool:
+        return len(view.entries("refused")) <= 1 and 2 not in view.state("p").seen
+
+    clean(scope.explored(invariant=at_most_one, crash=1))
