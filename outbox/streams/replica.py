@@ -96,15 +96,15 @@ class Replica:
 
     def remembered(self) -> Hashable:
         """What this replica keeps for its next step: the register, and where its rows are known to end."""
-        if self.known is None:
-            return None
         ends = tuple((row.cells.end, row.horizon.index, row.horizon.version) for row in self._all_rows())
-        return encode(self.known.register), self.known.version, self._known_ms, tuple(self._ahead.items()), ends
+        known = None if self.known is None else (encode(self.known.register), self.known.version)
+        return known, self._known_ms, tuple(self._ahead.items()), ends
 
     def remember(self, kept: Any) -> None:
         """Go on with what a replica has remembered."""
-        body, version, self._known_ms, ahead, ends = kept
-        self.known, self._ahead = Kept(msgspec.json.decode(body, type=Register), version), dict(ahead)
+        known, self._known_ms, ahead, ends = kept
+        self.known = None if known is None else Kept(msgspec.json.decode(known[0], type=Register), known[1])
+        self._ahead = dict(ahead)
         for row, (end, floor, version) in zip(self._all_rows(), ends, strict=True):
             row.cells.end, row.horizon.index, row.horizon.version = end, floor, version
 

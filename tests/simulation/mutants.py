@@ -31,6 +31,7 @@ from tests.simulation.request_mutants import REQUEST_MUTANTS
 from tests.simulation.resubmission_mutants import RESUBMISSION_MUTANTS
 from tests.simulation.rule_mutants import RULE_MUTANTS
 from tests.simulation.settling_mutants import SETTLING_MUTANTS
+from tests.simulation.stream_mutants import STREAM_MUTANTS
 from tests.simulation.trigger_mutants import TRIGGER_MUTANTS
 from tests.simulation.verdict_mutants import VERDICT_MUTANTS
 
@@ -294,6 +295,7 @@ MUTANTS = (
     *OVERFLOW_MUTANTS,
     *RESUBMISSION_MUTANTS,
     *SETTLING_MUTANTS,
+    *STREAM_MUTANTS,
     *TRIGGER_MUTANTS,
     *VERDICT_MUTANTS,
     *RULE_MUTANTS,

@@ -80,13 +80,17 @@ def main(name: str) -> None:
 
 
 def explored(mutant: Mutant) -> dict[str, Any]:
-    """What an exploration of the runtime finds."""
+    """What an exploration of the runtime, or of logs and processors, finds."""
     from outbox.verify.explorer.search import search
+    from tests.simulation import streamed
     from tests.simulation.mutant_apps import scenario
 
     options = dict(mutant.options)
     live = options.pop("live", False)
-    report = search(scenario(mutant.scope, mutant.app, **options), live=live)
+    if mutant.scope == "log":
+        report = streamed.explored(mutant.app, **options)
+    else:
+        report = search(scenario(mutant.scope, mutant.app, **options), live=live)
     found = [{"promise": a.promise, "steps": len(a.trace.steps)} for a in report.anomalies]
     return {"anomalies": found, "states": report.states, "cpu_s": report.cpu_s, "text": report.text}
 

@@ -10,6 +10,7 @@ from outbox.engine.engine import Engine
 from outbox.ports import Create, DocumentKey
 from outbox.retries import Retries
 from outbox.streams import Inputs, OrderedLog, Processor, RefusedEntry, Step
+from outbox.streams.cells import Position
 from outbox.streams.places import Place
 from outbox.streams.replica import Replica
 from outbox.verify.explorer.budgets import Budgets
@@ -61,6 +62,7 @@ class Scope:
     programs: list[Program] = field(default_factory=list)
     processors: list[Processor[Any]] = field(default_factory=list)
     settled: tuple[str, ...] = ()
+    keeps: bool = True
 
     @property
     def place(self) -> Place:
@@ -139,7 +141,9 @@ class Scope:
             kind, name = key.partition.split("/")[:2]
             known = self.at.of_logs if kind == "log" else self.at.of_registers
             given[known.get(name, 0)][key] = body
-        scenario: Any = StreamScenario(self.programs, monitor, self.at, given, Budgets(**faults), self.settled)
+        scenario: Any = StreamScenario(
+            self.programs, monitor, self.at, given, Budgets(**faults), self.settled, self.keeps
+        )
         return search(scenario, limits=Limits(cpu_s=cpu_s), live=live)
 
 
@@ -170,13 +174,13 @@ def produced(*, tells_current: bool = False, **options: Any) -> Scope:
     return scope
 
 
-def trimmed(*, replicas: int = 2, reader: bool = False, **options: Any) -> Scope:
+def trimmed(*, replicas: int = 2, reader: bool = False, keeps: bool = True, **options: Any) -> Scope:
     """Two processors that are about to write to one log, what tells its floor where they are, and its trimmer."""
-    scope = Scope(settled=("log/in1/", "log/in2/"))
+    scope = Scope(settled=("log/in1/", "log/in2/"), keeps=keeps)
     sums = scope.log("sums")
-    given: dict[str, Any] = {"replicas": replicas, "writes": True, "reports": True, "ends": True}
+    given: dict[str, Any] = {"replicas": replicas, "writes": True, "reports": True, "ends": True} | options
     for name, log in (("p", scope.log("in1", 1)), ("q", scope.log("in2", 1))):
-        scope.processor(name, {"in": log}, {"sums": sums}, **given, **options)
+        scope.processor(name, {"in": log}, {"sums": sums}, **given)
     if reader:
         scope.programs.append(Reader(sums, scope.at))
         done(sums.register("reader", sums.first()))
@@ -189,3 +193,59 @@ def two_stores(**options: Any) -> Scope:
     scope = Scope(Stores(of_logs={"in": 0, "sums": 2}, of_registers={"p": 1}))
     scope.processor("p", {"in": scope.log("in", 1)}, {"sums": scope.log("sums")}, **options)
     return scope
+
+
+def alike(**options: Any) -> Scope:
+    """Two processors that write equal values to one log."""
+    scope = Scope()
+    sums = scope.log("sums")
+    for name in ("p", "q"):
+        scope.processor(name, {"in": scope.log(f"in {name}".replace(" ", "-"), 1)}, {"sums": sums}, **options)
+    return scope
+
+
+def in_one_cell(**options: Any) -> Scope:
+    """A processor that takes two entries of one cell, one by one."""
+    scope = Scope()
+    log = scope.log("in")
+    done(log.extend([Number(1), Number(2)], id="both"))
+    scope.processor("p", {"in": log}, {"sums": scope.log("sums")}, batch_max=1, **options)
+    return scope
+
+
+def registering(**options: Any) -> Scope:
+    """A log whose only reader is past two cells, another that registers at the first that is left, and a trimmer."""
+    scope = Scope()
+    log = scope.log("in", 1, 2)
+    done(log.register("first", Position(2)))
+    scope.processor("p", {"in": log}, {}, replicas=1, began=False, ends=True, **options)
+    scope.programs.append(Trimmer(log, scope.at))
+    return scope
+
+
+def begun_late(**options: Any) -> Scope:
+    """A processor that begins while another writes to its output."""
+    scope = Scope()
+    sums = scope.log("sums")
+    scope.processor("p", {"in": scope.log("in1", 1)}, {"sums": sums}, replicas=1, **options)
+    scope.processor("q", {"in": scope.log("in2", 1)}, {"sums": sums}, replicas=1, began=False, **options)
+    return scope
+
+
+SCOPES: dict[str, Callable[..., Scope]] = {
+    "replicas": replicas_over,
+    "produced": produced,
+    "trimmed": trimmed,
+    "alike": alike,
+    "in one cell": in_one_cell,
+    "registering": registering,
+    "begun late": begun_late,
+    "two stores": two_stores,
+}
+"""By the names that planted faults have for them."""
+
+
+def explored(name: str, *, cpu_s: float = 60.0, faults: dict[str, Any], **options: Any) -> Report:
+    """A scope by its name, explored."""
+    inputs = options.pop("inputs", None)
+    return SCOPES[name](*([] if inputs is None else [inputs]), **options).explored(cpu_s=cpu_s, **faults)

@@ -10,8 +10,16 @@ from outbox.streams import Inputs, Step
 from outbox.verify.explorer.search import Report
 from tests.simulation.streamed import Number, Scope, Total, produced, replicas_over, trimmed, two_stores
 
-FAULTS: tuple[dict[str, Any], ...] = ({}, {"crash": 2}, {"lost": 1}, {"delay": 1}, {"stale": 1}, {"error": 1})
-IDS = ["calm", "crash", "lost", "delay", "stale", "error"]
+FAULTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"crash": 2},
+    {"lost": 1},
+    {"delay": 1},
+    {"stale": 1},
+    {"error": 1},
+    {"jump": 1},
+)
+IDS = ["calm", *(kind for faults in FAULTS for kind in faults)]
 
 
 def clean(report: Report) -> None:

@@ -102,7 +102,7 @@ class Replicas:
             if progress is Progress.IDLE:
                 await Waiting().wait(replica.seen())
         except MAY_RETRY:
-            return None
+            replica.known = None
         return replica.remembered() if self.warm else None
 
 
@@ -223,6 +223,8 @@ class StreamScenario:
     documents: Sequence[Mapping[DocumentKey, bytes]] = ()
     budgets: Budgets = field(default_factory=Budgets)
     settled: Sequence[str] = ()
+    keeps: bool = True
+    """Whether nothing is deleted."""
     words: str = ""
     symmetric: bool = True
 
@@ -244,6 +246,7 @@ class StreamScenario:
                 documents=documents,
                 stale_count=self.budgets.stale,
                 settled=self.settled,
+                keeps=self.keeps and not self.budgets.jump,
                 name="store" if self.at.count == 1 else f"store {number}",
             )
             for number, documents in enumerate(given)

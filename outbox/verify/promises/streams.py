@@ -21,7 +21,8 @@ import msgspec
 
 from outbox.lineage import step_id
 from outbox.ports import Create, Delete, Won, Write
-from outbox.streams.cells import Cell, Position
+from outbox.streams.cells import FLOOR, Cell, Position
+from outbox.streams.horizon import Floor
 from outbox.streams.log import Entry, Row
 from outbox.streams.plan import REFUSED, Inputs, Plan, RowTarget, Step
 from outbox.streams.register import Out, Register
@@ -52,6 +53,13 @@ class Appended(NamedTuple):
     row: str
     at: int
     digest: bytes
+
+
+class Raised(NamedTuple):
+    """A floor was written: what is wrong with it."""
+
+    finding: str
+    promise: str
 
 
 class Swapped(NamedTuple):
@@ -187,8 +195,23 @@ class StreamMonitor:
         if partition.startswith("processor/") and id == "register":
             digest = self._kept(before) if before else b""
             return Swapped(partition.removeprefix("processor/"), digest, self._kept(write.body))
+        if partition.startswith("log/") and id == FLOOR:
+            return self._floor(partition, before, write.body)
         if partition.startswith("log/") and id.isdigit() and isinstance(write, Create):
             return Appended(partition.rpartition("/")[0], int(id), self._kept(write.body))
+        return None
+
+    def _floor(self, row: str, before: bytes, after: bytes) -> Hashable:
+        """What is wrong with a floor, by itself and beside the one before."""
+        floor = msgspec.json.decode(after, type=Floor)
+        behind = min([floor.index, *floor.readers.values(), *floor.writers.values()])
+        if behind < floor.index:
+            return Raised(f"the floor of {row} is {floor.index}, and somebody registered is at {behind}", "Kept")
+        known = msgspec.json.decode(before, type=Floor) if before else Floor()
+        moves = [(known.readers, floor.readers), (known.writers, floor.writers)]
+        falls = [name for old, new in moves for name in old if new.get(name, 1 << 60) < old[name]]
+        if falls or floor.index < known.index or floor.cleared < known.cleared:
+            return Raised(f"the floor of {row} goes back, or {falls} on it", "Monotone")
         return None
 
     def _kept(self, body: bytes) -> bytes:
@@ -198,6 +221,8 @@ class StreamMonitor:
 
     def step(self, ghost: Ghost, event: Any) -> Hashable:
         for one in event:
+            if isinstance(one, Raised):
+                return Finding(one.promise, one.finding)
             after = self._appended(ghost, one) if isinstance(one, Appended) else self._swapped(ghost, one)
             if isinstance(after, Finding):
                 return after
@@ -291,6 +316,8 @@ class StreamMonitor:
         entries = self._between(ghost, name, before, after)
         if isinstance(entries, Finding):
             return entries
+        if not any(entries.values()) and not 0 < before.wake <= after.now:
+            return Finding("ConsistentOutput", f"{name} steps to serial {after.serial} without input")
         return self._rerun(name, before, after, entries)
 
     def _between(

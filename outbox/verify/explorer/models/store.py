@@ -8,7 +8,8 @@ not depend on what others did meanwhile.  After the last such answer (`stale_cou
 
 Documents whose ids begin with `private` are created once, under an id that is not known to others, and not again when
 they are gone: creating one is independent of whatever others do, and of one that is gone nothing is kept.  So is a read
-of partitions that begin with one of `settled`, into which nobody writes.
+of partitions that begin with one of `settled`, into which nobody writes.  A store that `keeps` is one in which nobody
+deletes anything and nothing expires.
 A sweeper looks `look_count` times without success: more than once where a stale answer may have misled it.  What is
 younger than its `grace_ms` it leaves alone, so it looks when something is as old as that.
 """
@@ -71,6 +72,7 @@ class StoreModel:
         stale_count: int = 0,
         private: str = "",
         settled: Sequence[str] = (),
+        keeps: bool = False,
         look_count: int = 1,
         grace_ms: int = 0,
         name: str = "store",
@@ -80,6 +82,7 @@ class StoreModel:
         self._look_count = look_count
         self._private = private
         self._settled = tuple(settled)
+        self._keeps = keeps
         self.capabilities = capabilities
         self._sessions = stale_count > 0
         self._forgets = stale_count == 1
@@ -180,10 +183,14 @@ class StoreModel:
         return all(isinstance(write, Create) and write.key.id.startswith(self._private) for write in op.args[0])
 
     def is_spent(self, state: StoreState, op: Op) -> bool:
-        """One whose condition names a version that is gone: versions never come back."""
+        """One whose condition names a version that is gone: versions never come back.
+
+        Where the store `keeps` every document, also one that creates what is there.
+        """
         return any(
-            not isinstance(write, Create)
-            and _is_past(partition_of(state, write.key.partition), write.key.id, write.if_match)
+            self._keeps and write.key.id in dict(partition_of(state, write.key.partition).docs)
+            if isinstance(write, Create)
+            else _is_past(partition_of(state, write.key.partition), write.key.id, write.if_match)
             for write in op.args[0]
         )
 
@@ -275,6 +282,7 @@ class StoreModel:
         return Outcome("", tuple(sorted({**dict(state), name: after}.items(), key=_first)), result)
 
     def _refusal(self, writes: Sequence[Write]) -> Raised | None:
+        assert not self._keeps or not any(isinstance(write, Delete) for write in writes), "it keeps everything"
         assert not self._settled or not any(w.key.partition.startswith(self._settled) for w in writes), "it is settled"
         known = self.capabilities
         size_bytes = sum(len(write.body) for write in writes if not isinstance(write, Delete))

@@ -1,0 +1,107 @@
+"""Faults in ordered logs and processors that exploring finds; `app` names a scope of `streamed`."""
+
+from __future__ import annotations
+
+from tests.simulation.planting import mutant
+
+CELLS = "outbox/streams/cells.py"
+HORIZON = "outbox/streams/horizon.py"
+PLAN = "outbox/streams/plan.py"
+REGISTER = "outbox/streams/register.py"
+REPLICA = "outbox/streams/replica.py"
+
+STREAM_MUTANTS = (
+    mutant(
+        "an append begins at the end and not where it may lie", "log", "OnePlace", PLAN,
+        ("await self.row.cells.append(cell, since, until_ms=until_ms)", "await self.row.cells.append(cell, await self.row.cells.find_end(since), until_ms=until_ms)"),
+        app="replicas", inputs=[1], faults={},
+    ),
+    mutant(
+        "an append moves on where its cell is not found", "log", "NoHole", CELLS,
+        ("                misses += is_looked_for\n", "                index += is_looked_for\n"),
+        app="produced", faults={"delay": 1},
+    ),
+    mutant(
+        "an append without an answer tries the next cell", "log", "OnePlace|NoHole", CELLS,
+        ("                is_looked_for = True  # taken", "                index += not session\n                is_looked_for = True  # taken"),
+        app="produced", faults={"lost": 1},
+    ),
+    mutant(
+        "cells are known by their entries", "log", "NoLost", CELLS,
+        ("            elif there.id == cell.id:", "            elif there.v == cell.v:"),
+        app="alike", replicas=1, faults={},
+    ),
+    mutant(
+        "an identity without its serial", "log", "NoLost|OnePlace", REPLICA,
+        ("step_id(self.plan.name, register.serial, out.to)", "step_id(self.plan.name, 1, out.to)"),
+        app="replicas", inputs=[1, 2], replicas=1, batch_max=1, faults={},
+    ),
+    mutant(
+        "an identity without its processor", "log", "NoLost|NoGhost|OnePlace", REPLICA,
+        ("step_id(self.plan.name, register.serial, out.to)", 'step_id("", register.serial, out.to)'),
+        app="alike", replicas=1, faults={},
+    ),
+    mutant(
+        "the register is swapped before what it held is appended", "log", "NoLost", REPLICA,
+        ("        since = await self._write(register)\n", "        since = dict(register.since)\n"),
+        ("        self._known_ms, self.won_count = swapped_ms, self.won_count + 1\n", "        self._known_ms, self.won_count = swapped_ms, self.won_count + 1\n        await self._write(register)\n"),
+        app="replicas", inputs=[1], replicas=1, faults={},
+    ),
+    mutant(
+        "where to look for what was emitted is kept in memory", "log", "OnePlace", REPLICA,
+        ("                since=register.since[out.to],\n", "                since=max(register.since[out.to], self._target_rows()[out.to].cells.end),\n"),
+        app="replicas", inputs=[1], warm=True, faults={"error": 1},
+    ),
+    mutant(
+        "a lost swap counts as won", "log", "NoGhost|OnePlace|NoLost", REGISTER,
+        ("        return Kept(made, answer.versions[0]) if isinstance(answer, Won) else None", '        return Kept(made, answer.versions[0] if isinstance(answer, Won) else "")'),
+        app="produced", warm=True, faults={},
+    ),
+    mutant(
+        "a swap without an answer counts as won", "log", "NoGhost", REGISTER,
+        ("            return await self.mine(made)", '            return Kept(made, "")'),
+        app="replicas", inputs=[1], warm=True, faults={"delay": 1},
+    ),
+    mutant(
+        "a register that another has created is written over", "log", "Monotone", REGISTER,
+        ("        return Kept(made, answer.versions[0]) if isinstance(answer, Won) else None", "        if known is None and not isinstance(answer, Won):\n            there = await self.read()\n            assert there is not None\n            answer = await self.store.write([put(self.key, made, there.version, Tag(\"register\"))])\n        return Kept(made, answer.versions[0]) if isinstance(answer, Won) else None"),
+        app="replicas", inputs=[1], began=False, faults={},
+    ),
+    mutant(
+        "the rest of a cell is passed over", "log", "ConsistentOutput", REPLICA,
+        ("            at = Position(at.index, offset) if offset < cell.count else Position(at.index + 1)\n", "            at = Position(at.index + 1)\n"),
+        app="in one cell", replicas=1, faults={},
+    ),
+    mutant(
+        "a step without input", "log", "ConsistentOutput", REPLICA,
+        ("        if not any(ready.entries.values()) and not 0 < register.wake <= now_ms:\n", "        if not any(ready.entries.values()) and register.outs and not 0 < register.wake <= now_ms:\n"),
+        app="produced", faults={},
+    ),
+    mutant(
+        "cells are deleted and not buried", "log", "NoHole|OnePlace", CELLS,
+        ('                Replace(\n                    document.key, encode(Cell(cell.id, gone=True)), document.version, ttl_s, Tag("bury", (), cell.id)\n                )\n', '                Delete(document.key, document.version, Tag("bury", (), cell.id))\n'),
+        ("from outbox.ports import Create, Document,", "from outbox.ports import Create, Delete, Document,"),
+        app="trimmed", keeps=False, faults={},
+    ),
+    mutant(
+        "a trim waits for readers only", "log", "Kept", HORIZON,
+        ("        return min([end, *self.readers.values(), *self.writers.values()])", "        return min([end, *self.readers.values()])"),
+        app="trimmed", replicas=1, reader=True, faults={},
+    ),
+    mutant(
+        "a trim passes who has registered meanwhile", "log", "Kept", HORIZON,
+        ("            known = await self.change(lambda floor: _raised(floor, min(upto, floor.horizon(end))))\n", "            known = await self.change(lambda floor: _raised(floor, upto))\n"),
+        app="registering", faults={},
+    ),
+    mutant(
+        "an append has no deadline", "log", "NoHole|OnePlace", CELLS,
+        ("        if self._now_ms() >= until_ms:\n", "        if self._now_ms() >= until_ms + (1 << 50):\n"),
+        app="trimmed", keeps=False, faults={"jump": 1},
+    ),
+    mutant(
+        "a hint behind the end", "log", "NoHole", CELLS,
+        ("Hint(self.end), version", "Hint(self.end + 1), version"),
+        ("HINT_EVERY = 64", "HINT_EVERY = 1"),
+        app="begun late", faults={},
+    ),
+)  # fmt: skip
