@@ -60,7 +60,7 @@ class Step:
         self.emitted: dict[str, list[Any]] = {}
         self.wake_ms = 0
         self.saved: list[Any] = []
-        self._outputs = outputs
+        self.outputs = outputs
 
     def emit(self, output: str, value: Any) -> None:
         """Append a value to an output; a `Skip` is nothing.
@@ -69,9 +69,9 @@ class Step:
             UnknownDestination: the processor has no such output.
             TooLarge: the step has emitted too much to it.
         """
-        if output not in self._outputs:
+        if output not in self.outputs:
             raise UnknownDestination(
-                f"the processor has no output {output!r}, it has {', '.join(self._outputs) or 'none'}; declare it"
+                f"the processor has no output {output!r}, it has {', '.join(self.outputs) or 'none'}; declare it"
             )
         if value is Skip or isinstance(value, Skip):
             return

@@ -124,11 +124,11 @@ class Replica:
             Refused, OutcomeUnknown: a store failed; step again.
         """
         began_ms = self._now_ms()
-        if self.known is None or began_ms - self._known_ms > self._margin_ms // 4:
-            self.known, self._known_ms = await self._read(), began_ms
-            if self.known is None:
-                return self._lost()
-        register = self.known.register
+        is_past = began_ms - self._known_ms > self._margin_ms // 4
+        known = await self.look_or_begin() if self.known is None or is_past else self.known
+        if known is None:
+            return self._lost()
+        register = known.register
         since = await self._write(register)
         ready = await self._read_inputs(register)
         now_ms = max(register.now, self._now_ms())
@@ -140,7 +140,7 @@ class Replica:
         else:
             after = await self._handled(register, ready, since, now_ms)
         swapped_ms = self._now_ms()
-        self.known = await self.register.swap(self.known, after)
+        self.known = await self.register.swap(known, after)
         if self.known is None:
             return self._lost()
         self._known_ms, self.won_count = swapped_ms, self.won_count + 1
@@ -158,6 +158,12 @@ class Replica:
         return self.known
 
     # The register
+
+    async def look_or_begin(self) -> Kept | None:
+        """Read the register, create it where there is none, and go on from it."""
+        began_ms = self._now_ms()
+        self.known, self._known_ms = await self._read(), began_ms
+        return self.known
 
     async def _read(self) -> Kept | None:
         """The register, created where there is none; None where another replica creates it just now."""

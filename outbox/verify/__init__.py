@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from outbox.verify.faults import Faults
     from outbox.verify.findings.exploration import explore
+    from outbox.verify.findings.processors import explore_processor
     from outbox.verify.findings.report import Report
     from outbox.verify.promises.view import View
 
-__all__ = ["explore", "Faults", "Report", "View"]
+__all__ = ["explore", "explore_processor", "Faults", "Report", "View"]
 
 _LAZY = {
     "explore": "outbox.verify.findings.exploration",
+    "explore_processor": "outbox.verify.findings.processors",
     "Faults": "outbox.verify.faults",
     "Report": "outbox.verify.findings.report",
     "View": "outbox.verify.promises.view",

@@ -6,20 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from outbox.engine.engine import Engine
-from outbox.ports import Create, DocumentKey
+from outbox.ports import Create
 from outbox.retries import Retries
 from outbox.streams import Inputs, OrderedLog, Processor, RefusedEntry, Step
 from outbox.streams.cells import Position
 from outbox.streams.places import Place
-from outbox.streams.replica import Replica
 from outbox.verify.explorer.budgets import Budgets
-from outbox.verify.explorer.loop import make_loop
 from outbox.verify.explorer.models.store import CAPABILITIES
 from outbox.verify.explorer.run import Program
 from outbox.verify.explorer.search import Limits, Report, search
 from outbox.verify.explorer.streams import (
-    START_MS,
+    Given,
     Producer,
     Reader,
     Replicas,
@@ -27,6 +24,7 @@ from outbox.verify.explorer.streams import (
     Stores,
     StreamScenario,
     Trimmer,
+    done,
 )
 from outbox.verify.promises.streams import Invariant, StreamMonitor
 
@@ -58,7 +56,7 @@ class Scope:
     """A scope under construction: what is done to `place` is there at the beginning."""
 
     at: Stores = field(default_factory=Stores)
-    engine: Engine = field(default_factory=Engine.in_memory)
+    given: Given = field(default_factory=Given)
     programs: list[Program] = field(default_factory=list)
     processors: list[Processor[Any]] = field(default_factory=list)
     settled: tuple[str, ...] = ()
@@ -66,7 +64,7 @@ class Scope:
 
     @property
     def place(self) -> Place:
-        return Place(self.engine.store(), self.engine.blobs, lambda: START_MS)
+        return self.given.place
 
     def log(self, name: str, *values: int, **options: Any) -> OrderedLog[Number]:
         """A log that holds these numbers, a cell each."""
@@ -101,8 +99,7 @@ class Scope:
             **options,
         )
         if began:
-            first = Replica(made.plan, made.place.store, now_ms=lambda: START_MS, new_id=lambda: "first")
-            done(first._read())
+            first = self.given.begun(made.plan)
             if writes:  # it has handled its inputs, and not written what came of it
                 done(first.step())
         self.processors.append(made)
@@ -119,43 +116,17 @@ class Scope:
             name, inputs, {}, refused=refused, on_error="refuse", retries=Retries(limit=2, delays_s=()), **options
         )
 
-    def documents(self) -> dict[DocumentKey, bytes]:
-        """All that is there."""
-        spaces = self.engine.state.documents.spaces
-        return {
-            DocumentKey(space.removeprefix("p/"), id): document.value
-            for space, documents in spaces.items()
-            for id, document in documents.items()
-        }
-
     def explored(
         self, *, invariant: Invariant | None = None, cpu_s: float = 60.0, live: bool = False, **faults: int
     ) -> Report:
         """Every interleaving, with so many faults of each kind."""
-        documents = self.documents()
         produced = {id for program in self.programs if isinstance(program, Producer) for id in program.ids()}
         monitor = StreamMonitor([each.plan for each in self.processors], produced=produced, invariant=invariant)
-        monitor.knows(Create(key, body) for key, body in documents.items())
-        given: list[dict[DocumentKey, bytes]] = [{} for _ in range(self.at.count)]
-        for key, body in documents.items():
-            kind, name = key.partition.split("/")[:2]
-            known = self.at.of_logs if kind == "log" else self.at.of_registers
-            given[known.get(name, 0)][key] = body
+        monitor.knows(Create(key, body) for key, body in self.given.documents().items())
         scenario: Any = StreamScenario(
-            self.programs, monitor, self.at, given, Budgets(**faults), self.settled, self.keeps
+            self.programs, monitor, self.at, self.given.apart(self.at), Budgets(**faults), self.settled, self.keeps
         )
         return search(scenario, limits=Limits(cpu_s=cpu_s), live=live)
-
-
-def done(coroutine: Any) -> Any:
-    """What a coroutine comes to that waits for nothing."""
-    loop = make_loop()
-    task = loop.create_task(coroutine)
-    loop.run_ready()
-    try:
-        return task.result()
-    finally:
-        loop.dispose()
 
 
 def replicas_over(inputs: Sequence[int], *, replicas: int = 2, **options: Any) -> Scope:

@@ -6,23 +6,27 @@ then it is the register, and where its logs are known to end.  Whatever waits, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+from outbox.engine.engine import Engine
 from outbox.errors import OutcomeUnknown, Refused
-from outbox.ports import DocumentKey, NoBlobs, StateStore, StoreCapabilities
+from outbox.ports import Create, DocumentKey, NoBlobs, StateStore, StoreCapabilities, Tag
 from outbox.streams.log import OrderedLog
 from outbox.streams.places import Place, Waiting
 from outbox.streams.plan import Plan
 from outbox.streams.replica import Progress, Replica
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.kernel import Kernel
+from outbox.verify.explorer.loop import make_loop
 from outbox.verify.explorer.models.store import CAPABILITIES, StoreModel
 from outbox.verify.explorer.ops import Model
 from outbox.verify.explorer.ports import ExploredStore
 from outbox.verify.explorer.run import Calls, Program
 from outbox.verify.explorer.world import Monitor
+
+T = TypeVar("T")
 
 START_MS = 1_767_225_600_000
 MAY_RETRY = (OutcomeUnknown, Refused)
@@ -62,6 +66,48 @@ class Places:
     def register_of(self, processor: str) -> StateStore:
         """The store of a processor's register."""
         return self.made[self.at.of_registers.get(processor, 0)].store
+
+
+class Given:
+    """A store as it is when an exploration begins."""
+
+    def __init__(self) -> None:
+        self.engine = Engine.in_memory()
+        self.place = Place(self.engine.store(), self.engine.blobs, lambda: START_MS)
+
+    def documents(self) -> dict[DocumentKey, bytes]:
+        """All that is in it."""
+        spaces = self.engine.state.documents.spaces
+        return {
+            DocumentKey(space.removeprefix("p/"), id): document.value
+            for space, documents in spaces.items()
+            for id, document in documents.items()
+        }
+
+    def apart(self, at: Stores) -> list[dict[DocumentKey, bytes]]:
+        """All that is in it, for each of several stores."""
+        given: list[dict[DocumentKey, bytes]] = [{} for _ in range(at.count)]
+        for key, body in self.documents().items():
+            kind, name = key.partition.split("/")[:2]
+            given[(at.of_logs if kind == "log" else at.of_registers).get(name, 0)][key] = body
+        return given
+
+    def begun(self, plan: Plan) -> Replica:
+        """A replica that has created the register of a processor."""
+        first = Replica(plan, self.place.store, now_ms=lambda: START_MS, new_id=lambda: "first")
+        done(first.look_or_begin())
+        return first
+
+
+def done(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine comes to that waits for nothing."""
+    loop = make_loop()
+    task = loop.create_task(coroutine)
+    loop.run_ready()
+    try:
+        return task.result()
+    finally:
+        loop.dispose()
 
 
 async def never(calls: Calls) -> None:
@@ -165,6 +211,28 @@ class Producer:
         except MAY_RETRY:
             return number
         return number + 1
+
+
+@dataclass(frozen=True)
+class Feeder:
+    """Puts cells into a row, one after the other; nobody else writes there."""
+
+    key: Callable[[int], DocumentKey]
+    cells: Sequence[bytes]
+    resource: int
+    capabilities: StoreCapabilities
+    name: str = "feeder"
+
+    async def run(self, calls: Calls, carried: Any) -> Hashable:
+        index: int = carried or 0
+        if index == len(self.cells):
+            await never(calls)
+        store = ExploredStore(calls, self.resource, self.capabilities)
+        try:
+            await store.write([Create(self.key(index), self.cells[index], tag=Tag("append"))])
+        except MAY_RETRY:
+            return index
+        return index + 1  # won, or there already: a crash made it forget
 
 
 @dataclass(frozen=True)

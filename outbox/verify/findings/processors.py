@@ -1,0 +1,194 @@
+"""`explore_processor`: every interleaving of a processor's replicas with their inputs, crashes and other faults.
+
+    report = explore_processor(average, {"left": [...], "right": [...]}, replicas=2, crashes=1, lost=1)
+    assert report.exhausted and not report.anomalies, report.text
+
+What runs is the code of production over models of the stores; the inputs arrive one after the other, at any time.  What
+is found first has a shortest way to it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, get_type_hints
+
+from outbox.codec import StateCodec, codec_for
+from outbox.errors import NotRegistrable
+from outbox.ports import Create
+from outbox.streams.cells import Cell, encode
+from outbox.streams.log import OrderedLog, Row
+from outbox.streams.plan import Handler, Inputs, Plan, Step
+from outbox.streams.processor import Processor
+from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.run import Program
+from outbox.verify.explorer.search import Limits, search
+from outbox.verify.explorer.search import Report as Searched
+from outbox.verify.explorer.streams import START_MS, Feeder, Given, Replicas, Stores, StreamScenario, done
+from outbox.verify.findings.report import Anomaly, Part, Report, shortened
+from outbox.verify.promises.streams import Invariant, StreamMonitor
+
+SECONDS = 60.0
+DISCOVERED_MAX = 20
+STATE_COUNT_MAX = 20_000_000
+
+
+def explore_processor(
+    processor: Processor[Any] | Handler,
+    inputs: Mapping[str, Sequence[Any]],
+    *,
+    replicas: int = 2,
+    crashes: int = 1,
+    lost: int = 0,
+    refused: int = 0,
+    delayed: int = 0,
+    stale: int = 0,
+    jumps: int = 0,
+    batch_max: int | None = None,
+    invariant: Invariant | None = None,
+    seconds: float = SECONDS,
+) -> Report:
+    """Run a processor, or a handler, in every interleaving of its replicas with the arrival of these inputs.
+
+    `inputs` are values by input, in order, each in a cell of its own.  A handler's state is what its first parameter is
+    annotated with, and it may emit to any output.  The numbers count faults in one run: a replica dies (`crashes`), a
+    call takes effect and its reply is lost (`lost`), is throttled (`refused`) or lands at any later time (`delayed`), a
+    read answers from the past (`stale`), time leaps to where something expires (`jumps`).
+
+    `invariant` is given a world, with `state(processor)`, `entries(log)` and `in_flight(log)`, after every step; it
+    returns whether all is well, or raises an AssertionError.  `seconds` of CPU are spent at most.
+
+    Raises:
+        ValueError, NotRegistrable: what is asked for cannot be explored; the text says what can.
+    """
+    if replicas < 1 or seconds <= 0:
+        raise ValueError(f"replicas={replicas}, seconds={seconds}: at least one replica, and some time")
+    budgets = Budgets(crashes, lost, delayed, refused, stale=stale, jump=jumps)
+    began_s = time.process_time()
+    if isinstance(processor, Processor):
+        made = processor.plan
+        found = _explored(made, inputs, replicas, budgets, batch_max, invariant, seconds)
+    else:
+        found = _discovering(processor, inputs, replicas, budgets, batch_max, invariant, seconds)
+    anomalies = tuple(
+        Anomaly(each.promise, each.text, shortened(each.trace.text), each.steps) for each in found.anomalies
+    )
+    part = Part(found.scope, found.states, found.transitions, found.finals, found.runs)
+    return Report(found.scope, found.exhausted, anomalies, (part,), found.stopped, time.process_time() - began_s)
+
+
+def _discovering(
+    handler: Handler,
+    inputs: Mapping[str, Sequence[Any]],
+    replicas: int,
+    budgets: Budgets,
+    batch_max: int | None,
+    invariant: Invariant | None,
+    seconds: float,
+) -> Searched:
+    """Explore a handler whose outputs are not known: again with each that it emits to."""
+    outputs: set[str] = set()
+    for _ in range(DISCOVERED_MAX):
+        noting = Noting(handler, set(outputs))
+        plan = _plan_of(handler, noting, inputs, sorted(outputs))
+        found = _explored(plan, inputs, replicas, budgets, batch_max, invariant, seconds)
+        if noting.outputs == outputs:
+            return found
+        outputs = noting.outputs
+    raise ValueError(f"the handler emits to more than {DISCOVERED_MAX} outputs; give a Processor, which declares them")
+
+
+@dataclass
+class Noting:
+    """A handler that notes to what outputs it emits."""
+
+    handler: Handler
+    outputs: set[str]
+
+    def __call__(self, state: Any, inputs: Inputs, step: Step) -> Any:
+        return self.handler(state, inputs, _Open(step, self.outputs))
+
+
+class _Open(Step):
+    """A step that may emit to any output; those that the processor does not have yet are noted."""
+
+    def __init__(self, step: Step, outputs: set[str]) -> None:
+        self._step = step
+        self._noted = outputs
+        self.now_ms, self.serial = step.now_ms, step.serial
+
+    def emit(self, output: str, value: Any) -> None:
+        self._noted.add(output)
+        if output in self._step.outputs:
+            self._step.emit(output, value)
+
+    def save(self, state: Any) -> None:
+        self._step.save(state)
+
+    def wake_at(self, ms: int) -> None:
+        self._step.wake_at(ms)
+
+
+def _plan_of(handler: Handler, noting: Noting, inputs: Mapping[str, Sequence[Any]], outputs: Sequence[str]) -> Plan:
+    hints = [hint for name, hint in get_type_hints(handler).items() if name != "return"]
+    if not hints or not isinstance(hints[0], type):
+        raise NotRegistrable("the handler's first parameter has no annotation; annotate it with the type of the state")
+    place = Given().place
+    both = sorted(set(inputs) & set(outputs))
+    if both:
+        raise NotRegistrable(f"{', '.join(both)} is an input and an output; give them two names")
+    return Plan(
+        "processor",
+        noting,
+        StateCodec(codec_for(hints[0], hints[0].__name__)),
+        {name: OrderedLog(name, place, type=_type_of(inputs[name])).reader(0) for name in sorted(inputs)},
+        {name: OrderedLog(name, place, type=Any).writer(0) for name in outputs},
+    )
+
+
+def _type_of(values: Sequence[Any]) -> Any:
+    """The type of these values, or the union of their types."""
+    kinds = dict.fromkeys(type(value) for value in values)
+    found: Any = None
+    for kind in kinds:
+        found = kind if found is None else found | kind
+    return Any if found is None else found
+
+
+def _explored(
+    plan: Plan,
+    inputs: Mapping[str, Sequence[Any]],
+    replicas: int,
+    budgets: Budgets,
+    batch_max: int | None,
+    invariant: Invariant | None,
+    seconds: float,
+) -> Searched:
+    unknown = sorted(set(inputs) - set(plan.inputs))
+    if unknown:
+        raise ValueError(f"no input {', '.join(unknown)}; the processor has {', '.join(plan.inputs)}")
+    if batch_max is not None:
+        plan = replace(plan, batch_max=batch_max)
+    given, at = Given(), Stores()
+    plan = plan.on(lambda log: given.place)
+    given.begun(plan)
+    programs: list[Program] = []
+    for name, rows in plan.rows().items():
+        row = next(iter(rows.values()))
+        cells = [_cell(row, name, number, value) for number, value in enumerate(inputs.get(name, ()))]
+        done(row.opened())
+        if cells:
+            programs.append(Feeder(row.cells.key, cells, 0, at.capabilities, f"input {name}"))
+    programs += [Replicas(plan, at)] * replicas
+    produced = {f"{name} {number}" for name in inputs for number in range(len(inputs[name]))}
+    monitor = StreamMonitor([plan], produced=produced, invariant=invariant)
+    monitor.knows(Create(key, body) for key, body in given.documents().items())
+    words = f"{plan.name}: {replicas} replica(s), {sum(map(len, inputs.values()))} entries"
+    scenario: Any = StreamScenario(programs, monitor, at, given.apart(at), budgets, words=words)
+    return search(scenario, limits=Limits(states=STATE_COUNT_MAX, cpu_s=seconds))
+
+
+def _cell(row: Row[Any], name: str, number: int, value: Any) -> bytes:
+    raws, types = row.values.encoded([value])
+    return encode(Cell(f"{name} {number}", START_MS, 1, raws, types, row.values.version))
