@@ -97,10 +97,9 @@ class Ingestion:
         """
         for group in _apart(works):
             outcomes = await self._commit(group)
-            known = self.known
+            known = self.known or await self._read()  # what a copy's record was committed with may not be appended yet
             settling = [self._settlement.settle(attempt_at(work), outcome) for work, outcome in outcomes]
-            appending = [] if known is None else [self._append(known.register)]
-            await together([*settling, *appending])
+            await together([*settling, self._append(known.register)])
 
     async def finish(self) -> None:
         """Append what the register holds, whoever committed it."""
@@ -120,7 +119,7 @@ class Ingestion:
         replaces: dict[bytes, str] = {}
         for _ in range(TRIES_MAX + len(todo)):
             if not todo:
-                return done
+                return done  # all of them were committed before
             known = self.known or await self._read()
             since = await self._append(known.register)
             refusals = {work.inbox: self._refusal(work) for work in todo}
@@ -131,7 +130,6 @@ class Ingestion:
                 self.entry_count += sum(refusal is None for refusal in refusals.values())
                 return [*done, *((work, refusals[work.inbox]) for work in todo)]
             if lost is not None and lost < len(todo):
-                self.known = known
                 document = current or await self._store.read(records[lost].key, session=session)
                 if document is not None:
                     work = todo[lost]
@@ -332,13 +330,14 @@ class Ingest:
         """Create the queue where that is for us to do, and register the retention."""
         await self._operations.declare({self.queue: "unordered"}, {})
         await register_retention(self.app.name, self.plan.retention, self._operations)
-        for shard in self._shards:
-            await shard.finish()
+        await together([shard.finish() for shard in self._shards])
 
     async def turn(self, *, wait_s: float = RECEIVE_WAIT_S) -> int:
         """Receive a group of messages and take them in; how many there were."""
         found = await self._ports.bus.receive(self.queue, count_max=GROUP_MAX, wait_s=wait_s)
         await self.take(found)
+        if not found:  # whoever committed last may be dead
+            await together([shard.finish() for shard in self._shards])
         return len(found)
 
     async def take(self, deliveries: Sequence[Delivery]) -> None:

@@ -6,6 +6,7 @@ from tests.simulation.planting import mutant
 
 CELLS = "outbox/streams/cells.py"
 HORIZON = "outbox/streams/horizon.py"
+INGEST = "outbox/streams/ingest.py"
 PLAN = "outbox/streams/plan.py"
 REGISTER = "outbox/streams/register.py"
 REPLICA = "outbox/streams/replica.py"
@@ -103,5 +104,25 @@ STREAM_MUTANTS = (
         ("Hint(self.end), version", "Hint(self.end + 1), version"),
         ("HINT_EVERY = 64", "HINT_EVERY = 1"),
         app="begun late", faults={},
+    ),
+    mutant(
+        "messages are completed before they are committed", "log", "NoLost", INGEST,
+        ("            outcomes = await self._commit(group)\n", "            await together([self._settlement.settle(attempt_at(work), None) for work in group])\n            outcomes = await self._commit(group)\n"),
+        app="ingested", messages=1, faults={"crash": 1},
+    ),
+    mutant(
+        "messages leave no record", "log", "NoDuplicate", INGEST,
+        ("            answer = await self._store.write([*records, write])\n", "            answer = await self._store.write([write])\n"),
+        app="ingested", messages=1, copies=2, faults={},
+    ),
+    mutant(
+        "a commit before what the last one held is appended", "log", "NoLost", INGEST,
+        ("            since = await self._append(known.register)\n", "            since = dict(known.register.since)\n"),
+        app="ingested", processes=2, faults={},
+    ),
+    mutant(
+        "what a copy was committed with is left unappended", "log", "NoLost", INGEST,
+        ("            known = self.known or await self._read()  # what a copy's record was committed with may not be appended yet\n            settling = [self._settlement.settle(attempt_at(work), outcome) for work, outcome in outcomes]\n            await together([*settling, self._append(known.register)])\n", "            settling = [self._settlement.settle(attempt_at(work), outcome) for work, outcome in outcomes]\n            await together(settling)\n            if self.known is not None:\n                await self._append(self.known.register)\n"),
+        app="ingested", copies=2, faults={"delay": 1},
     ),
 )  # fmt: skip

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
-from outbox.ports import Create
+import msgspec
+
+from outbox.message import Message
+from outbox.ports import Create, Output
 from outbox.retries import Retries
+from outbox.runtime.start.plan import compile_plan
 from outbox.streams import Inputs, OrderedLog, Processor, RefusedEntry, Step
 from outbox.streams.cells import Position
+from outbox.streams.ingest import ingest_app
+from outbox.streams.log import LogWriter
 from outbox.streams.places import Place
 from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.models.bus import BusModel
+from outbox.verify.explorer.models.queues import QueueModel
 from outbox.verify.explorer.models.store import CAPABILITIES
+from outbox.verify.explorer.ops import Model
 from outbox.verify.explorer.run import Program
 from outbox.verify.explorer.search import Limits, Report, search
 from outbox.verify.explorer.streams import (
+    START_MS,
     Given,
+    Ingesting,
     Producer,
     Reader,
     Replicas,
@@ -61,6 +73,9 @@ class Scope:
     processors: list[Processor[Any]] = field(default_factory=list)
     settled: tuple[str, ...] = ()
     keeps: bool = True
+    beside: list[Model] = field(default_factory=list)
+    ingests: dict[str, LogWriter[Any]] = field(default_factory=dict)
+    sent: list[Number] = field(default_factory=list)
 
     @property
     def place(self) -> Place:
@@ -121,10 +136,17 @@ class Scope:
     ) -> Report:
         """Every interleaving, with so many faults of each kind."""
         produced = {id for program in self.programs if isinstance(program, Producer) for id in program.ids()}
-        monitor = StreamMonitor([each.plan for each in self.processors], produced=produced, invariant=invariant)
+        monitor = StreamMonitor(
+            [each.plan for each in self.processors],
+            produced=produced,
+            ingests=self.ingests,
+            sent=self.sent,
+            invariant=invariant,
+        )
         monitor.knows(Create(key, body) for key, body in self.given.documents().items())
+        given = self.given.apart(self.at)
         scenario: Any = StreamScenario(
-            self.programs, monitor, self.at, self.given.apart(self.at), Budgets(**faults), self.settled, self.keeps
+            self.programs, monitor, self.at, given, Budgets(**faults), self.settled, self.keeps, self.beside
         )
         return search(scenario, limits=Limits(cpu_s=cpu_s), live=live)
 
@@ -203,6 +225,109 @@ def begun_late(**options: Any) -> Scope:
     return scope
 
 
+def ingested(*, messages: int = 2, copies: int = 1, processes: int = 1, expire: bool = False, **options: Any) -> Scope:
+    """Messages of a queue, the first of them `copies` times, and processes that take them into a log."""
+    scope = Scope()
+    plan = compile_plan(ingest_app("i", "numbers", Number, timedelta(days=7)))
+    queue = [QueueModel("numbers", False, True)]
+    scope.sent = [Number(n) for n in range(1, messages + 1)]
+    bodies = [Output("numbers", 0, _message(number)) for number in scope.sent]
+    scope.beside.append(
+        BusModel(
+            queue,
+            {"numbers": ["numbers"]},
+            sent=[*bodies[:1] * copies, *bodies[1:]],
+            start_ms=START_MS,
+            retentions_ms={plan.retention_ms},
+            locks_hold=not expire,
+        )
+    )
+    output = scope.log("pages").writer(0)
+    scope.ingests["i"] = output
+    scope.programs += [Ingesting(plan, output, scope.at, 1, **options)] * processes
+    return scope
+
+
+def _message(number: Number) -> Message:
+    return Message(body=msgspec.json.encode(number), outbox_id=f"m{number.n}", type="Number", created_ms=START_MS)
+
+
+@dataclass
+class Withdraw:
+    id: str
+    source: str
+    target: str
+    amount: int
+
+
+@dataclass
+class Deposit:
+    id: str
+    source: str
+    target: str
+    amount: int
+
+
+@dataclass
+class Refund:
+    id: str
+    source: str
+    amount: int
+
+
+@dataclass
+class Refusal:
+    id: str
+
+
+@dataclass
+class Accounts:
+    """One bank's accounts, by name; a closed one takes no deposit."""
+
+    balances: dict[str, int] = field(default_factory=lambda: {"alice": 5})
+    closed: list[str] = field(default_factory=lambda: ["carol"])
+
+
+def bank(accounts: Accounts, inputs: Inputs, step: Step) -> None:
+    """Only a withdrawal may be refused: what follows is a deposit or a refund, and cannot be."""
+    for entry in inputs:
+        match entry.value:
+            case Withdraw(id, source, _, amount) if accounts.balances.get(source, 0) < amount:
+                step.emit("answers", Refusal(id))
+            case Withdraw(id, source, target, amount):
+                accounts.balances[source] -= amount
+                step.emit("there", Deposit(id, source, target, amount))
+            case Deposit(id, source, target, amount) if target in accounts.closed:
+                step.emit("there", Refund(id, source, amount))
+            case Deposit(_, _, target, amount):
+                accounts.balances[target] = accounts.balances.get(target, 0) + amount
+            case Refund(_, source, amount):
+                accounts.balances[source] = accounts.balances.get(source, 0) + amount
+
+
+def funds(*commands: Withdraw, replicas: int = 2) -> Scope:
+    """Two banks, each a processor with its commands and its register in a store of its own."""
+    scope = Scope(Stores(of_logs={"east": 0, "west": 1, "answers": 0}, of_registers={"east": 0, "west": 1}))
+    kinds = Withdraw | Deposit | Refund
+    logs: dict[str, OrderedLog[Any]] = {name: OrderedLog(name, scope.place, type=kinds) for name in ("east", "west")}
+    answers: OrderedLog[Any] = OrderedLog("answers", scope.place, type=Refusal)
+    for command in commands:
+        done(logs["east"].append(command, id=command.id))
+    for name, other in (("east", "west"), ("west", "east")):
+        outputs = {"there": logs[other], "answers": answers} if name == "east" else {"there": logs[other]}
+        given: dict[str, Any] = {"handler": bank, "state": Accounts, "batch_max": 1, "replicas": replicas}
+        scope.processor(name, {"commands": logs[name]}, outputs, **given)
+    return scope
+
+
+def law(world: Any) -> bool:
+    """Balances, and deposits and refunds under way, are constant."""
+    balances = sum(sum(world.state(name).balances.values()) for name in ("east", "west"))
+    under_way = [value for name in ("east", "west") for value in world.in_flight(name)]
+    moving = sum(value.amount for value in under_way if not isinstance(value, Withdraw))
+    return bool(balances + moving == 10)
+
+
 SCOPES: dict[str, Callable[..., Scope]] = {
     "replicas": replicas_over,
     "produced": produced,
@@ -211,6 +336,7 @@ SCOPES: dict[str, Callable[..., Scope]] = {
     "in one cell": in_one_cell,
     "registering": registering,
     "begun late": begun_late,
+    "ingested": ingested,
     "two stores": two_stores,
 }
 """By the names that planted faults have for them."""

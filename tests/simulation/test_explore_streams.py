@@ -8,7 +8,19 @@ import pytest
 
 from outbox.streams import Inputs, Step
 from outbox.verify.explorer.search import Report
-from tests.simulation.streamed import Number, Scope, Total, produced, replicas_over, trimmed, two_stores
+from tests.simulation.streamed import (
+    Number,
+    Scope,
+    Total,
+    Withdraw,
+    funds,
+    ingested,
+    law,
+    produced,
+    replicas_over,
+    trimmed,
+    two_stores,
+)
 
 FAULTS: tuple[dict[str, Any], ...] = (
     {},
@@ -50,6 +62,34 @@ def test_two_processors_of_one_log_and_its_trimmer_write_nothing_below_the_floor
 @pytest.mark.parametrize("faults", FAULTS, ids=IDS)
 def test_input_register_and_output_may_lie_in_three_stores(faults: dict[str, Any]) -> None:
     clean(two_stores().explored(**faults))
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
+def test_each_message_of_a_queue_is_one_entry(faults: dict[str, Any]) -> None:
+    clean(ingested(copies=2).explored(**{kind: min(count, 1) for kind, count in faults.items()}))
+
+
+def test_two_processes_take_each_message_in_once() -> None:
+    clean(ingested(copies=2, processes=2).explored())
+
+
+def test_a_lock_that_runs_out_lets_another_take_the_message_in() -> None:
+    clean(ingested(processes=2, expire=True).explored(expire=1))
+
+
+@pytest.mark.parametrize("faults", [{}, {"crash": 1}, {"lost": 1}], ids=["calm", "crash", "lost"])
+@pytest.mark.parametrize("target", ["bob", "carol"], ids=["paid", "refunded"])
+def test_money_is_conserved_in_every_world(target: str, faults: dict[str, Any]) -> None:
+    clean(funds(Withdraw("t1", "alice", target, 3), replicas=1).explored(invariant=law, **faults))
+
+
+def test_a_withdrawal_over_the_balance_is_refused_and_moves_nothing() -> None:
+    scope = funds(Withdraw("t1", "alice", "bob", 4), Withdraw("t2", "alice", "bob", 4), replicas=1)
+
+    def refused_alone(world: Any) -> bool:
+        return law(world) and len(world.entries("west")) <= 1
+
+    clean(scope.explored(invariant=refused_alone, crash=1))
 
 
 def test_a_store_that_tells_what_a_write_lost_to_needs_no_second_read() -> None:

@@ -144,7 +144,7 @@ def protocol_over(
     calls: Calls, ports: StorePorts, plan: Plan, make: MakeProtocol, settlement: Settlement | None = None
 ) -> Protocol:
     """The protocol of a store scope, as an attempt makes it; with the `settlement` of the worker's scope."""
-    settlement = settlement or _settlement(plan, ports, calls)
+    settlement = settlement or settlement_over(plan, ports, calls)
     made: Protocol = make(plan, ports, settlement, now_ms=calls.now_ms, new_tx=calls.new_id, is_stopping=lambda: False)
     return made
 
@@ -226,7 +226,7 @@ class StoreWorker:
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
         plan, tasks, ports = self.plan, Tasks(), store_ports(calls, self.at)
-        settlement = _settlement(plan, ports, calls)
+        settlement = settlement_over(plan, ports, calls)
         protocol = protocol_over(calls, ports, plan, self.make, settlement)
         known, staged, due, ledger = carried or ((), (), (), None)
         for marks, waiting in zip(protocol.lingering, due, strict=False):
@@ -344,7 +344,7 @@ class Operator:
         return count
 
 
-def _settlement(plan: Plan, ports: StorePorts, calls: Calls) -> Settlement:
+def settlement_over(plan: Plan, ports: StorePorts, calls: Calls) -> Settlement:
     return Settlement(
         plan, ports.bus, ports.blobs, backoff=BACKOFF, now_ms=calls.now_ms, new_tx=calls.new_id, settled=lambda _: None
     )

@@ -7,13 +7,16 @@ then it is the register, and where its logs are known to end.  Whatever waits, w
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from outbox.engine.engine import Engine
 from outbox.errors import OutcomeUnknown, Refused
-from outbox.ports import Create, DocumentKey, NoBlobs, StateStore, StoreCapabilities, Tag
-from outbox.streams.log import OrderedLog
+from outbox.ports import Create, DocumentKey, NoBlobs, StateStore, StoreCapabilities, StorePorts, Tag
+from outbox.runtime.delivery.admission import Admission
+from outbox.runtime.start.plan import Plan as RuntimePlan
+from outbox.streams.ingest import Ingestion
+from outbox.streams.log import LogWriter, OrderedLog
 from outbox.streams.places import Place, Waiting
 from outbox.streams.plan import Plan
 from outbox.streams.replica import Progress, Replica
@@ -22,7 +25,8 @@ from outbox.verify.explorer.kernel import Kernel
 from outbox.verify.explorer.loop import make_loop
 from outbox.verify.explorer.models.store import CAPABILITIES, StoreModel
 from outbox.verify.explorer.ops import Model
-from outbox.verify.explorer.ports import ExploredStore
+from outbox.verify.explorer.ports import ExploredBus, ExploredStore
+from outbox.verify.explorer.programs import BACKOFF, settlement_over
 from outbox.verify.explorer.run import Calls, Program
 from outbox.verify.explorer.world import Monitor
 
@@ -236,6 +240,42 @@ class Feeder:
 
 
 @dataclass(frozen=True)
+class Ingesting:
+    """A process that takes the messages of a queue into a log, up to `batch` at a time; it begins by finishing."""
+
+    plan: RuntimePlan
+    output: LogWriter[Any]
+    at: Stores
+    bus: int
+    ingest: str = "i"
+    batch: int = 2
+    make: Callable[..., Ingestion] = Ingestion
+    name: str = "ingest"
+
+    async def run(self, calls: Calls, carried: Any) -> Hashable:
+        place = self.at.places(calls).of(self.output.log)
+        ports = StorePorts(place.store, ExploredBus(calls, self.bus), None, NoBlobs())  # type: ignore[arg-type]
+        ingestion = self.make(
+            self.ingest,
+            self.plan,
+            place.store,
+            replace(self.output, log=self.output.log.on(place)),
+            settlement_over(self.plan, ports, calls),
+            now_ms=calls.now_ms,
+            new_id=calls.new_id,
+        )
+        try:
+            if carried is None:
+                await ingestion.finish()
+                return "begun"
+            found = await ExploredBus(calls, self.bus).receive_any(self.plan.paths, self.batch)
+            await ingestion.take(await Admission(self.plan, NoBlobs(), BACKOFF).admit(found, calls.now_ms()))
+        except MAY_RETRY:
+            return None
+        return "begun"
+
+
+@dataclass(frozen=True)
 class Trimmer:
     """Trims a log up to its horizon, whenever that has moved."""
 
@@ -293,6 +333,8 @@ class StreamScenario:
     settled: Sequence[str] = ()
     keeps: bool = True
     """Whether nothing is deleted."""
+    beside: Sequence[Model] = ()
+    """Models behind those of the stores."""
     words: str = ""
     symmetric: bool = True
 
@@ -319,4 +361,11 @@ class StreamScenario:
             )
             for number, documents in enumerate(given)
         ]
-        return Kernel(models, self.programs, self.monitor, self.budgets, start_ms=START_MS, symmetric=self.symmetric)
+        return Kernel(
+            [*models, *self.beside],
+            self.programs,
+            self.monitor,
+            self.budgets,
+            start_ms=START_MS,
+            symmetric=self.symmetric,
+        )

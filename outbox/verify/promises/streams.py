@@ -12,7 +12,7 @@ Invariant         a user's, of every world
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from inspect import isawaitable
 from typing import Any, NamedTuple
@@ -23,8 +23,8 @@ from outbox.lineage import step_id
 from outbox.ports import Create, Delete, Won, Write
 from outbox.streams.cells import FLOOR, Cell, Position
 from outbox.streams.horizon import Floor
-from outbox.streams.log import Entry, Row
-from outbox.streams.plan import REFUSED, Inputs, Plan, RowTarget, Step
+from outbox.streams.log import Entry, LogWriter, Row
+from outbox.streams.plan import REFUSED, Inputs, Plan, RowTarget, Step, Target, rows_written
 from outbox.streams.register import Out, Register
 from outbox.verify.explorer.loop import make_loop
 from outbox.verify.explorer.ops import Finding, Op, Outcome
@@ -123,15 +123,21 @@ class StreamMonitor:
         plans: Sequence[Plan],
         *,
         produced: Iterable[str] = (),
+        ingests: Mapping[str, LogWriter[Any]] | None = None,
+        sent: Sequence[Any] = (),
         invariant: Invariant | None = None,
     ) -> None:
         self.plans = {plan.name: plan for plan in plans}
         self._produced = frozenset(produced)
+        self._sent = tuple(sorted(msgspec.json.encode(value) for value in sent))
+        """The values of the messages that an ingest must bring into its log, each once."""
         self._bodies: dict[bytes, bytes] = {}
         """Everything written, by digest."""
         self._given = Ghost()
         self._invariant = invariant
-        self._targets = {plan.name: plan.targets() for plan in plans}
+        self._targets: dict[str, Mapping[str, Target]] = {plan.name: plan.targets() for plan in plans}
+        ingested = {f"ingest/{name}": rows_written("log", output) for name, output in (ingests or {}).items()}
+        self._targets |= ingested
         self._inputs = {plan.name: {k: r for rows in plan.rows().values() for k, r in rows.items()} for plan in plans}
         self._rows: dict[str, Row[Any]] = {
             row.name: row
@@ -141,6 +147,7 @@ class StreamMonitor:
                 *(target.row for target in self._targets[plan.name].values() if isinstance(target, RowTarget)),
             ]
         }
+        self._rows |= {target.row.name: target.row for rows in ingested.values() for target in rows.values()}
 
     def knows(self, writes: Iterable[Write]) -> None:
         """Take what is there at the beginning."""
@@ -195,6 +202,8 @@ class StreamMonitor:
         if partition.startswith("processor/") and id == "register":
             digest = self._kept(before) if before else b""
             return Swapped(partition.removeprefix("processor/"), digest, self._kept(write.body))
+        if partition.startswith("ingest/") and id == "register":
+            return Swapped(partition, self._kept(before) if before else b"", self._kept(write.body))
         if partition.startswith("log/") and id == FLOOR:
             return self._floor(partition, before, write.body)
         if partition.startswith("log/") and id.isdigit() and isinstance(write, Create):
@@ -248,6 +257,12 @@ class StreamMonitor:
     def final(self, ghost: Ghost, states: Sequence[Any], now_ms: int) -> list[Finding]:
         there = {cell.id for cell in ghost.cells}
         found = [Finding("NoLost", f"{id} was never appended") for id in sorted(self._produced - there)]
+        if self._sent:
+            there_too = [bytes(raw) for cell in ghost.cells for raw in self._cell(cell.digest).v]
+            lost = [value.decode() for value in self._sent if value not in there_too]
+            refused = {each.message for state in states for each in getattr(state, "dead", ())}
+            if len(lost) > len(refused):
+                found.append(Finding("NoLost", f"{', '.join(lost)} was sent, and is neither entry nor dead letter"))
         registers = dict(ghost.registers)
         for name in self.plans:
             if name not in registers:
@@ -295,7 +310,7 @@ class StreamMonitor:
         """What is known after a register was swapped: what it emits may be appended from now on."""
         after = self.register(event.after)
         emitted = {*ghost.emitted}
-        for out in after.outs:
+        for out in after.outs:  # a name with a slash is that of an ingest
             cell = Cell(step_id(event.name, after.serial, out.to), after.now, len(out.v), out.v, out.types, out.schema)
             emitted.add((cell.id, _digest_of(cell)))
         registers = {**dict(ghost.registers), event.name: event.after}
@@ -311,6 +326,8 @@ class StreamMonitor:
         falls += [key for key in before.since if after.since.get(key, 1 << 60) < before.since[key]]
         if falls or after.now < before.now or after.serial != before.serial + 1:
             return Finding("Monotone", f"{name} goes from serial {before.serial} back in {falls or 'time or serial'}")
+        if name not in self.plans:
+            return self._taken_in(ghost, before, after)
         if after.cursors == before.cursors and not after.outs and after.state == before.state:
             return None  # what was written is cleared, or a failure counted
         entries = self._between(ghost, name, before, after)
@@ -319,6 +336,18 @@ class StreamMonitor:
         if not any(entries.values()) and not 0 < before.wake <= after.now:
             return Finding("ConsistentOutput", f"{name} steps to serial {after.serial} without input")
         return self._rerun(name, before, after, entries)
+
+    def _taken_in(self, ghost: Ghost, before: Register, after: Register) -> Finding | None:
+        """What is wrong with the messages that an ingest commits; each has a value of its own."""
+        known = [bytes(raw) for out in before.outs for raw in out.v]
+        known += [bytes(raw) for cell in ghost.cells for raw in self._cell(cell.digest).v]
+        twice = [bytes(raw) for out in after.outs for raw in out.v if bytes(raw) in known]
+        unknown = [bytes(raw) for out in after.outs for raw in out.v if bytes(raw) not in self._sent]
+        if twice:
+            return Finding("NoDuplicate", f"{twice[0].decode()} is committed again")
+        if unknown:
+            return Finding("NoGhost", f"{unknown[0].decode()} was never sent")
+        return None
 
     def _between(
         self, ghost: Ghost, name: str, before: Register, after: Register
