@@ -107,10 +107,11 @@ class Noting:
     outputs: set[str]
 
     def __call__(self, state: Any, inputs: Inputs, step: Step) -> Any:
-        return self.handler(state, inputs, _Open(step, self.outputs))
+        noting: Any = _Open(step, self.outputs)  # what a handler may ask of a step
+        return self.handler(state, inputs, noting)
 
 
-class _Open(Step):
+class _Open:
     """A step that may emit to any output; those that the processor does not have yet are noted."""
 
     def __init__(self, step: Step, outputs: set[str]) -> None:
