@@ -9,7 +9,7 @@ UV = $(shell for name in uv .venv/bin/uv; do \
 	"$$name" --version >/dev/null 2>&1 </dev/null && { echo "$$name"; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-azure azure test check bench charts bench-azure bench-peers explore foreign soak spark-package clean check-infra lock
+.PHONY: help setup demo demo-azure azure test check bench charts bench-streams bench-azure bench-peers explore foreign soak spark-package clean check-infra lock
 
 help:
 	@echo 'make demo    the whole system at work on this machine'
@@ -20,6 +20,7 @@ help:
 	@echo 'make check-infra  the templates in infra/, and what has to agree with them'
 	@echo 'make bench   measure and publish to docs/benchmarks (ARGS="--repeats 1 --only sqlite")'
 	@echo 'make charts  draw what was published (installs matplotlib, which nothing else needs)'
+	@echo 'make bench-streams  ordered logs and processors beside SQLite and our own handlers'
 	@echo 'make bench-azure  every scope, kind of key, round trip and concurrency beside the bare SDKs (hours)'
 	@echo 'make bench-peers  W1 beside DBOS, which is installed into build/bench-peers-venv; optional, some minutes'
 	@echo 'make explore  every interleaving of the three protocols under each single fault; publishes its table'
@@ -59,6 +60,9 @@ bench: setup
 charts: setup
 	@$(PY) -c 'import matplotlib' 2>/dev/null || $(PY) -m pip install -q 'matplotlib>=3.9,<4'
 	@$(PY) -m tests.benchmarks.charts
+
+bench-streams: setup
+	@$(PY) -m tests.benchmarks.bench_streams $(ARGS)
 
 bench-azure: setup
 	@$(PY) -m tests.benchmarks.bench_latency --full $(ARGS)

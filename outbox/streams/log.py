@@ -19,7 +19,8 @@ from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
-from typing import Any, Generic, TypeVar
+from types import UnionType
+from typing import Any, Generic, TypeVar, overload
 
 from outbox.codec import Upcast
 from outbox.errors import NotRegistrable, OutcomeUnknown, Refused, TooLarge
@@ -236,6 +237,38 @@ class OrderedLog(Generic[T]):
     Raises:
         NotRegistrable: the name, the type or the number of shards cannot be used.
     """
+
+    @overload
+    def __init__(
+        self,
+        name: str,
+        place: Any,
+        *,
+        type: type[T],
+        version: int = ...,
+        upcasts: Mapping[int, Upcast] | None = ...,
+        writers: int = ...,
+        readers: int = ...,
+        partition: Callable[[T], Key] | None = ...,
+        margin: timedelta = ...,
+        poll_s_max: float = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: OrderedLog[Any],
+        name: str,
+        place: Any,
+        *,
+        type: UnionType,
+        version: int = ...,
+        upcasts: Mapping[int, Upcast] | None = ...,
+        writers: int = ...,
+        readers: int = ...,
+        partition: Callable[[T], Key] | None = ...,
+        margin: timedelta = ...,
+        poll_s_max: float = ...,
+    ) -> None: ...
 
     def __init__(
         self,

@@ -1,14 +1,15 @@
 """Run W1 on every system and measure the log alone, repeats interleaved so that noise of the machine hits all alike.
 
     python -m tests.benchmarks.run [--repeats 5] [--messages 20000] [--records 200000] [--output FOLDER]
-                                   [--only log|folder|profile|scopes|history|azure|latency|feed|SYSTEM[:VARIANT] ...]
+                                   [--only PART|SYSTEM[:VARIANT] ...]
 
 A system is a module of the shape `measure.Benchmark`; name it in SYSTEMS to take part.  `--only log` measures the log,
 `--only folder` opening and compacting a large one, `--only profile` the stages of our own W1, `--only scopes` the three
 commit protocols side by side, `--only history` what recording costs and judging takes, `--only azure` what a message
 asks of the Azure services and what the adapters cost beside the bare SDKs, `--only latency` the rate with these
-services a round trip away, `--only feed` a Spark feed.  Writes w1, log, folder, profile, scopes, history, azure,
-azure-latency and feed, those of what was chosen, into the folder, each as .json and .txt.
+services a round trip away, `--only feed` a Spark feed, `--only streams` ordered logs and processors.  Writes w1, log,
+folder, profile, scopes, history, azure, azure-latency, feed and streams, those of what was chosen, into the folder,
+each as .json and .txt.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tests.benchmarks import (
     bench_latency,
     bench_log,
     bench_scopes,
+    bench_streams,
     profile_w1,
     report,
 )
@@ -49,8 +51,8 @@ SYSTEMS = (
     "tests.benchmarks.peers.sqlite",
     "tests.benchmarks.ours",
 )
-LOG, FOLDER, PROFILE, SCOPES, HISTORY, AZURE, LATENCY, FEED = PARTS = (
-    "log", "folder", "profile", "scopes", "history", "azure", "latency", "feed",
+LOG, FOLDER, PROFILE, SCOPES, HISTORY, AZURE, LATENCY, FEED, STREAMS = PARTS = (
+    "log", "folder", "profile", "scopes", "history", "azure", "latency", "feed", "streams",
 )  # fmt: skip
 
 Entrant = tuple[Benchmark, str]
@@ -83,6 +85,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(bench_latency.publish(min(options.repeats, LATENCY_REPEATS_MAX), options.output))
     if FEED in parts:
         print(bench_feed.publish(min(options.repeats, FEED_REPEATS_MAX), list(bench_feed.COUNTS), options.output))
+    if STREAMS in parts:
+        print(bench_streams.publish(options.repeats, bench_streams.ENTRIES, options.output))
     return 0
 
 
