@@ -1,5 +1,5 @@
 """`make explore`: every interleaving of two workers, two messages on one key and a duplicate, under each single fault,
-and of a request over HTTP that is asked twice at once.
+of a request over HTTP that is asked twice at once, and of logs and processors.
 
     python -m tests.simulation.explore [--only SCOPE] [--large] [--cpu-s 900] [--runs 300] [--output FOLDER]
 
@@ -25,12 +25,24 @@ from outbox.verify.explorer.sampling import sample
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Limits, Report, search
 from tests.benchmarks import report
+from tests.simulation import streamed
 from tests.simulation.drawn import large
 from tests.simulation.explored import GIVEN, T1, T2, Transfer, asked, counter, desk
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "docs" / "benchmarks"
 SCOPES = ("engine", "partition", "item")
+LOGS: dict[str, dict[str, Any]] = {
+    "2 producers, 2 replicas": {"name": "produced"},
+    "2 processors of 2 replicas, a trimmer": {"name": "trimmed", "warm": True},
+    "2 processors, a reader, a trimmer": {"name": "trimmed", "replicas": 1, "reader": True, "warm": True},
+    "2 processes take 2 messages in, 3 copies": {"name": "ingested", "copies": 2, "processes": 2},
+    "funds between 2 stores, 2 replicas each": {"name": "funds"},
+}
+"""Scopes of logs and processors, by what they are; their options are those of `streamed`."""
+LOG_FAULTS = ("crash", "lost", "delay", "stale")
+TOO_LARGE = {("2 processors of 2 replicas, a trimmer", "delay"), ("2 processors, a reader, a trimmer", "delay")}
+"""Scopes that are explored with `--large` only."""
 SINGLE = ("crash", "lost", "delay", "error", "expire", "stale", "jump", "power")
 NEW_DIFFERS = {("partition", "delay"), ("item", "delay")}
 """The cells in which a new state makes other worlds than a known one; elsewhere one of the two is explored."""
@@ -82,8 +94,18 @@ def ledgers() -> Iterator[Cell]:
             yield {"scope": "partition", "ledger": True, "messages": 2, "faults": {kind: 1}}
 
 
+def logs(*, large: bool = False) -> Iterator[Cell]:
+    """Logs and processors, under each single fault; of two processes that take messages in also a lock that ends."""
+    for what in LOGS:
+        kinds = (*LOG_FAULTS, "expire") if "take" in what else LOG_FAULTS
+        for kind in kinds:
+            if ((what, kind) in TOO_LARGE) is large:
+                yield {"scope": "log", "logs": what, "faults": {kind: 1}}
+
+
 def larger() -> Iterator[Cell]:
     """What may be too large to exhaust."""
+    yield from logs(large=True)
     for scope in SCOPES:
         for faults in PAIRS:
             if not (scope == "engine" and "stale" in faults):
@@ -95,6 +117,8 @@ def larger() -> Iterator[Cell]:
 def told(cell: Cell) -> str:
     """A cell in words."""
     faults = " + ".join(cell["faults"]) or "no faults"
+    if "logs" in cell:
+        return f"log: {cell['logs']}, {faults}"
     if "asked" in cell:
         return f"{cell['scope']}: {cell['fronts']} answering, 1 request, asked {cell['asked']} times at once, {faults}"
     if "ledger" in cell:
@@ -109,6 +133,8 @@ def told(cell: Cell) -> str:
 def explored(cell: Cell, cpu_s: float) -> Report:
     """Explore one cell, here."""
     limits = Limits(states=STATES_MAX, cpu_s=cpu_s, memory_bytes=MEMORY_BYTES_MAX)
+    if "logs" in cell:
+        return in_logs(cell, limits)
     if "asked" in cell:
         return search(asking(cell), limits=limits, hashing="64")
     if "ledger" in cell:
@@ -123,6 +149,18 @@ def explored(cell: Cell, cpu_s: float) -> Report:
         budgets=Budgets(**cell["faults"]),
     )
     return search(scenario, limits=limits, hashing="64")
+
+
+def in_logs(cell: Cell, limits: Limits) -> Report:
+    """Explore a cell of logs and processors."""
+    options = dict(LOGS[cell["logs"]])
+    name = options.pop("name")
+    if name == "ingested":
+        options["expire"] = "expire" in cell["faults"]
+    if name != "funds":
+        return streamed.SCOPES[name](**options).explored(limits=limits, **cell["faults"])
+    scope = streamed.funds(streamed.Withdraw("t1", "alice", "carol", 3), **options)
+    return scope.explored(invariant=streamed.law, limits=limits, **cell["faults"])
 
 
 def soon_gone(cell: Cell) -> Scenario:
@@ -195,7 +233,7 @@ def drawn(runs: int, seed: int) -> list[Report]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Explore, print and publish; 1 if a promise is broken."""
     parser = argparse.ArgumentParser(prog="make explore", description=__doc__)
-    parser.add_argument("--only", choices=SCOPES)
+    parser.add_argument("--only", choices=(*SCOPES, "log"))
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--cpu-s", type=float, default=900.0, help="the limit of one cell")
     parser.add_argument("--runs", type=int, default=300, help="drawn runs of the larger world in each scope")
@@ -207,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(one(json.loads(options.cell), options.cpu_s)))
         return 0
     found: list[Cell] = []
-    for cell in larger() if options.large else (*single_faults(), *staged(), *requests(), *ledgers()):
+    for cell in larger() if options.large else (*single_faults(), *staged(), *requests(), *ledgers(), *logs()):
         if options.only in (None, cell["scope"]):
             found.append(row(cell, options.cpu_s))
             print(line(found[-1]), flush=True)

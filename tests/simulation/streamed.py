@@ -24,7 +24,7 @@ from outbox.verify.explorer.models.queues import QueueModel
 from outbox.verify.explorer.models.store import CAPABILITIES
 from outbox.verify.explorer.ops import Model
 from outbox.verify.explorer.run import Program
-from outbox.verify.explorer.search import Limits, Report, search
+from outbox.verify.explorer.search import Hashing, Limits, Report, search
 from outbox.verify.explorer.streams import (
     START_MS,
     Given,
@@ -132,7 +132,13 @@ class Scope:
         )
 
     def explored(
-        self, *, invariant: Invariant | None = None, cpu_s: float = 60.0, live: bool = False, **faults: int
+        self,
+        *,
+        invariant: Invariant | None = None,
+        cpu_s: float = 60.0,
+        limits: Limits | None = None,
+        live: bool = False,
+        **faults: int,
     ) -> Report:
         """Every interleaving, with so many faults of each kind."""
         produced = {id for program in self.programs if isinstance(program, Producer) for id in program.ids()}
@@ -148,7 +154,8 @@ class Scope:
         scenario: Any = StreamScenario(
             self.programs, monitor, self.at, given, Budgets(**faults), self.settled, self.keeps, self.beside
         )
-        return search(scenario, limits=Limits(cpu_s=cpu_s), live=live)
+        hashing: Hashing = "exact" if limits is None else "64"
+        return search(scenario, limits=limits or Limits(cpu_s=cpu_s), hashing=hashing, live=live)
 
 
 def replicas_over(inputs: Sequence[int], *, replicas: int = 2, **options: Any) -> Scope:
