@@ -437,7 +437,7 @@ async def test_a_log_of_a_union_gives_each_entry_its_class(engine: Engine) -> No
 @pytest.mark.parametrize(
     ("kind", "given"),
     [
-        (int, [0, -1, 2**60]),
+        (int, [0, -1, 2**60, 2**70]),
         (float, [0.0, -0.5, 1e300, 1.0]),
         (str, ["", "é\u2028\x00", "null"]),
         (int | None, [None, 0, None, 1]),
