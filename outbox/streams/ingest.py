@@ -45,7 +45,7 @@ from outbox.runtime.work import Later, Outcome, Work, attempt_at
 from outbox.stored import RECORD_PREFIX, Record, decode
 from outbox.stored import encode as encode_record
 from outbox.streams.log import LogWriter, OrderedLog, check_name
-from outbox.streams.plan import rows_written
+from outbox.streams.plan import rows_written, until_ms
 from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX
 from outbox.streams.register import Kept, Out, Register, RegisterCell
 from outbox.streams.replica import together
@@ -241,13 +241,14 @@ class Ingestion:
             register = (await self._read()).register
         if self._written[0] == register.serial:
             return self._written[1]
+        left_ms = self._known_ms + margin_ms // 2 - self._now_ms()
         calls = [
             self._targets[out.to].write(
                 step_id(f"ingest/{self.name}", register.serial, out.to),
                 out,
                 since=register.since[out.to],
                 at_ms=register.now,
-                until_ms=self._known_ms + margin_ms // 2,
+                until_ms=until_ms(self._targets[out.to], left_ms, self._now_ms),
             )
             for out in register.outs
         ]

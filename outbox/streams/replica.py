@@ -31,7 +31,7 @@ from outbox.ports import StateStore
 from outbox.streams.cells import Position, encode
 from outbox.streams.log import Entry, Row
 from outbox.streams.places import Seen
-from outbox.streams.plan import REFUSED, HandlerFailed, Inputs, Plan, RefusedEntry, RowTarget, Step, Target
+from outbox.streams.plan import REFUSED, HandlerFailed, Inputs, Plan, RefusedEntry, RowTarget, Step, Target, until_ms
 from outbox.streams.register import Kept, Out, Register, RegisterCell
 from outbox.streams.values import ENVELOPE_BYTES
 
@@ -234,14 +234,14 @@ class Replica:
 
     async def _write(self, register: Register) -> dict[str, int]:
         """Write what the last step emitted, to all outputs at once; from where on each is looked for next."""
-        until_ms = self._known_ms + self._margin_ms // 2
+        left_ms = self._known_ms + self._margin_ms // 2 - self._now_ms()
         calls = [
             self._targets[out.to].write(
                 step_id(self.plan.name, register.serial, out.to),
                 out,
                 since=register.since[out.to],
                 at_ms=register.now,
-                until_ms=until_ms,
+                until_ms=until_ms(self._targets[out.to], left_ms, self._now_ms),
             )
             for out in register.outs
         ]
