@@ -128,6 +128,19 @@ class Horizon:
 
         return await self.change(change)
 
+    async def typed(self, type: str) -> Floor:
+        """Say of which type the row's entries are.
+
+        Raises:
+            NotRegistrable: they are of another.
+        """
+
+        def change(known: Floor) -> Floor:
+            check_type(self._cells.row, known, type)
+            return msgspec.structs.replace(known, type=type)
+
+        return await self.change(change)
+
     async def unregister(self, name: str) -> None:
         """Forget a reader or writer; the floor waits for it no longer."""
 

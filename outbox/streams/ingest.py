@@ -45,10 +45,11 @@ from outbox.runtime.work import Later, Outcome, Work, attempt_at
 from outbox.stored import RECORD_PREFIX, Record, decode
 from outbox.stored import encode as encode_record
 from outbox.streams.log import LogWriter, OrderedLog, check_name
-from outbox.streams.plan import rows_written
+from outbox.streams.plan import rows_written, until_ms
 from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX
 from outbox.streams.register import Kept, Out, Register, RegisterCell
 from outbox.streams.replica import together
+from outbox.streams.values import ENVELOPE_BYTES
 
 log = logging.getLogger("outbox.streams")
 
@@ -86,6 +87,8 @@ class Ingestion:
         self._now_ms = now_ms
         self._new_id = new_id
         self._known_ms = 0
+        self._entry_bytes_max = store.capabilities.item_bytes_max - ENVELOPE_BYTES
+        """What the register holds of entries, beside the records of one commit."""
         self._written: tuple[int, dict[str, int]] = (-1, {})
         """The serial whose outs this process has seen in the log, and from where on the next are looked for."""
 
@@ -95,7 +98,7 @@ class Ingestion:
         Raises:
             Refused, OutcomeUnknown: a store failed; what was not settled is delivered again.
         """
-        for group in _apart(works):
+        for group in _apart(works, self._entry_bytes_max // 2):
             outcomes = await self._commit(group)
             known = self.known or await self._read()  # what a copy's record was committed with may not be appended yet
             settling = [self._settlement.settle(attempt_at(work), outcome) for work, outcome in outcomes]
@@ -162,9 +165,11 @@ class Ingestion:
         if work.created_ms <= self._plan.retention.oldest_ms(now_ms):
             return self._plan.retention.refusal(work.created_ms, now_ms)
         try:
-            self._output.log.values.encoded([work.value])
+            raws, _ = self._output.log.values.encoded([work.value])
         except PoisonMessage as error:
             return error
+        if len(bytes(raws[0])) > self._entry_bytes_max:
+            return PoisonMessage("oversize", f"an entry has at most {self._entry_bytes_max} bytes; send a smaller one")
         return None
 
     def _record(self, work: Work, refusal: PoisonMessage | None, replaces: str) -> Create | Replace:
@@ -239,13 +244,14 @@ class Ingestion:
             register = (await self._read()).register
         if self._written[0] == register.serial:
             return self._written[1]
+        left_ms = self._known_ms + margin_ms // 2 - self._now_ms()
         calls = [
             self._targets[out.to].write(
                 step_id(f"ingest/{self.name}", register.serial, out.to),
                 out,
                 since=register.since[out.to],
                 at_ms=register.now,
-                until_ms=self._known_ms + margin_ms // 2,
+                until_ms=until_ms(self._targets[out.to], left_ms, self._now_ms),
             )
             for out in register.outs
         ]
@@ -256,16 +262,24 @@ class Ingestion:
         return since
 
 
-def _apart(works: Sequence[Work]) -> list[list[Work]]:
-    """Groups in which no message is there twice; a copy goes into a later one, and finds its record."""
+def _apart(works: Sequence[Work], bytes_max: int) -> list[list[Work]]:
+    """Groups in which no message is there twice, and which one commit holds.
+
+    A copy goes into another group, and finds the record; a message that is larger by itself is alone.
+    """
     groups: list[list[Work]] = []
+    sizes: list[int] = []
     for work in works:
-        for group in groups:
-            if not work.inbox or all(other.inbox != work.inbox for other in group):
+        size_bytes = len(work.delivery.message.body)
+        for at, group in enumerate(groups):
+            fits = sizes[at] + size_bytes <= bytes_max
+            if fits and (not work.inbox or all(other.inbox != work.inbox for other in group)):
                 group.append(work)
+                sizes[at] += size_bytes
                 break
         else:
             groups.append([work])
+            sizes.append(size_bytes)
     return groups
 
 

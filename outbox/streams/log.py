@@ -144,7 +144,7 @@ class Row(Generic[T]):
         """Where this process's next append begins to look; ids of cells before are known, or were before its time."""
         now_ms = self.place.now_ms()
         if self._walked is None:
-            floor = await self.opened()
+            floor = await self._made()
             self._walked = await self.cells.find_end(floor.index)
         elif now_ms >= self._fresh_ms - self._margin_ms // 4:
             floor = await self.horizon.read()
@@ -156,7 +156,7 @@ class Row(Generic[T]):
 
     async def _append_since(self, cell: Cell, since: int) -> tuple[int, Cell]:
         until_ms = self.until_ms
-        floor = await self.opened()
+        floor = await self._made()
         if since < floor.index:
             raise trimmed(self.name, since, floor.index)
         index, found, walked = await self.cells.append(cell, since, until_ms=until_ms)
@@ -168,7 +168,7 @@ class Row(Generic[T]):
         return await fitted(cell, self.place.store, self.place.blobs, self.name)
 
     async def opened(self) -> Floor:
-        """The floor, made where there is none.
+        """The floor, as it is read.
 
         Raises:
             NotRegistrable: the entries are of another type.
@@ -176,6 +176,15 @@ class Row(Generic[T]):
         floor = await self.horizon.read()
         check_type(self.name, floor, self.values.name)
         return floor
+
+    async def _made(self) -> Floor:
+        """The floor, made before the first append: it names the type, and a trim of a full store needs no room for it.
+
+        Raises:
+            NotRegistrable: the entries are of another type.
+        """
+        floor = await self.opened()
+        return floor if floor.type else await self.horizon.typed(self.values.name)
 
     # Reading
 

@@ -114,6 +114,15 @@ class RowTarget:
         return index + 1
 
 
+def until_ms(target: Target, left_ms: int, now_ms: Callable[[], int]) -> int:
+    """When a write must have ended that has so many milliseconds left, by the clock that the target looks at.
+
+    A row's clock is its own store's, and may be far from the register's.
+    """
+    clock = target.row.place.now_ms if isinstance(target, RowTarget) else now_ms
+    return clock() + left_ms
+
+
 class RefusedEntry(msgspec.Struct, frozen=True):
     """An entry that a handler failed on for good, and why; what a `refused` log holds."""
 

@@ -25,14 +25,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from outbox.errors import FormatTooNew, NotRegistrable, OutcomeUnknown, Refused, Trimmed
+from outbox.errors import FormatTooNew, NotRegistrable, OutcomeUnknown, Refused, TooLarge, Trimmed
 from outbox.lineage import step_id
 from outbox.ports import StateStore
 from outbox.streams.cells import Position, encode
 from outbox.streams.log import Entry, Row
 from outbox.streams.places import Seen
-from outbox.streams.plan import REFUSED, HandlerFailed, Inputs, Plan, RefusedEntry, RowTarget, Step, Target
-from outbox.streams.register import Kept, Register, RegisterCell
+from outbox.streams.plan import REFUSED, HandlerFailed, Inputs, Plan, RefusedEntry, RowTarget, Step, Target, until_ms
+from outbox.streams.register import Kept, Out, Register, RegisterCell
+from outbox.streams.values import ENVELOPE_BYTES
 
 log = logging.getLogger("outbox.streams")
 
@@ -239,14 +240,14 @@ class Replica:
 
     async def _write(self, register: Register) -> dict[str, int]:
         """Write what the last step emitted, to all outputs at once; from where on each is looked for next."""
-        until_ms = self._known_ms + self._margin_ms // 2
+        left_ms = self._known_ms + self._margin_ms // 2 - self._now_ms()
         calls = [
             self._targets[out.to].write(
                 step_id(self.plan.name, register.serial, out.to),
                 out,
                 since=register.since[out.to],
                 at_ms=register.now,
-                until_ms=until_ms,
+                until_ms=until_ms(self._targets[out.to], left_ms, self._now_ms),
             )
             for out in register.outs
         ]
@@ -300,12 +301,11 @@ class Replica:
         base = msgspec.structs.replace(register, since=since, code=plan.code, version=plan.version, now=now_ms)
         try:
             state = codec.decode(bytes(register.state), register.schema)
-            result = plan.handler(state, Inputs(ready.entries), step)
-            if isawaitable(result):
-                async with asyncio.timeout(plan.handler_s):
-                    await result
+            await self._run(state, Inputs(ready.entries), step)
             encoded = codec.encode(step.saved[0] if step.saved else state)
+            codec.decode(encoded, codec.version)  # a state that cannot be read would be the register's for good
             outs = plan.outs(step.emitted)
+            self._check_size(len(encoded), outs)
         except FormatTooNew:
             raise
         except Exception as error:
@@ -320,6 +320,29 @@ class Replica:
             wake=min(wake, step.wake_ms) if wake and step.wake_ms else wake or step.wake_ms,
             failures=0,
         )
+
+    async def _run(self, state: Any, inputs: Inputs, step: Step) -> None:
+        """Run the handler, and wait for it where it is async."""
+        handler_s = self.plan.handler_s
+        result = self.plan.handler(state, inputs, step)
+        if isawaitable(result):
+            try:
+                async with asyncio.timeout(handler_s) as limit:
+                    await result
+            except TimeoutError as error:
+                if not limit.expired():
+                    raise
+                raise TimeoutError(f"it did not end in {handler_s} s; wait for less, or raise handler_s=") from error
+
+    def _check_size(self, state_bytes: int, outs: Sequence[Out]) -> None:
+        """Check that a register holds what a step made; else fewer entries at once may."""
+        size_bytes = state_bytes + sum(len(bytes(raw)) + 1 for out in outs for raw in out.v)
+        limit_bytes = self.register.store.capabilities.item_bytes_max - ENVELOPE_BYTES
+        if size_bytes > limit_bytes:
+            raise TooLarge(
+                f"the state and what the step emits are {size_bytes} bytes, the register holds {limit_bytes}; keep a "
+                "smaller state, or handle fewer entries at once: batch_max="
+            )
 
     def _failed(self, base: Register, ready: Ready, error: Exception) -> Register:
         """The register after the handler has failed: its count, or the entry refused.

@@ -227,16 +227,18 @@ class TransactionalSink:
             self._disconnect()
             if isinstance(error, _Raised):
                 raise error.__cause__ or error from None
+            if isinstance(error, NotRegistrable):
+                raise
             raise OutcomeUnknown(f"sink {self.name}: the database failed ({type(error).__name__}: {error})") from error
 
     def _open(self) -> None:
         connection = self._connect()
-        driver = sys.modules[type(connection).__module__.partition(".")[0]]
-        style = getattr(driver, "paramstyle", "qmark")
+        driver = driver_of(connection)
+        name, style = getattr(driver, "__name__", "the driver"), getattr(driver, "paramstyle", "qmark")
         mark = {"qmark": "?", "format": "%s", "pyformat": "%s"}.get(style)
         if mark is None:
-            raise NotRegistrable(f"sink {self.name}: {driver.__name__} writes parameters as {style!r}; qmark or format")
-        is_sqlite = driver.__name__ == "sqlite3"
+            raise NotRegistrable(f"sink {self.name}: {name} writes parameters as {style!r}; qmark or format")
+        is_sqlite = name == "sqlite3"
         self._begin = "BEGIN IMMEDIATE" if is_sqlite else ""
         suffix = "" if is_sqlite else " FOR UPDATE"
         self._read = f"SELECT cell, entry FROM {TABLE} WHERE name = {mark}{suffix}"
@@ -269,7 +271,10 @@ class TransactionalSink:
 
     def _cursor(self) -> Position | None:
         """Where the sink is; None where it has not begun."""
-        found = self._execute(self._connection, self._read, [self.name]).fetchone()
+        try:
+            found = self._execute(self._connection, self._read, [self.name]).fetchone()
+        except Exception as error:
+            raise OSError(f"{TABLE} cannot be read, give create=True where it is missing: {error}") from error
         self._connection.rollback()
         return None if found is None else Position(*found)
 
@@ -308,6 +313,12 @@ class TransactionalSink:
             with suppress(Exception):
                 connection.rollback()
             raise
+
+
+def driver_of(connection: Any) -> Any:
+    """The driver's module: that of the connection's class, or of one that it derives from."""
+    modules = [sys.modules.get(each.__module__.partition(".")[0]) for each in type(connection).__mro__]
+    return next((module for module in modules if hasattr(module, "paramstyle")), modules[0])
 
 
 class _Raised(Exception):

@@ -23,7 +23,7 @@ CELL_BYTES_MAX = 1 << 20
 """A cell's entries above this go to a blob."""
 BLOB_BYTES_MAX = 64 << 20
 ENTRIES_MAX = 1_000
-_ENVELOPE_BYTES = 32 << 10
+ENVELOPE_BYTES = 32 << 10
 """Room for an identity and the other members of a cell beside its entries."""
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -61,8 +61,9 @@ class Values:
             )
         try:
             data = codec.encode(value)
-            if not is_class(codec.type):
-                codec.decode(data)  # a plain value of another type
+            again = codec.decode(data)  # what cannot be read would stop every reader
+            if isinstance(again, str) and not isinstance(value, str):
+                raise TypeError(f"it is a {type(value).__name__}, and would be read as text")
             if b"null" in data:
                 StateCodec(codec).check(value, data)  # it may stand for an infinite number
         except (TypeError, PoisonMessage, *DECODE_ERRORS) as error:
@@ -125,7 +126,7 @@ def _codec(kind: Any, version: int, upcasts: Mapping[int, Upcast]) -> Codec:
 
 def inline_bytes_max(store: StateStore) -> int:
     """The most bytes of entries that a cell of a store holds."""
-    return min(CELL_BYTES_MAX, store.capabilities.item_bytes_max - _ENVELOPE_BYTES)
+    return min(CELL_BYTES_MAX, store.capabilities.item_bytes_max - ENVELOPE_BYTES)
 
 
 async def fitted(cell: Cell, store: StateStore, blobs: BlobStore, prefix: str) -> Cell:

@@ -14,12 +14,14 @@ from outbox.verify.suites.blobs import BLOB_STORE, check_blob_store
 from outbox.verify.suites.bus import MESSAGE_BUS, BusFixture, check_message_bus
 from outbox.verify.suites.clauses import Clause, Make, Wait, name_of
 from outbox.verify.suites.journal import JOURNAL, JournalFixture, check_journal
+from outbox.verify.suites.log import ORDERED_LOG, check_ordered_log
 from outbox.verify.suites.store import STATE_STORE, check_state_store, store_clauses_of_time
 
 __all__ = [
     "BLOB_STORE",
     "JOURNAL",
     "MESSAGE_BUS",
+    "ORDERED_LOG",
     "STATE_STORE",
     "BusFixture",
     "Clause",
@@ -29,6 +31,7 @@ __all__ = [
     "check_blob_store",
     "check_journal",
     "check_message_bus",
+    "check_ordered_log",
     "check_state_store",
     "name_of",
     "store_clauses_of_time",

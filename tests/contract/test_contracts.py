@@ -12,11 +12,13 @@ import pytest
 
 from outbox.engine.backend.blobs import FolderBlobStore, MemoryBlobStore
 from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.store_scopes import ItemStore
 from outbox.ports import BlobStore, StateStore
 from outbox.verify.contracts import (
     BLOB_STORE,
     JOURNAL,
     MESSAGE_BUS,
+    ORDERED_LOG,
     STATE_STORE,
     BusFixture,
     Clause,
@@ -24,6 +26,7 @@ from outbox.verify.contracts import (
     check_blob_store,
     check_journal,
     check_message_bus,
+    check_ordered_log,
     check_state_store,
     name_of,
     store_clauses_of_time,
@@ -50,6 +53,20 @@ async def test_documents_of_the_engine_vanish_in_time(ground: Ground, disk_path:
 
     await check_state_store(make, clauses=store_clauses_of_time(bench.wait))
     bench.engine.close()
+
+
+@pytest.mark.parametrize("clause", ORDERED_LOG, ids=name_of)
+@pytest.mark.parametrize("ground", GROUNDS)
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_ordered_logs_keep_their_promises_on_the_engine(
+    scope: str, ground: Ground, clause: Clause[StateStore], disk_path: Path
+) -> None:
+    @asynccontextmanager
+    async def make() -> AsyncIterator[StateStore]:
+        async with benches.store(ground, disk_path) as store:
+            yield store if scope == "partition" else ItemStore(store)
+
+    await check_ordered_log(make, clauses=[clause])
 
 
 @pytest.mark.parametrize("clause", MESSAGE_BUS, ids=name_of)

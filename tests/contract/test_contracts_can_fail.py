@@ -14,7 +14,7 @@ import pytest
 from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.engine.backend.store import EngineStore
 from outbox.engine.log.memory_disk import Crash
-from outbox.ports import BlobStore, Create, Document, Lost, Output, Postponement, Settle, StateStore, Won
+from outbox.ports import BlobStore, Create, Document, Lost, Output, Postponement, Replace, Settle, StateStore, Won
 from outbox.verify import contracts
 from outbox.verify.contracts import BusFixture, JournalFixture
 from tests.contract import benches
@@ -134,6 +134,62 @@ async def test_a_fault_planted_in_a_store_is_caught(fault: str, tmp_path: Path) 
 
     with pytest.raises(AssertionError, match=clause):
         await contracts.check_state_store(make, wait=bench.wait)
+
+
+def hiding(prefix: str) -> Fault:
+    """Reads that do not see some documents."""
+
+    def fault(call: Call) -> Call:
+        async def read(key: Any, **options: Any) -> Any:
+            return None if key.id.startswith(prefix) else await call(key, **options)
+
+        return read
+
+    return fault
+
+
+def overwriting(call: Call) -> Call:
+    """Creates that replace what is there."""
+
+    async def write(operations: Sequence[Any]) -> Any:
+        outcome = await call(operations)
+        if isinstance(outcome, Lost) and isinstance(operations[0], Create) and outcome.current is not None:
+            return await call([Replace(operations[0].key, operations[0].body, outcome.current.version)])
+        return outcome
+
+    return write
+
+
+LOG_FAULTS: dict[str, tuple[str, Fault, str]] = {
+    "a create replaces": ("write", overwriting, "an_extend_is_one_cell"),
+    "bodies are cut": ("read", answering(lambda d: d and replace(d, body=d.body[:-1])), "what_is_appended_is_read"),
+    "appends go nowhere": ("write", doing_nothing(Won(("1",))), "what_is_appended_is_read_in_order"),
+    "floors are not kept": ("read", hiding("floor"), "Refused: the floor of"),
+    "tombstones are not kept": (
+        "write",
+        changing(lambda ops: ([replace(op, body=b"{}") if op.tag.what == "bury" else op for op in ops],)),
+        "a_trim_stops|a_read_below_the_floor",
+    ),
+    "numbers are rounded": (
+        "read",
+        answering(lambda d: d and replace(d, body=d.body.replace(b"1e22", b"1.1e22"))),
+        "values_come_back_unchanged",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", LOG_FAULTS)
+async def test_a_fault_planted_below_an_ordered_log_is_caught(fault: str, tmp_path: Path) -> None:
+    method, plant, clause = LOG_FAULTS[fault]
+    bench = benches.Bench("memory", tmp_path)
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[StateStore]:
+        bench.engine = bench.open()
+        yield Planted(EngineStore(bench.engine.core, bench.engine.documents), method, plant)
+
+    with pytest.raises(AssertionError, match=clause):
+        await contracts.check_ordered_log(make)
 
 
 def to_plain_queue(outputs: Sequence[Output]) -> Any:
@@ -300,6 +356,9 @@ async def test_a_claim_that_is_not_on_record_is_caught(tmp_path: Path) -> None:
 
 
 def test_clauses_can_be_listed_by_name() -> None:
-    suites = (contracts.STATE_STORE, contracts.MESSAGE_BUS, contracts.BLOB_STORE, contracts.JOURNAL)
+    suites = (
+        *(contracts.STATE_STORE, contracts.MESSAGE_BUS, contracts.BLOB_STORE, contracts.JOURNAL),
+        contracts.ORDERED_LOG,
+    )
     names = [contracts.name_of(clause) for suite in suites for clause in suite]
     assert len(names) == len({f"{suite}{name}" for suite, name in enumerate(names)}) > 50

@@ -18,9 +18,11 @@ from outbox.ports import BlobStore, Create, DocumentKey, Replace, StateStore, Wo
 from outbox.testing import START_S, VirtualClock
 from outbox.verify.contracts import (
     BLOB_STORE,
+    ORDERED_LOG,
     STATE_STORE,
     Clause,
     check_blob_store,
+    check_ordered_log,
     check_state_store,
     store_clauses_of_time,
 )
@@ -76,6 +78,11 @@ async def test_blob_storage_is_a_blob_store(connection: str, clause: Clause[Blob
 @pytest.mark.parametrize("clause", FOR_ITEMS, ids=clause_name)
 async def test_blob_storage_is_a_state_store_of_single_items(connection: str, clause: Clause[StateStore]) -> None:
     await check_state_store(partial(state_store, connection), clauses=[clause])
+
+
+@pytest.mark.parametrize("clause", ORDERED_LOG, ids=clause_name)
+async def test_ordered_logs_keep_their_promises_on_blob_storage(connection: str, clause: Clause[StateStore]) -> None:
+    await check_ordered_log(partial(state_store, connection), clauses=[clause])
 
 
 async def test_documents_of_blob_storage_vanish_in_time(connection: str) -> None:

@@ -10,7 +10,15 @@ from typing import Literal
 import pytest
 
 from outbox.ports import StateStore
-from outbox.verify.contracts import STATE_STORE, Clause, check_state_store, name_of, store_clauses_of_time
+from outbox.verify.contracts import (
+    ORDERED_LOG,
+    STATE_STORE,
+    Clause,
+    check_ordered_log,
+    check_state_store,
+    name_of,
+    store_clauses_of_time,
+)
 from tests.wire.on_azure.ground import CosmosGround, cosmos_ground, cosmos_store
 
 Scope = Literal["partition", "item"]
@@ -26,6 +34,12 @@ async def test_cosmos_is_a_state_store(clause: Clause[StateStore]) -> None:
 @pytest.mark.parametrize("clause", FOR_ITEMS, ids=name_of)
 async def test_cosmos_is_a_state_store_of_single_items(clause: Clause[StateStore]) -> None:
     await check_state_store(partial(cosmos_store, "item"), clauses=[clause])
+
+
+@pytest.mark.parametrize("clause", ORDERED_LOG, ids=name_of)
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_ordered_logs_keep_their_promises_on_cosmos(scope: Scope, clause: Clause[StateStore]) -> None:
+    await check_ordered_log(partial(cosmos_store, scope), clauses=[clause])
 
 
 async def test_documents_of_cosmos_vanish_in_time() -> None:

@@ -1,0 +1,288 @@
+"""An ingest: each message of a queue is one entry of a log or one dead letter, whatever comes twice or dies."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from outbox.engine.backend.store_scopes import NarrowEngine
+from outbox.engine.engine import Engine
+from outbox.message import Message
+from outbox.ports import Delivery, MessageBus, Output, Settle, StorePorts
+from outbox.runtime.delivery.claim_check import check_in
+from outbox.streams import Ingest, OrderedLog
+from outbox.testing import START_S, VirtualClock
+from tests.unit.streams.making import made, values
+
+
+@dataclass
+class Page:
+    text: str
+
+
+@dataclass
+class Link:
+    to: str
+
+
+class Site:
+    """A queue `pages` on an engine whose time stands still, and the log `pages` that takes its messages."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock(START_S)
+        self.engine = Engine.in_memory(clock=self.clock)
+        self.log: OrderedLog[Page] = made("pages", self.engine, Page)
+
+    def ingest(self, source: Any = None, **options: Any) -> Ingest:
+        """Another process that takes messages in."""
+        defaults = {"type": Page, "source": source or self.engine, "log": made("pages", self.engine, Page)}
+        return Ingest("pages", queue="pages", **{**defaults, **options})
+
+    async def send(
+        self, *ids: str, text: str = "", type: str = "Page", body: bytes | None = None, age_s: float = 0
+    ) -> None:
+        """Send a page under each id; its text is the id unless another is given."""
+        ports = self.engine.apart()
+        await ports.operations.declare({"pages": "unordered"}, {})
+        created_ms = self.engine.now_ms() - round(age_s * 1_000)
+        made = [
+            Message(
+                body=body or b'{"text":"%s"}' % (text or id).encode(), outbox_id=id, type=type, created_ms=created_ms
+            )
+            for id in ids
+        ]
+        await ports.bus.send([Output("pages", 0, message) for message in made])
+
+    async def pass_time(self, seconds: float) -> None:
+        self.clock.seconds += seconds
+        self.engine.tick()
+
+    async def texts(self) -> list[str]:
+        return [page.text for page in await values(made("pages", self.engine, Page))]
+
+    async def dead(self) -> list[tuple[str, str]]:
+        found = await self.engine.apart().operations.dead_letters("pages")
+        return [(each.message.identity, each.reason) for each in found]
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    site = Site()
+    yield site
+    site.engine.close()
+
+
+class Source:
+    """An engine as a backend of partition scope whose bus is another."""
+
+    def __init__(self, engine: Engine, bus: MessageBus) -> None:
+        self._ports = replace(engine.apart(), bus=bus)
+
+    def ports(self) -> StorePorts:
+        return self._ports
+
+
+class Dropping:
+    """A bus that loses some settlements, as a process does that dies before them."""
+
+    def __init__(self, bus: MessageBus, drops: Any) -> None:
+        self._bus = bus
+        self._drops = drops
+
+    async def settle(self, delivery: Delivery, settle: Settle) -> None:
+        if not self._drops(delivery):
+            await self._bus.settle(delivery, settle)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bus, name)
+
+
+async def test_each_message_is_one_entry(site: Site) -> None:
+    await site.send(*"abcde")
+    assert await site.ingest().run_until_idle() == 5
+    assert sorted(await site.texts()) == list("abcde")
+    assert await site.ingest().run_until_idle() == 0
+
+
+async def test_a_message_that_comes_twice_is_one_entry(site: Site) -> None:
+    await site.send("a", "b", "a")
+    await site.ingest().run_until_idle()
+    await site.send("b", "a", "c")
+    await site.ingest().run_until_idle()
+    assert sorted(await site.texts()) == ["a", "b", "c"]
+    assert await site.dead() == []
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_an_id_with_another_payload_is_a_dead_letter(site: Site, at_once: bool) -> None:
+    await site.send("a")
+    if not at_once:
+        await site.ingest().run_until_idle()
+    await site.send("a", text="other")
+    await site.ingest().run_until_idle()
+    assert await site.texts() == ["a"]
+    assert await site.dead() == [("a", "payload-differs")]
+
+
+@pytest.mark.parametrize("body", [b"no json", b'{"text":7}', b"{}", b"\xff"])
+async def test_what_cannot_be_decoded_is_a_dead_letter_and_the_rest_goes_on(site: Site, body: bytes) -> None:
+    await site.send("a")
+    await site.send("bad", body=body)
+    await site.send("c")
+    await site.ingest().run_until_idle()
+    assert sorted(await site.texts()) == ["a", "c"]
+    [(id, reason)] = await site.dead()
+    assert id == "bad" and reason == "undecodable"
+
+
+async def test_a_message_of_another_type_is_a_dead_letter(site: Site) -> None:
+    await site.send("a", type="Link", body=b'{"to":"x"}')
+    await site.ingest().run_until_idle()
+    assert await site.texts() == []
+    assert [id for id, _ in await site.dead()] == ["a"]
+
+
+async def test_messages_of_a_union_are_entries_of_their_classes(site: Site) -> None:
+    log = made("both", site.engine, Page | Link)
+    await site.send("a")
+    await site.send("b", type="Link", body=b'{"to":"x"}')
+    await site.ingest(type=Page | Link, log=log).run_until_idle()
+    assert await values(log) in ([Page("a"), Link("x")], [Link("x"), Page("a")])
+
+
+@pytest.mark.parametrize("seconds", [3_600 * 24 * 8, 3_600 * 2])
+async def test_what_is_older_than_the_retention_is_a_dead_letter(site: Site, seconds: float) -> None:
+    await site.send("old", age_s=seconds)
+    await site.send("new")
+    await site.ingest(retention=timedelta(hours=1)).run_until_idle()
+    assert await site.texts() == ["new"]
+    assert [id for id, _ in await site.dead()] == ["old"]
+
+
+async def test_what_comes_again_after_its_record_is_gone_is_not_taken_in_twice(site: Site) -> None:
+    source = Source(site.engine, Dropping(site.engine.apart().bus, lambda _: True))
+    await site.send("a")
+    assert await site.ingest(source, retention=timedelta(hours=1)).turn(wait_s=0) == 1
+    await site.pass_time(3_600 * 24 * 30)
+    await site.ingest(retention=timedelta(hours=1)).run_until_idle()
+    assert await site.texts() == ["a"]
+
+
+async def test_a_message_from_the_future_is_a_dead_letter(site: Site) -> None:
+    await site.send("a", age_s=-600)
+    await site.send("b", age_s=-1)
+    await site.ingest().run_until_idle()
+    assert await site.texts() == ["b"]
+    assert await site.dead() == [("a", "from-the-future")]
+
+
+async def test_a_process_that_dies_between_commit_and_settlement_loses_and_repeats_nothing(site: Site) -> None:
+    source = Source(site.engine, Dropping(site.engine.apart().bus, lambda _: True))
+    await site.send(*"abc")
+    await site.ingest(source).turn(wait_s=0)
+    await site.pass_time(120)  # the locks run out
+    assert await site.ingest().run_until_idle() == 3
+    assert sorted(await site.texts()) == ["a", "b", "c"]
+    await site.pass_time(120)
+    assert await site.ingest().run_until_idle() == 0
+
+
+async def test_what_was_committed_is_appended_by_the_next_that_opens(site: Site) -> None:
+    await site.send(*"abc")
+    dies = site.ingest()
+    [shard] = dies._shards
+    appended = shard._append
+
+    async def die(register: Any) -> dict[str, int]:
+        if register.outs:
+            raise asyncio.CancelledError
+        return await appended(register)
+
+    shard._append = die  # type: ignore[method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        await dies.turn(wait_s=0)
+    assert await site.texts() == []
+    await site.ingest().open()
+    assert sorted(await site.texts()) == ["a", "b", "c"]
+
+
+async def test_four_shards_take_in_each_message_once(site: Site) -> None:
+    ids = [f"m{n}" for n in range(60)]
+    await site.send(*ids, *ids[::3])
+    await site.ingest(shards=4).run_until_idle()
+    await site.send(*ids[::2])
+    await site.ingest(shards=4).run_until_idle()
+    assert sorted(await site.texts()) == sorted(ids)
+    partitions = {name for name in site.engine.state.documents.spaces if "ingest/" in name}
+    assert partitions == {f"p/ingest/pages/{n}" for n in range(4)}
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+async def test_two_ingests_at_once_take_in_each_message_once(site: Site, shards: int) -> None:
+    ids = [f"m{n}" for n in range(200)]
+    await site.send(*ids, *ids)
+    await asyncio.gather(*(site.ingest(shards=shards).run_until_idle() for _ in range(3)))
+    assert sorted(await site.texts()) == sorted(ids)
+
+
+@pytest.mark.parametrize("seed", range(15))
+async def test_ingests_that_lose_settlements_or_die_take_in_each_message_once(site: Site, seed: int) -> None:
+    chance = random.Random(seed)
+    ids = [f"m{n}" for n in range(25)]
+    source = Source(site.engine, Dropping(site.engine.apart().bus, lambda _: chance.random() < 0.3))
+    await site.send(*ids, *chance.sample(ids, 10))
+    for _ in range(6):
+        task = asyncio.create_task(site.ingest(source).run_until_idle(groups_max=2))
+        for _ in range(chance.randrange(40)):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await site.pass_time(70)
+    await site.ingest().run_until_idle()
+    assert sorted(await site.texts()) == sorted(ids), f"seed {seed}"
+    assert await site.dead() == []
+
+
+@pytest.mark.parametrize("count", [90, 200])
+async def test_large_messages_are_taken_in_by_groups_that_fit(site: Site, count: int) -> None:
+    ids = [f"m{n}" for n in range(count)]
+    for id in ids:
+        await site.send(id, text=id + "x" * 50_000)
+    await asyncio.wait_for(site.ingest().run_until_idle(), 20)
+    assert sorted(text.rstrip("x") for text in await site.texts()) == sorted(ids)
+
+
+async def test_an_entry_that_no_register_holds_is_a_dead_letter(site: Site) -> None:
+    await site.send("ok")
+    large = Message(body=b'{"text":"%s"}' % (b"x" * (2 << 20)), outbox_id="large", type="Page")
+    claim = await check_in(large, site.engine.blobs, above_bytes=1 << 20)
+    await site.engine.apart().bus.send([Output("pages", 0, claim)])
+    await site.ingest().run_until_idle()
+    assert await site.texts() == ["ok"]
+    assert await site.dead() == [("large", "oversize")]
+
+
+async def test_the_log_may_be_on_a_store_of_another_kind(site: Site) -> None:
+    async with Engine.in_memory() as other:
+        log = made("pages", NarrowEngine(other, "item"), Page)
+        await site.send("a", "b", "a")
+        await site.ingest(log=log).run_until_idle()
+        assert sorted(page.text for page in await values(log)) == ["a", "b"]
+
+
+async def test_an_ingest_that_runs_takes_in_what_comes(site: Site) -> None:
+    async with site.engine, site.ingest().run():
+        await site.send("a", "b")
+        found: list[str] = []
+        async with asyncio.timeout(10):
+            async for entry in site.log.read(wait=True):
+                found.append(entry.value.text)
+                if len(found) == 2:
+                    break
+    assert sorted(found) == ["a", "b"]

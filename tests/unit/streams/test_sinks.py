@@ -1,0 +1,359 @@
+"""Sinks: each entry has its effect once in another database, or in documents of a store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from outbox.engine.backend.store_scopes import NarrowEngine
+from outbox.engine.engine import Engine
+from outbox.errors import CorruptRecord, NotRegistrable, OutcomeUnknown, Refused
+from outbox.ports import Create, DocumentKey, Replace, Write
+from outbox.streams import Entry, OrderedLog, Position, StoreSink, TransactionalSink
+from tests.unit.streams.making import Counting, fill, made, put_raw
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    async with Engine.in_memory() as engine:
+        yield engine
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A database with a counter."""
+    path = tmp_path / "counters.db"
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE counters (name TEXT PRIMARY KEY, n INTEGER, entries INTEGER)")
+    db.execute("INSERT INTO counters VALUES ('sum', 0, 0)")
+    db.commit()
+    db.close()
+    return path
+
+
+def add(db: sqlite3.Connection, entries: Sequence[Entry[int]]) -> None:
+    db.execute(
+        "UPDATE counters SET n = n + ?, entries = entries + ? WHERE name = 'sum'",
+        (sum(entry.value for entry in entries), len(entries)),
+    )
+
+
+def counter(path: Path) -> tuple[int, int]:
+    """The sum of all entries that took effect, and how many they were."""
+    db = sqlite3.connect(path)
+    try:
+        found: tuple[int, int] = db.execute("SELECT n, entries FROM counters").fetchone()
+        return found
+    finally:
+        db.close()
+
+
+def sink(log: OrderedLog[int], path: Path, connection: Any = sqlite3.Connection, **options: Any) -> TransactionalSink:
+    """A sink `counter`, as a process of its own has it."""
+    defaults = {"apply": add, "create": True}
+    known = {**defaults, **options}
+    return TransactionalSink("counter", log, lambda: sqlite3.connect(path, factory=connection), **known)
+
+
+# In a database's own transactions
+
+
+async def test_each_entry_takes_effect_once(engine: Engine, file: Path) -> None:
+    log = made("numbers", engine, int)
+    await log.extend([1, 2, 3], id="a")
+    await fill(log, 4, 5)
+    assert await sink(log, file).run_until_idle() == 1
+    assert await sink(log, file).run_until_idle() == 0
+    await log.append(6, id="six")
+    await sink(log, file).run_until_idle()
+    assert counter(file) == (21, 6)
+
+
+@pytest.mark.parametrize("batch_max", [1, 2, 5])
+async def test_a_transaction_takes_at_most_batch_max_entries_also_of_one_cell(
+    engine: Engine, file: Path, batch_max: int
+) -> None:
+    log = made("numbers", engine, int)
+    await log.extend([1, 2, 3, 4, 5], id="a")
+    await fill(log, 6, 7)
+    assert await sink(log, file, batch_max=batch_max).run_until_idle() == -(-7 // batch_max)
+    assert counter(file) == (28, 7)
+
+
+async def test_sinks_at_once_apply_each_entry_once(engine: Engine, file: Path) -> None:
+    log = made("numbers", engine, int)
+    await fill(log, *range(30))
+    calls = [sink(made("numbers", engine, int), file, batch_max=2).run_until_idle() for _ in range(3)]
+    assert sum(await asyncio.gather(*calls)) == 15
+    assert counter(file) == (435, 30)
+
+
+async def test_a_sink_that_runs_applies_what_comes_and_goes_on_where_it_ended(engine: Engine, file: Path) -> None:
+    log, applied, loop = made("numbers", engine, int), asyncio.Event(), asyncio.get_running_loop()
+
+    def apply(db: Any, entries: Sequence[Entry[int]]) -> None:
+        add(db, entries)
+        loop.call_soon_threadsafe(applied.set)
+
+    for n in range(3):
+        applied.clear()
+        async with sink(log, file, apply=apply).run(), asyncio.timeout(10):
+            await log.append(n, id=f"{n}")
+            await applied.wait()
+        await sink(log, file).run_until_idle()
+    assert counter(file) == (3, 3)
+
+
+class CommitsAndFails(sqlite3.Connection):
+    """A connection that is lost as it commits: every third commit takes effect and says that it did not."""
+
+    commits = 0
+    takes_effect = True
+
+    def commit(self) -> None:
+        CommitsAndFails.commits += 1
+        if CommitsAndFails.commits % 3:
+            return super().commit()
+        if self.takes_effect:
+            super().commit()
+        raise sqlite3.OperationalError("the connection was lost")
+
+
+class FailsToCommit(CommitsAndFails):
+    """A connection whose every third commit is lost before it takes effect."""
+
+    takes_effect = False
+
+
+@pytest.mark.parametrize("connection", [CommitsAndFails, FailsToCommit])
+async def test_a_commit_whose_outcome_is_unknown_is_decided_by_the_cursor(
+    engine: Engine, file: Path, connection: Any
+) -> None:
+    log = made("numbers", engine, int)
+    await fill(log, *range(8))
+    CommitsAndFails.commits = unknown = 0
+    unsure = sink(log, file, connection, batch_max=2)
+    for _ in range(20):
+        try:
+            await unsure.step()
+        except OutcomeUnknown:
+            unknown += 1
+    assert unknown >= 2
+    assert counter(file) == (28, 8)
+
+
+async def test_a_database_that_fails_is_tried_again(
+    engine: Engine, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, tries = made("numbers", engine, int), iter([True, False, False])
+
+    def connect() -> sqlite3.Connection:
+        if next(tries, False):
+            raise sqlite3.OperationalError("no route to the database")
+        return sqlite3.connect(file)
+
+    await fill(log, 1, 2)
+    await TransactionalSink("counter", log, connect, add, create=True).run_until_idle()
+    assert counter(file) == (3, 2)
+    [record] = [vars(each) for each in caplog.records if each.levelno == logging.WARNING]
+    assert record["sink"] == "counter" and "no route to the database" in record["error"]
+
+
+async def test_what_apply_raises_is_raised_and_nothing_took_effect(engine: Engine, file: Path) -> None:
+    def fails(db: Any, entries: Sequence[Entry[int]]) -> None:
+        add(db, entries)
+        raise ZeroDivisionError("a mistake")
+
+    log = made("numbers", engine, int)
+    await fill(log, 1, 2)
+    with pytest.raises(ZeroDivisionError, match="a mistake"):
+        await sink(log, file, apply=fails).run_until_idle()
+    with pytest.raises(ZeroDivisionError):
+        async with sink(log, file, apply=fails).run():
+            await asyncio.sleep(0.1)
+    assert counter(file) == (0, 0)
+    await sink(log, file).run_until_idle()
+    assert counter(file) == (3, 2)
+
+
+async def test_a_missing_table_is_named_with_the_cure(engine: Engine, file: Path) -> None:
+    log = made("numbers", engine, int)
+    await fill(log, 1)
+    with pytest.raises(OutcomeUnknown, match="outbox_cursors cannot be read, give create=True where it is missing"):
+        await sink(log, file, create=False).step()
+    await sink(log, file).step()
+    await sink(log, file, create=False).run_until_idle()
+    assert counter(file) == (1, 1)
+
+
+async def test_a_table_that_cannot_be_written_is_named_with_the_cure(engine: Engine, file: Path) -> None:
+    db = sqlite3.connect(file)
+    db.execute("CREATE VIEW outbox_cursors AS SELECT 'other' AS name, 0 AS cell, 0 AS entry")
+    db.commit()
+    db.close()
+    log = made("numbers", engine, int)
+    await fill(log, 1)
+    with pytest.raises(OutcomeUnknown, match="give create=True, or create the table"):
+        await sink(log, file, create=False).step()
+
+
+async def test_a_cursor_that_was_deleted_begins_at_the_first_that_is_left(engine: Engine, file: Path) -> None:
+    log = made("numbers", engine, int)
+    await fill(log, 1, 2)
+    await sink(log, file).run_until_idle()
+    db = sqlite3.connect(file)
+    db.execute("DELETE FROM outbox_cursors")
+    db.commit()
+    db.close()
+    await log.trim()
+    await log.append(5, id="five")
+    await sink(log, file).run_until_idle()
+    assert counter(file) == (8, 3), "where it stands by the floor"
+
+
+async def test_a_connection_of_a_derived_class_is_its_drivers(engine: Engine, file: Path) -> None:
+    class Traced(sqlite3.Connection):
+        pass
+
+    log = made("numbers", engine, int)
+    await fill(log, 1)
+    await asyncio.wait_for(sink(log, file, Traced).run_until_idle(), 5)
+    assert counter(file) == (1, 1)
+
+
+async def test_a_driver_with_other_parameters_is_refused_and_not_tried_for_ever(
+    engine: Engine, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "paramstyle", "numeric")
+    log = made("numbers", engine, int)
+    with pytest.raises(NotRegistrable, match="'numeric'; qmark or format"):
+        await asyncio.wait_for(sink(log, file).run_until_idle(), 5)
+
+
+async def test_a_trim_waits_for_a_sink(engine: Engine, file: Path) -> None:
+    log = made("numbers", engine, int)
+    await fill(log, 1, 2, 3)
+    slow = sink(log, file, batch_max=1)
+    await slow.step()
+    assert await log.trim() == 0
+    await slow.run_until_idle()
+    assert await log.trim() == 3
+
+
+async def test_what_has_no_single_row_is_refused_with_the_cure(engine: Engine, file: Path) -> None:
+    two = made("two", engine, int, writers=2)
+    wide = made("wide", engine, int, readers=2, partition=lambda value: value + 1)
+    for log in (two, wide):
+        with pytest.raises(NotRegistrable, match=r"\.reader\(n\) of one with one writer; merge several by a Processor"):
+            sink(log, file)
+    await wide.append(1, id="a")
+    await TransactionalSink(
+        "counter", wide.reader(wide.reader_of(1)), lambda: sqlite3.connect(file), add, create=True
+    ).run_until_idle()
+    assert counter(file) == (1, 1)
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_sinks_killed_at_any_time_apply_each_entry_once(engine: Engine, file: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    await fill(made("numbers", engine, int), *range(12))
+    for _ in range(6):
+        task = asyncio.create_task(sink(made("numbers", engine, int), file, batch_max=2).run_until_idle())
+        await asyncio.sleep(chance.random() * 0.004)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await sink(made("numbers", engine, int), file).run_until_idle()
+    assert counter(file) == (66, 12)
+
+
+# Into documents of a store
+
+KEY = DocumentKey("counters", "sum")
+
+
+def documents(engine: Engine) -> Callable[[Sequence[Entry[int]]], Any]:
+    """The write that adds entries to a document."""
+
+    async def apply(entries: Sequence[Entry[int]]) -> list[Write]:
+        found = await engine.store().read(KEY)
+        n = sum(entry.value for entry in entries)
+        if found is None:
+            return [Create(KEY, b"%d" % n)]
+        return [Replace(KEY, b"%d" % (int(found.body) + n), found.version)]
+
+    return apply
+
+
+async def stored(engine: Engine) -> int:
+    found = await engine.store().read(KEY)
+    return 0 if found is None else int(found.body)
+
+
+def store_sink(engine: Engine, **options: Any) -> StoreSink:
+    defaults: dict[str, Any] = {"partition": "counters", "apply": documents(engine), "batch_max": 3}
+    return StoreSink("counter", made("numbers", engine, int), engine, **{**defaults, **options})
+
+
+async def test_documents_and_cursor_are_one_write(engine: Engine) -> None:
+    store = Counting(engine.store())
+    await fill(made("numbers", engine, int), *range(8))
+    into = StoreSink(
+        "counter", made("numbers", engine, int), store, partition="counters", apply=documents(engine), batch_max=3
+    )
+    assert await into.run_until_idle() == 3
+    assert sum(store.writes.values()) == 3
+    assert await store_sink(engine).run_until_idle() == 0
+    assert await stored(engine) == 28
+
+
+async def test_store_sinks_at_once_write_each_entry_once(engine: Engine) -> None:
+    await fill(made("numbers", engine, int), *range(30))
+    await asyncio.gather(*(store_sink(engine).run_until_idle() for _ in range(4)))
+    assert await stored(engine) == 435
+
+
+async def test_entries_without_documents_move_the_cursor(engine: Engine) -> None:
+    await fill(made("numbers", engine, int), 1, 2)
+    await store_sink(engine, apply=lambda entries: []).run_until_idle()
+    await store_sink(engine).run_until_idle()
+    assert await stored(engine) == 0
+    cursor = await engine.store().read(DocumentKey("counters", "sink:counter"))
+    assert cursor is not None and msgspec.json.decode(cursor.body) == {"at": [2, 0]}
+
+
+async def test_a_write_that_leaves_the_partition_is_refused(engine: Engine) -> None:
+    await fill(made("numbers", engine, int), 1)
+    for key in (DocumentKey("elsewhere", "a"), DocumentKey("counters", "sink:counter")):
+        with pytest.raises(NotRegistrable, match="leaves partition 'counters', or is its cursor"):
+            await store_sink(engine, apply=lambda entries, key=key: [Create(key, b"1")]).step()
+
+
+async def test_a_store_of_item_scope_is_refused_with_the_cure(engine: Engine) -> None:
+    with pytest.raises(NotRegistrable, match="give a store of partition scope"):
+        StoreSink("c", made("n", engine, int), NarrowEngine(engine, "item"), partition="p", apply=documents(engine))
+
+
+async def test_a_cursor_that_is_none_is_named(engine: Engine) -> None:
+    await fill(made("numbers", engine, int), 1)
+    await put_raw(engine.store(), "counters", "sink:counter", b"[1]")
+    with pytest.raises(CorruptRecord, match="counters/sink:counter is no cursor"):
+        await store_sink(engine).step()
+
+
+async def test_a_sink_behind_the_floor_says_so(engine: Engine) -> None:
+    log = made("numbers", engine, int)
+    await fill(log, 1, 2, 3)
+    await store_sink(engine, batch_max=1).step()
+    await log.unregister("sink/counter")
+    await log.trim()
+    with pytest.raises(Refused, match="the first that is left is 3"):
+        await store_sink(engine).step()
+    assert await log.first() == Position(3)
