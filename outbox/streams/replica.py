@@ -409,8 +409,8 @@ class Replica:
 
 async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """The results of all calls, made at once; the first error once all have ended."""
-    if len(calls) == 1:
-        return [await calls[0]]
+    if len(calls) < 2:
+        return [await call for call in calls]
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

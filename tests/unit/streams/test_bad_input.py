@@ -116,7 +116,7 @@ def test_what_is_no_place_is_refused() -> None:
         OrderedLog("a", sqlite3, type=int)
 
 
-@pytest.mark.parametrize("kind", [Engine, set[Engine], object()], ids=str)
+@pytest.mark.parametrize("kind", [Engine, set[Engine], object()], ids=["class", "set", "object"])
 def test_a_type_that_json_cannot_hold_is_refused(kind: Any) -> None:
     with pytest.raises(NotRegistrable, match="use a dataclass"):
         OrderedLog("a", Engine.in_memory(), type=kind)
@@ -125,7 +125,7 @@ def test_a_type_that_json_cannot_hold_is_refused(kind: Any) -> None:
 @pytest.mark.parametrize("shards", [{"writers": 0}, {"readers": 257}, {"readers": 2}])
 def test_shards_that_cannot_be_are_refused(shards: dict[str, int]) -> None:
     with pytest.raises(NotRegistrable, match=r"1 to 256 each|partition="):
-        OrderedLog("a", Engine.in_memory(), type=int, **shards)  # type: ignore[arg-type]
+        OrderedLog("a", Engine.in_memory(), type=int, **shards)  # type: ignore[call-overload]
 
 
 def test_a_shard_that_a_log_does_not_have_is_refused() -> None:
