@@ -99,6 +99,15 @@ async def test_every_entry_and_source_has_a_function(site: Site) -> None:
     assert sorted(site.functions) == ["http_get_shops_id", "http_put_shops_id_orders", "queue_orders", "sweep"]
 
 
+def test_what_may_be_read_answers_to_head_as_well() -> None:
+    made, settings = func.FunctionApp(), functions.FunctionsSettings(lambda: NarrowEngine(Engine.in_memory(), "item"))
+    made.register_functions(functions.blueprint(shop(), settings))
+    triggers: list[Any] = [one.get_trigger() for one in made.get_functions()]
+    routes = [trigger for trigger in triggers if hasattr(trigger, "methods")]
+    methods = {trigger.route: {str(method.value) for method in trigger.methods} for trigger in routes}
+    assert methods == {"shops/{id}": {"GET", "HEAD"}, "shops/{id}/orders": {"PUT"}}
+
+
 def test_the_host_can_tell_all_functions_apart() -> None:
     names = Names()
     texts = ["Orders", "orders", "a/{b}", "a_b", "x" * 200, "x" * 201, "é", "è"]

@@ -1142,6 +1142,16 @@ DIRECT_MUTANTS = (
         ("accept(path, None) if link.state is LinkState.PENDING else None", "accept(path, None)"),
     ),
     mutant(
+        "emulator: a truth is incremented", "outbox/emulator/cosmos/patch.py",
+        "unit/emulator/test_cosmos_store.py::test_a_patch_increments_numbers_only",
+        ("    if isinstance(old, bool) or not isinstance(old, int | float):", "    if not isinstance(old, int | float):"),
+    ),
+    mutant(
+        "functions: a read does not answer to HEAD", "outbox/azure/functions/triggers.py",
+        f"{OF_BLUEPRINT}::test_what_may_be_read_answers_to_head_as_well",
+        ('["GET", "HEAD"] if route.method == "GET" else [route.method]', "[route.method]"),
+    ),
+    mutant(
         "emulator: a patch path is unescaped twice", "outbox/emulator/cosmos/patch.py",
         "wire/cosmos/test_cosmos_items.py::test_a_patch_path_names_slashes_and_tildes_escaped",
         ('name.replace("~1", "/").replace("~0", "~")', 'name.replace("~0", "~").replace("~1", "/")'),
@@ -1264,6 +1274,11 @@ DIRECT_MUTANTS = (
         "ledger: it lives no longer than its records", "outbox/runtime/commit/dispatch_ledger.py",
         f"{OF_LEDGER}::test_it_is_stored_before_the_first_entry_and_lives_longer_than_its_records",
         ("    return item.life_ms / 1_000 + MARGIN_S\n", "    return item.life_ms / 1_000\n"),
+    ),
+    mutant(
+        "ledger: what a sweeper has not seen counts as closed", "outbox/runtime/commit/dispatch_ledger.py",
+        f"{OF_LEDGER}::test_what_a_sweeper_had_not_seen_stays_open",
+        ("if number <= item.last and number not in item.open]", "if number not in item.open]"),
     ),
     mutant(
         "ledger: it is not renewed while nothing of it is closed", "outbox/runtime/commit/dispatch_ledger.py",

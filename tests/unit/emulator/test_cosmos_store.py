@@ -263,6 +263,11 @@ def test_a_patch_names_places_in_an_array(operation: Any, expected: list[Any] | 
         assert patched(item, operation) == {"list": expected}
 
 
+@pytest.mark.parametrize("known", [True, False, None, "1", [1]])
+def test_a_patch_increments_numbers_only(known: Any) -> None:
+    assert refused(lambda: patched({"n": known}, {"op": "incr", "path": "/n", "value": 1})) == 400
+
+
 def test_a_patch_has_ten_operations_and_paths_of_4096_characters_at_most() -> None:
     one = {"op": "incr", "path": "/n", "value": 1}
     assert patched({}, *[one] * 10) == {"n": 10}

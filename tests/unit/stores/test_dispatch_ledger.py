@@ -166,6 +166,20 @@ async def test_what_a_sweeper_has_closed_is_taken_over() -> None:
         assert ledger.is_closed(taken[0])
 
 
+async def test_what_a_sweeper_had_not_seen_stays_open() -> None:
+    async with site(ledger=True) as at:
+        ledger = ledger_on(at)
+        taken = [await ledger.take() for _ in range(5)]
+        found = await at.store.read(ledger_key("l1"))
+        assert found is not None
+        await write_over(at, found.key, stored.encode(LedgerItem("l1", 1, 1, 3, (1, 2))), found.version)
+        ledger.close(taken[:1])
+        await ledger.save()  # loses, and learns
+        await ledger.save()
+        assert ((await item(at)).last, (await item(at)).open) == (5, (2, 4, 5))
+        assert [ledger.is_closed(entry) for entry in taken] == [True, False, True, False, False]
+
+
 async def write_over(at: Site, key: DocumentKey, body: bytes, version: str) -> None:
     assert isinstance(await at.store.write([Replace(key, body, version, tag=Tag("sweep"))]), Won)
 

@@ -569,6 +569,11 @@ ADAPTER_MUTANTS = (
         of=OF_ANSWERS,
     ),
     mutant(
+        "a dead letter forgets the failures of its copies", LETTERS,
+        "test_a_dead_letter_counts_the_failures_that_its_copies_carried",
+        ("(letter.delivery_count or 0) + message.failures", "(letter.delivery_count or 0)"), of=OF_ANSWERS,
+    ),
+    mutant(
         "a page of dead letters begins too late", LETTERS, "test_every_page_of_dead_letters_is_listed",
         ("found[-1].sequence + 1", "found[-1].sequence + 2"), of=OF_ANSWERS,
     ),

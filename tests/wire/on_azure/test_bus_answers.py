@@ -13,6 +13,7 @@ from azure.core.exceptions import AzureError, ResourceNotFoundError
 from azure.servicebus import exceptions
 from azure.servicebus._pyamqp.error import AMQPException, ErrorCondition
 from azure.servicebus.aio import ServiceBusReceiver
+from msgspec.structs import replace
 
 from outbox.azure import operations
 from outbox.azure.operations import AzureOperations
@@ -162,6 +163,15 @@ async def test_a_link_that_died_under_a_receiver_is_closed_at_once(ground: BusGr
 
 async def _nothing() -> None:
     return
+
+
+async def test_a_dead_letter_counts_the_failures_that_its_copies_carried(ground: BusGround) -> None:
+    bus, retried = ground.bus(), output("retried")
+    await bus.send([Output(retried.destination, 0, replace(retried.message, failures=3))])
+    (delivery,) = await received(bus, count=1)
+    await bus.settle(delivery, Settle("dead-letter", reason="test"))
+    (listed,) = await ServiceBusDeadLetters(ground.namespaces[0], bus).list(QUEUE)
+    assert listed.delivery_count == 3  # the broker's own count begins anew
 
 
 async def test_every_page_of_dead_letters_is_listed(ground: BusGround, monkeypatch: pytest.MonkeyPatch) -> None:
