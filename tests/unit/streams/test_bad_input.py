@@ -116,7 +116,7 @@ def test_what_is_no_place_is_refused() -> None:
         OrderedLog("a", sqlite3, type=int)
 
 
-@pytest.mark.parametrize("kind", [Engine, set[Engine], object()], ids=str)
+@pytest.mark.parametrize("kind", [Engine, set[Engine], object()], ids=["a class", "a set", "no type"])
 def test_a_type_that_json_cannot_hold_is_refused(kind: Any) -> None:
     with pytest.raises(NotRegistrable, match="use a dataclass"):
         OrderedLog("a", Engine.in_memory(), type=kind)
