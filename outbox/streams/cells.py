@@ -37,6 +37,7 @@ WALKED_MAX = 16
 """The hint is raised after so many cells, or when a writer has walked so far."""
 MISS_COUNT_MAX = 10
 """How often a cell may be missing after a create that lost, before the append gives up."""
+BURY_COUNT_MAX = 20
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -242,9 +243,9 @@ class Cells:
     # Trimming
 
     async def bury(self, indexes: Sequence[int], *, ttl_s: float) -> list[Cell]:
-        """Turn cells into tombstones that expire after `ttl_s`; the cells as they were.
+        """Turn cells into tombstones that expire after `ttl_s`; the cells and tombstones as they were.
 
-        As many in one write as the store takes.
+        As many in one write as the store takes.  A tombstone names its cell's blob, for whoever deletes that.
         """
         count_max = (
             self.store.capabilities.batch_count_max if self.store.capabilities.atomic_scope == "partition" else 1
@@ -259,23 +260,27 @@ class Cells:
         return buried
 
     async def _bury(self, indexes: Sequence[int], ttl_s: float) -> list[Cell]:
-        while True:
+        for _ in range(BURY_COUNT_MAX):
             documents = [await self.store.read(self.key(index)) for index in indexes]
             cells = [(document, decode_cell(document)) for document in documents if document is not None]
             writes = [
-                Replace(
-                    document.key, encode(Cell(cell.id, gone=True)), document.version, ttl_s, Tag("bury", (), cell.id)
-                )
+                Replace(document.key, tombstone_of(cell), document.version, ttl_s, Tag("bury", (), cell.id))
                 for document, cell in cells
                 if not cell.gone
             ]
             if not writes or not isinstance(await self.store.write(writes), Lost):
-                return [cell for _, cell in cells if not cell.gone]
+                return [cell for _, cell in cells]
+        raise Refused(f"cells of {self.row} are trimmed by others all the time; try again later")
 
 
 def encode(body: msgspec.Struct) -> bytes:
     """A document's body."""
     return msgspec.json.encode(body)
+
+
+def tombstone_of(cell: Cell) -> bytes:
+    """What takes a trimmed cell's place: its identity, and the blob that is to be deleted."""
+    return encode(Cell(cell.id, gone=True, blob=cell.blob))
 
 
 def put(key: DocumentKey, body: msgspec.Struct, version: Version, tag: Tag) -> Create | Replace:

@@ -15,14 +15,14 @@ replica, because an append past its deadline writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
 
 from outbox.errors import CorruptRecord, NotRegistrable, OutcomeUnknown, Refused, Trimmed
 from outbox.ports import Document, DocumentKey, Session, Tag, Version, Won
-from outbox.streams.cells import DECODE_ERRORS, FLOOR, Cell, Cells, put
+from outbox.streams.cells import DECODE_ERRORS, FLOOR, Cells, put
 
 SWAP_COUNT_MAX = 20
 """How often a change of the floor is tried while others change it."""
@@ -152,8 +152,12 @@ class Horizon:
 
         await self.change(change)
 
-    async def trim(self, *, older_than_ms: int | None, tombstone_s: float) -> tuple[int, list[Cell]]:
-        """Raise the floor by up to 1,024 cells, and turn what is below it into tombstones; the floor, and those cells.
+    async def trim(
+        self, *, older_than_ms: int | None, tombstone_s: float, drop: Callable[[str], Awaitable[None]]
+    ) -> int:
+        """Raise the floor by up to 1,024 cells, turn what is below it into tombstones and `drop` their blobs.
+
+        Gives how many cells that were.
 
         With `older_than_ms` it stops at the first cell that is younger.  Where nobody is registered, it goes up to the
         end.
@@ -169,9 +173,12 @@ class Horizon:
         if upto > known.index:
             known = await self.change(lambda floor: _raised(floor, min(upto, floor.horizon(end))))
         buried = await self._cells.bury(range(known.cleared, known.index), ttl_s=tombstone_s)
+        for cell in buried:
+            if cell.blob:
+                await drop(cell.blob)
         if known.cleared < known.index:
             await self.change(partial(_cleared, known.index))
-        return known.index, buried
+        return sum(not cell.gone for cell in buried)
 
     async def _first_younger(self, index: int, upto: int, older_than_ms: int) -> int:
         while index < upto:

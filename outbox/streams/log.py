@@ -226,14 +226,10 @@ class Row(Generic[T]):
         """Trim up to the horizon; how many cells."""
         count = 0
         older_than_ms = None if min_age is None else self.place.now_ms() - round(min_age.total_seconds() * 1_000)
-        while True:
-            _, buried = await self.horizon.trim(older_than_ms=older_than_ms, tombstone_s=self._margin_ms / 1_000)
-            for cell in buried:
-                if cell.blob:
-                    await self.place.blobs.delete(cell.blob)
-            count += len(buried)
-            if not buried:
-                return count
+        tombstone_s, drop = self._margin_ms / 1_000, self.place.blobs.delete
+        while trimmed_count := await self.horizon.trim(older_than_ms=older_than_ms, tombstone_s=tombstone_s, drop=drop):
+            count += trimmed_count
+        return count
 
 
 class OrderedLog(Generic[T]):

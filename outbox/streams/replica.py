@@ -33,7 +33,7 @@ from outbox.streams.log import Entry, Row
 from outbox.streams.places import Seen
 from outbox.streams.plan import REFUSED, HandlerFailed, Inputs, Plan, RefusedEntry, RowTarget, Step, Target, until_ms
 from outbox.streams.register import Kept, Out, Register, RegisterCell
-from outbox.streams.values import ENVELOPE_BYTES
+from outbox.streams.values import ENVELOPE_BYTES, check_fits
 
 log = logging.getLogger("outbox.streams")
 
@@ -42,6 +42,8 @@ READ_AHEAD_MAX = 16
 REPORT_EVERY = 64
 """After so many steps won, a replica tells the floors of its logs where the register is."""
 ENTER_COUNT_MAX = 20
+LOOK_EVERY_MS = 60_000
+"""How often an idle replica looks where its outputs end."""
 
 T = TypeVar("T")
 
@@ -75,6 +77,7 @@ class Replica:
         now_ms: Callable[[], int],
         new_id: Callable[[], str],
         report_every: int = REPORT_EVERY,
+        upkeep: bool = True,
     ) -> None:
         self.plan = plan
         self.register = RegisterCell(store, f"processor/{plan.name}", new_id=new_id)
@@ -91,6 +94,9 @@ class Replica:
         self._ahead = dict.fromkeys(self._rows, 1)
         """How many cells of each row are read at once."""
         self._report_every = report_every
+        self._upkeep = upkeep
+        self._looked_ms = 0
+        """When this replica last looked where its outputs end."""
         self._unreported = 0
         self._since: dict[str, int] = {}
         """Where outputs begin that the register does not know yet."""
@@ -99,11 +105,11 @@ class Replica:
         """What this replica keeps for its next step: the register, and where its rows are known to end."""
         ends = tuple((row.cells.end, row.horizon.index, row.horizon.version) for row in self._all_rows())
         known = None if self.known is None else (encode(self.known.register), self.known.version)
-        return known, self._known_ms, tuple(self._ahead.items()), ends
+        return known, self._known_ms, self._looked_ms, tuple(self._ahead.items()), ends
 
     def remember(self, kept: Any) -> None:
         """Go on with what a replica has remembered."""
-        known, self._known_ms, ahead, ends = kept
+        known, self._known_ms, self._looked_ms, ahead, ends = kept
         self.known = None if known is None else Kept(msgspec.json.decode(known[0], type=Register), known[1])
         self._ahead = dict(ahead)
         for row, (end, floor, version) in zip(self._all_rows(), ends, strict=True):
@@ -134,7 +140,7 @@ class Replica:
         ready = await self._read_inputs(register)
         now_ms = max(register.now, self._now_ms())
         if not any(ready.entries.values()) and not 0 < register.wake <= now_ms:
-            if not register.outs:
+            if not register.outs and not await self._raises_since(since, began_ms):
                 await self._report_if_due(register, idle=True)
                 return Progress.IDLE
             after = msgspec.structs.replace(register, outs=[], since=since)  # written, so trims may pass them
@@ -336,7 +342,10 @@ class Replica:
 
     def _check_size(self, state_bytes: int, outs: Sequence[Out]) -> None:
         """Check that a register holds what a step made; else fewer entries at once may."""
-        size_bytes = state_bytes + sum(len(bytes(raw)) + 1 for out in outs for raw in out.v)
+        sizes = {out.to: sum(len(bytes(raw)) + 1 for raw in out.v) for out in outs}
+        for key, row in self._target_rows().items():
+            check_fits(sizes.get(key, 0), row.place.store, row.place.blobs, row.name)
+        size_bytes = state_bytes + sum(sizes.values())
         limit_bytes = self.register.store.capabilities.item_bytes_max - ENVELOPE_BYTES
         if size_bytes > limit_bytes:
             raise TooLarge(
@@ -375,6 +384,19 @@ class Replica:
         return msgspec.structs.replace(base, cursors=ready.cursors, outs=outs, failures=0)
 
     # Idle
+
+    async def _raises_since(self, since: dict[str, int], now_ms: int) -> bool:
+        """Look now and then where the outputs end, and raise `since` to there; whether that makes a difference.
+
+        Else a processor that emits nothing would keep its outputs from being trimmed.
+        """
+        if not self._upkeep or now_ms - self._looked_ms < LOOK_EVERY_MS:
+            return False
+        self._looked_ms, before = now_ms, dict(since)
+        for key, row in self._target_rows().items():
+            since[key] = max(since[key], await row.end())
+        self._unreported += since != before
+        return since != before
 
     def seen(self) -> dict[StateStore, list[Seen]]:
         """What this replica has seen, to wait until something of it changes."""

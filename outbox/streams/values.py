@@ -16,7 +16,7 @@ import msgspec
 
 from outbox.codec import DECODE_ERRORS, Codec, StateCodec, Upcast, codec_for
 from outbox.errors import CorruptRecord, FormatTooNew, NotRegistrable, PoisonMessage, TooLarge
-from outbox.ports import BlobStore, StateStore
+from outbox.ports import BlobStore, NoBlobs, StateStore
 from outbox.streams.cells import Cell
 
 CELL_BYTES_MAX = 1 << 20
@@ -127,6 +127,19 @@ def _codec(kind: Any, version: int, upcasts: Mapping[int, Upcast]) -> Codec:
 def inline_bytes_max(store: StateStore) -> int:
     """The most bytes of entries that a cell of a store holds."""
     return min(CELL_BYTES_MAX, store.capabilities.item_bytes_max - ENVELOPE_BYTES)
+
+
+def check_fits(size_bytes: int, store: StateStore, blobs: BlobStore, log: str) -> None:
+    """Check that a cell of so many bytes of entries can be written.
+
+    Raises:
+        TooLarge: it cannot.
+    """
+    if size_bytes > inline_bytes_max(store) and isinstance(blobs, NoBlobs):
+        raise TooLarge(
+            f"{size_bytes} bytes of entries for {log} need a blob store, and its place has none; emit less at once, or "
+            "give the log a place with blobs"
+        )
 
 
 async def fitted(cell: Cell, store: StateStore, blobs: BlobStore, prefix: str) -> Cell:

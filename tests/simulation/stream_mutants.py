@@ -80,7 +80,7 @@ STREAM_MUTANTS = (
     ),
     mutant(
         "cells are deleted and not buried", "log", "NoHole|OnePlace", CELLS,
-        ('                Replace(\n                    document.key, encode(Cell(cell.id, gone=True)), document.version, ttl_s, Tag("bury", (), cell.id)\n                )\n', '                Delete(document.key, document.version, Tag("bury", (), cell.id))\n'),
+        ('                Replace(document.key, tombstone_of(cell), document.version, ttl_s, Tag("bury", (), cell.id))\n', '                Delete(document.key, document.version, Tag("bury", (), cell.id))\n'),
         ("from outbox.ports import Create, Document,", "from outbox.ports import Create, Delete, Document,"),
         app="trimmed", keeps=False, faults={},
     ),

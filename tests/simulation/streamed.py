@@ -102,7 +102,9 @@ class Scope:
     ) -> Processor[Any]:
         """A processor with so many replicas, whose register is there if it has `began`."""
         reports, writes = options.pop("reports", False), options.pop("writes", False)
-        program = {key: options.pop(key) for key in ("warm", "ends", "report_every", "make") if key in options}
+        program = {
+            key: options.pop(key) for key in ("warm", "ends", "report_every", "upkeep", "make") if key in options
+        }
         handler: Callable[..., Any] = options.pop("handler", add)
         made: Processor[Any] = Processor(
             name,

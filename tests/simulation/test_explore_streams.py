@@ -13,6 +13,7 @@ from tests.simulation.streamed import (
     Scope,
     Total,
     Withdraw,
+    alike,
     funds,
     ingested,
     law,
@@ -57,6 +58,11 @@ def test_warm_replicas_step_over_what_the_other_did(faults: dict[str, Any]) -> N
 def test_two_processors_of_one_log_and_its_trimmer_write_nothing_below_the_floor(faults: dict[str, Any]) -> None:
     faults = {kind: min(count, 1) for kind, count in faults.items()}
     clean(trimmed(replicas=1).explored(**faults))
+
+
+@pytest.mark.parametrize("faults", [{}, {"lost": 1}, {"stale": 1}], ids=["calm", "lost", "stale"])
+def test_idle_registers_follow_the_end_of_an_output_that_others_write(faults: dict[str, Any]) -> None:
+    clean(alike(replicas=1, upkeep=True, warm=True).explored(**faults))
 
 
 @pytest.mark.parametrize("faults", FAULTS, ids=IDS)

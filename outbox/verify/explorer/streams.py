@@ -128,6 +128,7 @@ class Replicas:
     warm: bool = False
     ends: bool = False
     report_every: int = 1 << 30
+    upkeep: bool = False
     make: MakeReplica = Replica
 
     @property
@@ -142,6 +143,7 @@ class Replicas:
             now_ms=calls.now_ms,
             new_id=calls.new_id,
             report_every=self.report_every,
+            upkeep=self.upkeep,
         )
         if carried is not None:
             replica.remember(carried)

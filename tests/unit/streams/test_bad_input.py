@@ -389,6 +389,16 @@ async def test_a_batch_that_makes_too_much_is_tried_again_one_by_one(engine: Eng
     assert await values(made("out", engine, int)) == [1] * 600 + [2] * 600 + [3] * 600
 
 
+async def test_a_step_whose_output_cannot_be_stored_fails_and_is_not_committed(engine: Engine) -> None:
+    def large(state: Total, inputs: Inputs, step: Step) -> None:
+        step.emit("out", "x" * 1_200_000)
+
+    await fill(made("numbers", engine, int), 1)
+    out = made("texts", engine.store(), str)  # without blobs, for what is over 1 MB
+    with pytest.raises(HandlerFailed, match="blob"):
+        await processor(engine, large, outputs={"out": out}).run_until_idle(seconds=0.1)
+
+
 async def test_a_handler_that_fails_is_logged_with_its_error(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     await fill(made("numbers", engine, int), 2)
     with caplog.at_level(logging.WARNING), pytest.raises(HandlerFailed):

@@ -13,9 +13,10 @@ import pytest
 
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.engine import Engine
-from outbox.errors import CorruptRecord, FormatTooNew, NotRegistrable, Refused, Trimmed
-from outbox.ports import Replace
+from outbox.errors import CorruptRecord, FormatTooNew, NotRegistrable, OutcomeUnknown, Refused, Trimmed
+from outbox.ports import BlobStore, Replace
 from outbox.streams import Entry, OrderedLog, Position
+from outbox.streams.places import Place
 from outbox.testing import START_S, VirtualClock
 from tests.unit.streams.making import Alarm, Reading, entries, fill, made, values
 
@@ -414,6 +415,29 @@ async def test_a_trim_deletes_the_blobs_of_its_cells(engine: Engine) -> None:
     name = msgspec.json.decode(cell.body)["blob"]
     await log.trim()
     assert await engine.blobs.read(name, bytes_max=1 << 21) is None
+
+
+class FailsOnce:
+    """An engine's blobs, of which the first deletion fails."""
+
+    def __init__(self, blobs: BlobStore) -> None:
+        self.write, self.read, self._blobs, self._deletions = blobs.write, blobs.read, blobs, 0
+
+    async def delete(self, name: str) -> None:
+        self._deletions += 1
+        if self._deletions == 1:
+            raise OutcomeUnknown("no answer")
+        await self._blobs.delete(name)
+
+
+async def test_a_trim_that_died_leaves_no_blob_to_the_next(engine: Engine) -> None:
+    log = made("texts", Place(engine.store(), FailsOnce(engine.blobs)), str)
+    await log.append("x" * 1_100_000, id="a")
+    [cell] = [document async for document in engine.store().scan("log/texts/0.0/0")]
+    with pytest.raises(OutcomeUnknown):
+        await log.trim()
+    await log.trim()
+    assert await engine.blobs.read(msgspec.json.decode(cell.body)["blob"], bytes_max=1 << 21) is None
 
 
 async def test_a_store_without_blobs_refuses_a_large_cell(engine: Engine) -> None:

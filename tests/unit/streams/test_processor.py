@@ -429,6 +429,16 @@ async def test_a_trim_waits_for_a_processor_and_then_passes(engine: Engine) -> N
     assert await totals(engine) == [1, 3, 6, 10]
 
 
+async def test_a_processor_that_emits_nothing_does_not_hold_up_the_trims_of_its_output(engine: Engine) -> None:
+    out, quiet = made("out", engine, int), made("quiet", engine, int)
+    silent = Processor("silent", add, state=Total, register=engine, inputs={"in": quiet}, outputs={"out": out})
+    await silent.run_until_idle()
+    await fill(made("in", engine, int), 1, 2, 3)
+    await processor(engine).run_until_idle()
+    await silent.run_until_idle()
+    assert await out.trim() > 0
+
+
 # What it costs
 
 
