@@ -31,7 +31,8 @@ from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
 from outbox.azure.servicebus.entities import ServiceBusEntities
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.azure.usage import Usage
-from outbox.ports import Backend, BlobStore, NoBlobs, StateStore, StorePorts
+from outbox.lineage import Key
+from outbox.ports import Backend, BlobStore, NoBlobs, QueueRef, StateStore, StorePorts
 
 CONTAINER = "outbox"
 BLOB_CONTAINER = "outbox"
@@ -55,6 +56,12 @@ class AzureBackend:
     def ports(self) -> StorePorts:
         """The ports that the runtime uses."""
         return StorePorts(self.store, self.bus, self.operations, self.blobs, self.infrastructure)
+
+    def queue(
+        self, name: str, *, key: Callable[[Any], Key] | None = None, type: str = "", version: int = 1
+    ) -> QueueRef:
+        """A queue or topic to send to, as an output of a processor; see `QueueRef`."""
+        return QueueRef(name, self.operations.send, self.blobs, key, type, version)
 
     async def close(self) -> None:
         """Let what is under way end, and close every client."""

@@ -337,6 +337,7 @@ class Replica:
     def _check_size(self, state_bytes: int, outs: Sequence[Out]) -> None:
         """Check that a register holds what a step made; else fewer entries at once may."""
         size_bytes = state_bytes + sum(len(bytes(raw)) + 1 for out in outs for raw in out.v)
+        size_bytes += sum(len(text.encode()) + 3 for out in outs for text in (*out.keys, *out.types))
         limit_bytes = self.register.store.capabilities.item_bytes_max - ENVELOPE_BYTES
         if size_bytes > limit_bytes:
             raise TooLarge(
