@@ -30,6 +30,7 @@ from outbox.lineage import Key, parse_state_id, state_id
 from outbox.message import Message, schema_properties
 from outbox.ops.meter import Meter
 from outbox.ops.sending import as_handled
+from outbox.ops.streams import list_streams, read_stream, trim_stream
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     Compacted,
@@ -40,6 +41,10 @@ from outbox.ops.values import (
     Operator,
     QueueStatus,
     Status,
+    StreamQuery,
+    Streams,
+    StreamTrimmed,
+    TrimRequest,
 )
 from outbox.ports import BlobStore, DeadLetterEntry
 from outbox.resubmission import dead_letter_identity, newest
@@ -240,6 +245,17 @@ class EngineOperator:
             f"{name!r} does not exist; there are: {listed(known)}.  Check the spelling, or start `outbox run` with the "
             "application that declares it"
         )
+
+    # Ordered logs
+
+    async def streams(self) -> Streams:
+        return await list_streams(self._engine, measured=True)
+
+    def stream(self, asked: StreamQuery) -> AsyncIterator[bytes]:
+        return read_stream(self._engine, asked.name, row=asked.row, since=asked.since, limit=asked.limit)
+
+    async def trim_stream(self, asked: TrimRequest) -> StreamTrimmed:
+        return await trim_stream(self._engine, asked)
 
     # Upkeep
 
