@@ -150,8 +150,10 @@ class EngineOperator:
                 if isinstance(queue.order, SessionOrder)
                 else 0,
             )
+        streams = await list_streams(engine, measured=False)
         await engine.core.gate()
-        return Status(queues, pending, None if self._meter is None else self._meter.read())
+        handling = None if self._meter is None else self._meter.read()
+        return Status(queues, pending, handling, streams if streams.logs or streams.processors else None)
 
     async def state(self, type: str, key: str, kind: KeyKind = "text") -> bytes | None:
         found = self._engine.documents.read(STATES, state_id(type, parse_key(key, kind)))

@@ -45,6 +45,8 @@ def status(found: Status) -> str:
     if (handling := found.handling) is not None and handling.p50_ms is not None and handling.p99_ms is not None:
         times = f"p50 {handling.p50_ms:.1f} ms, p99 {handling.p99_ms:.1f} ms from claim to durable commit"
         lines.append(f"handled since start: {handling.handled}, {times}")
+    if found.streams is not None:
+        lines.append(streams(found.streams))
     return "\n".join(lines)
 
 

@@ -59,12 +59,13 @@ class Handling(msgspec.Struct, frozen=True):
 class Status(msgspec.Struct, frozen=True, omit_defaults=True):
     """All queues; `pending` counts transactions in progress: locked messages that are not settled yet.
 
-    Only a host with workers reports `handling`.
+    Only a host with workers reports `handling`; `streams` is there where an engine has ordered logs or registers.
     """
 
     queues: dict[str, QueueStatus]
     pending: int
     handling: Handling | None = None
+    streams: Streams | None = None
 
 
 class StreamRow(msgspec.Struct, frozen=True):

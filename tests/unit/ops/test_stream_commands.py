@@ -279,6 +279,24 @@ async def test_a_log_that_something_else_has_written_into_is_listed_with_what_is
     assert "restore" in found.processors[0].error and "broken: " in text.streams(found)
 
 
+def test_status_has_logs_beside_what_it_had(cli: Cli) -> None:
+    found = json.loads(cli("status", "--json")[1])
+    assert found["queues"] == {} and found["pending"] == 0
+    assert [log["name"] for log in found["streams"]["logs"]] == ["events", "readings"]
+    assert found["streams"]["logs"][1]["rows"] == [
+        {"row": "0.0", "floor": 0, "end": 3, "cells": 3, "readers": {"audit": 1}, "writers": {}}
+    ]
+    assert found["streams"]["processors"] == []
+    assert cli("status")[1].splitlines()[-1].split() == ["readings", "0.0", "0", "3", "3", "audit", "1", "-"]
+
+
+async def test_status_has_processors_and_only_where_there_are_any(engine: Engine, operator: Operator) -> None:
+    assert (await operator.status()).streams is None
+    await fill(engine, steps=True)
+    found = (await operator.status()).streams
+    assert found is not None and found.processors == (await operator.streams()).processors
+
+
 async def test_a_listed_row_has_the_lags_of_its_log(engine: Engine, operator: Operator) -> None:
     await fill(engine)
     log: OrderedLog[Reading] = OrderedLog("readings", engine, type=Reading)
