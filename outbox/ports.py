@@ -12,9 +12,9 @@ runtime is one call of one of these, so every `await` is a crash point and wrapp
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from outbox.deliveries import SUBSCRIPTIONS, DeadLetterEntry, Delivery, Output, Settle
 from outbox.documents import (
@@ -43,6 +43,7 @@ from outbox.engine_commit import (
     StateDocument,
 )
 from outbox.errors import NoBlobStore
+from outbox.lineage import Key
 
 __all__ = [
     "BLOBS_CURE",
@@ -69,6 +70,7 @@ __all__ = [
     "Output",
     "Ports",
     "Postponement",
+    "QueueRef",
     "Refusal",
     "Replace",
     "Session",
@@ -197,6 +199,23 @@ class NoBlobs:
 
 
 _nothing: type[BlobStore] = NoBlobs
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRef:
+    """A queue or topic of a backend, to send to; an output of a processor.
+
+    `key` gives a message's key where the queue is ordered by key; `type` is the wire type of its messages (default: the
+    name of a value's type), `version` their schema version.  Large bodies go to `blobs`.
+    """
+
+    name: str
+    send: Callable[[Sequence[Output]], Awaitable[None]] = field(repr=False)
+    """Sends all of them; the caller repeats an unknown outcome under the same ids."""
+    blobs: BlobStore = field(default_factory=NoBlobs, repr=False)
+    key: Callable[[Any], Key] | None = None
+    type: str = ""
+    version: int = 1
 
 
 # Engine scope

@@ -18,9 +18,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from azure.identity.aio import DefaultAzureCredential
-
-from outbox.azure.blobs import AzureBlobStore, BlobAccount
+from outbox.azure.addresses import Identity, blob_account, parts_of
+from outbox.azure.blobs import AzureBlobStore
 from outbox.azure.cosmos.account import CosmosAccount
 from outbox.azure.cosmos.containers import ContainerSpec
 from outbox.azure.cosmos.placed_states import Place, PlacedStates
@@ -31,7 +30,8 @@ from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
 from outbox.azure.servicebus.entities import ServiceBusEntities
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.azure.usage import Usage
-from outbox.ports import Backend, BlobStore, NoBlobs, StateStore, StorePorts
+from outbox.lineage import Key
+from outbox.ports import Backend, BlobStore, NoBlobs, QueueRef, StateStore, StorePorts
 
 CONTAINER = "outbox"
 BLOB_CONTAINER = "outbox"
@@ -55,6 +55,12 @@ class AzureBackend:
     def ports(self) -> StorePorts:
         """The ports that the runtime uses."""
         return StorePorts(self.store, self.bus, self.operations, self.blobs, self.infrastructure)
+
+    def queue(
+        self, name: str, *, key: Callable[[Any], Key] | None = None, type: str = "", version: int = 1
+    ) -> QueueRef:
+        """A queue or topic to send to, as an output of a processor; see `QueueRef`."""
+        return QueueRef(name, self.operations.send, self.blobs, key, type, version)
 
     async def close(self) -> None:
         """Let what is under way end, and close every client."""
@@ -103,19 +109,19 @@ def connect(
         ValueError: something given cannot be used.
     """
     _check_scope(scope, states, place, container, ledger=dispatch_ledger)
-    identity = _Identity(credential)
+    identity = Identity(credential)
     usage = Usage()
     account = _cosmos_account(cosmos, database, identity, user_agent)
     namespace = _namespace(servicebus, identity)
-    blob_account = _blob_account(blobs, blob_container, identity, blob_api_version) if isinstance(blobs, str) else None
+    large = blob_account(blobs, blob_container, identity, blob_api_version) if isinstance(blobs, str) else None
     options: dict[str, Any] = {"ledger": dispatch_ledger, "create": create, "usage": usage}
     kept, apart, prepare_stores = _stores(account, container, states, place, scope, **options)
     bus = ServiceBusBus(namespace, usage=usage)
 
     async def prepare() -> None:
         await prepare_stores()
-        if blob_account is not None:
-            await blob_account.prepare(create=create)
+        if large is not None:
+            await large.prepare(create=create)
 
     operations = AzureOperations(
         bus,
@@ -125,9 +131,9 @@ def connect(
         create=create,
         now_ms=wall_ms,
     )
-    places = (account, namespace, *([] if blob_account is None else [blob_account]), identity)
+    places = (account, namespace, *([] if large is None else [large]), identity)
     given = NoBlobs() if blobs is None or isinstance(blobs, str) else blobs
-    held = given if blob_account is None else AzureBlobStore(blob_account, usage=usage)
+    held = given if large is None else AzureBlobStore(large, usage=usage)
     return AzureBackend(kept, bus, operations, held, usage, apart, places)
 
 
@@ -174,28 +180,8 @@ def _stores(
     return placed, infrastructure, prepare
 
 
-class _Identity:
-    """Who asks where no key was given: made when it is first needed, closed if it was made here."""
-
-    def __init__(self, given: Any) -> None:
-        self._given = given
-        self._made: DefaultAzureCredential | None = None
-
-    def credential(self) -> Any:
-        if self._given is not None:
-            return self._given
-        if self._made is None:
-            self._made = DefaultAzureCredential()
-        return self._made
-
-    async def close(self) -> None:
-        made, self._made = self._made, None
-        if made is not None:
-            await made.close()
-
-
-def _cosmos_account(address: str, database: str, identity: _Identity, user_agent: str) -> CosmosAccount:
-    parts = _parts(address)
+def _cosmos_account(address: str, database: str, identity: Identity, user_agent: str) -> CosmosAccount:
+    parts = parts_of(address)
     if "AccountEndpoint" in parts and "AccountKey" in parts:
         return CosmosAccount(parts["AccountEndpoint"], database, parts["AccountKey"], user_agent=user_agent)
     if parts or not address.startswith(("https://", "http://")):
@@ -203,29 +189,13 @@ def _cosmos_account(address: str, database: str, identity: _Identity, user_agent
     return CosmosAccount(address, database, identity.credential(), user_agent=user_agent)
 
 
-def _namespace(address: str, identity: _Identity) -> ServiceBusNamespace:
-    parts = _parts(address)
+def _namespace(address: str, identity: Identity) -> ServiceBusNamespace:
+    parts = parts_of(address)
     if "Endpoint" in parts:
         return ServiceBusNamespace(address)
     if parts or "/" in address or not address:
         raise ValueError("servicebus= is neither a host name (...servicebus.windows.net) nor Endpoint=sb://...")
     return ServiceBusNamespace(address, identity.credential())
-
-
-def _blob_account(address: str, container: str, identity: _Identity, api_version: str | None) -> BlobAccount:
-    parts = _parts(address)
-    if parts.keys() & {"AccountName", "BlobEndpoint", "UseDevelopmentStorage"}:
-        return BlobAccount(address, container, api_version=api_version)
-    if parts or not address.startswith(("https://", "http://")):
-        raise ValueError("blobs= is neither an address (https://...) nor a storage connection string")
-    return BlobAccount(address, container, identity.credential(), api_version=api_version)
-
-
-def _parts(address: str) -> dict[str, str]:
-    """The parts of a connection string; none where it is an address."""
-    if address.startswith(("https://", "http://")) or "=" not in address:
-        return {}
-    return dict(part.partition("=")[::2] for part in address.strip().split(";") if part)
 
 
 _backend: type[Backend] = AzureBackend

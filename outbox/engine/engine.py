@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from outbox.engine.backend.blobs import FolderBlobStore, MemoryBlobStore
 from outbox.engine.backend.bus import EngineBus
@@ -36,8 +37,9 @@ from outbox.engine.log.wal import Log
 from outbox.engine.sessions import Sessions
 from outbox.engine.state.state import State
 from outbox.engine.topology import Topology
-from outbox.errors import EngineStopped, Refused
-from outbox.ports import BlobStore, Clock, Ports, StateStore, StorePorts
+from outbox.errors import EngineStopped, NotRegistrable, Refused
+from outbox.lineage import Key
+from outbox.ports import BlobStore, Clock, Ports, QueueRef, StateStore, StorePorts
 
 TICK_S = 0.05
 _IDLE_TICKS = 4
@@ -151,6 +153,18 @@ class Engine:
     def store(self) -> StateStore:
         """This engine's documents as a store of their own, for ordered logs and registers."""
         return EngineStore(self.core, self.documents)
+
+    def queue(
+        self, name: str, *, key: Callable[[Any], Key] | None = None, type: str = "", version: int = 1
+    ) -> QueueRef:
+        """A queue or topic to send to, as an output of a processor; see `QueueRef`.
+
+        Raises:
+            NotRegistrable: it is ordered by key, and there is no `key`.
+        """
+        if key is None and any(queue.settings.ordering == "per_key" for queue in self.state.routes.get(name, ())):
+            raise NotRegistrable(f"{name!r} is ordered by key; say whose a message is: queue({name!r}, key=...)")
+        return QueueRef(name, self.ports().operations.send, self.blobs, key, type, version)
 
     def apart(self) -> StorePorts:
         """This engine's documents and queues as ports of their own, as if they were two systems."""

@@ -179,6 +179,38 @@ def seconds(text: str) -> float:
     return value
 
 
+_UNITS_S = {"s": 1, "min": 60, "h": 3_600, "d": 86_400}
+
+
+def duration(text: str) -> float:
+    """Seconds, from a number and its unit."""
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit_s = _UNITS_S.get(text[len(number) :])
+    if unit_s is None or not number.isascii() or not number.replace(".", "", 1).isdigit():
+        raise argparse.ArgumentTypeError(f"{text} is no duration; write it as 90s, 15min, 12h or 7d")
+    if float(number) * unit_s > 1e9:
+        raise argparse.ArgumentTypeError(f"{text} is longer than thirty years")
+    return float(number) * unit_s
+
+
+def position(text: str) -> str:
+    """A place in an ordered log: the index of a cell, and of an entry within it."""
+    index, dot, offset = text.partition(".")
+    if not all(part.isascii() and part.isdigit() for part in (index, *([offset] if dot else []))):
+        raise argparse.ArgumentTypeError(f"{text} is no position; write it as index.offset, as 17.0")
+    if len(index) > 15 or len(offset) > 6:
+        raise argparse.ArgumentTypeError(f"{text} is behind every position")
+    return text
+
+
+def row(text: str) -> str:
+    """A row of an ordered log: its writer shard and its reader shard."""
+    parts = text.split(".")
+    if len(parts) != 2 or not all(part.isascii() and part.isdigit() and len(part) <= 3 for part in parts):
+        raise argparse.ArgumentTypeError(f"{text} is no row; write it as writer.reader, as 0.0")
+    return text
+
+
 # The commands
 
 _Argument = tuple[tuple[str, ...], dict[str, Any]]
@@ -216,6 +248,7 @@ _JSON = _argument("--json", action="store_true", help="answer in JSON")
 _ACCEPT_CLOCK = _argument("--accept-clock", action="store_true", help="confirm a wall clock far ahead of the log")
 _ANSWER = (_JSON, _ACCEPT_CLOCK)
 _QUEUE = _argument("queue", metavar="QUEUE")
+_LOG = _argument("name", metavar="NAME", help="the log's name")
 _ID_OR_ALL = (
     _argument("id", metavar="ID", nargs="?"),
     _argument("--all", action="store_true", help="all of the queue's, instead of one ID"),
@@ -330,6 +363,43 @@ _COMMANDS: dict[str, tuple[str, tuple[_Argument, ...] | None]] = {
     "dead-letters show": ("Show a dead letter with its body.", (_QUEUE, _argument("id", metavar="ID"))),
     "dead-letters resubmit": ("Run a dead letter again, as a new attempt.", (_QUEUE, *_ID_OR_ALL)),
     "dead-letters discard": ("Delete a dead letter.", (_QUEUE, *_ID_OR_ALL)),
+    "stream": ("List, read or trim ordered logs.", None),
+    "stream list": (
+        "List the ordered logs: rows, floors, ends, and how far behind readers and writers are.",
+        (_data(), *_ANSWER),
+    ),
+    "stream read": (
+        "Print the entries of an ordered log as JSON lines, as they are stored.",
+        (
+            _LOG,
+            _argument("--since", type=position, metavar="I.O", help="from this position on (the floor)"),
+            _argument("--limit", type=count, default=0, metavar="N", help="at most so many entries (all)"),
+            _argument("--row", type=row, metavar="W.R", help="one row, of writer and reader shard"),
+            _data(),
+            *_ANSWER,
+        ),
+    ),
+    "stream trim": (
+        "Drop what no registered reader or writer of an ordered log needs any more.",
+        (
+            _LOG,
+            _argument(
+                "--min-age",
+                type=duration,
+                metavar="AGE",
+                help="only what is older, as 7d, 12h, 15min or 90s; needed where no reader is registered",
+            ),
+            _argument(
+                "--margin",
+                type=duration,
+                default=86_400.0,
+                metavar="TIME",
+                help="how long tombstones last; not below the log's own margin (1d)",
+            ),
+            _data(),
+            *_ANSWER,
+        ),
+    ),
     "log": ("Look at, compact or salvage a folder's log.", None),
     "log inspect": ("Read every segment and print what is in it; change nothing.", (_data(), *_ANSWER)),
     "log compact": (

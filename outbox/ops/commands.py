@@ -16,7 +16,7 @@ import msgspec
 
 from outbox.errors import Refused
 from outbox.ops import text
-from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterView, NewMessage, Operator
+from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterView, NewMessage, Operator, StreamQuery, TrimRequest
 
 Options = argparse.Namespace
 
@@ -263,6 +263,43 @@ def _move(options: Options, verb: str, move: Callable[[Any, str | None], Awaitab
     _answer(options, moved, f"{verb} {moved.count} of {options.queue}{which}{left}")
 
 
+# Ordered logs
+
+
+def list_streams(options: Options) -> None:
+    found = _ask(options, lambda operator: operator.streams())
+    _answer(options, found, text.streams(found))
+
+
+def read_stream(options: Options) -> None:
+    """Write entries as JSON lines, as they come."""
+
+    asked = StreamQuery(options.name, options.row or "", options.since or "", options.limit)
+
+    async def write(operator: Any) -> None:
+        async for piece in operator.stream(asked):
+            sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+
+    _check_log_name(options.name)
+    _ask(options, write)
+
+
+def trim_stream(options: Options) -> None:
+    _check_log_name(options.name)
+    if options.margin <= 0:
+        raise Usage("--margin is 0; a tombstone lasts for as long as a replica may be paused, 10min or more")
+    asked = TrimRequest(options.name, options.min_age, options.margin)
+    done = _ask(options, lambda operator: operator.trim_stream(asked))
+    floors = ", ".join(f"{row} at {floor}" for row, floor in done.floors.items())
+    _answer(options, done, f"trimmed {done.cells} cells of {options.name}; floors: {floors}")
+
+
+def _check_log_name(name: str) -> None:
+    if not name:
+        raise Usage("NAME is empty; `outbox stream list` has the names")
+
+
 # The log
 
 
@@ -393,6 +430,9 @@ COMMANDS: dict[str, Callable[[Options], None]] = {
     "dead-letters show": show_dead_letter,
     "dead-letters resubmit": resubmit,
     "dead-letters discard": discard,
+    "stream list": list_streams,
+    "stream read": read_stream,
+    "stream trim": trim_stream,
     "log inspect": log_command,
     "log compact": log_command,
     "log salvage": log_command,

@@ -33,7 +33,16 @@ from outbox.errors import (
 )
 from outbox.ops.connection_guard import LOOPBACK, named_host, serve_guarded
 from outbox.ops.control_file import ControlFile, remove_control_file, write_control_file
-from outbox.ops.values import BATCH_COUNT_MAX, MoveRequest, Operator, PageQuery, SendRequest, StateQuery
+from outbox.ops.values import (
+    BATCH_COUNT_MAX,
+    MoveRequest,
+    Operator,
+    PageQuery,
+    SendRequest,
+    StateQuery,
+    StreamQuery,
+    TrimRequest,
+)
 
 log = logging.getLogger("outbox.control")
 
@@ -83,6 +92,9 @@ class Control:
                 web.get("/dead-letter", self._dead_letter),
                 web.post("/dead-letters/resubmit", self._resubmit),
                 web.post("/dead-letters/discard", self._discard),
+                web.get("/streams", self._streams),
+                web.get("/stream", self._stream, allow_head=False),
+                web.post("/stream/trim", self._trim_stream),
                 web.post("/compact", self._compact),
             ]
         )
@@ -141,7 +153,10 @@ class Control:
         return _json({"state": None if found is None else msgspec.Raw(found)})
 
     async def _export(self, request: web.Request) -> web.StreamResponse:
-        pages = self._operator.export(request.query.get("type", ""))
+        return await self._lines(request, self._operator.export(request.query.get("type", "")))
+
+    async def _lines(self, request: web.Request, pages: AsyncIterator[bytes]) -> web.StreamResponse:
+        """Answer with JSON lines as they are made."""
         first = await anext(pages, b"")  # a refusal must precede the response's first byte
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
@@ -168,6 +183,15 @@ class Control:
     async def _discard(self, request: web.Request) -> web.Response:
         asked = await _body(request, MoveRequest)
         return _json(await self._operator.discard(asked.queue, asked.id))
+
+    async def _streams(self, request: web.Request) -> web.Response:
+        return _json(await self._operator.streams())
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        return await self._lines(request, self._operator.stream(_query(request, StreamQuery)))
+
+    async def _trim_stream(self, request: web.Request) -> web.Response:
+        return _json(await self._operator.trim_stream(await _body(request, TrimRequest)))
 
     async def _compact(self, request: web.Request) -> web.Response:
         return _json(await self._operator.compact())

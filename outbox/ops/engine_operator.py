@@ -30,6 +30,7 @@ from outbox.lineage import Key, parse_state_id, state_id
 from outbox.message import Message, schema_properties
 from outbox.ops.meter import Meter
 from outbox.ops.sending import as_handled
+from outbox.ops.streams import list_streams, read_stream, trim_stream
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     Compacted,
@@ -40,6 +41,10 @@ from outbox.ops.values import (
     Operator,
     QueueStatus,
     Status,
+    StreamQuery,
+    Streams,
+    StreamTrimmed,
+    TrimRequest,
 )
 from outbox.ports import BlobStore, DeadLetterEntry
 from outbox.resubmission import dead_letter_identity, newest
@@ -145,8 +150,10 @@ class EngineOperator:
                 if isinstance(queue.order, SessionOrder)
                 else 0,
             )
+        streams = await list_streams(engine, measured=False)
         await engine.core.gate()
-        return Status(queues, pending, None if self._meter is None else self._meter.read())
+        handling = None if self._meter is None else self._meter.read()
+        return Status(queues, pending, handling, streams if streams.logs or streams.processors else None)
 
     async def state(self, type: str, key: str, kind: KeyKind = "text") -> bytes | None:
         found = self._engine.documents.read(STATES, state_id(type, parse_key(key, kind)))
@@ -240,6 +247,17 @@ class EngineOperator:
             f"{name!r} does not exist; there are: {listed(known)}.  Check the spelling, or start `outbox run` with the "
             "application that declares it"
         )
+
+    # Ordered logs
+
+    async def streams(self) -> Streams:
+        return await list_streams(self._engine, measured=True)
+
+    def stream(self, asked: StreamQuery) -> AsyncIterator[bytes]:
+        return read_stream(self._engine, asked.name, row=asked.row, since=asked.since, limit=asked.limit)
+
+    async def trim_stream(self, asked: TrimRequest) -> StreamTrimmed:
+        return await trim_stream(self._engine, asked)
 
     # Upkeep
 

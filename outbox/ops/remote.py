@@ -29,6 +29,10 @@ from outbox.ops.values import (
     Operator,
     SendRequest,
     Status,
+    StreamQuery,
+    Streams,
+    StreamTrimmed,
+    TrimRequest,
 )
 
 ANSWER_WITHIN_S = 60.0
@@ -68,18 +72,20 @@ class RemoteOperator:
         found = bytes((await self._get("/state", {"type": type, "key": key, "kind": kind}, _State)).state)
         return None if found == b"null" else found
 
-    async def export(self, type: str = "") -> AsyncIterator[bytes]:
+    def export(self, type: str = "") -> AsyncIterator[bytes]:
+        return self._pieces(f"/export?{urlencode({'type': type})}", "export")
+
+    async def _pieces(self, path: str, what: str) -> AsyncIterator[bytes]:
+        """An answer as it comes."""
         connection = self._connection(ANSWER_WITHIN_S)
         try:
-            response = await asyncio.to_thread(
-                self._response, connection, "GET", f"/export?{urlencode({'type': type})}"
-            )
+            response = await asyncio.to_thread(self._response, connection, "GET", path)
             if response.status != 200:
                 raise self._refused(response.read(PIECE_BYTES))
             while piece := await asyncio.to_thread(response.read, PIECE_BYTES):
                 yield piece
         except (OSError, http.client.HTTPException) as error:
-            raise Refused(f"{self._folder}: the host broke off the export ({error!r}); export again") from error
+            raise Refused(f"{self._folder}: the host broke off the {what} ({error!r}); {what} again") from error
         finally:
             connection.close()
 
@@ -98,6 +104,15 @@ class RemoteOperator:
 
     async def discard(self, queue: str, id: str | None) -> Moved:
         return await self._post("/dead-letters/discard", MoveRequest(queue, id), Moved)
+
+    async def streams(self) -> Streams:
+        return await self._get("/streams", {}, Streams)
+
+    def stream(self, asked: StreamQuery) -> AsyncIterator[bytes]:
+        return self._pieces(f"/stream?{urlencode(msgspec.structs.asdict(asked))}", "read")
+
+    async def trim_stream(self, asked: TrimRequest) -> StreamTrimmed:
+        return await self._post("/stream/trim", asked, StreamTrimmed)
 
     async def compact(self) -> Compacted:
         return await self._post("/compact", None, Compacted)

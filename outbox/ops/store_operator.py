@@ -25,6 +25,10 @@ from outbox.ops.values import (
     Operator,
     QueueStatus,
     Status,
+    StreamQuery,
+    Streams,
+    StreamTrimmed,
+    TrimRequest,
 )
 from outbox.ports import DeadLetterEntry, StorePorts
 from outbox.resubmission import is_copy, newest
@@ -229,6 +233,15 @@ class StoreOperator:
 
     def export(self, type: str = "") -> AsyncIterator[bytes]:
         _only_a_folder("export", "a store apart from its bus has no single instant; query the container")
+
+    async def streams(self) -> Streams:
+        _only_a_folder("stream list", "ask each log by OrderedLog.status()")
+
+    def stream(self, asked: StreamQuery) -> AsyncIterator[bytes]:
+        _only_a_folder("stream read", "read a log by OrderedLog.read()")
+
+    async def trim_stream(self, asked: TrimRequest) -> StreamTrimmed:
+        _only_a_folder("stream trim", "trim a log by OrderedLog.trim()")
 
     async def compact(self) -> Compacted:
         _only_a_folder("compact", "there is no log")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from outbox.errors import OutboxError
-from outbox.ops.values import DeadLetterView, Status
+from outbox.ops.values import DeadLetterView, Status, Streams
 from outbox.printable import printable
 
 REASON_LENGTH_MAX = 60
@@ -45,7 +45,38 @@ def status(found: Status) -> str:
     if (handling := found.handling) is not None and handling.p50_ms is not None and handling.p99_ms is not None:
         times = f"p50 {handling.p50_ms:.1f} ms, p99 {handling.p99_ms:.1f} ms from claim to durable commit"
         lines.append(f"handled since start: {handling.handled}, {times}")
+    if found.streams is not None:
+        lines.append(streams(found.streams))
     return "\n".join(lines)
+
+
+def streams(found: Streams) -> str:
+    """Logs, a line for each row, and registers; what is behind is so by so many cells."""
+    parts = []
+    if any(log.rows for log in found.logs):
+        is_measured = any(row.size_bytes is not msgspec.UNSET for log in found.logs for row in log.rows)
+        head = ("log", "row", "floor", "end", "cells", *(("bytes",) if is_measured else ()), "readers", "writers")
+        rows = [
+            (
+                *(log.name, row.row, str(row.floor), str(row.end), str(row.cells)),
+                *((str(row.size_bytes),) if is_measured else ()),
+                *(_lags(row.readers), _lags(row.writers)),
+            )
+            for log in found.logs
+            for row in log.rows
+        ]
+        parts.append(columns([head, *rows]))
+    if found.processors:
+        head = ("processor", "serial", "phase", "failures", "behind")
+        rows = [(p.name, str(p.serial), p.phase or "-", str(p.failures), _lags(p.lag)) for p in found.processors]
+        parts.append(columns([head, *rows]))
+    errors = [(each.name, each.error) for each in found.logs] + [(each.name, each.error) for each in found.processors]
+    parts += [printable(f"{name}: {error}") for name, error in errors if error]
+    return "\n".join(parts) or "no ordered logs"
+
+
+def _lags(lags: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(lags.items())) or "-"
 
 
 def dead_letters(queue: str, found: Sequence[DeadLetterView]) -> str:

@@ -6,6 +6,7 @@ The values are the control endpoint's wire format as well: JSON, unknown fields 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
 from typing import Annotated, Literal, Protocol
 
 import msgspec
@@ -58,12 +59,68 @@ class Handling(msgspec.Struct, frozen=True):
 class Status(msgspec.Struct, frozen=True, omit_defaults=True):
     """All queues; `pending` counts transactions in progress: locked messages that are not settled yet.
 
-    Only a host with workers reports `handling`.
+    Only a host with workers reports `handling`; `streams` is there where an engine has ordered logs or registers.
     """
 
     queues: dict[str, QueueStatus]
     pending: int
     handling: Handling | None = None
+    streams: Streams | None = None
+
+
+class StreamRow(msgspec.Struct, frozen=True):
+    """One row of an ordered log, `writer.reader`: its floor and end, as cell indexes, and how many cells are between.
+
+    `readers` and `writers` say how many cells before the end each of them is, as they have last reported;
+    `size_bytes` is what the row's documents take, where that was measured.
+    """
+
+    row: str
+    floor: int
+    end: int
+    cells: int
+    readers: dict[str, int]
+    writers: dict[str, int]
+    size_bytes: int | UnsetType = UNSET
+
+
+class StreamView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An ordered log: the type of its entries, and its rows; `error` is what is wrong with it."""
+
+    name: str
+    type: str
+    rows: list[StreamRow]
+    error: str = ""
+
+
+class ProcessorView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A register, of a processor or an ingest: what its last step was, and how often the handler failed on the next.
+
+    `name` is the register's partition, as logs know it; `phase` is `handling`, or `writing` while what the last step
+    emitted may not have been written yet; `at_ms` is that step's time, `lag` how many cells of each row it has to read.
+    """
+
+    name: str
+    serial: int
+    phase: str
+    failures: int
+    at_ms: int
+    lag: dict[str, int]
+    error: str = ""
+
+
+class Streams(msgspec.Struct, frozen=True):
+    """The ordered logs in an engine, and the registers of processors and ingests."""
+
+    logs: list[StreamView]
+    processors: list[ProcessorView]
+
+
+class StreamTrimmed(msgspec.Struct, frozen=True):
+    """A trim: how many cells it took, and the floor of each row after it."""
+
+    cells: int
+    floors: dict[str, int]
 
 
 class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +203,28 @@ class MoveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: Text | None
 
 
+class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which entries of a log: of one row or (empty) of all, from a position or (empty) the floor on; 0: all of them."""
+
+    name: Name
+    row: Annotated[str, msgspec.Meta(pattern=r"^(\d{1,3}\.\d{1,3})?$")] = ""
+    since: Annotated[str, msgspec.Meta(pattern=r"^(\d{1,15}(\.\d{1,6})?)?$")] = ""
+    limit: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
+
+
+class TrimRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which log to trim, of cells older than an age (null: of any); tombstones last for the log's margin."""
+
+    name: Name
+    min_age_s: Seconds | None
+    margin_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+
+    @property
+    def min_age(self) -> timedelta:
+        """The age; 0 where none is given."""
+        return timedelta(seconds=self.min_age_s or 0)
+
+
 class Operator(Protocol):
     """The operations on an application's queues and states, without its code; each answer has passed the gate."""
 
@@ -217,4 +296,24 @@ class Operator(Protocol):
 
         Raises:
             EngineStopped: the disk failed.
+        """
+
+    async def streams(self) -> Streams:
+        """All ordered logs and registers, with what the logs take."""
+
+    def stream(self, asked: StreamQuery) -> AsyncIterator[bytes]:
+        """The entries of a log as stored, as JSON lines in pieces of any length.
+
+        Raises:
+            LookupError: there is no such log, or row.
+            Trimmed: the position is below the floor.
+            Refused: a position is given and no row, and there are several.
+        """
+
+    async def trim_stream(self, asked: TrimRequest) -> StreamTrimmed:
+        """Trim a log up to what its readers and writers need.
+
+        Raises:
+            LookupError: there is no such log.
+            Refused: nobody has registered as a reader, and no age is given.
         """

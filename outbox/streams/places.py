@@ -54,6 +54,8 @@ def place_of(given: Any) -> Place:
         return given
     if hasattr(given, "capabilities"):
         return Place(given, NoBlobs())
+    if not hasattr(given, "ports") and hasattr(getattr(given, "store", None), "capabilities"):
+        return Place(given.store, getattr(given, "blobs", NoBlobs()))
     if not hasattr(given, "ports"):
         raise NotRegistrable(
             f"{type(given).__name__} has no documents; give an Engine, azure.connect(...), azure.blob_states(...) or a "

@@ -15,10 +15,12 @@ import msgspec
 
 from outbox.codec import StateCodec
 from outbox.errors import NotRegistrable, OutboxError, TooLarge, UnknownDestination
+from outbox.ports import QueueRef
 from outbox.retries import Retries
 from outbox.streams.cells import Cell
 from outbox.streams.log import Entry, LogReader, LogWriter, OrderedLog, Row
 from outbox.streams.places import Place
+from outbox.streams.queues import QueueOutput
 from outbox.streams.register import Out
 from outbox.streams.values import ENTRIES_MAX
 
@@ -244,6 +246,8 @@ def output_of(name: str, given: Any) -> Any:
         if given.writers > 1:
             raise NotRegistrable(f"processor {name}: log {given.name} has {given.writers} writers; give .writer(n)")
         return given.writer(0)
+    if isinstance(given, QueueRef):
+        return QueueOutput(given)
     if not isinstance(given, LogWriter) and not hasattr(given, "out"):
         raise NotRegistrable(f"processor {name}: {type(given).__name__} is no output; give a log, or a backend's queue")
     return given

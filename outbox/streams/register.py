@@ -22,12 +22,13 @@ NOTHING = msgspec.Raw(b"null")
 
 
 class Out(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a step emitted to one row of an output: one cell."""
+    """What a step emitted to one row of an output: one cell; or to a queue: its messages, and their keys."""
 
     to: str
     v: list[msgspec.Raw]
     types: list[str] = []
     schema: int = 1
+    keys: list[str] = []
 
 
 class Register(msgspec.Struct, frozen=True, omit_defaults=True):

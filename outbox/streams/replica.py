@@ -346,6 +346,7 @@ class Replica:
         for key, row in self._target_rows().items():
             check_fits(sizes.get(key, 0), row.place.store, row.place.blobs, row.name)
         size_bytes = state_bytes + sum(sizes.values())
+        size_bytes += sum(len(text.encode()) + 3 for out in outs for text in (*out.keys, *out.types))
         limit_bytes = self.register.store.capabilities.item_bytes_max - ENVELOPE_BYTES
         if size_bytes > limit_bytes:
             raise TooLarge(

@@ -24,12 +24,24 @@ TIMEOUT_S = 60.0
 class BlobAccount:
     """One container of a storage account; its client belongs to the loop that first uses it."""
 
-    def __init__(self, address: str, container: str, credential: Any = None, *, api_version: str | None = None) -> None:
-        """Take a connection string, or a URL and a credential of azure.identity.aio."""
+    def __init__(
+        self,
+        address: str,
+        container: str,
+        credential: Any = None,
+        *,
+        api_version: str | None = None,
+        create: bool = False,
+    ) -> None:
+        """Take a connection string, or a URL and a credential of azure.identity.aio.
+
+        `create` makes the container at the first call; without it `prepare` does, where somebody calls that.
+        """
         self._address = address
         self._container = container
         self._credential = credential
         self._api_version = api_version
+        self._create = create
         self._client: BlobServiceClient | None = None
 
     def __repr__(self) -> str:
@@ -67,6 +79,9 @@ class BlobAccount:
         self, kind: str, send: Callable[[ContainerClient], Awaitable[T]], *, usage: Usage, timeout_s: float
     ) -> T:
         """Send one request and count it; failures come as the SDK raises them."""
+        if self._create:
+            await self.prepare(create=True)
+            self._create = False
         failed = True
         try:
             async with asyncio.timeout(timeout_s):

@@ -30,6 +30,10 @@ class FunctionsSettings:
     """When the timer sweeps: second 30 of every minute."""
     sweep_grace_s: float = GRACE_S
     """How long a record may be pending before the timer sweeps it: the process that committed it may still push it."""
+    processors_schedule: str = "0 * * * * *"
+    """When the timer runs processors: at the beginning of every minute."""
+    processors_s: float = 50.0
+    """How long at most it begins further steps; below the schedule's interval, or runs overlap, which is safe."""
     attempt_s: float = 150.0
     rest_s: float = 60.0
     lock_s: float = 300.0
@@ -46,6 +50,8 @@ class FunctionsSettings:
     def __post_init__(self) -> None:
         if self.threads < 1:
             raise ValueError(f"threads={self.threads}: a blocking handler needs at least one")
+        if self.processors_s <= 0:
+            raise ValueError(f"processors_s={self.processors_s:g}: a processor needs some time for a step")
         if not 0 < self.attempt_s + self.rest_s < self.lock_s:
             raise ValueError(
                 f"attempt_s={self.attempt_s:g} and rest_s={self.rest_s:g} together must be above 0 and below "

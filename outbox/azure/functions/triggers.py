@@ -1,29 +1,41 @@
 """The functions of an application: a trigger for each queue, a function for each HTTP entry, a timer that sweeps.
 
+A second timer runs the processors over ordered logs that the blueprint is given.
+
 The functions only pass on what the host gives them; `sites` has what they share.  Nothing is opened when functions are
 registered.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
+from collections.abc import Sequence
 from hashlib import sha256
+from typing import Any
 from urllib.parse import urlsplit
 
 import azure.functions as func
 
 from outbox.app import App, HttpRoute
 from outbox.azure.functions.settings import FunctionsSettings
-from outbox.azure.functions.sites import Site, answer, process, site_of, sweep
+from outbox.azure.functions.sites import Site, answer, edge, process, site_of, sweep
 from outbox.errors import Refused
 from outbox.ports import SUBSCRIPTIONS
 from outbox.runtime.start.plan import Source
+from outbox.streams import Processor
+
+log = logging.getLogger("outbox.functions")
 
 NAME_LENGTH_MAX = 120
 
 
-def blueprint(app: App, settings: FunctionsSettings) -> func.Blueprint:
+def blueprint(app: App, settings: FunctionsSettings, *, processors: Sequence[Processor[Any]] = ()) -> func.Blueprint:
     """The functions of an application: one for each queue, subscription and HTTP entry of it, and a timer.
+
+    A second timer runs the `processors`, all at once, until they have nothing to do, or `settings.processors_s` have
+    passed; runs that overlap, in any process, are replicas of each other.
 
     Raises:
         Refused: the application has other settings in this process already.
@@ -36,6 +48,8 @@ def blueprint(app: App, settings: FunctionsSettings) -> func.Blueprint:
     for route in app.routes:
         _add_route(made, site, route, names)
     _add_timer(made, site, names)
+    if processors:
+        _add_processors(made, site, tuple(processors), names)
     return made
 
 
@@ -105,3 +119,27 @@ def _add_timer(made: func.Blueprint, site: Site, names: Names) -> None:
         arg_name="timer", schedule=site.settings.sweep_schedule, run_on_startup=False, use_monitor=False
     )
     made.function_name(names.name("sweep", ""))(trigger(handle))
+
+
+def _add_processors(made: func.Blueprint, site: Site, processors: Sequence[Processor[Any]], names: Names) -> None:
+    async def handle(timer: func.TimerRequest) -> None:
+        async with edge():
+            await _run(processors, site.settings.processors_s)
+
+    trigger = made.timer_trigger(
+        arg_name="timer", schedule=site.settings.processors_schedule, run_on_startup=False, use_monitor=False
+    )
+    made.function_name(names.name("processors", ""))(trigger(handle))
+
+
+async def _run(processors: Sequence[Processor[Any]], seconds: float) -> None:
+    """Run processors side by side; one that fails keeps none of the others, and the invocation fails after them."""
+    runs = [processor.run_until_idle(seconds=seconds) for processor in processors]
+    results = await asyncio.gather(*runs, return_exceptions=True)
+    errors = []
+    for processor, result in zip(processors, results, strict=True):
+        if isinstance(result, BaseException):
+            log.error("processor stopped", extra={"processor": processor.name, "error": str(result)})
+            errors.append(result)
+    if errors:
+        raise errors[0]

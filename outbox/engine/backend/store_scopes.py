@@ -6,18 +6,20 @@ write changes one document.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
 from outbox.errors import TooLarge
+from outbox.lineage import Key
 from outbox.ports import (
     Backend,
     Document,
     DocumentKey,
     Lost,
+    QueueRef,
     Session,
     StateStore,
     StorePorts,
@@ -45,6 +47,12 @@ class NarrowEngine:
         if self._scope == "item":
             store = ItemStore(store)
         return replace(engine.apart(), store=store)
+
+    def queue(
+        self, name: str, *, key: Callable[[Any], Key] | None = None, type: str = "", version: int = 1
+    ) -> QueueRef:
+        """A queue or topic to send to, as an output of a processor; see `QueueRef`."""
+        return self._engine.queue(name, key=key, type=type, version=version)
 
 
 class ItemStore:

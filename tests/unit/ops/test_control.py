@@ -28,6 +28,9 @@ ROUTES = [
     ("GET", "/dead-letter?queue=deposits&id=x"),
     ("POST", "/dead-letters/resubmit"),
     ("POST", "/dead-letters/discard"),
+    ("GET", "/streams"),
+    ("GET", "/stream?name=readings"),
+    ("POST", "/stream/trim"),
     ("POST", "/compact"),
     ("GET", "/nowhere"),
 ]

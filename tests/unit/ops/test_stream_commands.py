@@ -1,0 +1,306 @@
+"""Ordered logs on the command line: listed, read as stored and trimmed, with a host and without."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbox.engine.engine import Engine
+from outbox.errors import Refused, Trimmed
+from outbox.ops import text
+from outbox.ops.cli import main
+from outbox.ops.control import serve_control
+from outbox.ops.control_file import read_control_file
+from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.remote import RemoteOperator
+from outbox.ops.values import Operator, StreamQuery, StreamRow, TrimRequest
+from outbox.ports import Create, DocumentKey
+from outbox.streams import Inputs, OrderedLog, Position, Processor, Step
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@dataclass
+class Reading:
+    """An entry."""
+
+    sensor: str
+    degrees: float
+
+
+@dataclass
+class Alarm:
+    """An entry of another type."""
+
+    sensor: str
+
+
+@dataclass
+class Seen:
+    """The state of a processor."""
+
+    count: int = 0
+
+
+def watch(seen: Seen, inputs: Inputs, step: Step) -> None:
+    for entry in inputs:
+        seen.count += 1
+        step.emit("events", Alarm(entry.value.sensor))
+
+
+async def fill(engine: Engine, *, steps: bool = False) -> None:
+    """Two logs, three cells in one of them, and a reader of the first."""
+    readings: OrderedLog[Reading] = OrderedLog("readings", engine, type=Reading)
+    events: OrderedLog[Reading | Alarm] = OrderedLog("events", engine, type=Reading | Alarm)
+    await readings.extend([Reading("a", 1.0), Reading("b", 2.0)], id="first")
+    await readings.append(Reading("c", 3.0), id="second")
+    await readings.append(Reading("d", 4.5), id="third")
+    await readings.register("audit", Position(2))
+    await events.append(Alarm("x"), id="e")
+    if steps:
+        inputs, outputs = {"readings": readings}, {"events": events}
+        await Processor("watch", watch, state=Seen, register=engine, inputs=inputs, outputs=outputs).run_until_idle(
+            seconds=5
+        )
+
+
+@pytest.fixture
+def folder(disk_path: Path) -> Path:
+    async def made() -> None:
+        async with Engine.open(disk_path) as engine:
+            await fill(engine)
+
+    asyncio.run(made())
+    return disk_path
+
+
+@pytest.fixture
+def cli(folder: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run a command on the folder: exit code, stdout, stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        try:
+            code = main([*arguments, "--data", str(folder)])
+        except SystemExit as left:
+            code = int(left.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+# On a folder
+
+
+def test_logs_are_listed_with_floors_ends_and_lags(cli: Cli) -> None:
+    found = json.loads(cli("stream", "list", "--json")[1])
+    assert [(log["name"], log["type"]) for log in found["logs"]] == [
+        ("events", "Alarm | Reading"),
+        ("readings", "Reading"),
+    ]
+    (row,) = found["logs"][1]["rows"]
+    assert row.pop("size_bytes") > 100
+    assert row == {"row": "0.0", "floor": 0, "end": 3, "cells": 3, "readers": {"audit": 1}, "writers": {}}
+    lines = cli("stream", "list")[1].splitlines()
+    assert lines[0].split() == ["log", "row", "floor", "end", "cells", "bytes", "readers", "writers"]
+    assert lines[2].split()[:5] == ["readings", "0.0", "0", "3", "3"] and lines[2].endswith("audit 1  -")
+
+
+def test_entries_are_read_as_they_are_stored(cli: Cli) -> None:
+    code, out, err = cli("stream", "read", "readings")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert [(line["position"], line["id"], line["value"]["sensor"]) for line in lines] == [
+        ("0.0", "first", "a"),
+        ("0.1", "first", "b"),
+        ("1.0", "second", "c"),
+        ("2.0", "third", "d"),
+    ]
+    assert all(line["row"] == "0.0" and line["at_ms"] > 1e12 and "type" not in line for line in lines)
+    assert json.loads(cli("stream", "read", "events")[1])["type"] == "Alarm"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ids"),
+    [
+        (["--since", "1.0"], ["second", "third"]),
+        (["--since", "0.1", "--limit", "2"], ["first", "second"]),
+        (["--limit", "1"], ["first"]),
+        (["--since", "3"], []),
+        (["--since", "99.0"], []),
+        (["--row", "0.0", "--since", "2"], ["third"]),
+    ],
+)
+def test_a_part_is_read_by_position_and_count(cli: Cli, arguments: list[str], ids: list[str]) -> None:
+    code, out, _ = cli("stream", "read", "readings", *arguments)
+    assert (code, [json.loads(line)["id"] for line in out.splitlines()]) == (0, ids)
+
+
+def test_a_trim_stops_at_the_slowest_reader_and_what_is_gone_is_refused(cli: Cli) -> None:
+    assert cli("stream", "trim", "readings")[:2] == (0, "trimmed 2 cells of readings; floors: 0.0 at 2\n")
+    assert json.loads(cli("stream", "trim", "readings", "--json")[1]) == {"cells": 0, "floors": {"0.0": 2}}
+    assert [json.loads(line)["id"] for line in cli("stream", "read", "readings")[1].splitlines()] == ["third"]
+    code, out, err = cli("stream", "read", "readings", "--since", "0.0")
+    assert (code, out) == (1, "") and "the first that is left is 2" in err
+
+
+def test_a_trim_by_age_keeps_what_is_younger(cli: Cli) -> None:
+    assert cli("stream", "trim", "readings", "--min-age", "7d")[1].startswith("trimmed 0 cells")
+    assert cli("stream", "trim", "readings", "--min-age", "0s")[1].startswith("trimmed 2 cells")
+
+
+def test_a_log_that_nobody_reads_is_trimmed_by_age_only(cli: Cli) -> None:
+    code, _, err = cli("stream", "trim", "events")
+    assert code == 1 and "--min-age" in err
+    assert cli("stream", "trim", "events", "--min-age", "0s")[1].startswith("trimmed 1 cells")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cure"),
+    [
+        (["stream", "read", "reading"], "there are: events, readings. Check the spelling"),
+        (["stream", "trim", "log/readings"], "Check the spelling"),
+        (["stream", "read", "readings", "--row", "1.0"], "has no row 1.0; there are: 0.0"),
+    ],
+)
+def test_what_is_not_there_is_refused_with_what_is(cli: Cli, arguments: list[str], cure: str) -> None:
+    code, out, err = cli(*arguments)
+    assert (code, out, err.count("\n")) == (1, "", 1) and cure in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["stream"],
+        ["stream", "read"],
+        ["stream", "read", ""],
+        ["stream", "read", "readings", "--since", "first"],
+        ["stream", "read", "readings", "--since", "1."],
+        ["stream", "read", "readings", "--limit", "0"],
+        ["stream", "read", "readings", "--row", "1"],
+        ["stream", "trim", "readings", "--min-age", "7"],
+        ["stream", "trim", "readings", "--min-age", "-7d"],
+        ["stream", "trim", "readings", "--min-age", "9" * 400 + "d"],
+        ["stream", "trim", "readings", "--margin", "0s"],
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error(cli: Cli, arguments: list[str]) -> None:
+    code, out, err = cli(*arguments)
+    assert (code, out) == (2, "") and "usage: outbox" in err and "Traceback" not in err
+
+
+def test_a_folder_without_logs_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Engine.open(tmp_path / "empty").close()
+    assert main(["stream", "list", "--data", str(tmp_path / "empty")]) == 0
+    assert capsys.readouterr().out == "no ordered logs\n"
+
+
+# Directly and over HTTP
+
+
+@pytest.fixture
+async def engine(disk_path: Path) -> AsyncIterator[Engine]:
+    async with Engine.open(disk_path) as engine:
+        yield engine
+
+
+@pytest.fixture(params=["direct", "http"])
+async def operator(engine: Engine, disk_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Operator]:
+    direct = EngineOperator(engine)
+    if request.param == "direct":
+        yield direct
+        return
+    async with serve_control(direct, disk_path):
+        host = read_control_file(disk_path)
+        assert host is not None
+        yield RemoteOperator(host, disk_path)
+
+
+async def read(operator: Operator, name: str, **asked: Any) -> list[dict[str, Any]]:
+    data = b"".join([piece async for piece in operator.stream(StreamQuery(name, **asked))])
+    return [json.loads(line) for line in data.splitlines()]
+
+
+async def test_a_processor_is_listed_with_its_lag(engine: Engine, operator: Operator) -> None:
+    await fill(engine, steps=True)
+    found = await operator.streams()
+    (processor,) = found.processors
+    assert (processor.name, processor.phase, processor.failures) == ("processor/watch", "handling", 0)
+    assert processor.serial > 0 and processor.at_ms > 1e12 and processor.lag == {"readings/0.0": 0}
+    events = found.logs[0].rows[0]
+    assert (events.end, events.writers) == (3, {"processor/watch": 0})
+    assert "processor/watch  " in text.streams(found)
+
+
+async def test_rows_are_read_one_after_the_other_or_one_alone(engine: Engine, operator: Operator) -> None:
+    log: OrderedLog[int] = OrderedLog("n", engine, type=int, writers=2, readers=2, partition=lambda n: n)
+    for n in range(8):
+        await log.writer(n % 2).append(n, id=f"n{n}")
+    every = await read(operator, "n")
+    assert sorted(line["value"] for line in every) == list(range(8))
+    assert [line["row"] for line in every] == sorted(line["row"] for line in every)
+    row = every[-1]["row"]
+    assert await read(operator, "n", row=row, since="0.0") == [line for line in every if line["row"] == row]
+    with pytest.raises(Refused, match="say by --row which"):
+        await read(operator, "n", since="0.0")
+    with pytest.raises(Trimmed):
+        await operator.trim_stream(TrimRequest("n", 0.0, 60.0))
+        await read(operator, "n", row=row, since="0.0")
+
+
+async def test_a_long_log_and_a_large_entry_are_read_whole(engine: Engine, operator: Operator) -> None:
+    log: OrderedLog[str] = OrderedLog("texts", engine, type=str)
+    await log.append("x" * 1_500_000, id="large")
+    for n in range(30):
+        await log.extend([f"{n:04}" * 50] * 20, id=f"n{n}")
+    found = await read(operator, "texts")
+    assert len(found) == 601 and len(found[0]["value"]) == 1_500_000 and found[-1]["position"] == "30.19"
+
+
+async def test_a_log_that_something_else_has_written_into_is_listed_with_what_is_wrong(
+    engine: Engine, operator: Operator
+) -> None:
+    await fill(engine)
+    store = engine.store()
+    await store.write([Create(DocumentKey("log/broken/0.0", "floor"), b"nonsense")])
+    await store.write([Create(DocumentKey("processor/broken", "register"), b"nonsense")])
+    await store.write([Create(DocumentKey("log/elsewhere", "floor"), b"nonsense")])
+    found = await operator.streams()
+    assert [(log.name, bool(log.error)) for log in found.logs] == [
+        ("broken", True),
+        ("events", False),
+        ("readings", False),
+    ]
+    assert "restore" in found.processors[0].error and "broken: " in text.streams(found)
+
+
+def test_status_has_logs_beside_what_it_had(cli: Cli) -> None:
+    found = json.loads(cli("status", "--json")[1])
+    assert found["queues"] == {} and found["pending"] == 0
+    assert [log["name"] for log in found["streams"]["logs"]] == ["events", "readings"]
+    assert found["streams"]["logs"][1]["rows"] == [
+        {"row": "0.0", "floor": 0, "end": 3, "cells": 3, "readers": {"audit": 1}, "writers": {}}
+    ]
+    assert found["streams"]["processors"] == []
+    assert cli("status")[1].splitlines()[-1].split() == ["readings", "0.0", "0", "3", "3", "audit", "1", "-"]
+
+
+async def test_status_has_processors_and_only_where_there_are_any(engine: Engine, operator: Operator) -> None:
+    assert (await operator.status()).streams is None
+    await fill(engine, steps=True)
+    found = (await operator.status()).streams
+    assert found is not None and found.processors == (await operator.streams()).processors
+
+
+async def test_a_listed_row_has_the_lags_of_its_log(engine: Engine, operator: Operator) -> None:
+    await fill(engine)
+    log: OrderedLog[Reading] = OrderedLog("readings", engine, type=Reading)
+    (status,) = await log.status()
+    (row,) = (await operator.streams()).logs[1].rows
+    assert isinstance(row, StreamRow)
+    assert (row.floor, row.end, row.readers, row.writers) == (status.floor, status.end, status.readers, status.writers)
