@@ -154,19 +154,18 @@ class Horizon:
 
     async def trim(
         self, *, older_than_ms: int | None, tombstone_s: float, drop: Callable[[str], Awaitable[None]]
-    ) -> int:
+    ) -> tuple[int, Floor]:
         """Raise the floor by up to 1,024 cells, turn what is below it into tombstones and `drop` their blobs.
 
-        Gives how many cells that were.
+        Gives how many cells that were, and the floor as it is then.
 
         With `older_than_ms` it stops at the first cell that is younger.  Where nobody is registered, it goes up to the
         end.
         """
         known = await self.read()
         is_used = bool(known.readers or known.writers)
-        end = (
-            UNLIMITED if is_used else await self._cells.find_end(known.index)
-        )  # whoever is registered is before the end
+        # Whoever is registered is at the end or before it, so only a log without them is asked where that is.
+        end = UNLIMITED if is_used else await self._cells.find_end(known.index)
         upto = min(known.horizon(end), known.cleared + CLEARED_MAX)
         if older_than_ms is not None:
             upto = await self._first_younger(known.index, upto, older_than_ms)
@@ -177,8 +176,8 @@ class Horizon:
             if cell.blob:
                 await drop(cell.blob)
         if known.cleared < known.index:
-            await self.change(partial(_cleared, known.index))
-        return sum(not cell.gone for cell in buried)
+            known = await self.change(partial(_cleared, known.index))
+        return sum(not cell.gone for cell in buried), known
 
     async def _first_younger(self, index: int, upto: int, older_than_ms: int) -> int:
         while index < upto:

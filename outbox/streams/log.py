@@ -23,7 +23,7 @@ from types import UnionType
 from typing import Any, Generic, TypeVar, overload
 
 from outbox.codec import Upcast
-from outbox.errors import NotRegistrable, OutcomeUnknown, Refused, TooLarge
+from outbox.errors import CorruptRecord, NotRegistrable, OutcomeUnknown, Refused, TooLarge
 from outbox.lineage import Key, as_key, field
 from outbox.message import ID_BYTES_MAX
 from outbox.streams.cells import Cell, Cells, Position
@@ -34,6 +34,8 @@ from outbox.streams.values import ENTRIES_MAX, Values, fitted, whole
 T = TypeVar("T")
 
 MARGIN = timedelta(minutes=10)
+TRIMS_MAX = 10_000
+"""How many rounds a trim makes at most, of 1,024 cells each."""
 IDS_MAX = 100_000
 """How many ids of the cells that it has walked past a process keeps, to recognise its own appends."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}").fullmatch
@@ -200,7 +202,13 @@ class Row(Generic[T]):
             if cell is not None or index < floor.index:
                 raise trimmed(self.name, index, max(floor.index, index + 1 if cell else 0))
             return None
-        return await whole(cell, self.place.blobs, f"{self.name}/{index}")
+        try:
+            return await whole(cell, self.place.blobs, f"{self.name}/{index}")
+        except CorruptRecord:
+            floor = await self.horizon.read()  # a trim may have deleted the blob meanwhile
+            if index < floor.index:
+                raise trimmed(self.name, index, floor.index) from None
+            raise
 
     def entries(self, index: int, cell: Cell, offset: int = 0) -> list[Entry[T]]:
         """The entries of a cell, from an offset on."""
@@ -227,8 +235,13 @@ class Row(Generic[T]):
         count = 0
         older_than_ms = None if min_age is None else self.place.now_ms() - round(min_age.total_seconds() * 1_000)
         tombstone_s, drop = self._margin_ms / 1_000, self.place.blobs.delete
-        while trimmed_count := await self.horizon.trim(older_than_ms=older_than_ms, tombstone_s=tombstone_s, drop=drop):
-            count += trimmed_count
+        known: Floor | None = None
+        for _ in range(TRIMS_MAX):  # up to where a trim changes nothing
+            before = known
+            buried, known = await self.horizon.trim(older_than_ms=older_than_ms, tombstone_s=tombstone_s, drop=drop)
+            count += buried
+            if known == before:
+                break
         return count
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import statistics
 import time
 from collections import deque
@@ -21,7 +22,7 @@ from typing import Any, Generic, Literal, TypeVar
 from uuid import uuid4
 
 from outbox.codec import StateCodec, Upcast, codec_for
-from outbox.errors import NotRegistrable, OutcomeUnknown, Refused
+from outbox.errors import NoBlobStore, NotRegistrable, OutcomeUnknown, Refused, TooLarge, Trimmed
 from outbox.log_throttle import LogThrottle
 from outbox.retries import Retries
 from outbox.streams.cells import Position
@@ -37,6 +38,8 @@ log = logging.getLogger("outbox.streams")
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.05, 15.0
 LOG_EVERY_MS = 60_000
 MEASURED_COUNT = 32
+FINAL = (Trimmed, NoBlobStore, TooLarge)
+"""Refusals that another try does not change: they stop a replica, with their cure."""
 
 State = TypeVar("State")
 
@@ -136,7 +139,7 @@ class Processor(Generic[State]):
         For a timer trigger.  Overlapping calls, in any process, are replicas of each other.
         """
         replica, until_s = self.replica(), time.monotonic() + seconds
-        loop = Loop(replica, self._poll_s_max, None)
+        loop = Loop(replica, self._poll_s_max, None, until_s=until_s)
         for _ in range(steps_max):
             if time.monotonic() >= until_s or await loop.turn(pauses=False) is Progress.IDLE:
                 break
@@ -161,8 +164,12 @@ class Processor(Generic[State]):
 class Loop:
     """A replica's loop: steps, pauses after a loss or an error, and waits while there is nothing to do."""
 
-    def __init__(self, replica: Replica, poll_s_max: float, replica_wait_s: float | None) -> None:
+    def __init__(
+        self, replica: Replica, poll_s_max: float, replica_wait_s: float | None, *, until_s: float = math.inf
+    ) -> None:
+        """Take the parts; no pause goes beyond `until_s` of the monotonic clock."""
         self.replica = replica
+        self._until_s = until_s
         self._waiting = Waiting(poll_s_max)
         self._replica_wait_s = replica_wait_s
         self._took_s: deque[float] = deque(maxlen=MEASURED_COUNT)
@@ -183,6 +190,8 @@ class Loop:
             progress = await self.replica.step()
             if progress is Progress.IDLE and pauses:
                 await self._waiting.wait(self.replica.seen(), at_most_s=self.replica.due_s())
+        except FINAL:
+            raise
         except (Refused, OutcomeUnknown) as error:
             self.replica.known = None
             await self._pause_after(error)
@@ -217,14 +226,17 @@ class Loop:
         known = self.replica.known
         failures = 0 if known is None else known.register.failures
         if failures:
-            await asyncio.sleep(self.replica.plan.retries.delay_s(failures))
+            await self._pause(self.replica.plan.retries.delay_s(failures))
+
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(max(0.0, min(seconds, self._until_s - time.monotonic())))
 
     async def _pause_after(self, error: Exception) -> None:
         if self._throttle.is_due(type(error).__name__):
             log.warning(
                 "step failed; it is tried again", extra={"processor": self.replica.plan.name, "error": str(error)}
             )
-        await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(self._errors_in_a_row, 10)))
+        await self._pause(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(self._errors_in_a_row, 10)))
         self._errors_in_a_row += 1
 
 

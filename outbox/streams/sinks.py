@@ -29,7 +29,7 @@ from outbox.ports import DocumentKey, StateStore, Tag, Version, Won, Write
 from outbox.streams.cells import DECODE_ERRORS, Position, put
 from outbox.streams.log import Entry, LogReader, OrderedLog, Row, check_name
 from outbox.streams.places import POLL_S_MAX, Waiting, place_of
-from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX
+from outbox.streams.processor import FINAL, PAUSE_S_FIRST, PAUSE_S_MAX
 from outbox.streams.replica import REPORT_EVERY, Progress
 
 log = logging.getLogger("outbox.streams")
@@ -102,6 +102,8 @@ class SinkLoop:
         sink = self._sink
         try:
             progress = await sink.step()
+        except FINAL:
+            raise
         except (Refused, OutcomeUnknown) as error:
             log.warning("sink failed; it tries again", extra={"sink": sink.name, "error": str(error)})
             await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(self._errors_in_a_row, 10)))
