@@ -326,7 +326,7 @@ MUTANTS = (
     ),
     mutant(
         "store: a condition is not checked", "store", "Differs", ENGINE_STORE,
-        ("        _check_limits(operations)\n        for index", "        _check_limits(operations)\n        operations = [\n            op if isinstance(op, Create) or (there := self._read(op.key)) is None else replace(op, if_match=there.version)\n            for op in operations\n        ]\n        for index"),
+        ("        for index, operation in enumerate(operations):\n            current", "        operations = [\n            op if isinstance(op, Create) or (there := self._read(op.key)) is None else replace(op, if_match=there.version)\n            for op in operations\n        ]\n        for index, operation in enumerate(operations):\n            current"),
         ("from outbox.engine.core import Core\n", "from dataclasses import replace\n\nfrom outbox.engine.core import Core\n"),
     ),
     mutant(
