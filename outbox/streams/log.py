@@ -34,6 +34,7 @@ from outbox.streams.values import ENTRIES_MAX, Values, fitted, whole
 T = TypeVar("T")
 
 MARGIN = timedelta(minutes=10)
+MARGIN_MIN = timedelta(seconds=10)
 TRIMS_MAX = 10_000
 """How many rounds a trim makes at most, of 1,024 cells each."""
 IDS_MAX = 100_000
@@ -305,6 +306,10 @@ class OrderedLog(Generic[T]):
         self.name = check_name("log", name)
         if writers < 1 or readers < 1 or writers > 256 or readers > 256:
             raise NotRegistrable(f"log {name}: writers={writers}, readers={readers}: 1 to 256 each")
+        if margin < MARGIN_MIN:
+            raise NotRegistrable(
+                f"log {name}: margin={margin}: an append must end within half of it; give 10 s or more"
+            )
         if readers > 1 and partition is None:
             raise NotRegistrable(f"log {name}: readers={readers} needs partition=, which says whose an entry is")
         self.writers = writers

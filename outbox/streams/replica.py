@@ -100,6 +100,8 @@ class Replica:
         self._unreported = 0
         self._since: dict[str, int] = {}
         """Where outputs begin that the register does not know yet."""
+        self._begins: dict[str, Position] = {}
+        """The same of inputs."""
 
     def remembered(self) -> Hashable:
         """What this replica keeps for its next step: the register, and where its rows are known to end."""
@@ -210,7 +212,7 @@ class Replica:
         return await self._enter(target.row, reader=False) if isinstance(target, RowTarget) else 0
 
     async def _check(self, register: Register) -> None:
-        """Check that this code may go on with a register, and learn where new outputs begin.
+        """Check that this code may go on with a register, and learn where new inputs and outputs begin.
 
         Raises:
             NotRegistrable, FormatTooNew: it may not.
@@ -241,6 +243,13 @@ class Replica:
         for key, target in self._targets.items():
             if key not in register.since and key not in self._since:
                 self._since[key] = await self._enter_output(target)
+        for key, row in self._rows.items():
+            if key not in register.cursors and key not in self._begins:
+                self._begins[key] = Position(await self._enter(row, reader=True))
+
+    def _cursor(self, register: Register, key: str) -> Position:
+        """Which entry of an input's row is next."""
+        return register.cursors.get(key) or self._begins.get(key, Position(0))
 
     # WRITING
 
@@ -270,7 +279,7 @@ class Replica:
         """The entries at the cursors, up to `batch_max` of each input; after a failure the first one alone."""
         is_alone = register.failures > 0
         entries: dict[str, list[Entry[Any]]] = {name: [] for name in self._inputs}
-        cursors = {key: register.cursors.get(key, Position(0)) for key in self._rows}
+        cursors = {key: self._cursor(register, key) for key in self._rows}
         for name, rows in self._inputs.items():
             for key, row in rows.items():
                 room = 1 if is_alone else self.plan.batch_max - len(entries[name])
@@ -404,7 +413,7 @@ class Replica:
         assert self.known is not None, "it has stepped"
         found: dict[StateStore, list[Seen]] = {self.register.store: [(self.register.key, self.known.version)]}
         for key, row in self._rows.items():
-            at = self.known.register.cursors.get(key, Position(0))
+            at = self._cursor(self.known.register, key)
             found.setdefault(row.place.store, []).extend(row.seen(max(at.index, row.cells.end)))
         return found
 
@@ -425,9 +434,9 @@ class Replica:
         """Tell the floors of the logs where a register is, which was read or swapped."""
         name = f"processor/{self.plan.name}"
         for key, row in self._rows.items() if inputs else ():
-            await row.horizon.register(reader=name, at=register.cursors[key].index)
+            await row.horizon.register(reader=name, at=self._cursor(register, key).index)
         for key, row in self._target_rows().items():
-            await row.horizon.register(writer=name, at=register.since[key])
+            await row.horizon.register(writer=name, at=register.since.get(key, self._since.get(key, 0)))
 
 
 async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

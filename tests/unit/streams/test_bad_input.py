@@ -7,6 +7,7 @@ import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -114,6 +115,11 @@ def test_a_name_that_cannot_be_part_of_a_partition_is_refused(name: Any) -> None
 def test_what_is_no_place_is_refused() -> None:
     with pytest.raises(NotRegistrable, match="give an Engine"):
         OrderedLog("a", sqlite3, type=int)
+
+
+async def test_a_margin_that_no_append_can_keep_is_refused(engine: Engine) -> None:
+    with pytest.raises(NotRegistrable, match="give 10 s or more"):
+        OrderedLog("a", engine, type=int, margin=timedelta(seconds=9))
 
 
 @pytest.mark.parametrize("kind", [Engine, set[Engine], object()], ids=["class", "set", "object"])

@@ -384,6 +384,20 @@ async def test_new_code_beside_old_goes_on_from_its_state(engine: Engine) -> Non
             assert await first(out, 3) == [1, 3, 13]
 
 
+async def test_a_new_input_begins_at_the_floor_of_its_log_and_holds_it(engine: Engine) -> None:
+    log, extra = made("in", engine, int), made("extra", engine, int)
+    await fill(log, 1)
+    await processor(engine).run_until_idle()
+    await fill(extra, 50, 60)
+    await extra.trim()
+    await extra.append(70, id="late")
+    inputs: dict[str, Any] = {"in": log, "extra": extra}
+    newer = processor(engine, twice, inputs=inputs, version=2)
+    await newer.run_until_idle()
+    assert await values(made("out", engine, int)) == [1, 1 + 2 * 70]
+    assert (await extra.status())[0].readers == {"processor/sums": 0}
+
+
 async def test_a_new_output_begins_at_its_end_and_a_new_input_at_its_first(engine: Engine) -> None:
     def both(state: Total, inputs: Inputs, step: Step) -> None:
         for entry in inputs:

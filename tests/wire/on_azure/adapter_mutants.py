@@ -623,7 +623,8 @@ ADAPTER_MUTANTS = (
         ("if not version and not isinstance(operation, Delete):", "if False:"),
     ),
     mutant(
-        "a credential that was given is closed", "outbox/azure/addresses.py", "test_a_credential_is_closed_by_whoever_gave_it",
+        "a credential that was given is closed", "outbox/azure/addresses.py",
+        "test_a_credential_is_closed_by_whoever_gave_it",
         ("made, self._made = self._made, None\n", "made, self._made = self._made or self._given, None\n"),
         of=OF_CONNECTING,
     ),
