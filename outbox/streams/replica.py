@@ -245,7 +245,8 @@ class Replica:
                 self._since[key] = await self._enter_output(target)
         for key, row in self._rows.items():
             if key not in register.cursors and key not in self._begins:
-                self._begins[key] = Position(await self._enter(row, reader=True))
+                await self._enter(row, reader=True)
+                self._begins[key] = Position(await row.first())  # an input of another name may be registered further on
 
     def _cursor(self, register: Register, key: str) -> Position:
         """Which entry of an input's row is next."""

@@ -42,6 +42,9 @@ class Values:
         self._is_union = is_union
         self.name = " | ".join(sorted(self._codecs))
         """The name of the type, as the log's floor has it."""
+        self._kind = kind if len(classes) == 1 == len(members) and not hasattr(kind, "model_fields") else None
+        """The class that all values have, where msgspec takes it; then many are encoded at once."""
+        self._many = None if self._kind is None else msgspec.json.Decoder(list[self._kind])  # type: ignore[name-defined]
 
     def encoded(self, values: Sequence[Any]) -> tuple[list[msgspec.Raw], list[str]]:
         """Values as stored, and the type of each where there are several.
@@ -49,8 +52,22 @@ class Values:
         Raises:
             PoisonMessage: a value cannot be stored, or would be read back as another.
         """
+        if self._kind is not None and (raws := self._encoded_at_once(values)) is not None:
+            return raws, []
         pairs = [self._encoded(value) for value in values]
         return [raw for raw, _ in pairs], [name for _, name in pairs] if self._is_union else []
+
+    def _encoded_at_once(self, values: Sequence[Any]) -> list[msgspec.Raw] | None:
+        """Values of one class as stored; None where one needs a closer look, or cannot be stored."""
+        kind, many = self._kind, self._many
+        if many is None or any(type(value) is not kind for value in values):
+            return None
+        try:
+            data = msgspec.json.encode(values)
+            many.decode(data)  # what cannot be read would stop every reader
+        except (TypeError, *DECODE_ERRORS):
+            return None
+        return None if b"null" in data else _raws.decode(data)
 
     def _encoded(self, value: Any) -> tuple[msgspec.Raw, str]:
         name = type(value).__name__ if self._is_union else self.name
