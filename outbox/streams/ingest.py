@@ -32,7 +32,19 @@ import msgspec
 from outbox.app import App
 from outbox.errors import NotRegistrable, OutcomeUnknown, PoisonMessage, Refused
 from outbox.lineage import step_id
-from outbox.ports import BlobStore, Create, Delivery, DocumentKey, MessageBus, Replace, StateStore, StorePorts, Tag, Won
+from outbox.ports import (
+    BlobStore,
+    Create,
+    Delivery,
+    DocumentKey,
+    MessageBus,
+    NoBlobs,
+    Replace,
+    StateStore,
+    StorePorts,
+    Tag,
+    Won,
+)
 from outbox.runtime.delivery.admission import Admission
 from outbox.runtime.delivery.retrying import Backoff
 from outbox.runtime.delivery.settlement import Settlement
@@ -45,11 +57,12 @@ from outbox.runtime.work import Later, Outcome, Work, attempt_at
 from outbox.stored import RECORD_PREFIX, Record, decode
 from outbox.stored import encode as encode_record
 from outbox.streams.log import LogWriter, OrderedLog, check_name
+from outbox.streams.places import Place
 from outbox.streams.plan import rows_written, until_ms
 from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX
 from outbox.streams.register import Kept, Out, Register, RegisterCell
 from outbox.streams.replica import together
-from outbox.streams.values import ENVELOPE_BYTES
+from outbox.streams.values import ENVELOPE_BYTES, inline_bytes_max
 
 log = logging.getLogger("outbox.streams")
 
@@ -87,8 +100,8 @@ class Ingestion:
         self._now_ms = now_ms
         self._new_id = new_id
         self._known_ms = 0
-        self._entry_bytes_max = store.capabilities.item_bytes_max - ENVELOPE_BYTES
-        """What the register holds of entries, beside the records of one commit."""
+        self._entry_bytes_max = entry_bytes_max(store, output.log.place)
+        """What the register, and a cell of the log, hold of entries."""
         self._written: tuple[int, dict[str, int]] = (-1, {})
         """The serial whose outs this process has seen in the log, and from where on the next are looked for."""
 
@@ -260,6 +273,16 @@ class Ingestion:
         since = {key: max(at, self._targets[key].row.cells.end) for key, at in since.items()}
         self._written = register.serial, since
         return since
+
+
+def entry_bytes_max(store: StateStore, place: Place) -> int:
+    """The most bytes that one commit may bring: what a register holds and, without blobs, a cell of the log."""
+    register_bytes_max = store.capabilities.item_bytes_max - ENVELOPE_BYTES
+    return (
+        min(register_bytes_max, inline_bytes_max(place.store))
+        if isinstance(place.blobs, NoBlobs)
+        else register_bytes_max
+    )
 
 
 def _apart(works: Sequence[Work], bytes_max: int) -> list[list[Work]]:

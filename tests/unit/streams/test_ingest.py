@@ -258,6 +258,19 @@ async def test_large_messages_are_taken_in_by_groups_that_fit(site: Site, count:
     assert sorted(text.rstrip("x") for text in await site.texts()) == sorted(ids)
 
 
+async def test_a_log_without_blobs_takes_groups_and_entries_that_a_cell_holds(site: Site) -> None:
+    ids = [f"m{n}" for n in range(60)]
+    for id in ids:
+        await site.send(id, text=id + "x" * 50_000)
+    large = Message(body=b'{"text":"%s"}' % (b"x" * 1_200_000), outbox_id="large", type="Page")
+    claim = await check_in(large, site.engine.blobs, above_bytes=1 << 20)
+    await site.engine.apart().bus.send([Output("pages", 0, claim)])
+    log = made("pages", site.engine.store(), Page)
+    await asyncio.wait_for(site.ingest(log=log).run_until_idle(), 20)
+    assert sorted(text.rstrip("x") for text in await site.texts()) == sorted(ids)
+    assert await site.dead() == [("large", "oversize")]
+
+
 async def test_an_entry_that_no_register_holds_is_a_dead_letter(site: Site) -> None:
     await site.send("ok")
     large = Message(body=b'{"text":"%s"}' % (b"x" * (2 << 20)), outbox_id="large", type="Page")
