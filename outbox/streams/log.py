@@ -23,7 +23,7 @@ from types import UnionType
 from typing import Any, Generic, TypeVar, overload
 
 from outbox.codec import Upcast
-from outbox.errors import CorruptRecord, NotRegistrable, OutcomeUnknown, Refused, TooLarge
+from outbox.errors import CorruptRecord, NotRegistrable, Refused, TooLarge
 from outbox.lineage import Key, as_key, field
 from outbox.message import ID_BYTES_MAX
 from outbox.streams.cells import Cell, Cells, Position
@@ -549,6 +549,3 @@ def _check_append(name: str, values: Sequence[Any], id: str) -> None:
         )
     if len(id.encode("utf-8", "surrogatepass")) > ID_BYTES_MAX:
         raise TooLarge(f"log {name}: an id of over {ID_BYTES_MAX} bytes; give a shorter one, a digest for example")
-
-
-MAY_RETRY = (OutcomeUnknown, Refused)

@@ -90,25 +90,18 @@ class StreamView:
 
     def in_flight(self, log: str) -> list[Any]:
         """The values that are committed to a log and that its processor has not handled."""
-        found = []
+        found, handled = list[Any](), dict[str, Position]()
         for name, register in self._registers.items():
-            plan = self._monitor.plans[name]
             for out in register.outs:
                 row = self._monitor.row_of(name, out.to)
                 is_there = any(cell.id == step_id(name, register.serial, out.to) for cell in self._ghost.cells)
                 if row is not None and row.name.startswith(f"log/{log}/") and not is_there:
                     found += row.values.decoded(Cell("", 0, len(out.v), out.v, out.types, out.schema), row.name)
-            del plan
-        behind = {}
-        for name, plan in self._monitor.plans.items():
-            for rows in plan.rows().values():
-                for key, row in rows.items():
-                    if row.name.startswith(f"log/{log}/"):
-                        known = self._registers.get(name)
-                        behind[row.name] = Position(0) if known is None else known.cursors.get(key, Position(0))
-        for at, values in self._monitor.entries_of(self._ghost, log):
-            cursor = behind.get(at[0], Position(0))
-            found += [value for offset, value in enumerate(values) if Position(at[1], offset) >= cursor]
+            for key, row in self._monitor.inputs_of(name).items():
+                handled[row.name] = register.cursors.get(key, Position(0))
+        for (row_name, at), values in self._monitor.entries_of(self._ghost, log):
+            cursor = handled.get(row_name, Position(0))
+            found += [value for offset, value in enumerate(values) if Position(at, offset) >= cursor]
         return found
 
 
@@ -160,10 +153,16 @@ class StreamMonitor:
                     self._given = self._committed(self._given, swapped)
 
     def row_of(self, processor: str, to: str) -> Row[Any] | None:
+        """The row of an output by its name in the register; None where it is no log."""
         target = self._targets[processor].get(to)
         return target.row if isinstance(target, RowTarget) else None
 
+    def inputs_of(self, name: str) -> Mapping[str, Row[Any]]:
+        """The rows that a processor reads; an ingest reads none."""
+        return self._inputs.get(name, {})
+
     def register(self, digest: bytes) -> Register:
+        """A register that was written."""
         return msgspec.json.decode(self._bodies[digest], type=Register)
 
     def _cell(self, digest: bytes) -> Cell:
