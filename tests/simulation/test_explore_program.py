@@ -26,7 +26,22 @@ def test_a_cell_that_is_cut_short_says_so() -> None:
 def test_every_protocol_meets_every_fault_with_a_new_state_where_that_makes_other_worlds() -> None:
     cells = list(explore.single_faults())
     assert len(cells) == 7 + 7 + 7 + len(explore.NEW_DIFFERS)
-    assert {cell["scope"] for cell in explore.larger()} == set(explore.SCOPES)
+    assert {cell["scope"] for cell in explore.larger()} == {*explore.SCOPES, "log"}
+
+
+def test_logs_meet_every_fault_and_what_is_too_large_is_left_to_the_large_ones() -> None:
+    cells = [
+        (cell["logs"], kind) for large in (False, True) for cell in explore.logs(large=large) for kind in cell["faults"]
+    ]
+    assert len(cells) == len(set(cells)) == 4 * len(explore.LOGS) + 1
+    assert {(cell["logs"], *cell["faults"]) for cell in explore.logs(large=True)} == explore.TOO_LARGE
+
+
+@pytest.mark.parametrize("cell", list(explore.logs())[:1], ids=explore.told)
+def test_a_cell_of_logs_is_explored_and_told(cell: explore.Cell) -> None:
+    found = explore.one(cell, 60.0)
+    assert found["exhausted"] and not found["anomalies"]
+    assert explore.line(cell | found).startswith("log: 2 producers, 2 replicas, crash")
 
 
 def test_drawn_runs_of_the_larger_world_break_no_promise() -> None:
