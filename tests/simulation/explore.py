@@ -85,6 +85,7 @@ def requests() -> Iterator[Cell]:
         for kind in SINGLE:
             if happens(scope, kind):
                 yield {"scope": scope, "asked": 2, "fronts": 2, "faults": {kind: 1}}
+    yield {"scope": "item", "asked": 1, "fronts": 1, "pair": True, "faults": {}}
 
 
 def ledgers() -> Iterator[Cell]:
@@ -119,6 +120,8 @@ def told(cell: Cell) -> str:
     faults = " + ".join(cell["faults"]) or "no faults"
     if "logs" in cell:
         return f"log: {cell['logs']}, {faults}"
+    if "pair" in cell:
+        return f"{cell['scope']}: 1 answering, 2 requests of one state at once, {faults}"
     if "asked" in cell:
         return f"{cell['scope']}: {cell['fronts']} answering, 1 request, asked {cell['asked']} times at once, {faults}"
     if "ledger" in cell:
@@ -179,18 +182,20 @@ def soon_gone(cell: Cell) -> Scenario:
 
 
 def asking(cell: Cell) -> Scenario:
-    """A cell of requests as a scenario."""
+    """A cell of requests as a scenario; a pair is two of one state, in one process."""
+    is_pair = "pair" in cell
     return Scenario(
         counter(),
         (),
         GIVEN,
         workers=0,
-        sweepers=0 if cell["scope"] == "engine" else 1,
+        sweepers=0 if cell["scope"] == "engine" or is_pair else 1,
         scope=cell["scope"],
         budgets=Budgets(**cell["faults"]),
-        requests=[asked("k1", 5)],
+        requests=[asked("k1", 5), asked("k2", 3)][: 1 + is_pair],
         asked_times=cell["asked"],
         fronts=cell["fronts"],
+        front_batch=1 + is_pair,
     )
 
 

@@ -67,7 +67,7 @@ def test_a_request_asked_twice_of_one_process_is_worked_on_once(scope: str) -> N
     clean(explored(scope, asked("k1", 5), asked_times=2, front_batch=2, budgets=budgets))
 
 
-@SCOPES
+@pytest.mark.parametrize("scope", ["engine", "partition"])  # item scope: 40 s, in `make explore`
 def test_two_requests_of_one_state_in_one_process_take_effect_in_turn(scope: str) -> None:
     budgets = Budgets.any_of(1, "crash", "lost", "error", "timeout") if scope == "engine" else Budgets()
     clean(explored(scope, asked("k1", 5), asked("k2", 3), front_batch=2, sweepers=0, budgets=budgets))
