@@ -2,13 +2,13 @@
 
 A row is documents with consecutive indexes and no hole: every cell below the end exists, or existed and was trimmed.
 A cell is created once and never changed; trimming turns it into a tombstone, which keeps its place and its identity
-until nobody can try to write there any more.  A page of 1,024 cells is a partition.
+until no writer can try that place any more.  A page of 1,024 cells is a partition.
 
     <row>/<index >> 10>   <index>   a cell: {"id", "at", "count", "v"}, or its tombstone: {"id", "gone"}
     <row>                 `hint`    {"end"}: where to begin looking for the end; wrong is slow, never false
     <row>                 `floor`   see `horizon`
 
-Theory of operation: whoever appends gives the identity of its cell and `since`, an index at or behind which that
+Theory of operation: a writer gives the identity of its cell and `since`, an index at or behind which that
 identity must lie if it was ever written.  It creates its cell at the first index from there on that is free.  A create
 that loses says that the index is taken: by the same identity, so it is done, or by another, so the next index is next.
 Nothing else moves it on: a lost reply, or a cell that is "not there" again after a lost create (a stale read), is
@@ -245,7 +245,7 @@ class Cells:
     async def bury(self, indexes: Sequence[int], *, ttl_s: float) -> list[Cell]:
         """Turn cells into tombstones that expire after `ttl_s`; the cells and tombstones as they were.
 
-        As many in one write as the store takes.  A tombstone names its cell's blob, for whoever deletes that.
+        As many in one write as the store takes.  A tombstone names its cell's blob until that is deleted.
         """
         count_max = (
             self.store.capabilities.batch_count_max if self.store.capabilities.atomic_scope == "partition" else 1

@@ -2,7 +2,7 @@
 
     <row>   `floor`   {"index", "cleared", "readers": {name: index}, "writers": {name: index}, "type"}
 
-The horizon is the least index that anybody registered may still read, or may still walk past to find its own cell.
+The horizon is the least index that a registered reader may still read, or a writer walk past to find its own cell.
 Readers say where they are; a processor says for each input where its cursor is and for each output where it begins
 to look (`since`).  What they say only grows and may lag behind the truth, so a trim takes too little and never too
 much.  Registrations and trims change one document, so they meet in one swap.
@@ -109,7 +109,7 @@ class Horizon:
     ) -> Floor:
         """Register who reads from, or looks for its own cells from, an index; again with a later one moves it on.
 
-        Where it must not move, because another replica's register may rest on it, whoever is there already stays.
+        Unless it `moves`, a registration that is there stays: another replica's register may rest on it.
 
         Raises:
             Trimmed: the index is below the floor.
@@ -159,12 +159,12 @@ class Horizon:
 
         Gives how many cells that were, and the floor as it is then.
 
-        With `older_than_ms` it stops at the first cell that is younger.  Where nobody is registered, it goes up to the
+        With `older_than_ms` it stops at the first cell that is younger.  Without registrations it goes up to the
         end.
         """
         known = await self.read()
         is_used = bool(known.readers or known.writers)
-        # Whoever is registered is at the end or before it, so only a log without them is asked where that is.
+        # A registered index is at the end or before it, so only a log without one is searched for its end.
         end = UNLIMITED if is_used else await self._cells.find_end(known.index)
         upto = min(known.horizon(end), known.cleared + CLEARED_MAX)
         if older_than_ms is not None:

@@ -118,7 +118,7 @@ class Ingestion:
             await together([*settling, self._append(known.register)])
 
     async def finish(self) -> None:
-        """Append what the register holds, whoever committed it."""
+        """Append what the register holds, also where another process committed it."""
         await self._append((await self._read()).register)
 
     # The commit
@@ -373,7 +373,7 @@ class Ingest:
         """Receive a group of messages and take them in; how many there were."""
         found = await self._ports.bus.receive(self.queue, count_max=GROUP_MAX, wait_s=wait_s)
         await self.take(found)
-        if not found:  # whoever committed last may be dead
+        if not found:  # the process that committed last may be dead
             await together([shard.finish() for shard in self._shards])
         return len(found)
 

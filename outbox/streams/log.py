@@ -1,4 +1,4 @@
-"""An ordered log: typed entries in cells, appended once under an id, read in order by anybody, trimmed by its readers.
+"""An ordered log: typed entries in cells, appended once under an id, read in order, trimmed as its readers go on.
 
     readings = OrderedLog("readings", engine, type=Reading)
     at = await readings.append(Reading("boiler", 71.5), id="r1")
@@ -221,7 +221,7 @@ class Row(Generic[T]):
         ]
 
     def seen(self, index: int) -> list[Seen]:
-        """What whoever waits for a cell has seen of it, and of the floor."""
+        """What a reader that waits for a cell has seen of it, and of the floor."""
         return [(self.cells.key(index), ""), (self.horizon.key, self.horizon.version)]
 
     async def first(self) -> int:

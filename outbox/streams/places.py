@@ -1,7 +1,7 @@
 """Where logs and registers live: a store and its blobs, the time, and waiting until something there changes.
 
 A log is given a backend (`Engine`, `azure.connect(...)`, `azure.blob_states(...)`) or a `StateStore` as it is.  A store
-that can say when its documents change wakes who waits for them; another is looked at after 20 ms, and then ever later.
+that can say when its documents change wakes its readers; another is looked at after 20 ms, and then ever later.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def place_of(given: Any) -> Place:
 class Waiting:
     """Waits for changes in some stores, each time for longer where it has to look by itself.
 
-    Whoever waits looks again at least every `poll_s_max`, so a change that a store does not report is found as well.
+    It returns at least every `poll_s_max`, so a change that a store does not report is found as well.
     """
 
     def __init__(

@@ -1,11 +1,12 @@
 """One replica of a processor: its step.
 
 Theory of operation: every replica does the same over and over.  It reads the register.  WRITING: it appends what the
-last step emitted, each cell under an identity that follows from the register's serial; whoever does it, and however
-often, each lies in its log once.  HANDLING: it reads the inputs at the register's cursors and runs the handler on a
-copy of the state.  PREPARING: one swap of the register holds the new state, the cursors behind what was read, what is
-to be written next, and where to begin looking for it.  One replica's swap wins; the others drop what they have and read
-again.  There is no recovery: whatever was interrupted, the register says what is next, and any replica does it.
+last step emitted, each cell under an identity that follows from the register's serial, so that each lies in its log
+once, however often and by how many replicas it is appended.  HANDLING: it reads the inputs at the register's cursors
+and runs the handler on a copy of the state.  PREPARING: one swap of the register holds the new state, the cursors
+behind what was read, what is to be written next, and where to begin looking for it.  One replica's swap wins; the
+others drop what they have and read again.  There is no recovery: after any interruption the register says what is
+next, and any replica does it.
 
 A replica may be killed, paused or started at any moment.  What a step emits was in the register before it is in a log,
 so a step that lost leaves no trace.  Registers and logs may be on stores of different kinds: no step writes two.
@@ -40,7 +41,7 @@ log = logging.getLogger("outbox.streams")
 READ_AHEAD_MAX = 16
 """The most cells of an input that are read at once."""
 REPORT_EVERY = 64
-"""After so many steps won, a replica tells the floors of its logs where the register is."""
+"""After so many steps won, a replica reports at the floors of its logs where the register is."""
 ENTER_COUNT_MAX = 20
 LOOK_EVERY_MS = 60_000
 """How often an idle replica looks where its outputs end."""
@@ -198,7 +199,7 @@ class Replica:
         )
 
     async def _enter(self, row: Row[Any], *, reader: bool) -> int:
-        """Register at a row's floor, as whoever reads from, or writes behind, an index; that index."""
+        """Register at a row's floor as a reader, or as a writer; the index from which on it needs the row."""
         name = f"processor/{self.plan.name}"
         for _ in range(ENTER_COUNT_MAX):
             at = await row.first() if reader else await row.end()
@@ -424,7 +425,7 @@ class Replica:
         return max(0.001, (wake - self._now_ms()) / 1_000) if wake else None
 
     async def _report_if_due(self, register: Register, *, idle: bool = False) -> None:
-        """Tell the floors where the register is, now and then; that it lags only makes trims take less."""
+        """Report at the floors where the register is, now and then; that it lags only makes trims take less."""
         self._unreported += not idle
         if self._unreported >= self._report_every or (idle and self._unreported):
             self._unreported = 0
@@ -432,7 +433,7 @@ class Replica:
                 await self.report(register)
 
     async def report(self, register: Register, *, inputs: bool = True) -> None:
-        """Tell the floors of the logs where a register is, which was read or swapped."""
+        """Report at the floors of the logs where a register is, which was read or swapped."""
         name = f"processor/{self.plan.name}"
         for key, row in self._rows.items() if inputs else ():
             await row.horizon.register(reader=name, at=self._cursor(register, key).index)

@@ -1,4 +1,4 @@
-"""Entries of a log into somebody else's database, or into documents of a store: each has its effect once.
+"""Entries of a log into any database, or into documents of a store: each has its effect once.
 
     sink = TransactionalSink("counter", crossings, lambda: sqlite3.connect("counters.db"), count, create=True)
     async with sink.run(): ...
@@ -89,7 +89,7 @@ async def enter(row: Row[Any], name: str) -> Position:
 
 
 class SinkLoop:
-    """Runs a sink: steps, waits, and tells the floor how far it is."""
+    """Runs a sink: steps, waits, and reports at the floor how far it is."""
 
     def __init__(self, sink: Sink, poll_s_max: float) -> None:
         self._sink = sink
