@@ -194,7 +194,7 @@ async def trim_stream(engine: Engine, asked: TrimRequest) -> StreamTrimmed:
 
     Raises:
         LookupError: there is no such log.
-        Refused: nobody has registered as a reader of a row, and no age is given: nothing would be left.
+        Refused: a row has no registered reader, and no age is given: nothing would be left.
     """
     rows = [_row(engine, asked.name, shard, asked.margin_s) for shard in sorted(_found(engine, asked.name))]
     floors = [await row.horizon.read() for row in rows]

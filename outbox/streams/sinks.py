@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -140,11 +141,11 @@ async def running(sink: Sink, poll_s_max: float) -> AsyncIterator[None]:
         raise error
 
 
-async def drained(sink: Sink, poll_s_max: float) -> int:
-    """Run a sink until there is nothing left; how many transactions it made."""
-    loop, count = SinkLoop(sink, poll_s_max), 0
+async def drained(sink: Sink, poll_s_max: float, seconds: float) -> int:
+    """Run a sink until there is nothing left, or `seconds` have passed; how many transactions it made."""
+    loop, count, until_s = SinkLoop(sink, poll_s_max), 0, time.monotonic() + seconds
     try:
-        while (progress := await loop.turn(pauses=False)) is not Progress.IDLE:
+        while time.monotonic() < until_s and (progress := await loop.turn(pauses=False)) is not Progress.IDLE:
             count += progress is Progress.WON
     finally:
         sink.close()
@@ -188,9 +189,9 @@ class TransactionalSink:
         """Run until the context ends."""
         return running(self, self._poll_s_max)
 
-    async def run_until_idle(self) -> int:
-        """Apply what there is; how many transactions that took."""
-        return await drained(self, self._poll_s_max)
+    async def run_until_idle(self, *, seconds: float = 50.0) -> int:
+        """Apply what there is, or what it can in so many `seconds`; how many transactions that took."""
+        return await drained(self, self._poll_s_max, seconds)
 
     async def step(self) -> Progress:
         """Apply the next entries in one transaction, if there are any.
@@ -282,13 +283,18 @@ class TransactionalSink:
 
     def _begun(self, at: Position) -> Position:
         """Begin at a position, unless another has begun meanwhile; where it begins."""
-        with suppress(Exception):
+        refusal: Exception | None = None
+        try:
             self._execute(self._connection, self._insert, [self.name, at.index, at.offset])
             self._connection.commit()
+        except Exception as error:  # a driver's own: another sink may have begun first, which the cursor says
+            refusal = error
         self._connection.rollback()
         found = self._cursor()
         if found is None:
-            raise OSError(f"the cursor cannot be written to {TABLE}; give create=True, or create the table")
+            raise OSError(
+                f"the cursor cannot be written to {TABLE}; give create=True, or create the table ({refusal})"
+            ) from refusal
         return found
 
     def _applied(self, at: Position, after: Position, entries: Sequence[Entry[Any]]) -> bool:
@@ -372,9 +378,9 @@ class StoreSink:
         """Run until the context ends."""
         return running(self, self._poll_s_max)
 
-    async def run_until_idle(self) -> int:
-        """Write what there is; how many batches that took."""
-        return await drained(self, self._poll_s_max)
+    async def run_until_idle(self, *, seconds: float = 50.0) -> int:
+        """Write what there is, or what it can in so many `seconds`; how many batches that took."""
+        return await drained(self, self._poll_s_max, seconds)
 
     def close(self) -> None:
         """Nothing is open."""

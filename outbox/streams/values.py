@@ -44,7 +44,8 @@ class Values:
         """The name of the type, as the log's floor has it."""
         self._kind = kind if len(classes) == 1 == len(members) and not hasattr(kind, "model_fields") else None
         """The class that all values have, where msgspec takes it; then many are encoded at once."""
-        self._many = None if self._kind is None else msgspec.json.Decoder(list[self._kind])  # type: ignore[name-defined]
+        shape: Any = None if self._kind is None else list[self._kind]  # type: ignore[name-defined]  # known when it runs
+        self._many = None if shape is None else msgspec.json.Decoder(shape)
 
     def encoded(self, values: Sequence[Any]) -> tuple[list[msgspec.Raw], list[str]]:
         """Values as stored, and the type of each where there are several.

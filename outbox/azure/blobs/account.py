@@ -35,7 +35,7 @@ class BlobAccount:
     ) -> None:
         """Take a connection string, or a URL and a credential of azure.identity.aio.
 
-        `create` makes the container at the first call; without it `prepare` does, where somebody calls that.
+        `create` makes the container at the first call; without it only `prepare` does.
         """
         self._address = address
         self._container = container

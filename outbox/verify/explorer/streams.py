@@ -168,7 +168,7 @@ class Reporter:
     plan: Plan
     at: Stores
     inputs: bool = False
-    """Whether it tells the floors of the inputs as well."""
+    """Whether it reports at the floors of the inputs as well."""
 
     @property
     def name(self) -> str:
@@ -221,7 +221,7 @@ class Producer:
 
 @dataclass(frozen=True)
 class Feeder:
-    """Puts cells into a row, one after the other; nobody else writes there."""
+    """Puts cells into a row, one after the other; no other program writes there."""
 
     key: Callable[[int], DocumentKey]
     cells: Sequence[bytes]
@@ -256,7 +256,8 @@ class Ingesting:
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
         place = self.at.places(calls).of(self.output.log)
-        ports = StorePorts(place.store, ExploredBus(calls, self.bus), None, NoBlobs())  # type: ignore[arg-type]
+        operations: Any = None  # an ingestion asks for nothing that a client would
+        ports = StorePorts(place.store, ExploredBus(calls, self.bus), operations, NoBlobs())
         ingestion = self.make(
             self.ingest,
             self.plan,

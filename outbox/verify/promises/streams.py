@@ -214,7 +214,7 @@ class StreamMonitor:
         floor = msgspec.json.decode(after, type=Floor)
         behind = min([floor.index, *floor.readers.values(), *floor.writers.values()])
         if behind < floor.index:
-            return Raised(f"the floor of {row} is {floor.index}, and somebody registered is at {behind}", "Kept")
+            return Raised(f"the floor of {row} is {floor.index}, past a registered {behind}", "Kept")
         known = msgspec.json.decode(before, type=Floor) if before else Floor()
         moves = [(known.readers, floor.readers), (known.writers, floor.writers)]
         falls = [name for old, new in moves for name in old if new.get(name, 1 << 60) < old[name]]
@@ -287,7 +287,7 @@ class StreamMonitor:
         place = f"{event.row}/{event.at}"
         twin = next((known for known in ghost.cells if known.id == cell.id and known.row == event.row), None)
         if any((known.row, known.at) == (event.row, event.at) for known in ghost.cells):
-            return Finding("NoHole", f"{place} was trimmed and is written again, by {cell.id[:12]}: nobody reads it")
+            return Finding("NoHole", f"{place} was trimmed and is written again, by {cell.id[:12]}: lost")
         if twin is not None:
             return Finding("OnePlace", f"{cell.id[:12]} lies at {twin.at} of {event.row} and is written to {place}")
         if any((event.row, index) not in {(k.row, k.at) for k in ghost.cells} for index in range(event.at)):
@@ -393,7 +393,7 @@ class StreamMonitor:
                 f"{name} has {bytes(after.state)!r} at serial {after.serial}, and should have {encoded!r}",
             )
         if outs != after.outs:
-            return Finding("ConsistentOutput", f"{name} emits {_told(after.outs)}, and should emit {_told(outs)}")
+            return Finding("ConsistentOutput", f"{name} emits {_shown(after.outs)}, and should emit {_shown(outs)}")
         return None
 
 
@@ -402,7 +402,7 @@ def _digest_of(cell: Cell) -> bytes:
     return blake2b(msgspec.json.encode([cell.v, cell.types]), digest_size=8).digest()
 
 
-def _told(outs: Sequence[Out]) -> str:
+def _shown(outs: Sequence[Out]) -> str:
     return "; ".join(f"{out.to}: {b', '.join(bytes(raw) for raw in out.v).decode()}" for out in outs) or "nothing"
 
 

@@ -83,11 +83,11 @@ async def test_the_longest_id_and_the_most_entries_are_taken(engine: Engine) -> 
         (Reading, Reading("a", float("nan"))),
         (Reading, Reading("a", float("-inf"))),
         (Reading, Reading("a", "hot")),  # type: ignore[arg-type]  # that is the point
-        (Reading, Reading(None, 1.0)),  # type: ignore[arg-type]
+        (Reading, Reading(None, 1.0)),  # type: ignore[arg-type]  # that too
         (Reading, Alarm("hot")),
         (Reading, {"sensor": "a", "degrees": 1.0}),
         (Reading | Alarm, 5),
-        (Reading | Alarm, Alarm(5)),  # type: ignore[arg-type]
+        (Reading | Alarm, Alarm(5)),  # type: ignore[arg-type]  # that too
         (float, float("nan")),
         (float | None, float("inf")),
         (int, True),
@@ -131,7 +131,7 @@ def test_a_type_that_json_cannot_hold_is_refused(kind: Any) -> None:
 @pytest.mark.parametrize("shards", [{"writers": 0}, {"readers": 257}, {"readers": 2}])
 def test_shards_that_cannot_be_are_refused(shards: dict[str, int]) -> None:
     with pytest.raises(NotRegistrable, match=r"1 to 256 each|partition="):
-        OrderedLog("a", Engine.in_memory(), type=int, **shards)  # type: ignore[call-overload]
+        OrderedLog("a", Engine.in_memory(), type=int, **shards)  # type: ignore[call-overload]  # the wrong numbers
 
 
 def test_a_shard_that_a_log_does_not_have_is_refused() -> None:

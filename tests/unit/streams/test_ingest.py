@@ -204,7 +204,7 @@ async def test_what_was_committed_is_appended_by_the_next_that_opens(site: Site)
             raise asyncio.CancelledError
         return await appended(register)
 
-    shard._append = die  # type: ignore[method-assign]
+    shard._append = die  # type: ignore[method-assign]  # a crash there
     with pytest.raises(asyncio.CancelledError):
         await dies.turn(wait_s=0)
     assert await site.texts() == []

@@ -194,7 +194,7 @@ async def test_the_end_is_found_without_a_scan_of_the_log(engine: Engine) -> Non
         reads += 1
         return await read(*given, **options)
 
-    other.place.store.read = counted  # type: ignore[method-assign]
+    other.place.store.read = counted  # type: ignore[method-assign]  # counts
     assert await other.end() == Position(300)
     assert reads < 24
 

@@ -77,6 +77,13 @@ async def test_each_entry_takes_effect_once(engine: Engine, file: Path) -> None:
     assert counter(file) == (21, 6)
 
 
+async def test_a_database_that_stays_away_does_not_hold_a_run_for_ever(engine: Engine, tmp_path: Path) -> None:
+    log = made("numbers", engine, int)
+    await fill(log, 1)
+    async with asyncio.timeout(10):
+        assert await sink(log, tmp_path / "no folder" / "counters.db").run_until_idle(seconds=0.1) == 0
+
+
 @pytest.mark.parametrize("batch_max", [1, 2, 5])
 async def test_a_transaction_takes_at_most_batch_max_entries_also_of_one_cell(
     engine: Engine, file: Path, batch_max: int

@@ -8,8 +8,8 @@ not depend on what others did meanwhile.  After the last such answer (`stale_cou
 
 Documents whose ids begin with `private` are created once, under an id that is not known to others, and not again when
 they are gone: creating one is independent of whatever others do, and of one that is gone nothing is kept.  So is a read
-of partitions that begin with one of `settled`, into which nobody writes.  A store that `keeps` is one in which nobody
-deletes anything and nothing expires.
+of partitions that begin with one of `settled`, into which no program writes.  In a store that `keeps` nothing is
+deleted and nothing expires.
 A sweeper looks `look_count` times without success: more than once where a stale answer may have misled it.  What is
 younger than its `grace_ms` it leaves alone, so it looks when something is as old as that.
 """
