@@ -22,6 +22,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any
@@ -58,7 +59,7 @@ from outbox.stored import RECORD_PREFIX, Record, decode
 from outbox.stored import encode as encode_record
 from outbox.streams.log import LogWriter, OrderedLog, check_name
 from outbox.streams.places import Place
-from outbox.streams.plan import rows_written, until_ms
+from outbox.streams.plan import RowTarget, rows_written, until_ms
 from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX
 from outbox.streams.register import Kept, Out, Register, RegisterCell
 from outbox.streams.replica import together
@@ -343,7 +344,8 @@ class Ingest:
                 "at a time; give a backend of partition scope (an Engine, or azure.connect(...) without states=); the "
                 "log may be anywhere"
             )
-        output = log.writer(0) if isinstance(log, OrderedLog) else log
+        self._output = output = log.writer(0) if isinstance(log, OrderedLog) else log
+        self._message_type, self._retention = type, retention
         self.app = ingest_app(name, queue, type, retention)
         self.queue = queue
         self.plan = compile_plan(self.app)
@@ -362,6 +364,25 @@ class Ingest:
             )
             for shard in range(shards)
         ]
+
+    def over(
+        self, ports: Callable[[StorePorts], StorePorts], place: Callable[[Place], Place] = lambda given: given
+    ) -> Ingest:
+        """The same ingest over what these make of its backend's ports and of its log's place."""
+        log = self._output.log
+        return Ingest(
+            self.name,
+            queue=self.queue,
+            type=self._message_type,
+            source=_Source(ports(self._ports)),
+            log=replace(self._output, log=log.on(place(log.place))),
+            retention=self._retention,
+            shards=len(self._shards),
+        )
+
+    def rows(self) -> dict[str, dict[str, RowTarget]]:
+        """The rows that each shard's register writes to, by the names that they have in it."""
+        return {shard.name: rows_written(_OUT, self._output) for shard in self._shards}
 
     async def open(self) -> None:
         """Create the queue where that is for us to do, and register the retention."""
@@ -423,6 +444,16 @@ class Ingest:
                 )
                 await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(errors_in_a_row, 10)))
                 errors_in_a_row += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A backend that has these ports."""
+
+    given: StorePorts
+
+    def ports(self) -> StorePorts:
+        return self.given
 
 
 def ingest_app(name: str, queue: str, kind: Any, retention: timedelta) -> App:

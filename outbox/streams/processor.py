@@ -15,9 +15,10 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 from uuid import uuid4
 
@@ -29,6 +30,7 @@ from outbox.streams.cells import Position
 from outbox.streams.log import LogReader, OrderedLog, check_name
 from outbox.streams.places import POLL_S_MAX, Place, Waiting, place_of
 from outbox.streams.plan import BATCH_MAX, HANDLER_S, REFUSED, Handler, Plan, RefusedEntry, input_of, output_of
+from outbox.streams.queues import QueueOutput
 from outbox.streams.register import Register
 from outbox.streams.replica import Progress, Replica
 from outbox.streams.values import ENTRIES_MAX
@@ -118,6 +120,25 @@ class Processor(Generic[State]):
     def replica(self) -> Replica:
         """A replica of its own."""
         return Replica(self.plan, self.place.store, now_ms=self.place.now_ms, new_id=lambda: uuid4().hex)
+
+    def over(
+        self, place: Callable[[Place], Place], queue: Callable[[QueueOutput], QueueOutput] = lambda given: given
+    ) -> Processor[State]:
+        """The same processor over what these make of its logs' and register's places, and of the queues it sends to."""
+        made: dict[Place, Place] = {}
+
+        def moved(given: Place) -> Place:
+            if given not in made:
+                made[given] = place(given)
+            return made[given]
+
+        other = copy(self)
+        other.place = moved(self.place)
+        plan = self.plan.on(lambda log: moved(log.place))
+        outputs = {name: queue(each) if isinstance(each, QueueOutput) else each for name, each in plan.outputs.items()}
+        other.plan = replace(plan, outputs=outputs)
+        other._replica = other.replica()
+        return other
 
     @asynccontextmanager
     async def run(self, *, replicas: int = 1, replica_wait_s: float | None = None) -> AsyncIterator[Running]:

@@ -57,6 +57,8 @@ BUS_TRANSPORT = "outbox/emulator/bus/transport.py"
 BUS_PEER = "outbox/emulator/bus/peer.py"
 JUDGED_COMMITS = "outbox/verify/recorded/commits.py"
 JUDGED_FLOW = "outbox/verify/recorded/flow.py"
+JUDGED_LOGS = "outbox/verify/recorded/logs.py"
+RECORDED_STREAMS = "outbox/verify/recorded/streams.py"
 JUDGED_LIVES = "outbox/verify/recorded/linear.py"
 JUDGED_PENDING = "outbox/verify/recorded/pending.py"
 STORED_LETTERS = "outbox/runtime/delivery/stored_dead_letters.py"
@@ -92,6 +94,8 @@ OF_VALUES = "unit/emulator/test_cosmos_values.py"
 OF_DESCRIPTIONS = "unit/emulator/test_descriptions.py"
 OF_SENDERS = "unit/emulator/test_senders.py"
 OF_LIVES = "unit/verify/test_linear_lives.py"
+OF_LOGS = "unit/verify/test_linear_logs.py"
+OF_RECORDED_STREAMS = "unit/verify/test_recording_streams.py"
 OF_APART_HISTORIES = "unit/verify/test_linear_stores.py"
 OF_LETTERS = "functions/test_stored_dead_letters.py"
 OF_CONNECTING = "wire/on_azure/test_connecting.py"
@@ -580,6 +584,42 @@ DIRECT_MUTANTS = (
         "judge: a renewal of some is one of all", RECORDING,
         f"{OF_RECORDING}::test_only_a_renewal_of_all_says_that_they_are_still_there",
         ("        if count == len(deliveries):  # else", "        if count:  # else"),
+    ),
+    mutant(
+        "judge: an identity may lie at two indexes", JUDGED_LOGS,
+        f"{OF_LOGS}::test_what_is_wrong_is_found[an identity at two indexes]",
+        ("        at = self._places.setdefault((log, id), index)\n", "        at = index\n"),
+    ),
+    mutant(
+        "judge: a step may leave what it owes", JUDGED_LOGS,
+        f"{OF_LOGS}::test_what_is_wrong_is_found[a step before the outputs of the one before]",
+        ("            if self._flow.is_unpushed(id):", "            if False:"),
+    ),
+    mutant(
+        "judge: entries may be left out", JUDGED_LOGS,
+        f"{OF_LOGS}::test_what_is_wrong_is_found[entries that are left out]",
+        ("        if known not in (UNKNOWN, since):", "        if known not in (UNKNOWN, since) and since < known:"),
+    ),
+    mutant(
+        "judge: what nobody takes at the end is no loss", JUDGED_LOGS,
+        f"{OF_LOGS}::test_what_is_wrong_is_found[entries that nobody takes]",
+        ("if log in queues and until < (end, 0):", "if log in queues and until < (end - 1, 0):"),
+    ),
+    mutant(
+        "judge: a cell that is read shows no swap", JUDGED_LIVES,
+        f"{OF_LOGS}::test_a_sound_history_keeps_every_promise"
+        "[the reply of a swap is lost, and its cell is read]",
+        ("                self._commits.must_have_sent(id, digest)\n            self._logs", "                pass\n            self._logs"),
+    ),
+    mutant(
+        "recording: a register that is read shows no swap", RECORDED_STREAMS,
+        f"{OF_RECORDED_STREAMS}::test_a_replica_may_go_on_with_a_swap_before_the_other_learns_that_it_won",
+        ("            self.history.append(events.Found(", "            (lambda event: None)(events.Found("),
+    ),
+    mutant(
+        "recording: an append that is found is not told of", RECORDED_STREAMS,
+        f"{OF_RECORDED_STREAMS}::test_a_chain_of_processors_keeps_every_promise_under_faults",
+        ("            self.history.append(events.Read(", "            (lambda event: None)(events.Read("),
     ),
     # Endpoints and command line
     mutant(

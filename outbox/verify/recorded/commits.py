@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from outbox.verify.recorded.events import Commit
 from outbox.verify.recorded.flow import Flow
+from outbox.verify.recorded.logs import Logs
 from outbox.verify.recorded.pending import (
     EFFECTIVE,
     OPEN,
@@ -28,13 +29,14 @@ from outbox.verify.recorded.versions import Versions
 class Commits:
     """Every commit that took effect, by what must not happen again, and those whose outcome is unknown."""
 
-    def __init__(self, flow: Flow, findings: Findings, counts: Counts) -> None:
+    def __init__(self, flow: Flow, logs: Logs, findings: Findings, counts: Counts) -> None:
         self.versions = Versions(findings, counts)
         self.line = 0
         """The line that is being read."""
         self.on_effect: Callable[[Commit, int], None] | None = None
         """Called with every commit that took effect."""
         self._flow = flow
+        self._logs = logs
         self._findings = findings
         self._counts = counts
         self._undecided = Undecided()
@@ -223,7 +225,10 @@ class Commits:
         for postponed in commit.postponed:
             flow.postpone(postponed)
         self._mark(commit)
-        self._check_causes(commit)
+        if commit.step:
+            self._logs.step(commit, line)
+        else:
+            self._check_causes(commit)
         for change in commit.changes:
             if not self._undecided.settle(step_of(change)):
                 self.versions.change(change, line, is_alone=is_alone)

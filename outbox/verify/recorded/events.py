@@ -15,6 +15,7 @@ may have taken effect.  What only tells something (`claim`, `effect`, `put`) tak
     blob      a blob was asked for
     effect    something outside was called
     put       a state was written by other means than a handler
+    read      cells of an ordered log were read
     result, durable, left    what Theorem 1 needs to know of systems that have no commits
     quiesce   nothing was waiting or being handled
     end       the process stopped of its own accord
@@ -74,13 +75,29 @@ class Postponed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Emitted(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A message that a commit or push sends; `cause` is the identity of the message that made it."""
+    """A message that a commit or push sends, or a cell for an ordered log.
+
+    `cause` is the identity of the message, or the step of a processor, that made it; `index` is where in its log a
+    push asks for it to lie (-1: it is no append).
+    """
 
     id: str
     destination: str
     digest: int = 0
     cause: str = ""
     due_ms: int = 0
+    index: int = -1
+
+
+class Taken(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Entries that a step of a processor takes: those of a log from a position, index and offset, up to another.
+
+    `since` is (-1, -1) where it is not known.
+    """
+
+    log: str
+    since: tuple[int, int]
+    until: tuple[int, int]
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -173,7 +190,8 @@ class Commit(Event, frozen=True, tag="commit"):
     had a refusal on record, or that they wait, so they were run however old they are.  An output is named `<inbox
     key>-<position>`.  `staged` says that the outputs are only stored by it and leave by a push, else they are in their
     queues with the commit.  `at_ms` is its handlers' time; `tx` names the transaction where the
-    protocol does, `is_spilled` says that the outputs lie elsewhere.
+    protocol does, `is_spilled` says that the outputs lie elsewhere.  The swap of a processor's register names its
+    `step` and what that has `taken`; its outputs are cells, or messages named `<step's identity>-<offset>`.
     """
 
     op: int
@@ -189,6 +207,8 @@ class Commit(Event, frozen=True, tag="commit"):
     tx: str = ""
     is_spilled: bool = False
     replacing: list[str] = []
+    step: str = ""
+    taken: list[Taken] = []
 
 
 class Push(Event, frozen=True, tag="push"):
@@ -250,6 +270,14 @@ class Put(Event, frozen=True, tag="put"):
 
     state: str
     version: int
+
+
+class Read(Event, frozen=True, tag="read"):
+    """Cells of an ordered log were read: they lie there."""
+
+    log: str
+    cells: list[tuple[int, str, int]]
+    """Index, identity and digest of each."""
 
 
 class Result(Event, frozen=True, tag="result"):
@@ -317,6 +345,7 @@ AnyEvent = (
     | Unknown
     | Effect
     | Put
+    | Read
     | Result
     | Durable
     | Left

@@ -183,6 +183,27 @@ class Flow:
         for output in push.outputs:
             self._unpushed.pop(output.id, None)
 
+    def is_made(self, id: str) -> bool:
+        """Whether a commit is known to have made this."""
+        return id in self._made
+
+    def is_unpushed(self, id: str) -> bool:
+        """Whether a commit has made this, and it is not known to have left."""
+        return id in self._unpushed
+
+    def lies(self, log: str, id: str, digest: int, line: int) -> None:
+        """A cell lies in a log: whoever appended it, it has arrived."""
+        self._accepted.get(log, {}).pop(id, None)
+        self._unpushed.pop(id, None)
+        made = self._made.get(id)
+        if made is None:
+            return
+        destination, known, _, at = made
+        self._made[id] = (destination, known, -1, at)
+        if destination != log or known != digest:
+            text = f"{id} lies in {log} with another payload or destination than line {at} had stored"
+            self._findings.add(line, "changed payload", text, GHOST, id, against=at)
+
     # What the system counts
 
     def compare(self, tallies: dict[str, Tally], line: int, *, first: bool) -> None:

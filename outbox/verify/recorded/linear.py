@@ -6,6 +6,7 @@ The pass keeps, for each message, state and output, the least that can contradic
     message   handed out and not ended (it may get lost), or ended (no redelivery)   `flow`
     inbox key applied (it may not be applied again)                                          `commits`
     state     its newest version                                                             `versions`
+    log       the identity of each cell, and what each processor has taken                   `logs`
     output    who it went to and its digest                                                  `flow`
 
 A commit without an answer waits (`pending`) until something shows that it took effect or did not.  Silence is not
@@ -44,12 +45,14 @@ from outbox.verify.recorded.events import (
     Push,
     Put,
     Quiesce,
+    Read,
     Result,
     Settled,
     Torn,
     Unknown,
 )
 from outbox.verify.recorded.flow import Flow
+from outbox.verify.recorded.logs import Logs
 from outbox.verify.recorded.pending import OPEN, Number
 from outbox.verify.recorded.serializable import Rerun, Serial
 from outbox.verify.recorded.verdict import (
@@ -79,7 +82,8 @@ class LinearCheck:
         self.counts = counts = Counts()
         self._alone = alone
         self._flow = Flow(findings, counts)
-        self._commits = Commits(self._flow, findings, counts)
+        self._logs = Logs(self._flow, findings, counts)
+        self._commits = Commits(self._flow, self._logs, findings, counts)
         self._attempts = Attempts(findings) if attempts else None
         self._recoverability = Recoverability(findings)
         self._serial = None if rerun is None else Serial(rerun, findings, counts)
@@ -108,6 +112,7 @@ class LinearCheck:
             Blob: self._blob,
             Effect: self._effect,
             Put: self._put,
+            Read: self._read,
             Result: lambda result: self._recoverability.result(result, self._line),
             Durable: self._recoverability.durable,
             Left: lambda left: self._recoverability.left(left, self._line),
@@ -211,7 +216,7 @@ class LinearCheck:
         if self._commits.ok(number):
             return
         if number in self._pushes:
-            self._flow.pushed(self._pushes.pop(number))
+            self._pushed(self._pushes.pop(number))
         elif number in self._settles:
             self._flow.settle(self._settles.pop(number), self._line)
 
@@ -259,6 +264,19 @@ class LinearCheck:
             self._commits.must_have_sent(output.id, output.digest)
             self._flow.leave(output, self._line)
 
+    def _pushed(self, push: Push) -> None:
+        self._flow.pushed(push)
+        for output in push.outputs:
+            if output.index >= 0:
+                self._logs.lies(output.destination, output.index, output.id, output.digest, self._line)
+
+    def _read(self, read: Read) -> None:
+        self._quiesced = False
+        for index, id, digest in read.cells:
+            if not self._flow.is_made(id) and self._commits.senders(id, digest):
+                self._commits.must_have_sent(id, digest)
+            self._logs.lies(read.log, index, id, digest, self._line)
+
     def _settled(self, settled: Settled) -> None:
         if settled.how in ("complete", "dead-letter"):
             self._settles[self._number(settled.op)] = settled
@@ -285,6 +303,7 @@ class LinearCheck:
         self._quiesced = True
         self._commits.quiesce()
         self._flow.quiesce(quiesce, self._line, alone=self._alone)
+        self._logs.quiesce(quiesce.queues, self._line)
 
 
 class Attempts:

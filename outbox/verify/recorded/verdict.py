@@ -42,7 +42,7 @@ class Counts(msgspec.Struct):
 
     `unrecorded` are changes and messages that only what followed tells of, because a power loss took their lines;
     `optional` operations had no known outcome, and `resolved` of them took effect.  Of `rerun` commits the handlers
-    were run again, of `not_rerun` they could not be.
+    were run again, of `not_rerun` they could not be.  `steps` are those of processors and ingests.
     """
 
     lines: int = 0
@@ -61,6 +61,7 @@ class Counts(msgspec.Struct):
     torn: int = 0
     rerun: int = 0
     not_rerun: int = 0
+    steps: int = 0
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -87,6 +88,7 @@ class Verdict(msgspec.Struct, frozen=True):
         what = (
             f"{c.lines:,} lines, {c.lives:,} {'life' if c.lives == 1 else 'lives'}: {c.applied:,} messages applied, "
             f"{c.duplicates:,} duplicates ended, {c.refused:,} refused, {c.changes:,} states, {c.outputs:,} outputs"
+            + (f", {c.steps:,} steps" if c.steps else "")
         )
         unclear = (
             f"{c.optional:,} commits without an answer, {c.resolved:,} of them took effect; "

@@ -1,0 +1,328 @@
+"""Processors, ingests and logs whose steps and appends are recorded into a `History`.
+
+    averages = recorded_processor(averages, history)
+    async with averages.run(replicas=2): ...
+    history.quiesce(rows_of(left, right))          # they have taken all of these
+
+A wrapper round each store, as `recording` has them for handlers: the replicas know nothing of it.  A swap of the
+register is a commit.  It changes the version of the register, takes the entries between the cursors before and after,
+and emits what the step put into it.  An append is a push of one cell to one index of a log, and a cell that is read
+tells that it lies there.  So a judge sees where each identity lies, that cursors leave nothing out and take nothing
+twice, and that a register moves on only when what it had emitted is in its logs.
+
+All replicas of a processor must be recorded into one history: the swaps of another would look like a fork.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Any
+from zlib import crc32
+
+import msgspec
+
+from outbox.app import CLAIM_CHECK_BYTES
+from outbox.lineage import step_id
+from outbox.message import Message
+from outbox.ports import (
+    Create,
+    Document,
+    DocumentKey,
+    Lost,
+    Output,
+    Replace,
+    Session,
+    StateStore,
+    StoreCapabilities,
+    StorePorts,
+    Version,
+    Won,
+    Write,
+)
+from outbox.streams.cells import DECODE_ERRORS, Cell, Position
+from outbox.streams.ingest import Ingest
+from outbox.streams.log import OrderedLog
+from outbox.streams.places import Place
+from outbox.streams.plan import RowTarget, Target
+from outbox.streams.processor import Processor
+from outbox.streams.queues import QueueOutput
+from outbox.streams.register import Out, Register
+from outbox.verify.history import History
+from outbox.verify.recorded import events
+from outbox.verify.recorded.describe import emitted, recorded_call, state_digest
+from outbox.verify.recorded.events import digest_of
+from outbox.verify.recorded.recording import RecordedBus
+
+MADE_COUNT_MAX = 100_000
+"""How many identities are remembered with the step that made them; a later push of one counts as from outside."""
+READ_COUNT_MAX = 100_000
+"""How many cells are remembered as told already; one that is forgotten is told again when it is read."""
+KNOWN_COUNT_MAX = 64
+"""How many versions of registers are remembered; after another it is not known from where a step took its entries."""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What is remembered of a version of a register."""
+
+    cursors: dict[str, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a register's identities name, and its rows and queues by the names that they have in it."""
+
+    name: str
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, Target]
+
+
+@dataclass(slots=True)
+class Steps:
+    """What the recorders of one processor or ingest share: its registers by partition, and what was told already."""
+
+    history: History
+    registers: Mapping[str, Names] = field(default_factory=dict)
+    made: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    """The step that made an identity."""
+    known: OrderedDict[tuple[str, Version], Known] = field(default_factory=OrderedDict)
+    told: OrderedDict[tuple[str, int], str] = field(default_factory=OrderedDict)
+    """The cells that were told of, with their identities."""
+    nonces: dict[str, str] = field(default_factory=dict)
+    """Of each register the newest swap that was told of."""
+
+    # A register
+
+    def commit(self, operation: Create | Replace, others: Sequence[Write]) -> events.Commit:
+        """The commit that a swap is, with the records of messages that are written beside it."""
+        partition = operation.key.partition
+        names = self.registers[partition]
+        after = msgspec.json.decode(operation.body, type=Register)
+        before = self.known.get((partition, operation.if_match)) if isinstance(operation, Replace) else None
+        step = self._remember(names, after)
+        records = [other for other in others if isinstance(other, Create | Replace) and other.tag.what == "commit"]
+        refused = {record.tag for record in records if _is_refusal(record.body)}
+        history = self.history
+        return events.Commit(
+            at_ms=history.now_ms(),
+            op=history.next_op(),
+            changes=[events.Change(partition, after.serial, after.serial + 1, state_digest(bytes(after.state)))],
+            outputs=[made for out in after.outs for made in _emitted(names, after, out, step)],
+            applied=[key.hex() for record in records if record.tag not in refused for key in record.tag.inbox],
+            refused=[key.hex() for tag in refused for key in tag.inbox],
+            staged=True,
+            tx=after.nonce,
+            step=step,
+            taken=_taken(names, before, after) if isinstance(operation, Replace) else [],
+            is_spilled=any(len(bytes(raw)) > CLAIM_CHECK_BYTES for out in after.outs for raw in out.v if out.types),
+        )
+
+    def found(self, document: Document) -> None:
+        """Note a register that was read: its swap took effect."""
+        try:
+            register = msgspec.json.decode(document.body, type=Register)
+        except DECODE_ERRORS:
+            return  # not one of ours: its reader will raise
+        partition = document.key.partition
+        self._remember(self.registers[partition], register)
+        self.swapped(partition, register, document.version)
+        if self.nonces.get(partition) != register.nonce:
+            self.nonces[partition] = register.nonce
+            self.history.append(events.Found(at_ms=self.history.now_ms(), txs=[register.nonce]))
+
+    def swapped(self, partition: str, register: Register, version: Version) -> None:
+        """Remember what a register of this version says."""
+        _keep(self.known, (partition, version), Known(register.cursors), KNOWN_COUNT_MAX)
+
+    def _remember(self, names: Names, register: Register) -> str:
+        """Remember what a register's step has made; the step."""
+        step = f"{names.name}#{register.serial}"
+        for out in register.outs:
+            _keep(self.made, step_id(names.name, register.serial, out.to), step, MADE_COUNT_MAX)
+        return step
+
+    # A log
+
+    def push(self, operation: Create) -> events.Push:
+        """The push that an append is."""
+        cell = msgspec.json.decode(operation.body, type=Cell)
+        row, _, _ = operation.key.partition.rpartition("/")
+        lies = events.Emitted(cell.id, row, cell_digest(cell), self.made.get(cell.id, ""), index=int(operation.key.id))
+        history = self.history
+        return events.Push(at_ms=history.now_ms(), op=history.next_op(), outputs=[lies])
+
+    def lies(self, document: Document) -> None:
+        """Note a cell that was read, once."""
+        row, _, _ = document.key.partition.rpartition("/")
+        try:
+            cell = msgspec.json.decode(document.body, type=Cell)
+        except DECODE_ERRORS:
+            return  # not one of ours: its reader will raise
+        place = row, int(document.key.id)
+        if not cell.gone and self.told.get(place) != cell.id:
+            _keep(self.told, place, cell.id, READ_COUNT_MAX)
+            told = [(place[1], cell.id, cell_digest(cell))]
+            self.history.append(events.Read(at_ms=self.history.now_ms(), log=row, cells=told))
+
+    # A queue
+
+    def sending(self, queue: QueueOutput) -> QueueOutput:
+        """A queue whose sends are recorded."""
+
+        async def send(outputs: Sequence[Output]) -> None:
+            history = self.history
+            told = [emitted(output) for output in outputs]
+            told = [msgspec.structs.replace(each, cause=self.made.get(each.id.rpartition("-")[0], "")) for each in told]
+            push = events.Push(at_ms=history.now_ms(), op=history.next_op(), outputs=told)
+            await recorded_call(history, push, queue.queue.send(outputs))
+
+        return QueueOutput(replace(queue.queue, send=send))
+
+
+class RecordedDocuments:
+    """A store whose registers' swaps and logs' appends are recorded."""
+
+    def __init__(self, store: StateStore, steps: Steps) -> None:
+        self._store = store
+        self._steps = steps
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)  # what only some stores can, `changed` for one
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return self._store.capabilities
+
+    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
+        found = await self._store.read(key, session=session)
+        if found is not None:
+            self._look(found)
+        return found
+
+    def _look(self, document: Document) -> None:
+        key = document.key
+        if key.id == "register" and key.partition in self._steps.registers:
+            self._steps.found(document)
+        elif key.partition.startswith("log/") and key.id.isdecimal():
+            self._steps.lies(document)
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        *others, last = operations
+        steps, history = self._steps, self._steps.history
+        event: events.Commit | events.Push
+        if isinstance(last, Create | Replace) and last.key.partition in steps.registers and last.tag.what == "register":
+            event = steps.commit(last, others)
+        elif isinstance(last, Create) and last.tag.what == "append":
+            event = steps.push(last)
+        else:
+            return await self._store.write(operations)
+        call = self._store.write(operations)
+        answer = await recorded_call(history, event, call, lambda won: "lost" if isinstance(won, Lost) else "")
+        if isinstance(answer, Lost):
+            if answer.current is not None:
+                self._look(answer.current)
+        elif isinstance(event, events.Commit):
+            register = msgspec.json.decode(last.body, type=Register)
+            steps.swapped(last.key.partition, register, answer.versions[-1])
+        return answer
+
+    def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
+        return self._store.scan(partition, prefix=prefix)
+
+    def unfinished(self) -> AsyncIterator[Document]:
+        return self._store.unfinished()
+
+
+def recorded_processor(processor: Processor[Any], history: History) -> Processor[Any]:
+    """The same processor, for as many replicas as this process runs, recorded."""
+    plan = processor.plan
+    rows = {key: row.name for found in plan.rows().values() for key, row in found.items()}
+    steps = Steps(history, {f"processor/{plan.name}": Names(plan.name, rows, plan.targets())})
+    return processor.over(lambda place: _recorded(place, steps), steps.sending)
+
+
+def recorded_ingest(ingest: Ingest, history: History) -> Ingest:
+    """The same ingest, recorded: what it receives and settles, its messages' records, its registers and appends."""
+    steps = Steps(
+        history, {f"ingest/{name}": Names(f"ingest/{name}", {}, targets) for name, targets in ingest.rows().items()}
+    )
+
+    def ports(given: StorePorts) -> StorePorts:
+        apart = given.infrastructure
+        return StorePorts(
+            given.store if apart is not None else RecordedDocuments(given.store, steps),
+            RecordedBus(given.bus, history),
+            given.operations,
+            given.blobs,
+            None if apart is None else RecordedDocuments(apart, steps),
+        )
+
+    return ingest.over(ports, lambda place: _recorded(place, steps))
+
+
+def recorded_log(log: OrderedLog[Any], history: History) -> OrderedLog[Any]:
+    """The same log for producers and readers, whose appends are recorded as given from outside."""
+    return log.on(_recorded(log.place, Steps(history)))
+
+
+def rows_of(*logs: OrderedLog[Any]) -> list[str]:
+    """The rows of logs by name, for `History.quiesce`: what lies in them has been taken."""
+    return [
+        log.row(writer, reader).name for log in logs for writer in range(log.writers) for reader in range(log.readers)
+    ]
+
+
+def _recorded(place: Place, steps: Steps) -> Place:
+    return replace(place, store=RecordedDocuments(place.store, steps))
+
+
+def cell_digest(cell: Cell) -> int:
+    """A check number of what a cell says, the same whether its entries lie in it or in a blob."""
+    values = cell.digest if cell.blob else sha256(msgspec.json.encode(cell.v)).hexdigest()
+    return crc32(msgspec.json.encode(cell.types), crc32(values.encode()))
+
+
+def _taken(names: Names, before: Known | None, after: Register) -> list[events.Taken]:
+    """Which entries a swap takes."""
+    taken: list[events.Taken] = []
+    for name, row in names.inputs.items():
+        until = after.cursors.get(name)
+        since = None if before is None else before.cursors.get(name)
+        if until is not None and until != since:
+            begun = (-1, -1) if since is None else (since.index, since.offset)
+            taken.append(events.Taken(row, begun, (until.index, until.offset)))
+    return taken
+
+
+def _emitted(names: Names, register: Register, out: Out, step: str) -> list[events.Emitted]:
+    """What a step emits to one of its outputs."""
+    id, to = step_id(names.name, register.serial, out.to), names.outputs.get(out.to)
+    if isinstance(to, RowTarget):
+        return [events.Emitted(id, to.row.name, cell_digest(Cell(id, v=out.v, types=out.types)), step)]
+    if not isinstance(to, QueueOutput):
+        return []
+    return [
+        events.Emitted(f"{id}-{offset}", to.queue.name, digest_of(Message(body=bytes(raw), type=type)), step)
+        for offset, (raw, type) in enumerate(zip(out.v, out.types, strict=True))
+        if len(bytes(raw)) <= CLAIM_CHECK_BYTES
+    ]
+
+
+class _Reason(msgspec.Struct):
+    reason: str = ""
+
+
+def _is_refusal(body: bytes) -> bool:
+    return bool(msgspec.json.decode(body, type=_Reason).reason)
+
+
+def _keep(found: OrderedDict[Any, Any], key: Any, value: Any, count_max: int) -> None:
+    found[key] = value
+    found.move_to_end(key)
+    while len(found) > count_max:
+        found.popitem(last=False)
+
+
+_store: type[StateStore] = RecordedDocuments

@@ -1,0 +1,304 @@
+"""Processors and ingests on the real engine, recorded: sound as they are, and found out where a store lies."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from outbox import App, Engine, Worker
+from outbox.errors import OutcomeUnknown, Refused
+from outbox.ports import Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Won, Write
+from outbox.streams import Ingest, Inputs, OrderedLog, Processor, Step
+from outbox.streams.cells import Cell, Position
+from outbox.streams.places import Place
+from outbox.streams.register import Register
+from outbox.streams.replica import Progress, Replica
+from outbox.verify.faults import FaultPlan, Faults, FaultyStore, SimulatedCrash
+from outbox.verify.guarantees import check
+from outbox.verify.history import History
+from outbox.verify.recorded.events import Push
+from outbox.verify.recorded.recording import recorded
+from outbox.verify.recorded.streams import recorded_ingest, recorded_log, recorded_processor, rows_of
+from outbox.verify.recorded.verdict import Verdict
+
+ROUND_COUNT_MAX, STEP_COUNT_MAX = 400, 2_000
+
+
+@dataclass
+class Number:
+    n: int
+
+
+@dataclass
+class Total:
+    total: int = 0
+
+
+def add(state: Total, inputs: Inputs, step: Step) -> None:
+    for entry in inputs:
+        state.total += entry.value.n
+        step.emit("sums", Number(state.total))
+
+
+@dataclass
+class Chain:
+    """Two processors behind each other, the second of two inputs."""
+
+    engine: Engine
+    numbers: OrderedLog[Number]
+    sums: OrderedLog[Number]
+    totals: OrderedLog[Number]
+    processors: list[Processor[Total]]
+
+    @classmethod
+    def on(cls, engine: Engine) -> Chain:
+        numbers, sums, totals = (OrderedLog(name, engine, type=Number) for name in ("numbers", "sums", "totals"))
+        inputs = ({"numbers": numbers}, {"numbers": numbers, "sums": sums})
+        processors = [
+            Processor(name, add, state=Total, register=engine, inputs=given, outputs={"sums": to}, batch_max=3)
+            for name, given, to in zip(("first", "second"), inputs, (sums, totals), strict=True)
+        ]
+        return cls(engine, numbers, sums, totals, processors)
+
+    async def run(self, processors: Sequence[Processor[Total]], draw: random.Random) -> bool:
+        """Two replicas of each, until all are idle; False where one of them died."""
+        replicas = [processor.replica() for processor in processors for _ in range(2)]
+        idle: set[Replica] = set()
+
+        async def live(replica: Replica) -> None:
+            for _ in range(STEP_COUNT_MAX):
+                try:
+                    if await replica.step() is Progress.IDLE:
+                        idle.add(replica)
+                    else:
+                        idle.clear()
+                except (OutcomeUnknown, Refused):
+                    replica.known = None
+                if len(idle) == len(replicas):
+                    return
+                for _ in range(draw.randrange(6)):
+                    await asyncio.sleep(0)
+            raise AssertionError("the processors are not idle")
+
+        tasks = [asyncio.ensure_future(live(replica)) for replica in replicas]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            task.cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        errors = [each for each in found if each is not None and not isinstance(each, asyncio.CancelledError)]
+        if errors and not isinstance(errors[0], SimulatedCrash):
+            raise errors[0]
+        return not errors
+
+
+Wrapper = Callable[[StateStore], Any]
+
+
+async def judged(seed: int, *, faults: Faults | None = None, lies: Wrapper | None = None) -> tuple[Verdict, History]:
+    """A chain that is fed, run under faults and restarted after each crash, recorded and judged."""
+    draw, plan, history = random.Random(seed), FaultPlan(faults or Faults()), History()
+    history.life(boot="b", is_empty=True)
+
+    def failing(place: Place) -> Place:
+        store = FaultyStore(place.store, plan) if faults else place.store
+        return replace(place, store=lies(store) if lies else store)
+
+    async with Engine.in_memory() as engine:
+        chain = Chain.on(engine)
+        producer = recorded_log(chain.numbers, history)
+        for n in range(8):
+            await producer.append(Number(n), id=f"n{n}")
+        for _ in range(ROUND_COUNT_MAX):
+            processors = [recorded_processor(each.over(failing), history) for each in chain.processors]
+            if await chain.run(processors, draw):
+                break
+            history.life(boot="b")
+        history.quiesce(rows_of(chain.numbers, chain.sums))
+    return check(history), history
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_a_chain_of_processors_keeps_every_promise_under_faults(seed: int) -> None:
+    faults = Faults.drawn(seed=seed, crashes=2, lost=4, refused=2, delayed=6, within=120)
+    verdict, _ = await judged(seed, faults=faults)
+    assert verdict.ok, verdict.text
+    assert verdict.counts.steps >= 8 and verdict.counts.outputs >= 6
+    assert f"{verdict.counts.steps:,} steps" in verdict.text
+
+
+@dataclass(eq=False)
+class Lying:
+    """A store that hands everything on; liars change one thing."""
+
+    store: StateStore
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.store, name)
+
+    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
+        return await self.store.read(key, session=session)
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        return await self.store.write(operations)
+
+
+@dataclass(eq=False)
+class RepliesLate(Lying):
+    """What a write did is there for others before its caller learns of it."""
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        answer = await self.store.write(operations)
+        for _ in range(9):
+            await asyncio.sleep(0)
+        return answer
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_a_replica_may_go_on_with_a_swap_before_the_other_learns_that_it_won(seed: int) -> None:
+    verdict, _ = await judged(seed, lies=RepliesLate)
+    assert verdict.ok, verdict.text
+
+
+@dataclass(eq=False)
+class AppendsAgain(Lying):
+    """The second cell of the sums lies at the third index, too."""
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        answer = await self.store.write(operations)
+        (create,) = operations
+        if isinstance(create, Create) and create.key == DocumentKey("log/sums/0.0/0", "0000000001"):
+            await self.store.write([Create(DocumentKey(create.key.partition, "0000000002"), create.body)])
+        return answer
+
+
+@dataclass(eq=False)
+class ChangesACell(Lying):
+    """A cell reads differently than it was written."""
+
+    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
+        found = await self.store.read(key, session=session)
+        if found is None or not key.partition.startswith("log/sums") or not key.id.endswith("1"):
+            return found
+        cell = msgspec.json.decode(found.body, type=Cell)
+        body = msgspec.json.encode(msgspec.structs.replace(cell, v=[msgspec.Raw(b'{"n":-1}')] * cell.count))
+        return replace(found, body=body)
+
+
+@dataclass(eq=False)
+class ForgetsASwap(Lying):
+    """A swap is acknowledged and not there."""
+
+    has_lied: bool = False
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        (write,) = operations
+        if write.tag.what == "register" and write.tag.tx == "3" and not self.has_lied:
+            self.has_lied = True
+            return Won(("none",))
+        return await self.store.write(operations)
+
+
+@dataclass(eq=False)
+class LosesACell(Lying):
+    """A cell of the sums is acknowledged, and another is there when it is read."""
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        (create,) = operations
+        if isinstance(create, Create) and create.key == DocumentKey("log/sums/0.0/0", "0000000000"):
+            cell = msgspec.json.decode(create.body, type=Cell)
+            create = replace(create, body=msgspec.json.encode(msgspec.structs.replace(cell, id="another")))
+        return await self.store.write([create])
+
+
+@dataclass(eq=False)
+class MovesACursor(Lying):
+    """A swap that skips, or repeats, entries of its input."""
+
+    by: int = 1
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        (write,) = operations
+        if isinstance(write, Replace) and write.tag.what == "register" and write.tag.tx == "2":
+            register = msgspec.json.decode(write.body, type=Register)
+            cursors = {name: Position(max(0, at.index + self.by)) for name, at in register.cursors.items()}
+            write = replace(write, body=msgspec.json.encode(msgspec.structs.replace(register, cursors=cursors)))
+        return await self.store.write([write])
+
+
+@pytest.mark.parametrize(
+    ("lies", "what"),
+    [
+        pytest.param(AppendsAgain, "appended twice", id="appends again"),
+        pytest.param(ChangesACell, "changed payload", id="changes a cell"),
+        pytest.param(ForgetsASwap, "forked version", id="forgets a swap"),
+        pytest.param(LosesACell, "overwritten cell", id="loses a cell"),
+        pytest.param(lambda store: MovesACursor(store, 1), "entries left out", id="skips"),
+        pytest.param(lambda store: MovesACursor(store, -1), "entries taken twice", id="repeats"),
+    ],
+)
+async def test_a_store_that_lies_is_found_out(lies: Wrapper, what: str) -> None:
+    verdict, history = await judged(1, lies=lies)
+    assert what in {finding.what for finding in verdict.findings}, verdict.text
+    assert any(isinstance(event, Push) for event in history.events())
+
+
+@dataclass
+class Order:
+    id: str
+    n: int
+
+
+async def ingested(faults: Faults) -> Verdict:
+    """Messages, each sent twice, into a log in two shards; from there into a handler's queue; judged."""
+    app, history, plan = App("shop"), History(), FaultPlan(faults)
+    history.life(boot="b", is_empty=True)
+    app.queue("orders")
+
+    @app.handler("sums", key="n")
+    def take(number: Number, total: Total) -> None:
+        total.total += number.n
+
+    async with Engine.in_memory() as engine, Worker(app, recorded(engine, history)) as worker:
+        entries = OrderedLog("orders", engine, type=Order)
+        given = Ingest("orders", queue="orders", type=Order, source=engine, log=entries, shards=2)
+        failing = given.over(lambda ports: replace(ports, store=FaultyStore(ports.store, plan)))
+        ingest = recorded_ingest(failing, history)
+        outputs = {"sums": engine.queue("sums", key=lambda value: value.n)}
+        adder = Processor("adder", forward, state=Total, register=engine, inputs={"orders": entries}, outputs=outputs)
+        processor = recorded_processor(adder, history)
+        await recorded_ingest(given, history).open()
+        for n in range(12):
+            await worker.send("orders", Order(f"o{n % 6}", n % 6), id=f"o{n % 6}")
+        for _ in range(ROUND_COUNT_MAX):
+            try:
+                if not await ingest.turn(wait_s=0) and not await processor.run_until_idle():
+                    break
+            except SimulatedCrash:
+                ingest = recorded_ingest(failing, history)
+                engine.broker.lapse_locks()
+            except (OutcomeUnknown, Refused):
+                engine.broker.lapse_locks()
+        await worker.wait_idle()
+        history.quiesce(["orders", "sums", *rows_of(entries)])
+        assert sorted([entry.value.n async for entry in entries.read()]) == list(range(6))
+    return check(history)
+
+
+def forward(state: Total, inputs: Inputs, step: Step) -> None:
+    for entry in inputs:
+        state.total += 1
+        step.emit("sums", Number(entry.value.n))
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_an_ingest_and_what_a_processor_sends_to_a_queue_are_judged_with_their_handlers(seed: int) -> None:
+    faults = Faults.drawn(seed=seed, crashes=2, lost=2, refused=2, within=40) if seed else Faults()
+    verdict = await ingested(faults)
+    assert verdict.ok, verdict.text
+    assert (verdict.counts.applied, verdict.counts.refused) == (12, 0)  # six messages, and what is sent for each
