@@ -60,7 +60,9 @@ from outbox.runtime.shell import Recovery
 from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.store_scope import StoreScope
 from outbox.stored import state_key
+from outbox.streams.log import OrderedLog
 from outbox.testing_http import HttpClients
+from outbox.testing_streams import Stream, Streams
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyBus, FaultyJournal, FaultyStore, SimulatedCrash
 from outbox.verify.recorded.committed_outputs import BusRecorder, JournalRecorder, Sent, StoreRecorder
 
@@ -104,24 +106,29 @@ class SentRecord(msgspec.Struct, frozen=True):
 
 
 class Harness:
-    """An application on an engine of its own, under test."""
+    """An application, or `streams` (Processors, each of so many `replicas`, and Ingests), on an engine under test."""
 
     def __init__(
         self,
-        app: App,
+        app: App | None = None,
         *,
+        streams: Sequence[Stream] = (),
+        replicas: int = 1,
         faults: Faults | None = None,
         seed: int = 0,
         scope: Literal["engine", "partition", "item"] = "engine",
     ) -> None:
         if scope not in ("engine", "partition", "item"):
             raise ValueError(f'scope={scope!r} is not there; the harness runs "engine", "partition" or "item"')
-        self.app = app
+        if app is None and not streams:
+            raise ValueError("a harness of nothing; give it an App, or streams=[...]")
+        self._faults = FaultPlan(faults or Faults())
+        self._chance = random.Random(seed)  # the same seed must run the same way
+        self._streams = Streams(streams, replicas=replicas, faults=self._faults, chance=self._chance)
+        self.app = app = app or _app_of(self._streams)
         self._scope_name = scope
         self._plan = compile_plan(app)
-        self._chance = random.Random(seed)  # the same seed must run the same way
         self._clock = VirtualClock(START_S)
-        self._faults = FaultPlan(faults or Faults())
         self._disk = MemoryDisk("harness")
         self._outputs: list[Output] = []
         self._undecided: list[Commit] = []
@@ -138,6 +145,7 @@ class Harness:
     async def __aenter__(self) -> Self:
         self._open(self._disk)
         await self._client.declare()
+        await self._begin_streams()
         return self
 
     async def __aexit__(
@@ -303,7 +311,8 @@ class Harness:
         """Handle everything that is due; time does not move.  RuntimeError if messages form a cycle."""
         for _ in range(STEP_COUNT_MAX):
             try:
-                if not await self._step():
+                is_busy = await self._step()
+                if not await self._streams.step() and not is_busy:
                     return
             except SimulatedCrash:
                 await self.restart()
@@ -312,6 +321,8 @@ class Harness:
     async def _step(self) -> bool:
         """Claim and handle one batch; False when nothing is due."""
         self._engine.tick()
+        if not self._plan.paths:
+            return False
         count_max = self._chance.randint(1, BATCH_COUNT_MAX)
         try:
             deliveries = await self._intake.claim(self._plan.paths, count_max=count_max, wait_s=0)
@@ -345,12 +356,16 @@ class Harness:
             raise ValueError(f"advance by {span_ms} ms: give a time to pass; wait_idle() lets run what is due already")
         end_ms = self._clock.wall_ms() + span_ms
         await self.wait_idle()
-        while (due_ms := self._engine.next_due_ms()) is not None and due_ms <= end_ms:
+        while (due_ms := self._next_due_ms()) is not None and due_ms <= end_ms:
             self._clock.seconds = max(self._clock.seconds, due_ms / 1_000)
             await self.wait_idle()
         self._clock.seconds = end_ms / 1_000
         await self._sweep()
         await self.wait_idle()
+
+    def _next_due_ms(self) -> int | None:
+        due = [ms for ms in (self._engine.next_due_ms(), self._streams.next_due_ms()) if ms is not None]
+        return min(due, default=None)
 
     async def _sweep(self) -> None:
         """Sweep once, as a worker does every 30 s."""
@@ -367,6 +382,17 @@ class Harness:
         """Kill the process and reopen the engine on the durable bytes."""
         await self._abandon()
         self._open(self._disk.crash(Crash.POWER, self._chance))
+        await self._begin_streams()
+
+    async def _begin_streams(self) -> None:
+        for _ in range(STEP_COUNT_MAX):
+            try:
+                await self._streams.open(self._engine)
+                break
+            except MAY_RETRY:
+                continue
+            except SimulatedCrash:
+                self._open(self._disk.crash(Crash.POWER, self._chance))
 
     async def _abandon(self) -> None:
         tasks, self._tasks = self._tasks, set()
@@ -386,6 +412,24 @@ class Harness:
                 self._engine.broker.send(delivery.queue.split("/Subscriptions/")[0], [copy])
             else:
                 self._engine.broker.lapse_lock(delivery.queue, delivery.sequence)
+
+    # Streams
+
+    async def kill(self, replica: str) -> None:
+        """Kill a replica, `<processor>/<number from 0>`; a new one begins in its place; ValueError where none is."""
+        self._streams.kill(replica)
+
+    def stall(self, processor: str, *, replica: int, s: float) -> None:
+        """Let a replica do nothing for so many seconds; ValueError where none is."""
+        self._streams.stall(processor, replica=replica, s=s)
+
+    def log(self, name: str) -> OrderedLog[Any]:
+        """A log of the streams, to append to and read from, until the next restart; ValueError where none is."""
+        return self._streams.log(name)
+
+    async def stream_state(self, processor: str) -> Any:
+        """The state of a processor, a fresh one where it has not begun; ValueError where none is."""
+        return await self._streams.state(processor)
 
     # Assert
 
@@ -453,3 +497,11 @@ class Harness:
     async def discard(self, queue: str, id: str) -> None:
         """Delete a dead letter."""
         await self._client.discard(queue, id)
+
+
+def _app_of(streams: Streams) -> App:
+    """An application without handlers, for the queues of ingests."""
+    app = App("streams")
+    for queue in streams.queues:
+        app.queue(queue)
+    return app

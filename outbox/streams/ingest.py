@@ -365,6 +365,11 @@ class Ingest:
             for shard in range(shards)
         ]
 
+    @property
+    def log(self) -> OrderedLog[Any]:
+        """The log that the messages go to."""
+        return self._output.log
+
     def over(
         self, ports: Callable[[StorePorts], StorePorts], place: Callable[[Place], Place] = lambda given: given
     ) -> Ingest:

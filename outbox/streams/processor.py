@@ -166,6 +166,16 @@ class Processor(Generic[State]):
                 break
         return replica.won_count
 
+    async def state(self) -> State:
+        """The state as it is in the register; a fresh one where there is none yet.
+
+        Raises:
+            FormatTooNew: newer code wrote it.
+        """
+        kept, codec = await self._replica.register.read(), self.plan.codec
+        state: State = codec.fresh() if kept is None else codec.decode(bytes(kept.register.state), kept.register.schema)
+        return state
+
     async def status(self) -> ProcessorStatus:
         """Where the processor is; lags are in cells."""
         replica = self._replica

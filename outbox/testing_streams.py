@@ -1,0 +1,205 @@
+"""The streams of a harness: replicas of processors, and ingests, that step in virtual time on its engine.
+
+    async with Harness(streams=[averages], replicas=2, faults=Faults(crashes=((9, "after"),))) as world:
+        await world.log("left").append(Reading("boiler", 71.5), id="r1")
+        await world.wait_idle()
+        assert [entry.value async for entry in world.log("averages").read()] == [Average(71.5)]
+
+Whatever stores the processors were given, here their logs and registers are documents of the harness's engine: logs of
+one name are one log.  All replicas step at once, in an order by the seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from outbox.engine.engine import Engine
+from outbox.errors import OutcomeUnknown, Refused
+from outbox.ports import StorePorts
+from outbox.streams.ingest import Ingest
+from outbox.streams.log import OrderedLog
+from outbox.streams.places import Place
+from outbox.streams.processor import FINAL, Processor
+from outbox.streams.queues import QueueOutput
+from outbox.streams.replica import Progress, Replica
+from outbox.verify.faults import FaultPlan, FaultyBlobs, FaultyBus, FaultyStore
+
+Stream = Processor[Any] | Ingest
+
+
+@dataclass(eq=False)
+class Stepping:
+    """A replica, and until when it does not step (milliseconds since 1970)."""
+
+    replica: Replica
+    stalled_until_ms: int = 0
+
+
+class Streams:
+    """The replicas and ingests of a harness; none of them before `open`."""
+
+    def __init__(self, streams: Sequence[Stream], *, replicas: int, faults: FaultPlan, chance: random.Random) -> None:
+        if replicas < 1:
+            raise ValueError(f"replicas={replicas}: at least one")
+        for stream in streams:
+            if not isinstance(stream, Processor | Ingest):
+                raise ValueError(f"streams: a {type(stream).__name__} cannot step here; give Processors and Ingests")
+        self._given = streams
+        self._count = replicas
+        self._faults = faults
+        self._chance = chance
+        self._processors: dict[str, Processor[Any]] = {}
+        self._replicas: dict[str, list[Stepping]] = {}
+        self._ingests: list[Ingest] = []
+        self._logs: dict[str, OrderedLog[Any]] = {}
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues that ingests read."""
+        return [stream.queue for stream in self._given if isinstance(stream, Ingest)]
+
+    async def open(self, engine: Engine) -> None:
+        """Begin as new processes do, on an engine."""
+        self._engine = engine
+        self._processors, self._replicas, self._ingests, self._logs = {}, {}, [], {}
+        for stream in self._given:
+            if isinstance(stream, Ingest):
+                self._ingests.append(stream.over(self._ports, self._place))
+                await self._ingests[-1].open()
+                self._note(stream.log)
+                continue
+            processor = self._processors[stream.name] = stream.over(self._place, self._queue)
+            self._replicas[stream.name] = [Stepping(processor.replica()) for _ in range(self._count)]
+            for shard in (*stream.plan.inputs.values(), *stream.plan.outputs.values()):
+                if not isinstance(shard, QueueOutput):
+                    self._note(shard.log)
+
+    def _note(self, log: OrderedLog[Any]) -> None:
+        engine = self._engine
+        self._logs[log.name] = log.on(Place(engine.store(), engine.blobs, engine.now_ms))
+
+    def _place(self, _: Place) -> Place:
+        engine = self._engine
+        return Place(FaultyStore(engine.store(), self._faults), FaultyBlobs(engine.blobs, self._faults), engine.now_ms)
+
+    def _ports(self, _: StorePorts) -> StorePorts:
+        ports, plan = self._engine.apart(), self._faults
+        return StorePorts(FaultyStore(ports.store, plan), FaultyBus(ports.bus, plan), ports.operations, ports.blobs)
+
+    def _queue(self, output: QueueOutput) -> QueueOutput:
+        here = self._engine.queue(output.queue.name, key=output.queue.key)
+        return QueueOutput(replace(output.queue, send=here.send, blobs=here.blobs))
+
+    # Step
+
+    async def step(self) -> bool:
+        """Let every replica and ingest step once; False where none had anything to do.
+
+        Raises:
+            HandlerFailed: a processor stands still.
+            SimulatedCrash: the process is to die here.
+        """
+        now_ms = self._engine.now_ms()
+        steps: list[Callable[[], Awaitable[bool]]] = [
+            lambda each=each: self._stepped(each)  # type: ignore[misc]  # its own each time
+            for replicas in self._replicas.values()
+            for each in replicas
+            if each.stalled_until_ms <= now_ms
+        ]
+        steps += [lambda ingest=ingest: self._taken_in(ingest) for ingest in self._ingests]  # type: ignore[misc]
+        self._chance.shuffle(steps)
+        found = await asyncio.gather(*(step() for step in steps), return_exceptions=True)
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+        return any(found)
+
+    async def _stepped(self, stepping: Stepping) -> bool:
+        replica = stepping.replica
+        try:
+            progress = await replica.step()
+        except FINAL:
+            raise
+        except (Refused, OutcomeUnknown):
+            replica.known = None
+            return True
+        failures = 0 if replica.known is None else replica.known.register.failures
+        if failures and progress is Progress.WON:
+            rests_ms = round(replica.plan.retries.delay_s(failures) * 1_000)
+            for other in self._replicas[replica.plan.name]:
+                other.stalled_until_ms = max(other.stalled_until_ms, self._engine.now_ms() + rests_ms)
+        return progress is not Progress.IDLE
+
+    async def _taken_in(self, ingest: Ingest) -> bool:
+        try:
+            return await ingest.turn(wait_s=0) > 0
+        except (Refused, OutcomeUnknown):
+            self._engine.broker.lapse_locks()
+            return True
+
+    def next_due_ms(self) -> int | None:
+        """When a replica has something to do without input; None where none will."""
+        now_ms = self._engine.now_ms()
+        due = [each.stalled_until_ms for replicas in self._replicas.values() for each in replicas]
+        due += [
+            each.replica.known.register.wake
+            for replicas in self._replicas.values()
+            for each in replicas
+            if each.replica.known is not None
+        ]
+        return min((ms for ms in due if ms > now_ms), default=None)
+
+    # Arrange and assert
+
+    def kill(self, name: str) -> None:
+        """Kill a replica, `<processor>/<number from 0>`, wherever it is; a new one begins in its place.
+
+        Raises:
+            ValueError: there is none.
+        """
+        processor, _, number = name.rpartition("/")
+        replicas = self._replicas_of(processor)
+        if not number.isdecimal() or int(number) >= len(replicas):
+            raise ValueError(f"no replica {name!r}; {processor} has 0 to {len(replicas) - 1}")
+        replicas[int(number)] = Stepping(self._processors[processor].replica())
+
+    def stall(self, processor: str, *, replica: int, s: float) -> None:
+        """Let a replica do nothing for so many seconds.
+
+        Raises:
+            ValueError: there is none.
+        """
+        replicas = self._replicas_of(processor)
+        if not 0 <= replica < len(replicas):
+            raise ValueError(f"no replica {replica}; {processor} has 0 to {len(replicas) - 1}")
+        replicas[replica].stalled_until_ms = self._engine.now_ms() + round(s * 1_000)
+
+    def _replicas_of(self, processor: str) -> list[Stepping]:
+        try:
+            return self._replicas[processor]
+        except KeyError:
+            raise ValueError(f"no processor {processor!r}; there is {', '.join(self._replicas) or 'none'}") from None
+
+    def log(self, name: str) -> OrderedLog[Any]:
+        """A log of the processors and ingests, as it lies on the harness's engine; until the next restart.
+
+        Raises:
+            ValueError: none of them reads or writes it.
+        """
+        try:
+            return self._logs[name]
+        except KeyError:
+            raise ValueError(f"no log {name!r}; the streams have {', '.join(sorted(self._logs)) or 'none'}") from None
+
+    async def state(self, processor: str) -> Any:
+        """The state of a processor; a fresh one where it has not begun.
+
+        Raises:
+            ValueError: there is none.
+        """
+        self._replicas_of(processor)
+        return await self._processors[processor].state()
