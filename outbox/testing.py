@@ -420,7 +420,7 @@ class Harness:
         self._streams.kill(replica)
 
     def stall(self, processor: str, *, replica: int, s: float) -> None:
-        """Let a replica do nothing for so many seconds; ValueError where none is."""
+        """Let a replica do nothing for `s` seconds; ValueError where none is."""
         self._streams.stall(processor, replica=replica, s=s)
 
     def log(self, name: str) -> OrderedLog[Any]:
