@@ -15,19 +15,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from inspect import isawaitable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 
 from outbox.errors import CorruptRecord, NotRegistrable, OutcomeUnknown, Refused
 from outbox.ports import DocumentKey, StateStore, Tag, Version, Won, Write
 from outbox.streams.cells import DECODE_ERRORS, Position, put
+from outbox.streams.database import CursorTable, Database, ThreadedDatabase
 from outbox.streams.log import Entry, LogReader, OrderedLog, Row, check_name
 from outbox.streams.places import POLL_S_MAX, Waiting, place_of
 from outbox.streams.processor import FINAL, PAUSE_S_FIRST, PAUSE_S_MAX
@@ -36,8 +35,6 @@ from outbox.streams.replica import REPORT_EVERY, Progress
 log = logging.getLogger("outbox.streams")
 
 BATCH_MAX = 1_000
-TABLE = "outbox_cursors"
-T = TypeVar("T")
 
 
 class Sink(Protocol):
@@ -173,25 +170,17 @@ class TransactionalSink:
         batch_max: int = BATCH_MAX,
         poll_s_max: float = POLL_S_MAX,
     ) -> None:
-        self.name = check_name("sink", name)
-        self.row = only_row(name, log)
-        self.reached = Position(0)
-        self._connect = connect
-        self._apply = apply
-        self._create = create
-        self._batch_max = batch_max
         self._poll_s_max = poll_s_max
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sink {name}")
-        self._connection: Any = None
-        self._begin = self._read = self._insert = self._update = ""
+        self._database = ThreadedDatabase(CursorTable(check_name("sink", name), connect, apply, create=create))
+        self._steps = DatabaseSteps(name, only_row(name, log), self._database, batch_max)
 
     def run(self) -> Any:
         """Run until the context ends."""
-        return running(self, self._poll_s_max)
+        return running(self._steps, self._poll_s_max)
 
     async def run_until_idle(self, *, seconds: float = 50.0) -> int:
         """Apply what there is, or what it can in so many `seconds`; how many transactions that took."""
-        return await drained(self, self._poll_s_max, seconds)
+        return await drained(self._steps, self._poll_s_max, seconds)
 
     async def step(self) -> Progress:
         """Apply the next entries in one transaction, if there are any.
@@ -199,138 +188,40 @@ class TransactionalSink:
         Raises:
             OutcomeUnknown: the database failed; whether it committed, the cursor says at the next step.
         """
-        at = await self._in_thread(self._cursor)
+        return await self._steps.step()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._steps.close()
+
+
+class DatabaseSteps:
+    """The steps of a sink into a database."""
+
+    def __init__(self, name: str, row: Row[Any], database: Database, batch_max: int) -> None:
+        self.name = name
+        self.row = row
+        self.reached = Position(0)
+        self._database = database
+        self._batch_max = batch_max
+
+    async def step(self) -> Progress:
+        """Apply the next entries, if there are any."""
+        at = await self._database.cursor()
         if at is None:
-            first = await enter(self.row, self.name)
-            at = await self._in_thread(lambda: self._begun(first))
+            at = await self._database.begun(await enter(self.row, self.name))
         entries, after = await next_entries(self.row, at, self._batch_max)
         if not entries:
             self.reached = after
             return Progress.IDLE
-        if not await self._in_thread(lambda: self._applied(at, after, entries)):
+        if not await self._database.applied(at, after, entries):
             return Progress.LOST
         self.reached = after
         return Progress.WON
 
     def close(self) -> None:
-        """Close the connection."""
-        if self._connection is not None:
-            self._thread.submit(self._disconnect)
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
-
-    def _guarded(self, work: Callable[[], T]) -> T:
-        """Do something with the connection; what its driver raises breaks it off."""
-        try:
-            if self._connection is None:
-                self._open()
-            return work()
-        except Exception as error:
-            self._disconnect()
-            if isinstance(error, _Raised):
-                raise error.__cause__ or error from None
-            if isinstance(error, NotRegistrable):
-                raise
-            raise OutcomeUnknown(f"sink {self.name}: the database failed ({type(error).__name__}: {error})") from error
-
-    def _open(self) -> None:
-        connection = self._connect()
-        driver = driver_of(connection)
-        name, style = getattr(driver, "__name__", "the driver"), getattr(driver, "paramstyle", "qmark")
-        mark = {"qmark": "?", "format": "%s", "pyformat": "%s"}.get(style)
-        if mark is None:
-            raise NotRegistrable(f"sink {self.name}: {name} writes parameters as {style!r}; qmark or format")
-        is_sqlite = name == "sqlite3"
-        self._begin = "BEGIN IMMEDIATE" if is_sqlite else ""
-        suffix = "" if is_sqlite else " FOR UPDATE"
-        self._read = f"SELECT cell, entry FROM {TABLE} WHERE name = {mark}{suffix}"
-        self._insert = f"INSERT INTO {TABLE} (name, cell, entry) VALUES ({mark}, {mark}, {mark})"
-        self._update = (
-            f"UPDATE {TABLE} SET cell = {mark}, entry = {mark} WHERE name = {mark} AND cell = {mark} AND entry = {mark}"
-        )
-        if is_sqlite:
-            connection.isolation_level = None  # transactions begin where this says so
-        if self._create:
-            self._execute(
-                connection,
-                f"CREATE TABLE IF NOT EXISTS {TABLE} "
-                "(name VARCHAR(200) PRIMARY KEY, cell BIGINT NOT NULL, entry BIGINT NOT NULL)",
-            )
-            connection.commit()
-        self._connection = connection
-
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(Exception):
-                connection.close()
-
-    @staticmethod
-    def _execute(connection: Any, statement: str, values: Sequence[Any] = ()) -> Any:
-        cursor = connection.cursor()
-        cursor.execute(statement, tuple(values))
-        return cursor
-
-    def _cursor(self) -> Position | None:
-        """Where the sink is; None where it has not begun."""
-        try:
-            found = self._execute(self._connection, self._read, [self.name]).fetchone()
-        except Exception as error:
-            raise OSError(f"{TABLE} cannot be read, give create=True where it is missing: {error}") from error
-        self._connection.rollback()
-        return None if found is None else Position(*found)
-
-    def _begun(self, at: Position) -> Position:
-        """Begin at a position, unless another has begun meanwhile; where it begins."""
-        refusal: Exception | None = None
-        try:
-            self._execute(self._connection, self._insert, [self.name, at.index, at.offset])
-            self._connection.commit()
-        except Exception as error:  # a driver's own: another sink may have begun first, which the cursor says
-            refusal = error
-        self._connection.rollback()
-        found = self._cursor()
-        if found is None:
-            raise OSError(
-                f"the cursor cannot be written to {TABLE}; give create=True, or create the table ({refusal})"
-            ) from refusal
-        return found
-
-    def _applied(self, at: Position, after: Position, entries: Sequence[Entry[Any]]) -> bool:
-        """Apply entries and move the cursor, in one transaction; False where another was first."""
-        connection = self._connection
-        if self._begin:
-            self._execute(connection, self._begin)
-        try:
-            found = self._execute(connection, self._read, [self.name]).fetchone()
-            if found is None or Position(*found) != at:
-                connection.rollback()
-                return False
-            try:
-                self._apply(connection, entries)
-            except Exception as error:
-                raise _Raised from error
-            moved = self._execute(connection, self._update, [after.index, after.offset, self.name, at.index, at.offset])
-            if moved.rowcount != 1:
-                connection.rollback()
-                return False
-            connection.commit()
-            return True
-        except BaseException:
-            with suppress(Exception):
-                connection.rollback()
-            raise
-
-
-def driver_of(connection: Any) -> Any:
-    """The driver's module: that of the connection's class, or of one that it derives from."""
-    modules = [sys.modules.get(each.__module__.partition(".")[0]) for each in type(connection).__mro__]
-    return next((module for module in modules if hasattr(module, "paramstyle")), modules[0])
-
-
-class _Raised(Exception):
-    """The user's function raised; not the database."""
+        """Let go of the connection."""
+        self._database.close()
 
 
 class _Cursor(msgspec.Struct, frozen=True):

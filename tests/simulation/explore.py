@@ -17,6 +17,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.benchmarks import report
 from tests.simulation import streamed
 from tests.simulation.drawn import large
 from tests.simulation.explored import GIVEN, T1, T2, Transfer, asked, counter, desk
+from tests.simulation.sunk import SinkScope
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "docs" / "benchmarks"
@@ -38,6 +40,11 @@ LOGS: dict[str, dict[str, Any]] = {
     "2 processors, a reader, a trimmer": {"name": "trimmed", "replicas": 1, "reader": True, "warm": True},
     "2 processes take 2 messages in, 3 copies": {"name": "ingested", "copies": 2, "processes": 2},
     "funds between 2 stores, 2 replicas each": {"name": "funds"},
+    "2 replicas write a log and send to a queue": {"name": "to a queue"},
+    "2 replicas from 2 writers' rows to 2 readers' rows": {"name": "sharded"},
+    "2 replicas write blobs and the cells that name them": {"name": "overflowing"},
+    "2 sinks into a database, a producer": {"name": "sink", "kind": "database"},
+    "2 sinks into documents, a producer": {"name": "sink", "kind": "documents"},
 }
 """Scopes of logs and processors, by what they are; their options are those of `streamed`."""
 LOG_FAULTS = ("crash", "lost", "delay", "stale")
@@ -104,9 +111,17 @@ def logs(*, large: bool = False) -> Iterator[Cell]:
                 yield {"scope": "log", "logs": what, "faults": {kind: 1}}
 
 
+def pairs() -> Iterator[Cell]:
+    """Logs and processors under each pair of faults."""
+    for what in LOGS:
+        for one, other in combinations(LOG_FAULTS, 2):
+            yield {"scope": "log", "logs": what, "faults": {one: 1, other: 1}}
+
+
 def larger() -> Iterator[Cell]:
     """What may be too large to exhaust."""
     yield from logs(large=True)
+    yield from pairs()
     for scope in SCOPES:
         for faults in PAIRS:
             if not (scope == "engine" and "stale" in faults):
@@ -158,6 +173,8 @@ def in_logs(cell: Cell, limits: Limits) -> Report:
     """Explore a cell of logs and processors."""
     options = dict(LOGS[cell["logs"]])
     name = options.pop("name")
+    if name == "sink":
+        return SinkScope(given=(1, 2), appended=(3,), **options).explored(cpu_s=limits.cpu_s, **cell["faults"])
     if name == "ingested":
         options["expire"] = "expire" in cell["faults"]
     if name != "funds":

@@ -84,11 +84,15 @@ def explored(mutant: Mutant) -> dict[str, Any]:
     from outbox.verify.explorer.search import search
     from tests.simulation import streamed
     from tests.simulation.mutant_apps import scenario
+    from tests.simulation.sunk import SinkScope
 
     options = dict(mutant.options)
     live = options.pop("live", False)
     if mutant.scope == "log":
         report = streamed.explored(mutant.app, **options)
+    elif mutant.scope == "sink":
+        faults = options.pop("faults")
+        report = SinkScope(mutant.app, **options).explored(**faults)
     else:
         report = search(scenario(mutant.scope, mutant.app, **options), live=live)
     found = [{"promise": a.promise, "steps": len(a.trace.steps)} for a in report.anomalies]

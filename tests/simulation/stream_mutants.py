@@ -5,11 +5,15 @@ from __future__ import annotations
 from tests.simulation.planting import mutant
 
 CELLS = "outbox/streams/cells.py"
+DATABASE = "outbox/streams/database.py"
 HORIZON = "outbox/streams/horizon.py"
 INGEST = "outbox/streams/ingest.py"
 PLAN = "outbox/streams/plan.py"
+QUEUES = "outbox/streams/queues.py"
 REGISTER = "outbox/streams/register.py"
 REPLICA = "outbox/streams/replica.py"
+SINKS = "outbox/streams/sinks.py"
+VALUES = "outbox/streams/values.py"
 
 STREAM_MUTANTS = (
     mutant(
@@ -124,5 +128,52 @@ STREAM_MUTANTS = (
         "what a copy was committed with is left unappended", "log", "NoLost", INGEST,
         ("            known = self.known or await self._read()  # what a copy's record was committed with may not be appended yet\n            settling = [self._settlement.settle(attempt_at(work), outcome) for work, outcome in outcomes]\n            await together([*settling, self._append(known.register)])\n", "            settling = [self._settlement.settle(attempt_at(work), outcome) for work, outcome in outcomes]\n            await together(settling)\n            if self.known is not None:\n                await self._append(self.known.register)\n"),
         app="ingested", copies=2, faults={"delay": 1},
+    ),
+    mutant(
+        "a sink's cursor moves by itself", "sink", "EffectOnce", DATABASE,
+        ("            try:\n                self._apply(connection, entries)\n", "            if self._begin:\n                self._execute(connection, self._update, [after.index, after.offset, self.name, at.index, at.offset])\n                connection.commit()\n                return True\n            try:\n                self._apply(connection, entries)\n"),
+        app="database", faults={},
+    ),
+    mutant(
+        "entries are applied whatever the cursor says", "sink", "EffectOnce", DATABASE,
+        ("            if found is None or Position(*found) != at:\n", "            if found is None:\n"),
+        ("            if moved.rowcount != 1:\n", "            if moved.rowcount > 1:\n"),
+        app="database", faults={},
+    ),
+    mutant(
+        "a sink moves past a cell that is not there", "sink", "EffectOnce", SINKS,
+        ("        entries, after = await next_entries(self.row, at, self._batch_max)\n        if not entries:\n            self.reached = after\n            return Progress.IDLE\n        if not await self._database", "        entries, after = await next_entries(self.row, at, self._batch_max)\n        if not entries:\n            await self._database.applied(at, Position(at.index + 1), [])\n            self.reached = after\n            return Progress.IDLE\n        if not await self._database"),
+        app="database", faults={},
+    ),
+    mutant(
+        "a sink that begins at once with another begins where it likes", "sink", "EffectOnce", DATABASE,
+        ("VALUES ({mark}, {mark}, {mark})\"", "VALUES ({mark}, {mark}, {mark}) ON CONFLICT (name) DO UPDATE SET cell = excluded.cell, entry = excluded.entry\""),
+        app="database", began=False, appended=(), faults={},
+    ),
+    mutant(
+        "documents are written before their cursor", "sink", "EffectOnce", SINKS,
+        ('        answer = await self._store.write([put(self.key, _Cursor(after), version, Tag("sink")), *writes])\n', '        await self._store.write(writes)\n        answer = await self._store.write([put(self.key, _Cursor(after), version, Tag("sink"))])\n'),
+        app="documents", faults={},
+    ),
+    mutant(
+        "documents are written whatever the cursor says", "sink", "EffectOnce", SINKS,
+        ('        answer = await self._store.write([put(self.key, _Cursor(after), version, Tag("sink")), *writes])\n', '        now = await self._store.read(self.key)\n        answer = await self._store.write([put(self.key, _Cursor(after), now.version if now else "", Tag("sink")), *writes])\n'),
+        app="documents", faults={"stale": 1},
+    ),
+    mutant(
+        "messages of a step under one identity", "log", "NoGhost|NoLost", QUEUES,
+        ('            outbox_id=f"{id}-{offset}",\n', '            outbox_id=f"{id}-0",\n'),
+        app="to a queue", replicas=1, faults={},
+    ),
+    mutant(
+        "the next step before the messages of one are sent", "log", "NoLost", REPLICA,
+        ("            for out in register.outs\n        ]\n        ends = await together(calls)\n", "            for out in register.outs\n            if isinstance(self._targets[out.to], RowTarget)\n        ]\n        ends = await together(calls)\n"),
+        ("zip(register.outs, ends, strict=True)", "zip([out for out in register.outs if isinstance(self._targets[out.to], RowTarget)], ends, strict=True)"),
+        app="to a queue", faults={},
+    ),
+    mutant(
+        "a cell before the blob that it names", "log", "NoLost", VALUES,
+        ("    await blobs.write(name, data)  # one of this name holds these bytes\n", ""),
+        app="overflowing", faults={},
     ),
 )  # fmt: skip

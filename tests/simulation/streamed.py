@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from outbox.message import Message
-from outbox.ports import Create, Output
+from outbox.ports import Create, Output, QueueRef
 from outbox.retries import Retries
 from outbox.runtime.start.plan import compile_plan
 from outbox.streams import Inputs, OrderedLog, Processor, RefusedEntry, Step
@@ -18,7 +18,10 @@ from outbox.streams.cells import Position
 from outbox.streams.ingest import ingest_app
 from outbox.streams.log import LogWriter
 from outbox.streams.places import Place
+from outbox.streams.queues import QueueOutput
+from outbox.streams.values import ENVELOPE_BYTES
 from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.models.blobs import BlobModel
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.models.queues import QueueModel
 from outbox.verify.explorer.models.store import CAPABILITIES
@@ -103,7 +106,7 @@ class Scope:
         """A processor with so many replicas, whose register is there if it has `began`."""
         reports, writes = options.pop("reports", False), options.pop("writes", False)
         program = {
-            key: options.pop(key) for key in ("warm", "ends", "report_every", "upkeep", "make") if key in options
+            key: options.pop(key) for key in ("warm", "ends", "report_every", "upkeep", "make", "bus") if key in options
         }
         handler: Callable[..., Any] = options.pop("handler", add)
         made: Processor[Any] = Processor(
@@ -257,6 +260,60 @@ def ingested(*, messages: int = 2, copies: int = 1, processes: int = 1, expire: 
     return scope
 
 
+def to_a_queue(**options: Any) -> Scope:
+    """A processor that writes to a log and sends to a queue."""
+    scope = Scope()
+    queue = QueueOutput(QueueRef("orders", _never_called))
+    scope.beside.append(
+        BusModel([QueueModel("orders", False, True)], {"orders": ["orders"]}, start_ms=START_MS, retentions_ms=set())
+    )
+    outputs = {"orders": queue, "sums": scope.log("sums")}
+    scope.processor("p", {"in": scope.log("in", 1, 2)}, outputs, handler=add_and_order, bus=1, **options)
+    return scope
+
+
+def add_and_order(total: Total, inputs: Inputs, step: Step) -> None:
+    """Emit the sum so far, and order each number and ten more."""
+    add(total, inputs, step)
+    for entry in inputs:
+        step.emit("orders", entry.value)
+        step.emit("orders", Number(entry.value.n + 10))
+
+
+async def _never_called(_: Sequence[Output]) -> None:
+    raise AssertionError("replicas are given another")
+
+
+def sharded(**options: Any) -> Scope:
+    """A processor from a log of two writers to a log of two readers, each step to one of them or both."""
+    scope = Scope()
+    given: OrderedLog[Number] = OrderedLog("in", scope.place, type=Number, writers=2)
+    for writer in range(2):
+        done(given.writer(writer).append(Number(writer + 1), id=f"in{writer}"))
+    made: OrderedLog[Number] = OrderedLog("sums", scope.place, type=Number, readers=2, partition=lambda each: each.n)
+    for reader in range(2):
+        row = made.row(0, reader)
+        done(row.horizon.register(reader="nobody", at=0, type=made.values.name))
+        done(row.horizon.unregister("nobody"))
+    scope.processor("p", {"in": given.reader(0)}, {"sums": made}, handler=add_all, **options)
+    return scope
+
+
+def add_all(total: Total, inputs: Inputs, step: Step) -> None:
+    """Emit the sum after each number."""
+    for entry in inputs:
+        total.sum += entry.value.n
+        step.emit("sums", Number(total.sum))
+
+
+def overflowing(**options: Any) -> Scope:
+    """A processor whose output lies in blobs, because the store of its log holds next to nothing in a document."""
+    scope = Scope(Stores(of_logs={"sums": 1}, item_bytes_max={1: ENVELOPE_BYTES + 4}, blobs=2))
+    scope.beside.append(BlobModel())
+    scope.processor("p", {"in": scope.log("in", 1, 2)}, {"sums": scope.log("sums")}, batch_max=1, **options)
+    return scope
+
+
 def _message(number: Number) -> Message:
     return Message(body=msgspec.json.encode(number), outbox_id=f"m{number.n}", type="Number", created_ms=START_MS)
 
@@ -347,6 +404,9 @@ SCOPES: dict[str, Callable[..., Scope]] = {
     "begun late": begun_late,
     "ingested": ingested,
     "two stores": two_stores,
+    "to a queue": to_a_queue,
+    "sharded": sharded,
+    "overflowing": overflowing,
 }
 """By the names that planted faults have for them."""
 

@@ -17,8 +17,11 @@ from tests.simulation.streamed import (
     funds,
     ingested,
     law,
+    overflowing,
     produced,
     replicas_over,
+    sharded,
+    to_a_queue,
     trimmed,
     two_stores,
 )
@@ -68,6 +71,21 @@ def test_idle_registers_follow_the_end_of_an_output_that_others_write(faults: di
 @pytest.mark.parametrize("faults", FAULTS, ids=IDS)
 def test_input_register_and_output_may_lie_in_three_stores(faults: dict[str, Any]) -> None:
     clean(two_stores().explored(**faults))
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
+def test_what_is_emitted_to_a_queue_was_committed_and_is_sent_before_the_next_step(faults: dict[str, Any]) -> None:
+    clean(to_a_queue().explored(**faults))
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
+def test_a_log_of_several_writers_is_read_and_one_of_several_readers_written_once(faults: dict[str, Any]) -> None:
+    clean(sharded().explored(**faults))
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
+def test_entries_that_no_document_holds_lie_in_blobs_before_their_cell_is_there(faults: dict[str, Any]) -> None:
+    clean(overflowing().explored(**faults))
 
 
 @pytest.mark.parametrize("faults", FAULTS, ids=IDS)

@@ -12,20 +12,21 @@ from typing import Any, TypeVar
 
 from outbox.engine.engine import Engine
 from outbox.errors import OutcomeUnknown, Refused
-from outbox.ports import Create, DocumentKey, NoBlobs, StateStore, StoreCapabilities, StorePorts, Tag
+from outbox.ports import BlobStore, Create, DocumentKey, NoBlobs, StateStore, StoreCapabilities, StorePorts, Tag
 from outbox.runtime.delivery.admission import Admission
 from outbox.runtime.start.plan import Plan as RuntimePlan
 from outbox.streams.ingest import Ingestion
 from outbox.streams.log import LogWriter, OrderedLog
 from outbox.streams.places import Place, Waiting
 from outbox.streams.plan import Plan
+from outbox.streams.queues import QueueOutput
 from outbox.streams.replica import Progress, Replica
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.kernel import Kernel
 from outbox.verify.explorer.loop import make_loop
 from outbox.verify.explorer.models.store import CAPABILITIES, StoreModel
 from outbox.verify.explorer.ops import Model
-from outbox.verify.explorer.ports import ExploredBus, ExploredStore
+from outbox.verify.explorer.ports import ExploredBlobs, ExploredBus, ExploredStore
 from outbox.verify.explorer.programs import BACKOFF, settlement_over
 from outbox.verify.explorer.run import Calls, Program
 from outbox.verify.explorer.world import Monitor
@@ -40,11 +41,17 @@ MakeReplica = Callable[..., Replica]
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Which model has which log and register, by name (default: the first), and what the stores can do."""
+    """Which model has which log and register, by name (default: the first), and what the stores can do.
+
+    `item_bytes_max` says of some stores how much a document may hold; what does not fit goes to `blobs`, a model's
+    number (default: nowhere).
+    """
 
     capabilities: StoreCapabilities = CAPABILITIES
     of_logs: Mapping[str, int] = field(default_factory=dict)
     of_registers: Mapping[str, int] = field(default_factory=dict)
+    item_bytes_max: Mapping[int, int] = field(default_factory=dict)
+    blobs: int | None = None
 
     @property
     def count(self) -> int:
@@ -52,8 +59,14 @@ class Stores:
 
     def places(self, calls: Calls) -> Places:
         """The stores as a program reaches them."""
-        stores = [ExploredStore(calls, resource, self.capabilities) for resource in range(self.count)]
-        return Places(self, [Place(store, NoBlobs(), calls.now_ms) for store in stores])
+        stores = [ExploredStore(calls, resource, self.of(resource)) for resource in range(self.count)]
+        blobs: BlobStore = NoBlobs() if self.blobs is None else ExploredBlobs(calls, self.blobs)
+        return Places(self, [Place(store, blobs, calls.now_ms) for store in stores])
+
+    def of(self, resource: int) -> StoreCapabilities:
+        """What one of the stores can do."""
+        size = self.item_bytes_max.get(resource)
+        return self.capabilities if size is None else replace(self.capabilities, item_bytes_max=size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +134,7 @@ async def never(calls: Calls) -> None:
 
 @dataclass(frozen=True)
 class Replicas:
-    """Replicas of a processor; one that `ends` is over when it has nothing to do."""
+    """Replicas of a processor, whose queues are a model's; one that `ends` is over when it has nothing to do."""
 
     plan: Plan
     at: Stores
@@ -130,15 +143,25 @@ class Replicas:
     report_every: int = 1 << 30
     upkeep: bool = False
     make: MakeReplica = Replica
+    bus: int | None = None
 
     @property
     def name(self) -> str:
         return f"replica of {self.plan.name}"
 
+    def _on(self, places: Places, calls: Calls) -> Plan:
+        plan = self.plan.on(places.of)
+        if self.bus is None:
+            return plan
+        send = ExploredBus(calls, self.bus).send
+        queues = {key: each for key, each in plan.outputs.items() if isinstance(each, QueueOutput)}
+        moved = {key: QueueOutput(replace(each.queue, send=send)) for key, each in queues.items()}
+        return replace(plan, outputs={**plan.outputs, **moved})
+
     async def run(self, calls: Calls, carried: Any) -> Hashable:
         places = self.at.places(calls)
         replica = self.make(
-            self.plan.on(places.of),
+            self._on(places, calls),
             places.register_of(self.plan.name),
             now_ms=calls.now_ms,
             new_id=calls.new_id,
@@ -355,7 +378,7 @@ class StreamScenario:
         given = [*self.documents, *[{}] * (self.at.count - len(self.documents))]
         models: list[Model] = [
             StoreModel(
-                capabilities=self.at.capabilities,
+                capabilities=self.at.of(number),
                 documents=documents,
                 stale_count=self.budgets.stale,
                 settled=self.settled,

@@ -28,6 +28,7 @@ from outbox.streams.plan import REFUSED, Inputs, Plan, RowTarget, Step, Target, 
 from outbox.streams.register import Out, Register
 from outbox.verify.explorer.loop import make_loop
 from outbox.verify.explorer.ops import Finding, Op, Outcome
+from outbox.verify.explorer.ops import Raised as Failed
 
 
 class Lying(NamedTuple):
@@ -40,11 +41,13 @@ class Lying(NamedTuple):
 
 
 class Ghost(NamedTuple):
-    """What was written so far: every cell, what registers committed to be written, and each register's digest."""
+    """What was written so far: cells, what registers committed to write, each register's digest, what was sent."""
 
     cells: tuple[Lying, ...] = ()
     emitted: tuple[tuple[str, bytes], ...] = ()
     registers: tuple[tuple[str, bytes], ...] = ()
+    sent: tuple[str, ...] = ()
+    blobs: tuple[str, ...] = ()
 
 
 class Appended(NamedTuple):
@@ -53,6 +56,18 @@ class Appended(NamedTuple):
     row: str
     at: int
     digest: bytes
+
+
+class Sent(NamedTuple):
+    """Messages were sent: the identity and the digest of each."""
+
+    messages: tuple[tuple[str, bytes], ...]
+
+
+class Stored(NamedTuple):
+    """A blob is there, by its name."""
+
+    blob: str
 
 
 class Raised(NamedTuple):
@@ -126,6 +141,8 @@ class StreamMonitor:
         """The values of the messages that an ingest must bring into its log, each once."""
         self._bodies: dict[bytes, bytes] = {}
         """Everything written, by digest."""
+        self._blobs: dict[str, bytes] = {}
+        """What lies outside cells, by name."""
         self._given = Ghost()
         self._invariant = invariant
         self._targets: dict[str, Mapping[str, Target]] = {plan.name: plan.targets() for plan in plans}
@@ -166,7 +183,11 @@ class StreamMonitor:
         return msgspec.json.decode(self._bodies[digest], type=Register)
 
     def _cell(self, digest: bytes) -> Cell:
-        return msgspec.json.decode(self._bodies[digest], type=Cell)
+        cell = msgspec.json.decode(self._bodies[digest], type=Cell)
+        if not cell.blob:
+            return cell
+        values = msgspec.json.decode(self._blobs[cell.blob], type=list[msgspec.Raw])
+        return msgspec.structs.replace(cell, v=values, blob="")
 
     def entries_of(self, ghost: Ghost, log: str) -> list[tuple[tuple[str, int], list[Any]]]:
         """The values of each cell of a log, by row and index."""
@@ -183,6 +204,12 @@ class StreamMonitor:
         return self._given
 
     def observe(self, op: Op, before: Any, outcome: Outcome, now_ms: int) -> Hashable:
+        if op.verb == "send" and not isinstance(outcome.result, Failed):
+            messages = [output.message for output in op.args[0]]
+            return (Sent(tuple((message.identity, _digest([message.body])) for message in messages)),)
+        if op.verb == "write" and isinstance(op.args[0], str):  # a blob, which its name tells from others
+            self._blobs[op.args[0]] = op.args[1]
+            return None if isinstance(outcome.result, Failed) else (Stored(op.args[0]),)
         if op.verb != "write" or not isinstance(outcome.result, Won):
             return None
         events = []
@@ -231,7 +258,15 @@ class StreamMonitor:
         for one in event:
             if isinstance(one, Raised):
                 return Finding(one.promise, one.finding)
-            after = self._appended(ghost, one) if isinstance(one, Appended) else self._swapped(ghost, one)
+            match one:
+                case Appended():
+                    after = self._appended(ghost, one)
+                case Sent():
+                    after = self._sent_off(ghost, one)
+                case Stored(name):
+                    after = ghost._replace(blobs=tuple(sorted({*ghost.blobs, name})))
+                case _:
+                    after = self._swapped(ghost, one)
             if isinstance(after, Finding):
                 return after
             ghost = after
@@ -283,8 +318,11 @@ class StreamMonitor:
     # What is known after an event
 
     def _appended(self, ghost: Ghost, event: Appended) -> Ghost | Finding:
-        cell = self._cell(event.digest)
         place = f"{event.row}/{event.at}"
+        blob = msgspec.json.decode(self._bodies[event.digest], type=Cell).blob
+        if blob and blob not in ghost.blobs:
+            return Finding("NoLost", f"{place} is written, and its entries lie in a blob that is not there")
+        cell = self._cell(event.digest)
         twin = next((known for known in ghost.cells if known.id == cell.id and known.row == event.row), None)
         if any((known.row, known.at) == (event.row, event.at) for known in ghost.cells):
             return Finding("NoHole", f"{place} was trimmed and is written again, by {cell.id[:12]}: lost")
@@ -296,6 +334,12 @@ class StreamMonitor:
             return Finding("NoGhost", f"{place} holds {cell.id[:12]}, which no register had committed")
         lying = Lying(event.row, event.at, cell.id, event.digest)
         return ghost._replace(cells=tuple(sorted((*ghost.cells, lying))))
+
+    def _sent_off(self, ghost: Ghost, event: Sent) -> Ghost | Finding:
+        for message in event.messages:
+            if message not in ghost.emitted:
+                return Finding("NoGhost", f"{message[0]} is sent, and no register had committed it like that")
+        return ghost._replace(sent=tuple(sorted({*ghost.sent, *(id for id, _ in event.messages)})))
 
     def _swapped(self, ghost: Ghost, event: Swapped) -> Ghost | Finding:
         after = self.register(event.after)
@@ -310,16 +354,21 @@ class StreamMonitor:
         after = self.register(event.after)
         emitted = {*ghost.emitted}
         for out in after.outs:  # a name with a slash is that of an ingest
-            cell = Cell(step_id(event.name, after.serial, out.to), after.now, len(out.v), out.v, out.types, out.schema)
-            emitted.add((cell.id, _digest_of(cell)))
+            id = step_id(event.name, after.serial, out.to)
+            if self.row_of(event.name, out.to) is None:
+                emitted |= {(f"{id}-{offset}", _digest([bytes(raw)])) for offset, raw in enumerate(out.v)}
+            else:
+                emitted.add((id, _digest_of(Cell(id, after.now, len(out.v), out.v, out.types, out.schema))))
         registers = {**dict(ghost.registers), event.name: event.after}
         return ghost._replace(emitted=tuple(sorted(emitted)), registers=tuple(sorted(registers.items())))
 
     def _judged(self, ghost: Ghost, name: str, before: Register, after: Register) -> Finding | None:
         there = {(cell.row, cell.id) for cell in ghost.cells}
         for out in before.outs:
-            row = self.row_of(name, out.to)
-            if row is not None and (row.name, step_id(name, before.serial, out.to)) not in there:
+            row, id = self.row_of(name, out.to), step_id(name, before.serial, out.to)
+            messages = [f"{id}-{offset}" for offset in range(len(out.v))]
+            is_done = (row.name, id) in there if row is not None else set(messages) <= set(ghost.sent)
+            if not is_done:
                 return Finding("NoLost", f"{name} leaves serial {before.serial}, and {out.to} has not what it emitted")
         falls = [key for key in before.cursors if after.cursors.get(key, Position(1 << 60)) < before.cursors[key]]
         falls += [key for key in before.since if after.since.get(key, 1 << 60) < before.since[key]]
@@ -399,7 +448,11 @@ class StreamMonitor:
 
 def _digest_of(cell: Cell) -> bytes:
     """What says that two cells hold the same entries."""
-    return blake2b(msgspec.json.encode([cell.v, cell.types]), digest_size=8).digest()
+    return _digest([cell.v, cell.types])
+
+
+def _digest(value: Any) -> bytes:
+    return blake2b(msgspec.json.encode(value), digest_size=8).digest()
 
 
 def _shown(outs: Sequence[Out]) -> str:

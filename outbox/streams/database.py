@@ -1,0 +1,196 @@
+"""The database of a sink: its cursor's table, and the transactions in which entries take effect.
+
+The table `outbox_cursors` has for each sink the position of the entry that is next.  Everything is SQL of any DB-API
+2.0 driver; a transaction applies entries and moves the cursor, if that is still where it was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+from outbox.errors import NotRegistrable, OutcomeUnknown
+from outbox.streams.cells import Position
+from outbox.streams.log import Entry
+
+TABLE = "outbox_cursors"
+T = TypeVar("T")
+
+
+class Database(Protocol):
+    """What a sink asks of its database; each is a transaction, and OutcomeUnknown where it failed."""
+
+    async def cursor(self) -> Position | None:
+        """Where the sink is; None where it has not begun."""
+
+    async def begun(self, at: Position) -> Position:
+        """Begin at a position, unless another has begun meanwhile; where it begins."""
+
+    async def applied(self, at: Position, after: Position, entries: Sequence[Entry[Any]]) -> bool:
+        """Apply entries and move the cursor; False where another was first."""
+
+    def close(self) -> None:
+        """Let go of what is open."""
+
+
+class ThreadedDatabase:
+    """A table's transactions in a thread of their own, so that nothing else waits for the driver."""
+
+    def __init__(self, table: CursorTable) -> None:
+        self._table = table
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sink {table.name}")
+
+    async def cursor(self) -> Position | None:
+        return await self._in_thread(self._table.cursor)
+
+    async def begun(self, at: Position) -> Position:
+        return await self._in_thread(lambda: self._table.begun(at))
+
+    async def applied(self, at: Position, after: Position, entries: Sequence[Entry[Any]]) -> bool:
+        return await self._in_thread(lambda: self._table.applied(at, after, entries))
+
+    def close(self) -> None:
+        self._thread.submit(self._table.disconnect)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._table.guarded, work)
+
+
+class CursorTable:
+    """A sink's cursor in a database, and the connection to that; `create` makes the table where it is missing."""
+
+    def __init__(
+        self,
+        name: str,
+        connect: Callable[[], Any],
+        apply: Callable[[Any, Sequence[Entry[Any]]], None],
+        *,
+        create: bool = False,
+    ) -> None:
+        self.name = name
+        self._connect = connect
+        self._apply = apply
+        self._create = create
+        self._connection: Any = None
+        self._begin = self._read = self._insert = self._update = ""
+
+    def guarded(self, work: Callable[[], T]) -> T:
+        """Do something with the connection; what its driver raises breaks it off.
+
+        Raises:
+            OutcomeUnknown: the database failed; whether it committed, the cursor says.
+        """
+        try:
+            if self._connection is None:
+                self._open()
+            return work()
+        except Exception as error:
+            self.disconnect()
+            if isinstance(error, _Raised):
+                raise error.__cause__ or error from None
+            if isinstance(error, NotRegistrable):
+                raise
+            raise OutcomeUnknown(f"sink {self.name}: the database failed ({type(error).__name__}: {error})") from error
+
+    def _open(self) -> None:
+        connection = self._connect()
+        driver = driver_of(connection)
+        name, style = getattr(driver, "__name__", "the driver"), getattr(driver, "paramstyle", "qmark")
+        mark = {"qmark": "?", "format": "%s", "pyformat": "%s"}.get(style)
+        if mark is None:
+            raise NotRegistrable(f"sink {self.name}: {name} writes parameters as {style!r}; qmark or format")
+        is_sqlite = name == "sqlite3"
+        self._begin = "BEGIN IMMEDIATE" if is_sqlite else ""
+        suffix = "" if is_sqlite else " FOR UPDATE"
+        self._read = f"SELECT cell, entry FROM {TABLE} WHERE name = {mark}{suffix}"
+        self._insert = f"INSERT INTO {TABLE} (name, cell, entry) VALUES ({mark}, {mark}, {mark})"
+        self._update = (
+            f"UPDATE {TABLE} SET cell = {mark}, entry = {mark} WHERE name = {mark} AND cell = {mark} AND entry = {mark}"
+        )
+        if is_sqlite:
+            connection.isolation_level = None  # transactions begin where this says so
+        if self._create:
+            self._execute(
+                connection,
+                f"CREATE TABLE IF NOT EXISTS {TABLE} "
+                "(name VARCHAR(200) PRIMARY KEY, cell BIGINT NOT NULL, entry BIGINT NOT NULL)",
+            )
+            connection.commit()
+        self._connection = connection
+
+    def disconnect(self) -> None:
+        """Close the connection; the next work opens another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):
+                connection.close()
+
+    @staticmethod
+    def _execute(connection: Any, statement: str, values: Sequence[Any] = ()) -> Any:
+        cursor = connection.cursor()
+        cursor.execute(statement, tuple(values))
+        return cursor
+
+    def cursor(self) -> Position | None:
+        """Where the sink is; None where it has not begun."""
+        try:
+            found = self._execute(self._connection, self._read, [self.name]).fetchone()
+        except Exception as error:
+            raise OSError(f"{TABLE} cannot be read, give create=True where it is missing: {error}") from error
+        self._connection.rollback()
+        return None if found is None else Position(*found)
+
+    def begun(self, at: Position) -> Position:
+        """Begin at a position, unless another has begun meanwhile; where it begins."""
+        refusal: Exception | None = None
+        try:
+            self._execute(self._connection, self._insert, [self.name, at.index, at.offset])
+            self._connection.commit()
+        except Exception as error:  # a driver's own: another sink may have begun first, which the cursor says
+            refusal = error
+        self._connection.rollback()
+        found = self.cursor()
+        if found is None:
+            raise OSError(
+                f"the cursor cannot be written to {TABLE}; give create=True, or create the table ({refusal})"
+            ) from refusal
+        return found
+
+    def applied(self, at: Position, after: Position, entries: Sequence[Entry[Any]]) -> bool:
+        """Apply entries and move the cursor, in one transaction; False where another was first."""
+        connection = self._connection
+        if self._begin:
+            self._execute(connection, self._begin)
+        try:
+            found = self._execute(connection, self._read, [self.name]).fetchone()
+            if found is None or Position(*found) != at:
+                connection.rollback()
+                return False
+            try:
+                self._apply(connection, entries)
+            except Exception as error:
+                raise _Raised from error
+            moved = self._execute(connection, self._update, [after.index, after.offset, self.name, at.index, at.offset])
+            if moved.rowcount != 1:
+                connection.rollback()
+                return False
+            connection.commit()
+            return True
+        except BaseException:
+            with suppress(Exception):
+                connection.rollback()
+            raise
+
+
+def driver_of(connection: Any) -> Any:
+    """The driver's module: that of the connection's class, or of one that it derives from."""
+    modules = [sys.modules.get(each.__module__.partition(".")[0]) for each in type(connection).__mro__]
+    return next((module for module in modules if hasattr(module, "paramstyle")), modules[0])
+
+
+class _Raised(Exception):
+    """The user's function raised; not the database."""

@@ -1,0 +1,39 @@
+"""Sinks: every interleaving of processes that run one sink, a producer and one kind of fault, over real SQL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.simulation.sunk import SinkScope
+
+FAULTS: tuple[dict[str, int], ...] = (
+    {},
+    {"crash": 2},
+    {"lost": 1},
+    {"delay": 1},
+    {"stale": 1},
+    {"error": 1},
+    {"jump": 1},
+)
+IDS = ["calm", *(kind for faults in FAULTS for kind in faults)]
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
+@pytest.mark.parametrize("kind", ["database", "documents"])
+@pytest.mark.parametrize("options", [{}, {"began": False, "appended": ()}], ids=["begun", "at the beginning"])
+def test_each_entry_takes_effect_once(kind: str, options: dict[str, Any], faults: dict[str, int]) -> None:
+    report = SinkScope(kind, **options).explored(**faults)
+    assert report.exhausted and report.finals and not report.anomalies, report.text
+
+
+@pytest.mark.parametrize("faults", [{"lost": 1, "crash": 1}, {"delay": 1, "lost": 1}], ids=["lost", "late"])
+def test_a_commit_without_an_answer_is_decided_by_the_cursor_also_beside_another_fault(faults: dict[str, int]) -> None:
+    report = SinkScope(given=(1, 2), appended=()).explored(**faults)
+    assert report.exhausted and report.finals and not report.anomalies, report.text
+
+
+def test_a_batch_is_one_transaction() -> None:
+    report = SinkScope(given=(1, 2, 3), appended=(), batch_max=2).explored(crash=1)
+    assert report.exhausted and report.finals and not report.anomalies, report.text
