@@ -28,12 +28,12 @@ class Sizes:
     entries: int = 20_000
     engine_steps: int = 512
     steps: int = 128
-    far_steps: int = 48
+    far_steps: int = 32
     idle_s: float = 8.0
     paced: int = 500
     pace_s: float = 0.005
     sharded: int = 4_000
-    peer_entries: int = 3_000
+    peer_entries: int = 2_000
 
 
 @dataclass
