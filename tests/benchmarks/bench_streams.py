@@ -1,12 +1,16 @@
-"""Ordered logs and processors on a durable engine, beside SQLite and beside our own handlers.
+"""Ordered logs and processors on a durable engine, beside SQLite, our own handlers and another library.
 
-    python -m tests.benchmarks.bench_streams [--repeats 5] [--entries 20000] [--output FOLDER]
+    python -m tests.benchmarks.bench_streams [--repeats 5] [--entries 20000] [--only PART ...] [--output FOLDER]
 
-Each repeat is a process of its own, on one disk, one thing after the other:
+Each repeat does one thing after the other, each part in a process of its own, on one disk:
 
-- *append one* beside one SQLite insert in a transaction of its own; *append 64* beside a SQLite transaction of 64
-- a *processor* over a log with so many entries a cell, and what it emits, beside W1 with 64 messages a commit
-- *large*: a million entries of 100 B, 64 a cell: the memory that they take, and the CPU of opening the folder again
+- engine: *append one* beside one SQLite insert in a transaction of its own; *append 64* beside a transaction of 64;
+  a *processor* over a log with so many entries a cell, and what it emits, beside W1 with 64 messages a commit; *large*:
+  a million entries of 100 B, 64 a cell: the memory that they take, and the CPU of opening the folder again
+- peer: a process application of the library `eventsourcing`, one notification a step, on SQLite; it lives in the
+  environment of peers, and without it this part is left out
+- stores: `streams_stores`, the engine beside the emulators of Cosmos DB and Blob Storage, and what those are asked for
+- replicas: `streams_replicas`, shards and replicas
 
 A ratio is of the two in one repeat.  SQLite runs with write-ahead log and synchronous=FULL.
 """
@@ -23,54 +27,35 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from outbox.engine.engine import Engine
 from outbox.engine.limits import EngineLimits
-from outbox.streams import Inputs, OrderedLog, Processor, Step
-from tests.benchmarks import ours, report
+from tests.benchmarks import ours, report, streams_replicas, streams_stores
 from tests.benchmarks.apart import Apart
+from tests.benchmarks.peers import environment
+from tests.benchmarks.streams_work import CELL_SIZES, Figures, Number, Sizes, adder, check_sums, fill, log_of
+from tools.setup import SetupFailed
 
 SCRATCH = Path(__file__).resolve().parents[2] / "build"
+PUBLISHED = SCRATCH.parent / "docs" / "benchmarks"
 ENTRIES = 20_000
 APPENDS_ONE, APPENDS_64 = 2_000, 400
-CELL_SIZES = (1, 8, 64, 512)
 LARGE_COUNT, LARGE_CELL = 1_000_000, 64
 W1_MESSAGES = 20_000
+STEP_MAX = 64
 REPEAT_S_MAX = 600.0
+ENGINE, PEER, STORES, REPLICAS = PARTS = ("engine", "peer", "stores", "replicas")
 
-Figures = dict[str, float]
 Row = dict[str, Any]
-
-
-@dataclass
-class Number:
-    """An entry."""
-
-    n: int
-    text: str = ""
-
-
-@dataclass
-class Total:
-    """A processor's state."""
-
-    sum: int = 0
-
-
-def add(total: Total, inputs: Inputs, step: Step) -> None:
-    """One output for each input."""
-    for entry in inputs:
-        total.sum += entry.value.n
-        step.emit("sums", Number(total.sum))
 
 
 async def appended(folder: Path, count: int, size: int) -> float:
     """Cells a second that one producer appends, each durable before the next."""
     async with Engine.open(folder / f"append-{size}") as engine:
-        log = OrderedLog("numbers", engine, type=Number)
+        log = log_of("numbers", engine)
         cells = [[Number(n) for n in range(size)] for _ in range(count)]
         await log.append(Number(0), id="first")
         began_s = time.perf_counter()
@@ -96,19 +81,15 @@ def inserted(folder: Path, count: int, size: int) -> float:
     return rate
 
 
-async def processed(folder: Path, count: int, size: int) -> float:
+async def processed(folder: Path, count: int, size: int, batch_max: int) -> float:
     """Entries a second that one replica handles, with as many outputs, both durable."""
-    async with Engine.open(folder / f"process-{size}") as engine:
-        numbers, sums = (OrderedLog(name, engine, type=Number) for name in ("numbers", "sums"))
-        for begin in range(0, count, size):
-            await numbers.extend([Number(n) for n in range(begin, min(begin + size, count))], id=f"{begin}")
-        given: Any = {"state": Total, "register": engine, "inputs": {"numbers": numbers}, "outputs": {"sums": sums}}
-        processor: Processor[Total] = Processor("sum", add, **given, batch_max=max(64, size))
+    async with Engine.open(folder / f"process-{size}-{batch_max}") as engine:
+        await fill(engine, count, size)
+        processor = adder(engine, batch_max)
         began_s = time.perf_counter()
         await processor.run_until_idle(seconds=REPEAT_S_MAX)
         took_s = time.perf_counter() - began_s
-        last = [entry async for entry in sums.read()][-1]
-        assert last.value.n == count * (count - 1) // 2, "every entry counts once"
+        await check_sums(engine, count)
         return count / took_s
 
 
@@ -117,7 +98,7 @@ async def large(folder: Path) -> Figures:
     before_kb = _rss_kb()
     limits = EngineLimits(memory_bytes_max=4 << 30)
     async with Engine.open(folder / "large", sync="never", limits=limits) as engine:
-        log: OrderedLog[Number] = OrderedLog("numbers", engine, type=Number)
+        log = log_of("numbers", engine)
         values = [Number(n, "x" * 80) for n in range(LARGE_CELL)]
         for number in range(LARGE_COUNT // LARGE_CELL):
             await log.extend(values, id=f"{number}")
@@ -140,42 +121,108 @@ def _rss_kb() -> int:
     return int(status.partition("VmRSS:")[2].split()[0])
 
 
-async def repeat(folder: Path, entries: int) -> Figures:
-    """Everything once."""
+async def engine_part(folder: Path, sizes: Sizes) -> Figures:
+    """Appends, processors and what a million entries take."""
     found: Figures = {}
     for size, count in ((1, APPENDS_ONE), (64, APPENDS_64)):
         found[f"append_{size}"] = await appended(folder, count, size)
         found[f"insert_{size}"] = inserted(folder, count, size)
     for size in CELL_SIZES:
-        found[f"process_{size}"] = await processed(folder, entries, size)
+        found[f"process_{size}"] = await processed(folder, sizes.entries, size, max(STEP_MAX, size))
     return found | await large(folder)
 
 
-def measured(repeats: int, entries: int) -> list[Figures]:
-    """Each repeat in a process of its own, with W1 before it."""
-    SCRATCH.mkdir(exist_ok=True)
-    found = []
-    for number in range(repeats):
-        with tempfile.TemporaryDirectory(prefix="streams-", dir=SCRATCH) as folder:
-            (Path(folder) / "w1").mkdir()
-            w1 = Apart(ours).run("batch64", Path(folder) / "w1", W1_MESSAGES)
-            command = [sys.executable, "-m", "tests.benchmarks.bench_streams", "--once", folder, str(entries)]
-            once = _answer(command)
-            opening = [sys.executable, "-m", "tests.benchmarks.bench_streams", "--open", f"{folder}/large"]
-            found.append({"w1": w1.messages_per_s, **once, **_answer(opening)})
-        print(f"{number + 1}/{repeats} {found[-1]['append_1']:,.0f} appends/s", file=sys.stderr, flush=True)
-    return found
+async def beside_peer(folder: Path, sizes: Sizes) -> Figures:
+    """Our processor as it stands beside the peer: 64 entries a step, and one."""
+    return {
+        "steps_64": await processed(folder, sizes.entries, STEP_MAX, STEP_MAX),
+        "steps_1": await processed(folder, sizes.peer_entries, 1, 1),
+    }
 
 
-def _answer(command: Sequence[str]) -> Figures:
-    """What another process measures."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=REPEAT_S_MAX, check=True)
-    figures: Figures = json.loads(done.stdout.splitlines()[-1])
-    return figures
+PART_OF = {
+    ENGINE: engine_part,
+    PEER: beside_peer,
+    STORES: streams_stores.measured,
+    REPLICAS: streams_replicas.measured,
+}
+
+
+class Run:
+    """Repeats of some parts; `about_peer` says what the peer was, once it has run."""
+
+    def __init__(self, parts: Sequence[str], sizes: Sizes) -> None:
+        self.parts = parts
+        self.sizes = sizes
+        self.about_peer = ""
+
+    def measured(self, repeats: int) -> list[Figures]:
+        """Each repeat, each part in a process of its own."""
+        SCRATCH.mkdir(exist_ok=True)
+        python = self._python()
+        found = []
+        for number in range(repeats):
+            with tempfile.TemporaryDirectory(prefix="streams-", dir=SCRATCH) as folder:
+                found.append(self._repeat(Path(folder), python))
+            print(f"{number + 1}/{repeats} {len(found[-1])} figures", file=sys.stderr, flush=True)
+        return found
+
+    def _python(self) -> Path | None:
+        """The interpreter of the peer's environment; None where there is none."""
+        if PEER not in self.parts:
+            return None
+        try:
+            return environment.ready()
+        except SetupFailed as failure:
+            self.about_peer = f"`eventsourcing` was not measured: {failure}."
+            return None
+
+    def _repeat(self, folder: Path, python: Path | None) -> Figures:
+        found: Figures = {}
+        for part in self.parts:
+            within = folder / part
+            within.mkdir()
+            if part == PEER:
+                if python is None:
+                    continue
+                found["eventsourcing"] = self._peer(within, python)
+            if part == ENGINE:
+                (folder / "w1").mkdir()
+                found["w1"] = Apart(ours).run("batch64", folder / "w1", W1_MESSAGES).messages_per_s
+            found |= apart("--part", part, str(within), str(self.sizes.entries))
+            if part == ENGINE:
+                found |= apart("--open", str(within / "large"))
+        return found
+
+    def _peer(self, folder: Path, python: Path) -> float:
+        """Entries a second of the peer, in a process of its own."""
+        module = "tests.benchmarks.peers.eventsourcing_peer"
+        answer = _answer([str(python), "-m", module, str(folder), str(self.sizes.peer_entries)])
+        self.about_peer = (
+            f"`eventsourcing` {answer['version']} handles one notification a step; its SQLite runs with "
+            f"journal_mode={answer['journal_mode']},\nsynchronous={answer['synchronous']}."
+        )
+        return float(answer["entries_per_s"])
+
+
+def apart(*arguments: str) -> Figures:
+    """What a process of this program measures."""
+    return _answer([sys.executable, "-m", "tests.benchmarks.bench_streams", *arguments])
+
+
+def _answer(command: Sequence[str]) -> Row:
+    """What another process prints last."""
+    done = subprocess.run(
+        command, cwd=SCRATCH.parent, capture_output=True, text=True, timeout=REPEAT_S_MAX, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[2:])} failed:\n{done.stderr}")
+    answer: Row = json.loads(done.stdout.splitlines()[-1])
+    return answer
 
 
 def rows(found: Sequence[Figures]) -> list[Row]:
-    """What is published: a row for each thing, its rate and its ratio."""
+    """What is published: a row for each thing that was measured, its rate and its ratio."""
 
     def each(what: str, rate: str, floor: str, unit: str) -> Row:
         return {
@@ -186,10 +233,18 @@ def rows(found: Sequence[Figures]) -> list[Row]:
             "ratio": report.spread([one[rate] / one[floor] for one in found]),
         }
 
-    made = [each(f"append {size}", f"append_{size}", f"insert_{size}", "cells/s") for size in (1, 64)]
-    made += [each(f"processor, {size} a cell", f"process_{size}", "w1", "entries/s") for size in CELL_SIZES]
+    made: list[Row] = []
+    if "w1" in found[0]:
+        made += [each(f"append {size}", f"append_{size}", f"insert_{size}", "cells/s") for size in (1, 64)]
+        made += [each(f"processor, {size} a cell", f"process_{size}", "w1", "entries/s") for size in CELL_SIZES]
+    if "eventsourcing" in found[0]:
+        steps = ((f"processor, {size} a step", f"steps_{size}") for size in (STEP_MAX, 1))
+        made += [each(what, rate, "eventsourcing", "entries/s") for what, rate in steps]
+        rate = report.spread([one["eventsourcing"] for one in found])
+        made.append({"what": "eventsourcing, 1 a step", "unit": "entries/s", "rate": rate})
     for name in ("live_mb", "open_cpu_s", "opened_peak_mb"):
-        made.append({"what": f"a million entries: {name}", "value": report.spread([one[name] for one in found])})
+        if name in found[0]:
+            made.append({"what": f"a million entries: {name}", "value": report.spread([one[name] for one in found])})
     return made
 
 
@@ -201,38 +256,57 @@ def table(found: Sequence[Row]) -> str:
             lines.append([row["what"], report.cell(row["value"], 2), "", ""])
         else:
             rate = f"{report.cell(row['rate'], 0)} {row['unit']}"
-            lines.append([row["what"], rate, report.cell(row["ratio"], 2), row["beside"].replace("_", " of ")])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+            ratio = report.cell(row["ratio"], 2) if "ratio" in row else ""
+            lines.append([row["what"], rate, ratio, row.get("beside", "").replace("_", " of ")])
+    return report.aligned(lines)
 
 
-def publish(repeats: int, entries: int, folder: Path) -> str:
+def publish(repeats: int, entries: int, folder: Path, parts: Sequence[str] = PARTS) -> str:
     """Measure, write streams.json and streams.txt into `folder` and give the text."""
-    about = [
-        "Ordered logs and processors on a durable engine; rates, and ratios to what stands beside in the same repeat:",
-        "`insert of n`, n SQLite inserts in one transaction (write-ahead log, synchronous=FULL); `w1`, our own",
-        "handlers with 64 messages a commit.  A processor's entries each have an output.",
-        f"Median of {repeats} repeats [least..greatest].",
-        *report.circumstances(SCRATCH),
-    ]
-    found = rows(measured(repeats, entries))
-    return report.publish("streams", found, about, folder, table(found))
+    circumstances = report.circumstances(SCRATCH)
+    run = Run(parts, replace(Sizes(), entries=entries))
+    found = run.measured(repeats)
+    about = [*ABOUT, run.about_peer, f"Median of {repeats} repeats [least..greatest].", *circumstances]
+    made, tables = rows(found), []
+    if REPLICAS in parts:
+        more = streams_replicas.rows(found)
+        rates, times = [row for row in more if "rate" in row], [row for row in more if "rate" not in row]
+        made += rates
+        tables = [table(made), streams_replicas.ABOUT + streams_replicas.table(times)]
+        made += times
+    elif made:
+        tables = [table(made)]
+    if STORES in parts:
+        stores = streams_stores.rows(found)
+        made += stores
+        tables.append(streams_stores.ABOUT + streams_stores.table(stores))
+    return report.publish("streams", made, [line for line in about if line], folder, "\n\n".join(tables))
+
+
+ABOUT = (
+    "Ordered logs and processors on a durable engine; rates, and ratios to what stands beside in the same repeat:",
+    "`insert of n`, n SQLite inserts in one transaction (write-ahead log, synchronous=FULL); `w1`, our own",
+    "handlers with 64 messages a commit.  A processor's entries each have an output.",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.bench_streams", description="Measure streams.")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--entries", type=int, default=ENTRIES)
-    parser.add_argument("--output", type=Path, default=SCRATCH.parent / "docs" / "benchmarks")
-    parser.add_argument("--once", nargs=2, metavar=("FOLDER", "ENTRIES"), help="one repeat, for another process")
+    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--output", type=Path, help="docs/benchmarks unless given; with --only, build")
+    parser.add_argument("--part", nargs=3, metavar=("PART", "FOLDER", "ENTRIES"), help="once, for another process")
     parser.add_argument("--open", metavar="FOLDER", help="open a folder, for another process")
     options = parser.parse_args(arguments)
     if options.open:
         print(json.dumps(opened(Path(options.open))))
-    elif options.once:
-        print(json.dumps(asyncio.run(repeat(Path(options.once[0]), int(options.once[1])))))
+    elif options.part:
+        part, folder, entries = options.part
+        print(json.dumps(asyncio.run(PART_OF[part](Path(folder), replace(Sizes(), entries=int(entries))))))
     else:
-        print(publish(options.repeats, options.entries, options.output))
+        output = options.output or (SCRATCH if options.only else PUBLISHED)
+        print(publish(options.repeats, options.entries, output, options.only or PARTS))
     return 0
 
 

@@ -69,6 +69,12 @@ def table(found: list[Row]) -> str:
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
+def aligned(lines: list[list[str]]) -> str:
+    """Lines of as many columns each, the columns one below the other."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
 def cell(figure: dict[str, float], digits: int) -> str:
     low, high = (f"{figure[name]:,.{digits}f}" for name in ("min", "max"))
     return f"{figure['median']:,.{digits}f} [{low}..{high}]"

@@ -17,6 +17,7 @@ PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".outbox-stamp"
 REQUIREMENTS = (
     "dbos>=3.4,<4",  # 3.0 removed @DBOS.transaction; before 3.4 the datasource was not tried here
+    "eventsourcing>=9.4.6,<9.5",  # 9.4 keeps one tracking row for each upstream application; 9.5 was not tried here
     "msgspec>=0.20,<1",
 )
 
