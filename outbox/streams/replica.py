@@ -42,6 +42,8 @@ READ_AHEAD_MAX = 16
 """The most cells of an input that are read at once."""
 REPORT_EVERY = 64
 """After so many steps won, a replica reports at the floors of its logs where the register is."""
+REPORT_EVERY_MS = 5_000
+"""An idle one that has won steps since reports so often: where entries come singly, each report would cost as much."""
 ENTER_COUNT_MAX = 20
 LOOK_EVERY_MS = 60_000
 """How often an idle replica looks where its outputs end."""
@@ -99,6 +101,8 @@ class Replica:
         self._looked_ms = 0
         """When this replica last looked where its outputs end."""
         self._unreported = 0
+        self._reported_ms = 0
+        """When this replica last reported."""
         self._since: dict[str, int] = {}
         """Where outputs begin that the register does not know yet."""
         self._begins: dict[str, Position] = {}
@@ -427,8 +431,10 @@ class Replica:
     async def _report_if_due(self, register: Register, *, idle: bool = False) -> None:
         """Report at the floors where the register is, now and then; that it lags only makes trims take less."""
         self._unreported += not idle
-        if self._unreported >= self._report_every or (idle and self._unreported):
-            self._unreported = 0
+        now_ms = self._now_ms()
+        is_due = idle and self._unreported and now_ms - self._reported_ms >= REPORT_EVERY_MS
+        if self._unreported >= self._report_every or is_due:
+            self._unreported, self._reported_ms = 0, now_ms
             with suppress(Refused, OutcomeUnknown):
                 await self.report(register)
 
