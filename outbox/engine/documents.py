@@ -83,6 +83,9 @@ class Documents:
                     watcher.set_result(None)
 
     def _holds(self, change: records.Modify) -> bool:
+        if len(change.documents) == 1 and change == records.Modify(documents=change.documents):
+            (put,) = change.documents  # most changes of a store are
+            return self.version(put.namespace, put.id) == put.version
         for path in [*(i.path for i in change.inserts), *(c.to_path for c in change.changes if c.to_path is not None)]:
             self._broker.queue(path)
         refs = [records.TaskRef(c.path, c.sequence, c.version) for c in change.changes]

@@ -21,7 +21,6 @@ from outbox.ports import (
     Document,
     DocumentKey,
     Lost,
-    Replace,
     Session,
     StateStore,
     StoreCapabilities,
@@ -67,34 +66,26 @@ class EngineStore:
         _check_limits(operations)
         if any(isinstance(op, Create) and op.key.partition.startswith(LOGS) for op in operations):
             check_room(self._core.state, self._core.limits, cure="trim ordered logs")
+        puts: list[records.DocWrite] = []
+        deletes: list[records.DocRef] = []
         for index, operation in enumerate(operations):
-            current = self._read(operation.key)
-            wanted = None if isinstance(operation, Create) else operation.if_match
-            if wanted != (None if current is None else current.version):
+            namespace, id = _namespace(operation.key.partition), operation.key.id
+            current = self._documents.read(namespace, id)
+            version = 0 if current is None else current.version
+            wanted = "0" if isinstance(operation, Create) else operation.if_match
+            if wanted != str(version) or (current is None and not isinstance(operation, Create)):
                 await self._core.gate()
-                return Lost(index, current)
-        change = records.Modify(
-            documents=[self._put(op) for op in operations if not isinstance(op, Delete)],
-            document_deletes=[
-                records.DocRef(_namespace(op.key.partition), op.key.id, int(op.if_match))
-                for op in operations
-                if isinstance(op, Delete)
-            ],
-        )
-        if self._documents.modify(change) is None:
+                return Lost(index, None if current is None else Document(operation.key, current.value, str(version)))
+            if isinstance(operation, Delete):
+                deletes.append(records.DocRef(namespace, id, version))
+            else:
+                expires_ms = 0 if operation.ttl_s is None else self._core.now_ms() + round(operation.ttl_s * 1_000)
+                puts.append(records.DocWrite(namespace, id, operation.body, version, expires_ms))
+        if self._documents.modify(records.Modify(documents=puts, document_deletes=deletes)) is None:
             raise LockLost("a document changed between its check and its write; this is a bug, please report it")
-        versions = tuple(
-            "" if isinstance(op, Delete) else str(self._documents.version(_namespace(op.key.partition), op.key.id))
-            for op in operations
-        )
+        made = str(self._documents.version(puts[0].namespace, puts[0].id)) if puts else ""
         await self._core.gate()
-        return Won(versions)
-
-    def _put(self, operation: Create | Replace) -> records.DocWrite:
-        namespace, id = _namespace(operation.key.partition), operation.key.id
-        expires_ms = 0 if operation.ttl_s is None else self._core.now_ms() + round(operation.ttl_s * 1_000)
-        version = self._documents.version(namespace, id)
-        return records.DocWrite(namespace, id, operation.body, version, expires_ms)
+        return Won(tuple(["" if isinstance(operation, Delete) else made for operation in operations]))
 
     async def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
         space = self._core.state.documents.spaces.get(_namespace(partition), {})
@@ -163,7 +154,9 @@ def _check_limits(operations: Sequence[Write]) -> None:
         )
     if sum(len(op.body) for op in operations if not isinstance(op, Delete)) > ITEM_BYTES_MAX:
         raise TooLarge(f"a batch is over {ITEM_BYTES_MAX} bytes; move large values to a blob")
-    if len({op.key.partition for op in operations}) > 1 or len({op.key for op in operations}) < len(operations):
+    if len(operations) > 1 and (
+        len({op.key.partition for op in operations}) > 1 or len({op.key for op in operations}) < len(operations)
+    ):
         raise TooLarge("a batch stays in one partition and names each document once")
 
 
