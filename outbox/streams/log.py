@@ -71,13 +71,18 @@ class RowStatus:
 Since = Position | Awaitable[Position] | None
 
 
+def is_name(name: str) -> bool:
+    """Whether a log or processor may have this name."""
+    return isinstance(name, str) and _NAME(name) is not None
+
+
 def check_name(what: str, name: str) -> str:
     """A name of a log or processor, which becomes a part of partitions and blob names.
 
     Raises:
         NotRegistrable: it cannot.
     """
-    if not isinstance(name, str) or not _NAME(name):
+    if not is_name(name):
         raise NotRegistrable(
             f"{what} {str(name)[:40]!r}: a name has 1 to 128 letters, digits, `_`, `.` and `-`, and no sign first"
         )
