@@ -24,6 +24,7 @@ from outbox.azure.cosmos.account import CosmosAccount
 from outbox.azure.cosmos.containers import ContainerSpec
 from outbox.azure.cosmos.placed_states import Place, PlacedStates
 from outbox.azure.cosmos.store import CosmosStateStore
+from outbox.azure.cosmos_place import cosmos_account
 from outbox.azure.operations import AzureOperations
 from outbox.azure.servicebus.bus import ServiceBusBus, wall_ms
 from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
@@ -111,7 +112,7 @@ def connect(
     _check_scope(scope, states, place, container, ledger=dispatch_ledger)
     identity = Identity(credential)
     usage = Usage()
-    account = _cosmos_account(cosmos, database, identity, user_agent)
+    account = cosmos_account(cosmos, database, identity, user_agent)
     namespace = _namespace(servicebus, identity)
     large = blob_account(blobs, blob_container, identity, blob_api_version) if isinstance(blobs, str) else None
     options: dict[str, Any] = {"ledger": dispatch_ledger, "create": create, "usage": usage}
@@ -178,15 +179,6 @@ def _stores(
         await placed.check(await account.container(states))
 
     return placed, infrastructure, prepare
-
-
-def _cosmos_account(address: str, database: str, identity: Identity, user_agent: str) -> CosmosAccount:
-    parts = parts_of(address)
-    if "AccountEndpoint" in parts and "AccountKey" in parts:
-        return CosmosAccount(parts["AccountEndpoint"], database, parts["AccountKey"], user_agent=user_agent)
-    if parts or not address.startswith(("https://", "http://")):
-        raise ValueError("cosmos= is neither an address (https://...) nor AccountEndpoint=...;AccountKey=...")
-    return CosmosAccount(address, database, identity.credential(), user_agent=user_agent)
 
 
 def _namespace(address: str, identity: Identity) -> ServiceBusNamespace:

@@ -61,10 +61,13 @@ def _place(options: argparse.Namespace) -> None:
 
     The environment is read only without a folder, so that a variable left in a shell redirects no command.
     """
-    named = [name for name in _AZURE_OPTIONS if getattr(options, name)]
+    named = [name for name in (*_AZURE_OPTIONS, "blob_states") if getattr(options, name, "")]
     if options.data is not None:
         if named:
-            options.parser.error(f"--data and --{named[0]} name two places; keep one")
+            options.parser.error(f"--data and --{named[0].replace('_', '-')} name two places; keep one")
+        return
+    if hasattr(options, "blob_states"):
+        _place_streams(options)
         return
     _read_environment(options)
     missing = [name for name in ("cosmos", "servicebus") if not getattr(options, name)]
@@ -73,6 +76,22 @@ def _place(options: argparse.Namespace) -> None:
     if missing:
         variable = _AZURE_OPTIONS[missing[0]][0][0]
         options.parser.error(f"--{missing[0]} is missing; give it, or set {variable}")
+
+
+def _place_streams(options: argparse.Namespace) -> None:
+    """Decide where a command for ordered logs looks: in Cosmos DB, or in a container of blobs.
+
+    Cosmos DB, if it is named, by the environment too, unless --blob-states says otherwise; else the blobs.
+    """
+    if options.cosmos and options.blob_states:
+        options.parser.error("--cosmos and --blob-states name two places; keep one")
+    _read_environment(options)
+    if options.blob_states and not options.blobs:
+        options.parser.error("--blobs is missing: the account with the container of --blob-states; or set OUTBOX_BLOBS")
+    if not options.cosmos and not options.blobs:
+        options.parser.error("say where to look: --data FOLDER, --cosmos ADDRESS, or --blobs ADDRESS")
+    if not options.cosmos:
+        options.blob_states = options.blob_states or BLOB_STATES
 
 
 def _read_environment(options: argparse.Namespace) -> None:
@@ -112,6 +131,8 @@ def make_parser() -> argparse.ArgumentParser:
             _add_key_kind(command)
         if name in _ON_AZURE:
             _add_place(command)
+        if name in _STREAMS:
+            _add_place(command).add_argument("--blob-states", metavar="NAME", default="", help=_BLOB_STATES_HELP)
     return parser
 
 
@@ -136,7 +157,7 @@ def _add_key_kind(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(kind="text")
 
 
-def _add_place(parser: argparse.ArgumentParser) -> None:
+def _add_place(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Let a command look in a folder or on Azure."""
     for names, how in (_data(required=False), *_ANSWER):
         parser.add_argument(*names, **how)
@@ -148,6 +169,7 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
         known = f" ({default})" if default else ""
         metavar = "ADDRESS" if name in ("cosmos", "servicebus", "blobs") else "NAME"
         azure.add_argument(f"--{name}", metavar=metavar, default="", help=f"{text}{known}; or {variables[0]}")
+    return azure
 
 
 def count(text: str) -> int:
@@ -285,6 +307,15 @@ _ON_AZURE = frozenset(
 )
 """The commands that take a folder or an application on Azure."""
 
+_STREAMS = frozenset(("stream list", "stream read", "stream trim"))
+"""The commands for ordered logs, which take a folder, a container of Cosmos DB or a container of blobs."""
+
+BLOB_STATES = "outbox-states"
+_BLOB_STATES_HELP = (
+    f"the container of ordered logs in the account of --blobs, instead of Cosmos DB ({BLOB_STATES} where neither "
+    "--cosmos nor OUTBOX_COSMOS is given); they need no --servicebus"
+)
+
 _COMMANDS: dict[str, tuple[str, tuple[_Argument, ...] | None]] = {
     "new": (
         "Write a project that runs as it stands: handlers, tests, a Functions app.",
@@ -366,7 +397,7 @@ _COMMANDS: dict[str, tuple[str, tuple[_Argument, ...] | None]] = {
     "stream": ("List, read or trim ordered logs.", None),
     "stream list": (
         "List the ordered logs: rows, floors, ends, and how far behind readers and writers are.",
-        (_data(), *_ANSWER),
+        (),
     ),
     "stream read": (
         "Print the entries of an ordered log as JSON lines, as they are stored.",
@@ -375,8 +406,6 @@ _COMMANDS: dict[str, tuple[str, tuple[_Argument, ...] | None]] = {
             _argument("--since", type=position, metavar="I.O", help="from this position on (the floor)"),
             _argument("--limit", type=count, default=0, metavar="N", help="at most so many entries (all)"),
             _argument("--row", type=row, metavar="W.R", help="one row, of writer and reader shard"),
-            _data(),
-            *_ANSWER,
         ),
     ),
     "stream trim": (
@@ -396,8 +425,6 @@ _COMMANDS: dict[str, tuple[str, tuple[_Argument, ...] | None]] = {
                 metavar="TIME",
                 help="how long tombstones last; not below the log's own margin (1d)",
             ),
-            _data(),
-            *_ANSWER,
         ),
     ),
     "log": ("Look at, compact or salvage a folder's log.", None),

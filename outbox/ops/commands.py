@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, redirect_stdout
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import msgspec
@@ -17,6 +17,10 @@ import msgspec
 from outbox.errors import Refused
 from outbox.ops import text
 from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterView, NewMessage, Operator, StreamQuery, TrimRequest
+from outbox.printable import printable
+
+if TYPE_CHECKING:
+    from outbox.ops.stream_operator import StreamOperator
 
 Options = argparse.Namespace
 
@@ -269,6 +273,10 @@ def _move(options: Options, verb: str, move: Callable[[Any, str | None], Awaitab
 def list_streams(options: Options) -> None:
     found = _ask(options, lambda operator: operator.streams())
     _answer(options, found, text.streams(found))
+    if options.data is None and not (found.logs or found.processors):
+        where = options.blob_states or f"{options.database}/{options.container}"
+        option = "--blob-states" if options.blob_states else "--database and --container"
+        print(f"outbox: nothing in {printable(where)}; {option} may name another place", file=sys.stderr)
 
 
 def read_stream(options: Options) -> None:
@@ -390,7 +398,7 @@ def _find_benchmarks() -> None:
 
 
 def _ask(options: Options, ask: Callable[[Any], Awaitable[Any]]) -> Any:
-    """Connect an operator for the folder or the application on Azure, and ask it."""
+    """Connect an operator for the folder, for the application on Azure or for ordered logs there, and ask it."""
 
     async def asked() -> Any:
         async with _connected(options) as operator:
@@ -399,7 +407,7 @@ def _ask(options: Options, ask: Callable[[Any], Awaitable[Any]]) -> Any:
     return asyncio.run(asked())
 
 
-def _connected(options: Options) -> AbstractAsyncContextManager[Operator]:
+def _connected(options: Options) -> AbstractAsyncContextManager[Operator | StreamOperator]:
     if options.data is not None:
         from outbox.ops.connect_operator import connect_operator
 
@@ -409,8 +417,13 @@ def _connected(options: Options) -> AbstractAsyncContextManager[Operator]:
     from outbox.ops.store_operator import Addresses, connect_azure_operator
 
     logging.getLogger("azure").addHandler(logging.NullHandler())  # its lines about connections are no answer
-    names = ("cosmos", "servicebus", "database", "container", "states", "blobs")
-    return connect_azure_operator(Addresses(**{name: getattr(options, name) for name in names}))
+    names = ("cosmos", "servicebus", "database", "container", "states", "blobs", "blob_states")
+    addresses = Addresses(**{name: getattr(options, name, "") for name in names})
+    if not hasattr(options, "blob_states"):
+        return connect_azure_operator(addresses)
+    from outbox.ops.stream_operator import connect_stream_operator
+
+    return connect_stream_operator(addresses)
 
 
 def _answer(options: Options, value: Any, line: str) -> None:

@@ -30,7 +30,7 @@ from outbox.lineage import Key, parse_state_id, state_id
 from outbox.message import Message, schema_properties
 from outbox.ops.meter import Meter
 from outbox.ops.sending import as_handled
-from outbox.ops.streams import list_streams, read_stream, trim_stream
+from outbox.ops.streams import list_streams, on_engine, read_stream, trim_stream
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     Compacted,
@@ -150,7 +150,7 @@ class EngineOperator:
                 if isinstance(queue.order, SessionOrder)
                 else 0,
             )
-        streams = await list_streams(engine, measured=False)
+        streams = await list_streams(on_engine(engine))
         await engine.core.gate()
         handling = None if self._meter is None else self._meter.read()
         return Status(queues, pending, handling, streams if streams.logs or streams.processors else None)
@@ -251,13 +251,13 @@ class EngineOperator:
     # Ordered logs
 
     async def streams(self) -> Streams:
-        return await list_streams(self._engine, measured=True)
+        return await list_streams(on_engine(self._engine, measured=True))
 
     def stream(self, asked: StreamQuery) -> AsyncIterator[bytes]:
-        return read_stream(self._engine, asked.name, row=asked.row, since=asked.since, limit=asked.limit)
+        return read_stream(on_engine(self._engine), asked)
 
     async def trim_stream(self, asked: TrimRequest) -> StreamTrimmed:
-        return await trim_stream(self._engine, asked)
+        return await trim_stream(on_engine(self._engine), asked)
 
     # Upkeep
 

@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 from typing import NoReturn, Protocol
 
 from outbox.errors import Refused
 from outbox.lineage import state_id
 from outbox.ops.engine_operator import full_id, listed, parse_key, view_of, with_body
+from outbox.ops.streams import StreamPlace, list_streams, on_store, read_stream, trim_stream
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     Compacted,
@@ -37,6 +39,7 @@ from outbox.runtime.scopes import stores_of
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
 from outbox.runtime.store_operations import StoreOperations
 from outbox.stored import LEDGER_PREFIX
+from outbox.streams.places import Place
 
 KEPT_COUNT_MAX = 1_000
 UNFINISHED_COUNT_MAX = 1_000
@@ -73,9 +76,22 @@ class Addresses:
     container: str
     states: str = ""
     blobs: str = ""
+    blob_states: str = ""
 
     def __repr__(self) -> str:
         return f"Addresses(database={self.database!r}, container={self.container!r}, states={self.states!r})"
+
+
+def imported(name: str) -> ModuleType:
+    """A module of `outbox.azure`, which may not be installed.
+
+    Raises:
+        Refused: its SDKs are missing.
+    """
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise Refused(f"{error.name} is not installed; pip install outbox-azure[azure]") from error
 
 
 @asynccontextmanager
@@ -86,10 +102,7 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
         Refused: an address cannot be used, or its resource is missing or forbidden.
         OutcomeUnknown: the service does not answer.
     """
-    try:
-        connect = import_module("outbox.azure.connecting").connect
-    except ModuleNotFoundError as error:
-        raise Refused(f"{error.name} is not installed; pip install outbox-azure[azure]") from error
+    connect = imported("outbox.azure.connecting").connect
     try:
         backend = connect(
             cosmos=addresses.cosmos,
@@ -226,6 +239,20 @@ class StoreOperator:
         types = await types_of(queue, self._infrastructure.scan(NOTES, prefix=NOTE_PREFIX))
         return next(iter(types)) if len(types) == 1 else ""
 
+    # Ordered logs, in the store alone
+
+    async def streams(self) -> Streams:
+        return await list_streams(self._logs())
+
+    def stream(self, asked: StreamQuery) -> AsyncIterator[bytes]:
+        return read_stream(self._logs(), asked)
+
+    async def trim_stream(self, asked: TrimRequest) -> StreamTrimmed:
+        return await trim_stream(self._logs(), asked)
+
+    def _logs(self) -> StreamPlace:
+        return on_store(Place(self._infrastructure, self._ports.blobs), "this store")
+
     # Only on an engine's folder
 
     async def send(self, queue: str, messages: Sequence[NewMessage]) -> None:
@@ -233,15 +260,6 @@ class StoreOperator:
 
     def export(self, type: str = "") -> AsyncIterator[bytes]:
         _only_a_folder("export", "a store apart from its bus has no single instant; query the container")
-
-    async def streams(self) -> Streams:
-        _only_a_folder("stream list", "ask each log by OrderedLog.status()")
-
-    def stream(self, asked: StreamQuery) -> AsyncIterator[bytes]:
-        _only_a_folder("stream read", "read a log by OrderedLog.read()")
-
-    async def trim_stream(self, asked: TrimRequest) -> StreamTrimmed:
-        _only_a_folder("stream trim", "trim a log by OrderedLog.trim()")
 
     async def compact(self) -> Compacted:
         _only_a_folder("compact", "there is no log")

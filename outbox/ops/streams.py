@@ -1,32 +1,49 @@
-"""The ordered logs and registers in an engine, for operators: list, read as stored, trim.  No type is needed.
+"""The ordered logs and registers in a store, for operators: list, read as stored, trim.  No type is needed.
 
-A log is found by its partitions, so only those whose documents are in this engine are.  What its readers and writers
+A log is found by the partitions of its rows, each of which has a floor.  An engine has all partitions in memory; Cosmos
+DB finds those with a floor or a register by its index of ids, Blob Storage by their names.  What readers and writers
 have reported lags behind where they are: a processor reports every 64 steps, and when it has nothing to do.
+
+What a list costs is limited: 100,000 partitions are looked at, and 1,000 rows and 1,000 registers shown, each with
+some ten reads.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from outbox.engine.engine import Engine
 from outbox.errors import CorruptRecord, Refused
-from outbox.ops.values import ProcessorView, Streams, StreamTrimmed, StreamView, TrimRequest
+from outbox.ops.values import ProcessorView, StreamQuery, Streams, StreamTrimmed, StreamView, TrimRequest
 from outbox.ops.values import StreamRow as RowView
-from outbox.streams.cells import Cell, Position
+from outbox.streams.cells import FLOOR, Cell, Position
 from outbox.streams.horizon import trimmed
-from outbox.streams.log import MARGIN, Row
-from outbox.streams.places import place_of
-from outbox.streams.register import RegisterCell
+from outbox.streams.log import MARGIN, Row, is_name
+from outbox.streams.places import Place, place_of
+from outbox.streams.register import REGISTER, RegisterCell
+from outbox.streams.replica import together
 from outbox.streams.values import Values
 
 PIECE_BYTES = 64 << 10
 ROWS_SHOWN_MAX = 12
-_ROW = re.compile(r"p/log/([^/]+)/(\d{1,3})\.(\d{1,3})(?:/\d+)?").fullmatch
-_REGISTER = re.compile(r"p/((?:processor|ingest)/.+)").fullmatch
+LISTED_MAX = 1_000
+"""The most rows, and the most registers, of a list."""
+PARTITIONS_MAX = 100_000
+"""The most partitions that are looked at for a list."""
+AT_ONCE_MAX = 16
+"""How many rows or registers of a list are read at once."""
+_ROW = re.compile(r"log/([^/]+)/(\d{1,3})\.(\d{1,3})(?:/\d+)?").fullmatch
+_REGISTERS = ("processor/", "ingest/")
+T = TypeVar("T")
+
+Shard = tuple[int, int]
+"""A writer shard and a reader shard."""
 
 
 class StreamEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -40,74 +57,154 @@ class StreamEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     type: str = ""
 
 
+# Where to look
+
+
+@runtime_checkable
+class ListedStore(Protocol):
+    """A store whose partitions can be found without reading all of its documents."""
+
+    def partitions(self, prefix: str, *, holding: str) -> AsyncIterator[str]:
+        """The partitions that begin with `prefix` and hold a document of the id `holding`; others may be among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlace:
+    """Where logs and registers lie: their documents, how partitions are found, and what errors call it.
+
+    `size_bytes` gives what the documents of a row take, where that is known.
+    """
+
+    place: Place
+    listed: ListedStore
+    name: str
+    size_bytes: Callable[[str], int] | None = None
+
+
+def on_engine(engine: Engine, *, measured: bool = False) -> StreamPlace:
+    """The logs and registers in an engine; `measured` with what their documents take."""
+    found = _EnginePartitions(engine)
+    return StreamPlace(place_of(engine), found, "this engine", found.size_bytes if measured else None)
+
+
+def on_store(place: Place, name: str) -> StreamPlace:
+    """The logs and registers in a store of its own.
+
+    Raises:
+        Refused: its partitions cannot be found.
+    """
+    if not isinstance(place.store, ListedStore):
+        raise Refused(f"{name} cannot list its partitions; ask each log by OrderedLog.status(), read() and trim()")
+    return StreamPlace(place, place.store, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _EnginePartitions:
+    """The partitions of an engine, which it has in memory."""
+
+    engine: Engine
+
+    async def partitions(self, prefix: str, *, holding: str) -> AsyncIterator[str]:
+        for namespace in list(self.engine.state.documents.spaces):
+            if namespace.startswith(f"p/{prefix}"):
+                yield namespace.removeprefix("p/")
+
+    def size_bytes(self, row: str) -> int:
+        """What the documents of a row take, tombstones too."""
+        spaces = self.engine.state.documents.spaces
+        names = [name for name in spaces if name == f"p/{row}" or name.startswith(f"p/{row}/")]
+        return sum(len(document.value) for name in names for document in spaces[name].values())
+
+
 # List
 
 
-async def list_streams(engine: Engine, *, measured: bool) -> Streams:
-    """All logs and registers; `measured` with what their documents take."""
-    logs = [await _log(engine, name, found, measured) for name, found in sorted(_logs(engine).items())]
+async def list_streams(at: StreamPlace) -> Streams:
+    """All logs and registers, up to LISTED_MAX rows and as many registers."""
+    shards, has_more = await _shards(at, "log/")
+    pairs = sorted((name, shard) for name, found in shards.items() for shard in found)
+    views = await _some_at_once([_row_view(at, name, shard) for name, shard in pairs[:LISTED_MAX]])
+    logs: dict[str, StreamView] = {}
     lags: dict[str, dict[str, int]] = {}
-    for log in logs:
-        for row in log.rows:
-            for reader, lag in row.readers.items():
-                lags.setdefault(reader, {})[f"{log.name}/{row.row}"] = lag
-    names = sorted(match[1] for namespace in engine.state.documents.spaces if (match := _REGISTER(namespace)))
-    found = [await _register(engine, name, lags.get(name, {})) for name in names]
-    return Streams(logs, [each for each in found if each is not None])
+    for (name, _), (row, type, error) in zip(pairs, views, strict=False):
+        known = logs.setdefault(name, StreamView(name, type, []))
+        known.rows.extend([row] if row else [])
+        logs[name] = StreamView(name, known.type or type, known.rows, known.error or error)
+        for reader, lag in (row.readers if row else {}).items():
+            lags.setdefault(reader, {})[f"{name}/{row.row if row else ''}"] = lag
+    names, has_more_registers = await _registers(at)
+    found = await _some_at_once([_register(at, name, lags.get(name, {})) for name in names[:LISTED_MAX]])
+    is_cut = has_more or has_more_registers or max(len(pairs), len(names)) > LISTED_MAX
+    return Streams(list(logs.values()), [each for each in found if each is not None], is_cut)
 
 
-def _logs(engine: Engine) -> dict[str, set[tuple[int, int]]]:
-    """The rows of each log."""
-    found: dict[str, set[tuple[int, int]]] = {}
-    for namespace in engine.state.documents.spaces:
-        if match := _ROW(namespace):
+async def _some_at_once(calls: Sequence[Awaitable[T]]) -> list[T]:
+    """The results of all calls, of which a few are made at once."""
+    limit = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def one(call: Awaitable[T]) -> T:
+        async with limit:
+            return await call
+
+    return await together([one(call) for call in calls])
+
+
+async def _shards(at: StreamPlace, prefix: str) -> tuple[dict[str, set[Shard]], bool]:
+    """The rows of each log whose partitions begin so, and whether there are more partitions than were looked at."""
+    found: dict[str, set[Shard]] = {}
+    count = 0
+    async for partition in at.listed.partitions(prefix, holding=FLOOR):
+        if match := _ROW(partition):
             found.setdefault(match[1], set()).add((int(match[2]), int(match[3])))
-    return found
+        count += 1
+        if count >= PARTITIONS_MAX:
+            return found, True
+    return found, False
 
 
-def _row(engine: Engine, name: str, shard: tuple[int, int], margin_s: float = MARGIN.total_seconds()) -> Row[Any]:
-    return Row(name, place_of(engine), Values(name, Any), margin_s, *shard)
+async def _registers(at: StreamPlace) -> tuple[list[str], bool]:
+    """The partitions of registers, and whether there are more than were looked at."""
+    names = set[str]()
+    for prefix in _REGISTERS:
+        async for partition in at.listed.partitions(prefix, holding=REGISTER):
+            if partition != prefix:
+                names.add(partition)
+            if len(names) >= PARTITIONS_MAX:
+                return sorted(names), True
+    return sorted(names), False
 
 
-async def _log(engine: Engine, name: str, shards: set[tuple[int, int]], measured: bool) -> StreamView:
-    """A log; one that something else has written into is shown with what is wrong."""
-    rows, type = list[RowView](), ""
+def _row(at: StreamPlace, name: str, shard: Shard, margin_s: float = MARGIN.total_seconds()) -> Row[Any]:
+    return Row(name, at.place, Values(name, Any), margin_s, *shard)
+
+
+async def _row_view(at: StreamPlace, name: str, shard: Shard) -> tuple[RowView | None, str, str]:
+    """A row, the type of its entries and an error; one that something else has written into has no view."""
+    row = _row(at, name, shard)
     try:
-        for shard in sorted(shards):
-            row = _row(engine, name, shard)
-            floor = await row.horizon.read()
-            end = await row.cells.find_end(floor.index)
-            type = type or floor.type
-            rows.append(
-                RowView(
-                    row=_shown(shard),
-                    floor=floor.index,
-                    end=end,
-                    cells=end - floor.index,
-                    readers={each: end - at for each, at in floor.readers.items()},
-                    writers={each: end - at for each, at in floor.writers.items()},
-                    size_bytes=_size_bytes(engine, row.name) if measured else msgspec.UNSET,
-                )
-            )
+        floor = await row.horizon.read()
+        end = await row.cells.find_end(floor.index)
     except CorruptRecord as error:
-        return StreamView(name, type, rows, str(error))
-    return StreamView(name, type, rows)
+        return None, "", str(error)
+    view = RowView(
+        row=_shown(shard),
+        floor=floor.index,
+        end=end,
+        cells=end - floor.index,
+        readers={each: end - index for each, index in floor.readers.items()},
+        writers={each: end - index for each, index in floor.writers.items()},
+        size_bytes=msgspec.UNSET if at.size_bytes is None else at.size_bytes(row.name),
+    )
+    return view, floor.type, ""
 
 
-def _shown(shard: tuple[int, int]) -> str:
+def _shown(shard: Shard) -> str:
     return f"{shard[0]}.{shard[1]}"
 
 
-def _size_bytes(engine: Engine, row: str) -> int:
-    """What the documents of a row take, tombstones too."""
-    spaces = engine.state.documents.spaces
-    names = [name for name in spaces if name == f"p/{row}" or name.startswith(f"p/{row}/")]
-    return sum(len(document.value) for name in names for document in spaces[name].values())
-
-
-async def _register(engine: Engine, name: str, lag: dict[str, int]) -> ProcessorView | None:
+async def _register(at: StreamPlace, name: str, lag: dict[str, int]) -> ProcessorView | None:
     try:
-        kept = await RegisterCell(engine.store(), name, new_id=str).read()
+        kept = await RegisterCell(at.place.store, name, new_id=str).read()
     except CorruptRecord as error:
         return ProcessorView(name, 0, "", 0, 0, lag, str(error))
     if kept is None:
@@ -120,7 +217,7 @@ async def _register(engine: Engine, name: str, lag: dict[str, int]) -> Processor
 # Read
 
 
-async def read_stream(engine: Engine, name: str, *, row: str, since: str, limit: int) -> AsyncIterator[bytes]:
+async def read_stream(at: StreamPlace, asked: StreamQuery) -> AsyncIterator[bytes]:
     """The entries of a log, or of one of its rows, as JSON lines in pieces; up to `limit`, 0: to the end.
 
     Raises:
@@ -128,38 +225,59 @@ async def read_stream(engine: Engine, name: str, *, row: str, since: str, limit:
         Refused: `since` is a place in one row, and there are several.
         Trimmed: `since` is below the floor.
     """
-    shards = sorted(_found(engine, name))
-    if row:
-        shards = [shard for shard in shards if _shown(shard) == row]
-        if not shards:
-            raise LookupError(f"log {name} has no row {row}; there are: {_listed_rows(_found(engine, name))}")
-    if since and len(shards) > 1:
-        raise Refused(f"log {name} has {len(shards)} rows; say by --row which: {_listed_rows(shards)}")
+    shards = [await _only(at, asked.name, asked.row)] if asked.row else await _found(at, asked.name)
+    if asked.since and len(shards) > 1:
+        raise Refused(f"log {asked.name} has {len(shards)} rows; say by --row which: {_listed_rows(shards)}")
     piece, size_bytes, count = list[bytes](), 0, 0
     for shard in shards:
-        async for line in _lines(_row(engine, name, shard), since):
+        async for line in _lines(_row(at, asked.name, shard), asked.since):
             piece.append(line)
             size_bytes, count = size_bytes + len(line), count + 1
-            if size_bytes >= PIECE_BYTES or count == limit:
+            if size_bytes >= PIECE_BYTES or count == asked.limit:
                 yield b"".join(piece)
                 piece, size_bytes = [], 0
-            if count == limit:
+            if count == asked.limit:
                 return
     if piece:
         yield b"".join(piece)
 
 
-def _found(engine: Engine, name: str) -> set[tuple[int, int]]:
-    known = _logs(engine)
-    if name not in known:
+async def _only(at: StreamPlace, name: str, row: str) -> Shard:
+    """The row that is asked for; it is found by its floor, without a list.
+
+    Raises:
+        LookupError: there is no such log, or row.
+    """
+    writer, _, reader = row.partition(".")
+    shard = int(writer), int(reader)
+    if is_name(name):
+        horizon = _row(at, name, shard).horizon
+        await horizon.read()
+        if horizon.version:
+            return shard
+    raise LookupError(f"log {name} has no row {row}; there are: {_listed_rows(await _found(at, name))}")
+
+
+async def _found(at: StreamPlace, name: str) -> list[Shard]:
+    """The rows of a log, in order.
+
+    Raises:
+        LookupError: there is no such log.
+        Refused: not all of its partitions were looked at.
+    """
+    shards, has_more = await _shards(at, f"log/{name}/") if is_name(name) else ({}, False)
+    if has_more:
+        raise Refused(f"log {name} has over {PARTITIONS_MAX:,} partitions; name a row by --row, or use OrderedLog")
+    if name not in shards:
+        known, _ = await _shards(at, "log/")
         shown = ", ".join(sorted(known)[:ROWS_SHOWN_MAX]) or "none yet"
-        raise LookupError(f"there is no log {name[:80]!r} in this engine; there are: {shown}.  Check the spelling")
-    return known[name]
+        raise LookupError(f"there is no log {name[:80]!r} in {at.name}; there are: {shown}.  Check the spelling")
+    return sorted(shards[name])
 
 
-def _listed_rows(shards: Sequence[tuple[int, int]] | set[tuple[int, int]]) -> str:
+def _listed_rows(shards: Sequence[Shard]) -> str:
     more = f" and {len(shards) - ROWS_SHOWN_MAX} more" if len(shards) > ROWS_SHOWN_MAX else ""
-    return ", ".join(map(_shown, sorted(shards)[:ROWS_SHOWN_MAX])) + more
+    return ", ".join(map(_shown, shards[:ROWS_SHOWN_MAX])) + more
 
 
 async def _lines(row: Row[Any], since: str) -> AsyncIterator[bytes]:
@@ -189,15 +307,15 @@ def parse_position(text: str) -> Position:
 # Trim
 
 
-async def trim_stream(engine: Engine, asked: TrimRequest) -> StreamTrimmed:
+async def trim_stream(at: StreamPlace, asked: TrimRequest) -> StreamTrimmed:
     """Trim every row of a log up to its horizon.
 
     Raises:
         LookupError: there is no such log.
         Refused: a row has no registered reader, and no age is given: nothing would be left.
     """
-    rows = [_row(engine, asked.name, shard, asked.margin_s) for shard in sorted(_found(engine, asked.name))]
-    floors = [await row.horizon.read() for row in rows]
+    rows = [_row(at, asked.name, shard, asked.margin_s) for shard in await _found(at, asked.name)]
+    floors = await _some_at_once([row.horizon.read() for row in rows])
     for row, floor in zip(rows, floors, strict=True):
         if not floor.readers and asked.min_age_s is None:
             raise Refused(

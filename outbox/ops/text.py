@@ -72,6 +72,8 @@ def streams(found: Streams) -> str:
         parts.append(columns([head, *rows]))
     errors = [(each.name, each.error) for each in found.logs] + [(each.name, each.error) for each in found.processors]
     parts += [printable(f"{name}: {error}") for name, error in errors if error]
+    if found.more:
+        parts.append("there are more: name one, `outbox stream read NAME`, or ask OrderedLog.status()")
     return "\n".join(parts) or "no ordered logs"
 
 

@@ -109,11 +109,12 @@ class ProcessorView(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
 
 
-class Streams(msgspec.Struct, frozen=True):
-    """The ordered logs in an engine, and the registers of processors and ingests."""
+class Streams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The ordered logs in a store, and the registers of processors and ingests; with `more` there are others."""
 
     logs: list[StreamView]
     processors: list[ProcessorView]
+    more: bool = False
 
 
 class StreamTrimmed(msgspec.Struct, frozen=True):

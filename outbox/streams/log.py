@@ -23,9 +23,10 @@ from types import UnionType
 from typing import Any, Generic, TypeVar, overload
 
 from outbox.codec import Upcast
-from outbox.errors import CorruptRecord, NotRegistrable, Refused, TooLarge
+from outbox.errors import CorruptRecord, NoBlobStore, NotRegistrable, Refused, TooLarge
 from outbox.lineage import Key, as_key, field
 from outbox.message import ID_BYTES_MAX
+from outbox.ports import NoBlobs
 from outbox.streams.cells import Cell, Cells, Position
 from outbox.streams.horizon import Floor, Horizon, check_type, trimmed
 from outbox.streams.places import POLL_S_MAX, Place, Seen, Waiting, place_of
@@ -71,13 +72,18 @@ class RowStatus:
 Since = Position | Awaitable[Position] | None
 
 
+def is_name(name: str) -> bool:
+    """Whether a log or processor may have this name."""
+    return isinstance(name, str) and _NAME(name) is not None
+
+
 def check_name(what: str, name: str) -> str:
     """A name of a log or processor, which becomes a part of partitions and blob names.
 
     Raises:
         NotRegistrable: it cannot.
     """
-    if not isinstance(name, str) or not _NAME(name):
+    if not is_name(name):
         raise NotRegistrable(
             f"{what} {str(name)[:40]!r}: a name has 1 to 128 letters, digits, `_`, `.` and `-`, and no sign first"
         )
@@ -235,7 +241,7 @@ class Row(Generic[T]):
         """Trim up to the horizon; how many cells."""
         count = 0
         older_than_ms = None if min_age is None else self.place.now_ms() - round(min_age.total_seconds() * 1_000)
-        tombstone_s, drop = self._margin_ms / 1_000, self.place.blobs.delete
+        tombstone_s, drop = self._margin_ms / 1_000, self._drop
         known: Floor | None = None
         for _ in range(TRIMS_MAX):  # up to where a trim changes nothing
             before = known
@@ -244,6 +250,20 @@ class Row(Generic[T]):
             if known == before:
                 break
         return count
+
+
+    async def _drop(self, blob: str) -> None:
+        """Delete the blob of a trimmed cell; until that is done a tombstone names it.
+
+        Raises:
+            NoBlobStore: there is no blob store here, though the log has been written with one.
+        """
+        if isinstance(self.place.blobs, NoBlobs):
+            raise NoBlobStore(
+                f"{self.name}: trimmed entries lie in blob {blob}; give the blob store that they were written with "
+                "(on the command line --blobs), and trim again"
+            )
+        await self.place.blobs.delete(blob)
 
 
 class OrderedLog(Generic[T]):

@@ -19,6 +19,7 @@ from outbox.ports import Create, DocumentKey, Replace, StateStore, Tag, Version,
 from outbox.streams.cells import DECODE_ERRORS, Position, put
 
 NOTHING = msgspec.Raw(b"null")
+REGISTER = "register"
 
 
 class Out(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -66,7 +67,7 @@ class RegisterCell:
 
     def __init__(self, store: StateStore, partition: str, *, new_id: Callable[[], str]) -> None:
         self.store = store
-        self.key = DocumentKey(partition, "register")
+        self.key = DocumentKey(partition, REGISTER)
         self._new_id = new_id
 
     async def read(self) -> Kept | None:

@@ -104,6 +104,15 @@ class BlobStateStore:
             if document is not None:
                 yield document
 
+    async def partitions(self, prefix: str, *, holding: str) -> AsyncIterator[str]:
+        """The partitions that begin with `prefix`, up to 5,000 a request, whatever each holds.
+
+        Which of them hold a document of the id `holding` is not asked, because that would be a request for each.
+        """
+        pages = self._account.container().walk_blobs(name_starts_with=encode_part(prefix), delimiter="/").by_page()
+        async for folder in self._items(pages):
+            yield key_of(folder["name"]).partition
+
     async def unfinished(self) -> AsyncIterator[Document]:
         names = self._tagged() if self._tags else self._flagged()
         async for name in names:

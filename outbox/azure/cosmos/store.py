@@ -19,7 +19,15 @@ from typing import Any, Literal, TypeVar
 from azure.core import MatchConditions
 from azure.cosmos.aio import ContainerProxy
 
-from outbox.azure.cosmos.items import BODY_BYTES_MAX, ITEM_BYTES_MAX, check_partition, encode_id, foreign, from_item
+from outbox.azure.cosmos.items import (
+    BODY_BYTES_MAX,
+    ITEM_BYTES_MAX,
+    PARTITION,
+    check_partition,
+    encode_id,
+    foreign,
+    from_item,
+)
 from outbox.azure.cosmos.items import to_item as item_of
 from outbox.azure.cosmos.key_ranges import KeyRange
 from outbox.azure.cosmos.outcomes import FAILURES, SESSION_HEADER, as_error, as_lost, headers_of, status_of
@@ -52,6 +60,7 @@ PAGE_COUNT = 100
 _UNFINISHED = "SELECT * FROM c WHERE c.pending = true"
 _UNSENT = "SELECT * FROM c WHERE c.entry >= @first AND c.entry < @before"
 _SCAN = "SELECT * FROM c WHERE STARTSWITH(c.id, @prefix)"
+_PARTITIONS = "SELECT c.pk FROM c WHERE c.id = @id AND STARTSWITH(c.pk, @prefix)"
 
 
 class CosmosStateStore:
@@ -117,6 +126,12 @@ class CosmosStateStore:
         found = [from_item(item) async for item in pages]
         for document in sorted(found, key=lambda document: document.key.id):
             yield document
+
+    async def partitions(self, prefix: str, *, holding: str) -> AsyncIterator[str]:
+        """The partitions that begin with `prefix` and hold a document of the id `holding`; ids have an index."""
+        parameters = [{"name": "@id", "value": encode_id(holding)}, {"name": "@prefix", "value": prefix}]
+        async for item in self._pages(_PARTITIONS, parameters=parameters):
+            yield str(item[PARTITION])
 
     async def key_ranges(self) -> list[KeyRange]:
         """By which ranges of hashed partition keys the container lies apart.

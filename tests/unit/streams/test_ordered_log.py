@@ -13,8 +13,8 @@ import pytest
 
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.engine import Engine
-from outbox.errors import CorruptRecord, FormatTooNew, NotRegistrable, OutcomeUnknown, Refused, Trimmed
-from outbox.ports import BlobStore, Replace
+from outbox.errors import CorruptRecord, FormatTooNew, NoBlobStore, NotRegistrable, OutcomeUnknown, Refused, Trimmed
+from outbox.ports import BlobStore, NoBlobs, Replace
 from outbox.streams import Entry, OrderedLog, Position
 from outbox.streams.places import Place
 from outbox.testing import START_S, VirtualClock
@@ -413,6 +413,19 @@ async def test_a_trim_deletes_the_blobs_of_its_cells(engine: Engine) -> None:
     await log.append("x" * 1_100_000, id="a")
     [cell] = [document async for document in engine.store().scan("log/texts/0.0/0")]
     name = msgspec.json.decode(cell.body)["blob"]
+    await log.trim()
+    assert await engine.blobs.read(name, bytes_max=1 << 21) is None
+
+
+async def test_a_trim_without_the_blob_store_names_it_and_one_with_it_goes_on(engine: Engine) -> None:
+    log = made("texts", engine, str)
+    await log.append("x" * 1_100_000, id="a")
+    [cell] = [document async for document in engine.store().scan("log/texts/0.0/0")]
+    name = msgspec.json.decode(cell.body)["blob"]
+    for _ in range(2):
+        with pytest.raises(NoBlobStore, match=f"trimmed entries lie in blob {name}; give the blob store"):
+            await log.on(Place(engine.store(), NoBlobs(), engine.now_ms)).trim()
+    assert await engine.blobs.read(name, bytes_max=1 << 21) is not None
     await log.trim()
     assert await engine.blobs.read(name, bytes_max=1 << 21) is None
 

@@ -1,0 +1,349 @@
+"""`outbox stream list|read|trim` on logs in Cosmos DB and in blobs: real SDKs against the emulators."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import BytesIO, StringIO, TextIOWrapper
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from outbox.azure.blobs.account import BlobAccount
+from outbox.azure.blobs.state_store import BlobStateStore
+from outbox.azure.blobs.store import AzureBlobStore
+from outbox.emulator.faults import FaultRule, Faults
+from outbox.errors import Refused
+from outbox.ops import streams as listing
+from outbox.ops.cli import main
+from outbox.ops.streams import list_streams, on_store
+from outbox.ports import Create, DocumentKey, NoBlobs
+from outbox.streams import Inputs, OrderedLog, Position, Processor, Step
+from outbox.streams.cells import PAGE_BITS
+from outbox.streams.places import Place, wall_ms
+from tests.wire.on_azure.ground import blob_emulator, cosmos_ground
+
+READS_MAX = 20
+"""The most reads that one row of a list costs: its floor, the hint, and the way from there to the end."""
+
+
+@dataclass
+class Reading:
+    """An entry."""
+
+    sensor: str
+    degrees: float
+
+
+@dataclass
+class Seen:
+    """The state of a processor."""
+
+    count: int = 0
+
+
+def watch(seen: Seen, inputs: Inputs, step: Step) -> None:
+    for entry in inputs:
+        seen.count += 1
+        step.emit("alarms", Reading(entry.value.sensor, 0.0))
+
+
+@dataclass
+class Site:
+    """A store with logs, and the command line's options and environment for it."""
+
+    place: Place
+    options: tuple[str, ...]
+    environment: dict[str, str]
+    usage: Callable[[], Mapping[str, Any]]
+    reset_usage: Callable[[], None]
+    faults: Faults
+    wrong: tuple[str, ...]
+    """Options that name a container that is not there."""
+
+    async def fill(self) -> None:
+        """Two logs, three cells in one of them, and a reader of it."""
+        readings: OrderedLog[Reading] = OrderedLog("readings", self.place, type=Reading)
+        await readings.extend([Reading("a", 1.0), Reading("b", 2.0)], id="first")
+        await readings.append(Reading("c", 3.0), id="second")
+        await readings.append(Reading("d", 4.5), id="third")
+        await readings.register("audit", Position(2))
+        events: OrderedLog[str] = OrderedLog("events", self.place, type=str)
+        await events.append("x", id="e")
+
+    async def outbox(self, *arguments: str, code: int = 0, options: tuple[str, ...] | None = None) -> tuple[str, str]:
+        """Run a command; what it printed on stdout and stderr."""
+        out, err = TextIOWrapper(BytesIO()), StringIO()
+        known = {name: text for name, text in os.environ.items() if not name.startswith("OUTBOX_")}
+        with (
+            mock.patch.dict(os.environ, known | self.environment, clear=True),
+            redirect_stdout(out),
+            redirect_stderr(err),
+        ):
+            given = [*arguments, *(self.options if options is None else options)]
+            found = await asyncio.to_thread(main, given)  # it has a loop of its own
+        out.flush()
+        assert found == code, err.getvalue()
+        return out.buffer.getvalue().decode(), err.getvalue()
+
+    async def json(self, *arguments: str) -> Any:
+        return json.loads((await self.outbox(*arguments, "--json"))[0])
+
+    def request_count(self) -> int:
+        """How many requests the emulator has answered."""
+        return sum(each.count for each in self.usage().values())
+
+
+@asynccontextmanager
+async def on_cosmos() -> AsyncIterator[Site]:
+    async with cosmos_ground() as ground:
+        emulator = ground.emulator
+        yield Site(
+            Place(ground.store(), NoBlobs()),
+            ("--cosmos", emulator.connection.connection_string, "--database", "bank"),
+            {},
+            emulator.usage,
+            emulator.reset_usage,
+            emulator.faults,
+            ("--container", "nowhere"),
+        )
+
+
+@asynccontextmanager
+async def on_blobs() -> AsyncIterator[Site]:
+    async with blob_emulator() as emulator:
+        account = BlobAccount(emulator.connection.connection_string, "streams")
+        await account.prepare(create=True)
+        yield Site(
+            Place(BlobStateStore(account, now_ms=wall_ms), AzureBlobStore(account)),
+            ("--blob-states", "streams"),
+            {"OUTBOX_BLOBS": emulator.connection.connection_string, "OUTBOX_COSMOS": "https://elsewhere.invalid"},
+            emulator.usage,
+            emulator.reset_usage,
+            emulator.faults,
+            ("--blob-states", "nowhere"),
+        )
+        await account.close()
+
+
+@pytest.fixture(params=[on_cosmos, on_blobs])
+async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+    async with request.param() as site:
+        yield site
+
+
+# As on a folder
+
+
+async def test_logs_are_listed_with_floors_ends_and_lags(site: Site) -> None:
+    await site.fill()
+    found = await site.json("stream", "list")
+    assert found == {
+        "logs": [
+            {"name": "events", "type": "str", "rows": [row_of(1)]},
+            {"name": "readings", "type": "Reading", "rows": [row_of(3, readers={"audit": 1})]},
+        ],
+        "processors": [],
+    }
+    lines = (await site.outbox("stream", "list"))[0].splitlines()
+    assert lines[0].split() == ["log", "row", "floor", "end", "cells", "readers", "writers"]
+    assert lines[2].split() == ["readings", "0.0", "0", "3", "3", "audit", "1", "-"]
+
+
+def row_of(end: int, readers: dict[str, int] | None = None) -> dict[str, Any]:
+    """An untrimmed row as JSON."""
+    return {"row": "0.0", "floor": 0, "end": end, "cells": end, "readers": readers or {}, "writers": {}}
+
+
+async def test_a_processor_is_listed_with_its_lag(site: Site) -> None:
+    await site.fill()
+    readings: OrderedLog[Reading] = OrderedLog("readings", site.place, type=Reading)
+    alarms: OrderedLog[Reading] = OrderedLog("alarms", site.place, type=Reading)
+    inputs, outputs = {"readings": readings}, {"alarms": alarms}
+    made = Processor("watch", watch, state=Seen, register=site.place, inputs=inputs, outputs=outputs)
+    await made.run_until_idle(seconds=20)
+    (processor,) = (await site.json("stream", "list"))["processors"]
+    assert (processor["name"], processor["phase"]) == ("processor/watch", "handling")
+    assert processor["serial"] > 0 and processor["lag"] == {"readings/0.0": 0}
+
+
+async def test_entries_are_read_as_they_are_stored_from_a_position_on_and_up_to_a_limit(site: Site) -> None:
+    await site.fill()
+    lines = [json.loads(line) for line in (await site.outbox("stream", "read", "readings"))[0].splitlines()]
+    assert [(line["position"], line["id"], line["value"]["sensor"]) for line in lines] == [
+        ("0.0", "first", "a"),
+        ("0.1", "first", "b"),
+        ("1.0", "second", "c"),
+        ("2.0", "third", "d"),
+    ]
+    out, _ = await site.outbox("stream", "read", "readings", "--since", "0.1", "--limit", "2")
+    assert [json.loads(line)["id"] for line in out.splitlines()] == ["first", "second"]
+
+
+async def test_a_trim_stops_at_the_slowest_reader_and_what_is_gone_is_refused(site: Site) -> None:
+    await site.fill()
+    out, _ = await site.outbox("stream", "trim", "readings")
+    assert out == "trimmed 2 cells of readings; floors: 0.0 at 2\n"
+    assert await site.json("stream", "trim", "readings") == {"cells": 0, "floors": {"0.0": 2}}
+    _, err = await site.outbox("stream", "read", "readings", "--since", "0.0", code=1)
+    assert "the first that is left is 2" in err
+    _, err = await site.outbox("stream", "trim", "events", code=1)
+    assert "--min-age" in err
+
+
+async def test_what_is_not_there_is_refused_with_what_is(site: Site) -> None:
+    out, err = await site.outbox("stream", "list")
+    assert out == "no ordered logs\n" and "may name another place" in err
+    _, err = await site.outbox("stream", "read", "readings", code=1)
+    assert "there are: none yet" in err
+    await site.fill()
+    for name in ("reading", "log/readings", "~2f"):
+        _, err = await site.outbox("stream", "read", name, code=1)
+        assert f"there is no log {name!r} in container" in err
+        assert "there are: events, readings. Check the spelling" in err
+    _, err = await site.outbox("stream", "read", "readings", "--row", "1.0", code=1)
+    assert "has no row 1.0; there are: 0.0" in err
+
+
+async def test_rows_are_found_by_the_name_of_their_log(site: Site) -> None:
+    log: OrderedLog[int] = OrderedLog("n", site.place, type=int, writers=2, readers=2, partition=lambda n: n)
+    for n in range(8):
+        await log.writer(n % 2).append(n, id=f"n{n}")
+    await OrderedLog("n.2", site.place, type=int).append(9, id="other")
+    lines = [json.loads(line) for line in (await site.outbox("stream", "read", "n"))[0].splitlines()]
+    assert sorted(line["value"] for line in lines) == list(range(8))
+    row = lines[-1]["row"]
+    only = [json.loads(line) for line in (await site.outbox("stream", "read", "n", "--row", row))[0].splitlines()]
+    assert only == [line for line in lines if line["row"] == row]
+    _, err = await site.outbox("stream", "read", "n", "--since", "0.0", code=1)
+    assert "say by --row which" in err
+
+
+async def test_a_document_of_something_else_is_shown_with_the_log_that_it_is_in(site: Site) -> None:
+    await site.fill()
+    await site.place.store.write([Create(DocumentKey("log/broken/0.0", "floor"), b"nonsense")])
+    await site.place.store.write([Create(DocumentKey("processor/broken", "register"), b"nonsense")])
+    found = await site.json("stream", "list")
+    assert [(log["name"], "restore" in log.get("error", "")) for log in found["logs"]] == [
+        ("broken", True),
+        ("events", False),
+        ("readings", False),
+    ]
+    assert "restore" in found["processors"][0]["error"]
+
+
+# What it costs
+
+
+async def test_a_list_costs_some_requests_a_row_however_many_cells_there_are(site: Site) -> None:
+    log: OrderedLog[int] = OrderedLog("numbers", site.place, type=int)
+    for n in range(150):
+        await log.append(n, id=f"{n}")
+    await site.fill()
+    site.reset_usage()
+    found = await list_streams(on_store(site.place, "here"))
+    assert [(log.name, log.rows[0].end) for log in found.logs] == [("events", 1), ("numbers", 150), ("readings", 3)]
+    assert site.request_count() <= 3 + 3 * READS_MAX
+
+
+async def test_a_page_of_cells_is_no_row_of_its_own(site: Site) -> None:
+    log: OrderedLog[int] = OrderedLog("numbers", site.place, type=int)
+    await log.append(0, id="0")
+    for page in range(1, 40):
+        index = page << PAGE_BITS
+        await site.place.store.write([Create(DocumentKey(f"log/numbers/0.0/{page}", f"{index:010}"), b"{}")])
+    site.reset_usage()
+    (found,) = (await list_streams(on_store(site.place, "here"))).logs
+    assert [row.row for row in found.rows] == ["0.0"] and site.request_count() <= 3 + READS_MAX
+
+
+async def test_a_row_that_is_named_is_read_without_a_list(site: Site) -> None:
+    await site.fill()
+    site.reset_usage()
+    await site.outbox("stream", "read", "readings", "--row", "0.0", "--limit", "1")
+    assert all("list" not in name.lower() and "query" not in name for name in site.usage()), site.usage().keys()
+
+
+async def test_a_long_list_ends_and_says_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    await site.fill()
+    monkeypatch.setattr(listing, "LISTED_MAX", 1)
+    found = await site.json("stream", "list")
+    assert ([log["name"] for log in found["logs"]], found["more"]) == (["events"], True)
+    assert "there are more: name one" in (await site.outbox("stream", "list"))[0]
+    monkeypatch.setattr(listing, "PARTITIONS_MAX", 1)
+    assert (await site.json("stream", "list"))["more"]
+
+
+# Errors
+
+
+async def test_a_container_that_is_not_there_is_named_with_its_option(site: Site) -> None:
+    _, err = await site.outbox("stream", "list", *site.options, *site.wrong, code=1, options=())
+    assert err.startswith("outbox: ") and err.count("\n") == 1 and "no such" in err, err
+
+
+async def test_a_store_that_does_not_answer_is_named_with_its_options(site: Site) -> None:
+    site.faults.install(FaultRule(kind="reset", count=None))
+    _, err = await site.outbox("stream", "list", code=1)
+    option = "--blob-states" if "--blob-states" in site.options else "--cosmos"
+    assert err.count("\n") == 1 and "reachable" in err and option in err, err
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_an_identity_that_is_refused_is_sent_to_its_roles(site: Site, status: int) -> None:
+    site.faults.install(FaultRule(kind="status", status=status, count=None))
+    _, err = await site.outbox("stream", "list", code=1)
+    assert err.count("\n") == 1 and f"({status})" in err and "roles" in err and "a role that reads data" in err, err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--cosmos", "AccountEndpoint=http://127.0.0.1:1/;AccountKey=hunter2secret=="),
+        ("--cosmos", "hunter2secret"),
+        ("--cosmos", f"AccountEndpoint=http://127.0.0.1:1/;AccountKey={base64.b64encode(b'hunter2').decode()}"),
+        ("--blobs", "hunter2secret", "--blob-states", "x"),
+        ("--blobs", "AccountName=x;AccountKey=hunter2secret", "--blob-states", "x"),
+    ],
+    ids=str,
+)
+async def test_no_error_repeats_a_secret(options: tuple[str, ...]) -> None:
+    site = Site(Place(mock.Mock(), NoBlobs()), options, {}, dict, lambda: None, Faults(), ())
+    out, err = await site.outbox("stream", "list", code=1)
+    assert out == "" and err.startswith("outbox: ") and err.count("\n") == 1, err
+    assert "hunter2" not in err and base64.b64encode(b"hunter2").decode() not in err
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ((), "say where to look: --data FOLDER, --cosmos ADDRESS, or --blobs ADDRESS"),
+        (("--servicebus", "x"), "say where to look"),
+        (("--cosmos", "https://x", "--blob-states", "y"), "--cosmos and --blob-states name two places"),
+        (("--data", "x", "--blob-states", "y"), "--data and --blob-states name two places"),
+        (("--blob-states", "y"), "--blobs is missing"),
+    ],
+)
+async def test_a_command_says_what_it_is_missing(options: tuple[str, ...], text: str) -> None:
+    site = Site(Place(mock.Mock(), NoBlobs()), options, {}, dict, lambda: None, Faults(), ())
+    out, err = StringIO(), StringIO()
+    known = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
+    with (
+        mock.patch.dict(os.environ, known, clear=True),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main(["stream", "list", *site.options])
+    assert ended.value.code == 2 and out.getvalue() == "" and text in err.getvalue()
+
+
+async def test_a_store_that_cannot_list_is_refused_with_what_can() -> None:
+    with pytest.raises(Refused, match=r"OrderedLog\.status"):
+        on_store(Place(mock.Mock(spec=["read", "write"]), NoBlobs()), "this store")
