@@ -2,7 +2,7 @@
 
 A log is found by the partitions of its rows, each of which has a floor.  An engine has all partitions in memory; Cosmos
 DB finds those with a floor or a register by its index of ids, Blob Storage by their names.  What readers and writers
-have reported lags behind where they are: a processor reports every 64 steps, and when it has nothing to do.
+have reported lags behind where they are: a processor reports every 64 steps, and when it is idle, every five seconds.
 
 What a list costs is limited: 100,000 partitions are looked at, and 1,000 rows and 1,000 registers shown, each with
 some ten reads.

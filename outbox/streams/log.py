@@ -251,7 +251,6 @@ class Row(Generic[T]):
                 break
         return count
 
-
     async def _drop(self, blob: str) -> None:
         """Delete the blob of a trimmed cell; until that is done a tombstone names it.
 

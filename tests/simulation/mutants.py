@@ -326,12 +326,12 @@ MUTANTS = (
     ),
     mutant(
         "store: a condition is not checked", "store", "Differs", ENGINE_STORE,
-        ("        for index, operation in enumerate(operations):\n            current", "        operations = [\n            op if isinstance(op, Create) or (there := self._read(op.key)) is None else replace(op, if_match=there.version)\n            for op in operations\n        ]\n        for index, operation in enumerate(operations):\n            current"),
+        ("        for index, operation in enumerate(operations):\n            namespace", "        operations = [\n            op if isinstance(op, Create) or (there := self._read(op.key)) is None else replace(op, if_match=there.version)\n            for op in operations\n        ]\n        for index, operation in enumerate(operations):\n            namespace"),
         ("from outbox.engine.core import Core\n", "from dataclasses import replace\n\nfrom outbox.engine.core import Core\n"),
     ),
     mutant(
         "store: a create writes over", "store", "Differs", ENGINE_STORE,
-        ("            if wanted != (None if current is None else current.version):\n", "            if wanted is not None and wanted != (None if current is None else current.version):\n"),
+        ("            if wanted != str(version) or (", "            if (wanted != str(version) and not isinstance(operation, Create)) or ("),
     ),
     mutant(
         "store: nothing ever expires", "store", "Differs", ENGINE_STORE,
@@ -339,7 +339,7 @@ MUTANTS = (
     ),
     mutant(
         "store: the operation that lost is always the first", "store", "Differs", ENGINE_STORE,
-        ("                return Lost(index, current)\n", "                return Lost(0, current)\n"),
+        ("                return Lost(index, None if", "                return Lost(0, None if"),
     ),
     mutant(
         "bus: a lost lock settles", "bus", "Differs", "outbox/engine/broker.py",
