@@ -36,6 +36,11 @@ _EXPORTED: tuple[str, ...] = ()
 PAGES = {
     "outbox": Page("outbox", "What applications are written with.", {"outbox": _EXPORTED}),
     "testing": Page("outbox.testing", "A harness for tests.", {"outbox.testing": ("Harness", "SentRecord")}),
+    "streams": Page(
+        "outbox.streams",
+        "Ordered logs, processors in any number of replicas, and their ends.",
+        {"outbox.streams": _EXPORTED},
+    ),
     "verify": Page(
         "outbox.verify",
         "Exploration of handlers, planned faults, contract suites for adapters.",
@@ -89,6 +94,12 @@ INNER = {
     "outbox.client.Client": ("with_body", "dead_letter", "decode"),
     "outbox.http_entry.HttpEntry": ("answered",),
     "outbox.azure.usage.Usage": ("note",),
+    "outbox.streams.ingest.Ingest": ("over", "rows", "turn", "take", "log"),
+    "outbox.streams.log.OrderedLog": ("on", "row", "rows", "reader_of"),
+    "outbox.streams.log.LogReader": ("rows",),
+    "outbox.streams.processor.Processor": ("over", "replica"),
+    "outbox.streams.sinks.TransactionalSink": ("step", "close"),
+    "outbox.streams.sinks.StoreSink": ("step", "close"),
     "outbox.verify.promises.view.View": ("judged",),
 }
 """Members without an underscore that other modules of this package call, and nobody else should."""

@@ -12,23 +12,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from outbox.streams.cells import Position
-from outbox.streams.log import Entry, OrderedLog
+from outbox.streams.log import Entry, LogReader, LogWriter, OrderedLog, RowStatus
 from outbox.streams.plan import HandlerFailed, Inputs, RefusedEntry, Skip, Step
-from outbox.streams.processor import Processor
+from outbox.streams.processor import Processor, ProcessorStatus
 
 if TYPE_CHECKING:
-    from outbox.streams.ingest import Ingest
+    from outbox.streams.ingest import Ingest, IngestShardStatus
     from outbox.streams.sinks import StoreSink, TransactionalSink
 
 __all__ = [
     "Entry",
     "HandlerFailed",
     "Ingest",
+    "IngestShardStatus",
     "Inputs",
+    "LogReader",
+    "LogWriter",
     "OrderedLog",
     "Position",
     "Processor",
+    "ProcessorStatus",
     "RefusedEntry",
+    "RowStatus",
     "Skip",
     "Step",
     "StoreSink",
@@ -37,6 +42,7 @@ __all__ = [
 
 _LAZY = {
     "Ingest": "outbox.streams.ingest",
+    "IngestShardStatus": "outbox.streams.ingest",
     "StoreSink": "outbox.streams.sinks",
     "TransactionalSink": "outbox.streams.sinks",
 }

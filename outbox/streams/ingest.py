@@ -25,7 +25,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import msgspec
@@ -46,6 +46,7 @@ from outbox.ports import (
     Tag,
     Won,
 )
+from outbox.runtime.commit.partition_size import PartitionSizes
 from outbox.runtime.delivery.admission import Admission
 from outbox.runtime.delivery.retrying import Backoff
 from outbox.runtime.delivery.settlement import Settlement
@@ -75,6 +76,22 @@ RETENTION = timedelta(days=7)
 _OUT = "log"
 
 
+@dataclass(frozen=True, slots=True)
+class IngestShardStatus:
+    """Where a shard of an ingest is.
+
+    `serial` counts the commits of all processes, `entry_count` the entries of this one.  Its partition heads for
+    `partition_share` of what the store lets one hold, at the rate of this process and with records that live for
+    retention and margin (0: nothing came lately, or the store has no limit).
+    """
+
+    name: str
+    serial: int
+    phase: Literal["receiving", "writing"]
+    entry_count: int
+    partition_share: float
+
+
 class Ingestion:
     """One shard's register, and the commits of messages into it."""
 
@@ -88,9 +105,11 @@ class Ingestion:
         *,
         now_ms: Callable[[], int],
         new_id: Callable[[], str],
+        sizes: PartitionSizes | None = None,
     ) -> None:
         self.name = name
         self.register = RegisterCell(store, f"ingest/{name}", new_id=new_id)
+        self._sizes = sizes or PartitionSizes(plan, 0, now_ms=now_ms)
         self.known: Kept | None = None
         self.entry_count = 0
         self._plan = plan
@@ -145,6 +164,8 @@ class Ingestion:
             self.known, lost, session, current = await self._swap(known, after, records)
             if self.known is not None:
                 self.entry_count += sum(refusal is None for refusal in refusals.values())
+                for record in records:
+                    self._sizes.add(self.register.key.partition, len(record.body))
                 return [*done, *((work, refusals[work.inbox]) for work in todo)]
             if lost is not None and lost < len(todo):
                 document = current or await self._store.read(records[lost].key, session=session)
@@ -312,8 +333,9 @@ class Ingest:
 
     `source` is the backend whose queue it is, of partition scope; the registers and the messages' records lie in its
     store.  A message is of `type`, or of one of a union; the entry is its value.  `shards` spread the records over as
-    many partitions, by identity: at 20 GB for one, and 1 KB a record, one holds some 30 messages a second over seven
-    days of `retention`.  The number must not change while messages may be delivered again.
+    many partitions, by identity: a record takes some 520 bytes, so one partition of 20 GB holds about 60 messages a
+    second over seven days of `retention`; one that heads for 80 % is logged, and `status()` tells.  The number must not
+    change while messages may be delivered again.
 
     Raises:
         NotRegistrable: something given cannot be used.
@@ -352,6 +374,8 @@ class Ingest:
         self._operations = operations_over(ports)
         self._admission = Admission(self.plan, ports.blobs, Backoff(asyncio.sleep))
         self._settlement = settlement_of(self.plan, ports.bus, ports.blobs, self._operations.now_ms)
+        now_ms, bytes_max = self._operations.now_ms, self._store.capabilities.partition_bytes_max
+        self._sizes = PartitionSizes(self.plan, bytes_max, now_ms=now_ms, cure="shorten retention, or raise shards=")
         self._shards = [
             Ingestion(
                 f"{name}/{shard}",
@@ -359,8 +383,9 @@ class Ingest:
                 self._store,
                 output,
                 self._settlement,
-                now_ms=self._operations.now_ms,
+                now_ms=now_ms,
                 new_id=lambda: uuid4().hex,
+                sizes=self._sizes,
             )
             for shard in range(shards)
         ]
@@ -410,6 +435,24 @@ class Ingest:
         for work in works:
             shares.setdefault(shard_of(work, len(self._shards)), []).append(work)
         await together([self._shards[shard].take(share) for shard, share in shares.items()])
+
+    async def status(self) -> list[IngestShardStatus]:
+        """Where each shard is, and how full its partition will be at the rate of this process."""
+        found: list[IngestShardStatus] = []
+        for shard in self._shards:
+            kept = await shard.register.read()
+            register = Register() if kept is None else kept.register
+            share = self._sizes.share(shard.register.key.partition)
+            found.append(
+                IngestShardStatus(
+                    shard.name,
+                    register.serial,
+                    "writing" if register.outs else "receiving",
+                    shard.entry_count,
+                    round(share, 4),
+                )
+            )
+        return found
 
     async def run_until_idle(self, *, groups_max: int = 1_000_000) -> int:
         """Take in what there is; how many messages that was."""

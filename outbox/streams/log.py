@@ -268,9 +268,10 @@ class Row(Generic[T]):
 class OrderedLog(Generic[T]):
     """A log of entries of one type, or of a union of classes.
 
-    `place` is a backend or a `StateStore`; `version` and `upcasts` are those of the entries' schema.  `margin` is the
-    longest that a replica may be paused within an append, and how long tombstones last.  A reader that waits looks at
-    least every `poll_s_max` seconds.
+    `place` is a backend or a `StateStore`; `writers` and `readers` are how many shards of each it has, and `partition`
+    gives an entry's key, by which readers share.  `version` and `upcasts` are those of the entries' schema.  `margin` is
+    the longest that a replica may be paused within an append, and how long tombstones last.  A reader that waits looks
+    at least every `poll_s_max` seconds.
 
     Raises:
         NotRegistrable: the name, the type or the number of shards cannot be used.
@@ -355,13 +356,21 @@ class OrderedLog(Generic[T]):
         return found
 
     def writer(self, writer: int) -> LogWriter[T]:
-        """A writer shard: what appends to rows that no other shard appends to."""
+        """A writer shard: what appends to rows that no other shard appends to.
+
+        Raises:
+            NotRegistrable: there is none of this number.
+        """
         if not 0 <= writer < self.writers:
             raise NotRegistrable(f"log {self.name} has writers 0 to {self.writers - 1}, not {writer}")
         return LogWriter(self, writer)
 
     def reader(self, reader: int) -> LogReader[T]:
-        """A reader shard: its share of the entries, of all writers."""
+        """A reader shard: its share of the entries, of all writers.
+
+        Raises:
+            NotRegistrable: there is none of this number.
+        """
         if not 0 <= reader < self.readers:
             raise NotRegistrable(f"log {self.name} has readers 0 to {self.readers - 1}, not {reader}")
         return LogReader(self, reader)
@@ -472,7 +481,11 @@ class LogWriter(Generic[T]):
         return await self.extend([value], id=id, since=since)
 
     async def extend(self, values: Sequence[T], *, id: str, since: Since = None) -> Position:
-        """Append entries of one reader shard as one cell; see `OrderedLog.extend`."""
+        """Append entries of one reader shard as one cell; see `OrderedLog.extend`.
+
+        Raises:
+            Refused: they belong to several, there are none, or the id was given with others.
+        """
         log, values = self.log, list(values)
         _check_append(log.name, values, id)
         shares = {log.reader_of(value) for value in values}
@@ -496,7 +509,12 @@ class LogReader(Generic[T]):
     async def read(
         self, since: Since | Mapping[int, Position] = None, until: Since = None, *, wait: bool = False
     ) -> AsyncIterator[Entry[T]]:
-        """Read entries; see `OrderedLog.read`.  `since` may be a mapping from writers to positions."""
+        """Read entries; see `OrderedLog.read`.  `since` may be a mapping from writers to positions.
+
+        Raises:
+            Trimmed: `since` is below the floor.
+            Refused: one position is given, and the log has several writers.
+        """
         rows, last, waiting = self.rows(), await _given(until), Waiting(self.log.poll_s_max)
         cursors = dict(since) if isinstance(since, Mapping) else await self._cursors(await _given(since))
         if last is not None and len(rows) > 1:

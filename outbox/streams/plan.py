@@ -53,7 +53,8 @@ class Inputs:
 class Step:
     """What a handler may ask of its step.
 
-    `now_ms` is the time of the step, milliseconds since 1970: the same on each try, and never earlier than before.
+    `now_ms` is the time of the step, milliseconds since 1970: the same on each try, and never earlier than before;
+    `serial` counts the swaps of the processor's register.
     """
 
     def __init__(self, outputs: Sequence[str], now_ms: int, serial: int) -> None:
@@ -89,7 +90,7 @@ class Step:
         self.saved = [state]
 
     def wake_at(self, ms: int) -> None:
-        """Ask for a step at a time, in milliseconds since 1970, whether there is input then or not."""
+        """Ask for a step at a time, `ms` since 1970 in milliseconds, whether there is input then or not."""
         self.wake_ms = ms if not self.wake_ms else min(self.wake_ms, ms)
 
 

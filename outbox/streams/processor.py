@@ -48,7 +48,10 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True)
 class ProcessorStatus:
-    """Where a processor is: its register's serial, what is next, entries' cells behind, and this replica's steps."""
+    """Where a processor is: its register's serial, what is next, entries' cells behind, and this replica's steps.
+
+    `failures` counts how often the handler has failed on what is next.
+    """
 
     name: str
     serial: int
@@ -64,9 +67,11 @@ class Processor(Generic[State]):
 
     `handler(state, inputs, step)` changes the state in place or saves another, and emits to the declared `outputs`:
     logs, writer shards or queues.  `register` is a backend or a `StateStore`.  `version` is that of the code: replicas
-    of a newer one take over, and those of an older one stop.  A handler that fails is run again, `retries.limit` times
-    in all, then the processor stops; with `on_error="refuse"` the entry goes to the log `refused` instead.  A step
-    takes up to `batch_max` entries of each input; an async handler may take `handler_s` seconds.
+    of a newer one take over, and those of an older one stop; `state_version` is that of the state's schema.
+
+    A handler that fails is run again, `retries.limit` times in all, then the processor stops; with `on_error="refuse"`
+    the entry goes to the log `refused` instead.  A step takes up to `batch_max` entries of each input; an async handler
+    may take `handler_s` seconds.
 
     Raises:
         NotRegistrable: something given cannot be used.

@@ -33,6 +33,9 @@ DOCUMENT_BYTES = 400
 """The bytes of a document beside its body: its ids, and the store's own fields."""
 
 
+KEY_CURE = "shorten retention, or spread the key over several"
+
+
 class Meter(msgspec.Struct):
     """The bytes written for a key, fading with time."""
 
@@ -50,15 +53,21 @@ class Meter(msgspec.Struct):
 class PartitionSizes:
     """The partition sizes of one store; nothing is metered where the store declares no limit (0)."""
 
-    def __init__(self, plan: Plan, bytes_max: int, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, plan: Plan, bytes_max: int, *, now_ms: Callable[[], int], cure: str = KEY_CURE) -> None:
         self._plan = plan
+        self._cure = cure
         self._bytes_max = bytes_max
         self._now_ms = now_ms
         self._meters: OrderedDict[str, Meter] = OrderedDict()
 
     def note(self, state_id: str | None, record: Record) -> None:
         """Count a record written for a key, at its size once marked."""
-        if not self._bytes_max or state_id is None:
+        if self._bytes_max and state_id is not None:
+            self.add(state_id, len(encode(record.marked())))
+
+    def add(self, state_id: str, body_bytes: int) -> None:
+        """Count a record with so large a body."""
+        if not self._bytes_max:
             return
         now_ms = self._now_ms()
         meter = self._meters.get(state_id)
@@ -68,12 +77,12 @@ class PartitionSizes:
                 self._meters.popitem(last=False)
         self._meters.move_to_end(state_id)
         meter.fade(now_ms)
-        meter.bytes_faded += len(encode(record.marked())) + DOCUMENT_BYTES
+        meter.bytes_faded += body_bytes + DOCUMENT_BYTES
         share = self._share(meter)
         if share >= LOG_SHARE and (not meter.logged_ms or now_ms - meter.logged_ms >= LOG_EVERY_S * 1_000):
             meter.logged_ms = now_ms
             fields = {"state": state_id, "share": round(share, 2), "bytes_per_s": round(meter.bytes_faded / WINDOW_S)}
-            log.warning("partition will be full; shorten retention, or spread the key over several", extra=fields)
+            log.warning(f"partition will be full; {self._cure}", extra=fields)
 
     def fullest(self) -> tuple[str, float]:
         """The key that heads for the largest share of the limit, and that share (0: none)."""
@@ -82,6 +91,14 @@ class PartitionSizes:
             meter.fade(now_ms)
         found = max(self._meters, key=lambda key: self._meters[key].bytes_faded, default="")
         return (found, self._share(self._meters[found])) if found else ("", 0.0)
+
+    def share(self, state_id: str) -> float:
+        """The share of the limit that a key heads for (0: it was not written to lately, or there is no limit)."""
+        meter = self._meters.get(state_id)
+        if meter is None:
+            return 0.0
+        meter.fade(self._now_ms())
+        return self._share(meter)
 
     def _share(self, meter: Meter) -> float:
         """The share of the limit that a key's records take in the long run, at its present rate."""

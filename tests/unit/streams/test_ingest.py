@@ -14,7 +14,7 @@ import pytest
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.engine import Engine
 from outbox.message import Message
-from outbox.ports import Delivery, MessageBus, Output, Settle, StorePorts
+from outbox.ports import Delivery, MessageBus, Output, Settle, StateStore, StorePorts
 from outbox.runtime.delivery.claim_check import check_in
 from outbox.streams import Ingest, OrderedLog
 from outbox.testing import START_S, VirtualClock
@@ -299,3 +299,48 @@ async def test_an_ingest_that_runs_takes_in_what_comes(site: Site) -> None:
                 if len(found) == 2:
                     break
     assert sorted(found) == ["a", "b"]
+
+
+class Limited:
+    """A store whose partitions hold so much."""
+
+    def __init__(self, store: StateStore, bytes_max: int) -> None:
+        self._store = store
+        self.capabilities = replace(store.capabilities, partition_bytes_max=bytes_max)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+async def test_a_shard_whose_partition_will_be_full_is_logged_with_the_cure_and_told_by_its_status(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    bytes_max = 1 << 28
+    given = site.ingest(shards=2)
+    ingest = given.over(lambda ports: replace(ports, store=Limited(ports.store, bytes_max)))
+    ids = [f"p{number}" for number in range(180)]
+    await site.send(*ids)
+    assert await ingest.run_until_idle() == len(ids)
+    found = await ingest.status()
+    assert [each.name for each in found] == ["pages/0", "pages/1"]
+    assert sum(each.entry_count for each in found) == len(ids) and all(each.serial > 0 for each in found)
+    life_s, window_s = ingest.plan.record_life_ms / 1_000, 900
+    for each in found:
+        records = each.entry_count * 524 / window_s * life_s / bytes_max
+        assert each.partition_share == pytest.approx(records, rel=0.05) and each.partition_share < 0.8
+    assert "partition will be full" not in caplog.text
+    for more in range(12):
+        await site.send(*(f"{more}-{id}" for id in ids))
+        await ingest.run_until_idle()
+    lines = [record.getMessage() for record in caplog.records if "partition" in record.getMessage()]
+    assert lines == ["partition will be full; shorten retention, or raise shards="] * 2  # once each
+    await site.pass_time(86_400)
+    assert [each.partition_share for each in await ingest.status()] == [0.0, 0.0]
+
+
+async def test_a_store_without_a_limit_is_never_full(site: Site) -> None:
+    ingest = site.ingest()
+    await site.send("a", "b")
+    await ingest.run_until_idle()
+    (shard,) = await ingest.status()
+    assert (shard.entry_count, shard.phase, shard.partition_share) == (2, "writing", 0.0)
