@@ -269,9 +269,10 @@ class OrderedLog(Generic[T]):
     """A log of entries of one type, or of a union of classes.
 
     `place` is a backend or a `StateStore`; `writers` and `readers` are how many shards of each it has, and `partition`
-    gives an entry's key, by which readers share.  `version` and `upcasts` are those of the entries' schema.  `margin` is
-    the longest that a replica may be paused within an append, and how long tombstones last.  A reader that waits looks
-    at least every `poll_s_max` seconds.
+    gives an entry's key, by which readers share.  `version` and `upcasts` are those of the entries' schema.
+
+    `margin` is the longest that a replica may be paused within an append, and how long tombstones last.  A reader that
+    waits looks at least every `poll_s_max` seconds.
 
     Raises:
         NotRegistrable: the name, the type or the number of shards cannot be used.
