@@ -463,6 +463,11 @@ DIRECT_MUTANTS = (
         ("check_signature(token, self._endpoint.key) > self._engine.now_ms()", "check_signature(token, self._endpoint.key) > 0"),
     ),
     mutant(
+        "emulator: the administration answers before the gate", ADMINISTRATION,
+        f"{OF_SERVER}::test_the_administration_answers_behind_the_gate_or_not_at_all",
+        ("        await self._engine.core.gate()\n", ""),
+    ),
+    mutant(
         "key: its bytes are not synced", ACCESS_KEY, f"{OF_KEYS}::test_a_key_is_durable_before_anybody_is_given_it",
         ("        os.fsync(descriptor)\n", ""),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.simulation.planting import BATCH, GROUP, STOPS, VERDICT, WAITING, Mutant, mutant
+from tests.simulation.planting import BATCH, GROUP, ITEM, STOPS, VERDICT, WAITING, Mutant, mutant
 
 BLOCKED: dict[str, Any] = {
     "amounts": (5, -1), "repeated": (1,), "batch": 2,
@@ -27,6 +27,11 @@ RESUBMISSION_MUTANTS = (
         "resubmission: a refusal is no marker", "item", "NoDuplicate", VERDICT,
         ("attempt > record.attempt", "attempt >= record.attempt"),
         amounts=(-50, 60), copies=[2, 1],
+    ),
+    mutant(
+        "resubmission: the record of the refusal passes for that of what is sent", "item", "NoLost", ITEM,
+        ("            if marker is not None and _covers(stored.decode(marker, Record), inline.record):\n", "            if marker is not None:\n"),
+        amounts=(-50, 60), resubmissions=1, sweepers=1, workers=1, faults={"crash": 1},
     ),
     mutant(
         "resubmission: the key goes on at once", "partition", "InOrder", STOPS,

@@ -108,6 +108,12 @@ def test_a_resubmission_keeps_every_promise_under_any_single_fault(scope: str, f
     explored(scope, *messages, copies=[copies], budgets=Budgets.any_of(1, fault))
 
 
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_a_resubmission_in_item_scope_sends_arrives_under_any_single_fault(fault: FaultKind) -> None:
+    explored("item", LARGE, PUT, copies=[1, 1], budgets=Budgets.any_of(1, fault))
+    assert broken("item", LARGE, PUT, app=drawers(), invariant=none_takes_effect, resubmissions=1)
+
+
 @SCOPES
 def test_it_may_be_resubmitted_again_and_copies_of_it_may_come(scope: str) -> None:
     explored(scope, LARGE, PUT, copies=[2, 1], resubmissions=2, sweepers=0, workers=1 if scope == "item" else 2)

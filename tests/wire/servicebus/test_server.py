@@ -122,6 +122,34 @@ async def test_a_stopped_engine_acknowledges_nothing(disk_path: Path) -> None:
             assert not [item for item in client.frames_of(data) if item[0] == DISPOSITION]
 
 
+async def test_the_administration_answers_behind_the_gate_or_not_at_all(disk_path: Path) -> None:
+    entry = (
+        '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><QueueDescription '
+        'xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"/></content></entry>'
+    )
+
+    async def put(server: ServiceBusServer, name: str) -> int:
+        async with ClientSession() as session:
+            address = f"http://127.0.0.1:{server.port}/{name}?api-version=2021-05"
+            async with session.put(address, data=entry, headers={"Authorization": "Bearer any"}) as answer:
+                return answer.status
+
+    async with GatedEngine.open(disk_path) as engine:
+        engine.opened = asyncio.Event()
+        async with ServiceBusServer(engine) as server:
+            answered = asyncio.create_task(put(server, "q"))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(answered), 0.3)
+            engine.opened.set()
+            assert await answered == 201
+            engine.opened.clear()
+            answered = asyncio.create_task(put(server, "r"))
+            await asyncio.sleep(0.2)
+            engine.core.stop(EngineStopped("the disk is full"))
+            engine.opened.set()
+            assert await answered >= 500
+
+
 @pytest.fixture
 def durable(disk_path: Path) -> Iterator[tuple[Bus, Callable[[], Engine]]]:
     def engine() -> Engine:
