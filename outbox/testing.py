@@ -120,6 +120,7 @@ class Harness:
     ) -> None:
         if scope not in ("engine", "partition", "item"):
             raise ValueError(f'scope={scope!r} is not there; the harness runs "engine", "partition" or "item"')
+        streams = list(streams)
         if app is None and not streams:
             raise ValueError("a harness of nothing; give it an App, or streams=[...]")
         self._faults = FaultPlan(faults or Faults())

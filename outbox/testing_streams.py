@@ -45,10 +45,16 @@ class Streams:
     def __init__(self, streams: Sequence[Stream], *, replicas: int, faults: FaultPlan, chance: random.Random) -> None:
         if replicas < 1:
             raise ValueError(f"replicas={replicas}: at least one")
+        streams = list(streams)
+        names = [stream.name for stream in streams if isinstance(stream, Processor)]
+        if len(set(names)) < len(names):
+            raise ValueError(
+                f"streams: {', '.join(sorted(names))}: two processors of one name; they are replicas, see replicas="
+            )
         for stream in streams:
             if not isinstance(stream, Processor | Ingest):
                 raise ValueError(f"streams: a {type(stream).__name__} cannot step here; give Processors and Ingests")
-        self._given = streams
+        self._given: Sequence[Stream] = streams
         self._count = replicas
         self._faults = faults
         self._chance = chance

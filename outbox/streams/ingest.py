@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from hashlib import sha256
@@ -63,7 +63,7 @@ from outbox.streams.places import Place
 from outbox.streams.plan import RowTarget, rows_written, until_ms
 from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX
 from outbox.streams.register import Kept, Out, Register, RegisterCell
-from outbox.streams.replica import together
+from outbox.streams.replica import REPORT_EVERY, together
 from outbox.streams.values import ENVELOPE_BYTES, inline_bytes_max
 
 log = logging.getLogger("outbox.streams")
@@ -122,6 +122,8 @@ class Ingestion:
         self._known_ms = 0
         self._entry_bytes_max = entry_bytes_max(store, output.log.place)
         """What the register, and a cell of the log, hold of entries."""
+        self._unreported = 0
+        """How many commits the floors of the log do not know of."""
         self._written: tuple[int, dict[str, int]] = (-1, {})
         """The serial whose outs this process has seen in the log, and from where on the next are looked for."""
 
@@ -136,10 +138,23 @@ class Ingestion:
             known = self.known or await self._read()  # what a copy's record was committed with may not be appended yet
             settling = [self._settlement.settle(attempt_at(work), outcome) for work, outcome in outcomes]
             await together([*settling, self._append(known.register)])
+            if self._unreported >= REPORT_EVERY:
+                await self._report()
 
     async def finish(self) -> None:
-        """Append what the register holds, also where another process committed it."""
+        """Append what the register holds, also where another process committed it, and report how far the log is."""
         await self._append((await self._read()).register)
+        if self._unreported:
+            await self._report()
+
+    async def _report(self) -> None:
+        """Tell the floors from where on cells are looked for; that it lags only makes trims take less."""
+        known, self._unreported = self.known, 0
+        if known is not None:
+            with suppress(Refused, OutcomeUnknown):
+                for key, target in self._targets.items():
+                    at = known.register.since.get(key, 0)
+                    await target.row.horizon.register(writer=f"ingest/{self.name}", at=at)
 
     # The commit
 
@@ -164,6 +179,7 @@ class Ingestion:
             self.known, lost, session, current = await self._swap(known, after, records)
             if self.known is not None:
                 self.entry_count += sum(refusal is None for refusal in refusals.values())
+                self._unreported += 1
                 for record in records:
                     self._sizes.add(self.register.key.partition, len(record.body))
                 return [*done, *((work, refusals[work.inbox]) for work in todo)]
@@ -259,9 +275,23 @@ class Ingestion:
             if known is None:
                 known = await self.register.swap(None, await self._first())
             if known is not None:
+                self._check(known.register)
                 self.known, self._known_ms = known, began_ms
                 return known
         raise Refused(f"ingest {self.name}: its register is created by others all the time; start again")
+
+    def _check(self, register: Register) -> None:
+        """Check that the register's entries belong into this log.
+
+        Raises:
+            NotRegistrable: it is another log, or one with other shards.
+        """
+        here = {key: target.row.name for key, target in self._targets.items()}
+        if register.since.keys() != here.keys() or any(here[key] != row for key, row in register.writes.items()):
+            raise NotRegistrable(
+                f"ingest {self.name} has written to {', '.join(register.writes.values()) or 'a log of other shards'}, "
+                f"and this code gives {', '.join(here.values())}; give the log that it was, or the ingest another name"
+            )
 
     async def _first(self) -> Register:
         since = {}
@@ -270,7 +300,8 @@ class Ingestion:
                 writer=f"ingest/{self.name}", at=await target.row.end(), type=target.row.values.name, moves=False
             )
             since[key] = floor.writers[f"ingest/{self.name}"]
-        return Register(since=since, code=f"ingest {self.name}")
+        writes = {key: target.row.name for key, target in self._targets.items()}
+        return Register(since=since, code=f"ingest {self.name}", writes=writes)
 
     async def _append(self, register: Register) -> dict[str, int]:
         """Append what a register holds; from where on the next is looked for."""
@@ -353,6 +384,14 @@ class Ingest:
         shards: int = 1,
     ) -> None:
         self.name = check_name("ingest", name)
+        if not hasattr(source, "ports"):
+            raise NotRegistrable(
+                f"ingest {name}: {type_name(source)} has no queues; give an Engine, or azure.connect(...)"
+            )
+        if not isinstance(log, OrderedLog | LogWriter):
+            raise NotRegistrable(
+                f"ingest {name}: {type_name(log)} is no log; give an OrderedLog, or a writer(n) of one"
+            )
         if not 1 <= shards <= 256:
             raise NotRegistrable(f"ingest {name}: shards={shards}: 1 to 256")
         ports = source.ports()
@@ -502,6 +541,11 @@ class _Source:
 
     def ports(self) -> StorePorts:
         return self.given
+
+
+def type_name(value: object) -> str:
+    """The name of a value's type."""
+    return type(value).__name__
 
 
 def ingest_app(name: str, queue: str, kind: Any, retention: timedelta) -> App:

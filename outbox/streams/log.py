@@ -23,7 +23,7 @@ from types import UnionType
 from typing import Any, Generic, TypeVar, overload
 
 from outbox.codec import Upcast
-from outbox.errors import CorruptRecord, NoBlobStore, NotRegistrable, Refused, TooLarge
+from outbox.errors import CorruptRecord, NoBlobStore, NotRegistrable, OutcomeUnknown, Refused, TooLarge
 from outbox.lineage import Key, as_key, field
 from outbox.message import ID_BYTES_MAX
 from outbox.ports import NoBlobs
@@ -38,6 +38,8 @@ MARGIN = timedelta(minutes=10)
 MARGIN_MIN = timedelta(seconds=10)
 TRIMS_MAX = 10_000
 """How many rounds a trim makes at most, of 1,024 cells each."""
+PASSED_MAX = 4_096
+"""How many tombstones are read to find an append of unknown outcome."""
 IDS_MAX = 100_000
 """How many ids of the cells that it has walked past a process keeps, to recognise its own appends."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}").fullmatch
@@ -106,6 +108,8 @@ class Row(Generic[T]):
         self._ids: dict[str, int] = {}
         self._walked: int | None = None
         """The index up to which this process has walked; None: it has not yet looked for the end."""
+        self._unsure: set[str] = set()
+        """The ids of appends whose outcome is not known."""
         self._fresh_ms = 0
         """Until when no cell from there on can have been trimmed and have lost its tombstone."""
 
@@ -127,13 +131,27 @@ class Row(Generic[T]):
         made = Cell(id, self.place.now_ms(), len(raws), raws, types, self.values.version)
         cell = await self.fitted(made)
         async with self._lock:
-            index, found = await (self._append(cell) if since is None else self._append_since(cell, since))
-        if not found.gone and (found.v, found.blob, found.types) != (cell.v, cell.blob, cell.types):
+            try:
+                index, found = await (self._append(cell) if since is None else self._append_since(cell, since))
+            except OutcomeUnknown:
+                self._unsure.add(id)
+                raise
+        self._unsure.discard(id)
+        is_same = found.gone or (found.v, found.blob, found.types) == (cell.v, cell.blob, cell.types)
+        if not is_same and not await self._holds(found, values):
             raise Refused(f"{self.name}: id {id!r} was appended with other entries, at {index}.0; use a new id")
         return Position(index)
 
+    async def _holds(self, cell: Cell, values: Sequence[Any]) -> bool:
+        """Whether a cell holds these values; of a set the stored order is another in each process."""
+        found = self.values.decoded(await whole(cell, self.place.blobs, self.name), self.name)
+        return bool(found == list(values))
+
     async def _append(self, cell: Cell) -> tuple[int, Cell]:
+        before = self._walked
         start = await self._end_known()
+        if cell.id in self._unsure and before is not None:
+            await self._pass_trimmed(cell.id, before, start)
         known = self._ids.get(cell.id)
         if known is not None:
             found = await self.cells.read(known)
@@ -148,6 +166,21 @@ class Row(Generic[T]):
         self._ids[cell.id] = index
         if len(self._ids) > IDS_MAX:
             del self._ids[next(iter(self._ids))]
+
+    async def _pass_trimmed(self, id: str, begin: int, end: int) -> None:
+        """Learn from their tombstones whose cells were trimmed since an append of unknown outcome.
+
+        Raises:
+            Refused: some are gone, so it cannot be known whether the append is among them.
+        """
+        for index in range(begin, end):
+            cell = await self.cells.read(index) if index - begin < PASSED_MAX else None
+            if cell is None:
+                raise Refused(
+                    f"{self.name}: cells from {begin} on were trimmed since append {id!r}, whose outcome was unknown; "
+                    "whether it is among them cannot be seen any more: ask a reader before you append it under a new id"
+                )
+            self._pass(index, cell)
 
     async def _end_known(self) -> int:
         """Where this process's next append begins to look; ids of cells before are known, or were before its time."""
@@ -168,9 +201,24 @@ class Row(Generic[T]):
         floor = await self._made()
         if since < floor.index:
             raise trimmed(self.name, since, floor.index)
+        await self.check_reaches(since, "since=")
         index, found, walked = await self.cells.append(cell, since, until_ms=until_ms)
         await self.cells.raise_hint_if_due(walked)
         return index, found
+
+    async def check_reaches(self, index: int, what: str) -> None:
+        """Check that the cell before an index is there, or was trimmed: nobody may write behind a hole.
+
+        Raises:
+            Refused: it is not to be seen.
+        """
+        if index <= max(self.cells.end, self.horizon.index) or await self.cells.read(index - 1) is not None:
+            return
+        if (await self.horizon.read()).index < index:
+            raise Refused(
+                f"{self.name}: {what} is {index}, and there is no cell {index - 1}; this is another log, or one "
+                "that was restored from an older backup: give the log that was meant, or restore both from one time"
+            )
 
     async def fitted(self, cell: Cell) -> Cell:
         """A cell that fits into the store."""
@@ -325,9 +373,13 @@ class OrderedLog(Generic[T]):
         poll_s_max: float = POLL_S_MAX,
     ) -> None:
         self.name = check_name("log", name)
-        if writers < 1 or readers < 1 or writers > 256 or readers > 256:
-            raise NotRegistrable(f"log {name}: writers={writers}, readers={readers}: 1 to 256 each")
-        if margin < MARGIN_MIN:
+        if any(not isinstance(count, int) or not 1 <= count <= 256 for count in (writers, readers)):
+            raise NotRegistrable(f"log {name}: writers={writers!r}, readers={readers!r}: 1 to 256 each")
+        if not isinstance(poll_s_max, int | float) or not poll_s_max > 0:
+            raise NotRegistrable(f"log {name}: poll_s_max={poll_s_max!r}: give seconds, more than 0")
+        if partition is not None and not callable(partition):
+            raise NotRegistrable(f"log {name}: partition={partition!r}: give a function from an entry to its key")
+        if not isinstance(margin, timedelta) or margin < MARGIN_MIN:
             raise NotRegistrable(
                 f"log {name}: margin={margin}: an append must end within half of it; give 10 s or more"
             )
@@ -517,7 +569,8 @@ class LogReader(Generic[T]):
             Refused: one position is given, and the log has several writers.
         """
         rows, last, waiting = self.rows(), await _given(until), Waiting(self.log.poll_s_max)
-        cursors = dict(since) if isinstance(since, Mapping) else await self._cursors(await _given(since))
+        given = None if isinstance(since, Mapping) else await _given(since)
+        cursors = await self._cursors(given) | (dict(since) if isinstance(since, Mapping) else {})
         if last is not None and len(rows) > 1:
             raise Refused(f"log {self.log.name} has {len(rows)} writers; until= is for one")
         while True:
@@ -569,11 +622,18 @@ class LogReader(Generic[T]):
         position = await _given(at)
         for row in self.rows():
             index = await row.first() if position is None else position.index
+            if index > row.cells.end and index > (end := await row.end()):
+                raise Refused(
+                    f"{row.name} ends at {end}, reader {name!r} cannot stand at {index}; give a position that is there"
+                )
             await row.horizon.register(reader=check_name("reader", name), at=index, type=row.values.name)
 
 
 async def _given(position: Since) -> Position | None:
-    return await position if inspect.isawaitable(position) else position
+    found = await position if inspect.isawaitable(position) else position
+    if found is not None and (not isinstance(found, Position) or found < Position(0)):
+        raise Refused(f"{found!r} is no place in a log; give a Position, such as log.first() or that of an entry")
+    return found
 
 
 def _check_append(name: str, values: Sequence[Any], id: str) -> None:
@@ -585,5 +645,7 @@ def _check_append(name: str, values: Sequence[Any], id: str) -> None:
         raise Refused(
             f"log {name}: id={id!r}: an append has an id, a text that is not empty; a retry gives the same one"
         )
-    if len(id.encode("utf-8", "surrogatepass")) > ID_BYTES_MAX:
+    if not id.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in id):
+        raise Refused(f"log {name}: id={id!r} is no text that UTF-8 can hold; give another")
+    if len(id.encode()) > ID_BYTES_MAX:
         raise TooLarge(f"log {name}: an id of over {ID_BYTES_MAX} bytes; give a shorter one, a digest for example")

@@ -90,7 +90,14 @@ class Step:
         self.saved = [state]
 
     def wake_at(self, ms: int) -> None:
-        """Ask for a step at a time, `ms` since 1970 in milliseconds, whether there is input then or not."""
+        """Ask for a step at a time, `ms` since 1970 in milliseconds, whether there is input then or not.
+
+        Raises:
+            ValueError: that is no time.
+        """
+        if not isinstance(ms, int | float) or isinstance(ms, bool) or not 0 < ms < 1 << 62:
+            raise ValueError(f"wake_at({ms!r}): give milliseconds since 1970, such as step.now_ms + 60_000")
+        ms = int(ms)
         self.wake_ms = ms if not self.wake_ms else min(self.wake_ms, ms)
 
 
@@ -112,7 +119,13 @@ class RowTarget:
 
     async def write(self, id: str, out: Out, *, since: int, at_ms: int, until_ms: int) -> int:
         cell = await self.row.fitted(Cell(id, at_ms, len(out.v), out.v, out.types, out.schema))
-        index, _, walked_count = await self.row.cells.append(cell, since, until_ms=until_ms)
+        await self.row.check_reaches(since, "where an output goes on")
+        index, found, walked_count = await self.row.cells.append(cell, since, until_ms=until_ms)
+        if not found.gone and (found.v, found.digest) != (cell.v, cell.digest):
+            raise NotRegistrable(
+                f"{self.row.name}: cell {index} has the identity of this step and other entries: another processor of "
+                "this name, with a register elsewhere, writes to this log; give one of them another name"
+            )
         await self.row.cells.raise_hint_if_due(walked_count)
         return index + 1
 

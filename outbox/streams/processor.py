@@ -10,6 +10,7 @@ What a replica does in one step is in `replica`; here it is made, run, paused an
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import math
 import statistics
@@ -40,6 +41,8 @@ log = logging.getLogger("outbox.streams")
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.05, 15.0
 LOG_EVERY_MS = 60_000
 MEASURED_COUNT = 32
+ERRORS_SAID = 3
+"""A run that ends raises what it failed with so often in a row."""
 FINAL = (Trimmed, NoBlobStore, TooLarge)
 """Refusals that another try does not change: they stop a replica, with their cure."""
 
@@ -96,9 +99,16 @@ class Processor(Generic[State]):
         handler_s: float = HANDLER_S,
         poll_s_max: float = POLL_S_MAX,
     ) -> None:
-        if (on_error == "refuse") != (refused is not None):
-            raise NotRegistrable(f'processor {name}: on_error="refuse" and refused=log go together')
-        if not 1 <= batch_max <= ENTRIES_MAX:
+        if on_error not in ("stop", "refuse") or (on_error == "refuse") != (refused is not None):
+            raise NotRegistrable(f'processor {name}: on_error="refuse" and refused=log go together; else "stop"')
+        _check_options(name, handler, state, retries)
+        for what, number in (("version", version), ("state_version", state_version)):
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise NotRegistrable(f"processor {name}: {what}={number!r}: a whole number, 1 or more")
+        for what, seconds in (("handler_s", handler_s), ("poll_s_max", poll_s_max)):
+            if not isinstance(seconds, int | float) or not seconds > 0:
+                raise NotRegistrable(f"processor {name}: {what}={seconds!r}: seconds, more than 0")
+        if not isinstance(batch_max, int) or not 1 <= batch_max <= ENTRIES_MAX:
             raise NotRegistrable(f"processor {name}: batch_max={batch_max}: 1 to {ENTRIES_MAX}")
         self.name = name
         self.place: Place = place_of(register)
@@ -119,6 +129,10 @@ class Processor(Generic[State]):
             batch_max,
             handler_s,
         )
+        rows = [row.name for found in self.plan.rows().values() for row in found.values()]
+        twice = sorted({row for row in rows if rows.count(row) > 1})
+        if twice:
+            raise NotRegistrable(f"processor {name} reads {', '.join(twice)} under two names; give each log one")
         self._poll_s_max = poll_s_max
         self._replica = self.replica()
 
@@ -163,12 +177,19 @@ class Processor(Generic[State]):
         """Step until there is nothing to do, or `seconds` have passed; how many steps this replica won.
 
         For a timer trigger.  Overlapping calls, in any process, are replicas of each other.
+
+        Raises:
+            Refused, OutcomeUnknown: a store failed up to the end, and again and again, or nothing was done.
+            HandlerFailed: the handler fails on what is next.
         """
         replica, until_s = self.replica(), time.monotonic() + seconds
         loop = Loop(replica, self._poll_s_max, None, until_s=until_s)
         for _ in range(steps_max):
             if time.monotonic() >= until_s or await loop.turn(pauses=False) is Progress.IDLE:
                 break
+        await replica.report_now()
+        if loop.failed is not None and (not replica.won_count or loop.errors_in_a_row >= ERRORS_SAID):
+            raise loop.failed
         return replica.won_count
 
     async def state(self) -> State:
@@ -197,6 +218,21 @@ class Processor(Generic[State]):
         )
 
 
+def _check_options(name: str, handler: Handler, state: Any, retries: Any) -> None:
+    """Check what else a processor is made of.
+
+    Raises:
+        NotRegistrable: it cannot be used.
+    """
+    called = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004  # as it is
+    if not callable(handler) or inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise NotRegistrable(f"processor {name}: a handler is a function, sync or async, that does not yield; it emits")
+    if not isinstance(state, type):
+        raise NotRegistrable(f"processor {name}: state={state!r}: give the class")
+    if retries is not None and not isinstance(retries, Retries):
+        raise NotRegistrable(f"processor {name}: retries={retries!r}: give Retries(...)")
+
+
 class Loop:
     """A replica's loop: steps, pauses after a loss or an error, and waits while there is nothing to do."""
 
@@ -209,7 +245,9 @@ class Loop:
         self._waiting = Waiting(poll_s_max)
         self._replica_wait_s = replica_wait_s
         self._took_s: deque[float] = deque(maxlen=MEASURED_COUNT)
-        self._errors_in_a_row = 0
+        self.errors_in_a_row = 0
+        self.failed: Exception | None = None
+        """Why the last turn failed; None: it did not."""
         self._is_behind = False
         """Whether another replica was first the last time."""
         self._throttle = LogThrottle(LOG_EVERY_MS, lambda: time.monotonic_ns() // 1_000_000)
@@ -229,10 +267,10 @@ class Loop:
         except FINAL:
             raise
         except (Refused, OutcomeUnknown) as error:
-            self.replica.known = None
+            self.replica.known, self.failed = None, error
             await self._pause_after(error)
             return Progress.LOST
-        self._errors_in_a_row = 0
+        self.errors_in_a_row, self.failed = 0, None
         if progress is Progress.WON:
             self._is_behind = False
             self._took_s.append(time.perf_counter() - began_s)
@@ -272,8 +310,8 @@ class Loop:
             log.warning(
                 "step failed; it is tried again", extra={"processor": self.replica.plan.name, "error": str(error)}
             )
-        await self._pause(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(self._errors_in_a_row, 10)))
-        self._errors_in_a_row += 1
+        await self._pause(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(self.errors_in_a_row, 10)))
+        self.errors_in_a_row += 1
 
 
 @dataclass(slots=True)

@@ -36,9 +36,9 @@ class Register(msgspec.Struct, frozen=True, omit_defaults=True):
     """A register as stored.
 
     `cursors` say for each row of an input which entry is next, `since` for each row of an output from which index on
-    the outs of this serial are looked for.  `now` is the time of the last step and `wake` when one is due without
-    input, in milliseconds since 1970; `failures` counts how often the handler failed on what is next.  `code` and
-    `version` name the handler; `nonce` tells one swap from another with the same serial.
+    the outs of this serial are looked for; `reads` and `writes` name these rows.  `now` is the time of the last step
+    and `wake` when one is due without input, in milliseconds since 1970; `failures` counts how often the handler failed
+    on what is next.  `code` and `version` name the handler; `nonce` tells one swap from another with the same serial.
     """
 
     serial: int = 0
@@ -53,6 +53,8 @@ class Register(msgspec.Struct, frozen=True, omit_defaults=True):
     outs: list[Out] = []
     wake: int = 0
     failures: int = 0
+    reads: dict[str, str] = {}
+    writes: dict[str, str] = {}
 
 
 class Kept(NamedTuple):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from inspect import isawaitable
@@ -107,6 +107,8 @@ class Replica:
         """Where outputs begin that the register does not know yet."""
         self._begins: dict[str, Position] = {}
         """The same of inputs."""
+        self._is_reached = False
+        """Whether the cells before the cursors were seen."""
 
     def remembered(self) -> Hashable:
         """What this replica keeps for its next step: the register, and where its rows are known to end."""
@@ -148,6 +150,7 @@ class Replica:
         now_ms = max(register.now, self._now_ms())
         if not any(ready.entries.values()) and not 0 < register.wake <= now_ms:
             if not register.outs and not await self._raises_since(since, began_ms):
+                await self._check_reaches(register)
                 await self._report_if_due(register, idle=True)
                 return Progress.IDLE
             after = msgspec.structs.replace(register, outs=[], since=since)  # written, so trims may pass them
@@ -183,24 +186,43 @@ class Replica:
         """The register, created where there is none; None where another replica creates it just now."""
         known = await self.register.read()
         if known is None:
-            return await self.register.swap(None, await self._first())
-        await self._check(known.register)
-        return known
+            first, past = await self._first()
+            known = await self.register.read() if past else None  # another replica may have begun meanwhile
+            if known is None and past:
+                raise NotRegistrable(
+                    f"processor {self.plan.name} has no register, and has read in {', '.join(past)} before: its "
+                    f'register is lost, or elsewhere; restore it, or unregister "processor/{self.plan.name}" from '
+                    "these logs to begin at their first entries"
+                )
+            if known is None:
+                return await self.register.swap(None, first)
+        return Kept(await self._checked(known.register), known.version)
 
-    async def _first(self) -> Register:
-        """The first value: inputs from where they begin, outputs from their ends; both registered at the floors."""
+    async def _first(self) -> tuple[Register, list[str]]:
+        """The first value: inputs from where they begin, outputs from their ends; both registered at the floors.
+
+        And the inputs that somebody of this name has read from already.
+        """
         plan = self.plan
         cursors = {key: Position(await self._enter(row, reader=True)) for key, row in self._rows.items()}
+        past = [row.name for key, row in self._rows.items() if cursors[key] > Position(await row.first())]
         since = {key: await self._enter_output(target) for key, target in self._targets.items()}
         state = msgspec.Raw(plan.codec.encode(plan.codec.fresh()))
-        return Register(
+        register = Register(
             code=plan.code,
             version=plan.version,
             state=state,
             schema=plan.codec.version,
             cursors=cursors,
             since=since,
+            reads=self._names_of(self._rows),
+            writes=self._names_of(self._target_rows()),
         )
+        return register, past
+
+    @staticmethod
+    def _names_of(rows: Mapping[str, Row[Any]]) -> dict[str, str]:
+        return {key: row.name for key, row in rows.items()}
 
     async def _enter(self, row: Row[Any], *, reader: bool) -> int:
         """Register at a row's floor as a reader, or as a writer; the index from which on it needs the row."""
@@ -216,8 +238,10 @@ class Replica:
     async def _enter_output(self, target: Target) -> int:
         return await self._enter(target.row, reader=False) if isinstance(target, RowTarget) else 0
 
-    async def _check(self, register: Register) -> None:
+    async def _checked(self, register: Register) -> Register:
         """Check that this code may go on with a register, and learn where new inputs and outputs begin.
+
+        Gives the register without what it says of logs that others stand for by now.
 
         Raises:
             NotRegistrable, FormatTooNew: it may not.
@@ -245,13 +269,41 @@ class Replica:
                 f"processor {name} has yet to write to {', '.join(owed)}, and this code has no such output; declare it "
                 "until that is written"
             )
+        register = self._without_other_logs(register)
         for key, target in self._targets.items():
             if key not in register.since and key not in self._since:
                 self._since[key] = await self._enter_output(target)
+        renamed = {row: register.cursors[key] for key, row in register.reads.items() if key in gone}
         for key, row in self._rows.items():
             if key not in register.cursors and key not in self._begins:
                 await self._enter(row, reader=True)
-                self._begins[key] = Position(await row.first())  # an input of another name may be registered further on
+                self._begins[key] = renamed.get(row.name) or Position(await row.first())
+        return register
+
+    def _without_other_logs(self, register: Register) -> Register:
+        """A register without the cursors and `since` that were in other logs than this code gives under their names.
+
+        Raises:
+            NotRegistrable: the version is the same, or what is owed would go to another log.
+        """
+        reads, writes, plan = self._names_of(self._rows), self._names_of(self._target_rows()), self.plan
+        others = {key: row for key, row in register.reads.items() if reads.get(key, row) != row}
+        changed = {key: row for key, row in register.writes.items() if writes.get(key, row) != row}
+        owed = [out.to for out in register.outs if out.to in changed]
+        if owed or ((others or changed) and register.version == plan.version):
+            was = ", ".join(f"{key} is not {row}" for key, row in (others | changed).items())
+            raise NotRegistrable(
+                f"processor {plan.name}: in this code {was} any more"
+                + (", which has not been written yet" if owed else "")
+                + f"; give the same logs, other names, or (once all is written) version={plan.version + 1}"
+            )
+        if not others and not changed:
+            return register
+        return msgspec.structs.replace(
+            register,
+            cursors={key: at for key, at in register.cursors.items() if key not in others},
+            since={key: at for key, at in register.since.items() if key not in changed},
+        )
 
     def _cursor(self, register: Register, key: str) -> Position:
         """Which entry of an input's row is next."""
@@ -287,14 +339,16 @@ class Replica:
         entries: dict[str, list[Entry[Any]]] = {name: [] for name in self._inputs}
         cursors = {key: self._cursor(register, key) for key in self._rows}
         for name, rows in self._inputs.items():
-            for key, row in rows.items():
-                room = 1 if is_alone else self.plan.batch_max - len(entries[name])
-                if room <= 0:
-                    continue
-                found, cursors[key] = await self._entries(key, row, cursors[key], room)
-                entries[name] += found
-                if found and is_alone:
-                    return Ready(entries, cursors)
+            found: dict[str, list[Entry[Any]]] = {key: [] for key in rows}
+            room = 1 if is_alone else self.plan.batch_max
+            turn = register.serial % len(rows)  # a row that has always more must not keep the others out
+            for key in (*list(rows)[turn:], *list(rows)[:turn]):
+                if room:
+                    found[key], cursors[key] = await self._entries(key, rows[key], cursors[key], room)
+                    room -= len(found[key])
+            entries[name] = [entry for each in found.values() for entry in each]
+            if entries[name] and is_alone:
+                return Ready(entries, cursors)
         return Ready(entries, cursors)
 
     async def _entries(self, key: str, row: Row[Any], at: Position, room: int) -> tuple[list[Entry[Any]], Position]:
@@ -319,7 +373,16 @@ class Replica:
         """The register after the handler has run."""
         plan, codec = self.plan, self.plan.codec
         step = Step(plan.emits_to, now_ms, register.serial + 1)
-        base = msgspec.structs.replace(register, since=since, code=plan.code, version=plan.version, now=now_ms)
+        base = msgspec.structs.replace(
+            register,
+            since=since,
+            code=plan.code,
+            version=plan.version,
+            now=now_ms,
+            reads=self._names_of(self._rows),
+            writes=self._names_of(self._target_rows()),
+        )
+        refusable = self._refusable(ready)
         try:
             state = codec.decode(bytes(register.state), register.schema)
             await self._run(state, Inputs(ready.entries), step)
@@ -330,7 +393,7 @@ class Replica:
         except FormatTooNew:
             raise
         except Exception as error:
-            return self._failed(base, ready, error)
+            return self._failed(base, ready, refusable, error)
         wake = register.wake if register.wake > now_ms else 0
         return msgspec.structs.replace(
             base,
@@ -354,6 +417,11 @@ class Replica:
                 if not limit.expired():
                     raise
                 raise TimeoutError(f"it did not end in {handler_s} s; wait for less, or raise handler_s=") from error
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                raise RuntimeError("it was cancelled, and not by us: await only what nobody cancels") from error
 
     def _check_size(self, state_bytes: int, outs: Sequence[Out]) -> None:
         """Check that a register holds what a step made; else fewer entries at once may."""
@@ -369,7 +437,17 @@ class Replica:
                 "smaller state, or handle fewer entries at once: batch_max="
             )
 
-    def _failed(self, base: Register, ready: Ready, error: Exception) -> Register:
+    def _refusable(self, ready: Ready) -> RefusedEntry | None:
+        """The one entry that a step handles, as it would be refused: as it is before the handler can change it."""
+        entries = [(input, entry) for input, found in ready.entries.items() for entry in found]
+        if not self.plan.refuses or len(entries) != 1:
+            return None
+        ((input, entry),) = entries
+        row = next(iter(self._inputs[input].values()))
+        raws, _ = row.values.encoded([entry.value])
+        return RefusedEntry(input, str(entry.position), entry.id, "", raws[0])
+
+    def _failed(self, base: Register, ready: Ready, refusable: RefusedEntry | None, error: Exception) -> Register:
         """The register after the handler has failed: its count, or the entry refused.
 
         Raises:
@@ -383,19 +461,15 @@ class Replica:
             fields = {"processor": name, "failures": failures, "error": reason}
             log.warning("processor's handler failed; it is run again", extra=fields)
             return msgspec.structs.replace(base, outs=[], failures=failures)
-        if not self.plan.refuses or not is_alone:
+        if refusable is None:
             at = ", ".join(f"{input} {entry.position}" for input, entry in entries) or "its timer"
             raise HandlerFailed(
                 f"processor {name} fails at {at} ({reason}); mend the handler and start again, or give refused=log and "
                 'on_error="refuse" to go on without that entry'
             ) from error
-        ((input, entry),) = entries
-        row = next(iter(self._inputs[input].values()))
-        raws, _ = row.values.encoded([entry.value])
-        refused = RefusedEntry(input, str(entry.position), entry.id, reason, raws[0])
-        log.error(
-            "entry refused", extra={"processor": name, "input": input, "position": refused.position, "error": reason}
-        )
+        refused = msgspec.structs.replace(refusable, reason=reason)
+        fields = {"processor": name, "input": refused.input, "position": refused.position, "error": reason}
+        log.error("entry refused", extra=fields)
         outs = self.plan.outs({REFUSED: [refused]})
         return msgspec.structs.replace(base, cursors=ready.cursors, outs=outs, failures=0)
 
@@ -427,6 +501,19 @@ class Replica:
         """In how many seconds a step is due without input; None: none is."""
         wake = self.known.register.wake if self.known is not None else 0
         return max(0.001, (wake - self._now_ms()) / 1_000) if wake else None
+
+    async def _check_reaches(self, register: Register) -> None:
+        """Check once that the cells before the cursors are there: behind the end a processor would wait for ever."""
+        if not self._is_reached:
+            for key, row in self._rows.items():
+                await row.check_reaches(self._cursor(register, key).index, f"the cursor of processor {self.plan.name}")
+            self._is_reached = True
+
+    async def report_now(self) -> None:
+        """Report what was not reported yet, if anything."""
+        if self.known is not None and self._unreported:
+            with suppress(Refused, OutcomeUnknown):
+                await self.report(self.known.register)
 
     async def _report_if_due(self, register: Register, *, idle: bool = False) -> None:
         """Report at the floors where the register is, now and then; that it lags only makes trims take less."""

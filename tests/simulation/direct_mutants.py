@@ -58,6 +58,8 @@ BUS_PEER = "outbox/emulator/bus/peer.py"
 JUDGED_COMMITS = "outbox/verify/recorded/commits.py"
 JUDGED_FLOW = "outbox/verify/recorded/flow.py"
 JUDGED_LOGS = "outbox/verify/recorded/logs.py"
+STREAM_LOG, STREAM_PLAN = "outbox/streams/log.py", "outbox/streams/plan.py"
+STREAM_REPLICA = "outbox/streams/replica.py"
 RECORDED_STREAMS = "outbox/verify/recorded/streams.py"
 JUDGED_LIVES = "outbox/verify/recorded/linear.py"
 JUDGED_PENDING = "outbox/verify/recorded/pending.py"
@@ -94,6 +96,7 @@ OF_VALUES = "unit/emulator/test_cosmos_values.py"
 OF_DESCRIPTIONS = "unit/emulator/test_descriptions.py"
 OF_SENDERS = "unit/emulator/test_senders.py"
 OF_LIVES = "unit/verify/test_linear_lives.py"
+OF_PLACES = "unit/streams/test_wrong_places.py"
 OF_LOGS = "unit/verify/test_linear_logs.py"
 OF_RECORDED_STREAMS = "unit/verify/test_recording_streams.py"
 OF_APART_HISTORIES = "unit/verify/test_linear_stores.py"
@@ -625,6 +628,37 @@ DIRECT_MUTANTS = (
         "recording: an append that is found is not told of", RECORDED_STREAMS,
         f"{OF_RECORDED_STREAMS}::test_a_chain_of_processors_keeps_every_promise_under_faults",
         ("            self.history.append(events.Read(", "            (lambda event: None)(events.Read("),
+    ),
+    # Ordered logs: another log, register or cursor than was meant
+    mutant(
+        "streams: an append goes behind a hole", STREAM_LOG,
+        f"{OF_PLACES}::test_nobody_appends_or_reads_beyond_the_end",
+        ('        await self.check_reaches(since, "since=")\n', ""),
+    ),
+    mutant(
+        "streams: an output goes on behind a hole", STREAM_PLAN,
+        f"{OF_PLACES}::test_a_log_that_ends_before_what_was_written_to_it_is_not_written_behind_a_hole",
+        ('        await self.row.check_reaches(since, "where an output goes on")\n', ""),
+    ),
+    mutant(
+        "streams: what was trimmed is not looked for", STREAM_LOG,
+        f"{OF_PLACES}::test_an_append_of_unknown_outcome_that_was_trimmed_meanwhile_is_not_made_twice",
+        ("                self._unsure.add(id)\n", ""),
+    ),
+    mutant(
+        "streams: a lost register begins in the middle", STREAM_REPLICA,
+        f"{OF_PLACES}::test_a_register_that_is_lost_is_named_and_not_begun_in_the_middle",
+        ("            if known is None and past:\n", "            if known is None and past and False:\n"),
+    ),
+    mutant(
+        "streams: the first writer's row has the room", STREAM_REPLICA,
+        f"{OF_PLACES}::test_a_row_that_has_always_more_keeps_no_other_out",
+        ("            turn = register.serial % len(rows)", "            turn = 0"),
+    ),
+    mutant(
+        "streams: an ingest never reports", "outbox/streams/ingest.py",
+        f"{OF_PLACES}::test_the_log_of_an_ingest_can_be_trimmed",
+        ("                self._unreported += 1\n", ""),
     ),
     # Endpoints and command line
     mutant(

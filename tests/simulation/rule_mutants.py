@@ -213,7 +213,7 @@ TESTED_RULE_MUTANTS = (
     tested(
         "what a key's records take is not metered", "outbox/runtime/commit/partition_size.py",
         "unit/stores/test_partition_size.py::test_a_full_partition_is_reported_once_an_hour_a_key",
-        ("        if not self._bytes_max or state_id is None:\n", "        if not self._bytes_max or state_id:\n"),
+        ("        if self._bytes_max and state_id is not None:\n", "        if self._bytes_max and state_id is None:\n"),
     ),
     tested(
         "a record lives as long as who marks it says", PLAN,

@@ -104,12 +104,6 @@ STREAM_MUTANTS = (
         app="trimmed", keeps=False, faults={"jump": 1},
     ),
     mutant(
-        "a hint behind the end", "log", "NoHole", CELLS,
-        ("Hint(self.end), version", "Hint(self.end + 1), version"),
-        ("HINT_EVERY = 64", "HINT_EVERY = 1"),
-        app="begun late", faults={},
-    ),
-    mutant(
         "messages are completed before they are committed", "log", "NoLost", INGEST,
         ("            outcomes = await self._commit(group)\n", "            await together([self._settlement.settle(attempt_at(work), None) for work in group])\n            outcomes = await self._commit(group)\n"),
         app="ingested", messages=1, faults={"crash": 1},

@@ -103,7 +103,7 @@ LEFT_OUT: dict[type, dict[str, str]] = {
     Waiting: dict.fromkeys(("_plan", "_store", "_now_ms", "_new_tx"), MADE_ONCE),
     OrphanedStaged: {"_infrastructure": MADE_ONCE},
     Overflows: dict.fromkeys(("_plan", "_store", "_states", "_blobs", "_now_ms"), MADE_ONCE),
-    PartitionSizes: dict.fromkeys(("_plan", "_bytes_max", "_now_ms"), MADE_ONCE) | {"_meters": METER},
+    PartitionSizes: dict.fromkeys(("_plan", "_bytes_max", "_now_ms", "_cure"), MADE_ONCE) | {"_meters": METER},
     FailureCounts: {"_store": MADE_ONCE, "_life_s": MADE_ONCE},
     Life: {"now_ms": MADE_ONCE, "is_stopping": MADE_ONCE},
     Settlement: dict.fromkeys(("_plan", "_bus", "_blobs", "_now_ms", "_new_tx", "_settled", "_failure_log"), MADE_ONCE),

@@ -237,6 +237,7 @@ class Commits:
                 flow.emit(output, pending.line if is_earlier else line, staged=commit.staged)
         if commit.is_spilled:
             self._spilled.update(commit.applied)
+        self._spilled.update(commit.spilled)
         self._counts.duplicates += max(0, len(commit.ended) - len(commit.applied))
         self._counts.refused += len(commit.refused)
         if self.on_effect is not None:

@@ -191,7 +191,8 @@ class Commit(Event, frozen=True, tag="commit"):
     key>-<position>`.  `staged` says that the outputs are only stored by it and leave by a push, else they are in their
     queues with the commit.  `at_ms` is its handlers' time; `tx` names the transaction where the
     protocol does, `is_spilled` says that the outputs lie elsewhere.  The swap of a processor's register names its
-    `step` and what that has `taken`; its outputs are cells, or messages named `<step's identity>-<offset>`.
+    `step` and what that has `taken`; its outputs are cells, or messages named `<step's identity>-<offset>`, and
+    of those in `spilled` the contents lie elsewhere.
     """
 
     op: int
@@ -209,6 +210,7 @@ class Commit(Event, frozen=True, tag="commit"):
     replacing: list[str] = []
     step: str = ""
     taken: list[Taken] = []
+    spilled: list[str] = []
 
 
 class Push(Event, frozen=True, tag="push"):

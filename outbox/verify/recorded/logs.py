@@ -81,7 +81,7 @@ class Logs:
             text = f"{processor} takes {log} from {_shown(since)}, and had taken it up to {_shown(known)} before"
             what, breaks = ("entries taken twice", TWICE) if is_twice else ("entries left out", LOST)
             self._findings.add(line, what, text, breaks, log, against=against)
-        if until <= since:
+        if until < since or until == since == known:
             text = f"{processor} takes {log} from {_shown(since)} to {_shown(until)}: cursors only rise"
             self._findings.add(line, "cursor fell", text, GHOST, log)
         cells = self._cells.get(log, {})

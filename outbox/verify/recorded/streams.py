@@ -115,8 +115,12 @@ class Steps:
             staged=True,
             tx=after.nonce,
             step=step,
-            taken=_taken(names, before, after) if isinstance(operation, Replace) else [],
-            is_spilled=any(len(bytes(raw)) > CLAIM_CHECK_BYTES for out in after.outs for raw in out.v if out.types),
+            taken=_taken(names, before, after) if isinstance(operation, Replace) else _begun(names, after),
+            spilled=[
+                step_id(names.name, after.serial, out.to)
+                for out in after.outs
+                if isinstance(names.outputs.get(out.to), QueueOutput) and any(map(_is_large, out.v))
+            ],
         )
 
     def found(self, document: Document) -> None:
@@ -306,8 +310,19 @@ def _emitted(names: Names, register: Register, out: Out, step: str) -> list[even
     return [
         events.Emitted(f"{id}-{offset}", to.queue.name, digest_of(Message(body=bytes(raw), type=type)), step)
         for offset, (raw, type) in enumerate(zip(out.v, out.types, strict=True))
-        if len(bytes(raw)) <= CLAIM_CHECK_BYTES
+        if not _is_large(raw)
     ]
+
+
+def _is_large(raw: msgspec.Raw) -> bool:
+    """Whether the body of a message is sent by a blob."""
+    return len(bytes(raw)) > CLAIM_CHECK_BYTES
+
+
+def _begun(names: Names, register: Register) -> list[events.Taken]:
+    """Where a register begins to take entries."""
+    places = [(row, register.cursors[name]) for name, row in names.inputs.items() if name in register.cursors]
+    return [events.Taken(row, (at.index, at.offset), (at.index, at.offset)) for row, at in places]
 
 
 class _Reason(msgspec.Struct):

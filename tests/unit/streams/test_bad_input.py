@@ -278,7 +278,10 @@ async def test_an_input_that_is_renamed_needs_a_version(engine: Engine) -> None:
     with pytest.raises(NotRegistrable, match=r"reads numbers by its register, .* name it as before, or give version=2"):
         await processor(engine, add, inputs={"digits": log}).run_until_idle()
     await processor(engine, add, inputs={"digits": log}, version=2).run_until_idle()
-    assert await values(made("out", engine, int)) == [1, 2], "a new input is read from its beginning, the state stays"
+    assert await values(made("out", engine, int)) == [1], "the log goes on where it was under its earlier name"
+    await fill(log, 1, 2)
+    await processor(engine, add, inputs={"digits": log}, version=2).run_until_idle()
+    assert await values(made("out", engine, int)) == [1, 3] and await log.trim() == 2
 
 
 async def test_an_output_that_is_owed_entries_cannot_be_dropped(engine: Engine) -> None:

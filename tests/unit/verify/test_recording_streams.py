@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from outbox import App, Engine, Worker
-from outbox.errors import OutcomeUnknown, Refused
+from outbox.engine.entities import QueueSettings
+from outbox.errors import NotRegistrable, OutcomeUnknown, Refused
 from outbox.ports import Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Won, Write
 from outbox.streams import Ingest, Inputs, OrderedLog, Processor, Step
 from outbox.streams.cells import Cell, Position
@@ -70,6 +71,7 @@ class Chain:
         """Two replicas of each, until all are idle; False where one of them died."""
         replicas = [processor.replica() for processor in processors for _ in range(2)]
         idle: set[Replica] = set()
+        stopped: set[Replica] = set()
 
         async def live(replica: Replica) -> None:
             for _ in range(STEP_COUNT_MAX):
@@ -80,7 +82,9 @@ class Chain:
                         idle.clear()
                 except (OutcomeUnknown, Refused):
                     replica.known = None
-                if len(idle) == len(replicas):
+                except NotRegistrable:  # it has seen through a lying store, and stands still
+                    stopped.add(replica)
+                if len(idle | stopped) == len(replicas) or replica in stopped:
                     return
                 for _ in range(draw.randrange(6)):
                     await asyncio.sleep(0)
@@ -302,3 +306,41 @@ async def test_an_ingest_and_what_a_processor_sends_to_a_queue_are_judged_with_t
     verdict = await ingested(faults)
     assert verdict.ok, verdict.text
     assert (verdict.counts.applied, verdict.counts.refused) == (12, 0)  # six messages, and what is sent for each
+
+
+async def test_a_message_whose_body_goes_to_a_blob_is_no_ghost() -> None:
+    history = History()
+    history.life(is_empty=True)
+
+    def send(state: Total, inputs: Inputs, step: Step) -> None:
+        for entry in inputs:
+            step.emit("large", Text(entry.value.n, "x" * 200_000))
+            step.emit("large", Text(entry.value.n, "x"))
+
+    async with Engine.in_memory() as engine:
+        engine.declare(QueueSettings("large"))
+        entries = OrderedLog("numbers", engine, type=Number)
+        await recorded_log(entries, history).append(Number(1), id="n1")
+        outputs = {"large": engine.queue("large")}
+        given = Processor("p", send, state=Total, register=engine, inputs={"in": entries}, outputs=outputs)
+        await recorded_processor(given, history).run_until_idle()
+        history.quiesce(rows_of(entries))
+    verdict = check(history)
+    assert verdict.ok and verdict.counts.outputs == 2, verdict.text
+
+
+@dataclass
+class Text:
+    n: int
+    text: str
+
+
+async def test_a_processor_that_began_and_took_nothing_has_left_entries_unread() -> None:
+    history = History()
+    history.life(is_empty=True)
+    async with Engine.in_memory() as engine:
+        chain = Chain.on(engine)
+        await recorded_log(chain.numbers, history).append(Number(1), id="n1")
+        await recorded_processor(chain.processors[0], history).replica().look_or_begin()
+        history.quiesce(rows_of(chain.numbers))
+    assert [finding.what for finding in check(history).findings] == ["unread entries"]
