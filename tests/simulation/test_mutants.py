@@ -63,7 +63,8 @@ def test_without_the_fault_its_exploration_finds_nothing(mutant: Mutant) -> None
 
 def test_every_protocol_and_the_engine_have_faults_planted() -> None:
     assert len(MUTANTS) >= LEAST_COUNT and len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
-    assert {mutant.scope for mutant in MUTANTS} == {"engine", "partition", "item", "log", "journal", "store", "bus"}
+    scopes = {"engine", "partition", "item", "log", "sink", "journal", "store", "bus"}
+    assert {mutant.scope for mutant in MUTANTS} == scopes
 
 
 def test_a_fault_that_fits_nowhere_is_reported() -> None:
