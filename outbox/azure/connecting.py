@@ -18,6 +18,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from azure.cosmos.aio import ContainerProxy
+
 from outbox.azure.addresses import Identity, blob_account, parts_of
 from outbox.azure.blobs import AzureBlobStore
 from outbox.azure.cosmos.account import CosmosAccount
@@ -114,7 +116,9 @@ def connect(
     usage = Usage()
     account = cosmos_account(cosmos, database, identity, user_agent)
     namespace = _namespace(servicebus, identity)
-    large = blob_account(blobs, blob_container, identity, blob_api_version) if isinstance(blobs, str) else None
+    large = None
+    if isinstance(blobs, str):
+        large = blob_account(blobs, blob_container, identity, blob_api_version, create=create)
     options: dict[str, Any] = {"ledger": dispatch_ledger, "create": create, "usage": usage}
     kept, apart, prepare_stores = _stores(account, container, states, place, scope, **options)
     bus = ServiceBusBus(namespace, usage=usage)
@@ -168,17 +172,24 @@ def _stores(
 ) -> tuple[StateStore, StateStore | None, Callable[[], Awaitable[None]]]:
     """The store of states, that of everything else where it is another, and what makes or checks their containers."""
     if states is None:
-        opening, spec = partial(account.container, container), ContainerSpec(container, keeps_ledgers=ledger)
+        spec = ContainerSpec(container, keeps_ledgers=ledger)
+        opening = _opening(account, spec, create=create)
         whole = CosmosStateStore(opening, scope=scope or "partition", dispatch_ledger=ledger, usage=usage)
         return whole, None, partial(account.prepare, spec, create=create)
-    infrastructure = CosmosStateStore(partial(account.container, container), scope=scope or "item", usage=usage)
-    placed = PlacedStates(CosmosStateStore(partial(account.container, states), scope="item", usage=usage), place)
+    opening, apart = (_opening(account, ContainerSpec(name), create=create) for name in (container, states))
+    infrastructure = CosmosStateStore(opening, scope=scope or "item", usage=usage)
+    placed = PlacedStates(CosmosStateStore(apart, scope="item", usage=usage), place)
 
     async def prepare() -> None:
         await account.prepare(ContainerSpec(container), ContainerSpec(states), create=create)
         await placed.check(await account.container(states))
 
     return placed, infrastructure, prepare
+
+
+def _opening(account: CosmosAccount, spec: ContainerSpec, *, create: bool) -> Callable[[], Awaitable[ContainerProxy]]:
+    """What opens a container when it is first needed; with `create` that makes it as well."""
+    return partial(account.made, spec) if create else partial(account.container, spec.name)
 
 
 def _namespace(address: str, identity: Identity) -> ServiceBusNamespace:

@@ -1,7 +1,11 @@
 """The database of a sink: its cursor's table, and the transactions in which entries take effect.
 
 The table `outbox_cursors` has for each sink the position of the entry that is next.  Everything is SQL of any DB-API
-2.0 driver; a transaction applies entries and moves the cursor, if that is still where it was read.
+2.0 driver; a transaction moves the cursor, if that is still where it was read, and then applies entries.
+
+The cursor moves first, so an `apply` that commits by itself commits the cursor as well: no entry takes effect twice.
+It may take effect in part, so such an `apply` is refused once it has returned: where the connection says that no
+transaction is open (`in_transaction`), and where the cursor is not where the transaction has moved it.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from inspect import isasyncgen, isawaitable, isgenerator
 from typing import Any, Protocol, TypeVar
 
 from outbox.errors import NotRegistrable, OutcomeUnknown
@@ -103,6 +108,11 @@ class CursorTable:
         mark = {"qmark": "?", "format": "%s", "pyformat": "%s"}.get(style)
         if mark is None:
             raise NotRegistrable(f"sink {self.name}: {name} writes parameters as {style!r}; qmark or format")
+        if getattr(connection, "autocommit", None) is True:
+            raise NotRegistrable(
+                f"sink {self.name}: connect gives a connection that commits each statement by itself, so entries and "
+                "cursor would not change together; give one with autocommit=False"
+            )
         is_sqlite = name == "sqlite3"
         self._begin = "BEGIN IMMEDIATE" if is_sqlite else ""
         suffix = "" if is_sqlite else " FOR UPDATE"
@@ -161,29 +171,62 @@ class CursorTable:
         return found
 
     def applied(self, at: Position, after: Position, entries: Sequence[Entry[Any]]) -> bool:
-        """Apply entries and move the cursor, in one transaction; False where another was first."""
+        """Move the cursor and apply entries, in one transaction; False where another was first.
+
+        Raises:
+            NotRegistrable: `apply` ended the transaction, or gave something that is not done yet.
+        """
         connection = self._connection
         if self._begin:
             self._execute(connection, self._begin)
         try:
-            found = self._execute(connection, self._read, [self.name]).fetchone()
-            if found is None or Position(*found) != at:
-                connection.rollback()
-                return False
-            try:
-                self._apply(connection, entries)
-            except Exception as error:
-                raise _Raised from error
             moved = self._execute(connection, self._update, [after.index, after.offset, self.name, at.index, at.offset])
             if moved.rowcount != 1:
                 connection.rollback()
                 return False
+            self._take_effect(connection, after, entries)
             connection.commit()
             return True
         except BaseException:
             with suppress(Exception):
                 connection.rollback()
             raise
+
+    def _take_effect(self, connection: Any, after: Position, entries: Sequence[Entry[Any]]) -> None:
+        """Call `apply` in a transaction that has moved the cursor, and look whether that is still open."""
+        try:
+            given: Any = self._apply(connection, entries)
+        except Exception as error:
+            if has_ended(connection) and self._is_at(connection, after):
+                raise NotRegistrable(self._ended("committed, and then raised")) from error
+            raise _Raised from error
+        if isawaitable(given) or isgenerator(given) or isasyncgen(given):
+            if hasattr(given, "close"):
+                given.close()  # else Python warns that it was never awaited
+            raise NotRegistrable(
+                f"sink {self.name}: apply returned a {type(given).__name__}, which has applied nothing yet; a sink "
+                "calls apply in a thread: give a plain function, without async and yield"
+            )
+        if has_ended(connection):
+            raise NotRegistrable(self._ended("committed or rolled back"))
+        if not self._is_at(connection, after):
+            raise NotRegistrable(self._ended("rolled back"))
+
+    def _is_at(self, connection: Any, at: Position) -> bool:
+        found = self._execute(connection, self._read, [self.name]).fetchone()
+        return found is not None and Position(*found) == at
+
+    def _ended(self, how: str) -> str:
+        return (
+            f"sink {self.name}: apply {how}; it must not commit or roll back, because the cursor is in the same "
+            "transaction: leave out commit(), rollback(), executescript() and `with connection`, and compare what it "
+            f"wrote last with the row of {self.name} in {TABLE}"
+        )
+
+
+def has_ended(connection: Any) -> bool:
+    """Whether a connection says that no transaction is open; False where its driver does not say."""
+    return getattr(connection, "in_transaction", None) is False
 
 
 def driver_of(connection: Any) -> Any:

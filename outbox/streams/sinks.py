@@ -8,6 +8,13 @@ the one that was read.  Several sinks of one name may run at once: one commits, 
 moved.  Whether a commit took effect whose outcome is not known, the cursor says.  The cell is read before the cursor
 moves past it; a cell that is not there yet moves nothing.
 
+Cursor and log lie in two places, and each may be restored, deleted or mistaken for another.  The floor has the sink's
+registration, so where those two do not fit the sink stops and says so:
+
+    no cursor, and registered behind the first cell that is left     the cursor was lost with what took effect
+    a cursor below the floor                                         it was restored, and cells were trimmed since
+    a cursor behind the end: no cell before it                       it is of another log, or the log was restored
+
 Source: the counter in a database of "Heterogeneous concurrent exactly-once", without its cursor that moves first.
 """
 
@@ -16,17 +23,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from inspect import isawaitable
+from inspect import isasyncgen, isasyncgenfunction, isawaitable, iscoroutinefunction, isgeneratorfunction
 from typing import Any, Protocol
 
 import msgspec
 
-from outbox.errors import CorruptRecord, NotRegistrable, OutcomeUnknown, Refused
+from outbox.errors import CorruptRecord, NotRegistrable, OutcomeUnknown, Refused, Trimmed
 from outbox.ports import DocumentKey, StateStore, Tag, Version, Won, Write
 from outbox.streams.cells import DECODE_ERRORS, Position, put
-from outbox.streams.database import CursorTable, Database, ThreadedDatabase
+from outbox.streams.database import TABLE, CursorTable, Database, ThreadedDatabase
 from outbox.streams.log import Entry, LogReader, OrderedLog, Row, check_name
 from outbox.streams.places import POLL_S_MAX, Waiting, place_of
 from outbox.streams.processor import FINAL, PAUSE_S_FIRST, PAUSE_S_MAX
@@ -35,6 +42,8 @@ from outbox.streams.replica import REPORT_EVERY, Progress
 log = logging.getLogger("outbox.streams")
 
 BATCH_MAX = 1_000
+LOOK_COUNT = 3
+"""How many steps look for a lost cursor in a store, with a pause between, before a sink stops."""
 
 
 class Sink(Protocol):
@@ -80,10 +89,105 @@ async def next_entries(row: Row[Any], at: Position, count_max: int) -> tuple[lis
     return found, at
 
 
-async def enter(row: Row[Any], name: str) -> Position:
-    """Register a sink at the floor; where it begins if it has no cursor yet."""
+async def enter(row: Row[Any], name: str) -> tuple[Position, Position]:
+    """Register a sink at the floor; where it is registered, and the first position that is left."""
     floor = await row.horizon.register(reader=f"sink/{name}", at=await row.first(), type=row.values.name, moves=False)
-    return Position(floor.readers[f"sink/{name}"])
+    return Position(floor.readers[f"sink/{name}"]), Position(floor.index)
+
+
+def check_apply(name: str, apply: Callable[..., Any], *, may_wait: bool) -> None:
+    """Look whether calling a function applies anything.
+
+    Raises:
+        NotRegistrable: it only makes something that does when it is awaited or gone through.
+    """
+    call = getattr(apply, "__call__", apply)  # noqa: B004 - of an object that can be called, the method says what it is
+    is_generator = any(isgeneratorfunction(each) or isasyncgenfunction(each) for each in (apply, call))
+    if is_generator:
+        raise NotRegistrable(f"sink {name}: apply is a generator function, so a call does nothing; leave out yield")
+    if not may_wait and (iscoroutinefunction(apply) or iscoroutinefunction(call)):
+        raise NotRegistrable(
+            f"sink {name}: apply is an async function, so a call does nothing; it is called in a thread of the sink's "
+            "own, where it may block: give a plain function"
+        )
+
+
+class Following:
+    """The row of a sink, followed from its cursor on.
+
+    `cursor` names the cursor, `setting` says how it is set; `look_count` is how many steps look in vain for one that
+    was there: reads of a store may be stale.
+    """
+
+    def __init__(
+        self, name: str, row: Row[Any], *, cursor: str, setting: Callable[[Position], str], look_count: int = 1
+    ) -> None:
+        self._name = name
+        self._row = row
+        self._cursor = cursor
+        self._setting = setting
+        self._look_count = self._looks_left = look_count
+        self._is_on_the_row = False
+
+    async def begin(self, again: Callable[[], Awaitable[Position | None]]) -> Position:
+        """Where a sink without a cursor begins; `again` looks for the cursor once more.
+
+        Raises:
+            NotRegistrable: it has been further on, so its cursor was lost.
+            Refused: the same, unless reads were stale.
+        """
+        at, first = await enter(self._row, self._name)
+        if at <= first:
+            return at
+        found = await again()  # another sink of the name may have begun meanwhile
+        self._looks_left -= found is None
+        if found is None and self._looks_left > 0:
+            raise Refused(f"sink {self._name}: there is no {self._cursor}, and there was one; it looks again")
+        if found is None:
+            raise NotRegistrable(
+                f"sink {self._name}: {self._row.name} has it registered at {at}, and there is no {self._cursor}: that "
+                "was lost, or another sink has this name; restore it with what took effect, or give this sink another "
+                f'name, or `await log.unregister("sink/{self._name}")` to begin at {first}, the first that is left'
+            )
+        return found
+
+    async def next(self, at: Position, count_max: int) -> tuple[list[Entry[Any]], Position]:
+        """Up to so many entries from the cursor on, and the position behind them.
+
+        Raises:
+            Trimmed: the cursor is below the floor.
+            Refused: it is behind the end, unless a read was stale.
+        """
+        self._looks_left = self._look_count
+        try:
+            entries, after = await next_entries(self._row, at, count_max)
+        except Trimmed as error:
+            left = Position(error.floor)
+            raise Trimmed(
+                f"sink {self._name}: its cursor is at {at}, and cells of {self._row.name} were trimmed, the first that "
+                f"is left is {left.index}; what lies from {at} to before {left} is lost to it: restore a newer "
+                f"{self._cursor} with what took effect, or set {self._setting(left)} to go on without that",
+                floor=error.floor,
+            ) from error
+        if not self._is_on_the_row:
+            if after == at:
+                await self._check(at)
+            self._is_on_the_row = True
+        return entries, after
+
+    async def _check(self, at: Position) -> None:
+        """Look whether a cursor, whose cell is not there, is at the end: the cell before it was there once."""
+        before = at.index if at.offset else at.index - 1
+        if before < self._row.cells.end or await self._row.cells.read(before) is not None:
+            return
+        first = await self._row.first()
+        if before < first:
+            return
+        raise Refused(
+            f"sink {self._name}: its cursor is at {at}, and {self._row.name} ends before, without cell {before}; it "
+            "looks again. If this is another log than before, give the sink another name; if the log was restored, "
+            f"set {self._setting(Position(first))}, or to a later position from which it is to go on"
+        )
 
 
 class SinkLoop:
@@ -171,7 +275,8 @@ class TransactionalSink:
         poll_s_max: float = POLL_S_MAX,
     ) -> None:
         self._poll_s_max = poll_s_max
-        self._database = ThreadedDatabase(CursorTable(check_name("sink", name), connect, apply, create=create))
+        check_apply(check_name("sink", name), apply, may_wait=False)
+        self._database = ThreadedDatabase(CursorTable(name, connect, apply, create=create))
         self._steps = DatabaseSteps(name, only_row(name, log), self._database, batch_max)
 
     def run(self) -> Any:
@@ -204,13 +309,15 @@ class DatabaseSteps:
         self.reached = Position(0)
         self._database = database
         self._batch_max = batch_max
+        cursor = f"row of {name} in {TABLE}"
+        self._following = Following(name, row, cursor=cursor, setting=lambda at: setting(name, at))
 
     async def step(self) -> Progress:
         """Apply the next entries, if there are any."""
         at = await self._database.cursor()
         if at is None:
-            at = await self._database.begun(await enter(self.row, self.name))
-        entries, after = await next_entries(self.row, at, self._batch_max)
+            at = await self._database.begun(await self._following.begin(self._database.cursor))
+        entries, after = await self._following.next(at, self._batch_max)
         if not entries:
             self.reached = after
             return Progress.IDLE
@@ -222,6 +329,11 @@ class DatabaseSteps:
     def close(self) -> None:
         """Let go of the connection."""
         self._database.close()
+
+
+def setting(name: str, at: Position) -> str:
+    """How a cursor in a database is set."""
+    return f"(name, cell, entry) in {TABLE} to ('{name}', {at.index}, {at.offset})"
 
 
 class _Cursor(msgspec.Struct, frozen=True):
@@ -261,6 +373,14 @@ class StoreSink:
                 "give a store of partition scope"
             )
         self.key = DocumentKey(partition, f"sink:{name}")
+        check_apply(name, apply, may_wait=True)
+        self._following = Following(
+            name,
+            self.row,
+            cursor=f"document {partition}/{self.key.id}",
+            setting=lambda at: f"{partition}/{self.key.id} to {msgspec.json.encode(_Cursor(at)).decode()}",
+            look_count=LOOK_COUNT,
+        )
         self._apply = apply
         self._batch_max = batch_max
         self._poll_s_max = poll_s_max
@@ -282,13 +402,17 @@ class StoreSink:
         Raises:
             Refused, OutcomeUnknown: the store failed; whether it wrote, the cursor says at the next step.
         """
-        at, version = await self._cursor()
-        entries, after = await next_entries(self.row, at, self._batch_max)
+        at, version = await self._cursor() or (await self._following.begin(self._position), "")
+        entries, after = await self._following.next(at, self._batch_max)
         if not entries:
             self.reached = after
             return Progress.IDLE
         given = self._apply(entries)
-        writes: list[Write] = list(await given if isawaitable(given) else given)
+        if isawaitable(given):
+            given = await given
+        if given is None or isasyncgen(given):
+            raise NotRegistrable(f"sink {self.name}: apply gave {type(given).__name__}; give a list of writes, or []")
+        writes: list[Write] = list(given)
         if any(write.key.partition != self.key.partition or write.key == self.key for write in writes):
             raise NotRegistrable(f"sink {self.name}: a write leaves partition {self.key.partition!r}, or is its cursor")
         answer = await self._store.write([put(self.key, _Cursor(after), version, Tag("sink")), *writes])
@@ -297,10 +421,14 @@ class StoreSink:
         self.reached = after
         return Progress.WON
 
-    async def _cursor(self) -> tuple[Position, Version]:
+    async def _position(self) -> Position | None:
+        found = await self._cursor()
+        return None if found is None else found[0]
+
+    async def _cursor(self) -> tuple[Position, Version] | None:
         document = await self._store.read(self.key)
         if document is None:
-            return await enter(self.row, self.name), ""
+            return None
         try:
             return msgspec.json.decode(document.body, type=_Cursor).at, document.version
         except DECODE_ERRORS as error:

@@ -125,18 +125,17 @@ STREAM_MUTANTS = (
     ),
     mutant(
         "a sink's cursor moves by itself", "sink", "EffectOnce", DATABASE,
-        ("            try:\n                self._apply(connection, entries)\n", "            if self._begin:\n                self._execute(connection, self._update, [after.index, after.offset, self.name, at.index, at.offset])\n                connection.commit()\n                return True\n            try:\n                self._apply(connection, entries)\n"),
+        ("            self._take_effect(connection, after, entries)\n", "            connection.commit()\n            return True\n            self._take_effect(connection, after, entries)\n"),
         app="database", faults={},
     ),
     mutant(
         "entries are applied whatever the cursor says", "sink", "EffectOnce", DATABASE,
-        ("            if found is None or Position(*found) != at:\n", "            if found is None:\n"),
         ("            if moved.rowcount != 1:\n", "            if moved.rowcount > 1:\n"),
         app="database", faults={},
     ),
     mutant(
         "a sink moves past a cell that is not there", "sink", "EffectOnce", SINKS,
-        ("        entries, after = await next_entries(self.row, at, self._batch_max)\n        if not entries:\n            self.reached = after\n            return Progress.IDLE\n        if not await self._database", "        entries, after = await next_entries(self.row, at, self._batch_max)\n        if not entries:\n            await self._database.applied(at, Position(at.index + 1), [])\n            self.reached = after\n            return Progress.IDLE\n        if not await self._database"),
+        ("        entries, after = await self._following.next(at, self._batch_max)\n        if not entries:\n            self.reached = after\n            return Progress.IDLE\n        if not await self._database", "        entries, after = await self._following.next(at, self._batch_max)\n        if not entries:\n            await self._database.applied(at, Position(at.index + 1), [])\n            self.reached = after\n            return Progress.IDLE\n        if not await self._database"),
         app="database", faults={},
     ),
     mutant(

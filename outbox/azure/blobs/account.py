@@ -71,9 +71,10 @@ class BlobAccount:
                 async with asyncio.timeout(TIMEOUT_S):
                     await self.container().create_container()
             except ResourceExistsError:
-                return
+                pass
             except FAILURES as error:
                 raise as_error(error, f"container {self._container}") from error
+            self._create = False
 
     async def call(
         self, kind: str, send: Callable[[ContainerClient], Awaitable[T]], *, usage: Usage, timeout_s: float
@@ -81,7 +82,6 @@ class BlobAccount:
         """Send one request and count it; failures come as the SDK raises them."""
         if self._create:
             await self.prepare(create=True)
-            self._create = False
         failed = True
         try:
             async with asyncio.timeout(timeout_s):

@@ -39,6 +39,9 @@ class CosmosAccount:
         self._client: CosmosClient | None = None
         self._opening = asyncio.Lock()
         self._containers: dict[str, ContainerProxy] = {}
+        self._making = asyncio.Lock()
+        self._made = set[str]()
+        """The containers that are known to be there, because this process made them or found them."""
 
     def __repr__(self) -> str:
         return f"CosmosAccount({self.endpoint!r}, {self.database!r})"
@@ -81,6 +84,19 @@ class CosmosAccount:
             known = self._containers[name] = client.get_database_client(self.database).get_container_client(name)
         return known
 
+    async def made(self, spec: ContainerSpec) -> ContainerProxy:
+        """A container, made at its first use where it is not there yet.
+
+        Raises:
+            Refused: it cannot be made, or used as it is.
+            OutcomeUnknown: no answer says whether.
+        """
+        if spec.name not in self._made:
+            async with self._making:
+                if spec.name not in self._made:
+                    await self.prepare(spec, create=True)
+        return await self.container(spec.name)
+
     async def prepare(self, *specs: ContainerSpec, create: bool) -> None:
         """Make the containers, or look whether they are as they have to be.
 
@@ -94,6 +110,7 @@ class CosmosAccount:
         except FAILURES as error:
             raise as_error(error, f"account {self.endpoint}") from error
         await handle(client, self.database, *specs)
+        self._made.update([spec.name for spec in specs])
 
     async def close(self) -> None:
         """Close the client; a later use opens another."""

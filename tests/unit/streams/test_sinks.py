@@ -7,6 +7,7 @@ import logging
 import random
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import pytest
 
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.engine import Engine
-from outbox.errors import CorruptRecord, NotRegistrable, OutcomeUnknown, Refused
-from outbox.ports import Create, DocumentKey, Replace, Write
+from outbox.errors import CorruptRecord, NotRegistrable, OutcomeUnknown, Refused, Trimmed
+from outbox.ports import Create, Delete, DocumentKey, Replace, Write
 from outbox.streams import Entry, OrderedLog, Position, StoreSink, TransactionalSink
+from outbox.streams.sinks import LOOK_COUNT
 from tests.unit.streams.making import Counting, fill, made, put_raw
 
 
@@ -212,18 +214,161 @@ async def test_a_table_that_cannot_be_written_is_named_with_the_cure(engine: Eng
         await sink(log, file, create=False).step()
 
 
+def change(path: Path, statement: str) -> None:
+    """Change a database behind a sink's back."""
+    db = sqlite3.connect(path)
+    db.execute(statement)
+    db.commit()
+    db.close()
+
+
+async def test_a_cursor_that_was_deleted_is_missed_and_begins_again_once_unregistered(
+    engine: Engine, file: Path
+) -> None:
+    log = made("numbers", engine, int)
+    await fill(log, 1, 2)
+    await sink(log, file).run_until_idle()
+    change(file, "DELETE FROM outbox_cursors")
+    with pytest.raises(NotRegistrable, match=r'restore it .* `await log.unregister\("sink/counter"\)` to begin at 0.0'):
+        await sink(log, file).run_until_idle()
+    assert counter(file) == (3, 2)
+    await log.unregister("sink/counter")
+    await sink(log, file).run_until_idle()
+    assert counter(file) == (6, 4)
+
+
 async def test_a_cursor_that_was_deleted_begins_at_the_first_that_is_left(engine: Engine, file: Path) -> None:
     log = made("numbers", engine, int)
     await fill(log, 1, 2)
     await sink(log, file).run_until_idle()
-    db = sqlite3.connect(file)
-    db.execute("DELETE FROM outbox_cursors")
-    db.commit()
-    db.close()
+    change(file, "DELETE FROM outbox_cursors")
     await log.trim()
     await log.append(5, id="five")
     await sink(log, file).run_until_idle()
     assert counter(file) == (8, 3), "where it stands by the floor"
+
+
+async def test_a_cursor_below_the_floor_names_what_is_lost_and_the_row(engine: Engine, file: Path) -> None:
+    log = made("numbers", engine, int)
+    await fill(log, 1, 2, 3)
+    await sink(log, file).run_until_idle()
+    await log.trim()
+    change(file, "UPDATE outbox_cursors SET cell = 1")
+    with pytest.raises(Trimmed, match=r"from 1.0 to before 3.0 is lost .* outbox_cursors to \('counter', 3, 0\)"):
+        await sink(log, file).run_until_idle()
+    change(file, "UPDATE outbox_cursors SET cell = 3")
+    await log.append(5, id="five")
+    await sink(log, file).run_until_idle()
+    assert counter(file) == (11, 4)
+
+
+async def test_a_cursor_behind_the_end_says_so(engine: Engine, file: Path) -> None:
+    log, other = made("numbers", engine, int), made("other", engine, int)
+    await fill(log, 1, 2, 3)
+    await fill(other, 1)
+    await sink(log, file).run_until_idle()
+    for there in (other, made("empty", engine, int)):
+        with pytest.raises(Refused, match=r"ends before, without cell 2.* give the sink another name"):
+            await sink(there, file).step()
+    await log.trim()
+    await sink(log, file).run_until_idle()
+    assert counter(file) == (6, 3)
+
+
+# What apply must not do
+
+
+async def later(db: Any, entries: Sequence[Entry[int]]) -> None:
+    add(db, entries)
+
+
+def one_by_one(db: Any, entries: Sequence[Entry[int]]) -> Any:
+    add(db, entries)
+    yield
+
+
+async def each_later(db: Any, entries: Sequence[Entry[int]]) -> Any:
+    add(db, entries)
+    yield
+
+
+class Called:
+    """What can be called, and is async."""
+
+    async def __call__(self, db: Any, entries: Sequence[Entry[int]]) -> None:
+        add(db, entries)
+
+
+@pytest.mark.parametrize("apply", [later, one_by_one, each_later, Called(), partial(later)])
+async def test_a_function_whose_call_does_nothing_is_refused(engine: Engine, file: Path, apply: Any) -> None:
+    with pytest.raises(NotRegistrable, match="so a call does nothing"):
+        sink(made("numbers", engine, int), file, apply=apply)
+
+
+@pytest.mark.parametrize("function", [later, one_by_one, each_later])
+async def test_what_is_not_done_yet_moves_no_cursor(engine: Engine, file: Path, function: Any) -> None:
+    log = made("numbers", engine, int)
+    await fill(log, 1, 2)
+    with pytest.raises(NotRegistrable, match="which has applied nothing yet"):
+        await sink(log, file, apply=lambda db, entries: function(db, entries)).run_until_idle()
+    await sink(log, file).run_until_idle()
+    assert counter(file) == (3, 2)
+
+
+def commits(db: Any, entries: Sequence[Entry[int]]) -> None:
+    with db:
+        add(db, entries)
+
+
+def runs_a_script(db: Any, entries: Sequence[Entry[int]]) -> None:
+    add(db, entries)
+    db.executescript("SELECT 1;")
+
+
+def commits_and_raises(db: Any, entries: Sequence[Entry[int]]) -> None:
+    commits(db, entries)
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("apply", [commits, runs_a_script, commits_and_raises])
+async def test_an_apply_that_commits_is_refused_and_doubles_nothing(engine: Engine, file: Path, apply: Any) -> None:
+    log = made("numbers", engine, int)
+    await fill(log, *range(12))
+    calls = [sink(made("numbers", engine, int), file, apply=apply, batch_max=3).run_until_idle() for _ in range(3)]
+    for error in await asyncio.gather(*calls, return_exceptions=True):
+        assert isinstance(error, NotRegistrable) and "must not commit or roll back" in str(error)
+    await sink(log, file).run_until_idle()
+    assert counter(file) == (66, 12)
+
+
+def rolls_back(db: Any, entries: Sequence[Entry[int]]) -> None:
+    add(db, entries)
+    db.rollback()
+
+
+def begins_anew(db: Any, entries: Sequence[Entry[int]]) -> None:
+    db.rollback()
+    db.execute("BEGIN")
+    add(db, entries)
+
+
+@pytest.mark.parametrize("apply", [rolls_back, begins_anew])
+async def test_an_apply_that_rolls_back_is_refused_and_moves_no_cursor(engine: Engine, file: Path, apply: Any) -> None:
+    log = made("numbers", engine, int)
+    await fill(log, 1, 2)
+    with pytest.raises(NotRegistrable, match="must not commit or roll back"):
+        await sink(log, file, apply=apply).run_until_idle()
+    await sink(log, file).run_until_idle()
+    assert counter(file) == (3, 2)
+
+
+async def test_a_connection_that_commits_each_statement_is_refused(engine: Engine) -> None:
+    class Commits:
+        autocommit = True
+
+    log = made("numbers", engine, int)
+    with pytest.raises(NotRegistrable, match="autocommit=False"):
+        await TransactionalSink("counter", log, Commits, add, create=True).step()
 
 
 async def test_a_connection_of_a_derived_class_is_its_drivers(engine: Engine, file: Path) -> None:
@@ -364,3 +509,32 @@ async def test_a_sink_behind_the_floor_says_so(engine: Engine) -> None:
     with pytest.raises(Refused, match="the first that is left is 3"):
         await store_sink(engine).step()
     assert await log.first() == Position(3)
+
+
+async def test_a_store_cursor_that_was_lost_is_missed_after_some_looks(engine: Engine) -> None:
+    log = made("numbers", engine, int)
+    await fill(log, 1, 2)
+    await store_sink(engine).run_until_idle()
+    key = DocumentKey("counters", "sink:counter")
+    found = await engine.store().read(key)
+    assert found is not None
+    await engine.store().write([Delete(key, found.version)])
+    again = store_sink(engine)
+    for _ in range(LOOK_COUNT - 1):
+        with pytest.raises(Refused, match="it looks again"):
+            await again.step()
+    with pytest.raises(NotRegistrable, match="no document counters/sink:counter"):
+        await again.step()
+    assert await stored(engine) == 3
+
+
+async def test_a_store_cursor_behind_the_end_says_so(engine: Engine) -> None:
+    await put_raw(engine.store(), "counters", "sink:counter", b'{"at":[4,0]}')
+    await fill(made("numbers", engine, int), 1)
+    with pytest.raises(Refused, match=r'set counters/sink:counter to {"at":\[0,0\]}'):
+        await store_sink(engine).step()
+
+
+async def test_a_generator_of_writes_is_refused(engine: Engine) -> None:
+    with pytest.raises(NotRegistrable, match="leave out yield"):
+        store_sink(engine, apply=one_by_one)
