@@ -116,9 +116,8 @@ def connect(
     usage = Usage()
     account = cosmos_account(cosmos, database, identity, user_agent)
     namespace = _namespace(servicebus, identity)
-    large = None
-    if isinstance(blobs, str):
-        large = blob_account(blobs, blob_container, identity, blob_api_version, create=create)
+    named = (blob_container, identity, blob_api_version)
+    large = blob_account(blobs, *named, create=create) if isinstance(blobs, str) else None
     options: dict[str, Any] = {"ledger": dispatch_ledger, "create": create, "usage": usage}
     kept, apart, prepare_stores = _stores(account, container, states, place, scope, **options)
     bus = ServiceBusBus(namespace, usage=usage)
