@@ -264,7 +264,7 @@ class Ingestion:
             key = list(self._targets)[reader]
             outs.append(Out(key, raws, types, target.values.version))
         now_ms = max(before.now, self._now_ms())
-        return msgspec.structs.replace(before, outs=outs, since=since, now=now_ms)
+        return msgspec.structs.replace(before, outs=outs, since=since, now=now_ms, writes=self._rows())
 
     # The register
 
@@ -286,7 +286,7 @@ class Ingestion:
         Raises:
             NotRegistrable: it is another log, or one with other shards.
         """
-        here = {key: target.row.name for key, target in self._targets.items()}
+        here = self._rows()
         if register.since.keys() != here.keys() or any(here[key] != row for key, row in register.writes.items()):
             raise NotRegistrable(
                 f"ingest {self.name} has written to {', '.join(register.writes.values()) or 'a log of other shards'}, "
@@ -300,8 +300,11 @@ class Ingestion:
                 writer=f"ingest/{self.name}", at=await target.row.end(), type=target.row.values.name, moves=False
             )
             since[key] = floor.writers[f"ingest/{self.name}"]
-        writes = {key: target.row.name for key, target in self._targets.items()}
-        return Register(since=since, code=f"ingest {self.name}", writes=writes)
+        return Register(since=since, code=f"ingest {self.name}", writes=self._rows())
+
+    def _rows(self) -> dict[str, str]:
+        """The rows that this writes to, by their names in the register."""
+        return {key: target.row.name for key, target in self._targets.items()}
 
     async def _append(self, register: Register) -> dict[str, int]:
         """Append what a register holds; from where on the next is looked for."""

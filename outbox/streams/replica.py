@@ -169,9 +169,14 @@ class Replica:
         return Progress.LOST
 
     async def look(self) -> Kept | None:
-        """Read the register, and go on from it."""
-        began_ms = self._now_ms()
-        self.known, self._known_ms = await self.register.read(), began_ms
+        """Read the register, and go on from it.
+
+        Raises:
+            NotRegistrable, FormatTooNew: it belongs to other, or newer, code.
+        """
+        began_ms, known = self._now_ms(), await self.register.read()
+        self.known = None if known is None else Kept(await self._checked(known.register), known.version)
+        self._known_ms = began_ms
         return self.known
 
     # The register

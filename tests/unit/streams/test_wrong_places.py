@@ -80,6 +80,18 @@ async def test_an_input_that_becomes_another_log_is_refused_and_a_version_reads_
     assert await values(out) == [1, 2, 3, 7]
 
 
+async def test_a_replica_that_looks_while_it_stays_back_reads_no_other_log_at_an_old_cursor(engine: Engine) -> None:
+    source, other, out = (made(name, engine, int) for name in ("in", "other", "out"))
+    await fill(source, 1, 2, 3)
+    await fill(other, 7, 8, 9, 10)
+    await forwarding(engine, source, out).run_until_idle()
+    behind = forwarding(engine, other, out, version=2).replica()
+    known = await behind.look()
+    assert known is not None and known.register.cursors == {}
+    await behind.step()
+    assert behind.known is not None and behind.known.register.cursors["in"] == Position(1)
+
+
 async def test_a_log_that_ends_before_a_cursor_is_named(engine: Engine) -> None:
     source, out = made("in", engine, int), made("out", engine, int)
     await fill(source, 1, 2, 3)
