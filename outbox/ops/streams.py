@@ -24,10 +24,11 @@ from outbox.ops.values import ProcessorView, StreamQuery, Streams, StreamTrimmed
 from outbox.ops.values import StreamRow as RowView
 from outbox.streams.cells import FLOOR, Cell, Position
 from outbox.streams.horizon import trimmed
-from outbox.streams.log import MARGIN, Row, is_name
+from outbox.streams.log import MARGIN, is_name
 from outbox.streams.places import Place, place_of
 from outbox.streams.register import REGISTER, RegisterCell
 from outbox.streams.replica import together
+from outbox.streams.row import Row
 from outbox.streams.values import Values
 
 PIECE_BYTES = 64 << 10

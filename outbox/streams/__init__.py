@@ -12,9 +12,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from outbox.streams.cells import Position
-from outbox.streams.log import Entry, LogReader, LogWriter, OrderedLog, RowStatus
+from outbox.streams.log import LogReader, LogWriter, OrderedLog, RowStatus
 from outbox.streams.plan import HandlerFailed, Inputs, RefusedEntry, Skip, Step
 from outbox.streams.processor import Processor, ProcessorStatus
+from outbox.streams.row import Entry
 
 if TYPE_CHECKING:
     from outbox.streams.ingest import Ingest, IngestShardStatus

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from outbox.errors import NotRegistrable, OutcomeUnknown
 from outbox.streams.cells import Position
-from outbox.streams.log import Entry
+from outbox.streams.row import Entry
 
 TABLE = "outbox_cursors"
 T = TypeVar("T")

@@ -11,7 +11,6 @@ What happens in one row is in `cells`; who may trim it, in `horizon`.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -23,40 +22,19 @@ from types import UnionType
 from typing import Any, Generic, TypeVar, overload
 
 from outbox.codec import Upcast
-from outbox.errors import CorruptRecord, NoBlobStore, NotRegistrable, OutcomeUnknown, Refused, TooLarge
+from outbox.errors import NotRegistrable, Refused, TooLarge
 from outbox.lineage import Key, as_key, field
 from outbox.message import ID_BYTES_MAX
-from outbox.ports import NoBlobs
-from outbox.streams.cells import Cell, Cells, Position
-from outbox.streams.horizon import Floor, Horizon, check_type, trimmed
-from outbox.streams.places import POLL_S_MAX, Place, Seen, Waiting, place_of
-from outbox.streams.values import ENTRIES_MAX, Values, fitted, whole
+from outbox.streams.cells import Position
+from outbox.streams.places import POLL_S_MAX, Place, Waiting, place_of
+from outbox.streams.row import Entry, Row
+from outbox.streams.values import ENTRIES_MAX, Values
 
 T = TypeVar("T")
 
 MARGIN = timedelta(minutes=10)
 MARGIN_MIN = timedelta(seconds=10)
-TRIMS_MAX = 10_000
-"""How many rounds a trim makes at most, of 1,024 cells each."""
-PASSED_MAX = 4_096
-"""How many tombstones are read to find an append of unknown outcome."""
-IDS_MAX = 100_000
-"""How many ids of the cells that it has walked past a process keeps, to recognise its own appends."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}").fullmatch
-
-
-@dataclass(frozen=True, slots=True)
-class Entry(Generic[T]):
-    """An entry of a log: where it is, its value, the id of its append, and when that was, in milliseconds since 1970.
-
-    The entries of one append share its id; `writer` is the writer shard.
-    """
-
-    position: Position
-    value: T
-    id: str
-    at_ms: int
-    writer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,227 +68,6 @@ def check_name(what: str, name: str) -> str:
             f"{what} {str(name)[:40]!r}: a name has 1 to 128 letters, digits, `_`, `.` and `-`, and no sign first"
         )
     return name
-
-
-class Row(Generic[T]):
-    """One row of a log as this process knows it: its cells, its floor, and the ids that it has walked past."""
-
-    def __init__(self, name: str, place: Place, values: Values, margin_s: float, writer: int, reader: int) -> None:
-        self.writer = writer
-        self.reader = reader
-        self.place = place
-        self.values = values
-        self.name = f"log/{name}/{writer}.{reader}"
-        self.cells = Cells(place.store, self.name, now_ms=place.now_ms)
-        self.horizon = Horizon(self.cells)
-        self._margin_ms = round(margin_s * 1_000)
-        self._lock = asyncio.Lock()
-        self._ids: dict[str, int] = {}
-        self._walked: int | None = None
-        """The index up to which this process has walked; None: it has not yet looked for the end."""
-        self._unsure: set[str] = set()
-        """The ids of appends whose outcome is not known."""
-        self._fresh_ms = 0
-        """Until when no cell from there on can have been trimmed and have lost its tombstone."""
-
-    @property
-    def margin_ms(self) -> int:
-        """How long tombstones last, in milliseconds."""
-        return self._margin_ms
-
-    @property
-    def until_ms(self) -> int:
-        """When an append that begins now must have ended: well before a tombstone that it should meet can be gone."""
-        return self.place.now_ms() + self._margin_ms // 2
-
-    # Appending
-
-    async def append(self, values: Sequence[Any], id: str, since: int | None = None) -> Position:
-        """Append values as one cell, once."""
-        raws, types = self.values.encoded(values)
-        made = Cell(id, self.place.now_ms(), len(raws), raws, types, self.values.version)
-        cell = await self.fitted(made)
-        async with self._lock:
-            try:
-                index, found = await (self._append(cell) if since is None else self._append_since(cell, since))
-            except OutcomeUnknown:
-                self._unsure.add(id)
-                raise
-        self._unsure.discard(id)
-        is_same = found.gone or (found.v, found.blob, found.types) == (cell.v, cell.blob, cell.types)
-        if not is_same and not await self._holds(found, values):
-            raise Refused(f"{self.name}: id {id!r} was appended with other entries, at {index}.0; use a new id")
-        return Position(index)
-
-    async def _holds(self, cell: Cell, values: Sequence[Any]) -> bool:
-        """Whether a cell holds these values; of a set the stored order is another in each process."""
-        found = self.values.decoded(await whole(cell, self.place.blobs, self.name), self.name)
-        return bool(found == list(values))
-
-    async def _append(self, cell: Cell) -> tuple[int, Cell]:
-        before = self._walked
-        start = await self._end_known()
-        if cell.id in self._unsure and before is not None:
-            await self._pass_trimmed(cell.id, before, start)
-        known = self._ids.get(cell.id)
-        if known is not None:
-            found = await self.cells.read(known)
-            return known, found or Cell(cell.id, gone=True)
-        index, found, walked = await self.cells.append(cell, start, until_ms=self._fresh_ms, passed=self._pass)
-        self._pass(index, found)
-        await self.cells.raise_hint_if_due(walked)
-        return index, found
-
-    def _pass(self, index: int, cell: Cell) -> None:
-        self._walked = index + 1
-        self._ids[cell.id] = index
-        if len(self._ids) > IDS_MAX:
-            del self._ids[next(iter(self._ids))]
-
-    async def _pass_trimmed(self, id: str, begin: int, end: int) -> None:
-        """Learn from their tombstones whose cells were trimmed since an append of unknown outcome.
-
-        Raises:
-            Refused: some are gone, so it cannot be known whether the append is among them.
-        """
-        for index in range(begin, end):
-            cell = await self.cells.read(index) if index - begin < PASSED_MAX else None
-            if cell is None:
-                raise Refused(
-                    f"{self.name}: cells from {begin} on were trimmed since append {id!r}, whose outcome was unknown; "
-                    "whether it is among them cannot be seen any more: ask a reader before you append it under a new id"
-                )
-            self._pass(index, cell)
-
-    async def _end_known(self) -> int:
-        """Where this process's next append begins to look; ids of cells before are known, or were before its time."""
-        now_ms = self.place.now_ms()
-        if self._walked is None:
-            floor = await self._made()
-            self._walked = await self.cells.find_end(floor.index)
-        elif now_ms >= self._fresh_ms - self._margin_ms // 4:
-            floor = await self.horizon.read()
-        else:
-            return self._walked
-        self._walked = max(self._walked, floor.index)
-        self._fresh_ms = now_ms + self._margin_ms // 2
-        return self._walked
-
-    async def _append_since(self, cell: Cell, since: int) -> tuple[int, Cell]:
-        until_ms = self.until_ms
-        floor = await self._made()
-        if since < floor.index:
-            raise trimmed(self.name, since, floor.index)
-        await self.check_reaches(since, "since=")
-        index, found, walked = await self.cells.append(cell, since, until_ms=until_ms)
-        await self.cells.raise_hint_if_due(walked)
-        return index, found
-
-    async def check_reaches(self, index: int, what: str) -> None:
-        """Check that the cell before an index is there, or was trimmed: nobody may write behind a hole.
-
-        Raises:
-            Refused: it is not to be seen.
-        """
-        if index <= max(self.cells.end, self.horizon.index) or await self.cells.read(index - 1) is not None:
-            return
-        if (await self.horizon.read()).index < index:
-            raise Refused(
-                f"{self.name}: {what} is {index}, and there is no cell {index - 1}; this is another log, or one "
-                "that was restored from an older backup: give the log that was meant, or restore both from one time"
-            )
-
-    async def fitted(self, cell: Cell) -> Cell:
-        """A cell that fits into the store."""
-        return await fitted(cell, self.place.store, self.place.blobs, self.name)
-
-    async def opened(self) -> Floor:
-        """The floor, as it is read.
-
-        Raises:
-            NotRegistrable: the entries are of another type.
-        """
-        floor = await self.horizon.read()
-        check_type(self.name, floor, self.values.name)
-        return floor
-
-    async def _made(self) -> Floor:
-        """The floor, made before the first append: it names the type, and a trim of a full store needs no room for it.
-
-        Raises:
-            NotRegistrable: the entries are of another type.
-        """
-        floor = await self.opened()
-        return floor if floor.type else await self.horizon.typed(self.values.name)
-
-    # Reading
-
-    async def read(self, index: int) -> Cell | None:
-        """A cell with its entries; None where it is not there yet.
-
-        Raises:
-            Trimmed: it is below the floor.
-        """
-        cell = await self.cells.read(index)
-        if cell is None or cell.gone:
-            floor = await self.horizon.read()  # after the miss
-            if cell is not None or index < floor.index:
-                raise trimmed(self.name, index, max(floor.index, index + 1 if cell else 0))
-            return None
-        try:
-            return await whole(cell, self.place.blobs, f"{self.name}/{index}")
-        except CorruptRecord:
-            floor = await self.horizon.read()  # a trim may have deleted the blob meanwhile
-            if index < floor.index:
-                raise trimmed(self.name, index, floor.index) from None
-            raise
-
-    def entries(self, index: int, cell: Cell, offset: int = 0) -> list[Entry[T]]:
-        """The entries of a cell, from an offset on."""
-        values = self.values.decoded(cell, f"{self.name}/{index}")
-        return [
-            Entry(Position(index, at), value, cell.id, cell.at, self.writer)
-            for at, value in enumerate(values)
-            if at >= offset
-        ]
-
-    def seen(self, index: int) -> list[Seen]:
-        """What a reader that waits for a cell has seen of it, and of the floor."""
-        return [(self.cells.key(index), ""), (self.horizon.key, self.horizon.version)]
-
-    async def first(self) -> int:
-        return (await self.opened()).index
-
-    async def end(self) -> int:
-        floor = await self.opened()
-        return await self.cells.find_end(floor.index)
-
-    async def trim(self, min_age: timedelta | None) -> int:
-        """Trim up to the horizon; how many cells."""
-        count = 0
-        older_than_ms = None if min_age is None else self.place.now_ms() - round(min_age.total_seconds() * 1_000)
-        tombstone_s, drop = self._margin_ms / 1_000, self._drop
-        known: Floor | None = None
-        for _ in range(TRIMS_MAX):  # up to where a trim changes nothing
-            before = known
-            buried, known = await self.horizon.trim(older_than_ms=older_than_ms, tombstone_s=tombstone_s, drop=drop)
-            count += buried
-            if known == before:
-                break
-        return count
-
-    async def _drop(self, blob: str) -> None:
-        """Delete the blob of a trimmed cell; until that is done a tombstone names it.
-
-        Raises:
-            NoBlobStore: there is no blob store here, though the log has been written with one.
-        """
-        if isinstance(self.place.blobs, NoBlobs):
-            raise NoBlobStore(
-                f"{self.name}: trimmed entries lie in blob {blob}; give the blob store that they were written with "
-                "(on the command line --blobs), and trim again"
-            )
-        await self.place.blobs.delete(blob)
 
 
 class OrderedLog(Generic[T]):
@@ -618,7 +375,11 @@ class LogReader(Generic[T]):
         return self.log.row(0, self.reader)
 
     async def register(self, name: str, at: Since = None) -> None:
-        """Register a reader; see `OrderedLog.register`."""
+        """Register a reader; see `OrderedLog.register`.
+
+        Raises:
+            Refused: the position is beyond the end.
+        """
         position = await _given(at)
         for row in self.rows():
             index = await row.first() if position is None else position.index

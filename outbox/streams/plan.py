@@ -18,10 +18,11 @@ from outbox.errors import NotRegistrable, OutboxError, TooLarge, UnknownDestinat
 from outbox.ports import QueueRef
 from outbox.retries import Retries
 from outbox.streams.cells import Cell
-from outbox.streams.log import Entry, LogReader, LogWriter, OrderedLog, Row
+from outbox.streams.log import LogReader, LogWriter, OrderedLog
 from outbox.streams.places import Place
 from outbox.streams.queues import QueueOutput
 from outbox.streams.register import Out
+from outbox.streams.row import Entry, Row
 from outbox.streams.values import ENTRIES_MAX
 
 BATCH_MAX = 64

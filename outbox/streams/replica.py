@@ -30,10 +30,10 @@ from outbox.errors import FormatTooNew, NotRegistrable, OutcomeUnknown, Refused,
 from outbox.lineage import step_id
 from outbox.ports import StateStore
 from outbox.streams.cells import Position, encode
-from outbox.streams.log import Entry, Row
 from outbox.streams.places import Seen
 from outbox.streams.plan import REFUSED, HandlerFailed, Inputs, Plan, RefusedEntry, RowTarget, Step, Target, until_ms
 from outbox.streams.register import Kept, Out, Register, RegisterCell
+from outbox.streams.row import Entry, Row
 from outbox.streams.values import ENVELOPE_BYTES, check_fits
 
 log = logging.getLogger("outbox.streams")

@@ -34,10 +34,11 @@ from outbox.errors import CorruptRecord, NotRegistrable, OutcomeUnknown, Refused
 from outbox.ports import DocumentKey, StateStore, Tag, Version, Won, Write
 from outbox.streams.cells import DECODE_ERRORS, Position, put
 from outbox.streams.database import TABLE, CursorTable, Database, ThreadedDatabase
-from outbox.streams.log import Entry, LogReader, OrderedLog, Row, check_name
+from outbox.streams.log import LogReader, OrderedLog, check_name
 from outbox.streams.places import POLL_S_MAX, Waiting, place_of
 from outbox.streams.processor import FINAL, PAUSE_S_FIRST, PAUSE_S_MAX
 from outbox.streams.replica import REPORT_EVERY, Progress
+from outbox.streams.row import Entry, Row
 
 log = logging.getLogger("outbox.streams")
 

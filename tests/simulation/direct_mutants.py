@@ -58,7 +58,7 @@ BUS_PEER = "outbox/emulator/bus/peer.py"
 JUDGED_COMMITS = "outbox/verify/recorded/commits.py"
 JUDGED_FLOW = "outbox/verify/recorded/flow.py"
 JUDGED_LOGS = "outbox/verify/recorded/logs.py"
-STREAM_LOG, STREAM_PLAN = "outbox/streams/log.py", "outbox/streams/plan.py"
+STREAM_ROW, STREAM_PLAN = "outbox/streams/row.py", "outbox/streams/plan.py"
 STREAM_REPLICA = "outbox/streams/replica.py"
 RECORDED_STREAMS = "outbox/verify/recorded/streams.py"
 JUDGED_LIVES = "outbox/verify/recorded/linear.py"
@@ -631,7 +631,7 @@ DIRECT_MUTANTS = (
     ),
     # Ordered logs: another log, register or cursor than was meant
     mutant(
-        "streams: an append goes behind a hole", STREAM_LOG,
+        "streams: an append goes behind a hole", STREAM_ROW,
         f"{OF_PLACES}::test_nobody_appends_or_reads_beyond_the_end",
         ('        await self.check_reaches(since, "since=")\n', ""),
     ),
@@ -641,7 +641,7 @@ DIRECT_MUTANTS = (
         ('        await self.row.check_reaches(since, "where an output goes on")\n', ""),
     ),
     mutant(
-        "streams: what was trimmed is not looked for", STREAM_LOG,
+        "streams: what was trimmed is not looked for", STREAM_ROW,
         f"{OF_PLACES}::test_an_append_of_unknown_outcome_that_was_trimmed_meanwhile_is_not_made_twice",
         ("                self._unsure.add(id)\n", ""),
     ),

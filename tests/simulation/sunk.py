@@ -18,9 +18,9 @@ from outbox.ports import Create, DocumentKey, Replace, Write
 from outbox.streams import Entry, OrderedLog, StoreSink
 from outbox.streams.cells import Position
 from outbox.streams.database import CursorTable
-from outbox.streams.log import Row
 from outbox.streams.places import Place, Waiting
 from outbox.streams.replica import Progress
+from outbox.streams.row import Row
 from outbox.streams.sinks import DatabaseSteps, Sink, enter, only_row
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import NO_LOCKS, Event, Finding, Locks, Model, Op, Outcome, Reach

@@ -18,9 +18,10 @@ from outbox.codec import StateCodec, codec_for
 from outbox.errors import NotRegistrable
 from outbox.ports import Create
 from outbox.streams.cells import Cell, encode
-from outbox.streams.log import OrderedLog, Row
+from outbox.streams.log import OrderedLog
 from outbox.streams.plan import Handler, Inputs, Plan, Step
 from outbox.streams.processor import Processor
+from outbox.streams.row import Row
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.run import Program
 from outbox.verify.explorer.search import Limits, search

@@ -23,9 +23,10 @@ from outbox.lineage import step_id
 from outbox.ports import Create, Delete, Won, Write
 from outbox.streams.cells import FLOOR, Cell, Position
 from outbox.streams.horizon import Floor
-from outbox.streams.log import Entry, LogWriter, Row
+from outbox.streams.log import LogWriter
 from outbox.streams.plan import REFUSED, Inputs, Plan, RowTarget, Step, Target, rows_written
 from outbox.streams.register import Out, Register
+from outbox.streams.row import Entry, Row
 from outbox.verify.explorer.loop import make_loop
 from outbox.verify.explorer.ops import Finding, Op, Outcome
 from outbox.verify.explorer.ops import Raised as Failed
