@@ -388,12 +388,12 @@ class Harness:
     async def _begin_streams(self) -> None:
         for _ in range(STEP_COUNT_MAX):
             try:
-                await self._streams.open(self._engine)
-                break
+                return await self._streams.open(self._engine)
             except MAY_RETRY:
                 continue
             except SimulatedCrash:
                 self._open(self._disk.crash(Crash.POWER, self._chance))
+        raise RuntimeError(f"the streams do not begin in {STEP_COUNT_MAX} tries; plan fewer faults")
 
     async def _abandon(self) -> None:
         tasks, self._tasks = self._tasks, set()

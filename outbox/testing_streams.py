@@ -15,6 +15,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from outbox.engine.engine import Engine
@@ -111,12 +112,12 @@ class Streams:
         """
         now_ms = self._engine.now_ms()
         steps: list[Callable[[], Awaitable[bool]]] = [
-            lambda each=each: self._stepped(each)  # type: ignore[misc]  # its own each time
+            partial(self._stepped, each)
             for replicas in self._replicas.values()
             for each in replicas
             if each.stalled_until_ms <= now_ms
         ]
-        steps += [lambda ingest=ingest: self._taken_in(ingest) for ingest in self._ingests]  # type: ignore[misc]
+        steps += [partial(self._taken_in, ingest) for ingest in self._ingests]
         self._chance.shuffle(steps)
         found = await asyncio.gather(*(step() for step in steps), return_exceptions=True)
         for each in found:

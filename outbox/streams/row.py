@@ -58,8 +58,8 @@ class Row(Generic[T]):
         self._ids: dict[str, int] = {}
         self._walked: int | None = None
         """The index up to which this process has walked; None: it has not yet looked for the end."""
-        self._unsure: set[str] = set()
-        """The ids of appends whose outcome is not known."""
+        self._unsure: dict[str, None] = {}
+        """The ids of appends whose outcome is not known, oldest first."""
         self._fresh_ms = 0
         """Until when no cell from there on can have been trimmed and have lost its tombstone."""
 
@@ -84,9 +84,11 @@ class Row(Generic[T]):
             try:
                 index, found = await (self._append(cell) if since is None else self._append_since(cell, since))
             except OutcomeUnknown:
-                self._unsure.add(id)
+                self._unsure[id] = None
+                if len(self._unsure) > IDS_MAX:
+                    del self._unsure[next(iter(self._unsure))]
                 raise
-        self._unsure.discard(id)
+        self._unsure.pop(id, None)
         is_same = found.gone or (found.v, found.blob, found.types) == (cell.v, cell.blob, cell.types)
         if not is_same and not await self._holds(found, values):
             raise Refused(f"{self.name}: id {id!r} was appended with other entries, at {index}.0; use a new id")
