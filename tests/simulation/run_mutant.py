@@ -1,8 +1,11 @@
 """Run one exploration with one fault planted in the package's source, and print what was found as JSON.
 
     python -m tests.simulation.run_mutant NAME
+    python -m tests.simulation.run_mutant --all
 
-The fault is planted while the module is imported; no file changes.
+The fault is planted while the module is imported; no file changes.  With `--all` each has a line of its own, with its
+name; where a fault lies in functions alone, its process is forked from one that has imported the package, and they get
+the bodies that the fault gives them (swapping.py).
 """
 
 from __future__ import annotations
@@ -12,18 +15,30 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tests.simulation.forked import Answer, each
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.planting import Mutant
+from tests.simulation.swapping import Functions, exchanged, functions_below
 
 SEED_COUNT, DRAWN_STEP_COUNT = 40, 60
 ROOT = Path(__file__).resolve().parents[2]
+RUN_S_MAX = 60.0
+TEXT_LENGTH_MAX = 1_000
+"""How much is kept of a report, from its end: an answer's pipe takes no more in one piece."""
+IMPORTED = (
+    "outbox.testing", "tests.simulation.mutant_apps", "tests.simulation.streamed", "tests.simulation.sunk",
+    "tests.contract.model_duels", "tests.contract.queue_model_duels",
+)  # fmt: skip
+"""What explorations and comparisons need; they import it where a fault is planted first."""
 
 
 class Planter(importlib.abc.MetaPathFinder):
@@ -72,14 +87,52 @@ def planted(text: str, mutant: Mutant) -> str:
 
 
 def main(name: str) -> None:
+    """Explore with one fault."""
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     if mutant.edits:
         sys.meta_path.insert(0, Planter(mutant))
-    found = compared(mutant.scope) if mutant.scope in ("journal", "store", "bus") else explored(mutant)
-    print(json.dumps(found))
+    print(json.dumps(found_with(mutant)))
 
 
-def explored(mutant: Mutant) -> dict[str, Any]:
+def main_all() -> None:
+    """Explore with each of the faults."""
+    for name in IMPORTED:
+        importlib.import_module(name)
+    for mutant in MUTANTS:
+        importlib.import_module(module_of(mutant))
+    functions = functions_below(str(ROOT))
+    for mutant, answer in each(MUTANTS, partial(swapped, functions), within_s=RUN_S_MAX):
+        if answer is None:
+            raise TimeoutError(f"{mutant.name}: no end in {RUN_S_MAX} s")
+        found = answer if answer.get("anomalies") else anew(mutant.name)
+        print(json.dumps({"name": mutant.name, **found}), flush=True)
+
+
+def swapped(functions: Functions, mutant: Mutant) -> Answer:
+    """What is found in this process; nothing if the fault cannot be planted here."""
+    text = (ROOT / mutant.file).read_text()
+    if mutant.edits and not exchanged(functions, str(ROOT / mutant.file), text, planted(text, mutant)):
+        return {}
+    found = found_with(mutant)
+    return {**found, "text": found["text"][-TEXT_LENGTH_MAX:]}
+
+
+def anew(name: str) -> Answer:
+    """What is found by a process that imports the package with the fault."""
+    command = [sys.executable, "-m", "tests.simulation.run_mutant", name]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_S_MAX)
+    if done.returncode != 0:
+        raise RuntimeError(f"{name}: {done.stderr[-2_000:]}")
+    found: Answer = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def found_with(mutant: Mutant) -> Answer:
+    """What is found with a fault that is planted."""
+    return compared(mutant.scope) if mutant.scope in ("journal", "store", "bus") else explored(mutant)
+
+
+def explored(mutant: Mutant) -> Answer:
     """What an exploration of the runtime, or of logs and processors, finds."""
     from outbox.verify.explorer.search import search
     from tests.simulation import streamed
@@ -99,7 +152,7 @@ def explored(mutant: Mutant) -> dict[str, Any]:
     return {"anomalies": found, "states": report.states, "cpu_s": report.cpu_s, "text": report.text}
 
 
-def compared(port: str) -> dict[str, Any]:
+def compared(port: str) -> Answer:
     """Where the engine and its model differ first: the shortest way among those drawn."""
     found: list[tuple[int, str]] = []
     started_s = time.process_time()
@@ -157,4 +210,4 @@ async def duel(port: str, seed: int, step_count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main_all() if sys.argv[1] == "--all" else main(sys.argv[1])

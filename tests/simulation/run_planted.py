@@ -2,35 +2,37 @@
 
     python -m tests.simulation.run_planted MODULE [NAME ...]
 
-MODULE has the faults as its `TABLE`.  A fault is planted while its module is imported; no file changes.  Each has a
-process of its own, forked from one that has imported what takes long and nothing that a fault is planted in.
+MODULE has the faults as its `TABLE`.  No file changes.  Each fault has a process of its own, forked from one that has
+imported the package and all tests: functions get the bodies that the fault gives them (swapping.py).  A fault that lies
+outside of them, or that no test finds so, is planted while its module is imported, in a process that is forked from one
+that has imported what takes long and nothing that a fault is planted in.
 """
 
 from __future__ import annotations
 
-import gc
 import importlib
 import json
 import os
-import select
-import signal
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import redirect_stdout, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import redirect_stdout
+from functools import partial
 from io import StringIO
-from typing import Any, NamedTuple
 
 import pytest
 
+from tests.simulation.forked import Answer, each
 from tests.simulation.planting import Mutant, Table
-from tests.simulation.run_mutant import ROOT, Planter, module_of
+from tests.simulation.run_mutant import ROOT, Planter, module_of, planted
+from tests.simulation.swapping import Functions, exchanged, functions_below
 
-PROCESS_COUNT = 2
 RUN_S_MAX = 60
-UNMEASURED = {"seconds": RUN_S_MAX, "cpu_s": 0.0}
-ANSWER_BYTES_MAX = select.PIPE_BUF
-"""What a pipe takes in one piece; what is told of failures is cut to fit."""
+NO_END = {"passed": 0, "failed": [f"no end in {RUN_S_MAX} s"], "broken": [], "seconds": RUN_S_MAX, "cpu_s": 0.0}
+"""What swallows even what ends a test in time has failed that test."""
+DIED = {"passed": 0, "failed": [], "broken": ["no answer"], "seconds": 0.0, "cpu_s": 0.0}
+NOT_PLANTED = {"passed": 0, "failed": [], "broken": [], "seconds": 0.0, "cpu_s": 0.0}
 
 LIMIT = "from pytest-timeout"
 """In what pytest prints where a limit has struck; on a busy machine it may do so between two steps."""
@@ -63,9 +65,14 @@ class Seen:
             self.broken.append(report.longreprtext[-600:])
 
 
-def run(mutant: Mutant, folder: str) -> dict[str, Any]:
+def run(folder: str, functions: Functions | None, mutant: Mutant) -> Answer:
     """Plant a fault and run its tests, up to the first that fails."""
-    sys.meta_path.insert(0, Planter(mutant))
+    if functions is None:
+        sys.meta_path.insert(0, Planter(mutant))
+    else:
+        text = (ROOT / mutant.file).read_text()
+        if not exchanged(functions, str(ROOT / mutant.file), text, planted(text, mutant)):
+            return NOT_PLANTED
     seen, told = Seen(), StringIO()
     tests = [folder + test for test in mutant.promises]
     started_s, used_s = time.perf_counter(), cpu_s()
@@ -78,84 +85,49 @@ def run(mutant: Mutant, folder: str) -> dict[str, Any]:
     return {"passed": seen.passed_count, "failed": seen.failed[:1], "broken": seen.broken[:1], **used}
 
 
+def is_cut(found: Answer) -> bool:
+    """Whether a limit struck outside of a test's own steps."""
+    return any(LIMIT in text for text in found.get("broken", ()))
+
+
 def cpu_s() -> float:
     """The CPU seconds of this process and of those that it waited for."""
     return sum(os.times()[:4])
 
 
-def main(module: str, names: Sequence[str]) -> None:
-    """Run all faults of a table, or those that are named."""
+def main(module: str, names: Sequence[str], *, anew: bool = False) -> None:
+    """Run all faults of a table, or those that are named; in a package that is imported anew for each, if asked."""
     table: Table = importlib.import_module(module).TABLE
+    mutants = [mutant for mutant in table.mutants if not names or mutant.name in names]
+    os.chdir(ROOT)
     for name in table.heavy:
         importlib.import_module(name)
-    late = {name for mutant in table.mutants if (name := module_of(mutant)) in sys.modules}
-    assert not late, f"too late to plant anything in {late}"
-    os.chdir(ROOT)
-    gc.collect()
-    gc.freeze()  # no process of a fault goes through what is there for all of them, nor copies it by that
-    waiting = [mutant for mutant in table.mutants if not names or mutant.name in names]
-    running: dict[int, Run] = {}
-    repeated: set[str] = set()
-    while waiting or running:
-        while waiting and len(running) < PROCESS_COUNT:
-            begun = begin(waiting.pop(0), table.folder)
-            running[begun.answer] = begun
-        next_end_s = min(begun.ends_s for begun in running.values())
-        answered, _, _ = select.select(list(running), [], [], max(0.0, next_end_s - time.monotonic()))
-        for answer in answered or [a for a, begun in running.items() if begun.ends_s <= time.monotonic()]:
-            begun = running.pop(answer)
-            found = begun.result(answer in answered)
-            is_cut = any(LIMIT in text for text in found["broken"])  # the limit struck outside of the test's own steps
-            if is_cut and begun.mutant.name not in repeated:
-                repeated.add(begun.mutant.name)
-                waiting.append(begun.mutant)
-                continue
-            print(json.dumps({"name": begun.mutant.name, **found}), flush=True)
+    if anew:
+        late = {name for mutant in table.mutants if (name := module_of(mutant)) in sys.modules}
+        assert not late, f"too late to plant anything in {late}"
+    functions = None if anew else imported(mutants, table.folder)
+    left = []
+    for mutant, answer in each(mutants, partial(run, table.folder, functions), within_s=RUN_S_MAX, is_cut=is_cut):
+        found = NO_END if answer is None else answer or DIED
+        if not anew and (found["broken"] or not found["failed"]):
+            left.append(mutant.name)
+        else:
+            print(json.dumps({"name": mutant.name, **found}), flush=True)
+    if left:
+        subprocess.run([sys.executable, "-m", "tests.simulation.run_planted", "--anew", module, *left], check=True)
 
 
-class Run(NamedTuple):
-    """A process that runs the tests of one fault."""
-
-    mutant: Mutant
-    process: int
-    answer: int
-    """The pipe that its answer can be read from."""
-
-    ends_s: float
-
-    def result(self, answered: bool) -> dict[str, Any]:
-        """What it answered, in one write.  One that swallows even what ends a test in time has failed that test.
-
-        It is killed with all that it began, which may hold its pipe open.
-        """
-        text = os.read(self.answer, ANSWER_BYTES_MAX) if answered else b""
-        os.close(self.answer)
-        with suppress(ProcessLookupError):
-            os.killpg(self.process, signal.SIGKILL)
-        os.waitpid(self.process, 0)
-        if not answered:
-            return {"passed": 0, "failed": [f"no end in {RUN_S_MAX} s"], "broken": [], **UNMEASURED}
-        if not text:
-            return {"passed": 0, "failed": [], "broken": ["no answer"], **UNMEASURED}
-        told: dict[str, Any] = json.loads(text)
-        return told
-
-
-def begin(mutant: Mutant, folder: str) -> Run:
-    """Begin a process, and a group of processes, for one fault."""
-    reading, writing = os.pipe()
-    process = os.fork()
-    if process:
-        os.close(writing)
-        with suppress(OSError):  # by now the process may have done it, or ended
-            os.setpgid(process, process)
-        return Run(mutant, process, reading, time.monotonic() + RUN_S_MAX)
-    os.setpgid(0, 0)
-    os.close(reading)
-    text = json.dumps(run(mutant, folder), ensure_ascii=False).encode()
-    os.write(writing, text)
-    os._exit(0)
+def imported(mutants: Iterable[Mutant], folder: str) -> Functions:
+    """Import the tests of all faults, and with them the package; the functions of its files, as no fault has them."""
+    files = sorted({folder + test.partition("::")[0] for mutant in mutants for test in mutant.promises})
+    with redirect_stdout(StringIO()) as told:
+        code = pytest.main([*OPTIONS, "--collect-only", *files])
+    assert code == 0, told.getvalue()[-2_000:]
+    for mutant in mutants:
+        importlib.import_module(module_of(mutant))
+    return functions_below(str(ROOT))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    arguments = [argument for argument in sys.argv[1:] if argument != "--anew"]
+    main(arguments[0], arguments[1:], anew="--anew" in sys.argv)
