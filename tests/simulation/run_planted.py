@@ -29,7 +29,7 @@ from tests.simulation.run_mutant import ROOT, Planter, module_of, planted
 from tests.simulation.swapping import Functions, exchanged, functions_below
 
 RUN_S_MAX = 60
-NO_END = {"passed": 0, "failed": [f"no end in {RUN_S_MAX} s"], "broken": [], "seconds": RUN_S_MAX, "cpu_s": 0.0}
+NO_END = {"passed": 0, "failed": [f"no end in {RUN_S_MAX} s"], "broken": [], "seconds": RUN_S_MAX, "cpu_s": RUN_S_MAX}
 """What swallows even what ends a test in time has failed that test."""
 DIED = {"passed": 0, "failed": [], "broken": ["no answer"], "seconds": 0.0, "cpu_s": 0.0}
 NOT_PLANTED = {"passed": 0, "failed": [], "broken": [], "seconds": 0.0, "cpu_s": 0.0}

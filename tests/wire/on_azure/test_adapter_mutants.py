@@ -8,8 +8,8 @@ from tests.simulation.planted import ALL_WITHIN_S, Found, check_found, outcomes
 from tests.simulation.planting import Mutant
 from tests.wire.on_azure.adapter_mutants import TABLE
 
-FOUND_WITHIN_S = 20.0
-"""On a machine that does other things as well; alone most take less than one."""
+FOUND_WITHIN_CPU_S = 20.0
+"""Most take less than one; a run without an end counts as one that has used all of its time."""
 LEAST_COUNT = 75
 
 
@@ -23,7 +23,7 @@ def found() -> dict[str, Found]:
 @pytest.mark.parametrize("mutant", TABLE.mutants, ids=lambda mutant: mutant.name)
 def test_a_fault_planted_in_an_adapter_is_found(mutant: Mutant, found: dict[str, Found]) -> None:
     check_found(mutant, found)
-    assert found[mutant.name]["seconds"] < FOUND_WITHIN_S
+    assert found[mutant.name]["cpu_s"] < FOUND_WITHIN_CPU_S
 
 
 def test_every_service_has_faults_planted() -> None:
