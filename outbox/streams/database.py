@@ -5,7 +5,7 @@ The table `outbox_cursors` has for each sink the position of the entry that is n
 
 The cursor moves first, so an `apply` that commits by itself commits the cursor as well: no entry takes effect twice.
 It may take effect in part, so such an `apply` is refused once it has returned: where the connection says that no
-transaction is open (`in_transaction`), and where the cursor is not where the transaction has moved it.
+transaction is open (those of sqlite3 and psycopg do), and where the cursor is not where the transaction has moved it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from outbox.streams.cells import Position
 from outbox.streams.row import Entry
 
 TABLE = "outbox_cursors"
+PSYCOPG_IDLE = 0
+"""The `info.transaction_status` of psycopg, 2 and 3, outside of a transaction."""
 T = TypeVar("T")
 
 
@@ -226,7 +228,9 @@ class CursorTable:
 
 def has_ended(connection: Any) -> bool:
     """Whether a connection says that no transaction is open; False where its driver does not say."""
-    return getattr(connection, "in_transaction", None) is False
+    if getattr(connection, "in_transaction", None) is False:  # sqlite3
+        return True
+    return getattr(getattr(connection, "info", None), "transaction_status", None) == PSYCOPG_IDLE
 
 
 def driver_of(connection: Any) -> Any:

@@ -1,6 +1,6 @@
 """The floor of a row: who still needs its cells, and trimming up to the horizon.
 
-    <row>   `floor`   {"index", "cleared", "readers": {name: index}, "writers": {name: index}, "type"}
+    <row>   `floor`   {"index", "cleared", "readers": {name: index}, "writers": {name: index}, "type", "shards"}
 
 The horizon is the least index that a registered reader may still read, or a writer walk past to find its own cell.
 Readers say where they are; a processor says for each input where its cursor is and for each output where it begins
@@ -11,12 +11,16 @@ A trim raises the floor first; then the cells below it become tombstones, from `
 is taken up by the next.  Cells are not deleted: a replica that was paused before a write would find its place free,
 create a dead cell anew, and others would walk past that over cells that are gone.  A tombstone outlives every such
 replica, because an append past its deadline writes nothing.
+
+A floor also says of which kind its log is.  The first row's is made before that of any other, so whoever opens the log
+as one of another kind meets it, though his row may be new.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,10 +35,20 @@ CLEARED_MAX = 1_024
 """The most cells that one round of a trim turns into tombstones."""
 
 
+class Kind(NamedTuple):
+    """What a log is: the name of its entries' type, and its writers times readers, as "2x3"; "" fits any."""
+
+    type: str = ""
+    shards: str = ""
+
+
+ANY_KIND = Kind()
+
+
 class Floor(msgspec.Struct, frozen=True, omit_defaults=True):
     """A row's floor as stored: cells below `index` are trimmed, those below `cleared` are tombstones or gone.
 
-    `type` names the type of the row's entries.
+    `type` and `shards` are those of the log's kind.
     """
 
     index: int = 0
@@ -42,6 +56,7 @@ class Floor(msgspec.Struct, frozen=True, omit_defaults=True):
     readers: dict[str, int] = {}
     writers: dict[str, int] = {}
     type: str = ""
+    shards: str = ""
 
     def horizon(self, end: int) -> int:
         """The index up to which a trim may go, in a row that ends at `end`."""
@@ -49,10 +64,11 @@ class Floor(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Horizon:
-    """The floor of one row."""
+    """The floor of one row; `first` is that of the log's first row, unless it is this."""
 
-    def __init__(self, cells: Cells) -> None:
+    def __init__(self, cells: Cells, first: Horizon | None = None) -> None:
         self._cells = cells
+        self._first = first
         self.key = DocumentKey(cells.row, FLOOR)
         self.index = 0
         """The floor as last read or written."""
@@ -67,6 +83,18 @@ class Horizon:
             CorruptRecord: its document cannot be decoded.
         """
         return await self._read("")
+
+    async def opened(self, kind: Kind) -> Floor:
+        """The floor of a log of this kind.
+
+        Raises:
+            NotRegistrable: it is of another.
+        """
+        floor = await self.read()
+        check_kind(self._cells.row, floor, kind)
+        if self._first is not None and not floor.type:  # nothing says so here yet
+            await self._first.opened(kind)
+        return floor
 
     async def _read(self, session: Session) -> Floor:
         document = await self._cells.store.read(self.key, session=session)
@@ -105,7 +133,7 @@ class Horizon:
         raise Refused(f"the floor of {self._cells.row} is changed by others all the time; try again later")
 
     async def register(
-        self, *, reader: str = "", writer: str = "", at: int, type: str = "", moves: bool = True
+        self, *, reader: str = "", writer: str = "", at: int, kind: Kind = ANY_KIND, moves: bool = True
     ) -> Floor:
         """Register who reads from, or looks for its own cells from, an index; again with a later one moves it on.
 
@@ -113,33 +141,39 @@ class Horizon:
 
         Raises:
             Trimmed: the index is below the floor.
-            NotRegistrable: the row has entries of another type.
+            NotRegistrable: the log is of another kind.
         """
+        await self._check_first(kind)
 
         def change(known: Floor) -> Floor:
             name = reader or writer
             names = known.readers if reader else known.writers
             if name not in names and at < known.index:
                 raise trimmed(self._cells.row, at, known.index)
-            check_type(self._cells.row, known, type)
+            check_kind(self._cells.row, known, kind)
             moved = names | {name: max(at, names.get(name, 0)) if moves else names.get(name, at)}
-            changed = msgspec.structs.replace(known, type=known.type or type)
-            return msgspec.structs.replace(changed, **{"readers" if reader else "writers": moved})
+            return msgspec.structs.replace(_of_kind(known, kind), **{"readers" if reader else "writers": moved})
 
         return await self.change(change)
 
-    async def typed(self, type: str) -> Floor:
-        """Say of which type the row's entries are.
+    async def make(self, kind: Kind) -> Floor:
+        """Say of which kind the log is.
 
         Raises:
-            NotRegistrable: they are of another.
+            NotRegistrable: it is of another.
         """
+        await self._check_first(kind)
 
         def change(known: Floor) -> Floor:
-            check_type(self._cells.row, known, type)
-            return msgspec.structs.replace(known, type=type)
+            check_kind(self._cells.row, known, kind)
+            return _of_kind(known, kind)
 
         return await self.change(change)
+
+    async def _check_first(self, kind: Kind) -> None:
+        """Before a row's floor is made: see that the first row's is of the same kind, or make it."""
+        if self._first is not None and kind.type and not (self._known or await self.read()).type:
+            await self._first.make(kind)
 
     async def unregister(self, name: str) -> None:
         """Forget a reader or writer; the floor waits for it no longer."""
@@ -196,15 +230,26 @@ def _cleared(index: int, floor: Floor) -> Floor:
     return msgspec.structs.replace(floor, cleared=max(floor.cleared, index))
 
 
-def check_type(row: str, known: Floor, type: str) -> None:
-    """Check that a row's entries are of this type.
+def _of_kind(floor: Floor, kind: Kind) -> Floor:
+    return msgspec.structs.replace(floor, type=floor.type or kind.type, shards=floor.shards or kind.shards)
+
+
+def check_kind(row: str, known: Floor, kind: Kind) -> None:
+    """Check that a log is of this kind.
 
     Raises:
-        NotRegistrable: they are of another.
+        NotRegistrable: it is of another.
     """
-    if known.type and type and known.type != type:
+    if known.type and kind.type and known.type != kind.type:
         raise NotRegistrable(
-            f"{row} holds entries of {known.type}, not of {type}; give type={known.type}, or the new log another name"
+            f"{row} holds entries of {known.type}, not of {kind.type}; give type={known.type}, or the new log another "
+            "name"
+        )
+    if known.shards and kind.shards and known.shards != kind.shards:
+        writers, readers = known.shards.split("x")
+        raise NotRegistrable(
+            f"{row} is of a log of {known.shards} shards (writers x readers), not {kind.shards}: some entries would be "
+            f"read by none; give writers={writers} and readers={readers}, or copy it into a log of another name"
         )
 
 

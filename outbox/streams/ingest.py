@@ -297,7 +297,7 @@ class Ingestion:
         since = {}
         for key, target in self._targets.items():
             floor = await target.row.horizon.register(
-                writer=f"ingest/{self.name}", at=await target.row.end(), type=target.row.values.name, moves=False
+                writer=f"ingest/{self.name}", at=await target.row.end(), kind=target.row.kind, moves=False
             )
             since[key] = floor.writers[f"ingest/{self.name}"]
         return Register(since=since, code=f"ingest {self.name}", writes=self._rows())

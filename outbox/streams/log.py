@@ -74,7 +74,8 @@ class OrderedLog(Generic[T]):
     """A log of entries of one type, or of a union of classes.
 
     `place` is a backend or a `StateStore`; `writers` and `readers` are how many shards of each it has, and `partition`
-    gives an entry's key, by which readers share.  `version` and `upcasts` are those of the entries' schema.
+    gives an entry's key, by which readers share.  How many they are is on record, as the type is, and cannot be
+    changed.  `version` and `upcasts` are those of the entries' schema.
 
     `margin` is the longest that a replica may be paused within an append, and how long tombstones last.  A reader that
     waits looks at least every `poll_s_max` seconds.
@@ -161,8 +162,10 @@ class OrderedLog(Generic[T]):
         """The row of a writer shard and a reader shard."""
         found = self._rows.get((writer, reader))
         if found is None:
-            made: Row[T] = Row(self.name, self.place, self.values, self._margin_s, writer, reader)
-            found = self._rows[writer, reader] = made
+            first = None if writer == reader == 0 else self.row(0, 0)
+            shards = f"{self.writers}x{self.readers}"
+            found = Row(self.name, self.place, self.values, self._margin_s, writer, reader, shards=shards, first=first)
+            self._rows[writer, reader] = found
         return found
 
     def writer(self, writer: int) -> LogWriter[T]:
@@ -387,7 +390,7 @@ class LogReader(Generic[T]):
                 raise Refused(
                     f"{row.name} ends at {end}, reader {name!r} cannot stand at {index}; give a position that is there"
                 )
-            await row.horizon.register(reader=check_name("reader", name), at=index, type=row.values.name)
+            await row.horizon.register(reader=check_name("reader", name), at=index, kind=row.kind)
 
 
 async def _given(position: Since) -> Position | None:

@@ -236,7 +236,7 @@ class Replica:
             at = await row.first() if reader else await row.end()
             who = {"reader" if reader else "writer": name}
             with suppress(Trimmed):  # the floor has passed it meanwhile
-                known = await row.horizon.register(**who, at=at, type=row.values.name, moves=False)
+                known = await row.horizon.register(**who, at=at, kind=row.kind, moves=False)
                 return (known.readers if reader else known.writers)[name]
         raise Refused(f"{row.name} is trimmed all the time; start again")
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from outbox.errors import CorruptRecord, NoBlobStore, OutcomeUnknown, Refused
 from outbox.ports import NoBlobs
 from outbox.streams.cells import Cell, Cells, Position
-from outbox.streams.horizon import Floor, Horizon, check_type, trimmed
+from outbox.streams.horizon import Floor, Horizon, Kind, trimmed
 from outbox.streams.places import Place, Seen
 from outbox.streams.values import Values, fitted, whole
 
@@ -45,14 +45,26 @@ class Entry(Generic[T]):
 class Row(Generic[T]):
     """One row of a log as this process knows it: its cells, its floor, and the ids that it has walked past."""
 
-    def __init__(self, name: str, place: Place, values: Values, margin_s: float, writer: int, reader: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        place: Place,
+        values: Values,
+        margin_s: float,
+        writer: int,
+        reader: int,
+        *,
+        shards: str = "",
+        first: Row[T] | None = None,
+    ) -> None:
         self.writer = writer
         self.reader = reader
         self.place = place
         self.values = values
+        self.kind = Kind(values.name, shards)
         self.name = f"log/{name}/{writer}.{reader}"
         self.cells = Cells(place.store, self.name, now_ms=place.now_ms)
-        self.horizon = Horizon(self.cells)
+        self.horizon: Horizon = Horizon(self.cells, None if first is None else first.horizon)
         self._margin_ms = round(margin_s * 1_000)
         self._lock = asyncio.Lock()
         self._ids: dict[str, int] = {}
@@ -180,20 +192,18 @@ class Row(Generic[T]):
         """The floor, as it is read.
 
         Raises:
-            NotRegistrable: the entries are of another type.
+            NotRegistrable: the log is of another kind.
         """
-        floor = await self.horizon.read()
-        check_type(self.name, floor, self.values.name)
-        return floor
+        return await self.horizon.opened(self.kind)
 
     async def _made(self) -> Floor:
-        """The floor, made before the first append: it names the type, and a trim of a full store needs no room for it.
+        """The floor, made before the first append: it names the kind, and a trim of a full store needs no room for it.
 
         Raises:
-            NotRegistrable: the entries are of another type.
+            NotRegistrable: the log is of another kind.
         """
         floor = await self.opened()
-        return floor if floor.type else await self.horizon.typed(self.values.name)
+        return floor if floor.type else await self.horizon.make(self.kind)
 
     # Reading
 

@@ -92,7 +92,7 @@ async def next_entries(row: Row[Any], at: Position, count_max: int) -> tuple[lis
 
 async def enter(row: Row[Any], name: str) -> tuple[Position, Position]:
     """Register a sink at the floor; where it is registered, and the first position that is left."""
-    floor = await row.horizon.register(reader=f"sink/{name}", at=await row.first(), type=row.values.name, moves=False)
+    floor = await row.horizon.register(reader=f"sink/{name}", at=await row.first(), kind=row.kind, moves=False)
     return Position(floor.readers[f"sink/{name}"]), Position(floor.index)
 
 

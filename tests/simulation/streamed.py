@@ -87,7 +87,7 @@ class Scope:
     def log(self, name: str, *values: int, **options: Any) -> OrderedLog[Number]:
         """A log that holds these numbers, a cell each."""
         made: OrderedLog[Number] = OrderedLog(name, self.place, type=Number, **options)
-        done(made.row(0, 0).horizon.register(reader="nobody", at=0, type=made.values.name))
+        done(made.row(0, 0).horizon.register(reader="nobody", at=0, kind=made.row(0, 0).kind))
         done(made.unregister("nobody"))
         for number, value in enumerate(values):
             done(made.append(Number(value), id=f"{name}{number}"))
@@ -293,7 +293,7 @@ def sharded(**options: Any) -> Scope:
     made: OrderedLog[Number] = OrderedLog("sums", scope.place, type=Number, readers=2, partition=lambda each: each.n)
     for reader in range(2):
         row = made.row(0, reader)
-        done(row.horizon.register(reader="nobody", at=0, type=made.values.name))
+        done(row.horizon.register(reader="nobody", at=0, kind=made.row(0, 0).kind))
         done(row.horizon.unregister("nobody"))
     scope.processor("p", {"in": given.reader(0)}, {"sums": made}, handler=add_all, **options)
     return scope

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -156,6 +157,32 @@ async def test_a_log_of_another_type_on_the_name_is_refused_whoever_was_first(en
         ):
             await call()
     assert await values(made("a", engine, int)) == [1]
+
+
+@pytest.mark.parametrize("was", [(1, 1), (2, 1), (1, 2), (3, 3)])
+@pytest.mark.parametrize("shards", [(1, 1), (2, 1), (1, 2), (2, 2), (3, 3)])
+async def test_a_log_of_other_shards_on_the_name_is_refused_in_each_of_its_rows(
+    engine: Engine, was: tuple[int, int], shards: tuple[int, int]
+) -> None:
+    """A row that only the new number has would be written and read by processes that never meet the old ones."""
+
+    def opened(writers: int, readers: int) -> OrderedLog[int]:
+        return made("a", engine, int, writers=writers, readers=readers, partition=lambda value: value)
+
+    first = opened(*was)
+    await first.writer(was[0] - 1).append(1, id="a")  # not in the first row, where there are several
+    other = opened(*shards)
+    calls: list[Callable[[], Awaitable[Any]]] = [other.status, lambda: other.reader(0).register("audit")]
+    calls += [partial(opened(*shards).writer(writer).append, 2, id="b") for writer in range(shards[0])]
+    calls += [partial(values, opened(*shards).reader(reader)) for reader in range(shards[1])]
+    for call in calls:
+        if was == shards:
+            await call()
+            continue
+        with pytest.raises(NotRegistrable, match=f"of {was[0]}x{was[1]} shards .* not {shards[0]}x{shards[1]}"):
+            await call()
+    found = await values(opened(*was).reader(first.reader_of(1)))
+    assert 1 in found and (was == shards or found == [1])
 
 
 @pytest.mark.parametrize(
