@@ -7,11 +7,14 @@ started whose JVM flags make a short run cheap.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+
+from spark_jobs.common import class_archive
 
 LOCAL_MASTER = "local[2]"
 LOCAL_PARTITIONS, CLUSTER_PARTITIONS = "2", "200"
@@ -52,9 +55,12 @@ def is_left_to_default(running: SparkSession) -> bool:
     return local and running.conf.get("spark.sql.shuffle.partitions") == CLUSTER_PARTITIONS
 
 
-def local_settings(master: str) -> dict[str, str]:
-    """Two cores, loopback only, few shuffle partitions: what a laptop and a test need."""
-    flags = JVM_FLAGS
+def local_settings(master: str, *, jvm_flags: str | None = None) -> dict[str, str]:
+    """Two cores, loopback only, few shuffle partitions: what a laptop and a test need.
+
+    The JVM uses the archive of Spark's classes, where there is one, unless other flags are given.
+    """
+    flags = JVM_FLAGS + " " + (class_archive.flags(os.environ) if jvm_flags is None else jvm_flags)
     if LOGGING.is_file():
         flags += f" -Dlog4j2.configurationFile={LOGGING.as_uri()}"
     return {
