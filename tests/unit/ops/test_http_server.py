@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
 import pytest
@@ -171,9 +173,22 @@ async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.M
 
 
 async def test_a_client_that_does_not_read_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's buffers are small on both sides; else they take tens of thousands of answers."""
+    loop, buffer_bytes = asyncio.get_running_loop(), 4_096
+    create_server = loop.create_server
+
+    async def narrow_server(*given: Any) -> asyncio.Server:
+        made = await create_server(*given)
+        made.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+        return made
+
+    monkeypatch.setattr(loop, "create_server", narrow_server)
     monkeypatch.setattr(connection_guard, "TAKE_WITHIN_S", 0.3)
     async with open_shop() as shop:
-        _, writer = await asyncio.open_connection("127.0.0.1", shop.port)
+        narrow = socket.socket()
+        narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+        narrow.connect(("127.0.0.1", shop.port))
+        _, writer = await asyncio.open_connection(sock=narrow)
         writer.transport.pause_reading()  # type: ignore[attr-defined]  # a StreamWriter's transport reads, too
         async with asyncio.timeout(20):
             with pytest.raises(ConnectionError):

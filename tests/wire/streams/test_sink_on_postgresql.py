@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,9 @@ KILLED_COUNT = 12
 
 def folder_of_programs() -> Path | None:
     """Where initdb and postgres lie; Debian keeps them off PATH."""
-    found = shutil.which("initdb")
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
-    return Path(found).parent if found else installed[-1].parent if installed else None
+    found = installed[-1] if installed else shutil.which("initdb")
+    return Path(found).resolve().parent if found else None
 
 
 PROGRAMS = folder_of_programs()
@@ -62,13 +63,14 @@ def server() -> Iterator[str]:
             user=owner, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            reached = ["-h", folder, "-U", "outbox", "-d", "postgres", "-t", str(START_S)]
+            database = f"host={folder} user=outbox dbname=postgres"
             for _ in range(START_S * 10):
-                if subprocess.run([PROGRAMS / "pg_isready", *reached], capture_output=True).returncode == 0:
+                with suppress(psycopg.OperationalError):
+                    psycopg.connect(database).close()
                     break
                 assert started.poll() is None, "the server ended"
                 time.sleep(0.1)
-            yield f"host={folder} user=outbox dbname=postgres"
+            yield database
         finally:
             started.terminate()
             started.wait(START_S)
