@@ -307,7 +307,7 @@ _ON_AZURE = frozenset(
 )
 """The commands that take a folder or an application on Azure."""
 
-_STREAMS = frozenset(("stream list", "stream read", "stream trim"))
+_STREAMS = frozenset(("stream list", "stream read", "stream unregister", "stream trim"))
 """The commands for ordered logs, which take a folder, a container of Cosmos DB or a container of blobs."""
 
 BLOB_STATES = "outbox-states"
@@ -394,7 +394,7 @@ _COMMANDS: dict[str, tuple[str, tuple[_Argument, ...] | None]] = {
     "dead-letters show": ("Show a dead letter with its body.", (_QUEUE, _argument("id", metavar="ID"))),
     "dead-letters resubmit": ("Run a dead letter again, as a new attempt.", (_QUEUE, *_ID_OR_ALL)),
     "dead-letters discard": ("Delete a dead letter.", (_QUEUE, *_ID_OR_ALL)),
-    "stream": ("List, read or trim ordered logs.", None),
+    "stream": ("List, read or trim ordered logs, and forget their readers.", None),
     "stream list": (
         "List the ordered logs: rows, floors, ends, and how far behind readers and writers are.",
         (),
@@ -407,6 +407,10 @@ _COMMANDS: dict[str, tuple[str, tuple[_Argument, ...] | None]] = {
             _argument("--limit", type=count, default=0, metavar="N", help="at most so many entries (all)"),
             _argument("--row", type=row, metavar="W.R", help="one row, of writer and reader shard"),
         ),
+    ),
+    "stream unregister": (
+        "Forget a reader or writer that is gone for good: trims wait for it no longer, and take what it has not read.",
+        (_LOG, _argument("who", metavar="WHO", help="as `stream list` shows it, such as processor/averages")),
     ),
     "stream trim": (
         "Drop what no registered reader or writer of an ordered log needs any more.",

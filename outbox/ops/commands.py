@@ -16,7 +16,16 @@ import msgspec
 
 from outbox.errors import Refused
 from outbox.ops import text
-from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterView, NewMessage, Operator, StreamQuery, TrimRequest
+from outbox.ops.values import (
+    BATCH_COUNT_MAX,
+    WHO_LENGTH_MAX,
+    DeadLetterView,
+    NewMessage,
+    Operator,
+    StreamQuery,
+    TrimRequest,
+    UnregisterRequest,
+)
 from outbox.printable import printable
 
 if TYPE_CHECKING:
@@ -293,6 +302,15 @@ def read_stream(options: Options) -> None:
     _ask(options, write)
 
 
+def unregister_stream(options: Options) -> None:
+    _check_log_name(options.name)
+    if not 1 <= len(options.who) <= WHO_LENGTH_MAX:
+        raise Usage("WHO is no name of a reader or writer; `outbox stream list` has them")
+    done = _ask(options, lambda operator: operator.unregister_stream(UnregisterRequest(options.name, options.who)))
+    behind = ", ".join(f"row {row} by {count} cells" for row, count in done.behind.items())
+    _answer(options, done, f"{options.name} has forgotten {printable(options.who)}, which was behind in {behind}")
+
+
 def trim_stream(options: Options) -> None:
     _check_log_name(options.name)
     if options.margin <= 0:
@@ -445,6 +463,7 @@ COMMANDS: dict[str, Callable[[Options], None]] = {
     "dead-letters discard": discard,
     "stream list": list_streams,
     "stream read": read_stream,
+    "stream unregister": unregister_stream,
     "stream trim": trim_stream,
     "log inspect": log_command,
     "log compact": log_command,

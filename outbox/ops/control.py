@@ -42,6 +42,7 @@ from outbox.ops.values import (
     StateQuery,
     StreamQuery,
     TrimRequest,
+    UnregisterRequest,
 )
 
 log = logging.getLogger("outbox.control")
@@ -94,6 +95,7 @@ class Control:
                 web.post("/dead-letters/discard", self._discard),
                 web.get("/streams", self._streams),
                 web.get("/stream", self._stream, allow_head=False),
+                web.post("/stream/unregister", self._unregister_stream),
                 web.post("/stream/trim", self._trim_stream),
                 web.post("/compact", self._compact),
             ]
@@ -189,6 +191,9 @@ class Control:
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         return await self._lines(request, self._operator.stream(_query(request, StreamQuery)))
+
+    async def _unregister_stream(self, request: web.Request) -> web.Response:
+        return _json(await self._operator.unregister_stream(await _body(request, UnregisterRequest)))
 
     async def _trim_stream(self, request: web.Request) -> web.Response:
         return _json(await self._operator.trim_stream(await _body(request, TrimRequest)))

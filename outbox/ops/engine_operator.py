@@ -30,7 +30,7 @@ from outbox.lineage import Key, parse_state_id, state_id
 from outbox.message import Message, schema_properties
 from outbox.ops.meter import Meter
 from outbox.ops.sending import as_handled
-from outbox.ops.streams import list_streams, on_engine, read_stream, trim_stream
+from outbox.ops.streams import list_streams, on_engine, read_stream, trim_stream, unregister_stream
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     Compacted,
@@ -44,7 +44,9 @@ from outbox.ops.values import (
     StreamQuery,
     Streams,
     StreamTrimmed,
+    StreamUnregistered,
     TrimRequest,
+    UnregisterRequest,
 )
 from outbox.ports import BlobStore, DeadLetterEntry
 from outbox.resubmission import dead_letter_identity, newest
@@ -255,6 +257,9 @@ class EngineOperator:
 
     def stream(self, asked: StreamQuery) -> AsyncIterator[bytes]:
         return read_stream(on_engine(self._engine), asked)
+
+    async def unregister_stream(self, asked: UnregisterRequest) -> StreamUnregistered:
+        return await unregister_stream(on_engine(self._engine), asked)
 
     async def trim_stream(self, asked: TrimRequest) -> StreamTrimmed:
         return await trim_stream(on_engine(self._engine), asked)

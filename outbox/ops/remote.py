@@ -32,7 +32,9 @@ from outbox.ops.values import (
     StreamQuery,
     Streams,
     StreamTrimmed,
+    StreamUnregistered,
     TrimRequest,
+    UnregisterRequest,
 )
 
 ANSWER_WITHIN_S = 60.0
@@ -110,6 +112,9 @@ class RemoteOperator:
 
     def stream(self, asked: StreamQuery) -> AsyncIterator[bytes]:
         return self._pieces(f"/stream?{urlencode(msgspec.structs.asdict(asked))}", "read")
+
+    async def unregister_stream(self, asked: UnregisterRequest) -> StreamUnregistered:
+        return await self._post("/stream/unregister", asked, StreamUnregistered)
 
     async def trim_stream(self, asked: TrimRequest) -> StreamTrimmed:
         return await self._post("/stream/trim", asked, StreamTrimmed)

@@ -16,7 +16,7 @@ from typing import NoReturn, Protocol
 from outbox.errors import Refused
 from outbox.lineage import state_id
 from outbox.ops.engine_operator import full_id, listed, parse_key, view_of, with_body
-from outbox.ops.streams import StreamPlace, list_streams, on_store, read_stream, trim_stream
+from outbox.ops.streams import StreamPlace, list_streams, on_store, read_stream, trim_stream, unregister_stream
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     Compacted,
@@ -30,7 +30,9 @@ from outbox.ops.values import (
     StreamQuery,
     Streams,
     StreamTrimmed,
+    StreamUnregistered,
     TrimRequest,
+    UnregisterRequest,
 )
 from outbox.ports import DeadLetterEntry, StorePorts
 from outbox.resubmission import is_copy, newest
@@ -246,6 +248,9 @@ class StoreOperator:
 
     def stream(self, asked: StreamQuery) -> AsyncIterator[bytes]:
         return read_stream(self._logs(), asked)
+
+    async def unregister_stream(self, asked: UnregisterRequest) -> StreamUnregistered:
+        return await unregister_stream(self._logs(), asked)
 
     async def trim_stream(self, asked: TrimRequest) -> StreamTrimmed:
         return await trim_stream(self._logs(), asked)

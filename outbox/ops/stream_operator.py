@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.ops.store_operator import Addresses, imported
-from outbox.ops.streams import StreamPlace, list_streams, on_store, read_stream, trim_stream
-from outbox.ops.values import StreamQuery, Streams, StreamTrimmed, TrimRequest
+from outbox.ops.streams import StreamPlace, list_streams, on_store, read_stream, trim_stream, unregister_stream
+from outbox.ops.values import StreamQuery, Streams, StreamTrimmed, StreamUnregistered, TrimRequest, UnregisterRequest
 from outbox.streams.places import Place
 
 
@@ -25,6 +25,9 @@ class StreamOperator(Protocol):
 
     def stream(self, asked: StreamQuery) -> AsyncIterator[bytes]:
         """The entries of a log as stored."""
+
+    async def unregister_stream(self, asked: UnregisterRequest) -> StreamUnregistered:
+        """Forget a reader or writer of a log."""
 
     async def trim_stream(self, asked: TrimRequest) -> StreamTrimmed:
         """Trim a log up to what its readers and writers need."""
@@ -41,6 +44,9 @@ class PlacedStreams:
 
     def stream(self, asked: StreamQuery) -> AsyncIterator[bytes]:
         return read_stream(self._place, asked)
+
+    async def unregister_stream(self, asked: UnregisterRequest) -> StreamUnregistered:
+        return await unregister_stream(self._place, asked)
 
     async def trim_stream(self, asked: TrimRequest) -> StreamTrimmed:
         return await trim_stream(self._place, asked)

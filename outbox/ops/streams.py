@@ -1,8 +1,9 @@
 """The ordered logs and registers in a store, for operators: list, read as stored, trim.  No type is needed.
 
 A log is found by the partitions of its rows, each of which has a floor.  An engine has all partitions in memory; Cosmos
-DB finds those with a floor or a register by its index of ids, Blob Storage by their names.  What readers and writers
-have reported lags behind where they are: a processor reports every 64 steps, and when it is idle, every five seconds.
+DB finds those with a floor or a register by its index of ids, Blob Storage by their names.  How far behind a processor
+is, its register says, where that is in the same store.  What other readers and writers have reported lags behind where
+they are: a processor reports every 64 steps, and when it is idle, every five seconds.
 
 What a list costs is limited: 100,000 partitions are looked at, and 1,000 rows and 1,000 registers shown, each with
 some ten reads.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -20,13 +21,22 @@ import msgspec
 
 from outbox.engine.engine import Engine
 from outbox.errors import CorruptRecord, Refused
-from outbox.ops.values import ProcessorView, StreamQuery, Streams, StreamTrimmed, StreamView, TrimRequest
+from outbox.ops.values import (
+    ProcessorView,
+    StreamQuery,
+    Streams,
+    StreamTrimmed,
+    StreamUnregistered,
+    StreamView,
+    TrimRequest,
+    UnregisterRequest,
+)
 from outbox.ops.values import StreamRow as RowView
 from outbox.streams.cells import FLOOR, Cell, Position
 from outbox.streams.horizon import trimmed
 from outbox.streams.log import MARGIN, is_name
 from outbox.streams.places import Place, place_of
-from outbox.streams.register import REGISTER, RegisterCell
+from outbox.streams.register import REGISTER, Kept, RegisterCell
 from outbox.streams.replica import together
 from outbox.streams.row import Row
 from outbox.streams.values import Values
@@ -125,16 +135,20 @@ async def list_streams(at: StreamPlace) -> Streams:
     shards, has_more = await _shards(at, "log/")
     pairs = sorted((name, shard) for name, found in shards.items() for shard in found)
     views = await _some_at_once([_row_view(at, name, shard) for name, shard in pairs[:LISTED_MAX]])
+    names, has_more_registers = await _registers(at)
+    kept = await _some_at_once([_register(at, name) for name in names[:LISTED_MAX]])
+    cursors = {name: _cursors_of(register) for name, register in zip(names, kept, strict=False)}
     logs: dict[str, StreamView] = {}
     lags: dict[str, dict[str, int]] = {}
     for (name, _), (row, type, error) in zip(pairs, views, strict=False):
         known = logs.setdefault(name, StreamView(name, type, []))
-        known.rows.extend([row] if row else [])
+        if row is not None:
+            row = _with_cursors(row, f"log/{name}/{row.row}", cursors)
+            known.rows.append(row)
+            for reader, lag in row.readers.items():
+                lags.setdefault(reader, {})[f"{name}/{row.row}"] = lag
         logs[name] = StreamView(name, known.type or type, known.rows, known.error or error)
-        for reader, lag in (row.readers if row else {}).items():
-            lags.setdefault(reader, {})[f"{name}/{row.row if row else ''}"] = lag
-    names, has_more_registers = await _registers(at)
-    found = await _some_at_once([_register(at, name, lags.get(name, {})) for name in names[:LISTED_MAX]])
+    found = [_processor(name, each, lags.get(name, {})) for name, each in zip(names, kept, strict=False)]
     is_cut = has_more or has_more_registers or max(len(pairs), len(names)) > LISTED_MAX
     return Streams(list(logs.values()), [each for each in found if each is not None], is_cut)
 
@@ -203,13 +217,32 @@ def _shown(shard: Shard) -> str:
     return f"{shard[0]}.{shard[1]}"
 
 
-async def _register(at: StreamPlace, name: str, lag: dict[str, int]) -> ProcessorView | None:
+async def _register(at: StreamPlace, name: str) -> Kept | CorruptRecord | None:
     try:
-        kept = await RegisterCell(at.place.store, name, new_id=str).read()
+        return await RegisterCell(at.place.store, name, new_id=str).read()
     except CorruptRecord as error:
-        return ProcessorView(name, 0, "", 0, 0, lag, str(error))
+        return error
+
+
+def _cursors_of(kept: Kept | CorruptRecord | None) -> dict[str, int]:
+    """Which cell of each row is next, by what a register says of a processor; an ingest's reads none."""
+    if not isinstance(kept, Kept):
+        return {}
+    known = kept.register
+    return {row: known.cursors[key].index for key, row in known.reads.items() if key in known.cursors}
+
+
+def _with_cursors(row: RowView, name: str, cursors: Mapping[str, Mapping[str, int]]) -> RowView:
+    """A row with its readers where they are by their registers, if those are here."""
+    here = {each: row.end - known[name] for each in row.readers if name in (known := cursors.get(each, {}))}
+    return msgspec.structs.replace(row, readers=row.readers | here)
+
+
+def _processor(name: str, kept: Kept | CorruptRecord | None, lag: dict[str, int]) -> ProcessorView | None:
     if kept is None:
         return None
+    if isinstance(kept, CorruptRecord):
+        return ProcessorView(name, 0, "", 0, 0, lag, str(kept))
     register = kept.register
     phase = "writing" if register.outs else "handling"
     return ProcessorView(name, register.serial, phase, register.failures, register.now, lag)
@@ -303,6 +336,28 @@ def parse_position(text: str) -> Position:
     """A position from `index.offset`, or from an index alone."""
     index, _, offset = text.partition(".")
     return Position(int(index), int(offset or 0))
+
+
+# Forget a reader or writer
+
+
+async def unregister_stream(at: StreamPlace, asked: UnregisterRequest) -> StreamUnregistered:
+    """Forget a reader or writer of a log in all of its rows; how far before the end it was.
+
+    Raises:
+        LookupError: there is no such log, or nobody of this name.
+    """
+    shards = await _found(at, asked.name)
+    views = [view for view, _, _ in await _some_at_once([_row_view(at, asked.name, shard) for shard in shards]) if view]
+    behind = {view.row: lag for view in views if (lag := (view.writers | view.readers).get(asked.who)) is not None}
+    if not behind:
+        known = sorted({who for view in views for who in (*view.readers, *view.writers)})
+        there = ", ".join(known[:ROWS_SHOWN_MAX]) or "none"
+        raise LookupError(f"log {asked.name} has no reader or writer {asked.who[:80]!r}; there are: {there}")
+    for shard in shards:
+        if _shown(shard) in behind:
+            await _row(at, asked.name, shard).horizon.unregister(asked.who)
+    return StreamUnregistered(behind)
 
 
 # Trim

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 BATCH_COUNT_MAX = 1_000
+WHO_LENGTH_MAX = 300
 """Messages in one send, and dead letters in one page."""
 
 KeyKind = Literal["text", "int", "uuid"]
@@ -124,6 +125,12 @@ class StreamTrimmed(msgspec.Struct, frozen=True):
     floors: dict[str, int]
 
 
+class StreamUnregistered(msgspec.Struct, frozen=True):
+    """A reader or writer that was forgotten: how many cells before the end it was, by row."""
+
+    behind: dict[str, int]
+
+
 class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):
     """A dead letter; its body, if shown, is JSON, else text, else base64.  `created` in seconds since 1970.
 
@@ -226,6 +233,13 @@ class TrimRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return timedelta(seconds=self.min_age_s or 0)
 
 
+class UnregisterRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which reader or writer a log is to forget, such as `processor/averages`, `sink/counter` or `audit`."""
+
+    name: Name
+    who: Annotated[str, msgspec.Meta(min_length=1, max_length=WHO_LENGTH_MAX)]
+
+
 class Operator(Protocol):
     """The operations on an application's queues and states, without its code; each answer has passed the gate."""
 
@@ -309,6 +323,13 @@ class Operator(Protocol):
             LookupError: there is no such log, or row.
             Trimmed: the position is below the floor.
             Refused: a position is given and no row, and there are several.
+        """
+
+    async def unregister_stream(self, asked: UnregisterRequest) -> StreamUnregistered:
+        """Forget a reader or writer of a log; trims wait for it no longer.
+
+        Raises:
+            LookupError: there is no such log, or nobody of this name.
         """
 
     async def trim_stream(self, asked: TrimRequest) -> StreamTrimmed:

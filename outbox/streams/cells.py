@@ -130,6 +130,10 @@ class Cells:
         self._walked_max = walked_max
         self._hinted = 0
 
+    def forget(self) -> None:
+        """Forget where the end is known to be: the store may be another's by now, or empty."""
+        self.end = self._hinted = 0
+
     def key(self, index: int) -> DocumentKey:
         """Where a cell lies."""
         return DocumentKey(f"{self.row}/{index >> PAGE_BITS}", f"{index:010}")

@@ -76,6 +76,10 @@ class Horizon:
         """The version of its document then; empty: there was none."""
         self._known: Floor | None = None
 
+    def forget(self) -> None:
+        """Forget the floor: the store may be another's by now, or empty."""
+        self.index, self.version, self._known = 0, "", None
+
     async def read(self) -> Floor:
         """The floor.
 

@@ -529,9 +529,8 @@ class Ingest:
             except (Refused, OutcomeUnknown) as error:
                 for shard in self._shards:
                     shard.known = None
-                log.warning(
-                    "messages not taken in; they are delivered again", extra={"ingest": self.name, "error": str(error)}
-                )
+                fields = {"ingest": self.name, "error": str(error)}
+                log.warning("ingest %s took nothing; messages are redelivered: %s", self.name, error, extra=fields)
                 await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(errors_in_a_row, 10)))
                 errors_in_a_row += 1
 

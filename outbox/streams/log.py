@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 MARGIN = timedelta(minutes=10)
 MARGIN_MIN = timedelta(seconds=10)
+NAMES_SHOWN_MAX = 12
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}").fullmatch
 
 
@@ -252,8 +253,19 @@ class OrderedLog(Generic[T]):
         await self._only_reader().register(name, at)
 
     async def unregister(self, name: str) -> None:
-        """Forget a reader; trims wait for it no longer."""
-        for row in self.rows():
+        """Forget a reader or writer that is gone for good; trims wait for it no longer, and take what it has not read.
+
+        Raises:
+            Refused: no row has one of this name.
+        """
+        rows, known = self.rows(), set[str]()
+        for row in rows:
+            floor = await row.opened()
+            known |= {*floor.readers, *floor.writers}
+        if name not in known:
+            there = ", ".join(sorted(known)[:NAMES_SHOWN_MAX]) or "none"
+            raise Refused(f"log {self.name} has no reader or writer {name!r}; there are: {there}")
+        for row in rows:
             await row.horizon.unregister(name)
 
     async def trim(self, *, min_age: timedelta | None = None) -> int:

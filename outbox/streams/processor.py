@@ -307,9 +307,9 @@ class Loop:
 
     async def _pause_after(self, error: Exception) -> None:
         if self._throttle.is_due(type(error).__name__):
-            log.warning(
-                "step failed; it is tried again", extra={"processor": self.replica.plan.name, "error": str(error)}
-            )
+            name = self.replica.plan.name
+            fields = {"processor": name, "error": str(error)}
+            log.warning("a step of processor %s failed; it is tried again: %s", name, error, extra=fields)
         await self._pause(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(self.errors_in_a_row, 10)))
         self.errors_in_a_row += 1
 

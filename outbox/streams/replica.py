@@ -149,11 +149,12 @@ class Replica:
         ready = await self._read_inputs(register)
         now_ms = max(register.now, self._now_ms())
         if not any(ready.entries.values()) and not 0 < register.wake <= now_ms:
-            if not register.outs and not await self._raises_since(since, began_ms):
+            is_taken_over = register.version == self.plan.version
+            if not register.outs and is_taken_over and not await self._raises_since(since, began_ms):
                 await self._check_reaches(register)
                 await self._report_if_due(register, idle=True)
                 return Progress.IDLE
-            after = msgspec.structs.replace(register, outs=[], since=since)  # written, so trims may pass them
+            after = msgspec.structs.replace(self._by_this_code(register), outs=[], since=since)  # trims may pass them
         else:
             after = await self._handled(register, ready, since, now_ms)
         swapped_ms = self._now_ms()
@@ -191,6 +192,7 @@ class Replica:
         """The register, created where there is none; None where another replica creates it just now."""
         known = await self.register.read()
         if known is None:
+            self._forget()
             first, past = await self._first()
             known = await self.register.read() if past else None  # another replica may have begun meanwhile
             if known is None and past:
@@ -202,6 +204,15 @@ class Replica:
             if known is None:
                 return await self.register.swap(None, first)
         return Kept(await self._checked(known.register), known.version)
+
+    def _forget(self) -> None:
+        """Begin as a process that has just begun: where a register is gone, so may be what its logs held."""
+        for row in self._all_rows():
+            row.cells.forget()
+            row.horizon.forget()
+        self._since.clear()
+        self._begins.clear()
+        self._is_reached = False
 
     async def _first(self) -> tuple[Register, list[str]]:
         """The first value: inputs from where they begin, outputs from their ends; both registered at the floors.
@@ -378,15 +389,7 @@ class Replica:
         """The register after the handler has run."""
         plan, codec = self.plan, self.plan.codec
         step = Step(plan.emits_to, now_ms, register.serial + 1)
-        base = msgspec.structs.replace(
-            register,
-            since=since,
-            code=plan.code,
-            version=plan.version,
-            now=now_ms,
-            reads=self._names_of(self._rows),
-            writes=self._names_of(self._target_rows()),
-        )
+        base = msgspec.structs.replace(self._by_this_code(register), since=since, now=now_ms)
         refusable = self._refusable(ready)
         try:
             state = codec.decode(bytes(register.state), register.schema)
@@ -408,6 +411,17 @@ class Replica:
             outs=outs,
             wake=min(wake, step.wake_ms) if wake and step.wake_ms else wake or step.wake_ms,
             failures=0,
+        )
+
+    def _by_this_code(self, register: Register) -> Register:
+        """A register as this code leaves it: of its version, and with the logs that it was given."""
+        return msgspec.structs.replace(
+            register,
+            code=self.plan.code,
+            version=self.plan.version,
+            cursors={key: self._cursor(register, key) for key in self._rows},
+            reads=self._names_of(self._rows),
+            writes=self._names_of(self._target_rows()),
         )
 
     async def _run(self, state: Any, inputs: Inputs, step: Step) -> None:
@@ -463,8 +477,10 @@ class Replica:
         reason = f"{type(error).__name__}: {error}"[:1_000]
         is_alone = len(entries) == 1
         if failures < self.plan.retries.limit or (failures == 1 and not is_alone):
+            at = ", ".join(f"{input} {entry.position}" for input, entry in entries) or "its timer"
             fields = {"processor": name, "failures": failures, "error": reason}
-            log.warning("processor's handler failed; it is run again", extra=fields)
+            text = "processor %s fails at %s, try %s of %s; it is run again: %s"
+            log.warning(text, name, at, failures, self.plan.retries.limit, reason, extra=fields)
             return msgspec.structs.replace(base, outs=[], failures=failures)
         if refusable is None:
             at = ", ".join(f"{input} {entry.position}" for input, entry in entries) or "its timer"
@@ -474,7 +490,7 @@ class Replica:
             ) from error
         refused = msgspec.structs.replace(refusable, reason=reason)
         fields = {"processor": name, "input": refused.input, "position": refused.position, "error": reason}
-        log.error("entry refused", extra=fields)
+        log.error("processor %s refused entry %s %s: %s", name, refused.input, refused.position, reason, extra=fields)
         outs = self.plan.outs({REFUSED: [refused]})
         return msgspec.structs.replace(base, cursors=ready.cursors, outs=outs, failures=0)
 

@@ -153,12 +153,27 @@ class Row(Generic[T]):
             floor = await self._made()
             self._walked = await self.cells.find_end(floor.index)
         elif now_ms >= self._fresh_ms - self._margin_ms // 4:
-            floor = await self.horizon.read()
+            floor = await self._floor_again()
         else:
             return self._walked
         self._walked = max(self._walked, floor.index)
         self._fresh_ms = now_ms + self._margin_ms // 2
         return self._walked
+
+    async def _floor_again(self) -> Floor:
+        """The floor of a row that has one.
+
+        Raises:
+            Refused: it is gone, so the cells before may be as well.
+        """
+        version, floor = self.horizon.version, await self.horizon.read()
+        if version and not self.horizon.version:
+            self.horizon.version = version  # a read may have been stale: the next append looks again
+            raise Refused(
+                f"{self.name}: its floor is gone, so the log was emptied, or this is another store; nothing is written "
+                "behind a hole: restore it, or start this process again to begin a new log"
+            )
+        return floor
 
     async def _append_since(self, cell: Cell, since: int) -> tuple[int, Cell]:
         until_ms = self.until_ms

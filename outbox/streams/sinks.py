@@ -208,7 +208,8 @@ class SinkLoop:
         except FINAL:
             raise
         except (Refused, OutcomeUnknown) as error:
-            log.warning("sink failed; it tries again", extra={"sink": sink.name, "error": str(error)})
+            fields = {"sink": sink.name, "error": str(error)}
+            log.warning("sink %s failed; it tries again: %s", sink.name, error, extra=fields)
             await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(self._errors_in_a_row, 10)))
             self._errors_in_a_row += 1
             return Progress.LOST

@@ -60,6 +60,7 @@ JUDGED_FLOW = "outbox/verify/recorded/flow.py"
 JUDGED_LOGS = "outbox/verify/recorded/logs.py"
 STREAM_ROW, STREAM_PLAN = "outbox/streams/row.py", "outbox/streams/plan.py"
 STREAM_REPLICA = "outbox/streams/replica.py"
+STREAM_HORIZON = "outbox/streams/horizon.py"
 RECORDED_STREAMS = "outbox/verify/recorded/streams.py"
 JUDGED_LIVES = "outbox/verify/recorded/linear.py"
 JUDGED_PENDING = "outbox/verify/recorded/pending.py"
@@ -649,6 +650,41 @@ DIRECT_MUTANTS = (
         "streams: a lost register begins in the middle", STREAM_REPLICA,
         f"{OF_PLACES}::test_a_register_that_is_lost_is_named_and_not_begun_in_the_middle",
         ("            if known is None and past:\n", "            if known is None and past and False:\n"),
+    ),
+    mutant(
+        "streams: an emptied store is written where it ended", STREAM_REPLICA,
+        f"{OF_PLACES}::test_a_replica_whose_store_was_emptied_begins_at_the_first_cell_again",
+        ("            self._forget()\n", ""),
+    ),
+    mutant(
+        "streams: a producer goes on behind an emptied log", STREAM_ROW,
+        f"{OF_PLACES}::test_a_producer_whose_log_was_emptied_stops_once_it_looks",
+        ("        if version and not self.horizon.version:\n", "        if False:\n"),
+    ),
+    mutant(
+        "streams: a row that is new is of any log", STREAM_HORIZON,
+        "unit/streams/test_bad_input.py::test_a_log_of_other_shards_on_the_name_is_refused_in_each_of_its_rows",
+        ("            await self._first.make(kind)\n", "            pass\n"),
+    ),
+    mutant(
+        "streams: an empty row is read as of any log", STREAM_HORIZON,
+        "unit/streams/test_bad_input.py::test_a_log_of_other_shards_on_the_name_is_refused_in_each_of_its_rows",
+        ("            await self._first.opened(kind)\n", "            pass\n"),
+    ),
+    mutant(
+        "streams: new code takes over with its first entry", STREAM_REPLICA,
+        "unit/streams/test_processor.py::test_new_code_takes_over_without_an_entry_and_old_code_stops",
+        ("is_taken_over = register.version == self.plan.version", "is_taken_over = True"),
+    ),
+    mutant(
+        "streams: a name that nobody has is unregistered", "outbox/streams/log.py",
+        "unit/streams/test_ordered_log.py::test_a_trim_stops_at_the_last_reader_and_goes_on_when_it_has_moved_or_left",
+        ("        if name not in known:\n            there", "        if False:\n            there"),
+    ),
+    mutant(
+        "streams: a lag is what was last reported", "outbox/ops/streams.py",
+        "unit/ops/test_stream_commands.py::test_a_processor_is_as_far_behind_as_its_register_says",
+        ("readers=row.readers | here)", "readers=here | row.readers)"),
     ),
     mutant(
         "streams: the first writer's row has the room", STREAM_REPLICA,

@@ -19,7 +19,7 @@ from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
 from outbox.ops.engine_operator import EngineOperator
 from outbox.ops.remote import RemoteOperator
-from outbox.ops.values import Operator, StreamQuery, StreamRow, TrimRequest
+from outbox.ops.values import Operator, StreamQuery, StreamRow, TrimRequest, UnregisterRequest
 from outbox.ports import Create, DocumentKey
 from outbox.streams import Inputs, OrderedLog, Position, Processor, Step
 
@@ -149,6 +149,16 @@ def test_a_trim_stops_at_the_slowest_reader_and_what_is_gone_is_refused(cli: Cli
     assert (code, out) == (1, "") and "the first that is left is 2" in err
 
 
+def test_a_reader_that_is_gone_is_forgotten_and_a_name_that_nobody_has_is_refused(cli: Cli) -> None:
+    code, out, err = cli("stream", "unregister", "readings", "auditor")
+    assert (code, out) == (1, "") and "log readings has no reader or writer 'auditor'; there are: audit" in err
+    code, out, _ = cli("stream", "unregister", "readings", "audit")
+    assert (code, out) == (0, "readings has forgotten audit, which was behind in row 0.0 by 1 cells\n")
+    assert json.loads(cli("stream", "list", "--json")[1])["logs"][1]["rows"][0]["readers"] == {}
+    assert cli("stream", "unregister", "readings", "audit")[0] == 1
+    assert cli("stream", "unregister", "readings", "")[0] == 2
+
+
 def test_a_trim_by_age_keeps_what_is_younger(cli: Cli) -> None:
     assert cli("stream", "trim", "readings", "--min-age", "7d")[1].startswith("trimmed 0 cells")
     assert cli("stream", "trim", "readings", "--min-age", "0s")[1].startswith("trimmed 2 cells")
@@ -235,6 +245,24 @@ async def test_a_processor_is_listed_with_its_lag(engine: Engine, operator: Oper
     events = found.logs[0].rows[0]
     assert (events.end, events.writers) == (3, {"processor/watch": 0})
     assert "processor/watch  " in text.streams(found)
+
+
+async def test_a_processor_is_as_far_behind_as_its_register_says(engine: Engine, operator: Operator) -> None:
+    """It reports at the floor now and then, which would show a replica that keeps up as far behind."""
+    readings: OrderedLog[Reading] = OrderedLog("readings", engine, type=Reading)
+    events: OrderedLog[Reading | Alarm] = OrderedLog("events", engine, type=Reading | Alarm)
+    inputs, outputs = {"readings": readings}, {"events": events}
+    replica = Processor("watch", watch, state=Seen, register=engine, inputs=inputs, outputs=outputs).replica()
+    for n in range(10):
+        await readings.append(Reading("a", n), id=f"{n}")
+        await replica.step()
+    await readings.append(Reading("a", 10.0), id="last")
+    found = await operator.streams()
+    assert found.processors[0].lag == {"readings/0.0": 1}
+    assert found.logs[1].rows[0].readers == {"processor/watch": 1}
+    assert (await operator.unregister_stream(UnregisterRequest("readings", "processor/watch"))).behind == {"0.0": 11}
+    with pytest.raises(LookupError, match="no reader or writer 'processor/watch'; there are: none"):
+        await operator.unregister_stream(UnregisterRequest("readings", "processor/watch"))
 
 
 async def test_rows_are_read_one_after_the_other_or_one_alone(engine: Engine, operator: Operator) -> None:

@@ -224,6 +224,8 @@ async def test_a_trim_stops_at_the_last_reader_and_goes_on_when_it_has_moved_or_
     assert (await log.trim(), await log.first()) == (1, Position(3))
     await log.unregister("slow")
     assert (await log.trim(), await values(log)) == (1, [4, 5])
+    with pytest.raises(Refused, match="log numbers has no reader or writer 'slowly'; there are: fast"):
+        await log.unregister("slowly")
     await log.unregister("fast")
     assert (await log.trim(), await log.trim(), await values(log)) == (2, 0, [])
 

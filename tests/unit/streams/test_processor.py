@@ -12,8 +12,10 @@ import pytest
 
 from outbox.engine.backend.store_scopes import ItemStore, NarrowEngine
 from outbox.engine.engine import Engine
+from outbox.errors import FormatTooNew
 from outbox.ports import NoBlobs
-from outbox.streams import Inputs, OrderedLog, Position, Processor, Skip, Step
+from outbox.retries import Retries
+from outbox.streams import HandlerFailed, Inputs, OrderedLog, Position, Processor, Skip, Step
 from outbox.streams.places import Place
 from outbox.testing import START_S, VirtualClock
 from tests.unit.streams.making import Counting, Reading, Total, entries, fill, made, values
@@ -382,6 +384,31 @@ async def test_new_code_beside_old_goes_on_from_its_state(engine: Engine) -> Non
         async with processor(engine, twice, version=2).run():
             await log.append(5, id="five")
             assert await first(out, 3) == [1, 3, 13]
+
+
+async def test_new_code_takes_over_without_an_entry_and_old_code_stops(engine: Engine) -> None:
+    await fill(made("in", engine, int), 1)
+    old = processor(engine)
+    await old.run_until_idle()
+    with pytest.raises(FormatTooNew, match="runs as version 2"):
+        async with old.run() as running, asyncio.timeout(10):
+            await processor(engine, twice, version=2).run_until_idle()
+            await running.wait_stopped()
+    assert await values(made("out", engine, int)) == [1]
+
+
+async def test_a_handler_that_fails_is_logged_with_its_entry_its_try_and_why(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(total: Total, inputs: Inputs, step: Step) -> None:
+        raise ValueError("no such sensor")
+
+    await fill(made("in", engine, int), 1)
+    retries = Retries(limit=2, delays_s=(0.0,))
+    with pytest.raises(HandlerFailed):
+        await processor(engine, fail, retries=retries).run_until_idle()
+    (line,) = caplog.messages
+    assert line == "processor sums fails at in 0.0, try 1 of 2; it is run again: ValueError: no such sensor"
 
 
 async def test_a_new_input_begins_at_the_floor_of_its_log_and_holds_it(engine: Engine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from outbox.engine.engine import Engine
 from outbox.errors import NotRegistrable, OutcomeUnknown, Refused
 from outbox.message import Message
-from outbox.ports import Output, StateStore
+from outbox.ports import Delete, Output, StateStore
 from outbox.streams import Ingest, Inputs, OrderedLog, Position, Processor, RefusedEntry, Step
 from outbox.streams.places import Place
 from outbox.testing import START_S, Harness, VirtualClock
@@ -114,6 +115,44 @@ async def test_a_log_that_ends_before_what_was_written_to_it_is_not_written_behi
     await forwarding(engine, source, out).run_until_idle()
     assert await values(out) == [1, 2, 3, 4]
     restored.close()
+
+
+async def empty(engine: Engine) -> None:
+    """Delete all documents, as a store does that is replaced, or restarted without its data."""
+    store = engine.store()
+    for space in [name.removeprefix("p/") for name in engine.state.documents.spaces if name.startswith("p/")]:
+        found = [document async for document in store.scan(space)]
+        await store.write([Delete(document.key, document.version) for document in found])
+
+
+async def test_a_replica_whose_store_was_emptied_begins_at_the_first_cell_again(engine: Engine) -> None:
+    source, out = made("in", engine, int), made("out", engine, int)
+    await fill(source, 1, 2, 3)
+    replica = forwarding(engine, source, out).replica()
+    for _ in range(4):
+        await replica.step()
+    assert await values(out) == [1, 2, 3]
+    await empty(engine)
+    await fill(made("in", engine, int), 4)
+    for _ in range(6):
+        with suppress(Refused):
+            await replica.step()
+        replica.known = None  # as after a step that failed
+    fresh = made("out", engine, int)
+    assert await values(fresh) == [4] and await fresh.end() == Position(1)
+
+
+async def test_a_producer_whose_log_was_emptied_stops_once_it_looks(engine: Engine) -> None:
+    clock: VirtualClock = engine.core.clock  # type: ignore[assignment]  # of the fixture
+    log = made("numbers", engine, int)
+    await fill(log, 1, 2)
+    await empty(engine)
+    clock.seconds += 600
+    for id in ("three", "four"):
+        with pytest.raises(Refused, match=r"its floor is gone, .* start this process again"):
+            await log.append(3, id=id)
+    await made("numbers", engine, int).append(3, id="three")
+    assert await values(made("numbers", engine, int)) == [3]
 
 
 async def test_nobody_appends_or_reads_beyond_the_end(engine: Engine) -> None:
