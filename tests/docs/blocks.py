@@ -103,7 +103,8 @@ class Page:
             vars(self.module).update(self._import(name[1]))
         for found, value in list(vars(self.module).items()):
             if found.startswith("test_") and known.get(found) is not value:
-                asyncio.run(value()) if inspect.iscoroutinefunction(value) else value()
+                wanted = {"tmp_path": self.folder} if "tmp_path" in inspect.signature(value).parameters else {}
+                asyncio.run(value(**wanted)) if inspect.iscoroutinefunction(value) else value(**wanted)
 
     def _import(self, name: str) -> dict[str, Any]:
         importlib.invalidate_caches()
