@@ -18,7 +18,7 @@ import msgspec
 
 from outbox.errors import HandlingEnded, OutcomeUnknown, PoisonMessage, Refused, UnknownDestination
 from outbox.http import Reply
-from outbox.lineage import Key, derived_bytes, output_id
+from outbox.lineage import Key, derived_bytes, output_id, traceparent_of
 from outbox.message import Message, Scalar
 from outbox.ports import Output
 from outbox.retries import Retry
@@ -174,7 +174,7 @@ class Context(msgspec.Struct, gc=False):
 
     @property
     def traceparent(self) -> str:
-        """The W3C trace context that the message carries; empty without one."""
+        """The W3C trace context that the message carries; empty without one.  What is sent has a span of its own."""
         return self.message.traceparent
 
     # Fixed by the commit
@@ -228,7 +228,7 @@ class Context(msgspec.Struct, gc=False):
             created_ms=due_ms if due_ms > now_ms else now_ms,
             correlation_id=cause.correlation_id or identity,
             causation_id=identity,
-            traceparent=cause.traceparent,
+            traceparent=traceparent_of(cause.traceparent, work.inbox) if cause.traceparent else "",
             hops=hops,
             session_id=outlet.session_of(queue, message, work.key) if way.is_ordered else "",
             properties=way.properties,

@@ -18,6 +18,9 @@ from uuid import UUID
 
 Key = str | int | UUID
 
+TRACEPARENT_LENGTH = 55
+"""Of `00-TRACE-SPAN-FLAGS`, of which the trace takes 32 letters, the span 16 and the flags 2."""
+
 _TAGS: dict[type, bytes] = {str: b"s", int: b"i", UUID: b"u"}
 
 
@@ -83,6 +86,17 @@ def derived_bytes(inbox: bytes, purpose: str, position: int) -> bytes:
 
 
 FINGERPRINT_BYTES = 32
+
+
+def traceparent_of(cause: str, inbox: bytes) -> str:
+    """The W3C trace context of what one handling sends: the trace of its cause, and a span that is this handling's own.
+
+    The span follows from the inbox key, so every attempt gives its outputs the same bytes.  What is no trace context of
+    version 00 is carried on as it is.  Source: W3C Trace Context, section 3.2.
+    """
+    if len(cause) != TRACEPARENT_LENGTH or not cause.startswith("00-") or not inbox:
+        return cause
+    return f"{cause[:36]}{inbox[:8].hex()}{cause[52:]}"
 
 
 def fingerprint(body: bytes, wire_type: str) -> bytes:

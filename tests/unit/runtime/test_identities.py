@@ -9,6 +9,7 @@ import pytest
 
 from outbox import App, Context, Engine, Worker
 from outbox.engine.log import records
+from outbox.lineage import traceparent_of
 from outbox.message import Message
 from outbox.testing import Harness, SentRecord
 from outbox.verify.faults import Faults
@@ -118,6 +119,43 @@ async def test_outputs_have_the_same_ids_on_every_attempt_and_machine() -> None:
     plain = await ids(0, Faults())
     assert len(set(plain)) == 2
     assert plain == await ids(9, Faults(crashes=((3, "before"),), lost=(5,)))
+
+
+TRACE, SPAN = 32 * "a", 16 * "b"
+
+
+async def test_each_hop_of_a_trace_has_a_span_of_its_own_whatever_is_tried_again() -> None:
+    def app() -> App:
+        made = App("a")
+        made.queue("out")
+
+        @made.handler("first")
+        def first(order: Order, ctx: Context) -> None:
+            ctx.send("second", order)
+            ctx.send("second", Order("twin"))
+
+        @made.handler("second")
+        def second(order: Order, ctx: Context) -> None:
+            ctx.send("out", order)
+
+        return made
+
+    async def traced(faults: Faults | None = None) -> list[str]:
+        async with Harness(app(), faults=faults) as world:
+            await world.send("first", Order("o"), id="1", traceparent=f"00-{TRACE}-{SPAN}-01")
+            await world.wait_idle()
+            sent = [*world.sent_records("second"), *world.sent_records("out")]
+            return [str(one.properties["traceparent"]) for one in sent]
+
+    plain = await traced()
+    assert all(len(found) == 55 and found.startswith(f"00-{TRACE}-") and found.endswith("-01") for found in plain)
+    assert plain[0] == plain[1] and len({SPAN, *(found.split("-")[2] for found in plain)}) == 4
+    assert await traced(Faults(crashes=((2, "before"), (4, "after")), lost=(5,))) == plain
+
+
+@pytest.mark.parametrize("odd", ["01-" + 52 * "a", f"00-{TRACE}-{SPAN}-01-more", "00-ab-cd-01"])
+def test_what_is_no_trace_context_of_this_version_is_carried_on_as_it_is(odd: str) -> None:
+    assert traceparent_of(odd, b"inbox key") == odd
 
 
 async def test_trace_correlation_and_causation_are_carried_through() -> None:
