@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -99,7 +100,11 @@ def _begin(thing: T, work: Callable[[T], Answer], within_s: float) -> Run[T]:
         with suppress(OSError):  # by now the process may have done it, or ended
             os.setpgid(process, process)
         return Run(thing, process, reading, time.monotonic() + within_s)
-    os.setpgid(0, 0)
-    os.close(reading)
-    os.write(writing, json.dumps(work(thing), ensure_ascii=False).encode())
-    os._exit(0)
+    try:
+        os.setpgid(0, 0)
+        os.close(reading)
+        os.write(writing, json.dumps(work(thing), ensure_ascii=False).encode())
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)  # whatever happened: nothing may go on twice
