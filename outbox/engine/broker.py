@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, nsmallest
 from typing import NamedTuple
 
 from outbox.engine.checks import check_room
@@ -326,11 +326,10 @@ class Broker:
     def peek(self, path: str, from_sequence: int, count_max: int, *, session: str | None = None) -> list[Task]:
         """Tasks from a sequence number on, in order, whatever their state; nothing is locked."""
         tasks = self.queue(path).tasks
-        wanted = sorted(sequence for sequence in tasks if sequence >= from_sequence)
-        found = [tasks[sequence] for sequence in wanted]
+        wanted = (sequence for sequence in tasks if sequence >= from_sequence)
         if session is not None:
-            found = [task for task in found if task.message.session_id == session]
-        return found[:count_max]
+            wanted = (sequence for sequence in wanted if tasks[sequence].message.session_id == session)
+        return [tasks[sequence] for sequence in nsmallest(count_max, wanted)]
 
     def is_idle(self, paths: Sequence[str]) -> bool:
         """Whether nothing in these queues is waiting or being handled; what is scheduled or deferred does not count.
