@@ -35,6 +35,16 @@ def modified(**fields: Any) -> Act:
     return lambda engine: engine.documents.modify(records.Modify(**fields))
 
 
+def changed(**fields: Any) -> Act:
+    def change(engine: Engine) -> None:
+        (task,) = engine.broker.peek("q", 0, 9)
+        engine.documents.modify(
+            records.Modify(changes=[records.TaskChange("q", task.sequence, task.version, **fields)])
+        )
+
+    return change
+
+
 def declared(**fields: Any) -> Act:
     return lambda engine: engine.declare(QueueSettings("t", **fields))
 
@@ -56,6 +66,15 @@ CASES: dict[str, tuple[Act, str]] = {
     "a due time beyond all records": (
         lambda e: e.broker.send("q", [Message(body=b"")], due_ms=1 << 63),
         "milliseconds",
+    ),
+    "an insert that is due beyond all records": (
+        modified(inserts=[records.TaskInsert("q", Message(body=b""), 1 << 60)]),
+        "milliseconds",
+    ),
+    "a change that is due beyond all records": (changed(due_ms=1 << 60), "milliseconds"),
+    "a change to a message with a negative life": (
+        changed(message=Message(body=b"", time_to_live_ms=-1)),
+        "time_to_live_ms",
     ),
     "delete of an absent document": (modified(document_deletes=[records.DocRef("nope", "x", 0)]), "nope/x"),
     "insert of a text": (modified(inserts=[INSERT]), "Modified.modify.inserts.message.body"),

@@ -13,7 +13,7 @@ from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path
 from outbox.engine.state.tasks import pack_token
 from outbox.errors import LockLost
 from outbox.message import Message
-from outbox.ports import Delivery, Settle
+from outbox.ports import Commit, Conflict, DeadLettering, Delivery, Postponement, Settle
 from outbox.testing import START_S, VirtualClock
 
 LOCK_S = 10
@@ -111,6 +111,22 @@ async def test_one_lock_that_is_over_keeps_no_other_from_being_released() -> Non
     assert [
         d.delivery_count for d in await EngineJournal(engine.core, engine.broker).claim(["q"], count_max=3, wait_s=0)
     ] == [0, 0]
+
+
+@pytest.mark.parametrize("how", ["consumed", "postponed", "dead-lettered"])
+async def test_a_commit_loses_by_each_lock_that_is_over_whatever_it_does_with_the_message(how: str) -> None:
+    clock = VirtualClock(START_S)
+    engine = Engine.in_memory(clock=clock)
+    (delivery,) = await claimed(clock, engine, 1)
+    engine.broker.lapse_locks()
+    commit = Commit(engine.now_ms(), 0, [], {}, {}, [], {}, {}, {}, [], [], [])
+    if how == "consumed":
+        commit.consumed.append(delivery)
+    elif how == "postponed":
+        commit.postponed.append(Postponement(delivery, 0, 1))
+    else:
+        commit.dead_lettered.append(DeadLettering(delivery, "failed", "", 1, False))
+    assert await EngineJournal(engine.core, engine.broker).commit(commit) == Conflict(frozenset({delivery.sequence}))
 
 
 @pytest.mark.parametrize("how", ["complete", "abandon", "dead-letter", "release"])
