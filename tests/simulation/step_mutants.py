@@ -11,6 +11,7 @@ OF_STEPS = "unit/steps/test_runtime_steps.py"
 OF_HOSTS = "unit/steps/test_host_steps.py"
 OF_NOTES = "unit/steps/test_registrations.py"
 OF_MARKS = "unit/stores/test_riding_marks.py"
+OF_ERAS = "unit/steps/test_retention_eras.py"
 
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
@@ -423,5 +424,96 @@ STEP_MUTANTS = (
         "failures: a stack shows every cause", "runtime/failures/error_text.py",
         f"{OF_HOSTS}::test_a_stack_shows_so_many_causes_and_no_more",
         ("    while waiting and count < CHAIN_COUNT_MAX:", "    while waiting:"),
+    ),
+    # What is remembered of failures, blocks and eras
+    mutant(
+        "retention: an era that came twice ends with its earlier end", "runtime/start/retention.py",
+        f"{OF_ERAS}::test_an_era_that_came_twice_ends_with_its_later_end",
+        ("for era in sorted(eras):", "for era in eras:"),
+    ),
+    mutant(
+        "retention: one that comes back is an earlier one", "runtime/start/retention.py",
+        f"{OF_ERAS}::test_a_retention_that_comes_back_is_no_earlier_one",
+        ("    latest.pop((own.retention_ms, own.margin_ms), None)\n", ""),
+    ),
+    mutant(
+        "waiting: what cannot be put on record is never given back", "runtime/engine_scope.py",
+        f"{OF_STEPS}::test_what_cannot_be_put_on_record_as_waiting_is_given_back",
+        ("            await self.retry_backoff.cool_down(left[0], error)\n            await self._release(left)\n", "            await self.retry_backoff.cool_down(left[0], error)\n"),
+    ),
+    mutant(
+        "waiting: one whose lock is over is under way for ever", "runtime/engine_scope.py",
+        f"{OF_STEPS}::test_what_is_put_on_record_as_waiting_leaves_out_those_whose_lock_is_over",
+        ("        self._settled(gone)\n", "        self._settled(gone if conflict is None else [])\n"),
+    ),
+    mutant(
+        "waiting: a store that does not tell has nothing on record", "runtime/delivery/waiting.py",
+        f"{OF_STEPS}::test_what_is_on_record_of_a_waiting_message_is_read_from_a_store_that_does_not_tell",
+        ("found = answer.current or await read(self._store, key, answer.session)", "found = answer.current"),
+    ),
+    mutant(
+        "engine: a message that lost its lock in a batch is under way for ever", "runtime/engine_scope.py",
+        f"{OF_STEPS}::test_a_message_whose_lock_was_over_in_a_batch_is_no_longer_under_way",
+        ("        self._settled([work.delivery for work in gone])\n", ""),
+    ),
+    mutant(
+        "engine: a row of releases has no end", "runtime/engine_scope.py",
+        f"{OF_STEPS}::test_the_first_commit_ends_a_row_of_releases",
+        ("            self.retry_backoff.reset()\n", ""),
+    ),
+    mutant(
+        "stores: a row of releases has no end", "runtime/store_scope.py",
+        "unit/stores/test_refusing_store.py::test_the_first_commit_over_a_store_ends_a_row_of_releases",
+        ("        self.retry_backoff.reset()\n        return await", "        return await"),
+    ),
+    mutant(
+        "stores: a row of releases has no end for messages that commit together", "runtime/store_scope.py",
+        "unit/stores/test_refusing_store.py::test_the_first_commit_over_a_store_ends_a_row_of_releases",
+        ("        if outcomes:\n            self.retry_backoff.reset()\n", ""),
+    ),
+    mutant(
+        "blocked: a message whose body is in a blob is another", "runtime/delivery/blocked_sessions.py",
+        f"{OF_STEPS}::test_a_message_that_blocks_is_known_by_its_id_while_its_body_is_in_a_blob",
+        ("    if message.claim:\n        return b\"\"\n", ""),
+    ),
+    mutant(
+        "blocked: a block that is not ours keeps its dead letter from going back", "runtime/delivery/blocked_sessions.py",
+        f"{OF_STEPS}::test_a_block_that_is_not_ours_blocks_and_is_left_alone",
+        ("and blocked is not None and blocked.is_behind(message)", "and blocked.is_behind(message)"),
+    ),
+    mutant(
+        "marks: what left with a batch is waited for", "runtime/commit/marks.py",
+        f"{OF_STEPS}::test_a_partition_whose_marks_left_with_a_batch_waits_for_nothing",
+        ("            self._waiting.pop(key.partition, None)\n", ""),
+    ),
+    mutant(
+        "drained: what a state is to send is overlooked", "runtime/store_operations.py",
+        "unit/stores/test_unsent_outputs.py::test_what_is_unsent_is_found_wherever_it_lies",
+        ("record = inline.record or found", "record = found"),
+    ),
+    mutant(
+        "drained: what overflows is overlooked", "runtime/store_operations.py",
+        "unit/stores/test_unsent_outputs.py::test_what_is_unsent_is_found_wherever_it_lies",
+        ("return bool(record.spilled) or any(", "return any("),
+    ),
+    mutant(
+        "ledger: the entry of a lost batch stays open", "runtime/commit/store_transaction.py",
+        "unit/stores/test_dispatch_ledger.py::test_the_entry_of_a_batch_that_cannot_land_any_more_is_closed_with_that_of_the_next",
+        ("entry.attempt.ledger_entries = (*entry.attempt.ledger_entries, entry.stored.entry)", "pass"),
+    ),
+    mutant(
+        "ledger: a sweeper opens any number of entries", "runtime/commit/dispatch_ledger.py",
+        "unit/stores/test_dispatch_ledger.py::test_a_sweeper_leaves_numbers_between_open_that_may_land_later",
+        ("if number > last and number - last + len(opened) <= OPEN_COUNT_MAX:", "if number > last:"),
+    ),
+    mutant(
+        "sweep: what is finished has no age", "runtime/commit/sweeper.py",
+        f"{OF_STEPS}::test_a_document_is_swept_when_its_grace_is_over",
+        ("                oldest_ms = min(oldest_ms, at_ms or oldest_ms)\n", ""),
+    ),
+    mutant(
+        "verdict: a refusal that says waiting waits", "runtime/verdict.py",
+        "unit/runtime/test_verdicts.py::test_a_refusal_that_says_waiting_is_a_refusal",
+        ("record.reason == WAITING and record.attempt == WAITING_ATTEMPT", "record.reason == WAITING"),
     ),
 )  # fmt: skip

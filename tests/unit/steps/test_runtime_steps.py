@@ -13,13 +13,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from outbox import stored
 from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
-from outbox.errors import OutcomeUnknown, PoisonMessage, UnknownDestination
+from outbox.errors import OutcomeUnknown, PoisonMessage, Throttled, UnknownDestination
 from outbox.message import Message
 from outbox.ports import (
+    Commit,
+    Conflict,
     Create,
+    DeadLetterEntry,
     Delete,
     Delivery,
     Document,
@@ -51,6 +55,7 @@ from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryBac
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.delivery.waiting import Waiting, waiting_commit
+from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.failures.failure_counts import FailureCounts
 from outbox.runtime.start import plan as plans
 from outbox.runtime.start.plan import KeyIdCache
@@ -185,10 +190,49 @@ async def test_the_first_message_that_blocks_a_session_is_the_one_that_unblocks_
     assert found is not None and found.identity == "1"
 
 
+async def test_a_message_that_blocks_is_known_by_its_id_while_its_body_is_in_a_blob() -> None:
+    blocked = BlockedSessions(engine_store(), MemoryBlobStore())
+    dead = delivery(session_id="s")
+    await blocked.block(Attempt(Work(dead, HANDLER)))
+    found = await blocked.blocked_behind(dead)
+    name, _ = to_claim(dead.message)
+    claimed = msgspec.structs.replace(dead.message, body=b"", claim=name)
+    assert found is not None and found.is_behind(claimed)
+    assert not found.is_behind(msgspec.structs.replace(claimed, outbox_id="2"))
+
+
+async def test_a_block_that_is_not_ours_blocks_and_is_left_alone() -> None:
+    class Foreign:
+        async def read(self, key: DocumentKey, *, session: str = "") -> Document:
+            return Document(key, b"not ours", "1")
+
+    store: Any = Foreign()  # which takes no writes
+    blocked, dead = BlockedSessions(store, MemoryBlobStore()), delivery(session_id="s")
+    assert await blocked.blocked_behind(dead) is not None
+    await blocked.note_resubmission("adds", DeadLetterEntry("adds", 1, dead.message, "no", "", 1, NOW_MS), 1)
+    await blocked.unblock("adds", dead.message)
+    assert not await blocked.unblock_id("adds", "s", "1")
+
+
 def test_a_body_at_the_limit_travels_in_its_message() -> None:
     outputs = [Output("told", 0, Message(body=b"x" * size, outbox_id="1")) for size in (100, 101)]
     checked, blobs = checked_outputs(outputs, above_bytes=100)
     assert [bool(output.message.claim) for output in checked] == [False, True] and len(blobs) == 1
+
+
+# Waiting records
+
+
+class Untold:
+    """A store that does not say what a write lost to."""
+
+    def __init__(self, store: EngineStore) -> None:
+        self.read = store.read
+        self._store = store
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        answer = await self._store.write(operations)
+        return Lost(answer.operation, None) if isinstance(answer, Lost) else answer
 
 
 # Waiting records
@@ -201,6 +245,15 @@ async def test_so_many_waiting_messages_are_known_and_no_more(monkeypatch: pytes
         one = msgspec.structs.replace(work(), inbox=bytes([number]) * 32)
         assert await known.note(one, record_key(None, one.inbox)) is None
         assert len(known._known) <= 2
+
+
+async def test_what_is_on_record_of_a_waiting_message_is_read_from_a_store_that_does_not_tell() -> None:
+    store: Any = Untold(engine_store())
+    waits, key = Waiting(PLAN, store, now_ms=lambda: NOW_MS, new_tx=lambda: "tx"), record_key(None, INBOX)
+    applied = Record("other", b"f", NOW_MS)
+    await store.write([Create(key, stored.encode(applied))])
+    found = await waits.note(work(), key)
+    assert found is not None and stored.decode(found, Record) == applied
 
 
 def test_the_first_of_two_payloads_under_an_id_is_put_on_record_as_waiting() -> None:
@@ -216,6 +269,79 @@ def test_a_message_stays_behind_a_block_while_one_of_its_handlers_has_not_applie
     commit = waiting_commit(PLAN, [both], {INBOX: digest}, NOW_MS)
     assert not commit.consumed and len(commit.postponed) == 1 and commit.refused.keys() == {other}
     assert waiting_commit(PLAN, [both], {INBOX: digest, other: digest}, NOW_MS).consumed == [both.delivery]
+
+
+# Several messages of the engine
+
+
+class Refusing:
+    """A journal whose commits have these outcomes, the last one for ever."""
+
+    def __init__(self, *outcomes: Conflict | Exception | None) -> None:
+        self.outcomes = list(outcomes)
+        self.released = list[Delivery]()
+        self.settled = list[Delivery]()
+
+    async def load(self, states: Sequence[str], markers: Sequence[bytes]) -> tuple[dict[str, Any], dict[bytes, Any]]:
+        return {}, {}
+
+    async def commit(self, commit: Commit) -> Conflict | None:
+        outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def durable(self) -> None:
+        pass
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> int:
+        return len(deliveries)
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None:
+        self.released += deliveries
+
+    def scope(self) -> EngineScope:
+        journal: Any = self
+        return EngineScope(
+            PLAN,
+            journal,
+            MemoryBlobStore(),
+            now_ms=lambda: NOW_MS,
+            backoff=Backoff(at_once),
+            spawn=asyncio.ensure_future,
+            settled=self.settled.extend,
+            is_stopping=lambda: False,
+        )
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_the_first_commit_ends_a_row_of_releases(together: bool) -> None:
+    journal = Refusing(*([] if together else [Throttled("not now")]), None)
+    scope = journal.scope()
+    scope.retry_backoff.count = 5
+    await scope.attempt([delivery()])
+    assert scope.retry_backoff.count == 0 and journal.settled == [delivery()]
+
+
+async def test_what_cannot_be_put_on_record_as_waiting_is_given_back() -> None:
+    journal = Refusing(Throttled("the engine is full"))
+    waits = msgspec.structs.replace(delivery(), waits=True)
+    await journal.scope().attempt([waits])
+    assert journal.released == journal.settled == [waits]
+
+
+async def test_what_is_put_on_record_as_waiting_leaves_out_those_whose_lock_is_over() -> None:
+    first, second = (msgspec.structs.replace(delivery(outbox_id=str(n)), sequence=n, waits=True) for n in (1, 2))
+    journal = Refusing(Conflict(frozenset({1})), None)
+    await journal.scope().attempt([first, second])
+    assert journal.settled == [first, second] and not journal.released
+
+
+async def test_a_message_whose_lock_was_over_in_a_batch_is_no_longer_under_way() -> None:
+    first, second = (msgspec.structs.replace(delivery(outbox_id=str(n)), sequence=n) for n in (1, 2))
+    journal = Refusing(Conflict(frozenset({1})), None)
+    await journal.scope().attempt([first, second])
+    assert journal.settled == [first, second] and not journal.released
 
 
 # Transactions
@@ -305,6 +431,12 @@ class Noted:
         return (self.marks,)
 
 
+async def test_a_partition_whose_marks_left_with_a_batch_waits_for_nothing() -> None:
+    due = due_marks(recurs=True)
+    assert due.is_waiting and len(due.take("p")) == 1
+    assert not due.is_waiting and due.due_count == 0
+
+
 async def test_marks_linger_each_time_and_not_once_only() -> None:
     started = list[Coroutine[Any, Any, None]]()
     due = due_marks(recurs=False)
@@ -355,6 +487,7 @@ async def test_a_document_is_swept_when_its_grace_is_over() -> None:
 
     swept = await sweep(Scope(), Pending(), now_ms=lambda: NOW_MS, grace_s=60.0)
     assert redone == ["60000", "60001"] and (swept.young_count, swept.finished_count) == (1, 2)
+    assert swept.oldest_s == 60.001
 
 
 async def test_a_sweep_begins_where_the_last_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
