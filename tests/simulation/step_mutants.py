@@ -11,6 +11,7 @@ OF_STEPS = "unit/steps/test_runtime_steps.py"
 OF_HOSTS = "unit/steps/test_host_steps.py"
 OF_NOTES = "unit/steps/test_registrations.py"
 OF_MARKS = "unit/stores/test_riding_marks.py"
+OF_LEDGER = "unit/stores/test_dispatch_ledger.py"
 OF_ERAS = "unit/steps/test_retention_eras.py"
 
 
@@ -498,12 +499,12 @@ STEP_MUTANTS = (
     ),
     mutant(
         "ledger: the entry of a lost batch stays open", "runtime/commit/store_transaction.py",
-        "unit/stores/test_dispatch_ledger.py::test_the_entry_of_a_batch_that_cannot_land_any_more_is_closed_with_that_of_the_next",
+        f"{OF_LEDGER}::test_the_entry_of_a_batch_that_cannot_land_any_more_is_closed_with_that_of_the_next",
         ("entry.attempt.ledger_entries = (*entry.attempt.ledger_entries, entry.stored.entry)", "pass"),
     ),
     mutant(
         "ledger: a sweeper opens any number of entries", "runtime/commit/dispatch_ledger.py",
-        "unit/stores/test_dispatch_ledger.py::test_a_sweeper_leaves_numbers_between_open_that_may_land_later",
+        f"{OF_LEDGER}::test_a_sweeper_leaves_numbers_between_open_that_may_land_later",
         ("if number > last and number - last + len(opened) <= OPEN_COUNT_MAX:", "if number > last:"),
     ),
     mutant(
@@ -515,5 +516,90 @@ STEP_MUTANTS = (
         "verdict: a refusal that says waiting waits", "runtime/verdict.py",
         "unit/runtime/test_verdicts.py::test_a_refusal_that_says_waiting_is_a_refusal",
         ("record.reason == WAITING and record.attempt == WAITING_ATTEMPT", "record.reason == WAITING"),
+    ),
+    mutant(
+        "ledger: a sweeper forgets the numbers behind one that it closes", "runtime/commit/dispatch_ledger.py",
+        f"{OF_LEDGER}::test_a_sweeper_that_closes_an_early_number_forgets_no_later_one",
+        ("if number > last and number - last + len(opened) <=", "if number - last + len(opened) <="),
+    ),
+    mutant(
+        "ledger: the entry of a refused batch stays open", "runtime/partition_scope.py",
+        f"{OF_LEDGER}::test_the_entry_of_a_batch_that_was_refused_is_closed",
+        ("        except NothingCommitted:\n            self._leave(batch)\n            raise\n", "        except NothingCommitted:\n            raise\n"),
+    ),
+    mutant(
+        "threads: one that ends behind a close waits for ever", "runtime/commit/handler_threads.py",
+        f"{OF_STEPS}::test_a_thread_whose_function_ends_behind_a_close_ends_as_well",
+        ("        if self._is_closed:\n            self._jobs.put(None)\n        else:", "        if not self._is_closed:"),
+    ),
+    mutant(
+        "letters: one that another has just deleted keeps the next from its number", "runtime/delivery/stored_dead_letters.py",
+        f"{OF_STEPS}::test_a_dead_letter_takes_the_next_number_where_another_has_just_left_its_own",
+        ("if there is not None and _decoded(there)", "if _decoded(there)"),
+    ),
+    mutant(
+        "blocked: what is refused again blocks as resubmitted", "runtime/delivery/blocked_sessions.py",
+        f"{OF_STEPS}::test_a_resubmission_that_is_refused_again_blocks_anew_over_a_store_that_does_not_tell",
+        ("found = answer.current or await self._store.read(key)", "found = answer.current"),
+    ),
+    mutant(
+        "blocked: what is tried again in place blocks its key", "runtime/store_scope.py",
+        f"{OF_STEPS}::test_only_a_dead_letter_blocks_its_session",
+        ("if holds and isinstance(outcome, PoisonMessage):", "if holds:"),
+    ),
+    mutant(
+        "limits: a batch is over its limit when all of its handlers are", "runtime/engine_scope.py",
+        f"{OF_STEPS}::test_a_batch_is_over_its_limit_when_one_of_its_handlers_is",
+        ("return any(work.handler is not None and taken_ms > plan.limit_ms", "return all(work.handler is not None and taken_ms > plan.limit_ms"),
+    ),
+    mutant(
+        "settlement: failed pushes name any number of messages", "runtime/delivery/settlement.py",
+        f"{OF_STEPS}::test_failed_pushes_name_so_many_messages_and_no_more",
+        ("if len(found.ids) < FAILED_PUSH_ID_COUNT_MAX:", "if len(found.ids) <= FAILED_PUSH_ID_COUNT_MAX:"),
+    ),
+    mutant(
+        "settlement: what was lost to others is reported", "runtime/delivery/retrying.py",
+        f"{OF_STEPS}::test_what_was_lost_to_others_is_no_failure_to_report",
+        ("if cause is not None and not has_failed_push", "if not has_failed_push"),
+    ),
+    mutant(
+        "requests: what was lost to others is reported", "runtime/http/responses.py",
+        f"{OF_STEPS}::test_what_was_lost_to_others_is_no_failure_to_report",
+        ("if cause is not None and self._unavailable", "if self._unavailable"),
+    ),
+    mutant(
+        "settlement: any dead letter keeps its successors back", "runtime/work.py",
+        f"{OF_STEPS}::test_a_dead_letter_keeps_its_successors_back_only_where_it_blocks_its_key",
+        ("(work.blocks_key and isinstance(outcome, PoisonMessage))", "isinstance(outcome, PoisonMessage)"),
+    ),
+    mutant(
+        "requests: a key has no owner in a store that does not tell", "runtime/http/idempotency_keys.py",
+        f"{OF_STEPS}::test_the_owner_of_a_key_is_read_from_a_store_that_does_not_tell",
+        ("document = answer.current or await read(self._store, key, answer.session)", "document = answer.current"),
+    ),
+    mutant(
+        "requests: the longest integer is too long", "runtime/http/bodies.py",
+        f"{OF_STEPS}::test_a_number_of_a_body_is_as_long_as_it_may_be",
+        ("    if len(text) > DIGIT_COUNT_MAX:", "    if len(text) >= DIGIT_COUNT_MAX:"),
+    ),
+    mutant(
+        "requests: the longest fraction is too long", "runtime/http/bodies.py",
+        f"{OF_STEPS}::test_a_number_of_a_body_is_as_long_as_it_may_be",
+        ("    if len(text) > DIGIT_COUNT_MAX or isinf", "    if len(text) >= DIGIT_COUNT_MAX or isinf"),
+    ),
+    mutant(
+        "admission: every declared queue takes sequence numbers", "runtime/start/plan.py",
+        f"{OF_STEPS}::test_only_a_queue_that_says_so_takes_sequence_numbers_for_identities",
+        ('takes_sequence_number=spec is not None and spec.identity == "sequence-number"', "takes_sequence_number=spec is not None"),
+    ),
+    mutant(
+        "shell: a process that stops leaves its marks", "runtime/shell.py",
+        f"{OF_STEPS}::test_a_process_that_stops_writes_its_marks_and_tells_what_it_could_not_send",
+        ("        await finish(self._protocol)\n", ""),
+    ),
+    mutant(
+        "shell: a process that stops does not tell what it could not send", "runtime/shell.py",
+        f"{OF_STEPS}::test_a_process_that_stops_writes_its_marks_and_tells_what_it_could_not_send",
+        ("        await finish(self._protocol)\n        log_failed_pushes(self._failed_pushes)\n", "        await finish(self._protocol)\n"),
     ),
 )  # fmt: skip
