@@ -602,4 +602,29 @@ STEP_MUTANTS = (
         f"{OF_STEPS}::test_a_process_that_stops_writes_its_marks_and_tells_what_it_could_not_send",
         ("        await finish(self._protocol)\n        log_failed_pushes(self._failed_pushes)\n", "        await finish(self._protocol)\n"),
     ),
+    mutant(
+        "intake: it waits for every queue in turn", "runtime/delivery/intake.py",
+        f"{OF_STEPS}::test_an_intake_of_several_queues_waits_for_the_first_only",
+        ("count_max=count_max, wait_s=0)", "count_max=count_max, wait_s=wait_s)"),
+    ),
+    mutant(
+        "intake: it asks the first queue before the others", "runtime/delivery/intake.py",
+        f"{OF_STEPS}::test_an_intake_of_several_queues_waits_for_the_first_only",
+        ("for queue in queues[1:]:", "for queue in queues:"),
+    ),
+    mutant(
+        "intake: a renewal that fails counts as one", "runtime/delivery/intake.py",
+        f"{OF_STEPS}::test_a_delivery_that_cannot_be_renewed_or_released_keeps_no_other_from_it",
+        ("                await self._bus.renew(delivery)\n                renewed += 1\n", "                renewed += 1\n                await self._bus.renew(delivery)\n"),
+    ),
+    mutant(
+        "item: the token of a loss is not kept", "runtime/item_scope.py",
+        f"{OF_STEPS}::test_a_marker_that_is_there_can_be_read_under_its_token_or_that_of_the_loss",
+        ("return known.session or answer.session", "return known.session"),
+    ),
+    mutant(
+        "item: whatever is staged goes into a blob", "runtime/item_scope.py",
+        "unit/stores/test_lost_answers.py::test_what_is_staged_and_fits_goes_into_no_blob",
+        ("if len(stored.encode(staged)) > limit and entry.record.outputs:", "if entry.record.outputs:"),
+    ),
 )  # fmt: skip

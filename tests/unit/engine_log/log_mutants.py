@@ -904,6 +904,16 @@ LOG_MUTANTS = (
         f"{OF_OPENING}::test_an_engine_stops_when_it_could_not_retire_what_a_snapshot_replaces",
         ("        self.core.guarded(retiring.result)\n", ""),
     ),
+    mutant(
+        "an engine is full before it holds all that it may", CHECKS,
+        "engine/test_checks.py::test_a_limit_of_memory_or_of_the_clock_may_be_reached",
+        ("state.overhead_bytes > limits.memory_bytes_max", "state.overhead_bytes >= limits.memory_bytes_max"),
+    ),
+    mutant(
+        "a clock that is ahead by no more than it may be is refused", CHECKS,
+        "engine/test_checks.py::test_a_limit_of_memory_or_of_the_clock_may_be_reached",
+        ("ahead_ms > limits.clock_ahead_max_s", "ahead_ms >= limits.clock_ahead_max_s"),
+    ),
 )  # fmt: skip
 
 TABLE = Table(LOG_MUTANTS, "tests/unit/", ("asyncio", "hypothesis", "msgspec", "pytest_asyncio"))

@@ -16,6 +16,7 @@ import pytest
 from outbox import App, stored
 from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.store_scopes import ItemStore
 from outbox.engine.engine import Engine
 from outbox.errors import OutcomeUnknown, PoisonMessage, Throttled, UnknownDestination
 from outbox.message import Message
@@ -51,6 +52,7 @@ from outbox.runtime.delivery import settlement as settlements
 from outbox.runtime.delivery.admission import Admission, admit
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.delivery.claim_check import checked_outputs, to_claim
+from outbox.runtime.delivery.intake import BusIntake
 from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryBackoff, RetryError
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
@@ -61,6 +63,7 @@ from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.http.bodies import DIGIT_COUNT_MAX, read_body, write_body
 from outbox.runtime.http.idempotency_keys import IdempotencyKeys
 from outbox.runtime.http.responses import RequestLog
+from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.start import plan as plans
 from outbox.runtime.start.plan import KeyIdCache, Plan, compile_plan
 from outbox.runtime.store_scope import StoreScope
@@ -345,6 +348,55 @@ def test_a_body_at_the_limit_travels_in_its_message() -> None:
     assert [bool(output.message.claim) for output in checked] == [False, True] and len(blobs) == 1
 
 
+# A bus as an intake
+
+
+class Queues:
+    """A bus with a delivery in each of some queues, of which the first can be neither renewed nor released."""
+
+    def __init__(self, *ready: str) -> None:
+        self.ready = ready
+        self.asked = list[tuple[str, float]]()
+        self.released = list[int]()
+
+    async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        self.asked.append((queue, wait_s))
+        return [msgspec.structs.replace(delivery(), queue=queue)] if queue in self.ready else []
+
+    async def renew(self, one: Delivery) -> int:
+        if one.sequence == 1:
+            raise Throttled("not now")
+        return NOW_MS
+
+    async def settle(self, one: Delivery, settle: Settle) -> None:
+        await self.renew(one)
+        self.released.append(one.sequence)
+
+
+@pytest.mark.parametrize(
+    ("ready", "found", "asked"),
+    [
+        (("first", "third"), "third", [("second", 0), ("third", 0)]),
+        (("first",), "first", [("second", 0), ("third", 0), ("first", 9)]),
+    ],
+)
+async def test_an_intake_of_several_queues_waits_for_the_first_only(
+    ready: tuple[str, ...], found: str, asked: list[tuple[str, float]]
+) -> None:
+    bus: Any = Queues(*ready)
+    (claimed,) = await BusIntake(bus).claim(["first", "second", "third"], count_max=1, wait_s=9)
+    assert claimed.queue == found and bus.asked == asked
+    assert await BusIntake(bus).claim([], count_max=1, wait_s=9) == []
+
+
+async def test_a_delivery_that_cannot_be_renewed_or_released_keeps_no_other_from_it() -> None:
+    bus: Any = Queues()
+    deliveries = [msgspec.structs.replace(delivery(), sequence=number) for number in (1, 2, 3)]
+    assert await BusIntake(bus).renew(deliveries) == 2
+    await BusIntake(bus).release(deliveries)
+    assert bus.released == [2, 3]
+
+
 # Waiting records
 
 
@@ -358,9 +410,6 @@ class Untold:
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
         answer = await self._store.write(operations)
         return Lost(answer.operation, None) if isinstance(answer, Lost) else answer
-
-
-# Waiting records
 
 
 async def test_so_many_waiting_messages_are_known_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -643,6 +692,35 @@ async def test_a_sweep_begins_where_the_last_was_cut_off(monkeypatch: pytest.Mon
     for _ in range(3):
         await recovery.sweep()
     assert starts == [0, 7, 0]
+
+
+# Markers of item scope
+
+
+@pytest.mark.parametrize(("known", "token"), [("of the marker", "of the marker"), ("", "of the loss")])
+async def test_a_marker_that_is_there_can_be_read_under_its_token_or_that_of_the_loss(known: str, token: str) -> None:
+    states, made = ItemStore(engine_store()), Record("tx", b"f", NOW_MS)
+
+    class There:
+        capabilities = states.capabilities
+
+        async def write(self, operations: Sequence[Write]) -> Lost:
+            return Lost(0, Document(operations[0].key, stored.encode(made), "1", known), "of the loss")
+
+    infrastructure: Any = There()
+    stateless: Any = None
+    scope = ItemScope(
+        PLAN,
+        states,
+        infrastructure,
+        MemoryBlobStore(),
+        settlement(Bus()),
+        stateless=stateless,
+        now_ms=lambda: NOW_MS,
+        new_tx=lambda: "tx",
+        is_stopping=lambda: False,
+    )
+    assert await scope._mark("Sum:a", INBOX, made) == token
 
 
 # Threads
