@@ -627,4 +627,19 @@ STEP_MUTANTS = (
         "unit/stores/test_lost_answers.py::test_what_is_staged_and_fits_goes_into_no_blob",
         ("if len(stored.encode(staged)) > limit and entry.record.outputs:", "if entry.record.outputs:"),
     ),
+    mutant(
+        "several: a key is unblocked before all handlers have applied its message", "runtime/work.py",
+        f"{OF_STEPS}::test_the_others_of_a_message_are_applied_when_all_but_one_are",
+        ("return len(self.outcomes) + 1 == len(self.branches) and not any(", "return not any("),
+    ),
+    mutant(
+        "sizes: a record without a state counts for a key", "runtime/commit/partition_size.py",
+        "unit/stores/test_partition_size.py::test_neither_a_record_without_a_state_nor_a_store_without_a_limit_is_metered",
+        ("if self._bytes_max and state_id is not None:", "if self._bytes_max:"),
+    ),
+    mutant(
+        "sizes: a store without a limit has a full partition", "runtime/commit/partition_size.py",
+        "unit/stores/test_partition_size.py::test_neither_a_record_without_a_state_nor_a_store_without_a_limit_is_metered",
+        ("        if not self._bytes_max:\n            return\n", ""),
+    ),
 )  # fmt: skip

@@ -182,6 +182,15 @@ def test_a_token_of_no_queue_locks_nothing() -> None:
             at.engine.broker.settle(pack_token(at.engine.core.epoch, 1, 1, number), Settlement.COMPLETE)
 
 
+@pytest.mark.parametrize("size_bytes", [0, 15, 17])
+def test_a_token_of_another_size_locks_nothing(size_bytes: int) -> None:
+    at = Locked()
+    with pytest.raises(LockLost):
+        at.engine.broker.settle(bytes(size_bytes), Settlement.COMPLETE)
+    with pytest.raises(LockLost):
+        at.engine.sessions.release((at.session.token + b"x")[:size_bytes])
+
+
 def test_of_the_suspects_of_several_queues_the_least_is_taken_and_locked() -> None:
     at = Locked()
     at.engine.declare(QueueSettings("p", lock_s=LOCK_S))

@@ -914,6 +914,11 @@ LOG_MUTANTS = (
         "engine/test_checks.py::test_a_limit_of_memory_or_of_the_clock_may_be_reached",
         ("ahead_ms > limits.clock_ahead_max_s", "ahead_ms >= limits.clock_ahead_max_s"),
     ),
+    mutant(
+        "a token of another size is no lost lock", "outbox/engine/state/tasks.py",
+        f"{LOCKS}::test_a_token_of_another_size_locks_nothing",
+        ("    if len(token) != _TOKEN.size:\n        return 0, 0, 0, 0\n", ""),
+    ),
 )  # fmt: skip
 
 TABLE = Table(LOG_MUTANTS, "tests/unit/", ("asyncio", "hypothesis", "msgspec", "pytest_asyncio"))

@@ -67,7 +67,7 @@ from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.start import plan as plans
 from outbox.runtime.start.plan import KeyIdCache, Plan, compile_plan
 from outbox.runtime.store_scope import StoreScope
-from outbox.runtime.work import Attempt, Later, Work, holds_lane
+from outbox.runtime.work import Attempt, FanOut, Later, Work, holds_lane
 from outbox.stored import Record, StateItem, record_key, staged_key
 from outbox.testing import START_S, VirtualClock
 from tests.unit.steps.making import (
@@ -346,6 +346,16 @@ def test_a_body_at_the_limit_travels_in_its_message() -> None:
     outputs = [Output("told", 0, Message(body=b"x" * size, outbox_id="1")) for size in (100, 101)]
     checked, blobs = checked_outputs(outputs, above_bytes=100)
     assert [bool(output.message.claim) for output in checked] == [False, True] and len(blobs) == 1
+
+
+def test_the_others_of_a_message_are_applied_when_all_but_one_are() -> None:
+    branches = tuple(Attempt(work()) for _ in range(3))
+    shared = FanOut(branches)
+    assert not shared.are_others_applied()
+    assert not shared.note(branches[0], None) and not shared.are_others_applied()
+    assert not shared.note(branches[1], None) and shared.are_others_applied()
+    shared.note(branches[1], Later(1, 1))
+    assert not shared.are_others_applied()
 
 
 # A bus as an intake
