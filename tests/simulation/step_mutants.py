@@ -11,6 +11,8 @@ OF_STEPS = "unit/steps/test_runtime_steps.py"
 OF_HOSTS = "unit/steps/test_host_steps.py"
 OF_NOTES = "unit/steps/test_registrations.py"
 OF_MARKS = "unit/stores/test_riding_marks.py"
+OF_LEDGER = "unit/stores/test_dispatch_ledger.py"
+OF_ERAS = "unit/steps/test_retention_eras.py"
 
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
@@ -423,5 +425,221 @@ STEP_MUTANTS = (
         "failures: a stack shows every cause", "runtime/failures/error_text.py",
         f"{OF_HOSTS}::test_a_stack_shows_so_many_causes_and_no_more",
         ("    while waiting and count < CHAIN_COUNT_MAX:", "    while waiting:"),
+    ),
+    # What is remembered of failures, blocks and eras
+    mutant(
+        "retention: an era that came twice ends with its earlier end", "runtime/start/retention.py",
+        f"{OF_ERAS}::test_an_era_that_came_twice_ends_with_its_later_end",
+        ("for era in sorted(eras):", "for era in eras:"),
+    ),
+    mutant(
+        "retention: one that comes back is an earlier one", "runtime/start/retention.py",
+        f"{OF_ERAS}::test_a_retention_that_comes_back_is_no_earlier_one",
+        ("    latest.pop((own.retention_ms, own.margin_ms), None)\n", ""),
+    ),
+    mutant(
+        "waiting: what cannot be put on record is never given back", "runtime/engine_scope.py",
+        f"{OF_STEPS}::test_what_cannot_be_put_on_record_as_waiting_is_given_back",
+        ("            await self.retry_backoff.cool_down(left[0], error)\n            await self._release(left)\n", "            await self.retry_backoff.cool_down(left[0], error)\n"),
+    ),
+    mutant(
+        "waiting: one whose lock is over is under way for ever", "runtime/engine_scope.py",
+        f"{OF_STEPS}::test_what_is_put_on_record_as_waiting_leaves_out_those_whose_lock_is_over",
+        ("        self._settled(gone)\n", "        self._settled(gone if conflict is None else [])\n"),
+    ),
+    mutant(
+        "waiting: a store that does not tell has nothing on record", "runtime/delivery/waiting.py",
+        f"{OF_STEPS}::test_what_is_on_record_of_a_waiting_message_is_read_from_a_store_that_does_not_tell",
+        ("found = answer.current or await read(self._store, key, answer.session)", "found = answer.current"),
+    ),
+    mutant(
+        "engine: a message that lost its lock in a batch is under way for ever", "runtime/engine_scope.py",
+        f"{OF_STEPS}::test_a_message_whose_lock_was_over_in_a_batch_is_no_longer_under_way",
+        ("        self._settled([work.delivery for work in gone])\n", ""),
+    ),
+    mutant(
+        "engine: a row of releases has no end", "runtime/engine_scope.py",
+        f"{OF_STEPS}::test_the_first_commit_ends_a_row_of_releases",
+        ("            self.retry_backoff.reset()\n", ""),
+    ),
+    mutant(
+        "stores: a row of releases has no end", "runtime/store_scope.py",
+        "unit/stores/test_refusing_store.py::test_the_first_commit_over_a_store_ends_a_row_of_releases",
+        ("        self.retry_backoff.reset()\n        return await", "        return await"),
+    ),
+    mutant(
+        "stores: a row of releases has no end for messages that commit together", "runtime/store_scope.py",
+        "unit/stores/test_refusing_store.py::test_the_first_commit_over_a_store_ends_a_row_of_releases",
+        ("        if outcomes:\n            self.retry_backoff.reset()\n", ""),
+    ),
+    mutant(
+        "blocked: a message whose body is in a blob is another", "runtime/delivery/blocked_sessions.py",
+        f"{OF_STEPS}::test_a_message_that_blocks_is_known_by_its_id_while_its_body_is_in_a_blob",
+        ("    if message.claim:\n        return b\"\"\n", ""),
+    ),
+    mutant(
+        "blocked: a block that is not ours keeps its dead letter from going back", "runtime/delivery/blocked_sessions.py",
+        f"{OF_STEPS}::test_a_block_that_is_not_ours_blocks_and_is_left_alone",
+        ("and blocked is not None and blocked.is_behind(message)", "and blocked.is_behind(message)"),
+    ),
+    mutant(
+        "marks: what left with a batch is waited for", "runtime/commit/marks.py",
+        f"{OF_STEPS}::test_a_partition_whose_marks_left_with_a_batch_waits_for_nothing",
+        ("            self._waiting.pop(key.partition, None)\n", ""),
+    ),
+    mutant(
+        "drained: what a state is to send is overlooked", "runtime/store_operations.py",
+        "unit/stores/test_unsent_outputs.py::test_what_is_unsent_is_found_wherever_it_lies",
+        ("record = inline.record or found", "record = found"),
+    ),
+    mutant(
+        "drained: what overflows is overlooked", "runtime/store_operations.py",
+        "unit/stores/test_unsent_outputs.py::test_what_is_unsent_is_found_wherever_it_lies",
+        ("return bool(record.spilled) or any(", "return any("),
+    ),
+    mutant(
+        "ledger: the entry of a lost batch stays open", "runtime/commit/store_transaction.py",
+        f"{OF_LEDGER}::test_the_entry_of_a_batch_that_cannot_land_any_more_is_closed_with_that_of_the_next",
+        ("entry.attempt.ledger_entries = (*entry.attempt.ledger_entries, entry.stored.entry)", "pass"),
+    ),
+    mutant(
+        "ledger: a sweeper opens any number of entries", "runtime/commit/dispatch_ledger.py",
+        f"{OF_LEDGER}::test_a_sweeper_leaves_numbers_between_open_that_may_land_later",
+        ("if number > last and number - last + len(opened) <= OPEN_COUNT_MAX:", "if number > last:"),
+    ),
+    mutant(
+        "sweep: what is finished has no age", "runtime/commit/sweeper.py",
+        f"{OF_STEPS}::test_a_document_is_swept_when_its_grace_is_over",
+        ("                oldest_ms = min(oldest_ms, at_ms or oldest_ms)\n", ""),
+    ),
+    mutant(
+        "verdict: a refusal that says waiting waits", "runtime/verdict.py",
+        "unit/runtime/test_verdicts.py::test_a_refusal_that_says_waiting_is_a_refusal",
+        ("record.reason == WAITING and record.attempt == WAITING_ATTEMPT", "record.reason == WAITING"),
+    ),
+    mutant(
+        "ledger: a sweeper forgets the numbers behind one that it closes", "runtime/commit/dispatch_ledger.py",
+        f"{OF_LEDGER}::test_a_sweeper_that_closes_an_early_number_forgets_no_later_one",
+        ("if number > last and number - last + len(opened) <=", "if number - last + len(opened) <="),
+    ),
+    mutant(
+        "ledger: the entry of a refused batch stays open", "runtime/partition_scope.py",
+        f"{OF_LEDGER}::test_the_entry_of_a_batch_that_was_refused_is_closed",
+        ("        except NothingCommitted:\n            self._leave(batch)\n            raise\n", "        except NothingCommitted:\n            raise\n"),
+    ),
+    mutant(
+        "threads: one that ends behind a close waits for ever", "runtime/commit/handler_threads.py",
+        f"{OF_STEPS}::test_a_thread_whose_function_ends_behind_a_close_ends_as_well",
+        ("        if self._is_closed:\n            self._jobs.put(None)\n        else:", "        if not self._is_closed:"),
+    ),
+    mutant(
+        "letters: one that another has just deleted keeps the next from its number", "runtime/delivery/stored_dead_letters.py",
+        f"{OF_STEPS}::test_a_dead_letter_takes_the_next_number_where_another_has_just_left_its_own",
+        ("if there is not None and _decoded(there)", "if _decoded(there)"),
+    ),
+    mutant(
+        "blocked: what is refused again blocks as resubmitted", "runtime/delivery/blocked_sessions.py",
+        f"{OF_STEPS}::test_a_resubmission_that_is_refused_again_blocks_anew_over_a_store_that_does_not_tell",
+        ("found = answer.current or await self._store.read(key)", "found = answer.current"),
+    ),
+    mutant(
+        "blocked: what is tried again in place blocks its key", "runtime/store_scope.py",
+        f"{OF_STEPS}::test_only_a_dead_letter_blocks_its_session",
+        ("if holds and isinstance(outcome, PoisonMessage):", "if holds:"),
+    ),
+    mutant(
+        "limits: a batch is over its limit when all of its handlers are", "runtime/engine_scope.py",
+        f"{OF_STEPS}::test_a_batch_is_over_its_limit_when_one_of_its_handlers_is",
+        ("return any(work.handler is not None and taken_ms > plan.limit_ms", "return all(work.handler is not None and taken_ms > plan.limit_ms"),
+    ),
+    mutant(
+        "settlement: failed pushes name any number of messages", "runtime/delivery/settlement.py",
+        f"{OF_STEPS}::test_failed_pushes_name_so_many_messages_and_no_more",
+        ("if len(found.ids) < FAILED_PUSH_ID_COUNT_MAX:", "if len(found.ids) <= FAILED_PUSH_ID_COUNT_MAX:"),
+    ),
+    mutant(
+        "settlement: what was lost to others is reported", "runtime/delivery/retrying.py",
+        f"{OF_STEPS}::test_what_was_lost_to_others_is_no_failure_to_report",
+        ("if cause is not None and not has_failed_push", "if not has_failed_push"),
+    ),
+    mutant(
+        "requests: what was lost to others is reported", "runtime/http/responses.py",
+        f"{OF_STEPS}::test_what_was_lost_to_others_is_no_failure_to_report",
+        ("if cause is not None and self._unavailable", "if self._unavailable"),
+    ),
+    mutant(
+        "settlement: any dead letter keeps its successors back", "runtime/work.py",
+        f"{OF_STEPS}::test_a_dead_letter_keeps_its_successors_back_only_where_it_blocks_its_key",
+        ("(work.blocks_key and isinstance(outcome, PoisonMessage))", "isinstance(outcome, PoisonMessage)"),
+    ),
+    mutant(
+        "requests: a key has no owner in a store that does not tell", "runtime/http/idempotency_keys.py",
+        f"{OF_STEPS}::test_the_owner_of_a_key_is_read_from_a_store_that_does_not_tell",
+        ("document = answer.current or await read(self._store, key, answer.session)", "document = answer.current"),
+    ),
+    mutant(
+        "requests: the longest integer is too long", "runtime/http/bodies.py",
+        f"{OF_STEPS}::test_a_number_of_a_body_is_as_long_as_it_may_be",
+        ("    if len(text) > DIGIT_COUNT_MAX:", "    if len(text) >= DIGIT_COUNT_MAX:"),
+    ),
+    mutant(
+        "requests: the longest fraction is too long", "runtime/http/bodies.py",
+        f"{OF_STEPS}::test_a_number_of_a_body_is_as_long_as_it_may_be",
+        ("    if len(text) > DIGIT_COUNT_MAX or isinf", "    if len(text) >= DIGIT_COUNT_MAX or isinf"),
+    ),
+    mutant(
+        "admission: every declared queue takes sequence numbers", "runtime/start/plan.py",
+        f"{OF_STEPS}::test_only_a_queue_that_says_so_takes_sequence_numbers_for_identities",
+        ('takes_sequence_number=spec is not None and spec.identity == "sequence-number"', "takes_sequence_number=spec is not None"),
+    ),
+    mutant(
+        "shell: a process that stops leaves its marks", "runtime/shell.py",
+        f"{OF_STEPS}::test_a_process_that_stops_writes_its_marks_and_tells_what_it_could_not_send",
+        ("        await finish(self._protocol)\n", ""),
+    ),
+    mutant(
+        "shell: a process that stops does not tell what it could not send", "runtime/shell.py",
+        f"{OF_STEPS}::test_a_process_that_stops_writes_its_marks_and_tells_what_it_could_not_send",
+        ("        await finish(self._protocol)\n        log_failed_pushes(self._failed_pushes)\n", "        await finish(self._protocol)\n"),
+    ),
+    mutant(
+        "intake: it waits for every queue in turn", "runtime/delivery/intake.py",
+        f"{OF_STEPS}::test_an_intake_of_several_queues_waits_for_the_first_only",
+        ("count_max=count_max, wait_s=0)", "count_max=count_max, wait_s=wait_s)"),
+    ),
+    mutant(
+        "intake: it asks the first queue before the others", "runtime/delivery/intake.py",
+        f"{OF_STEPS}::test_an_intake_of_several_queues_waits_for_the_first_only",
+        ("for queue in queues[1:]:", "for queue in queues:"),
+    ),
+    mutant(
+        "intake: a renewal that fails counts as one", "runtime/delivery/intake.py",
+        f"{OF_STEPS}::test_a_delivery_that_cannot_be_renewed_or_released_keeps_no_other_from_it",
+        ("                await self._bus.renew(delivery)\n                renewed += 1\n", "                renewed += 1\n                await self._bus.renew(delivery)\n"),
+    ),
+    mutant(
+        "item: the token of a loss is not kept", "runtime/item_scope.py",
+        f"{OF_STEPS}::test_a_marker_that_is_there_can_be_read_under_its_token_or_that_of_the_loss",
+        ("return known.session or answer.session", "return known.session"),
+    ),
+    mutant(
+        "item: whatever is staged goes into a blob", "runtime/item_scope.py",
+        "unit/stores/test_lost_answers.py::test_what_is_staged_and_fits_goes_into_no_blob",
+        ("if len(stored.encode(staged)) > limit and entry.record.outputs:", "if entry.record.outputs:"),
+    ),
+    mutant(
+        "several: a key is unblocked before all handlers have applied its message", "runtime/work.py",
+        f"{OF_STEPS}::test_the_others_of_a_message_are_applied_when_all_but_one_are",
+        ("return len(self.outcomes) + 1 == len(self.branches) and not any(", "return not any("),
+    ),
+    mutant(
+        "sizes: a record without a state counts for a key", "runtime/commit/partition_size.py",
+        "unit/stores/test_partition_size.py::test_neither_a_record_without_a_state_nor_a_store_without_a_limit_is_metered",
+        ("if self._bytes_max and state_id is not None:", "if self._bytes_max:"),
+    ),
+    mutant(
+        "sizes: a store without a limit has a full partition", "runtime/commit/partition_size.py",
+        "unit/stores/test_partition_size.py::test_neither_a_record_without_a_state_nor_a_store_without_a_limit_is_metered",
+        ("        if not self._bytes_max:\n            return\n", ""),
     ),
 )  # fmt: skip

@@ -50,6 +50,14 @@ async def test_a_blob_is_in_its_folder_for_good_whichever_process_wrote_it_first
     assert synced[-1] == disk_path
 
 
+async def test_what_is_flushed_of_a_blob_is_all_of_it(disk_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes_bytes: list[int] = []
+    store = FolderBlobStore(disk_path)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: sizes_bytes.append(os.fstat(descriptor).st_size))
+    assert await store.write("a", b"1234567")
+    assert sizes_bytes[0] == 7
+
+
 CALLS: dict[str, Callable[[FolderBlobStore], Awaitable[object]]] = {
     "write": lambda store: store.write("a", b"1"),
     "read": lambda store: store.read("a", bytes_max=9),

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from outbox.engine.checks import check_clock, check_room
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, TopicSettings
+from outbox.engine.limits import EngineLimits
 from outbox.engine.log import records
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
 from outbox.engine.log.salvage import salvage
 from outbox.engine.log.snapshot import accept
-from outbox.errors import EngineStopped, OutboxError, Refused
+from outbox.errors import EngineStopped, OutboxError, Refused, Throttled
 from outbox.message import Message, message_from_properties
 from outbox.testing import START_S, VirtualClock
 
@@ -33,6 +35,16 @@ def given(**fields: Any) -> Act:
 
 def modified(**fields: Any) -> Act:
     return lambda engine: engine.documents.modify(records.Modify(**fields))
+
+
+def changed(**fields: Any) -> Act:
+    def change(engine: Engine) -> None:
+        (task,) = engine.broker.peek("q", 0, 9)
+        engine.documents.modify(
+            records.Modify(changes=[records.TaskChange("q", task.sequence, task.version, **fields)])
+        )
+
+    return change
 
 
 def declared(**fields: Any) -> Act:
@@ -56,6 +68,15 @@ CASES: dict[str, tuple[Act, str]] = {
     "a due time beyond all records": (
         lambda e: e.broker.send("q", [Message(body=b"")], due_ms=1 << 63),
         "milliseconds",
+    ),
+    "an insert that is due beyond all records": (
+        modified(inserts=[records.TaskInsert("q", Message(body=b""), 1 << 60)]),
+        "milliseconds",
+    ),
+    "a change that is due beyond all records": (changed(due_ms=1 << 60), "milliseconds"),
+    "a change to a message with a negative life": (
+        changed(message=Message(body=b"", time_to_live_ms=-1)),
+        "time_to_live_ms",
     ),
     "delete of an absent document": (modified(document_deletes=[records.DocRef("nope", "x", 0)]), "nope/x"),
     "insert of a text": (modified(inserts=[INSERT]), "Modified.modify.inserts.message.body"),
@@ -102,6 +123,20 @@ def test_a_record_that_memory_cannot_take_in_stops_the_engine_and_stays_unwritte
         engine.broker.send("q", [Message(body=b"{}")])
     engine.close()
     assert list(opened(disk).topology.queues) == ["q"]
+
+
+def test_a_limit_of_memory_or_of_the_clock_may_be_reached() -> None:
+    engine = Engine.in_memory(clock=VirtualClock(START_S))
+    engine.declare(QueueSettings("q"))
+    engine.broker.send("q", [Message(body=b"{}")])
+    held_bytes = engine.state.body_bytes + engine.state.overhead_bytes
+    check_room(engine.state, EngineLimits(memory_bytes_max=held_bytes))
+    with pytest.raises(Throttled):
+        check_room(engine.state, EngineLimits(memory_bytes_max=held_bytes - 1))
+    logged_ms = engine.now_ms() - 5_000
+    check_clock(logged_ms, engine.core.clock, EngineLimits(clock_ahead_max_s=5))
+    with pytest.raises(OutboxError, match="ahead of the log"):
+        check_clock(logged_ms - 1, engine.core.clock, EngineLimits(clock_ahead_max_s=5))
 
 
 def test_a_salvage_leaves_out_and_names_what_its_owner_cannot_read() -> None:

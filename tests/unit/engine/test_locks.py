@@ -13,7 +13,7 @@ from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path
 from outbox.engine.state.tasks import pack_token
 from outbox.errors import LockLost
 from outbox.message import Message
-from outbox.ports import Delivery, Settle
+from outbox.ports import Commit, Conflict, DeadLettering, Delivery, Postponement, Settle
 from outbox.testing import START_S, VirtualClock
 
 LOCK_S = 10
@@ -113,6 +113,22 @@ async def test_one_lock_that_is_over_keeps_no_other_from_being_released() -> Non
     ] == [0, 0]
 
 
+@pytest.mark.parametrize("how", ["consumed", "postponed", "dead-lettered"])
+async def test_a_commit_loses_by_each_lock_that_is_over_whatever_it_does_with_the_message(how: str) -> None:
+    clock = VirtualClock(START_S)
+    engine = Engine.in_memory(clock=clock)
+    (delivery,) = await claimed(clock, engine, 1)
+    engine.broker.lapse_locks()
+    commit = Commit(engine.now_ms(), 0, [], {}, {}, [], {}, {}, {}, [], [], [])
+    if how == "consumed":
+        commit.consumed.append(delivery)
+    elif how == "postponed":
+        commit.postponed.append(Postponement(delivery, 0, 1))
+    else:
+        commit.dead_lettered.append(DeadLettering(delivery, "failed", "", 1, False))
+    assert await EngineJournal(engine.core, engine.broker).commit(commit) == Conflict(frozenset({delivery.sequence}))
+
+
 @pytest.mark.parametrize("how", ["complete", "abandon", "dead-letter", "release"])
 async def test_the_bus_settles_nothing_under_a_lock_that_is_over(how: str) -> None:
     clock = VirtualClock(START_S)
@@ -164,6 +180,15 @@ def test_a_token_of_no_queue_locks_nothing() -> None:
     for number in (count, count + 1, 60_000):
         with pytest.raises(LockLost):
             at.engine.broker.settle(pack_token(at.engine.core.epoch, 1, 1, number), Settlement.COMPLETE)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 15, 17])
+def test_a_token_of_another_size_locks_nothing(size_bytes: int) -> None:
+    at = Locked()
+    with pytest.raises(LockLost):
+        at.engine.broker.settle(bytes(size_bytes), Settlement.COMPLETE)
+    with pytest.raises(LockLost):
+        at.engine.sessions.release((at.session.token + b"x")[:size_bytes])
 
 
 def test_of_the_suspects_of_several_queues_the_least_is_taken_and_locked() -> None:

@@ -91,6 +91,23 @@ async def test_a_compaction_in_the_background_lets_sends_go_on(disk_path: Path) 
         assert engine.broker.queue("q").counts()["active"] == sent
 
 
+async def test_an_engine_stops_when_it_could_not_retire_what_a_snapshot_replaces(
+    disk_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine.open(disk_path / "data")
+    monkeypatch.setattr(engine.log, "newest_snapshot", lambda: 7)
+
+    def fail(ordinal: int) -> None:
+        raise EngineStopped("retire failed")
+
+    monkeypatch.setattr(engine.log, "retire", fail)
+    assert engine.log is not None and engine.folder is not None
+    with pytest.raises(EngineStopped, match="retire failed"):
+        await engine._adopt_beside(engine.log, engine.folder, 7)
+    assert engine.stopped is not None
+    engine.close()
+
+
 def test_a_job_that_finds_nothing_new_writes_nothing() -> None:
     disk, clock = MemoryDisk("nothing"), VirtualClock(START_S)
     engine = opened(disk, clock)

@@ -59,6 +59,30 @@ def test_a_message_that_is_rewritten_under_another_session_is_that_one_s_only(cl
         assert order.session(session_id).is_free(engine.now_ms())
 
 
+def test_a_message_that_is_rewritten_has_the_digest_of_what_it_says_now(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q"))
+    engine.broker.send("q", [Message(body=b"before")])
+    (task,) = engine.broker.peek("q", 0, 1)
+    rewritten = records.TaskChange("q", task.sequence, task.version, message=Message(body=b"after"))
+    engine.documents.modify(records.Modify(changes=[rewritten]))
+    (task,) = engine.broker.peek("q", 0, 1)
+    assert task.fingerprint == fingerprint(b"after", "")
+
+
+def test_a_message_that_is_gone_or_locked_is_nothing_to_wait_for(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q"))
+    engine.broker.send("q", [Message(body=b"1"), Message(body=b"2")])
+    first, second = engine.broker.peek("q", 0, 9)
+    engine.broker.settle(engine.broker.claim("q", 1)[0].token, Settlement.RELEASE)
+    assert engine.broker.queue("q").order.has_available(engine.now_ms())
+    gone = [records.TaskRef("q", task.sequence, task.version) for task in (first, second)]
+    engine.documents.modify(records.Modify(deletes=gone))
+    assert not engine.broker.queue("q").order.has_available(engine.now_ms())
+
+
+# Times
+
+
 # Times
 
 
@@ -485,6 +509,16 @@ async def test_a_modification_wakes_who_waits_for_what_it_inserts(clock: Virtual
     waiting = asyncio.create_task(engine.broker.wait_any(["q"], 30))
     await asyncio.sleep(0)
     engine.documents.modify(records.Modify(inserts=[records.TaskInsert("q", Message(body=b"1"))]))
+    assert await asyncio.wait_for(waiting, 1)
+
+
+async def test_a_resubmission_wakes_who_waits_for_its_queue(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q"))
+    (sequence,) = engine.broker.send("q", [Message(body=b"1", outbox_id="1")])
+    engine.broker.settle(engine.broker.claim("q", 1)[0].token, Settlement.DEAD_LETTER)
+    waiting = asyncio.create_task(engine.broker.wait_any(["q"], 30))
+    await asyncio.sleep(0)
+    engine.dead_letters.resubmit("q", sequence)
     assert await asyncio.wait_for(waiting, 1)
 
 

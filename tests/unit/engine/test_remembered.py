@@ -93,6 +93,16 @@ def test_an_id_is_free_again_when_its_own_window_is_over() -> None:
     assert engine.broker.send("q", [Message(body=b"4", message_id="long")]) == [0]
 
 
+def test_an_id_whose_window_is_over_goes_from_memory_when_another_comes() -> None:
+    clock = VirtualClock(START_S)
+    engine = opened(MemoryDisk("over"), clock)
+    engine.declare(QueueSettings("q", duplicate_window_s=10))
+    for at_s, id in ((0, "1"), (5, "2"), (10, "3")):
+        clock.seconds = START_S + at_s
+        engine.broker.send("q", [Message(body=b"{}", message_id=id)])
+    assert engine.broker.queue("q").seen.keys() == {"2", "3"}
+
+
 def test_an_id_that_comes_again_keeps_none_behind_it_in_memory() -> None:
     clock = VirtualClock(START_S)
     engine = opened(MemoryDisk("places"), clock)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from outbox.engine.backend.store import BATCH_COUNT_MAX, EngineStore
 from outbox.engine.engine import Engine
-from outbox.engine.entities import QueueSettings
+from outbox.engine.entities import QueueSettings, Settlement
 from outbox.engine.log import records
 from outbox.engine.log.disk import MemoryDisk
 from outbox.errors import TooLarge
 from outbox.message import Message
-from outbox.ports import Create, DocumentKey, Lost, Won
+from outbox.ports import Create, Delete, DocumentKey, Lost, Operations, Output, Replace, Settle, Won
 from outbox.testing import START_S, VirtualClock
 
 PENDING = b'{"pending":"tx"}'
@@ -86,6 +87,63 @@ async def test_what_is_claimed_is_written_before_it_is_handed_out(waits: bool) -
     assert len(await claiming) == 1 and log.written == log.appended
 
 
+async def test_what_the_bus_hands_out_is_durable() -> None:
+    engine = Engine.open(MemoryDisk("bus"), clock=VirtualClock(START_S))
+    engine.declare(QueueSettings("q"))
+    engine.broker.send("q", [Message(body=b"1")])
+    log = engine.log
+    assert log is not None and log.synced < log.appended
+    assert len(await engine.apart().bus.receive("q", count_max=1, wait_s=0)) == 1 and log.synced == log.appended
+
+
+OPERATIONS: dict[str, Callable[[Operations, int], Awaitable[object]]] = {
+    "a declaration": lambda operations, dead: operations.declare({"other": "unordered"}, {}),
+    "a sending": lambda operations, dead: operations.send([Output("q", 0, Message(body=b"2"))]),
+    "a state": lambda operations, dead: operations.state("none"),
+    "a list of dead letters": lambda operations, dead: operations.dead_letters("q"),
+    "a resubmission": lambda operations, dead: operations.resubmit("q", dead),
+    "a discarding": lambda operations, dead: operations.discard("q", dead),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_what_a_client_is_answered_is_durable(operation: str) -> None:
+    engine = Engine.open(MemoryDisk("operations"), clock=VirtualClock(START_S))
+    engine.declare(QueueSettings("q"))
+    (sequence,) = engine.broker.send("q", [Message(body=b"1", outbox_id="1")])
+    engine.broker.settle(engine.broker.claim("q", 1)[0].token, Settlement.DEAD_LETTER)
+    log = engine.log
+    assert log is not None and log.synced < log.appended
+    await OPERATIONS[operation](engine.ports().operations, sequence)
+    assert log.synced == log.appended
+
+
+@pytest.mark.parametrize("due_ms", [0, 1])
+@pytest.mark.parametrize("how", ["complete", "abandon", "release", "defer", "dead-letter"])
+async def test_what_the_bus_has_settled_is_durable(how: Any, due_ms: int) -> None:
+    engine = Engine.open(MemoryDisk("settled"), clock=VirtualClock(START_S))
+    engine.declare(QueueSettings("q"))
+    engine.broker.send("q", [Message(body=b"1")])
+    bus, log = engine.apart().bus, engine.log
+    assert log is not None
+    (delivery,) = await bus.receive("q", count_max=1, wait_s=0)
+    before = log.appended
+    await bus.settle(delivery, Settle(how, due_ms=due_ms and engine.now_ms() + 5_000))
+    assert before < log.appended == log.synced
+
+
+@pytest.mark.parametrize("how", ["written", "deleted"])
+async def test_who_waits_for_a_document_is_woken_by_its_change(how: str) -> None:
+    store = EngineStore((engine := Engine.in_memory(clock=VirtualClock(START_S))).core, engine.documents)
+    won = await store.write([Create(KEY, b"{}")])
+    assert isinstance(won, Won)
+    seen = [(DocumentKey("p", "other"), ""), (KEY, won.versions[0])]
+    waiting = asyncio.create_task(store.changed(seen, wait_s=30))
+    await asyncio.sleep(0)
+    await store.write([Delete(KEY, won.versions[0]) if how == "deleted" else Replace(KEY, b"[]", won.versions[0])])
+    await asyncio.wait_for(waiting, 1)
+
+
 async def test_that_nothing_is_unfinished_is_durable_when_it_is_answered() -> None:
     site = Site()
     change = records.DocWrite("p/p", "a", b"{}")
@@ -102,6 +160,14 @@ async def test_what_is_written_while_documents_are_listed_is_durable_when_it_is_
     assert (await anext(found)).key.id == "a"
     site.put("b")
     assert (await anext(found)).key.id == "b" and site.is_synced
+
+
+@pytest.mark.parametrize("other", [DocumentKey("another", "a"), KEY])
+async def test_a_batch_stays_in_one_partition_and_names_each_document_once(other: DocumentKey) -> None:
+    site = Site()
+    with pytest.raises(TooLarge):
+        await site.store.write([Create(KEY, b"{}"), Create(other, b"{}")])
+    assert await site.store.read(KEY) is None
 
 
 async def test_a_batch_is_taken_up_to_its_limit() -> None:

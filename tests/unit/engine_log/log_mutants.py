@@ -811,6 +811,114 @@ LOG_MUTANTS = (
         "engine/test_blocked.py::test_what_is_postponed_in_a_later_block_is_shown_in_it",
         ("            session.shown.clear()\n            self.settle_session(session)\n", "            self.settle_session(session)\n"),
     ),
+    mutant(
+        "an id whose window is over is kept for ever", QUEUE,
+        f"{OF_REMEMBERED}::test_an_id_whose_window_is_over_goes_from_memory_when_another_comes",
+        ("        self.forget_seen(now_ms)\n        if self.seen", "        if self.seen"),
+    ),
+    mutant(
+        "a modification inserts what is due beyond all records", CHECKS,
+        "engine/test_checks.py::test_what_could_not_be_read_back_is_refused_before_the_log",
+        ("                check_due(insert.due_ms)\n", ""),
+    ),
+    mutant(
+        "a modification puts off beyond all records", CHECKS,
+        "engine/test_checks.py::test_what_could_not_be_read_back_is_refused_before_the_log",
+        ("                check_due(item.due_ms)\n", ""),
+    ),
+    mutant(
+        "a modification writes a message with times that are none", CHECKS,
+        "engine/test_checks.py::test_what_could_not_be_read_back_is_refused_before_the_log",
+        ("                if item.message is not None:\n                    yield item.message\n", ""),
+    ),
+    mutant(
+        "a message that was rewritten keeps its digest", STATE,
+        f"{OF_QUEUES}::test_a_message_that_is_rewritten_has_the_digest_of_what_it_says_now",
+        ("            task.fingerprint = fingerprint(item.message.body, item.message.type) if task.external else b\"\"\n", ""),
+    ),
+    mutant(
+        "a message that is gone is waited for", "outbox/engine/state/plain_order.py",
+        f"{OF_QUEUES}::test_a_message_that_is_gone_or_locked_is_nothing_to_wait_for",
+        (
+            "            task = self._tasks.get(entries[0])\n            if task is not None and task.status == ACTIVE:",
+            "            task = self._tasks.get(entries[0])\n            if task is None or task.status == ACTIVE:",
+        ),
+    ),
+    mutant(
+        "nobody is woken by a resubmission", DEAD_LETTERS,
+        f"{OF_QUEUES}::test_a_resubmission_wakes_who_waits_for_its_queue",
+        ("sequence, message))\n        self._broker.wake()\n", "sequence, message))\n"),
+    ),
+    mutant(
+        "nobody is woken by a document's change", DOCUMENTS,
+        f"{OF_ANSWERS}::test_who_waits_for_a_document_is_woken_by_its_change",
+        ("            self._wake_watchers(change)\n", "            pass\n"),
+    ),
+    mutant(
+        "a delivery leaves the bus before it is durable", BUS,
+        f"{OF_ANSWERS}::test_what_the_bus_hands_out_is_durable",
+        ("        await self._core.gate()\n        return [", "        return ["),
+    ),
+    mutant(
+        "a settlement is answered before it is durable", BUS,
+        f"{OF_ANSWERS}::test_what_the_bus_has_settled_is_durable",
+        ("description=settle.description)\n        await self._core.gate()\n", "description=settle.description)\n"),
+    ),
+    mutant(
+        "a postponement is answered before it is durable", BUS,
+        f"{OF_ANSWERS}::test_what_the_bus_has_settled_is_durable",
+        ("settle.due_ms, count)])\n        await self._core.gate()\n", "settle.due_ms, count)])\n"),
+    ),
+    mutant(
+        "a dead letter is answered before it is durable", BUS,
+        f"{OF_ANSWERS}::test_what_the_bus_has_settled_is_durable",
+        ("            dead_lettered=[records.DeadLettered(queue.number, delivery.sequence, reason, text, failures + 1, False)]\n        )\n        await self._core.gate()\n", "            dead_lettered=[records.DeadLettered(queue.number, delivery.sequence, reason, text, failures + 1, False)]\n        )\n"),
+    ),
+    mutant(
+        "a message is postponed under a lock that is over", JOURNAL,
+        f"{LOCKS}::test_a_commit_loses_by_each_lock_that_is_over_whatever_it_does_with_the_message",
+        ("if commit.dead_lettered or commit.postponed or unique_count", "if commit.dead_lettered or unique_count"),
+    ),
+    mutant(
+        "a dead letter is discarded before that is durable", OPERATIONS,
+        f"{OF_ANSWERS}::test_what_a_client_is_answered_is_durable",
+        ("        self._dead_letters.discard(queue, sequence)\n        await self._core.gate()\n", "        self._dead_letters.discard(queue, sequence)\n"),
+    ),
+    mutant(
+        "a dead letter is resubmitted before that is durable", OPERATIONS,
+        f"{OF_ANSWERS}::test_what_a_client_is_answered_is_durable",
+        ("        self._dead_letters.resubmit(queue, sequence)\n        await self._core.gate()\n", "        self._dead_letters.resubmit(queue, sequence)\n"),
+    ),
+    mutant(
+        "a batch is of two partitions", STORE,
+        f"{OF_ANSWERS}::test_a_batch_stays_in_one_partition_and_names_each_document_once",
+        ("        len({op.key.partition for op in operations}) > 1 or len({op.key", "        len({op.key.partition for op in operations}) > 1 and len({op.key"),
+    ),
+    mutant(
+        "a blob is synced before it is written", BLOBS,
+        "engine/test_blob_folder.py::test_what_is_flushed_of_a_blob_is_all_of_it",
+        ("            file.flush()\n", ""),
+    ),
+    mutant(
+        "an engine goes on though nothing was retired", ENGINE,
+        f"{OF_OPENING}::test_an_engine_stops_when_it_could_not_retire_what_a_snapshot_replaces",
+        ("        self.core.guarded(retiring.result)\n", ""),
+    ),
+    mutant(
+        "an engine is full before it holds all that it may", CHECKS,
+        "engine/test_checks.py::test_a_limit_of_memory_or_of_the_clock_may_be_reached",
+        ("state.overhead_bytes > limits.memory_bytes_max", "state.overhead_bytes >= limits.memory_bytes_max"),
+    ),
+    mutant(
+        "a clock that is ahead by no more than it may be is refused", CHECKS,
+        "engine/test_checks.py::test_a_limit_of_memory_or_of_the_clock_may_be_reached",
+        ("ahead_ms > limits.clock_ahead_max_s", "ahead_ms >= limits.clock_ahead_max_s"),
+    ),
+    mutant(
+        "a token of another size is no lost lock", "outbox/engine/state/tasks.py",
+        f"{LOCKS}::test_a_token_of_another_size_locks_nothing",
+        ("    if len(token) != _TOKEN.size:\n        return 0, 0, 0, 0\n", ""),
+    ),
 )  # fmt: skip
 
 TABLE = Table(LOG_MUTANTS, "tests/unit/", ("asyncio", "hypothesis", "msgspec", "pytest_asyncio"))

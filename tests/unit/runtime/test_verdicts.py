@@ -194,3 +194,9 @@ def test_every_combination_has_the_verdict_of_the_rules(
     is_later = stored is not None and attempt > stored.attempt
     found = judged(stored, fingerprint=payload, attempt=attempt, is_past_retention=is_past)
     assert found is by_the_rules(record, payload != b"g", is_later, is_past)
+
+
+def test_a_refusal_that_says_waiting_is_a_refusal() -> None:
+    """Any handler may say so; only its attempt makes a record one that waits."""
+    assert kind_of(Refusal(b"f", "waiting", "", 0)) is OnRecord.REFUSED
+    assert kind_of(Refusal(b"f", "no", "", -1)) is OnRecord.REFUSED

@@ -13,13 +13,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from outbox import App, stored
 from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.store_scopes import ItemStore
 from outbox.engine.engine import Engine
-from outbox.errors import OutcomeUnknown, PoisonMessage, UnknownDestination
+from outbox.errors import OutcomeUnknown, PoisonMessage, Throttled, UnknownDestination
 from outbox.message import Message
 from outbox.ports import (
+    Commit,
+    Conflict,
     Create,
+    DeadLetterEntry,
     Delete,
     Delivery,
     Document,
@@ -47,17 +52,37 @@ from outbox.runtime.delivery import settlement as settlements
 from outbox.runtime.delivery.admission import Admission, admit
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.delivery.claim_check import checked_outputs, to_claim
-from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryBackoff
+from outbox.runtime.delivery.intake import BusIntake
+from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryBackoff, RetryError
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.delivery.waiting import Waiting, waiting_commit
+from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.failures.failure_counts import FailureCounts
+from outbox.runtime.failures.failure_log import FailureLog
+from outbox.runtime.http.bodies import DIGIT_COUNT_MAX, read_body, write_body
+from outbox.runtime.http.idempotency_keys import IdempotencyKeys
+from outbox.runtime.http.responses import RequestLog
+from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.start import plan as plans
-from outbox.runtime.start.plan import KeyIdCache
-from outbox.runtime.work import Attempt, Later, Work
+from outbox.runtime.start.plan import KeyIdCache, Plan, compile_plan
+from outbox.runtime.store_scope import StoreScope
+from outbox.runtime.work import Attempt, FanOut, Later, Work, holds_lane
 from outbox.stored import Record, StateItem, record_key, staged_key
 from outbox.testing import START_S, VirtualClock
-from tests.unit.steps.making import HANDLER, INBOX, NOW_MS, PLAN, Sum, at_once, delivery, engine_store, work
+from tests.unit.steps.making import (
+    HANDLER,
+    INBOX,
+    NOW_MS,
+    PLAN,
+    Add,
+    Sum,
+    adding,
+    at_once,
+    delivery,
+    engine_store,
+    work,
+)
 
 # Admission
 
@@ -152,6 +177,21 @@ async def test_dead_letters_are_counted_up_to_a_limit() -> None:
     assert [await letters.count("adds", count_max=limit) for limit in (1, 3, 9)] == [1, 3, 4]
 
 
+async def test_a_dead_letter_takes_the_next_number_where_another_has_just_left_its_own() -> None:
+    keys = list[str]()
+
+    class Gone:
+        async def write(self, operations: Sequence[Write]) -> Won | Lost:
+            keys.append(operations[0].key.id)
+            return Lost(0, None) if len(keys) == 1 else Won(("1",))
+
+        async def read(self, key: DocumentKey, *, session: str = "") -> None: ...
+
+    store: Any = Gone()
+    await StoredDeadLetters(store, MemoryBlobStore()).keep(delivery(), "no", "")
+    assert len(set(keys)) == 2
+
+
 async def test_outputs_for_a_destination_that_is_gone_are_tried_again_and_then_wait_on_record() -> None:
     tried = list[str]()
 
@@ -176,6 +216,68 @@ def test_failed_pushes_are_noted_for_so_many_destinations_and_counted_for_all(mo
     assert failed.count == 4 and failed.take() == []
 
 
+def test_failed_pushes_name_so_many_messages_and_no_more() -> None:
+    failed = settlements.FailedPushes()
+    failed.note([Output("a", 0, Message(body=b"", outbox_id=str(number))) for number in range(9)], "no answer")
+    (found,) = failed.take()
+    assert found.count == 9 and found.ids == ["0", "1", "2", "3", "4"]
+
+
+async def test_what_was_lost_to_others_is_no_failure_to_report(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(RetryError) as lost:
+        async for turn in Backoff(at_once, 1).attempts():
+            with turn:
+                raise NothingCommitted
+    await RetryBackoff(Backoff(at_once), lambda: NOW_MS).cool_down(delivery(), lost.value)
+    answer = RequestLog(lambda: NOW_MS, FailureLog(lambda: NOW_MS)).unavailable(lost.value)
+    assert answer.status == 503 and not caplog.records
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_dead_letter_keeps_its_successors_back_only_where_it_blocks_its_key(blocks: bool) -> None:
+    head = msgspec.structs.replace(work(), blocks_key=blocks)
+    assert holds_lane(head, PoisonMessage("no", "")) == blocks
+    assert holds_lane(head, Later(1, 1)) and not holds_lane(head, None)
+
+
+async def test_the_owner_of_a_key_is_read_from_a_store_that_does_not_tell() -> None:
+    store: Any = Untold(engine_store())
+    keys, first = IdempotencyKeys(PLAN, store), work(state_id="Sum:a", key="a", fingerprint=b"1")
+    assert await keys.take(Attempt(first)) is None
+    assert await keys.take(again := Attempt(first)) is None and again.work.delivery.delivery_count == 1
+    refusal = await keys.take(Attempt(msgspec.structs.replace(first, fingerprint=b"2")))
+    assert refusal is not None and refusal.reason == "payload-differs"
+
+
+@pytest.mark.parametrize("kind", ["1", "1."])
+def test_a_number_of_a_body_is_as_long_as_it_may_be(kind: str) -> None:
+    longest = kind.ljust(DIGIT_COUNT_MAX, "0")
+    assert write_body(read_body(longest.encode())) == longest.encode()
+    with pytest.raises(ValueError, match="out of range"):
+        read_body(f"{longest}0".encode())
+
+
+def test_only_a_queue_that_says_so_takes_sequence_numbers_for_identities() -> None:
+    app = adding()
+    app.queue("adds", "per_key")
+    assert not compile_plan(app).sources["adds"].takes_sequence_number
+
+
+async def test_a_process_that_stops_writes_its_marks_and_tells_what_it_could_not_send(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    finished, failed = list[str](), settlements.FailedPushes()
+    failed.note([Output("told", 0, Message(body=b"", outbox_id="1"))], "no answer")
+
+    class Scope:
+        async def finish(self) -> None:
+            finished.append("marks")
+
+    protocol: Any = Scope()
+    await shell.Recovery(protocol, (), failed, now_ms=lambda: NOW_MS).finish()
+    assert finished == ["marks"] and caplog.messages == ["outputs cannot be sent"] and failed.take() == []
+
+
 async def test_the_first_message_that_blocks_a_session_is_the_one_that_unblocks_it() -> None:
     blocked = BlockedSessions(engine_store(), MemoryBlobStore())
     first, second = (Attempt(Work(delivery(outbox_id=id, session_id="s"), HANDLER)) for id in ("1", "2"))
@@ -185,13 +287,139 @@ async def test_the_first_message_that_blocks_a_session_is_the_one_that_unblocks_
     assert found is not None and found.identity == "1"
 
 
+async def test_a_message_that_blocks_is_known_by_its_id_while_its_body_is_in_a_blob() -> None:
+    blocked = BlockedSessions(engine_store(), MemoryBlobStore())
+    dead = delivery(session_id="s")
+    await blocked.block(Attempt(Work(dead, HANDLER)))
+    found = await blocked.blocked_behind(dead)
+    name, _ = to_claim(dead.message)
+    claimed = msgspec.structs.replace(dead.message, body=b"", claim=name)
+    assert found is not None and found.is_behind(claimed)
+    assert not found.is_behind(msgspec.structs.replace(claimed, outbox_id="2"))
+
+
+async def test_a_resubmission_that_is_refused_again_blocks_anew_over_a_store_that_does_not_tell() -> None:
+    store: Any = Untold(engine_store())
+    blocked, dead = BlockedSessions(store, MemoryBlobStore()), delivery(session_id="s")
+    await blocked.block(Attempt(Work(dead, HANDLER)))
+    await blocked.note_resubmission("adds", DeadLetterEntry("adds", 1, dead.message, "no", "", 1, NOW_MS), 1)
+    found = await blocked.blocked_behind(dead)
+    assert found is not None and found.resubmitted
+    again = msgspec.structs.replace(dead, message=msgspec.structs.replace(dead.message, attempt=1))
+    await blocked.block(Attempt(Work(again, HANDLER), is_blocker=True))
+    found = await blocked.blocked_behind(dead)
+    assert found is not None and not found.resubmitted
+
+
+@pytest.mark.parametrize(("outcome", "calls"), [(Later(1, 1), []), (PoisonMessage("no", ""), ["block"])])
+async def test_only_a_dead_letter_blocks_its_session(outcome: Later | PoisonMessage, calls: list[str]) -> None:
+    blocks, bus = list[str](), Bus()
+
+    class Blocked:
+        async def block(self, attempt: Attempt) -> None:
+            blocks.append("block")
+
+    blocked: Any = Blocked()
+    protocol: Any = None
+    endings, backoff = settlement(bus), Backoff(at_once)
+    scope = StoreScope(
+        PLAN, protocol, endings, blocked, MemoryBlobStore(), now_ms=lambda: NOW_MS, backoff=backoff, spawn=print
+    )
+    head = msgspec.structs.replace(work(), in_order=True, lane="s", blocks_key=True)
+    assert await scope._end(Attempt(head), outcome) and blocks == calls and len(bus.settled) == 1
+
+
+async def test_a_block_that_is_not_ours_blocks_and_is_left_alone() -> None:
+    class Foreign:
+        async def read(self, key: DocumentKey, *, session: str = "") -> Document:
+            return Document(key, b"not ours", "1")
+
+    store: Any = Foreign()  # which takes no writes
+    blocked, dead = BlockedSessions(store, MemoryBlobStore()), delivery(session_id="s")
+    assert await blocked.blocked_behind(dead) is not None
+    await blocked.note_resubmission("adds", DeadLetterEntry("adds", 1, dead.message, "no", "", 1, NOW_MS), 1)
+    await blocked.unblock("adds", dead.message)
+    assert not await blocked.unblock_id("adds", "s", "1")
+
+
 def test_a_body_at_the_limit_travels_in_its_message() -> None:
     outputs = [Output("told", 0, Message(body=b"x" * size, outbox_id="1")) for size in (100, 101)]
     checked, blobs = checked_outputs(outputs, above_bytes=100)
     assert [bool(output.message.claim) for output in checked] == [False, True] and len(blobs) == 1
 
 
+def test_the_others_of_a_message_are_applied_when_all_but_one_are() -> None:
+    branches = tuple(Attempt(work()) for _ in range(3))
+    shared = FanOut(branches)
+    assert not shared.are_others_applied()
+    assert not shared.note(branches[0], None) and not shared.are_others_applied()
+    assert not shared.note(branches[1], None) and shared.are_others_applied()
+    shared.note(branches[1], Later(1, 1))
+    assert not shared.are_others_applied()
+
+
+# A bus as an intake
+
+
+class Queues:
+    """A bus with a delivery in each of some queues, of which the first can be neither renewed nor released."""
+
+    def __init__(self, *ready: str) -> None:
+        self.ready = ready
+        self.asked = list[tuple[str, float]]()
+        self.released = list[int]()
+
+    async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        self.asked.append((queue, wait_s))
+        return [msgspec.structs.replace(delivery(), queue=queue)] if queue in self.ready else []
+
+    async def renew(self, one: Delivery) -> int:
+        if one.sequence == 1:
+            raise Throttled("not now")
+        return NOW_MS
+
+    async def settle(self, one: Delivery, settle: Settle) -> None:
+        await self.renew(one)
+        self.released.append(one.sequence)
+
+
+@pytest.mark.parametrize(
+    ("ready", "found", "asked"),
+    [
+        (("first", "third"), "third", [("second", 0), ("third", 0)]),
+        (("first",), "first", [("second", 0), ("third", 0), ("first", 9)]),
+    ],
+)
+async def test_an_intake_of_several_queues_waits_for_the_first_only(
+    ready: tuple[str, ...], found: str, asked: list[tuple[str, float]]
+) -> None:
+    bus: Any = Queues(*ready)
+    (claimed,) = await BusIntake(bus).claim(["first", "second", "third"], count_max=1, wait_s=9)
+    assert claimed.queue == found and bus.asked == asked
+    assert await BusIntake(bus).claim([], count_max=1, wait_s=9) == []
+
+
+async def test_a_delivery_that_cannot_be_renewed_or_released_keeps_no_other_from_it() -> None:
+    bus: Any = Queues()
+    deliveries = [msgspec.structs.replace(delivery(), sequence=number) for number in (1, 2, 3)]
+    assert await BusIntake(bus).renew(deliveries) == 2
+    await BusIntake(bus).release(deliveries)
+    assert bus.released == [2, 3]
+
+
 # Waiting records
+
+
+class Untold:
+    """A store that does not say what a write lost to."""
+
+    def __init__(self, store: EngineStore) -> None:
+        self.read = store.read
+        self._store = store
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        answer = await self._store.write(operations)
+        return Lost(answer.operation, None) if isinstance(answer, Lost) else answer
 
 
 async def test_so_many_waiting_messages_are_known_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,6 +429,15 @@ async def test_so_many_waiting_messages_are_known_and_no_more(monkeypatch: pytes
         one = msgspec.structs.replace(work(), inbox=bytes([number]) * 32)
         assert await known.note(one, record_key(None, one.inbox)) is None
         assert len(known._known) <= 2
+
+
+async def test_what_is_on_record_of_a_waiting_message_is_read_from_a_store_that_does_not_tell() -> None:
+    store: Any = Untold(engine_store())
+    waits, key = Waiting(PLAN, store, now_ms=lambda: NOW_MS, new_tx=lambda: "tx"), record_key(None, INBOX)
+    applied = Record("other", b"f", NOW_MS)
+    await store.write([Create(key, stored.encode(applied))])
+    found = await waits.note(work(), key)
+    assert found is not None and stored.decode(found, Record) == applied
 
 
 def test_the_first_of_two_payloads_under_an_id_is_put_on_record_as_waiting() -> None:
@@ -216,6 +453,95 @@ def test_a_message_stays_behind_a_block_while_one_of_its_handlers_has_not_applie
     commit = waiting_commit(PLAN, [both], {INBOX: digest}, NOW_MS)
     assert not commit.consumed and len(commit.postponed) == 1 and commit.refused.keys() == {other}
     assert waiting_commit(PLAN, [both], {INBOX: digest, other: digest}, NOW_MS).consumed == [both.delivery]
+
+
+# Several messages of the engine
+
+
+class Refusing:
+    """A journal whose commits have these outcomes, the last one for ever."""
+
+    def __init__(self, *outcomes: Conflict | Exception | None) -> None:
+        self.outcomes = list(outcomes)
+        self.released = list[Delivery]()
+        self.settled = list[Delivery]()
+
+    async def load(self, states: Sequence[str], markers: Sequence[bytes]) -> tuple[dict[str, Any], dict[bytes, Any]]:
+        return {}, {}
+
+    async def commit(self, commit: Commit) -> Conflict | None:
+        outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def durable(self) -> None:
+        pass
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> int:
+        return len(deliveries)
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None:
+        self.released += deliveries
+
+    def scope(self, plan: Plan = PLAN, *, now_ms: int = NOW_MS) -> EngineScope:
+        journal: Any = self
+        return EngineScope(
+            plan,
+            journal,
+            MemoryBlobStore(),
+            now_ms=lambda: now_ms,
+            backoff=Backoff(at_once),
+            spawn=asyncio.ensure_future,
+            settled=self.settled.extend,
+            is_stopping=lambda: False,
+        )
+
+
+def test_a_batch_is_over_its_limit_when_one_of_its_handlers_is() -> None:
+    app = App("limits")
+
+    @app.handler("quick", key="key", time_limit_s=1)
+    def quick(message: Add, total: Sum) -> None: ...
+
+    @app.handler("slow", key="key", time_limit_s=50)
+    def slow(message: Add, total: Sum) -> None: ...
+
+    batch = group()
+    for handler in app.handlers:
+        batch.complete(Work(delivery(), handler))
+    for taken_ms, is_over in ((1_000, False), (1_001, True)):
+        assert Refusing(None).scope(compile_plan(app), now_ms=NOW_MS + taken_ms)._may_be_over_limit(batch) == is_over
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_the_first_commit_ends_a_row_of_releases(together: bool) -> None:
+    journal = Refusing(*([] if together else [Throttled("not now")]), None)
+    scope = journal.scope()
+    scope.retry_backoff.count = 5
+    await scope.attempt([delivery()])
+    assert scope.retry_backoff.count == 0 and journal.settled == [delivery()]
+
+
+async def test_what_cannot_be_put_on_record_as_waiting_is_given_back() -> None:
+    journal = Refusing(Throttled("the engine is full"))
+    waits = msgspec.structs.replace(delivery(), waits=True)
+    await journal.scope().attempt([waits])
+    assert journal.released == journal.settled == [waits]
+
+
+async def test_what_is_put_on_record_as_waiting_leaves_out_those_whose_lock_is_over() -> None:
+    first, second = (msgspec.structs.replace(delivery(outbox_id=str(n)), sequence=n, waits=True) for n in (1, 2))
+    journal = Refusing(Conflict(frozenset({1})), None)
+    await journal.scope().attempt([first, second])
+    assert journal.settled == [first, second] and not journal.released
+
+
+async def test_a_message_whose_lock_was_over_in_a_batch_is_no_longer_under_way() -> None:
+    first, second = (msgspec.structs.replace(delivery(outbox_id=str(n)), sequence=n) for n in (1, 2))
+    journal = Refusing(Conflict(frozenset({1})), None)
+    await journal.scope().attempt([first, second])
+    assert journal.settled == [first, second] and not journal.released
 
 
 # Transactions
@@ -305,6 +631,11 @@ class Noted:
         return (self.marks,)
 
 
+async def test_a_partition_whose_marks_left_with_a_batch_waits_for_nothing() -> None:
+    due = due_marks(recurs=True)
+    assert [due.is_waiting, len(due.take("p")), due.is_waiting, due.due_count] == [True, 1, False, 0]
+
+
 async def test_marks_linger_each_time_and_not_once_only() -> None:
     started = list[Coroutine[Any, Any, None]]()
     due = due_marks(recurs=False)
@@ -355,6 +686,7 @@ async def test_a_document_is_swept_when_its_grace_is_over() -> None:
 
     swept = await sweep(Scope(), Pending(), now_ms=lambda: NOW_MS, grace_s=60.0)
     assert redone == ["60000", "60001"] and (swept.young_count, swept.finished_count) == (1, 2)
+    assert swept.oldest_s == 60.001
 
 
 async def test_a_sweep_begins_where_the_last_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,6 +702,35 @@ async def test_a_sweep_begins_where_the_last_was_cut_off(monkeypatch: pytest.Mon
     for _ in range(3):
         await recovery.sweep()
     assert starts == [0, 7, 0]
+
+
+# Markers of item scope
+
+
+@pytest.mark.parametrize(("known", "token"), [("of the marker", "of the marker"), ("", "of the loss")])
+async def test_a_marker_that_is_there_can_be_read_under_its_token_or_that_of_the_loss(known: str, token: str) -> None:
+    states, made = ItemStore(engine_store()), Record("tx", b"f", NOW_MS)
+
+    class There:
+        capabilities = states.capabilities
+
+        async def write(self, operations: Sequence[Write]) -> Lost:
+            return Lost(0, Document(operations[0].key, stored.encode(made), "1", known), "of the loss")
+
+    infrastructure: Any = There()
+    stateless: Any = None
+    scope = ItemScope(
+        PLAN,
+        states,
+        infrastructure,
+        MemoryBlobStore(),
+        settlement(Bus()),
+        stateless=stateless,
+        now_ms=lambda: NOW_MS,
+        new_tx=lambda: "tx",
+        is_stopping=lambda: False,
+    )
+    assert await scope._mark("Sum:a", INBOX, made) == token
 
 
 # Threads
@@ -392,6 +753,21 @@ async def test_a_thread_that_is_taken_is_idle_no_more() -> None:
     finally:
         together.abort()
         threads.close()
+
+
+async def test_a_thread_whose_function_ends_behind_a_close_ends_as_well() -> None:
+    threads, may_end, before = HandlerThreads(1), threading.Event(), set(threading.enumerate())
+    context: Any = SimpleNamespace(message=delivery().message, work=work())
+    running = asyncio.create_task(threads.run(HANDLER, 5, context, may_end.wait))
+    while not threads.running:  # noqa: ASYNC110  # no event says so it has begun
+        await asyncio.sleep(0)
+    own = [one for one in threading.enumerate() if one not in before and one.name.startswith("outbox handler")]
+    threads.close()
+    may_end.set()
+    await running
+    for thread in own:
+        await asyncio.to_thread(thread.join, 2)
+    assert [thread.is_alive() for thread in own] == [False]
 
 
 # What lies beside the records

@@ -85,6 +85,31 @@ async def test_outputs_that_overflow_keep_their_mark() -> None:
         assert at.store.calls["mark"] == 1 and at.engine.broker.queue("told").counts()["active"] == 1
 
 
+async def test_the_entry_of_a_batch_that_cannot_land_any_more_is_closed_with_that_of_the_next() -> None:
+    async with site(ledger=True) as at:
+        at.store.late = "commit"
+        async with Worker(adding(), at) as worker:
+            await worker.send("adds", Add("a"), id="m")
+            await worker.wait_idle()
+            assert await worker.state(Sum, "a") == Sum(1)
+        (kept,) = await ledgers(at)
+        assert (kept.last, kept.open) == (2, ())
+
+
+async def test_the_entry_of_a_batch_that_was_refused_is_closed() -> None:
+    async with site(ledger=True) as at:
+        at.store.refused = "commit"
+        async with Worker(adding(), at) as worker:
+            await worker.send("adds", Add("a"), id="m")
+            async with asyncio.timeout(5):
+                while at.store.calls["commit"] < 2:  # noqa: ASYNC110  # no event says so it was refused
+                    await asyncio.sleep(0.001)
+            at.store.refused = ""
+            await worker.wait_idle()
+        (kept,) = await ledgers(at)
+        assert kept.last > 2 and kept.open == ()
+
+
 async def test_it_is_stored_before_the_first_entry_and_lives_longer_than_its_records() -> None:
     async with site(ledger=True) as at:
         ledger = ledger_on(at)
@@ -285,7 +310,12 @@ async def test_a_worker_that_keeps_none_sweeps_those_of_others() -> None:
         assert at.engine.broker.queue("told").counts()["active"] == 1
 
 
-async def test_a_sweeper_leaves_numbers_between_open_that_may_land_later() -> None:
+@pytest.mark.parametrize(("count_max", "last", "left"), [(3, 3, (1, 2)), (2, 0, ())])
+async def test_a_sweeper_leaves_numbers_between_open_that_may_land_later(
+    count_max: int, last: int, left: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to the limit of open numbers: a number far beyond the last must not cost memory for all between."""
+    monkeypatch.setattr(dispatch_ledger, "OPEN_COUNT_MAX", count_max)
     async with site(ledger=True) as at:
         await crashed(at, 1)
         (kept,) = await ledgers(at)
@@ -297,7 +327,22 @@ async def test_a_sweeper_leaves_numbers_between_open_that_may_land_later() -> No
         at.clock.seconds += 61
         await swept(at, adding())
         (after,) = await ledgers(at)
-        assert (after.last, after.open) == (3, (1, 2))
+        assert (after.last, after.open) == (last, left)
+        assert at.engine.broker.queue("told").counts()["active"] == 1, "its outputs leave all the same"
+
+
+async def test_a_sweeper_that_closes_an_early_number_forgets_no_later_one() -> None:
+    async with site(ledger=True) as at:
+        await crashed(at, 1)
+        (kept,) = await ledgers(at)
+        known = await EngineStore(at.engine.core, at.engine.documents).read(ledger_key(kept.pending))
+        assert known is not None
+        later = stored.encode(msgspec.structs.replace(kept, last=3, open=(1, 2, 3)))
+        await write_over(at, known.key, later, known.version)
+        at.clock.seconds += 61
+        await swept(at, adding())
+        (after,) = await ledgers(at)
+        assert (after.last, after.open) == (3, (2, 3))
 
 
 async def test_a_queue_is_not_drained_while_a_ledger_has_something_for_it() -> None:

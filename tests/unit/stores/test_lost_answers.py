@@ -64,6 +64,12 @@ async def test_item_scope_leaves_no_staged_record_behind() -> None:
         assert [id for id in await at.documents("Sum:a") if id.startswith("staged:")] == []
 
 
+async def test_what_is_staged_and_fits_goes_into_no_blob() -> None:
+    async with site("item", staged=True) as at:
+        await handled(at, adding(), Add("a"))
+        assert at.store.calls["stage"] == 1 and at.store.calls["overflow"] == 0
+
+
 async def test_a_resubmission_whose_swap_is_unknown_is_not_refused_for_what_it_was_refused_before() -> None:
     async with site("item") as at:
         app, refuses = App("adding"), [True]

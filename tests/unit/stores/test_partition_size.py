@@ -39,6 +39,14 @@ def test_a_key_that_goes_on_as_it_does_takes_its_rate_times_the_retention() -> N
     assert key == "Sum:a" and share == pytest.approx(20 * size_bytes * (7 * DAY_S + 3_600) / (20 << 30))
 
 
+def test_neither_a_record_without_a_state_nor_a_store_without_a_limit_is_metered() -> None:
+    clock = VirtualClock(START_S)
+    for fullness in (metered(20, clock), metered(0, clock)):
+        fullness.note(None, RECORD)
+        assert fullness.fullest() == ("", 0.0) and not fullness._meters
+    metered(0, clock).add("Sum:a", 1_000)
+
+
 def test_a_burst_is_no_rate_and_fades() -> None:
     clock = VirtualClock(START_S)
     fullness = metered(20, clock)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from outbox import App, Context, Engine, HttpEntry, Worker
+from outbox import App, Client, Context, Engine, HttpEntry, Worker
 from outbox.errors import Refused
 from outbox.runtime.delivery.retrying import REST_FIRST_S, REST_MAX_S, Backoff
 from tests.unit.stores.store_site import Add, Sum, adding, site
@@ -98,6 +98,21 @@ async def test_rests_grow_up_to_a_limit() -> None:
         await Backoff(sleep).rest(count)
     assert slept[0] <= 1.5 * REST_FIRST_S < slept[1] <= 12 * REST_FIRST_S
     assert REST_MAX_S / 2 <= slept[2] <= 1.5 * REST_MAX_S
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_the_first_commit_over_a_store_ends_a_row_of_releases(count: int) -> None:
+    async with site() as at:
+        client = Client(adding(), at)
+        await client.declare()
+        for number in range(count):
+            await client.send("adds", Add("a"), id=str(number))
+        worker = Worker(adding(), at)
+        async with worker:
+            worker._scope.retry_backoff.count = 5
+            await worker.wait_idle()
+            assert worker._scope.retry_backoff.count == 0
+        assert at.store.calls["commit"] == 1, "several commit together"
 
 
 async def test_a_request_that_cannot_be_committed_is_answered_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 
 from outbox import App, Context, Worker, stored
@@ -14,7 +15,7 @@ from outbox.errors import NotRegistrable
 from outbox.message import Message
 from outbox.ports import Document, Output
 from outbox.runtime.store_operations import may_be_sent_to
-from outbox.stored import Record, record_key
+from outbox.stored import Inline, Record, Staged, StateItem, record_key
 from tests.unit.stores.store_site import site, swept
 
 
@@ -50,7 +51,7 @@ def chained(name: str) -> App:
 class Unsent:
     """A store in which the record of one commit is pending."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record | StateItem | Staged) -> None:
         self.record = record
 
     async def unfinished(self) -> AsyncIterator[Document]:
@@ -62,6 +63,22 @@ async def test_what_is_unsent_to_a_topic_may_reach_its_subscriptions_and_nothing
     store: Any = Unsent(record)
     assert await may_be_sent_to(["news/Subscriptions/all"], store)
     assert not await may_be_sent_to(["other/Subscriptions/all", "all"], store)
+
+
+PUSHES = Record("tx", b"f", 1, pending=True, outputs=(Output("q", 0, Message(body=b"{}")),))
+PLACES: dict[str, Record | StateItem | Staged] = {
+    "a record": PUSHES,
+    "a record whose outputs overflow": msgspec.structs.replace(PUSHES, outputs=(), spilled="overflow/tx/digest"),
+    "a state": StateItem(msgspec.Raw(b"1"), pending=Inline(b"i", PUSHES)),
+    "what is staged": Staged("tx", b"i", "Count:x", 0, PUSHES),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_what_is_unsent_is_found_wherever_it_lies(place: str) -> None:
+    store: Any = Unsent(PLACES[place])
+    assert await may_be_sent_to(["q"], store)
+    assert await may_be_sent_to(["other"], store) == ("overflow" in place), "nobody looks into the blob"
 
 
 @pytest.mark.parametrize(
