@@ -295,6 +295,11 @@ ADAPTER_MUTANTS = (
         ("for one in self._line if one.session_id == first.session_id]", "for one in self._line]"), of=OF_SENDING,
     ),
     mutant(
+        "what did not fit is overtaken by what is behind it", SENDING,
+        "test_nothing_of_a_session_passes_what_did_not_fit_beside_it",
+        ("            if count < len(parcel.messages):\n                break\n", ""), of=OF_SENDING,
+    ),
+    mutant(
         "a bus that closes begins the next transfer", SENDING,
         "test_a_bus_that_closes_ends_its_transfer_and_begins_no_other",
         ("        self._is_closing = True\n", ""), of=OF_SENDING,

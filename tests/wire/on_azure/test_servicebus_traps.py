@@ -306,6 +306,15 @@ async def test_what_leaves_together_is_of_one_session_and_in_its_order(ground: B
     assert bus.usage.by_kind["send"].count == 2
 
 
+async def test_nothing_of_a_session_passes_what_did_not_fit_beside_it(ground: BusGround) -> None:
+    """A small message behind it would have fitted."""
+    bus = ground.bus()
+    large = [Message(body=b"x" * (100 << 10), outbox_id=str(n), session_id="s") for n in range(4)]
+    whole = bus.send([Output(ORDERED, 0, message) for message in large])
+    await asyncio.gather(whole, bus.send([output("4", ORDERED, session_id="s")]))
+    assert ids(ground, ORDERED) == ["0", "1", "2", "3", "4"]
+
+
 async def test_a_bus_that_closes_ends_its_transfer_and_begins_no_other(ground: BusGround) -> None:
     """What has not begun to leave stays with its record."""
     bus = ground.bus()
