@@ -692,6 +692,52 @@ ADAPTER_MUTANTS = (
         "test_a_client_that_could_not_be_opened_is_closed",
         ("            await client.close()\n            raise\n", "            raise\n"), of=OF_CONNECTING,
     ),
+    mutant(
+        "the lock of a message that rests runs out", BUS,
+        "test_the_lock_of_a_message_that_rests_is_extended_before_it_ends",
+        ("min(left_s, lock_s / 2)", "left_s"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a lock that is lost is extended again and again", BUS,
+        "test_a_lock_is_extended_again_while_it_lasts_and_is_not_lost",
+        ("if not isinstance(error, LockLost) and locked.until_ms", "if locked.until_ms"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a bus that was closed rests no message again", BUS,
+        "test_a_message_rests_under_its_lock_on_a_bus_that_was_closed_before",
+        ("        self._closing = asyncio.Event()\n\n\ndef _fields", "        pass\n\n\ndef _fields"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a session whose lock ran out is kept while a message of it is out", SOURCES,
+        "test_a_session_whose_lock_ran_out_is_let_go_though_a_message_of_it_is_out",
+        ("link.expire() or link.error is not None", "link.error is not None"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "one session is handed out for as long as it has messages", SOURCES, "test_sessions_are_handed_out_in_turn",
+        ("                    self._links.remove(link)\n                    self._links.append(link)\n", ""),
+        of=OF_ANSWERS,
+    ),
+    mutant(
+        "sessions that cannot be had are asked for without a pause", SOURCES,
+        "test_a_session_that_cannot_be_had_is_not_asked_for_again_at_once",
+        ("        await asyncio.sleep(FAILED_PAUSE_S)\n", ""), of=OF_ANSWERS,
+    ),
+    mutant(
+        "sessions are taken up though nobody receives any more", SOURCES,
+        "test_no_session_is_taken_up_when_nobody_has_asked_for_long",
+        ("or self._monotonic_s() - self._asked_s > ACCEPT_S:", "or False:"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a sender that could not be opened is left behind", SENDING,
+        "test_a_sender_that_could_not_be_opened_is_closed",
+        ("                with suppress(*FAILURES):\n                    await sender.close()\n                raise\n",
+         "                raise\n"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "what waits leaves though its caller is gone", SENDING,
+        "test_what_has_not_begun_to_leave_does_not_when_its_caller_is_cancelled",
+        ("if parcel.messages and not parcel.done.cancelled()]", "if parcel.messages]"), of=OF_SENDING,
+    ),
 )  # fmt: skip
 
 TABLE = Table(

@@ -330,6 +330,20 @@ async def test_a_bus_that_closes_ends_its_transfer_and_begins_no_other(ground: B
     assert ids(ground) == ["first", "a"]
 
 
+async def test_what_has_not_begun_to_leave_does_not_when_its_caller_is_cancelled(ground: BusGround) -> None:
+    bus = ground.bus()
+    await bus.send([output("first")])
+    install(ground, kind="delay", delay_s=0.3, operation="send")
+    under_way = asyncio.create_task(bus.send([output("a")]))
+    await asyncio.sleep(0.05)
+    waiting = asyncio.create_task(bus.send([output("b")]))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await under_way
+    await bus.send([output("c")])
+    assert ids(ground) == ["first", "a", "c"]
+
+
 async def test_a_sender_that_is_cancelled_leaves_the_link_whole(ground: BusGround) -> None:
     bus = ground.bus()
     await bus.send([output("0")])  # the link is open: what is cancelled is a transfer
