@@ -738,6 +738,26 @@ ADAPTER_MUTANTS = (
         "test_what_has_not_begun_to_leave_does_not_when_its_caller_is_cancelled",
         ("if parcel.messages and not parcel.done.cancelled()]", "if parcel.messages]"), of=OF_SENDING,
     ),
+    mutant(
+        "an answer is sent to nobody", MESSAGES, "test_what_a_broker_looks_at_stands_where_it_looks",
+        ("reply_to=message.reply_to or None", "reply_to=None"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a property of thousands of digits stops a queue", MESSAGES,
+        "test_messages_of_foreign_senders_are_read_as_the_engine_reads_them",
+        ("value.isdecimal() and len(value) < 18", "value.isdecimal()"), of=OF_SENDING,
+    ),
+    mutant(
+        "what is behind a drained subscription is not looked at", ENTITIES,
+        "test_all_places_are_looked_at_before_they_are_drained",
+        ("scheduled_message_count:\n                    return False\n",
+         "scheduled_message_count:\n                    return False\n                return True\n"),
+        of=OF_ANSWERS,
+    ),
+    mutant(
+        "of many queues some are not looked at", ENTITIES, "test_however_many_queues_there_are_each_is_looked_at",
+        ("len(wanted), LOOK_COUNT_MAX):", "len(wanted), LOOK_COUNT_MAX + 1):"), of=OF_ANSWERS,
+    ),
 )  # fmt: skip
 
 TABLE = Table(

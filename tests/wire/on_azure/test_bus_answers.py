@@ -21,7 +21,7 @@ from outbox.azure.servicebus import bus as servicebus_bus
 from outbox.azure.servicebus import dead_letters, sources
 from outbox.azure.servicebus.bus import LockedMessage, ServiceBusBus
 from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
-from outbox.azure.servicebus.entities import ServiceBusEntities
+from outbox.azure.servicebus.entities import LOOK_COUNT_MAX, ServiceBusEntities
 from outbox.azure.servicebus.links import TEXT_LENGTH_MAX
 from outbox.azure.servicebus.messages import TTL_MS_MAX, to_wire
 from outbox.azure.servicebus.outcomes import as_error
@@ -225,8 +225,8 @@ async def test_a_session_whose_lock_ran_out_is_let_go_though_a_message_of_it_is_
 
 async def test_sessions_are_handed_out_in_turn() -> None:
     source = sessions(Held(0.0, 0.0, ["a1", "a2"]), Held(0.0, 0.0, ["b1", "b2"]))
-    taken = [await source._take(1) for _ in range(4)]
-    assert [one[1] for one in taken if one is not None] == [["a1"], ["b1"], ["a2"], ["b2"]]
+    taken: list[Any] = [await source._take(1) for _ in range(4)]
+    assert [messages for _, messages in taken] == [["a1"], ["b1"], ["a2"], ["b2"]]
     await source.close()
 
 
@@ -357,6 +357,13 @@ def test_a_time_to_live_is_what_the_wire_can_say_of_it(lives_ms: int, told: int 
     assert wire.header is not None and wire.header.time_to_live == told
 
 
+def test_what_a_broker_looks_at_stands_where_it_looks() -> None:
+    message = Message(body=b"1", outbox_id="m", session_id="s", correlation_id="c", reply_to="answers")
+    told = to_wire(Output("orders", 0, message)).properties
+    assert told is not None
+    assert (told.message_id, told.group_id, told.correlation_id, told.reply_to) == ("m", "s", "c", "answers")
+
+
 async def test_a_queue_that_cannot_be_looked_at_hides_none_that_orders_otherwise() -> None:
     class Administration:
         async def get_queue(self, name: str) -> Any:
@@ -367,6 +374,19 @@ async def test_a_queue_that_cannot_be_looked_at_hides_none_that_orders_otherwise
     entities = ServiceBusEntities(cast(Any, SimpleNamespace(administration=Administration, host="there")))
     with pytest.raises(Refused, match="queue keyed is there and does not do as declared"):
         await entities.look(dict.fromkeys(("missing", "dumb", "keyed"), "unordered"), {})
+
+
+@pytest.mark.parametrize("at", [0, 1, LOOK_COUNT_MAX, LOOK_COUNT_MAX + 1, 2 * LOOK_COUNT_MAX + 1])
+async def test_however_many_queues_there_are_each_is_looked_at(at: int) -> None:
+    class Administration:
+        async def get_queue(self, name: str) -> Any:
+            if name == f"q{at}":
+                return SimpleNamespace(requires_session=True)
+            raise ResourceNotFoundError(name)
+
+    entities = ServiceBusEntities(cast(Any, SimpleNamespace(administration=Administration, host="there")))
+    with pytest.raises(Refused, match=f"queue q{at} is there"):
+        await entities.look(dict.fromkeys((f"q{n}" for n in range(2 * LOOK_COUNT_MAX + 2)), "unordered"), {})
 
 
 @pytest.mark.parametrize(("scheduled_count", "is_drained"), [(0, True), (1, False)])
@@ -384,6 +404,23 @@ async def test_a_subscription_is_not_drained_while_its_topic_has_a_scheduled_mes
 
     entities = ServiceBusEntities(cast(Any, SimpleNamespace(administration=Administration)))
     assert await entities.is_drained(["news/Subscriptions/all"]) is is_drained
+
+
+async def test_all_places_are_looked_at_before_they_are_drained() -> None:
+    class Administration:
+        async def get_subscription_runtime_properties(self, topic: str, name: str) -> Any:
+            return SimpleNamespace(total_message_count=0, active_message_count=0)
+
+        async def get_topic_runtime_properties(self, topic: str) -> Any:
+            return SimpleNamespace(scheduled_message_count=0)
+
+        async def get_queue_runtime_properties(self, name: str) -> Any:
+            return SimpleNamespace(total_message_count=1, active_message_count=1)
+
+    entities = ServiceBusEntities(cast(Any, SimpleNamespace(administration=Administration)))
+    assert await entities.is_drained(["news/Subscriptions/all"]) and await entities.is_idle(["news/Subscriptions/all"])
+    assert not await entities.is_drained(["news/Subscriptions/all", "orders"])
+    assert not await entities.is_idle(["news/Subscriptions/all", "orders"])
 
 
 @pytest.mark.parametrize("error", [OutcomeUnknown("no answer"), Throttled("busy", retry_after_s=1.0)])

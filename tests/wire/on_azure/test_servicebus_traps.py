@@ -385,7 +385,13 @@ async def test_messages_of_foreign_senders_are_read_as_the_engine_reads_them(gro
     value = AmqpAnnotatedMessage(
         value_body="text",
         properties=AmqpMessageProperties(message_id=UUID(int=7), correlation_id="c"),
-        application_properties={"outbox-created": "1700000000000", "outbox-hops": -1, "outbox-type": 5, "raw": b"x"},
+        application_properties={
+            "outbox-created": "1700000000000",
+            "outbox-hops": -1,
+            "outbox-type": 5,
+            "outbox-attempt": "9" * 5_000,
+            "raw": b"x",
+        },
     )
     async with ground.namespaces[0].sender(QUEUE) as sender:
         await sender.send_messages(value)
@@ -394,7 +400,16 @@ async def test_messages_of_foreign_senders_are_read_as_the_engine_reads_them(gro
     theirs = {task.message.body: task.message for task in ground.engine.broker.peek(QUEUE, 0, 10)}
     assert set(found) == set(theirs) == {b"text", b"two parts"}
     for body, message in found.items():
-        for name in ("message_id", "outbox_id", "created_ms", "hops", "type", "correlation_id", "session_id"):
+        for name in (
+            "message_id",
+            "outbox_id",
+            "created_ms",
+            "hops",
+            "type",
+            "attempt",
+            "correlation_id",
+            "session_id",
+        ):
             assert getattr(message, name) == getattr(theirs[body], name), name
     assert found[b"text"].created_ms == 1_700_000_000_000
 
