@@ -41,6 +41,8 @@ ONCE = "spark_jobs/submitting/once.py"
 RUN_DOCUMENTS = "spark_jobs/submitting/documents.py"
 SUBMITTED = "spark_jobs/submitted.py"
 SYNAPSE = "spark_jobs/submitting/synapse.py"
+SWEEPING = "spark_jobs/sweeping.py"
+SWEEP = "spark_jobs/sweep.py"
 SENDING = "spark_jobs/feeding/sending.py"
 RECORDING = "outbox/verify/recorded/recording.py"
 GUARD = "outbox/ops/connection_guard.py"
@@ -81,6 +83,7 @@ OF_BLUEPRINT = "functions/test_blueprint.py"
 OF_APP_FILES = "functions/test_app_files.py"
 OF_SPARK_TRIGGERS = "functions/test_spark_triggers.py"
 OF_LANDING = "spark/test_landing.py"
+OF_SWEEPING = "spark/test_sweeping.py"
 OF_CHUNKS = "spark/test_feed_chunks.py"
 OF_SUBMIT_TIMES = "spark/test_submit_times.py"
 OF_RECORDING = "unit/verify/test_recording.py"
@@ -1506,6 +1509,63 @@ DIRECT_MUTANTS = (
         "pages: what was written since is taken as known whole", "outbox/emulator/cosmos/feeds.py",
         "wire/cosmos/test_cosmos_pages.py::test_more_than_a_snapshot_keeps_may_be_written_between_two_pages",
         ("for partial in (old, fresh):", "for partial in (old,):"),
+    ),
+    mutant(
+        "sweep: what nothing has changed for is gone over again", SWEEPING,
+        f"{OF_SWEEPING}::test_a_part_is_gone_over_again_while_some_of_it_can_be_finished_and_some_not",
+        ("if not (found.left and found.finished) or", "if not found.left or"),
+    ),
+    mutant(
+        "sweep: what was in the way of each other is left", SWEEPING,
+        f"{OF_SWEEPING}::test_a_part_is_gone_over_again_while_some_of_it_can_be_finished_and_some_not",
+        ("if not (found.left and found.finished) or len(passes) == PASS_COUNT_MAX:", "if True:"),
+    ),
+    mutant(
+        "sweep: of several passes only the last one's readings count", SWEEPING,
+        f"{OF_SWEEPING}::test_a_part_is_gone_over_again_while_some_of_it_can_be_finished_and_some_not",
+        ("sum(reading.read_count for reading in passes)", "reading.read_count"),
+    ),
+    mutant(
+        "sweep: which pushes failed is not told", SWEEPING,
+        f"{OF_SWEEPING}::test_a_part_is_gone_over_again_while_some_of_it_can_be_finished_and_some_not",
+        ("(*unsent, *guarded.troubles,", "(*guarded.troubles,"),
+    ),
+    mutant(
+        "sweep: what changed while reading began again is left", SWEEPING,
+        f"{OF_SWEEPING}::test_a_document_that_changed_while_reading_began_again_is_taken_up_again",
+        ("which = hash((document.key, document.version))", "which = hash(document.key)"),
+    ),
+    mutant(
+        "sweep: a store that does not answer is asked without a pause", SWEEPING,
+        f"{OF_SWEEPING}::test_reading_begins_again_after_pauses_that_grow_and_not_behind_its_time",
+        ("                    await asyncio.sleep(READ_PAUSE_S * 2**self.read_count * (0.5 + random.random()))\n",
+         "                    pass\n"),
+    ),
+    mutant(
+        "sweep: reading begins again behind its time", SWEEPING,
+        f"{OF_SWEEPING}::test_reading_begins_again_after_pauses_that_grow_and_not_behind_its_time",
+        ("if self.read_count == READ_COUNT_MAX or time.monotonic() > self._until_s:",
+         "if self.read_count == READ_COUNT_MAX:"),
+    ),
+    mutant(
+        "sweep: a row of counts has every failure", SWEEPING,
+        f"{OF_SWEEPING}::test_of_many_documents_that_fail_ten_are_told",
+        ("            if len(self.troubles) < 10:\n", "            if True:\n"),
+    ),
+    mutant(
+        "sweep: of a share some lanes have no work", SWEEPING,
+        f"{OF_SWEEPING}::test_every_partition_falls_to_one_share_and_all_lanes_have_work",
+        ("return number // self.shares % lane_count if", "return number % lane_count if"),
+    ),
+    mutant(
+        "sweep: a margin that was longer before is forgotten", SWEEP,
+        f"{OF_SWEEPING}::test_a_record_is_kept_for_the_longest_time_that_anybody_registered",
+        ("margins += [kept.margin_ms, *(era.margin_ms for era in kept.eras)]", "margins += [kept.margin_ms]"),
+    ),
+    mutant(
+        "sweep: there are fewer parts than asked for", SWEEP,
+        f"{OF_SWEEPING}::test_a_store_is_gone_over_in_at_least_so_many_parts",
+        ("each = -(-count // len(ranges))", "each = max(1, count // len(ranges))"),
     ),
 )  # fmt: skip
 
