@@ -1567,6 +1567,11 @@ DIRECT_MUTANTS = (
         f"{OF_SWEEPING}::test_a_store_is_gone_over_in_at_least_so_many_parts",
         ("each = -(-count // len(ranges))", "each = max(1, count // len(ranges))"),
     ),
+    mutant(
+        "drain: a queue is idle since its receiver began", LANDING,
+        f"{OF_LANDING}::test_a_queue_is_idle_for_so_long_after_its_last_message",
+        ("                idle_since_s = time.monotonic()\n            elif", "            elif"),
+    ),
 )  # fmt: skip
 
 TABLE = Table(
