@@ -1572,6 +1572,27 @@ DIRECT_MUTANTS = (
         f"{OF_LANDING}::test_a_queue_is_idle_for_so_long_after_its_last_message",
         ("                idle_since_s = time.monotonic()\n            elif", "            elif"),
     ),
+    mutant(
+        "submit: what a creation without an answer made is not looked for", ONCE,
+        f"{OF_SUBMIT_TIMES}::test_a_batch_that_is_listed_is_ours_though_its_creation_had_no_answer",
+        ("                if found := await self._batches.find(run):\n", "                if found := []:\n"),
+    ),
+    mutant(
+        "submit: a claim that cannot be given up hides the refusal", ONCE,
+        f"{OF_SUBMIT_TIMES}::test_what_fails_behind_a_creation_that_failed_does_not_hide_why",
+        ("with suppress(OutcomeUnknown, Refused):  # it runs out by itself", "if True:  # it runs out by itself"),
+    ),
+    mutant(
+        "submit: a list that fails hides that a run may be there", ONCE,
+        f"{OF_SUBMIT_TIMES}::test_what_fails_behind_a_creation_that_failed_does_not_hide_why",
+        ("            with suppress(OutcomeUnknown, Refused):\n                if found",
+         "            if True:\n                if found"),
+    ),
+    mutant(
+        "submit: a surplus batch takes the place of the first", ONCE,
+        f"{OF_SUBMIT_TIMES}::test_the_first_batch_that_is_known_stays_a_runs_batch",
+        ("now if batch is None or now.batch else", "now if batch is None else"),
+    ),
 )  # fmt: skip
 
 TABLE = Table(

@@ -269,6 +269,56 @@ async def test_a_claim_lasts_until_nothing_of_it_can_turn_up_and_who_waits_learn
     assert claimed == [Claim("owner-0", hand.ms() + 60_000)]
 
 
+async def test_a_batch_that_is_listed_is_ours_though_its_creation_had_no_answer(tmp_path: Path) -> None:
+    pool, documents = Pool(), FolderRuns(tmp_path)
+
+    async def no_answer() -> None:
+        pool.listed = [Batch("5", "submitted"), Batch("6", "submitted")]
+        raise OutcomeUnknown("no answer")
+
+    pool.on_create = no_answer
+    told = await runs_over(documents, pool, Hand()).submit(RUN, REQUEST)
+    assert (told.batch, told.phase) == ("5", "submitted")
+
+
+async def test_the_first_batch_that_is_known_stays_a_runs_batch(tmp_path: Path) -> None:
+    pool, documents = Pool(), FolderRuns(tmp_path)
+
+    async def recorded_by_another() -> None:
+        await change(documents, RUN, lambda now: msgspec.structs.replace(now, batch="7"))
+
+    pool.on_create = recorded_by_another
+    assert (await runs_over(documents, pool, Hand()).submit(RUN, REQUEST)).batch == "7"
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknown("no answer"), Refused("not allowed")])
+async def test_what_fails_behind_a_creation_that_failed_does_not_hide_why(tmp_path: Path, error: Exception) -> None:
+    class Failing(FolderRuns):
+        async def read(self, run: RunId) -> Seen | None:
+            if pool.created:
+                raise error
+            return await super().read(run)
+
+    pool = Pool()
+
+    def fails() -> None:
+        raise error
+
+    async def refused() -> None:
+        pool.created.append(Batch("0", "submitted"))
+        raise Refused("the pool is full")
+
+    async def no_answer() -> None:
+        pool.before_list = fails
+        raise OutcomeUnknown("was it made?")
+
+    for on_create, meant in ((refused, Refused), (no_answer, RunPending)):
+        pool.on_create = on_create
+        with pytest.raises(meant, match=r"the pool is full|was it made"):
+            await runs_over(Failing(tmp_path / meant.__name__), pool, Hand()).submit(RUN, REQUEST)
+        pool.created.clear()
+
+
 async def test_documents_that_others_change_all_the_time_are_left_to_them(tmp_path: Path) -> None:
     class Busy(FolderRuns):
         async def write(self, run: RunId, document: RunDocument, version: Version) -> bool:
