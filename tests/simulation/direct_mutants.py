@@ -86,6 +86,7 @@ OF_LANDING = "spark/test_landing.py"
 OF_SWEEPING = "spark/test_sweeping.py"
 OF_CHUNKS = "spark/test_feed_chunks.py"
 OF_SUBMIT_TIMES = "spark/test_submit_times.py"
+OF_SYNAPSE = "spark/test_submit_synapse.py"
 OF_RECORDING = "unit/verify/test_recording.py"
 OF_GUARD = "unit/ops/test_connection_guard.py"
 OF_CLI = "unit/ops/test_cli.py"
@@ -1592,6 +1593,26 @@ DIRECT_MUTANTS = (
         "submit: a surplus batch takes the place of the first", ONCE,
         f"{OF_SUBMIT_TIMES}::test_the_first_batch_that_is_known_stays_a_runs_batch",
         ("now if batch is None or now.batch else", "now if batch is None else"),
+    ),
+    mutant(
+        "submit: a batch goes without its configuration", SYNAPSE,
+        f"{OF_SYNAPSE}::test_a_batch_gets_all_that_its_pool_is_set_to",
+        ("\"conf\": dict(chosen.configuration),", "\"conf\": {},"),
+    ),
+    mutant(
+        "submit: the newest of several batches is a run's", SYNAPSE,
+        f"{OF_SYNAPSE}::test_of_several_batches_of_a_run_the_oldest_comes_first",
+        ("for batch in sorted(own, key=lambda batch: batch.id)]", "for batch in own]"),
+    ),
+    mutant(
+        "submit: a request begins behind its time", SYNAPSE,
+        f"{OF_SYNAPSE}::test_a_token_that_takes_long_takes_it_from_the_time_in_which_a_request_begins",
+        ("        await self._token()  # first", "        # first"),
+    ),
+    mutant(
+        "submit: the last end of a run counts", RUN_DOCUMENTS,
+        f"{OF_SUBMIT_TIMES}::test_the_first_end_of_a_run_counts_and_lets_go_of_its_lease",
+        ("    if document.ended is not None:\n        return document\n", ""),
     ),
 )  # fmt: skip
 

@@ -18,7 +18,17 @@ from outbox.ports import Document, DocumentKey, Version
 from outbox.spark import RunId, RunPending, RunRequest
 from spark_jobs import submitted
 from spark_jobs.submitted import LeaseKeeper, LeaseTimes, keep
-from spark_jobs.submitting.documents import Claim, FolderRuns, Lease, NotedRuns, RunDocument, Seen, change
+from spark_jobs.submitting.documents import (
+    DETAIL_CHARACTERS,
+    Claim,
+    FolderRuns,
+    Lease,
+    NotedRuns,
+    RunDocument,
+    Seen,
+    change,
+    ended,
+)
 from spark_jobs.submitting.once import Batch, OnceRuns, Timing
 
 RUN, REQUEST = RunId("nightly-1"), RunRequest("feed", ("--input", "x.csv"))
@@ -317,6 +327,13 @@ async def test_what_fails_behind_a_creation_that_failed_does_not_hide_why(tmp_pa
         with pytest.raises(meant, match=r"the pool is full|was it made"):
             await runs_over(Failing(tmp_path / meant.__name__), pool, Hand()).submit(RUN, REQUEST)
         pool.created.clear()
+
+
+def test_the_first_end_of_a_run_counts_and_lets_go_of_its_lease() -> None:
+    at_work = RunDocument(job="feed", asked_ms=1, lease=Lease("one", 5))
+    over = ended(at_work, "failed", "x" * (DETAIL_CHARACTERS + 1))
+    assert (over.ended, over.detail, over.lease) == ("failed", "x" * DETAIL_CHARACTERS, None)
+    assert ended(over, "succeeded", "after all") == over
 
 
 async def test_documents_that_others_change_all_the_time_are_left_to_them(tmp_path: Path) -> None:
