@@ -1614,6 +1614,46 @@ DIRECT_MUTANTS = (
         f"{OF_SUBMIT_TIMES}::test_the_first_end_of_a_run_counts_and_lets_go_of_its_lease",
         ("    if document.ended is not None:\n        return document\n", ""),
     ),
+    mutant(
+        "query: a search begins at an end that is counted from behind", "outbox/emulator/cosmos/query/functions.py",
+        f"{OF_FUNCTIONS}::test_a_function_gives_a_value_or_nothing",
+        ("text.find(part, max(0, int(start)))", "text.find(part, int(start))"),
+    ),
+    mutant(
+        "query: of a short text less than all is its right", "outbox/emulator/cosmos/query/functions.py",
+        f"{OF_FUNCTIONS}::test_a_function_gives_a_value_or_nothing",
+        ("text[max(0, len(text) - max(0, int(length))) :]", "text[len(text) - max(0, int(length)) :]"),
+    ),
+    mutant(
+        "query: one member that fits is a part of an object", "outbox/emulator/cosmos/query/functions.py",
+        f"{OF_FUNCTIONS}::test_a_function_gives_a_value_or_nothing",
+        ("all(name in one and equal(one[name], value)", "any(name in one and equal(one[name], value)"),
+    ),
+    mutant(
+        "query: what is within an object counts for nothing", "outbox/emulator/cosmos/query/budget.py",
+        "unit/emulator/test_cosmos_query_steps.py::test_what_is_within_a_value_counts_at_any_depth",
+        ("value.values() if isinstance(value, dict) else value:", "() if isinstance(value, dict) else value:"),
+    ),
+    mutant(
+        "query: an array is counted from its end", "outbox/emulator/cosmos/query/expressions.py",
+        "unit/emulator/test_cosmos_query_steps.py::test_an_array_has_elements_from_its_first_to_its_last",
+        ("0 <= key < len(target)", "key < len(target)"),
+    ),
+    mutant(
+        "items: the past has no window", "outbox/emulator/cosmos/store.py",
+        f"{OF_ITEMS}::test_the_past_goes_back_no_further_than_its_window",
+        ("            history.forget(self.engine.now_ms() - round(self._history_s * 1_000))\n", "            pass\n"),
+    ),
+    mutant(
+        "fault rules: an operation of a batch fails where there is no batch", "outbox/emulator/faults.py",
+        "unit/emulator/test_fault_rules.py",
+        ("if self.batch_index is not None and self.operation != \"batch\":", "if False:"),
+    ),
+    mutant(
+        "server: it is deserted when one of several has left", BUS_TRANSPORT,
+        f"{OF_RECEIVERS}::test_a_room_is_deserted_when_the_last_has_left",
+        ("        if not self._guests:\n            self.deserted.set()", "        self.deserted.set()"),
+    ),
 )  # fmt: skip
 
 TABLE = Table(

@@ -32,7 +32,7 @@ from outbox.emulator.bus.receivers import (
     read_outcome,
     wanted_session,
 )
-from outbox.emulator.bus.transport import Endpoint, Transport, Writer
+from outbox.emulator.bus.transport import Endpoint, Room, Transport, Writer
 from outbox.emulator.faults import FaultRule, Faults
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, SessionLock, Settlement
@@ -353,3 +353,13 @@ async def test_of_messages_that_are_deleted_when_sent_those_whose_locks_hold_are
     assert [payload[-1:] for payload in sent] == [b"0", b"2"]
     assert [task.message.body for task in engine.broker.peek("plain", 0, 9)] == [b"1"]
     transport.cancel_all()
+
+
+async def test_a_room_is_deserted_when_the_last_has_left() -> None:
+    room = Room[str](2)
+    assert [room.admit(one) for one in "abc"] == [True, True, False]
+    room.leave("a")
+    assert not room.deserted.is_set() and room.admit("c")
+    for one in "bc":
+        room.leave(one)
+    assert room.deserted.is_set() and not room
