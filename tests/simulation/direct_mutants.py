@@ -1654,6 +1654,22 @@ DIRECT_MUTANTS = (
         f"{OF_RECEIVERS}::test_a_room_is_deserted_when_the_last_has_left",
         ("        if not self._guests:\n            self.deserted.set()", "        self.deserted.set()"),
     ),
+    mutant(
+        "server: a connection goes on without what failed beside it", BUS_TRANSPORT,
+        f"{OF_RECEIVERS}::test_what_fails_beside_a_connection_ends_it_and_what_is_spawned_ends_with_it",
+        ("                self._log_failure(error)\n            self.abort()\n",
+         "                self._log_failure(error)\n"),
+    ),
+    mutant(
+        "server: the receivers of a connection that failed hold its sessions", BUS_TRANSPORT,
+        f"{OF_RECEIVERS}::test_what_fails_beside_a_connection_ends_it_and_what_is_spawned_ends_with_it",
+        ("            self._on_failed()\n\n    def _log", "            pass\n\n    def _log"),
+    ),
+    mutant(
+        "server: what was spawned outlives its connection", BUS_TRANSPORT,
+        f"{OF_RECEIVERS}::test_what_fails_beside_a_connection_ends_it_and_what_is_spawned_ends_with_it",
+        ("        for task in self._tasks:\n            task.cancel()\n", "        return\n"),
+    ),
 )  # fmt: skip
 
 TABLE = Table(
