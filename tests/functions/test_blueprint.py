@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from azure.functions.servicebus import ServiceBusMessage
 
 from outbox import App, Engine
 from outbox.azure import functions
+from outbox.azure.functions import sites
 from outbox.azure.functions.processor import Processor
 from outbox.azure.functions.sites import edge
 from outbox.azure.functions.triggers import Names
@@ -162,6 +164,26 @@ async def test_a_backend_that_cannot_be_opened_fails_each_invocation_until_it_ca
     broken.clear()
     await functions.process(site.app, message("m1"))
     assert (await functions.answer(site.app, asked, "/shops/s1")).get_body() == b'{"items":2}'
+
+
+async def test_a_message_rests_before_it_is_abandoned_because_the_backend_cannot_be_opened(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host redelivers it at once, and would have used up its deliveries within seconds."""
+    app, delivery_counts = shop(), list[int]()
+
+    def fails() -> Any:
+        raise Refused("app settings are missing: OUTBOX_COSMOS")
+
+    def paused_s(delivery_count: int, chance: float) -> float:
+        delivery_counts.append(delivery_count)
+        return 0.1
+
+    monkeypatch.setattr(sites, "pause_s", paused_s)
+    begun_s = time.monotonic()
+    with pytest.raises(Refused, match="OUTBOX_COSMOS"):
+        await functions.process(app, message("m1"), settings=functions.FunctionsSettings(fails))
+    assert delivery_counts == [1] and time.monotonic() - begun_s > 0.09
 
 
 async def test_no_invocation_uses_a_processor_that_could_not_be_opened(

@@ -41,6 +41,8 @@ ONCE = "spark_jobs/submitting/once.py"
 RUN_DOCUMENTS = "spark_jobs/submitting/documents.py"
 SUBMITTED = "spark_jobs/submitted.py"
 SYNAPSE = "spark_jobs/submitting/synapse.py"
+SWEEPING = "spark_jobs/sweeping.py"
+SWEEP = "spark_jobs/sweep.py"
 SENDING = "spark_jobs/feeding/sending.py"
 RECORDING = "outbox/verify/recorded/recording.py"
 GUARD = "outbox/ops/connection_guard.py"
@@ -82,8 +84,10 @@ OF_BLUEPRINT = "functions/test_blueprint.py"
 OF_APP_FILES = "functions/test_app_files.py"
 OF_SPARK_TRIGGERS = "functions/test_spark_triggers.py"
 OF_LANDING = "spark/test_landing.py"
+OF_SWEEPING = "spark/test_sweeping.py"
 OF_CHUNKS = "spark/test_feed_chunks.py"
 OF_SUBMIT_TIMES = "spark/test_submit_times.py"
+OF_SYNAPSE = "spark/test_submit_synapse.py"
 OF_RECORDING = "unit/verify/test_recording.py"
 OF_GUARD = "unit/ops/test_connection_guard.py"
 OF_CLI = "unit/ops/test_cli.py"
@@ -517,6 +521,11 @@ DIRECT_MUTANTS = (
         f"{OF_BLUEPRINT}::test_no_invocation_uses_a_processor_that_could_not_be_opened",
         ("                await made.open()\n                self._processor = made\n",
          "                self._processor = made\n                await made.open()\n"),
+    ),
+    mutant(
+        "site: what cannot be opened uses up deliveries at once", SITES,
+        f"{OF_BLUEPRINT}::test_a_message_rests_before_it_is_abandoned_because_the_backend_cannot_be_opened",
+        ("            await asyncio.sleep(pause_s(message.delivery_count or 1, random.random()))\n", ""),
     ),
     mutant(
         "site: another loop uses the clients of the first", SITES, f"{OF_BLUEPRINT}::test_another_loop_opens_its_own",
@@ -1532,6 +1541,170 @@ DIRECT_MUTANTS = (
         "comparison: another file of the same length is taken for the same", "spark_jobs/comparing/steps.py",
         "spark/test_reconcile_screens.py::test_what_is_kept_is_of_these_files_as_they_are_by_these_settings",
         ('"length", "modificationTime")', '"length")'),
+    ),
+    mutant(
+        "pages: what was written since is taken as known whole", "outbox/emulator/cosmos/feeds.py",
+        "wire/cosmos/test_cosmos_pages.py::test_more_than_a_snapshot_keeps_may_be_written_between_two_pages",
+        ("for partial in (old, fresh):", "for partial in (old,):"),
+    ),
+    mutant(
+        "sweep: what nothing has changed for is gone over again", SWEEPING,
+        f"{OF_SWEEPING}::test_a_part_is_gone_over_again_while_some_of_it_can_be_finished_and_some_not",
+        ("if not (found.left and found.finished) or", "if not found.left or"),
+    ),
+    mutant(
+        "sweep: what was in the way of each other is left", SWEEPING,
+        f"{OF_SWEEPING}::test_a_part_is_gone_over_again_while_some_of_it_can_be_finished_and_some_not",
+        ("if not (found.left and found.finished) or len(passes) == PASS_COUNT_MAX:", "if True:"),
+    ),
+    mutant(
+        "sweep: of several passes only the last one's readings count", SWEEPING,
+        f"{OF_SWEEPING}::test_a_part_is_gone_over_again_while_some_of_it_can_be_finished_and_some_not",
+        ("sum(reading.read_count for reading in passes)", "reading.read_count"),
+    ),
+    mutant(
+        "sweep: which pushes failed is not told", SWEEPING,
+        f"{OF_SWEEPING}::test_a_part_is_gone_over_again_while_some_of_it_can_be_finished_and_some_not",
+        ("(*unsent, *guarded.troubles,", "(*guarded.troubles,"),
+    ),
+    mutant(
+        "sweep: what changed while reading began again is left", SWEEPING,
+        f"{OF_SWEEPING}::test_a_document_that_changed_while_reading_began_again_is_taken_up_again",
+        ("which = hash((document.key, document.version))", "which = hash(document.key)"),
+    ),
+    mutant(
+        "sweep: a store that does not answer is asked without a pause", SWEEPING,
+        f"{OF_SWEEPING}::test_reading_begins_again_after_pauses_that_grow_and_not_behind_its_time",
+        ("                    await asyncio.sleep(READ_PAUSE_S * 2**self.read_count * (0.5 + random.random()))\n",
+         "                    pass\n"),
+    ),
+    mutant(
+        "sweep: reading begins again behind its time", SWEEPING,
+        f"{OF_SWEEPING}::test_reading_begins_again_after_pauses_that_grow_and_not_behind_its_time",
+        ("if self.read_count == READ_COUNT_MAX or time.monotonic() > self._until_s:",
+         "if self.read_count == READ_COUNT_MAX:"),
+    ),
+    mutant(
+        "sweep: a row of counts has every failure", SWEEPING,
+        f"{OF_SWEEPING}::test_of_many_documents_that_fail_ten_are_told",
+        ("            if len(self.troubles) < 10:\n", "            if True:\n"),
+    ),
+    mutant(
+        "sweep: of a share some lanes have no work", SWEEPING,
+        f"{OF_SWEEPING}::test_every_partition_falls_to_one_share_and_all_lanes_have_work",
+        ("return number // self.shares % lane_count if", "return number % lane_count if"),
+    ),
+    mutant(
+        "sweep: a margin that was longer before is forgotten", SWEEP,
+        f"{OF_SWEEPING}::test_a_record_is_kept_for_the_longest_time_that_anybody_registered",
+        ("margins += [kept.margin_ms, *(era.margin_ms for era in kept.eras)]", "margins += [kept.margin_ms]"),
+    ),
+    mutant(
+        "sweep: there are fewer parts than asked for", SWEEP,
+        f"{OF_SWEEPING}::test_a_store_is_gone_over_in_at_least_so_many_parts",
+        ("each = -(-count // len(ranges))", "each = max(1, count // len(ranges))"),
+    ),
+    mutant(
+        "drain: a queue is idle since its receiver began", LANDING,
+        f"{OF_LANDING}::test_a_queue_is_idle_for_so_long_after_its_last_message",
+        ("                idle_since_s = time.monotonic()\n            elif", "            elif"),
+    ),
+    mutant(
+        "submit: what a creation without an answer made is not looked for", ONCE,
+        f"{OF_SUBMIT_TIMES}::test_a_batch_that_is_listed_is_ours_though_its_creation_had_no_answer",
+        ("                if found := await self._batches.find(run):\n", "                if found := []:\n"),
+    ),
+    mutant(
+        "submit: a claim that cannot be given up hides the refusal", ONCE,
+        f"{OF_SUBMIT_TIMES}::test_what_fails_behind_a_creation_that_failed_does_not_hide_why",
+        ("with suppress(OutcomeUnknown, Refused):  # it runs out by itself", "if True:  # it runs out by itself"),
+    ),
+    mutant(
+        "submit: a list that fails hides that a run may be there", ONCE,
+        f"{OF_SUBMIT_TIMES}::test_what_fails_behind_a_creation_that_failed_does_not_hide_why",
+        ("            with suppress(OutcomeUnknown, Refused):\n                if found",
+         "            if True:\n                if found"),
+    ),
+    mutant(
+        "submit: a surplus batch takes the place of the first", ONCE,
+        f"{OF_SUBMIT_TIMES}::test_the_first_batch_that_is_known_stays_a_runs_batch",
+        ("now if batch is None or now.batch else", "now if batch is None else"),
+    ),
+    mutant(
+        "submit: a batch goes without its configuration", SYNAPSE,
+        f"{OF_SYNAPSE}::test_a_batch_gets_all_that_its_pool_is_set_to",
+        ("\"conf\": dict(chosen.configuration),", "\"conf\": {},"),
+    ),
+    mutant(
+        "submit: the newest of several batches is a run's", SYNAPSE,
+        f"{OF_SYNAPSE}::test_of_several_batches_of_a_run_the_oldest_comes_first",
+        ("for batch in sorted(own, key=lambda batch: batch.id)]", "for batch in own]"),
+    ),
+    mutant(
+        "submit: a request begins behind its time", SYNAPSE,
+        f"{OF_SYNAPSE}::test_a_token_that_takes_long_takes_it_from_the_time_in_which_a_request_begins",
+        ("        await self._token()  # first", "        # first"),
+    ),
+    mutant(
+        "submit: the last end of a run counts", RUN_DOCUMENTS,
+        f"{OF_SUBMIT_TIMES}::test_the_first_end_of_a_run_counts_and_lets_go_of_its_lease",
+        ("    if document.ended is not None:\n        return document\n", ""),
+    ),
+    mutant(
+        "query: a search begins at an end that is counted from behind", "outbox/emulator/cosmos/query/functions.py",
+        f"{OF_FUNCTIONS}::test_a_function_gives_a_value_or_nothing",
+        ("text.find(part, max(0, int(start)))", "text.find(part, int(start))"),
+    ),
+    mutant(
+        "query: of a short text less than all is its right", "outbox/emulator/cosmos/query/functions.py",
+        f"{OF_FUNCTIONS}::test_a_function_gives_a_value_or_nothing",
+        ("text[max(0, len(text) - max(0, int(length))) :]", "text[len(text) - max(0, int(length)) :]"),
+    ),
+    mutant(
+        "query: one member that fits is a part of an object", "outbox/emulator/cosmos/query/functions.py",
+        f"{OF_FUNCTIONS}::test_a_function_gives_a_value_or_nothing",
+        ("all(name in one and equal(one[name], value)", "any(name in one and equal(one[name], value)"),
+    ),
+    mutant(
+        "query: what is within an object counts for nothing", "outbox/emulator/cosmos/query/budget.py",
+        "unit/emulator/test_cosmos_query_steps.py::test_what_is_within_a_value_counts_at_any_depth",
+        ("value.values() if isinstance(value, dict) else value:", "() if isinstance(value, dict) else value:"),
+    ),
+    mutant(
+        "query: an array is counted from its end", "outbox/emulator/cosmos/query/expressions.py",
+        "unit/emulator/test_cosmos_query_steps.py::test_an_array_has_elements_from_its_first_to_its_last",
+        ("0 <= key < len(target)", "key < len(target)"),
+    ),
+    mutant(
+        "items: the past has no window", "outbox/emulator/cosmos/store.py",
+        f"{OF_ITEMS}::test_the_past_goes_back_no_further_than_its_window",
+        ("            history.forget(self.engine.now_ms() - round(self._history_s * 1_000))\n", "            pass\n"),
+    ),
+    mutant(
+        "fault rules: an operation of a batch fails where there is no batch", "outbox/emulator/faults.py",
+        "unit/emulator/test_fault_rules.py",
+        ("if self.batch_index is not None and self.operation != \"batch\":", "if False:"),
+    ),
+    mutant(
+        "server: it is deserted when one of several has left", BUS_TRANSPORT,
+        f"{OF_RECEIVERS}::test_a_room_is_deserted_when_the_last_has_left",
+        ("        if not self._guests:\n            self.deserted.set()", "        self.deserted.set()"),
+    ),
+    mutant(
+        "server: a connection goes on without what failed beside it", BUS_TRANSPORT,
+        f"{OF_RECEIVERS}::test_what_fails_beside_a_connection_ends_it_and_what_is_spawned_ends_with_it",
+        ("                self._log_failure(error)\n            self.abort()\n",
+         "                self._log_failure(error)\n"),
+    ),
+    mutant(
+        "server: the receivers of a connection that failed hold its sessions", BUS_TRANSPORT,
+        f"{OF_RECEIVERS}::test_what_fails_beside_a_connection_ends_it_and_what_is_spawned_ends_with_it",
+        ("            self._on_failed()\n\n    def _log", "            pass\n\n    def _log"),
+    ),
+    mutant(
+        "server: what was spawned outlives its connection", BUS_TRANSPORT,
+        f"{OF_RECEIVERS}::test_what_fails_beside_a_connection_ends_it_and_what_is_spawned_ends_with_it",
+        ("        for task in self._tasks:\n            task.cancel()\n", "        return\n"),
     ),
 )  # fmt: skip
 

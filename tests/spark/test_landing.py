@@ -222,6 +222,20 @@ def test_an_outage_longer_than_a_round_is_sat_out_or_given_up(tmp_path: Path, mo
         drained(Queue(*outage(), *outage(), *outage()))
 
 
+def test_a_queue_is_idle_for_so_long_after_its_last_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(landing, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=None))
+
+    class Slow(Queue):
+        def _receive(self, wanted: int, max_wait_time: float) -> list[str]:
+            now_s[0] += 4.0
+            return super()._receive(wanted, max_wait_time)
+
+    found = incoming(Slow(["a"], [], ["b"], [], [], ["c"]), tmp_path, monkeypatch, idle_s=5.0, deadline_s=60.0)
+    found.drain()
+    assert found.idle and found.landed == 2
+
+
 def test_a_queue_without_another_session_ends_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = Queue(ServiceBusConnectionError(), OperationTimeoutError(), ServiceBusConnectionError())
     found = incoming(queue, tmp_path, monkeypatch, sessions=True)

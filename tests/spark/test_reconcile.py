@@ -75,6 +75,14 @@ def test_balances_that_do_not_follow_from_postings_are_found(spark: Any, tmp_pat
     assert report.examples["state"] == [("bob", "state holds 6, postings add up to 5")]
 
 
+def test_a_balance_that_a_doubled_message_moved_twice_is_found(spark: Any) -> None:
+    """With the message counted twice it adds up."""
+    once, again = ledger(spark, *OPENED, *MOVED), ledger(spark, *OPENED).limit(1)
+    states = spark.createDataFrame([("alice", 15), ("bob", 5)], "key string, balance bigint")
+    report = reconcile(inputs(spark, "t1"), once.unionByName(again), expectations=[BalancesAgree(states)])
+    assert report.examples["state"] == [("alice", "state holds 15, postings add up to 5")]
+
+
 def test_rows_that_were_set_aside_must_have_no_effects(spark: Any) -> None:
     aside = spark.createDataFrame([("t2", 1), ("t3", 1), ("t4", None)], "id string, count bigint")
     given = inputs(spark, "t1", "t2", "t3", "t3", "t4", "t4")

@@ -53,6 +53,38 @@ async def test_what_is_asked_for_is_what_the_service_documents(livy: Livy) -> No
     assert body.keys() <= {*known.split(), "executorMemory", "executorCores", "numExecutors"}
 
 
+async def test_a_batch_gets_all_that_its_pool_is_set_to() -> None:
+    pool = PoolSettings(
+        "bank", "small", "submitted.py", ("jobs.zip",), ("--runs", "cosmos:bank"), {"spark.a": "1"}, 8, "56g", 3
+    )
+    body = json.loads(SynapseBatches(pool, token).payload(RUN, REQUEST))
+    assert body["args"] == ["--run", RUN, "--runs", "cosmos:bank", "feed", "--input", "transfers.csv"]
+    assert (body["file"], body["pyFiles"], body["conf"]) == ("submitted.py", ["jobs.zip"], {"spark.a": "1"})
+    assert [body[name] for name in ("driverCores", "executorCores", "numExecutors")] == [8, 8, 3]
+    assert body["driverMemory"] == body["executorMemory"] == "56g"
+
+
+async def test_of_several_batches_of_a_run_the_oldest_comes_first(livy: Livy) -> None:
+    for _ in range(3):
+        livy.made(tags={"outbox-run": RUN}, name="")
+    livy.made(tags={"outbox-run": "another"}, name="")
+    assert [batch.id for batch in await livy.client().find(RUN)] == ["1", "2", "3"]
+
+
+async def test_a_token_that_takes_long_takes_it_from_the_time_in_which_a_request_begins(livy: Livy) -> None:
+    now_s = [0.0]
+
+    async def slow() -> AccessToken:
+        now_s[0] += 30.0
+        return await token()
+
+    client = livy.client(monotonic_s=lambda: now_s[0])
+    client._token = slow
+    with pytest.raises(Throttled, match="no turn"):
+        await client.create(RUN, REQUEST, within_s=1)
+    assert livy.creates == 0
+
+
 async def test_throttling_is_waited_out_within_the_window_and_not_beyond(livy: Livy) -> None:
     livy.faults = ["busy"]
     await livy.client().create(RUN, REQUEST, within_s=2)

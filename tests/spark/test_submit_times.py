@@ -18,7 +18,17 @@ from outbox.ports import Document, DocumentKey, Version
 from outbox.spark import RunId, RunPending, RunRequest
 from spark_jobs import submitted
 from spark_jobs.submitted import LeaseKeeper, LeaseTimes, keep
-from spark_jobs.submitting.documents import Claim, FolderRuns, Lease, NotedRuns, RunDocument, Seen, change
+from spark_jobs.submitting.documents import (
+    DETAIL_CHARACTERS,
+    Claim,
+    FolderRuns,
+    Lease,
+    NotedRuns,
+    RunDocument,
+    Seen,
+    change,
+    ended,
+)
 from spark_jobs.submitting.once import Batch, OnceRuns, Timing
 
 RUN, REQUEST = RunId("nightly-1"), RunRequest("feed", ("--input", "x.csv"))
@@ -267,6 +277,63 @@ async def test_a_claim_lasts_until_nothing_of_it_can_turn_up_and_who_waits_learn
             await runs_over(documents, pool, hand).submit(RUN, REQUEST)
         assert pending.value.after_s == left_s
     assert claimed == [Claim("owner-0", hand.ms() + 60_000)]
+
+
+async def test_a_batch_that_is_listed_is_ours_though_its_creation_had_no_answer(tmp_path: Path) -> None:
+    pool, documents = Pool(), FolderRuns(tmp_path)
+
+    async def no_answer() -> None:
+        pool.listed = [Batch("5", "submitted"), Batch("6", "submitted")]
+        raise OutcomeUnknown("no answer")
+
+    pool.on_create = no_answer
+    told = await runs_over(documents, pool, Hand()).submit(RUN, REQUEST)
+    assert (told.batch, told.phase) == ("5", "submitted")
+
+
+async def test_the_first_batch_that_is_known_stays_a_runs_batch(tmp_path: Path) -> None:
+    pool, documents = Pool(), FolderRuns(tmp_path)
+
+    async def recorded_by_another() -> None:
+        await change(documents, RUN, lambda now: msgspec.structs.replace(now, batch="7"))
+
+    pool.on_create = recorded_by_another
+    assert (await runs_over(documents, pool, Hand()).submit(RUN, REQUEST)).batch == "7"
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknown("no answer"), Refused("not allowed")])
+async def test_what_fails_behind_a_creation_that_failed_does_not_hide_why(tmp_path: Path, error: Exception) -> None:
+    class Failing(FolderRuns):
+        async def read(self, run: RunId) -> Seen | None:
+            if pool.created:
+                raise error
+            return await super().read(run)
+
+    pool = Pool()
+
+    def fails() -> None:
+        raise error
+
+    async def refused() -> None:
+        pool.created.append(Batch("0", "submitted"))
+        raise Refused("the pool is full")
+
+    async def no_answer() -> None:
+        pool.before_list = fails
+        raise OutcomeUnknown("was it made?")
+
+    for on_create, meant in ((refused, Refused), (no_answer, RunPending)):
+        pool.on_create = on_create
+        with pytest.raises(meant, match=r"the pool is full|was it made"):
+            await runs_over(Failing(tmp_path / meant.__name__), pool, Hand()).submit(RUN, REQUEST)
+        pool.created.clear()
+
+
+def test_the_first_end_of_a_run_counts_and_lets_go_of_its_lease() -> None:
+    at_work = RunDocument(job="feed", asked_ms=1, lease=Lease("one", 5))
+    over = ended(at_work, "failed", "x" * (DETAIL_CHARACTERS + 1))
+    assert (over.ended, over.detail, over.lease) == ("failed", "x" * DETAIL_CHARACTERS, None)
+    assert ended(over, "succeeded", "after all") == over
 
 
 async def test_documents_that_others_change_all_the_time_are_left_to_them(tmp_path: Path) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from outbox import Engine, stored
+from outbox.azure.cosmos.key_ranges import KeyRange
+from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.ports import Create, Document, DocumentKey
@@ -18,7 +22,7 @@ from outbox.runtime.commit.sweeper import Swept
 from outbox.runtime.start.retention import PastRetention, RegisteredRetention
 from outbox.stored import LedgerItem, ledger_key
 from spark_jobs import sweeping
-from spark_jobs.sweep import SweepReport, longest_life
+from spark_jobs.sweep import SweepReport, longest_life, parts_of
 from spark_jobs.sweeping import (
     Counts,
     Guarded,
@@ -155,6 +159,99 @@ def test_what_is_gone_over_again_adds_to_what_is_finished_and_replaces_what_is_l
     assert counts == Counts(finished=9, young=1, foreign=0, left=1, oldest_s=9.0)
 
 
+@pytest.mark.parametrize(
+    ("found", "pass_count"),
+    [
+        ([Counts(finished=5)], 1),
+        ([Counts(left=1)], 1),  # nothing has changed for it
+        ([Counts(finished=5, left=2), Counts(finished=1, left=1), Counts(finished=1)], 3),
+        ([Counts(finished=5, left=2), Counts(left=2)], 2),
+        ([Counts(finished=1, left=1)] * 9, sweeping.PASS_COUNT_MAX),
+    ],
+)
+async def test_a_part_is_gone_over_again_while_some_of_it_can_be_finished_and_some_not(
+    found: list[Counts], pass_count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter(found)
+
+    async def once(protocol: Any, reading: Reading, **given: Any) -> Counts:
+        reading.read_count, reading.is_whole, reading.troubles = 2, True, ["began again"]
+        return next(answers)
+
+    failed = SimpleNamespace(count=7, take=lambda: [SimpleNamespace(destination="orders", count=7, error="gone")])
+    monkeypatch.setattr(sweeping, "swept_once", once)
+    monkeypatch.setattr(sweeping, "Settlement", lambda *given, **options: SimpleNamespace(failed_pushes=failed))
+    monkeypatch.setattr(sweeping, "store_protocol", lambda *given, **options: Redone())
+    async with Engine.in_memory() as engine:
+        backend = NarrowEngine(engine, "partition")
+        settings = Sweeping(
+            connect=lambda: backend, life_ms=86_400_000, margin_ms=3_600_000, grace_s=60.0, lanes=2, limit_s=60.0
+        )
+        row = await swept_part(settings, Part())
+    assert row["finished"] == sum(counts.finished for counts in found[:pass_count])
+    assert (row["reads"], row["left"], row["unsent"]) == (2 * pass_count, found[pass_count - 1].left, 7)
+    assert row["troubles"] == ["orders: 7 not sent, gone", "began again"]
+
+
+async def test_a_document_that_changed_while_reading_began_again_is_taken_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sweeping, "READ_PAUSE_S", 0.0)
+
+    class Moving(Breaking):
+        async def unfinished(self) -> AsyncIterator[Document]:
+            if self._breaks:
+                self._breaks -= 1
+                yield document(1)
+                raise OutcomeUnknown("no answer")
+            yield replace(document(1), version="v2")
+
+    redone = Redone()
+    await swept_once(redone, Reading(Moving(1, 1), Part(), 1, until_s=FAR_S), now_ms=now_ms, grace_s=1)
+    assert redone.seen == ["p1", "p1"]
+
+
+async def test_reading_begins_again_after_pauses_that_grow_and_not_behind_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses_s, now_s = list[float](), [0.0]
+
+    async def sleep(pause_s: float) -> None:
+        pauses_s.append(pause_s)
+        now_s[0] += 1.0
+
+    monkeypatch.setattr(sweeping, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr("spark_jobs.sweeping.asyncio.sleep", sleep)
+    monkeypatch.setattr("spark_jobs.sweeping.random.random", lambda: 0.5)
+    reading = Reading(Breaking(0, 0), Part(), 0, until_s=2.5)
+
+    async def broken() -> bool:
+        raise OutcomeUnknown("no answer")
+
+    monkeypatch.setattr(reading, "_read", broken)
+    await reading.run()
+    assert pauses_s == [2 * sweeping.READ_PAUSE_S, 4 * sweeping.READ_PAUSE_S, 8 * sweeping.READ_PAUSE_S]
+    assert len(reading.troubles) == 1
+
+
+async def test_of_many_documents_that_fail_ten_are_told() -> None:
+    guarded = Guarded(Redone([f"p{number}" for number in range(12)]))
+    assert [await guarded.redo(document(number)) for number in range(12)] == [False] * 12
+    assert len(guarded.troubles) == 10
+
+
+@pytest.mark.parametrize(("count", "part_count"), [(1, 3), (3, 3), (4, 6), (7, 9)])
+async def test_a_store_is_gone_over_in_at_least_so_many_parts(count: int, part_count: int) -> None:
+    async def key_ranges() -> list[KeyRange]:
+        return [KeyRange("", "10"), KeyRange("10", "20"), KeyRange("20", "FF")]
+
+    store = CosmosStateStore(cast(Any, None))
+    store.key_ranges = key_ranges  # type: ignore[method-assign]  # of a container with three
+    parts = await parts_of(1, store, count)
+    assert len(parts) == part_count and {part.store for part in parts} == {1}
+    assert [part.end for part in parts[:-1]] == [part.start for part in parts[1:]]
+
+
 async def test_a_backend_without_a_store_apart_is_refused_and_closed() -> None:
     class Whole:
         is_open = False
@@ -198,17 +295,19 @@ def test_every_partition_falls_to_one_share_and_all_lanes_have_work(shares: int,
     ]
     assert all(len(held) == 1 for held in found)
     assert {held[0] for held in found} == set(range(lanes))
+    of_first = {Part(shares=shares).lane_of(one, lanes) for one in partitions}
+    assert of_first - {None} == set(range(lanes))
 
 
 async def test_a_record_is_kept_for_the_longest_time_that_anybody_registered() -> None:
     class Notes:
         async def scan(self, partition: str, *, prefix: str) -> Any:
             assert (partition, prefix) == ("notes", "retention:")
-            for kept in (RegisteredRetention(100, 20), RegisteredRetention(50, 30, (PastRetention(0, 400, 10),))):
+            for kept in (RegisteredRetention(100, 20), RegisteredRetention(50, 30, (PastRetention(0, 400, 40),))):
                 yield Document(DocumentKey("notes", "retention:x"), msgspec.json.encode(kept), "v")
 
     store: Any = Notes()
-    assert await longest_life(store) == (410, 30)
+    assert await longest_life(store) == (440, 40)
 
 
 @pytest.mark.parametrize(

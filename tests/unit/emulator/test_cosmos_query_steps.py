@@ -16,7 +16,7 @@ from outbox.emulator.cosmos.query.like import Pattern
 from outbox.emulator.cosmos.query.parser import parse_query
 from outbox.emulator.cosmos.query.plan import Plan
 from outbox.emulator.cosmos.server import CosmosEmulator
-from outbox.emulator.cosmos.values import Json, encode
+from outbox.emulator.cosmos.values import UNDEFINED, Json, encode
 from outbox.engine.engine import Engine
 
 
@@ -155,3 +155,15 @@ def test_like_is_linear_without_single_wildcards(pattern: str, is_fitting: bool)
     budget = Budget()
     assert Pattern(pattern, "").fits("x" * 1_000_000, budget) is is_fitting
     assert 1_000_000 // TEXT_STEP_LENGTH <= budget.step_count < 20_000
+
+
+def test_what_is_within_a_value_counts_at_any_depth() -> None:
+    budget, text = Budget(), "x" * (5 * TEXT_STEP_LENGTH)
+    budget.weigh({"a": [text, {"b": text}]})
+    assert budget.step_count == 1 + 2 + 5 + 1 + 5
+
+
+@pytest.mark.parametrize(("at", "found"), [(0, "a"), (1, "b"), (2, UNDEFINED), (-1, UNDEFINED), (0.5, UNDEFINED)])
+def test_an_array_has_elements_from_its_first_to_its_last(at: Json, found: Json) -> None:
+    plan = Plan(parse_query(f"SELECT VALUE c.l[{at}] FROM c", {}), 0)
+    assert plan.result({"c": {"l": ["a", "b"]}}) == found

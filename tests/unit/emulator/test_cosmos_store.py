@@ -154,6 +154,18 @@ async def test_an_item_expires_to_the_millisecond(
     assert items.container.keys == (set() if lives_s else {KEY})
 
 
+async def test_the_past_goes_back_no_further_than_its_window(items: Items, clock: VirtualClock) -> None:
+    items.store._history_s = 10.0
+    before = items.container.lsn
+    items.put("1")
+    clock.seconds += 9
+    items.put("2")
+    assert items.container.history.begin_lsn == before
+    clock.seconds += 2
+    items.put("3")
+    assert items.container.history.begin_lsn == before + 1
+
+
 async def test_a_sweep_takes_some_at_a_time_and_leaves_what_was_written_again(
     items: Items, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,6 +103,7 @@ def test_drawn_rules_are_the_same_for_the_same_seed_and_fire_once_each() -> None
         ({"kind": "status", "status": 200}, "status"),
         ({"kind": "reset", "status": 503}, "status"),
         ({"kind": "reset", "batch_index": 1}, "batch_index"),
+        ({"kind": "throttled", "batch_index": 1, "operation": "query"}, "batch_index=1 needs"),
         ({"kind": "reset", "key": "x" * 2_000}, "key"),
         ({"kind": "reset", "keys": "x"}, "keys"),
     ],

@@ -32,7 +32,7 @@ from outbox.emulator.bus.receivers import (
     read_outcome,
     wanted_session,
 )
-from outbox.emulator.bus.transport import Endpoint, Transport, Writer
+from outbox.emulator.bus.transport import Endpoint, Room, Transport, Writer
 from outbox.emulator.faults import FaultRule, Faults
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, SessionLock, Settlement
@@ -48,10 +48,12 @@ def engine() -> Iterator[Engine]:
     found.close()
 
 
-def transport_of(engine: Engine, *rules: FaultRule, on_room: Any = lambda: None) -> Transport:
+def transport_of(
+    engine: Engine, *rules: FaultRule, on_room: Any = lambda: None, on_failed: Any = lambda: None
+) -> Transport:
     throttle = LogThrottle(60_000, engine.now_ms)
     endpoint = Endpoint(engine, Limits(), Pool(), None, Faults(rules), "", True, throttle)
-    return Transport(endpoint, Writer(engine), on_room=on_room, on_failed=lambda: None)
+    return Transport(endpoint, Writer(engine), on_room=on_room, on_failed=on_failed)
 
 
 @pytest.mark.parametrize("kind", ["reset", "detach"])
@@ -353,3 +355,49 @@ async def test_of_messages_that_are_deleted_when_sent_those_whose_locks_hold_are
     assert [payload[-1:] for payload in sent] == [b"0", b"2"]
     assert [task.message.body for task in engine.broker.peek("plain", 0, 9)] == [b"1"]
     transport.cancel_all()
+
+
+async def test_a_room_is_deserted_when_the_last_has_left() -> None:
+    room = Room[str](2)
+    assert [room.admit(one) for one in "abc"] == [True, True, False]
+    room.leave("a")
+    assert not room.deserted.is_set() and room.admit("c")
+    for one in "bc":
+        room.leave(one)
+    assert room.deserted.is_set() and not room
+
+
+class Wire:
+    """A connection that is written to and read from by no one; what is asked of it is noted."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def get_extra_info(self, name: str) -> None:
+        return
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        self.asked.append("abort")
+
+
+async def test_what_fails_beside_a_connection_ends_it_and_what_is_spawned_ends_with_it(engine: Engine) -> None:
+    wire, failed = Wire(), list[str]()
+    transport = transport_of(engine, on_failed=lambda: failed.append("told"))
+    transport.open(cast(Any, wire))
+    with transport.guarded():
+        failed.remove("a bug")
+    assert failed == ["told"] and wire.asked == []
+    waiting = transport.spawn(asyncio.sleep(60))
+
+    async def broken() -> None:
+        raise ValueError("a bug")
+
+    await asyncio.wait({transport.spawn(broken())})
+    await asyncio.sleep(0)
+    assert wire.asked == ["abort"]
+    transport.cancel_all()
+    await asyncio.wait({waiting}, timeout=5)
+    assert waiting.cancelled()

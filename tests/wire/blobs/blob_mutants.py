@@ -107,6 +107,11 @@ BLOB_MUTANTS = (
         "blocks: ids may have any length", "block_operations", "test_the_ids_of_a_blobs_blocks_have_one_length",
         ('            raise Rejection("InvalidBlobOrBlock")\n', "            pass\n"),
     ),
+    mutant(
+        "blocks: a week after the first of them all go", "store",
+        "test_the_week_of_a_blobs_blocks_begins_with_the_last_of_them",
+        ("max(block.put_ms for block", "min(block.put_ms for block"),
+    ),
     # ranges
     mutant(
         "ranges: the last byte is left out", "ranges", "test_a_range_gives_its_bytes",

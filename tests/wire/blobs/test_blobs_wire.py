@@ -259,6 +259,18 @@ async def test_blocks_that_nobody_commits_go_after_a_week(emulator: BlobEmulator
     assert "blobs.data" not in emulator.engine.state.documents.spaces
 
 
+async def test_the_week_of_a_blobs_blocks_begins_with_the_last_of_them(
+    emulator: BlobEmulator, clock: VirtualClock
+) -> None:
+    await staged(emulator, "1", b"x")
+    clock.seconds += 6 * 86_400
+    await staged(emulator, "2", b"y")
+    clock.seconds += 6 * 86_400
+    assert emulator.store.sweep() == 0
+    assert (await committed(emulator, ("Latest", "1"), ("Latest", "2"))).status == 201
+    assert (await get(emulator, "b")).body == b"xy"
+
+
 # Checksums, metadata, tags
 
 

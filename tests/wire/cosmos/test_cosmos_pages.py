@@ -188,6 +188,20 @@ async def test_pages_are_what_they_would_be_without_a_snapshot(
     assert looked_count < COUNT * page_count / (2 if size_bytes == 60_000 else 8)
 
 
+async def test_more_than_a_snapshot_keeps_may_be_written_between_two_pages(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what was written then only the first rows are known: what is behind these waits for a later page."""
+    results, continuation = await place.page(ORDERED)
+    monkeypatch.setattr(feeds, "SNAPSHOT_ROW_COUNT_MAX", 10)
+    written = [upserted(2_000 + n, n) for n in range(700, 900)]
+    assert (await ask(place.emulator, *written, within_s=60))[0] == 201
+    while continuation:
+        page, continuation = await place.page(ORDERED, continuation)
+        results += page
+    assert [row["n"] for row in results] == sorted([*range(COUNT), *range(700, 900)], reverse=True)
+
+
 async def test_distinct_results_are_computed_anew_after_a_write(place: Place) -> None:
     """They go on by count, so one that is new and comes first moves all others."""
     text = "SELECT DISTINCT VALUE c.n FROM c ORDER BY c.n"

@@ -295,6 +295,11 @@ ADAPTER_MUTANTS = (
         ("for one in self._line if one.session_id == first.session_id]", "for one in self._line]"), of=OF_SENDING,
     ),
     mutant(
+        "what did not fit is overtaken by what is behind it", SENDING,
+        "test_nothing_of_a_session_passes_what_did_not_fit_beside_it",
+        ("            if count < len(parcel.messages):\n                break\n", ""), of=OF_SENDING,
+    ),
+    mutant(
         "a bus that closes begins the next transfer", SENDING,
         "test_a_bus_that_closes_ends_its_transfer_and_begins_no_other",
         ("        self._is_closing = True\n", ""), of=OF_SENDING,
@@ -686,6 +691,72 @@ ADAPTER_MUTANTS = (
         "a client that could not be opened is left behind", ACCOUNT,
         "test_a_client_that_could_not_be_opened_is_closed",
         ("            await client.close()\n            raise\n", "            raise\n"), of=OF_CONNECTING,
+    ),
+    mutant(
+        "the lock of a message that rests runs out", BUS,
+        "test_the_lock_of_a_message_that_rests_is_extended_before_it_ends",
+        ("min(left_s, lock_s / 2)", "left_s"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a lock that is lost is extended again and again", BUS,
+        "test_a_lock_is_extended_again_while_it_lasts_and_is_not_lost",
+        ("if not isinstance(error, LockLost) and locked.until_ms", "if locked.until_ms"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a bus that was closed rests no message again", BUS,
+        "test_a_message_rests_under_its_lock_on_a_bus_that_was_closed_before",
+        ("        self._closing = asyncio.Event()\n\n\ndef _fields", "        pass\n\n\ndef _fields"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a session whose lock ran out is kept while a message of it is out", SOURCES,
+        "test_a_session_whose_lock_ran_out_is_let_go_though_a_message_of_it_is_out",
+        ("link.expire() or link.error is not None", "link.error is not None"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "one session is handed out for as long as it has messages", SOURCES, "test_sessions_are_handed_out_in_turn",
+        ("                    self._links.remove(link)\n                    self._links.append(link)\n", ""),
+        of=OF_ANSWERS,
+    ),
+    mutant(
+        "sessions that cannot be had are asked for without a pause", SOURCES,
+        "test_a_session_that_cannot_be_had_is_not_asked_for_again_at_once",
+        ("        await asyncio.sleep(FAILED_PAUSE_S)\n", ""), of=OF_ANSWERS,
+    ),
+    mutant(
+        "sessions are taken up though nobody receives any more", SOURCES,
+        "test_no_session_is_taken_up_when_nobody_has_asked_for_long",
+        ("or self._monotonic_s() - self._asked_s > ACCEPT_S:", "or False:"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a sender that could not be opened is left behind", SENDING,
+        "test_a_sender_that_could_not_be_opened_is_closed",
+        ("                with suppress(*FAILURES):\n                    await sender.close()\n                raise\n",
+         "                raise\n"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "what waits leaves though its caller is gone", SENDING,
+        "test_what_has_not_begun_to_leave_does_not_when_its_caller_is_cancelled",
+        ("if parcel.messages and not parcel.done.cancelled()]", "if parcel.messages]"), of=OF_SENDING,
+    ),
+    mutant(
+        "an answer is sent to nobody", MESSAGES, "test_what_a_broker_looks_at_stands_where_it_looks",
+        ("reply_to=message.reply_to or None", "reply_to=None"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a property of thousands of digits stops a queue", MESSAGES,
+        "test_messages_of_foreign_senders_are_read_as_the_engine_reads_them",
+        ("value.isdecimal() and len(value) < 18", "value.isdecimal()"), of=OF_SENDING,
+    ),
+    mutant(
+        "what is behind a drained subscription is not looked at", ENTITIES,
+        "test_all_places_are_looked_at_before_they_are_drained",
+        ("scheduled_message_count:\n                    return False\n",
+         "scheduled_message_count:\n                    return False\n                return True\n"),
+        of=OF_ANSWERS,
+    ),
+    mutant(
+        "of many queues some are not looked at", ENTITIES, "test_however_many_queues_there_are_each_is_looked_at",
+        ("len(wanted), LOOK_COUNT_MAX):", "len(wanted), LOOK_COUNT_MAX + 1):"), of=OF_ANSWERS,
     ),
 )  # fmt: skip
 

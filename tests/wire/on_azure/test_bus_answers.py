@@ -18,13 +18,16 @@ from msgspec.structs import replace
 from outbox.azure import operations
 from outbox.azure.operations import AzureOperations
 from outbox.azure.servicebus import bus as servicebus_bus
-from outbox.azure.servicebus import dead_letters
+from outbox.azure.servicebus import dead_letters, sources
+from outbox.azure.servicebus.bus import LockedMessage, ServiceBusBus
 from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
-from outbox.azure.servicebus.entities import ServiceBusEntities
+from outbox.azure.servicebus.entities import LOOK_COUNT_MAX, ServiceBusEntities
 from outbox.azure.servicebus.links import TEXT_LENGTH_MAX
 from outbox.azure.servicebus.messages import TTL_MS_MAX, to_wire
 from outbox.azure.servicebus.outcomes import as_error
-from outbox.azure.servicebus.sources import CROWDED_QUIET_S, HELD_S, QUIET_S, SessionSource
+from outbox.azure.servicebus.sending import Sending
+from outbox.azure.servicebus.sources import ACCEPT_S, CROWDED_QUIET_S, HELD_S, QUIET_S, SessionSource
+from outbox.azure.usage import Usage
 from outbox.errors import LockLost, OutboxError, OutcomeUnknown, Refused, Throttled, TooLarge, UnknownDestination
 from outbox.message import Message
 from outbox.ports import Output, Settle
@@ -106,15 +109,74 @@ async def test_no_message_rests_under_its_lock_for_longer_than_the_limit(
     assert again.message.identity == "a"
 
 
+class Resting:
+    """A link with one message out; what becomes of its renewals is given."""
+
+    path = "orders"
+
+    def __init__(self, renewed: OutboxError | int) -> None:
+        self.asked = asyncio.Event()
+        self._renewed = renewed
+
+    async def renew(self, message: Any) -> int:
+        self.asked.set()
+        if isinstance(self._renewed, OutboxError):
+            raise self._renewed
+        return self._renewed
+
+    def locked(self, until_ms: int) -> LockedMessage:
+        return LockedMessage(cast(Any, self), cast(Any, SimpleNamespace(sequence_number=1)), until_ms)
+
+
+async def test_the_lock_of_a_message_that_rests_is_extended_before_it_ends() -> None:
+    now_ms = servicebus_bus.wall_ms()
+    link, bus = Resting(now_ms + 600_000), ServiceBusBus(cast(Any, None))
+    locked = link.locked(now_ms + 1_000)
+    resting = asyncio.create_task(bus._wait(locked, now_ms + 300_000))
+    async with asyncio.timeout(5):
+        await link.asked.wait()
+    await asyncio.sleep(0)
+    assert locked.until_ms == now_ms + 600_000
+    bus._closing.set()
+    await resting
+
+
+@pytest.mark.parametrize(
+    ("error", "left_ms", "goes_on"),
+    [(OutcomeUnknown("?"), 60_000, True), (OutcomeUnknown("?"), 900, False), (LockLost("gone"), 60_000, False)],
+)
+async def test_a_lock_is_extended_again_while_it_lasts_and_is_not_lost(
+    error: OutboxError, left_ms: int, goes_on: bool
+) -> None:
+    bus = ServiceBusBus(cast(Any, None), now_ms=lambda: 1_000_000)
+    assert await bus._extended(Resting(error).locked(1_000_000 + left_ms)) is goes_on
+
+
+async def test_a_message_rests_under_its_lock_on_a_bus_that_was_closed_before(ground: BusGround) -> None:
+    bus = ground.bus()
+    await bus.close()
+    await bus.send([output("a")])
+    [delivery] = await received(bus)
+    await bus.settle(delivery, Settle("release", due_ms=servicebus_bus.wall_ms() + 60_000))
+    assert not await received(bus, within_s=0.3)
+
+
 class Held:
     """A link of a session of which nothing is out."""
 
-    def __init__(self, opened_s: float, used_s: float, ready: list[str]) -> None:
+    def __init__(self, opened_s: float, used_s: float, ready: list[str], *, is_over: bool = False) -> None:
         self.opened_s, self.used_s, self.ready = opened_s, used_s, ready
         self.out_count, self.is_spent, self.error = 0, False, None
+        self._is_over = is_over
 
     def expire(self) -> bool:
-        return False
+        return self._is_over
+
+    def want(self, count: int) -> None:
+        return
+
+    def take(self, count: int) -> list[str]:
+        return [self.ready.pop(0)]
 
     async def close(self) -> None:
         return
@@ -144,6 +206,91 @@ async def test_a_session_is_let_go_when_it_is_quiet_and_sooner_where_others_may_
     source._tidy()
     assert (source._links == []) is is_let_go
     await source.close()
+
+
+def sessions(*links: Held, namespace: Any = None) -> SessionSource:
+    source = SessionSource(namespace, "orders", now_ms=lambda: 0, monotonic_s=lambda: 1_000.0)
+    source._links.extend(cast(Any, links))
+    return source
+
+
+async def test_a_session_whose_lock_ran_out_is_let_go_though_a_message_of_it_is_out() -> None:
+    lost = Held(1_000.0, 1_000.0, [], is_over=True)
+    lost.out_count = 1
+    source = sessions(lost, Held(1_000.0, 1_000.0, []))
+    source._tidy()
+    assert len(source._links) == 1 and cast(Any, lost) not in source._links
+    await source.close()
+
+
+async def test_sessions_are_handed_out_in_turn() -> None:
+    source = sessions(Held(0.0, 0.0, ["a1", "a2"]), Held(0.0, 0.0, ["b1", "b2"]))
+    taken: list[Any] = [await source._take(1) for _ in range(4)]
+    assert [messages for _, messages in taken] == [["a1"], ["b1"], ["a2"], ["b2"]]
+    await source.close()
+
+
+async def test_a_session_that_cannot_be_had_is_not_asked_for_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "FAILED_PAUSE_S", 60.0)
+    asked = list[str]()
+
+    class Receiver:
+        async def __aenter__(self) -> None:
+            asked.append("once")
+            await asyncio.sleep(0)
+            raise OSError("no route")
+
+        async def close(self) -> None:
+            return
+
+    source = sessions(namespace=SimpleNamespace(next_session=lambda path, **options: Receiver()))
+    with pytest.raises(OutcomeUnknown):
+        await source.receive(1, 5.0)
+    await source.receive(1, 0.05)
+    assert asked == ["once"]
+    await source.close()
+
+
+async def test_no_session_is_taken_up_when_nobody_has_asked_for_long() -> None:
+    """It would be held for as long as it is quiet, and nobody would receive from it."""
+    asked, now_s = list[str](), [1_000.0]
+
+    class Receiver:
+        async def __aenter__(self) -> None:
+            asked.append("again")
+            await asyncio.sleep(0.001)
+            raise exceptions.OperationTimeoutError
+
+        async def close(self) -> None:
+            return
+
+    namespace = cast(Any, SimpleNamespace(next_session=lambda path, **options: Receiver()))
+    source = SessionSource(namespace, "orders", now_ms=lambda: 0, monotonic_s=lambda: now_s[0])
+    assert await source.receive(1, 0.05) is None
+    now_s[0] += ACCEPT_S + 1
+    await asyncio.sleep(0.05)
+    before = len(asked)
+    await asyncio.sleep(0.05)
+    assert len(asked) == before > 0
+    assert await source.receive(1, 0.05) is None
+    assert len(asked) > before
+    await source.close()
+
+
+async def test_a_sender_that_could_not_be_opened_is_closed() -> None:
+    told = list[str]()
+
+    class Sender:
+        async def __aenter__(self) -> None:
+            raise OSError("no route")
+
+        async def close(self) -> None:
+            told.append("closed")
+
+    sends = Sending(cast(Any, SimpleNamespace(sender=lambda destination: Sender())), "orders", Usage())
+    with pytest.raises(OutcomeUnknown):
+        await sends.send([output("a")])
+    assert told == ["closed"]
 
 
 async def test_a_link_that_died_under_a_receiver_is_closed_at_once(ground: BusGround) -> None:
@@ -210,6 +357,13 @@ def test_a_time_to_live_is_what_the_wire_can_say_of_it(lives_ms: int, told: int 
     assert wire.header is not None and wire.header.time_to_live == told
 
 
+def test_what_a_broker_looks_at_stands_where_it_looks() -> None:
+    message = Message(body=b"1", outbox_id="m", session_id="s", correlation_id="c", reply_to="answers")
+    told = to_wire(Output("orders", 0, message)).properties
+    assert told is not None
+    assert (told.message_id, told.group_id, told.correlation_id, told.reply_to) == ("m", "s", "c", "answers")
+
+
 async def test_a_queue_that_cannot_be_looked_at_hides_none_that_orders_otherwise() -> None:
     class Administration:
         async def get_queue(self, name: str) -> Any:
@@ -220,6 +374,19 @@ async def test_a_queue_that_cannot_be_looked_at_hides_none_that_orders_otherwise
     entities = ServiceBusEntities(cast(Any, SimpleNamespace(administration=Administration, host="there")))
     with pytest.raises(Refused, match="queue keyed is there and does not do as declared"):
         await entities.look(dict.fromkeys(("missing", "dumb", "keyed"), "unordered"), {})
+
+
+@pytest.mark.parametrize("at", [0, 1, LOOK_COUNT_MAX, LOOK_COUNT_MAX + 1, 2 * LOOK_COUNT_MAX + 1])
+async def test_however_many_queues_there_are_each_is_looked_at(at: int) -> None:
+    class Administration:
+        async def get_queue(self, name: str) -> Any:
+            if name == f"q{at}":
+                return SimpleNamespace(requires_session=True)
+            raise ResourceNotFoundError(name)
+
+    entities = ServiceBusEntities(cast(Any, SimpleNamespace(administration=Administration, host="there")))
+    with pytest.raises(Refused, match=f"queue q{at} is there"):
+        await entities.look(dict.fromkeys((f"q{n}" for n in range(2 * LOOK_COUNT_MAX + 2)), "unordered"), {})
 
 
 @pytest.mark.parametrize(("scheduled_count", "is_drained"), [(0, True), (1, False)])
@@ -237,6 +404,23 @@ async def test_a_subscription_is_not_drained_while_its_topic_has_a_scheduled_mes
 
     entities = ServiceBusEntities(cast(Any, SimpleNamespace(administration=Administration)))
     assert await entities.is_drained(["news/Subscriptions/all"]) is is_drained
+
+
+async def test_all_places_are_looked_at_before_they_are_drained() -> None:
+    class Administration:
+        async def get_subscription_runtime_properties(self, topic: str, name: str) -> Any:
+            return SimpleNamespace(total_message_count=0, active_message_count=0)
+
+        async def get_topic_runtime_properties(self, topic: str) -> Any:
+            return SimpleNamespace(scheduled_message_count=0)
+
+        async def get_queue_runtime_properties(self, name: str) -> Any:
+            return SimpleNamespace(total_message_count=1, active_message_count=1)
+
+    entities = ServiceBusEntities(cast(Any, SimpleNamespace(administration=Administration)))
+    assert await entities.is_drained(["news/Subscriptions/all"]) and await entities.is_idle(["news/Subscriptions/all"])
+    assert not await entities.is_drained(["news/Subscriptions/all", "orders"])
+    assert not await entities.is_idle(["news/Subscriptions/all", "orders"])
 
 
 @pytest.mark.parametrize("error", [OutcomeUnknown("no answer"), Throttled("busy", retry_after_s=1.0)])

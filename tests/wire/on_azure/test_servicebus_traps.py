@@ -306,6 +306,15 @@ async def test_what_leaves_together_is_of_one_session_and_in_its_order(ground: B
     assert bus.usage.by_kind["send"].count == 2
 
 
+async def test_nothing_of_a_session_passes_what_did_not_fit_beside_it(ground: BusGround) -> None:
+    """A small message behind it would have fitted."""
+    bus = ground.bus()
+    large = [Message(body=b"x" * (100 << 10), outbox_id=str(n), session_id="s") for n in range(4)]
+    whole = bus.send([Output(ORDERED, 0, message) for message in large])
+    await asyncio.gather(whole, bus.send([output("4", ORDERED, session_id="s")]))
+    assert ids(ground, ORDERED) == ["0", "1", "2", "3", "4"]
+
+
 async def test_a_bus_that_closes_ends_its_transfer_and_begins_no_other(ground: BusGround) -> None:
     """What has not begun to leave stays with its record."""
     bus = ground.bus()
@@ -319,6 +328,20 @@ async def test_a_bus_that_closes_ends_its_transfer_and_begins_no_other(ground: B
     answers = await asyncio.gather(*sends, return_exceptions=True)
     assert [type(answer) for answer in answers] == [type(None), OutcomeUnknown, OutcomeUnknown]
     assert ids(ground) == ["first", "a"]
+
+
+async def test_what_has_not_begun_to_leave_does_not_when_its_caller_is_cancelled(ground: BusGround) -> None:
+    bus = ground.bus()
+    await bus.send([output("first")])
+    install(ground, kind="delay", delay_s=0.3, operation="send")
+    under_way = asyncio.create_task(bus.send([output("a")]))
+    await asyncio.sleep(0.05)
+    waiting = asyncio.create_task(bus.send([output("b")]))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await under_way
+    await bus.send([output("c")])
+    assert ids(ground) == ["first", "a", "c"]
 
 
 async def test_a_sender_that_is_cancelled_leaves_the_link_whole(ground: BusGround) -> None:
@@ -362,7 +385,13 @@ async def test_messages_of_foreign_senders_are_read_as_the_engine_reads_them(gro
     value = AmqpAnnotatedMessage(
         value_body="text",
         properties=AmqpMessageProperties(message_id=UUID(int=7), correlation_id="c"),
-        application_properties={"outbox-created": "1700000000000", "outbox-hops": -1, "outbox-type": 5, "raw": b"x"},
+        application_properties={
+            "outbox-created": "1700000000000",
+            "outbox-hops": -1,
+            "outbox-type": 5,
+            "outbox-attempt": "9" * 5_000,
+            "raw": b"x",
+        },
     )
     async with ground.namespaces[0].sender(QUEUE) as sender:
         await sender.send_messages(value)
@@ -371,7 +400,16 @@ async def test_messages_of_foreign_senders_are_read_as_the_engine_reads_them(gro
     theirs = {task.message.body: task.message for task in ground.engine.broker.peek(QUEUE, 0, 10)}
     assert set(found) == set(theirs) == {b"text", b"two parts"}
     for body, message in found.items():
-        for name in ("message_id", "outbox_id", "created_ms", "hops", "type", "correlation_id", "session_id"):
+        for name in (
+            "message_id",
+            "outbox_id",
+            "created_ms",
+            "hops",
+            "type",
+            "attempt",
+            "correlation_id",
+            "session_id",
+        ):
             assert getattr(message, name) == getattr(theirs[body], name), name
     assert found[b"text"].created_ms == 1_700_000_000_000
 
