@@ -223,7 +223,7 @@ def is_pending(body: bytes) -> bool:
     """Whether a body is a JSON object with a member `pending`."""
     try:
         return msgspec.json.decode(body, type=_Unfinished).pending is not msgspec.UNSET
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
 
 

@@ -147,10 +147,11 @@ def _entries(held: Held, prefix: str, delimiter: str, after: str, with_uncommitt
     names = held.names
     if with_uncommitted:
         names = sorted({*names, *held.uncommitted})
+    listed = _folder_of(after, prefix, delimiter)
     at = bisect_left(names, max(prefix, after))
     while at < len(names) and names[at].startswith(prefix):
         name = names[at]
-        if name <= after:
+        if name <= after or (listed and name.startswith(listed)):
             at += 1
             continue
         end = name.find(delimiter, len(prefix)) if delimiter else -1
@@ -160,7 +161,14 @@ def _entries(held: Held, prefix: str, delimiter: str, after: str, with_uncommitt
             continue
         folder = name[: end + len(delimiter)]
         yield Entry(folder, is_folder=True)
-        at = bisect_left(names, folder + _LAST, at)
+        at, listed = bisect_left(names, folder + _LAST, at), folder  # some of its names may lie behind even that
+
+
+def _folder_of(after: str, prefix: str, delimiter: str) -> str:
+    """The folder that a page ended with, if it did."""
+    folder = after.removesuffix(_LAST)
+    is_folder = delimiter and folder != after and folder.endswith(delimiter) and len(folder) > len(prefix)
+    return folder if is_folder else ""
 
 
 def _place(marker: str) -> tuple[str, str]:

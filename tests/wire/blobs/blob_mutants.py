@@ -108,6 +108,11 @@ BLOB_MUTANTS = (
         ('            raise Rejection("InvalidBlobOrBlock")\n', "            pass\n"),
     ),
     mutant(
+        "lists: a folder comes again for its last names", "list_operations",
+        "test_a_folder_is_listed_once_whatever_its_names_begin_with",
+        ("name <= after or (listed and name.startswith(listed))", "name <= after"),
+    ),
+    mutant(
         "blocks: a week after the first of them all go", "store",
         "test_the_week_of_a_blobs_blocks_begins_with_the_last_of_them",
         ("max(block.put_ms for block", "min(block.put_ms for block"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -398,6 +399,28 @@ async def test_pages_go_on_where_the_last_one_ended_whatever_is_written_meanwhil
     [marker] = first.texts("NextMarker")
     second = await listed(emulator, f"maxresults=2&delimiter=/&marker={marker}")
     assert second.texts("Name") == ["c", "d"] and second.texts("NextMarker") == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100])
+async def test_a_folder_is_listed_once_whatever_its_names_begin_with(emulator: BlobEmulator, count: int) -> None:
+    """Its last names lie behind every text by which a folder could be passed over."""
+    last = quote("\U0010ffff")
+    for name in ("a", "d/1", f"d/{last}", f"d/{last}{last}2", f"d/{last}/3", "e"):
+        await put(emulator, name)
+
+    async def pages(query: str) -> list[str]:
+        found, marker = list[str](), ""
+        for _ in range(10):
+            page = await listed(emulator, f"maxresults={count}&{query}&marker={marker}")
+            found += page.texts("Name")
+            if not (markers := page.texts("NextMarker")):
+                return found
+            marker = markers[0]
+        raise AssertionError(f"no end: {found}")
+
+    assert await pages("delimiter=/") == ["a", "d/", "e"]
+    assert len(await pages("prefix=d/&delimiter=/")) == 4
+    assert len(await pages("")) == 6
 
 
 async def test_a_page_that_is_exactly_full_is_the_last(emulator: BlobEmulator) -> None:

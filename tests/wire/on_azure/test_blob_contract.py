@@ -102,6 +102,7 @@ async def test_what_is_pending_is_found_and_what_was_finished_is_not(connection:
         assert isinstance(won[1], Won)
         await store.write([Replace(keys[1], b'{"done":1}', won[1].versions[0])])
         await store.write([Create(DocumentKey("a/b", "text"), b"pending")])
+        await store.write([Create(DocumentKey("a/b", "deep"), b'{"a":' * 50_000)])
         assert [document.key async for document in store.unfinished()] == [keys[0], keys[2]]
 
 
