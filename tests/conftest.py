@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -39,6 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     ranks = {ROOT / path: rank for rank, path in enumerate((FIRST, *ONE_SESSION))}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks) + (item.path not in slow)))
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: else each full collection of garbage goes through all of it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -784,7 +784,7 @@ LOG_MUTANTS = (
     mutant(
         "a look at a session counts the messages of others", BROKER,
         f"{OF_QUEUES}::test_a_look_at_a_session_counts_its_own_messages_only",
-        ("wanted = sorted(sequence for sequence in tasks if sequence >= from_sequence)", "wanted = sorted(sequence for sequence in tasks if sequence >= from_sequence)[:count_max]"),
+        ("        wanted = (sequence for sequence in tasks if sequence >= from_sequence)\n", "        wanted = iter(nsmallest(count_max, (sequence for sequence in tasks if sequence >= from_sequence)))\n"),
     ),
     mutant(
         "the gate of an engine that has stopped is open", CORE,
