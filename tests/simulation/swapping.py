@@ -23,9 +23,13 @@ SIGNATURE = ("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_freev
 def functions_below(folder: str) -> Functions:
     """All functions that exist whose source lies below a folder."""
     found: Functions = {}
+    is_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()  # what is frozen is not among the objects
     for one in gc.get_objects():
         if type(one) is FunctionType and one.__code__.co_filename.startswith(folder):
             found.setdefault((one.__code__.co_filename, one.__code__.co_qualname), []).append(one)
+    if is_frozen:
+        gc.freeze()
     return found
 
 

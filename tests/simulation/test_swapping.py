@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import sys
 from collections.abc import Iterator
@@ -66,7 +67,9 @@ def swap(module: Any, old: str, new: str) -> bool:
     return exchanged(functions_below(str(path.parent)), str(path), TEXT, TEXT.replace(old, new))
 
 
-def test_a_body_is_exchanged_wherever_its_function_is_held(module: Any) -> None:
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_a_body_is_exchanged_wherever_its_function_is_held(module: Any, is_frozen: bool) -> None:
+    gc.freeze() if is_frozen else gc.unfreeze()
     held, made = module.plain, module.Holder()
     assert swap(module, "x + more", "x - more") and held(5) == 4 == made.kept(5)
     assert swap(module, "x * 2", "x * 7") and module.wrapped(2) == 14
