@@ -345,7 +345,7 @@ async def unregister_stream(at: StreamPlace, asked: UnregisterRequest) -> Stream
     """Forget a reader or writer of a log in all of its rows; how far before the end it was.
 
     Raises:
-        LookupError: there is no such log, or nobody of this name.
+        LookupError: there is no such log, or no reader or writer of this name.
     """
     shards = await _found(at, asked.name)
     views = [view for view, _, _ in await _some_at_once([_row_view(at, asked.name, shard) for shard in shards]) if view]

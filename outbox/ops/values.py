@@ -329,7 +329,7 @@ class Operator(Protocol):
         """Forget a reader or writer of a log; trims wait for it no longer.
 
         Raises:
-            LookupError: there is no such log, or nobody of this name.
+            LookupError: there is no such log, or no reader or writer of this name.
         """
 
     async def trim_stream(self, asked: TrimRequest) -> StreamTrimmed:

@@ -12,8 +12,8 @@ is taken up by the next.  Cells are not deleted: a replica that was paused befor
 create a dead cell anew, and others would walk past that over cells that are gone.  A tombstone outlives every such
 replica, because an append past its deadline writes nothing.
 
-A floor also says of which kind its log is.  The first row's is made before that of any other, so whoever opens the log
-as one of another kind meets it, though his row may be new.
+A floor also says of which kind its log is.  The first row's is made before that of any other, so a process that
+opens the log as one of another kind meets it, though its own row may be new.
 """
 
 from __future__ import annotations
