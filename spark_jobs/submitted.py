@@ -261,9 +261,8 @@ def worked(keeper: LeaseKeeper, job: str, arguments: Sequence[str]) -> int:
         code = int(importlib.import_module(f"spark_jobs.{job}").main(list(arguments)))
         phase, detail = ("succeeded", "") if code == 0 else ("failed", f"exit code {code}; its log says why")
     except SystemExit as ending:  # as argparse ends
-        code = ending.code if isinstance(ending.code, int) else 1
-        detail = f"exit code {code}; its log says why"
-        phase = "succeeded" if code == 0 else "failed"
+        code = 0 if ending.code is None else ending.code if isinstance(ending.code, int) else 1
+        phase, detail = ("succeeded", "") if code == 0 else ("failed", f"exit code {code}; its log says why")
     except Exception as error:
         detail = f"{type(error).__name__}; its log says more"
         raise

@@ -25,6 +25,11 @@ def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Muta
 
 THREAD_MUTANTS = (
     mutant(
+        "an older message is taken for a new one when it is tried again", "outbox/runtime/delivery/admission.py",
+        "unit/runtime/test_message_schemas.py::test_an_older_message_is_lifted_on_every_attempt",
+        ("    return route.read(message.body, message.schema)\n", "    return route.decode(message.body)\n"),
+    ),
+    mutant(
         "the context is not sealed at the limit", THREADS,
         BLOCKING + "test_an_attempt_past_its_limit_commits_nothing_whatever_its_thread_does",
         ("        seal(job.context, why)\n        if job not in", "        if job not in"),

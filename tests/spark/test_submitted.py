@@ -175,6 +175,8 @@ def job(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             raise RuntimeError("broken")
         if arguments[0] == "usage":
             raise SystemExit(2)
+        if arguments[0] == "bare":
+            raise SystemExit
         if arguments[0] == "words":
             raise SystemExit("no such file")
         return int(arguments[0])
@@ -197,7 +199,13 @@ def kept(folder: Path) -> RunDocument:
 
 @pytest.mark.parametrize(
     ("argument", "code", "phase"),
-    [("0", 0, "succeeded"), ("1", 1, "failed"), ("usage", 2, "failed"), ("words", 1, "failed")],
+    [
+        ("0", 0, "succeeded"),
+        ("1", 1, "failed"),
+        ("bare", 0, "succeeded"),
+        ("usage", 2, "failed"),
+        ("words", 1, "failed"),
+    ],
 )
 def test_how_a_job_ended_is_written_down(
     argument: str, code: int, phase: str, job: list[list[str]], tmp_path: Path

@@ -40,7 +40,7 @@ def misfits(found: QueueProperties | SubscriptionProperties) -> Iterator[str]:
     if _is_below(found.auto_delete_on_idle, FOREVER):
         yield (
             f"it is deleted with all that it holds after {_seconds(found.auto_delete_on_idle)} s without use; "
-            " switch auto-delete off"
+            "switch auto-delete off"
         )
 
 

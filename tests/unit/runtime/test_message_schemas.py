@@ -12,6 +12,7 @@ from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import NotRegistrable
 from outbox.ports import Backend
 from outbox.testing import Harness
+from outbox.verify.faults import Faults
 
 
 @dataclass
@@ -77,6 +78,15 @@ async def test_an_older_message_is_lifted_before_it_is_handled() -> None:
         assert await world.state(Names, "a") == Names(["Kim|Berg", "Jo|"])
         (record,) = world.sent_records("told")
         assert record.message == Person("a", "Kim", "Berg") and record.properties["outbox-schema"] == 2
+
+
+async def test_an_older_message_is_lifted_on_every_attempt() -> None:
+    for seed in range(12):
+        async with Harness(new_app(), seed=seed, faults=Faults.drawn(seed=seed, lost=1, refused=3)) as world:
+            properties: dict[str, Any] = {"outbox-id": "1", "outbox-type": "person"}
+            await world.send_raw("people", b'{"key":"a","name":"Kim Berg"}', properties=properties)
+            await world.wait_idle()
+            assert await world.state(Names, "a") == Names(["Kim|Berg"]), f"seed {seed}: {world.fault_log}"
 
 
 @pytest.mark.parametrize("ordering", ["unordered", "per_key"])
