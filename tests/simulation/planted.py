@@ -10,8 +10,8 @@ import subprocess
 import sys
 from typing import Any
 
+from tests.simulation.importing import ROOT
 from tests.simulation.planting import Mutant
-from tests.simulation.run_mutant import ROOT
 
 ALL_WITHIN_S = 900.0
 

@@ -52,14 +52,10 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Table:
-    """Faults that tests must find: their names in `promises` are below `folder`.
-
-    `heavy` is what is imported before any fault is planted: nothing that one is planted in, nor what imports that.
-    """
+    """Faults that tests must find: their names in `promises` are below `folder`."""
 
     mutants: tuple[Mutant, ...]
     folder: str
-    heavy: tuple[str, ...] = ()
 
 
 def mutant(

@@ -3,34 +3,28 @@
     python -m tests.simulation.run_mutant NAME
     python -m tests.simulation.run_mutant --all
 
-The fault is planted while the module is imported; no file changes.  With `--all` each has a line of its own, with its
-name; where a fault lies in functions alone, its process is forked from one that has imported the package, and they get
-the bodies that the fault gives them (swapping.py).
+No file changes.  With `--all` each has a line of its own, with its name, and a process of its own, forked from one
+that has imported the package: functions get the bodies that the fault gives them (swapping.py).  A fault that lies
+outside of them, or that is not found so, is planted while its module is imported, as one alone is (importing.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.abc
-import importlib.machinery
-import importlib.util
+import importlib
 import json
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 from functools import partial
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 from tests.simulation.forked import Answer, each
+from tests.simulation.importing import ROOT, module_of, plant, planted
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.planting import Mutant
 from tests.simulation.swapping import Functions, exchanged, functions_below
 
 SEED_COUNT, DRAWN_STEP_COUNT = 40, 60
-ROOT = Path(__file__).resolve().parents[2]
 RUN_S_MAX = 60.0
 TEXT_LENGTH_MAX = 1_000
 """How much is kept of a report, from its end: an answer's pipe takes no more in one piece."""
@@ -38,93 +32,53 @@ IMPORTED = (
     "outbox.testing", "tests.simulation.mutant_apps", "tests.simulation.streamed", "tests.simulation.sunk",
     "tests.contract.model_duels", "tests.contract.queue_model_duels",
 )  # fmt: skip
-"""What explorations and comparisons need; they import it where a fault is planted first."""
-
-
-class Planter(importlib.abc.MetaPathFinder):
-    """Finds the one module whose text is to be changed."""
-
-    def __init__(self, mutant: Mutant) -> None:
-        self._mutant = mutant
-        self._name = module_of(mutant)
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != self._name:
-            return None
-        return importlib.util.spec_from_loader(name, Planted(self._mutant))  # with its file, as any other module
-
-
-class Planted(importlib.abc.SourceLoader):
-    """Loads a module with its text changed."""
-
-    def __init__(self, mutant: Mutant) -> None:
-        self._mutant = mutant
-
-    def get_filename(self, fullname: str) -> str:
-        return str(ROOT / self._mutant.file)
-
-    def get_data(self, path: str) -> bytes:
-        return planted((ROOT / self._mutant.file).read_text(), self._mutant).encode()
-
-    def path_stats(self, path: str) -> Any:
-        raise OSError("never cached")
-
-
-def module_of(mutant: Mutant) -> str:
-    """The module that a fault is planted in."""
-    return mutant.file.removesuffix(".py").replace("/", ".")
-
-
-def planted(text: str, mutant: Mutant) -> str:
-    """A module's text with the fault in it."""
-    for old, new in mutant.edits:
-        if text.count(old) != 1:
-            raise ValueError(f"{mutant.name}: {mutant.file} holds {text.count(old)} times: {old!r}; update the mutant")
-        text = text.replace(old, new)
-    return text
+"""What explorations and comparisons need."""
 
 
 def main(name: str) -> None:
     """Explore with one fault."""
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
-    if mutant.edits:
-        sys.meta_path.insert(0, Planter(mutant))
+    plant(mutant, known=set(sys.modules))
     print(json.dumps(found_with(mutant)))
 
 
 def main_all() -> None:
     """Explore with each of the faults."""
+    known = set(sys.modules)
     for name in IMPORTED:
         importlib.import_module(name)
     for mutant in MUTANTS:
         importlib.import_module(module_of(mutant))
     functions = functions_below(str(ROOT))
+    left = []
     for mutant, answer in each(MUTANTS, partial(swapped, functions), within_s=RUN_S_MAX):
-        if answer is None:
-            raise TimeoutError(f"{mutant.name}: no end in {RUN_S_MAX} s")
-        found = answer if answer.get("anomalies") else anew(mutant.name)
-        print(json.dumps({"name": mutant.name, **found}), flush=True)
+        if answer is not None and answer.get("anomalies"):
+            print(json.dumps({"name": mutant.name, **answer}), flush=True)
+        else:
+            left.append(mutant)
+    for mutant, answer in each(left, partial(anew, known), within_s=RUN_S_MAX):
+        if not answer:
+            raise RuntimeError(f"{mutant.name}: no end in {RUN_S_MAX} s, or none at all; its own output says why")
+        print(json.dumps({"name": mutant.name, **answer}), flush=True)
 
 
 def swapped(functions: Functions, mutant: Mutant) -> Answer:
-    """What is found in this process; nothing if the fault cannot be planted here."""
+    """What is found with a fault in functions; nothing if it lies outside of them."""
     text = (ROOT / mutant.file).read_text()
     if mutant.edits and not exchanged(functions, str(ROOT / mutant.file), text, planted(text, mutant)):
         return {}
-    found = found_with(mutant)
+    return cut(found_with(mutant))
+
+
+def anew(known: Collection[str], mutant: Mutant) -> Answer:
+    """What is found in a package that is imported with the fault."""
+    plant(mutant, known)
+    return cut(found_with(mutant))
+
+
+def cut(found: Answer) -> Answer:
+    """What was found, short enough for an answer."""
     return {**found, "text": found["text"][-TEXT_LENGTH_MAX:]}
-
-
-def anew(name: str) -> Answer:
-    """What is found by a process that imports the package with the fault."""
-    command = [sys.executable, "-m", "tests.simulation.run_mutant", name]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_S_MAX)
-    if done.returncode != 0:
-        raise RuntimeError(f"{name}: {done.stderr[-2_000:]}")
-    found: Answer = json.loads(done.stdout.splitlines()[-1])
-    return found
 
 
 def found_with(mutant: Mutant) -> Answer:

@@ -4,8 +4,7 @@
 
 MODULE has the faults as its `TABLE`.  No file changes.  Each fault has a process of its own, forked from one that has
 imported the package and all tests: functions get the bodies that the fault gives them (swapping.py).  A fault that lies
-outside of them, or that no test finds so, is planted while its module is imported, in a process that is forked from one
-that has imported what takes long and nothing that a fault is planted in.
+outside of them, or that no test finds so, is planted while its module is imported (importing.py).
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from io import StringIO
@@ -24,8 +22,8 @@ from io import StringIO
 import pytest
 
 from tests.simulation.forked import Answer, each
+from tests.simulation.importing import ROOT, module_of, plant, planted
 from tests.simulation.planting import Mutant, Table
-from tests.simulation.run_mutant import ROOT, Planter, module_of, planted
 from tests.simulation.swapping import Functions, exchanged, functions_below
 
 RUN_S_MAX = 60
@@ -65,14 +63,22 @@ class Seen:
             self.broken.append(report.longreprtext[-600:])
 
 
-def run(folder: str, functions: Functions | None, mutant: Mutant) -> Answer:
-    """Plant a fault and run its tests, up to the first that fails."""
-    if functions is None:
-        sys.meta_path.insert(0, Planter(mutant))
-    else:
-        text = (ROOT / mutant.file).read_text()
-        if not exchanged(functions, str(ROOT / mutant.file), text, planted(text, mutant)):
-            return NOT_PLANTED
+def swapped(folder: str, functions: Functions, mutant: Mutant) -> Answer:
+    """Plant a fault in functions and run its tests; nothing if it lies outside of them."""
+    text = (ROOT / mutant.file).read_text()
+    if not exchanged(functions, str(ROOT / mutant.file), text, planted(text, mutant)):
+        return NOT_PLANTED
+    return run(folder, mutant)
+
+
+def anew(folder: str, known: Collection[str], mutant: Mutant) -> Answer:
+    """Plant a fault in a package that is imported with it, and run its tests."""
+    plant(mutant, known)
+    return run(folder, mutant)
+
+
+def run(folder: str, mutant: Mutant) -> Answer:
+    """Run the tests of a fault, up to the first that fails."""
     seen, told = Seen(), StringIO()
     tests = [folder + test for test in mutant.promises]
     started_s, used_s = time.perf_counter(), cpu_s()
@@ -95,26 +101,27 @@ def cpu_s() -> float:
     return sum(os.times()[:4])
 
 
-def main(module: str, names: Sequence[str], *, anew: bool = False) -> None:
-    """Run all faults of a table, or those that are named; in a package that is imported anew for each, if asked."""
+def main(module: str, names: Sequence[str]) -> None:
+    """Run all faults of a table, or those that are named."""
     table: Table = importlib.import_module(module).TABLE
     mutants = [mutant for mutant in table.mutants if not names or mutant.name in names]
     os.chdir(ROOT)
-    for name in table.heavy:
-        importlib.import_module(name)
-    if anew:
-        late = {name for mutant in table.mutants if (name := module_of(mutant)) in sys.modules}
-        assert not late, f"too late to plant anything in {late}"
-    functions = None if anew else imported(mutants, table.folder)
+    known = set(sys.modules)
+    functions = imported(mutants, table.folder)
     left = []
-    for mutant, answer in each(mutants, partial(run, table.folder, functions), within_s=RUN_S_MAX, is_cut=is_cut):
-        found = NO_END if answer is None else answer or DIED
-        if not anew and (found["broken"] or not found["failed"]):
-            left.append(mutant.name)
+    for mutant, found in outcomes(mutants, partial(swapped, table.folder, functions)):
+        if found["broken"] or not found["failed"]:
+            left.append(mutant)
         else:
             print(json.dumps({"name": mutant.name, **found}), flush=True)
-    if left:
-        subprocess.run([sys.executable, "-m", "tests.simulation.run_planted", "--anew", module, *left], check=True)
+    for mutant, found in outcomes(left, partial(anew, table.folder, known)):
+        print(json.dumps({"name": mutant.name, **found}), flush=True)
+
+
+def outcomes(mutants: Sequence[Mutant], work: Callable[[Mutant], Answer]) -> Iterator[tuple[Mutant, Answer]]:
+    """What became of each, in a process of its own."""
+    for mutant, answer in each(mutants, work, within_s=RUN_S_MAX, is_cut=is_cut):
+        yield mutant, NO_END if answer is None else answer or DIED
 
 
 def imported(mutants: Iterable[Mutant], folder: str) -> Functions:
@@ -129,5 +136,4 @@ def imported(mutants: Iterable[Mutant], folder: str) -> Functions:
 
 
 if __name__ == "__main__":
-    arguments = [argument for argument in sys.argv[1:] if argument != "--anew"]
-    main(arguments[0], arguments[1:], anew="--anew" in sys.argv)
+    main(sys.argv[1], sys.argv[2:])

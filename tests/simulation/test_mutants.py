@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.importing import ROOT, planted
 from tests.simulation.mutants import MUTANTS, STEP_COUNT_MAX
 from tests.simulation.planting import Mutant
 from tests.simulation.rule_mutants import RULE_MUTANTS
-from tests.simulation.run_mutant import ROOT, explored, planted
+from tests.simulation.run_mutant import explored
 from tests.simulation.settling_mutants import SETTLING_MUTANTS
 
 pytestmark = pytest.mark.slow

@@ -921,4 +921,4 @@ LOG_MUTANTS = (
     ),
 )  # fmt: skip
 
-TABLE = Table(LOG_MUTANTS, "tests/unit/", ("asyncio", "hypothesis", "msgspec", "pytest_asyncio"))
+TABLE = Table(LOG_MUTANTS, "tests/unit/")

@@ -228,9 +228,4 @@ BLOB_MUTANTS = (
     ),
 )  # fmt: skip
 
-TABLE = Table(
-    BLOB_MUTANTS,
-    "tests/wire/blobs/",
-    ("aiohttp.web", "azure.servicebus.aio", "azure.storage.blob.aio", "hypothesis", "pytest_asyncio", "outbox",
-     "outbox.engine.engine", "outbox.emulator.http", "outbox.emulator.servicebus", "outbox.testing"),
-)  # fmt: skip
+TABLE = Table(BLOB_MUTANTS, "tests/wire/blobs/")
