@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,9 +28,9 @@ def files() -> list[Path]:
     return sorted(file for folder in PRODUCT for file in (ROOT / folder).rglob("*.py"))
 
 
-def parsed() -> Iterator[tuple[str, ast.Module]]:
-    for file in files():
-        yield file.relative_to(ROOT).as_posix(), ast.parse(file.read_text())
+@cache
+def parsed() -> tuple[tuple[str, ast.Module], ...]:
+    return tuple((file.relative_to(ROOT).as_posix(), ast.parse(file.read_text())) for file in files())
 
 
 def environment_reads(tree: ast.AST) -> list[int]:

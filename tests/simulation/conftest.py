@@ -18,6 +18,13 @@ LONG = frozenset(
         "test_the_program_prints_and_publishes_nothing_for_one_scope[partition]",
         "test_the_program_prints_and_publishes_nothing_for_one_scope[item]",
         "test_a_resubmission_keeps_every_promise_under_any_single_fault[crash-item]",
+        "test_what_is_as_old_as_a_blob_may_get_is_looked_at_once_more[crash-item]",
+        "test_outputs_that_overflow_leave_once_and_nothing_of_them_stays[delay-item]",
+        "test_outputs_of_a_request_overflow_as_well[crash-item]",
+        "test_two_faults_at_once_lose_nothing[('delay', 'stale')]",
+        "test_two_faults_at_once_lose_nothing[('crash', 'delay')]",
+        "test_workers_that_stage_outputs_and_workers_that_do_not_keep_every_promise_together[delay]",
+        "test_workers_of_an_earlier_version_and_of_this_one_keep_every_promise_together[delay]",
     )
 )
 """`make soak` runs them; of each kind another fault or scope is part of every run."""

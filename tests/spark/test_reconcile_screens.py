@@ -59,7 +59,7 @@ def unscreened(expectation: Expectation) -> Expectation:
     return whole
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_with_and_without_the_cheap_pass_the_same_is_found(spark: Any, seed: int) -> None:
     chance = random.Random(seed)
     ledger, balances = drawn_ledger(spark, chance).persist(), drawn_states(spark, chance)
@@ -90,12 +90,12 @@ def test_a_message_that_is_there_for_two_inputs_is_doubled(spark: Any) -> None:
 
 
 def test_what_is_planted_in_thousands_is_found_and_nothing_else(spark: Any, tmp_path: Path) -> None:
-    books = make(spark, tmp_path / "books", 20_000, seed=7, each=3)
+    books = make(spark, tmp_path / "books", 4_000, seed=7, each=3)
     states, opening = (read_states(spark, str(path), "Account", "balance") for path in (books.states, books.opening))
     given, ledger = spark.read.parquet(str(books.inputs)), read_ledger(spark, books.ledger)
     report = reconcile(given, ledger, expectations=[*RULES["bank"], BalancesAgree(states, opening)])
     assert {category: sorted(id for id, _ in found) for category, found in report.examples.items()} == books.planted
-    assert (report.inputs, report.effects) == (20_000, report.effects)
+    assert (report.inputs, report.effects) == (4_000, report.effects)
     command = ["--input", str(books.inputs), "--ledger", str(books.ledger), "--rule", "bank", "--quiet", "--json"]
     command += ["--state", str(books.states), "--opening", str(books.opening), "--progress", str(tmp_path / "steps")]
     assert main(command) == 1  # and it keeps its steps in a folder for just these files
