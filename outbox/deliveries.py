@@ -53,7 +53,7 @@ class Settle:
     """How a delivery ends: `complete`, `abandon` (counted), `release` (uncounted), `defer` or `dead-letter`.
 
     A released message stays invisible until `due_ms`, in its place, if the bus can do that; else it is redelivered at
-    once.
+    once.  Its `description` says why, for whoever looks into the queue; a bus may drop that.
     """
 
     how: Literal["complete", "abandon", "release", "defer", "dead-letter"]
@@ -72,6 +72,28 @@ class DeadLetterEntry(msgspec.Struct, frozen=True, gc=False):
     description: str
     delivery_count: int
     enqueued_ms: int
+
+
+class HeldMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A message in a queue as whoever looks at it finds it; nothing is locked by looking.
+
+    `due_ms` is when it may be delivered (0: at any time), `locked_until_ms` when the lock of its receiver ends,
+    `failures` how often handling it failed, `error` why it was put back last.  `blocked_by` is the identity of the dead
+    letter that blocks its key (None: none does), `behind` the number of the message of its key that goes first (0:
+    none).  A bus that does not tell locked messages from active ones calls both active.
+    """
+
+    sequence: int
+    message: Message
+    status: Literal["active", "locked", "scheduled", "deferred"]
+    enqueued_ms: int
+    due_ms: int = 0
+    locked_until_ms: int = 0
+    delivery_count: int = 0
+    failures: int = 0
+    error: str = ""
+    blocked_by: str | None = None
+    behind: int = 0
 
 
 def split_stack(description: str) -> tuple[str, str]:

@@ -60,11 +60,12 @@ class DeadLettering(msgspec.Struct, gc=False):
 
 
 class Postponement(msgspec.Struct, gc=False):
-    """A delivery that is rescheduled to `due_ms` (0: at once), with its failure count."""
+    """A delivery that is rescheduled to `due_ms` (0: at once), with its failure count and why."""
 
     delivery: Delivery
     due_ms: int
     failures: int
+    error: str = ""
 
 
 class Commit(msgspec.Struct, gc=False):

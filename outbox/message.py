@@ -21,6 +21,7 @@ PROPERTY_HOPS = "outbox-hops"
 PROPERTY_ATTEMPT = "outbox-attempt"
 PROPERTY_CLAIM = "outbox-claim"
 PROPERTY_FAILURES = "outbox-failures"
+PROPERTY_ERROR = "outbox-error"
 PROPERTY_SCHEMA = "outbox-schema"
 PROPERTY_CORRELATION = "correlation-id"
 PROPERTY_CAUSATION = "causation-id"
@@ -94,6 +95,12 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
         return max(1, found)
 
     @property
+    def error(self) -> str:
+        """Why a delayed copy waits, a property among the sender's own: the last error of its handler."""
+        found = None if self.properties is None else self.properties.get(PROPERTY_ERROR)
+        return found if isinstance(found, str) else ""
+
+    @property
     def broker_id(self) -> str:
         """The id that a broker's duplicate detection compares."""
         return self.message_id or self.outbox_id
@@ -102,6 +109,15 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
 def schema_properties(version: int) -> dict[str, Scalar] | None:
     """The properties with a body's schema version; none for version 1."""
     return {PROPERTY_SCHEMA: version} if version > 1 else None
+
+
+def with_error(message: Message, error: str) -> Message:
+    """The message with another error, or with none."""
+    if not error and not message.error:
+        return message
+    others = {name: value for name, value in (message.properties or {}).items() if name != PROPERTY_ERROR}
+    properties = others | ({PROPERTY_ERROR: error} if error else {})
+    return msgspec.structs.replace(message, properties=properties or None)
 
 
 def message_from_properties(body: bytes, properties: Mapping[str, Scalar]) -> Message:

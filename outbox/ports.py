@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from outbox.deliveries import SUBSCRIPTIONS, DeadLetterEntry, Delivery, Output, Settle
+from outbox.deliveries import SUBSCRIPTIONS, DeadLetterEntry, Delivery, HeldMessage, Output, Settle
 from outbox.documents import (
     UNTAGGED,
     Create,
@@ -56,6 +56,7 @@ __all__ = [
     "Conflict",
     "Create",
     "DeadLetterEntry",
+    "HeldMessage",
     "DeadLettering",
     "Delete",
     "Delivery",

@@ -19,7 +19,7 @@ import msgspec
 
 from outbox.deliveries import SUBSCRIPTIONS, DeadLetterEntry
 from outbox.errors import Refused
-from outbox.message import Message
+from outbox.message import Message, with_error
 
 REJECTED = "rejected by the handler"
 """The stored description of a refusal by the handler itself, whatever its reason."""
@@ -95,10 +95,11 @@ def is_copy(one: Message, other: Message) -> bool:
 def resubmission(message: Message, *, attempt: int, enqueued_ms: int) -> Message:
     """The message of a resubmission: a later attempt, with its first creation time.
 
-    Its failure count and its hops start again.
+    Its failure count and its hops start again, and it says no error.
     """
     created_ms = message.created_ms or enqueued_ms
-    return msgspec.structs.replace(message, attempt=attempt, created_ms=created_ms, failures=0, hops=0)
+    again = msgspec.structs.replace(message, attempt=attempt, created_ms=created_ms, failures=0, hops=0)
+    return with_error(again, "")
 
 
 def next_attempt(message: Message, others: Iterable[Message]) -> int:

@@ -127,10 +127,9 @@ def connect(
         if large is not None:
             await large.prepare(create=create)
 
+    entities, dead_letters = ServiceBusEntities(namespace), ServiceBusDeadLetters(namespace, bus)
     operations = AzureOperations(
-        bus,
-        ServiceBusEntities(namespace),
-        ServiceBusDeadLetters(namespace, bus),
+        *(namespace, bus, entities, dead_letters),
         prepare=prepare,
         create=create,
         now_ms=wall_ms,

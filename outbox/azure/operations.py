@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from outbox.azure.servicebus.bus import ServiceBusBus
 from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
 from outbox.azure.servicebus.entities import EntityCounts, ServiceBusEntities
+from outbox.azure.servicebus.namespace import ServiceBusNamespace
+from outbox.azure.servicebus.peeking import peek
 from outbox.errors import OutcomeUnknown, Throttled
-from outbox.ports import BusOperations, DeadLetterEntry, Output
+from outbox.ports import BusOperations, DeadLetterEntry, HeldMessage, Output
 
 SEND_COUNT_MAX = 4
 SEND_PAUSE_S = 0.2
@@ -20,6 +22,7 @@ class AzureOperations:
 
     def __init__(
         self,
+        namespace: ServiceBusNamespace,
         bus: ServiceBusBus,
         entities: ServiceBusEntities,
         dead_letters: ServiceBusDeadLetters,
@@ -29,6 +32,7 @@ class AzureOperations:
         now_ms: Callable[[], int],
     ) -> None:
         """Take the parts; `prepare` makes or checks containers, `create` says whether to make queues and topics."""
+        self._namespace = namespace
         self._bus = bus
         self._entities = entities
         self._dead_letters = dead_letters
@@ -68,6 +72,12 @@ class AzureOperations:
 
     async def discard(self, queue: str, sequence: int) -> None:
         await self._dead_letters.discard(queue, sequence)
+
+    async def peek(
+        self, queue: str, *, after: int, count: int, session: str, is_wanted: Callable[[HeldMessage], bool]
+    ) -> tuple[list[HeldMessage], int]:
+        """What a queue or subscription holds, and the number to look on after: 0 where there is nothing more."""
+        return await peek(self._namespace, queue, after=after, count=count, session=session, is_wanted=is_wanted)
 
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return await self._entities.is_idle(queues)

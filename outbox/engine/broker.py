@@ -8,7 +8,7 @@ so that a message which kills its host counts its deliveries.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush, nsmallest
 from typing import NamedTuple
 
@@ -255,7 +255,7 @@ class Broker:
             task.enqueued_ms,
             task.locked_until_ms,
             task.reason,
-            task.description,
+            "" if queue.is_primary else task.description,
             task.expires_ms,
         )
 
@@ -323,12 +323,22 @@ class Broker:
 
     # Look
 
-    def peek(self, path: str, from_sequence: int, count_max: int, *, session: str | None = None) -> list[Task]:
+    def peek(
+        self,
+        path: str,
+        from_sequence: int,
+        count_max: int,
+        *,
+        session: str | None = None,
+        is_wanted: Callable[[Task], bool] | None = None,
+    ) -> list[Task]:
         """Tasks from a sequence number on, in order, whatever their state; nothing is locked."""
         tasks = self.queue(path).tasks
         wanted = (sequence for sequence in tasks if sequence >= from_sequence)
         if session is not None:
             wanted = (sequence for sequence in wanted if tasks[sequence].message.session_id == session)
+        if is_wanted is not None:
+            wanted = (sequence for sequence in wanted if is_wanted(tasks[sequence]))
         return [tasks[sequence] for sequence in nsmallest(count_max, wanted)]
 
     def is_idle(self, paths: Sequence[str]) -> bool:

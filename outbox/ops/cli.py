@@ -18,6 +18,7 @@ from outbox.printable import printable
 from outbox.runtime.failures.redacting import redacted
 
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
+PAGE_COUNT_MAX = 1_000
 DISTRIBUTION = "outbox-azure"
 """The distribution's name; on PyPI `outbox` is another project."""
 
@@ -180,6 +181,22 @@ def count(text: str) -> int:
     return value
 
 
+def page(text: str) -> int:
+    """How many of many to show."""
+    value = int(text)
+    if not 1 <= value <= PAGE_COUNT_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 to {PAGE_COUNT_MAX}; look on with --after")
+    return value
+
+
+def number(text: str) -> int:
+    """The number of a message in its queue."""
+    value = int(text)
+    if not 0 <= value < 1 << 62:
+        raise argparse.ArgumentTypeError(f"{text} is no number of a message")
+    return value
+
+
 def port(text: str) -> int:
     """A port, or 0 for any free one."""
     value = int(text)
@@ -198,6 +215,14 @@ def seconds(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 1e11:
         raise argparse.ArgumentTypeError(f"{text} is not a time in seconds since 1970")
+    return value
+
+
+def rate(text: str) -> float:
+    """How many a second."""
+    value = float(text)
+    if not 0.01 <= value <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text} is no rate; give 0.01 to 10000 a second")
     return value
 
 
@@ -270,10 +295,21 @@ _JSON = _argument("--json", action="store_true", help="answer in JSON")
 _ACCEPT_CLOCK = _argument("--accept-clock", action="store_true", help="confirm a wall clock far ahead of the log")
 _ANSWER = (_JSON, _ACCEPT_CLOCK)
 _QUEUE = _argument("queue", metavar="QUEUE")
+_STATES = ("waiting", "retrying", "blocked", "in-hand", "scheduled", "deferred")
 _LOG = _argument("name", metavar="NAME", help="the log's name")
+_WHICH = (
+    _argument("--reason", default="", help="only those of this reason, such as failed or too-old"),
+    _argument("--type", default="", help="only messages of this wire type"),
+    _argument("--text", default="", help="only those with this text in their description, stack or body"),
+    _argument("--older", type=duration, metavar="AGE", help="only those enqueued longer ago, as 7d, 12h, 15min or 90s"),
+    _argument("--newer", type=duration, metavar="AGE", help="only those enqueued since"),
+    _argument("--limit", type=count, metavar="N", help="at most so many, the oldest first"),
+)
 _ID_OR_ALL = (
     _argument("id", metavar="ID", nargs="?"),
     _argument("--all", action="store_true", help="all of the queue's, instead of one ID"),
+    *_WHICH,
+    _argument("--rate", type=rate, metavar="N", help="at most so many a second"),
 )
 _HOST = (
     _argument(
@@ -303,7 +339,16 @@ _HOST = (
 )
 
 _ON_AZURE = frozenset(
-    ("status", "state", "dead-letters list", "dead-letters show", "dead-letters resubmit", "dead-letters discard")
+    (
+        "status",
+        "state",
+        "queue peek",
+        "message show",
+        "dead-letters list",
+        "dead-letters show",
+        "dead-letters resubmit",
+        "dead-letters discard",
+    )
 )
 """The commands that take a folder or an application on Azure."""
 
@@ -389,10 +434,39 @@ _COMMANDS: dict[str, tuple[str, tuple[_Argument, ...] | None]] = {
             *_ANSWER,
         ),
     ),
+    "queue": ("Look into a queue.", None),
+    "queue peek": (
+        "Show what a queue holds, and why each message waits: for a worker, for its next try, behind a dead letter.",
+        (
+            _QUEUE,
+            _argument("--state", choices=_STATES, help="only messages in this state"),
+            _argument("--key", default="", help="only messages of this key (session)"),
+            _argument("--limit", type=page, default=20, metavar="N", help="at most so many (20; up to 1000)"),
+            _argument("--after", type=number, default=0, metavar="NUMBER", help="behind the message of this number"),
+        ),
+    ),
+    "message": ("Find a message.", None),
+    "message show": (
+        "Show where a message is, in a queue or among dead letters, why it is there, and its body.",
+        (
+            _argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more"),
+            _argument("--queue", default="", metavar="QUEUE", help="look into this queue only"),
+        ),
+    ),
     "dead-letters": ("List, show, resubmit or discard refused messages.", None),
-    "dead-letters list": ("List the dead letters of a queue, oldest first.", (_QUEUE,)),
+    "dead-letters list": (
+        "List the dead letters of a queue, or of all queues, oldest first.",
+        (
+            _argument("queue", metavar="QUEUE", nargs="?"),
+            *_WHICH,
+            _argument("--group", action="store_true", help="one line for all that went wrong alike"),
+        ),
+    ),
     "dead-letters show": ("Show a dead letter with its body.", (_QUEUE, _argument("id", metavar="ID"))),
-    "dead-letters resubmit": ("Run a dead letter again, as a new attempt.", (_QUEUE, *_ID_OR_ALL)),
+    "dead-letters resubmit": (
+        "Run a dead letter again, as a new attempt; of many, up to the first that comes back.",
+        (_QUEUE, *_ID_OR_ALL),
+    ),
     "dead-letters discard": ("Delete a dead letter.", (_QUEUE, *_ID_OR_ALL)),
     "stream": ("List, read or trim ordered logs, and forget their readers.", None),
     "stream list": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, redirect_stdout
 from io import BufferedReader
@@ -17,11 +18,13 @@ import msgspec
 from outbox.errors import Refused
 from outbox.ops import text
 from outbox.ops.values import (
-    BATCH_COUNT_MAX,
     WHO_LENGTH_MAX,
+    DeadLetterFilter,
     DeadLetterView,
+    FindQuery,
     NewMessage,
     Operator,
+    PeekQuery,
     StreamQuery,
     TrimRequest,
     UnregisterRequest,
@@ -202,7 +205,16 @@ def _encoded(body: str) -> bytes:
 
 def status(options: Options) -> None:
     found = _ask(options, lambda operator: operator.status())
-    _answer(options, found, text.status(found))
+    _answer(options, found, _and_whether_hosted(options, text.status(found)))
+
+
+def _and_whether_hosted(options: Options, shown: str) -> str:
+    """A text, and a line below it where no process has the folder, so that nothing in it is handled."""
+    from outbox.ops.control_file import is_held
+
+    if options.data is None or is_held(options.data):
+        return shown
+    return f"{shown}\nno host runs on this folder: nothing is handled until `outbox run APP --data {options.data}` does"
 
 
 def state(options: Options) -> None:
@@ -237,20 +249,48 @@ def export(options: Options) -> None:
     _answer(options, answer, f"exported {count} states to {options.output}")
 
 
+def peek(options: Options) -> None:
+    asked = PeekQuery(options.queue, options.after, options.limit, options.state or "", options.key)
+    found = _ask(options, lambda operator: operator.peek(asked))
+    _answer(options, found, _and_whether_hosted(options, text.messages(options.queue, found)))
+
+
+def show_message(options: Options) -> None:
+    """Show where a message is, why it is there, and its body."""
+    asked = FindQuery(options.id, options.queue)
+    found = _ask(options, lambda operator: operator.find(asked))
+    _answer(options, found, text.found_messages(found))
+
+
 # Dead letters
 
 
 def list_dead_letters(options: Options) -> None:
-    async def collect(operator: Any) -> list[DeadLetterView]:
-        found: list[DeadLetterView] = []
-        while page := await operator.dead_letters(options.queue, after=found[-1].sequence if found else 0):
-            found += page
-            if len(page) < BATCH_COUNT_MAX:
-                break
-        return found
+    """List the dead letters of a queue, or of all; or groups of those that went wrong alike."""
+    from outbox.ops import dead_letters
 
-    found = _ask(options, collect)
-    _answer(options, found, text.dead_letters(options.queue, found))
+    found = _ask(options, lambda operator: _dead_letters(operator, options))
+    if options.group:
+        groups = dead_letters.grouped(found)
+        _answer(options, groups, text.dead_letter_groups(groups))
+    else:
+        _answer(options, found, text.dead_letters(options.queue or "no queue", found, named=options.queue is None))
+
+
+async def _dead_letters(operator: Operator, options: Options) -> list[DeadLetterView]:
+    """Those that the options mean; they may be fewer than are there by --limit."""
+    from outbox.ops.dead_letters import found_in, queues_with_dead_letters
+
+    now_s = time.time()
+    where = DeadLetterFilter(
+        options.reason,
+        options.type,
+        options.text,
+        0 if options.newer is None else max(0, now_s - options.newer),
+        1e11 if options.older is None else max(0, now_s - options.older),
+    )
+    queues = [options.queue] if options.queue is not None else await queues_with_dead_letters(operator)
+    return await found_in(operator, queues, where, options.limit)
 
 
 def show_dead_letter(options: Options) -> None:
@@ -267,13 +307,41 @@ def discard(options: Options) -> None:
 
 
 def _move(options: Options, verb: str, move: Callable[[Any, str | None], Awaitable[Any]]) -> None:
-    if (options.id is None) is not options.all:
-        raise Usage("name one ID, or give --all")
+    filters = [name for name in ("reason", "type", "text", "newer", "older", "limit", "rate") if getattr(options, name)]
+    if options.id is not None and (options.all or filters):
+        raise Usage(f"ID names one dead letter; leave --{filters[0] if filters else 'all'} out, or ID")
+    if options.id is None and not (options.all or filters):
+        raise Usage("name one ID, or say which: --all, --reason, --text and so on")
+    if filters:
+        _move_some(options, verb)
+        return
     moved = _ask(options, lambda operator: move(operator, options.id))
     why = "a receiver has them" + (", or they were too-old" if verb == "resubmitted" and options.all else "")
     left = f"; {moved.in_hand} left, {why}" if moved.in_hand else ""
     which = f": {moved.id!r}" if isinstance(moved.id, str) and moved.id != options.id else ""
     _answer(options, moved, f"{verb} {moved.count} of {options.queue}{which}{left}")
+
+
+def _move_some(options: Options, verb: str) -> None:
+    """Move those that a filter means, at a pace.
+
+    Raises:
+        Refused: the filter means none, or one that was resubmitted has come back.
+    """
+    from outbox.ops.dead_letters import MovedGroup, discard_all, resubmit_all
+
+    async def move(operator: Operator) -> MovedGroup:
+        found = await _dead_letters(operator, options)
+        if not found:
+            raise Refused(f"no dead letter of {options.queue} is meant; `outbox dead-letters list` shows what is there")
+        return await (resubmit_all if verb == "resubmitted" else discard_all)(operator, found, a_second=options.rate)
+
+    moved = _ask(options, move)
+    left = f"; {moved.left} left" if moved.left else ""
+    _answer(options, moved, f"{verb} {moved.count} of {options.queue}{left}")
+    if moved.relapsed:
+        again = f"outbox dead-letters show {options.queue} {moved.relapsed}"
+        raise Refused(f"{moved.relapsed!r} is a dead letter again, so no more are resubmitted; look at it: {again}")
 
 
 # Ordered logs
@@ -457,6 +525,8 @@ COMMANDS: dict[str, Callable[[Options], None]] = {
     "status": status,
     "state": state,
     "export": export,
+    "queue peek": peek,
+    "message show": show_message,
     "dead-letters list": list_dead_letters,
     "dead-letters show": show_dead_letter,
     "dead-letters resubmit": resubmit,

@@ -35,9 +35,12 @@ from outbox.ops.connection_guard import LOOPBACK, named_host, serve_guarded
 from outbox.ops.control_file import ControlFile, remove_control_file, write_control_file
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
+    AmongQuery,
+    FindQuery,
     MoveRequest,
     Operator,
     PageQuery,
+    PeekQuery,
     SendRequest,
     StateQuery,
     StreamQuery,
@@ -89,7 +92,10 @@ class Control:
                 web.get("/status", self._status),
                 web.get("/state", self._state),
                 web.get("/export", self._export, allow_head=False),
+                web.get("/messages", self._messages),
+                web.get("/message", self._message),
                 web.get("/dead-letters", self._dead_letters),
+                web.post("/dead-letters/among", self._dead_among),
                 web.get("/dead-letter", self._dead_letter),
                 web.post("/dead-letters/resubmit", self._resubmit),
                 web.post("/dead-letters/discard", self._discard),
@@ -169,10 +175,21 @@ class Control:
         await response.write_eof()
         return response
 
+    async def _messages(self, request: web.Request) -> web.Response:
+        return _json(await self._operator.peek(_query(request, PeekQuery)))
+
+    async def _message(self, request: web.Request) -> web.Response:
+        return _json(await self._operator.find(_query(request, FindQuery)))
+
     async def _dead_letters(self, request: web.Request) -> web.Response:
         asked = _query(request, PageQuery)
         count_max = min(asked.count or BATCH_COUNT_MAX, BATCH_COUNT_MAX)
-        return _json(await self._operator.dead_letters(asked.queue, after=asked.after, count_max=count_max))
+        page = await self._operator.dead_letters(asked.queue, after=asked.after, count_max=count_max, where=asked)
+        return _json(page)
+
+    async def _dead_among(self, request: web.Request) -> web.Response:
+        asked = await _body(request, AmongQuery)
+        return _json(await self._operator.dead_among(asked.queue, asked.ids))
 
     async def _dead_letter(self, request: web.Request) -> web.Response:
         asked = _query(request, PageQuery)

@@ -6,39 +6,47 @@ are data, so that the same calls work over HTTP.
 
 from __future__ import annotations
 
-import re
-from base64 import b64encode
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from uuid import UUID
 
 import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES, App
-from outbox.deliveries import split_stack
+from outbox.deliveries import HeldMessage
 from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
 from outbox.engine.state.documents import STATES
-from outbox.engine.state.queues import oldest_enqueued_ms
+from outbox.engine.state.queues import Queue
 from outbox.engine.state.session_order import SessionOrder
 from outbox.engine.state.tasks import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
-from outbox.errors import PoisonMessage, Refused, TooLarge, UnknownDestination
-from outbox.lineage import Key, parse_state_id, state_id
+from outbox.errors import Refused, TooLarge, UnknownDestination
+from outbox.lineage import parse_state_id, state_id
 from outbox.message import Message, schema_properties
+from outbox.ops import held_messages
+from outbox.ops.bodies import compact_json
+from outbox.ops.dead_letter_views import matches, view_of, with_body
+from outbox.ops.held_messages import found_with_body, state_of
 from outbox.ops.meter import Meter
+from outbox.ops.names import full_id, listed, parse_key, the_id
 from outbox.ops.sending import as_handled
 from outbox.ops.streams import list_streams, on_engine, read_stream, trim_stream, unregister_stream
 from outbox.ops.values import (
+    ANY_DEAD_LETTER,
     BATCH_COUNT_MAX,
     Compacted,
+    DeadLetterFilter,
     DeadLetterView,
+    FindQuery,
+    FoundMessage,
     KeyKind,
     Moved,
     NewMessage,
     Operator,
+    Peeked,
+    PeekQuery,
     QueueStatus,
     Status,
     StreamQuery,
@@ -48,13 +56,21 @@ from outbox.ops.values import (
     TrimRequest,
     UnregisterRequest,
 )
-from outbox.ports import BlobStore, DeadLetterEntry
+from outbox.ports import DeadLetterEntry
 from outbox.resubmission import dead_letter_identity, newest
-from outbox.runtime.delivery.claim_check import check_in, redeem
+from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
 
 EXPORT_PAGE_COUNT = 500
-NAMES_SHOWN_MAX = 12
+_STATUSES: dict[str, tuple[int, ...]] = {
+    "waiting": (ACTIVE,),
+    "retrying": (ACTIVE, SCHEDULED),
+    "blocked": (ACTIVE,),
+    "in-hand": (LOCKED,),
+    "scheduled": (SCHEDULED,),
+    "deferred": (DEFERRED,),
+}
+"""In which status the engine has messages of a state: most need no closer look."""
 
 _line = msgspec.json.Encoder().encode
 
@@ -138,9 +154,9 @@ class EngineOperator:
         now_ms = engine.now_ms()
         for path in sorted(engine.topology.queues):
             queue = engine.broker.queue(path)
-            counts = Counter(task.status for task in queue.tasks.values())
+            counts = queue.status_counts()
             pending += counts[LOCKED]
-            oldest_ms = oldest_enqueued_ms(task for task in queue.tasks.values() if task.status in (ACTIVE, LOCKED))
+            oldest_ms = queue.oldest_enqueued_ms()
             queues[path] = QueueStatus(
                 active=counts[ACTIVE] + counts[LOCKED],
                 scheduled=counts[SCHEDULED],
@@ -186,15 +202,82 @@ class EngineOperator:
         if type not in known:
             raise LookupError(f"no state is of type {type[:80]!r}; there are: {listed(known)}.  Check the spelling")
 
+    async def peek(self, asked: PeekQuery) -> Peeked:
+        engine, path, now_ms = self._engine, asked.queue, self._engine.now_ms()
+        if path not in engine.topology.queues:
+            raise self._unknown(path, list(engine.topology.queues))
+        queue, statuses = engine.broker.queue(path), _STATUSES.get(asked.state, ())
+
+        def is_wanted(task: Task) -> bool:
+            return task.status in statuses and state_of(_held(queue, task, now_ms), now_ms) == asked.state
+
+        tasks = engine.broker.peek(
+            path,
+            asked.after + 1,
+            asked.count + 1,
+            session=asked.key or None,
+            is_wanted=is_wanted if asked.state else None,
+        )
+        dead = engine.broker.queue(dead_letter_path(path)).tasks
+        shown = [_held(queue, task, now_ms, dead) for task in tasks[: asked.count]]
+        await engine.core.gate()
+        more = shown[-1].sequence if len(tasks) > asked.count else 0
+        return Peeked([held_messages.view_of(path, held, now_ms) for held in shown], more)
+
+    async def find(self, asked: FindQuery) -> list[FoundMessage]:
+        engine, now_ms = self._engine, self._engine.now_ms()
+        if asked.queue:
+            self._dead(asked.queue)  # it exists
+        paths = [asked.queue] if asked.queue else sorted(engine.topology.queues)
+        held = self._beginning(asked.id, {path: path for path in paths})
+        dead = self._beginning(asked.id, {path: dead_letter_path(path) for path in paths})
+        id = the_id(asked.id, {id for id, _, _ in (*held, *dead)}, asked.queue)
+        await engine.core.gate()
+        found = []
+        for _, path, task in (one for one in held if one[0] == id):
+            queue, letters = engine.broker.queue(path), engine.broker.queue(dead_letter_path(path)).tasks
+            view = held_messages.view_of(path, _held(queue, task, now_ms, letters), now_ms)
+            found.append(await found_with_body(view, task.message, engine.blobs))
+        for _, path, task in (one for one in dead if one[0] == id):
+            only = await self._only_type(path)
+            found.append(FoundMessage(None, await with_body(id, _entry(path, task), only, engine.blobs)))
+        return found
+
+    def _beginning(self, text: str, places: Mapping[str, str]) -> list[tuple[str, str, Task]]:
+        """The messages with ids that begin so, by id and queue; `places` is where to look, for each queue."""
+        found = []
+        for path, place in places.items():
+            for task in self._engine.broker.queue(place).tasks.values():
+                if (id := _identity(path, task)).startswith(text):
+                    found.append((id, path, task))
+        return found
+
     # Dead letters
 
     async def dead_letters(
-        self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX
+        self,
+        queue: str,
+        *,
+        after: int = 0,
+        count_max: int = BATCH_COUNT_MAX,
+        where: DeadLetterFilter = ANY_DEAD_LETTER,
     ) -> list[DeadLetterView]:
-        tasks = self._engine.broker.peek(self._dead(queue), after + 1, min(count_max, BATCH_COUNT_MAX))
+        path, count_max = self._dead(queue), min(count_max, BATCH_COUNT_MAX)
         only = await self._only_type(queue)
+
+        def is_wanted(task: Task) -> bool:
+            return matches(_entry(queue, task), where, only)
+
+        wanted = None if where == ANY_DEAD_LETTER else is_wanted
+        tasks = self._engine.broker.peek(path, after + 1, count_max, is_wanted=wanted)
         await self._engine.core.gate()
         return [view_of(_identity(queue, task), _entry(queue, task), only) for task in tasks]
+
+    async def dead_among(self, queue: str, ids: Sequence[str]) -> list[str]:
+        wanted, tasks = set(ids), self._engine.broker.queue(self._dead(queue)).tasks.values()
+        found = wanted.intersection(_identity(queue, task) for task in tasks)
+        await self._engine.core.gate()
+        return sorted(found)
 
     async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
         id, same = self._of(queue, id)
@@ -274,85 +357,38 @@ class EngineOperator:
         return Compacted(ordinal, before_bytes, 0 if log is None else log.size_bytes)
 
 
-def full_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
-    """The id that equals a text, or the only one of a queue's dead letters with this prefix.
-
-    Raises:
-        LookupError: no id has this prefix.
-        Refused: several do.
-    """
-    found = {text} & ids or {id for id in ids if begins(text, id)}
-    if not found:
-        raise LookupError(f"{queue} has no dead letter {text!r}; list them to see what is there")
-    if len(found) > 1:
-        shown = listed([f"{id[:ID_SHOWN_LENGTH]!r}" for id in found])
-        raise Refused(f"{len(found)} dead letters of {queue} begin with {text!r}: {shown}; give more of it")
-    return next(iter(found))
-
-
-def begins(text: str, id: str) -> bool:
-    """Whether a text may stand for an id with this prefix.
-
-    It needs four characters, and must not end within a number: `order-1` is not `order-12`, because the dead letter of
-    `order-1` may just have gone.  The digits of random ids are not numbers.
-    """
-    if len(text) < PREFIX_LENGTH_MIN or not id.startswith(text):
-        return False
-    random = _RANDOM(id)
-    is_random = random is not None and len(text) <= random.end("digits")
-    return is_random or not (text[-1].isdigit() and id[len(text) :][:1].isdigit())
-
-
-PREFIX_LENGTH_MIN = 4
-ID_SHOWN_LENGTH = 100
-_RANDOM = re.compile(r"(?P<digits>[0-9a-f]{64}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(-\d+)?").fullmatch
-"""A UUID, or the id of an output: a digest and a number."""
-
-
-def compact_json(id: str, text: bytes) -> bytes:
-    """JSON without white space, so that formatting does not make another message.
-
-    Raises:
-        Refused: it is not JSON.
-    """
-    try:
-        text.decode()
-        return msgspec.json.format(text, indent=-1)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(f"the body of message {id} is not JSON: {error}") from error
-
-
-def parse_key(text: str, kind: KeyKind) -> Key:
-    """The key that a text means.
-
-    Raises:
-        Refused: the text is not of that kind.
-    """
-    try:
-        match kind:
-            case "int":
-                return int(text)
-            case "uuid":
-                return UUID(text)
-            case _:
-                text.encode()
-                return text
-    except ValueError as error:
-        raise Refused(f"key {text[:80]!r} is not {'a UUID' if kind == 'uuid' else kind}; check it") from error
-
-
-def listed(names: Collection[str]) -> str:
-    """The first of some names, and how many more there are."""
-    more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
-    return (", ".join(sorted(names)[:NAMES_SHOWN_MAX]) or "none yet") + more
-
-
 def _exported(id: str, value: bytes) -> ExportedState:
     known = parse_state_id(id)
     if known is None:
         return ExportedState(id.rpartition(":")[0], None, msgspec.Raw(value), id)
     type, key = known
     return ExportedState(type, str(key) if isinstance(key, UUID) else key, msgspec.Raw(value))
+
+
+def _held(queue: Queue, task: Task, now_ms: int, dead: Mapping[int, Task] = MappingProxyType({})) -> HeldMessage:
+    """A task as it is found; `dead` are the queue's dead letters, for the identity of one that blocks its key."""
+    due_ms, behind, blocked_by = task.due_ms, 0, None
+    if isinstance(queue.order, SessionOrder) and task.status == ACTIVE:
+        session = queue.order.session(task.message.session_id)
+        first = min(session.claimed, default=0) or min(session.ready, default=task.sequence)
+        due_ms = session.held_until_ms if session.held_until_ms > now_ms else 0
+        behind = first if first < task.sequence and (due_ms or session.claimed) else 0
+        if session.blocked_by:
+            letter = dead.get(min(session.blocked_by))
+            blocked_by = "" if letter is None else _identity(queue.path, letter)
+    return HeldMessage(
+        sequence=task.sequence,
+        message=task.message,
+        status=task.state,
+        enqueued_ms=task.enqueued_ms,
+        due_ms=due_ms,
+        locked_until_ms=task.locked_until_ms if task.status == LOCKED else 0,
+        delivery_count=task.delivery_count,
+        failures=task.failures + task.message.failures,
+        error=task.description or task.message.error,
+        blocked_by=blocked_by,
+        behind=behind,
+    )
 
 
 def _identity(queue: str, task: Task) -> str:
@@ -364,51 +400,6 @@ def _entry(queue: str, task: Task) -> DeadLetterEntry:
     return DeadLetterEntry(
         queue, task.sequence, task.message, task.reason, task.description, delivery_count, task.enqueued_ms
     )
-
-
-def view_of(id: str, dead: DeadLetterEntry, only_type: str) -> DeadLetterView:
-    """A dead letter without its body; `only_type` is the only type of its queue's handlers, if there is one."""
-    message = dead.message
-    description, stack = split_stack(dead.description)
-    return DeadLetterView(
-        id=id,
-        sequence=dead.sequence,
-        queue=dead.queue,
-        reason=dead.reason,
-        description=description,
-        type=message.type,
-        delivery_count=dead.delivery_count,
-        created=(message.created_ms or dead.enqueued_ms) / 1_000,
-        key=message.session_id,
-        correlation_id=message.correlation_id,
-        size_bytes=len(message.body),
-        handled_as=message.type or only_type,
-        traceback=stack,
-    )
-
-
-async def with_body(id: str, dead: DeadLetterEntry, only_type: str, blobs: BlobStore) -> DeadLetterView:
-    """A dead letter with its body as JSON, else as text, else as base64.
-
-    Raises:
-        Refused: the body lies in a blob that is gone.
-    """
-    message = dead.message
-    if message.claim:
-        try:
-            message = await redeem(message, blobs)
-        except PoisonMessage as gone:
-            text = f"{dead.queue}/{id}: {gone.description}; it can only be discarded"
-            raise Refused(text) from gone
-    letter = msgspec.structs.replace(view_of(id, dead, only_type), size_bytes=len(message.body))
-    try:
-        text = message.body.decode()
-    except UnicodeDecodeError:
-        return msgspec.structs.replace(letter, body_base64=b64encode(message.body).decode())
-    try:
-        return msgspec.structs.replace(letter, body=msgspec.Raw(compact_json(id, message.body)))
-    except Refused:
-        return msgspec.structs.replace(letter, body_text=text)
 
 
 _conforms: type[Operator] = EngineOperator

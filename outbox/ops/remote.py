@@ -19,14 +19,21 @@ from outbox import errors
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from outbox.ops.control_file import ControlFile
 from outbox.ops.values import (
+    ANY_DEAD_LETTER,
     BATCH_COUNT_MAX,
+    AmongQuery,
     Compacted,
+    DeadLetterFilter,
     DeadLetterView,
+    FindQuery,
+    FoundMessage,
     KeyKind,
     Moved,
     MoveRequest,
     NewMessage,
     Operator,
+    Peeked,
+    PeekQuery,
     SendRequest,
     Status,
     StreamQuery,
@@ -91,12 +98,25 @@ class RemoteOperator:
         finally:
             connection.close()
 
+    async def peek(self, asked: PeekQuery) -> Peeked:
+        return await self._get("/messages", msgspec.structs.asdict(asked), Peeked)
+
+    async def find(self, asked: FindQuery) -> list[FoundMessage]:
+        return await self._get("/message", msgspec.structs.asdict(asked), list[FoundMessage])
+
     async def dead_letters(
-        self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX
+        self,
+        queue: str,
+        *,
+        after: int = 0,
+        count_max: int = BATCH_COUNT_MAX,
+        where: DeadLetterFilter = ANY_DEAD_LETTER,
     ) -> list[DeadLetterView]:
-        return await self._get(
-            "/dead-letters", {"queue": queue, "after": after, "count": count_max}, list[DeadLetterView]
-        )
+        asked = {"queue": queue, "after": after, "count": count_max, **msgspec.structs.asdict(where)}
+        return await self._get("/dead-letters", asked, list[DeadLetterView])
+
+    async def dead_among(self, queue: str, ids: Sequence[str]) -> list[str]:
+        return await self._post("/dead-letters/among", AmongQuery(queue, list(ids)), list[str])
 
     async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
         return await self._get("/dead-letter", {"queue": queue, "id": id}, DeadLetterView)

@@ -13,18 +13,29 @@ from importlib import import_module
 from types import ModuleType
 from typing import NoReturn, Protocol
 
+import msgspec
+
 from outbox.errors import Refused
 from outbox.lineage import state_id
-from outbox.ops.engine_operator import full_id, listed, parse_key, view_of, with_body
+from outbox.ops.dead_letter_views import matches, view_of, with_body
+from outbox.ops.held_messages import found_with_body, state_of
+from outbox.ops.held_messages import view_of as view_of_held
+from outbox.ops.names import full_id, listed, parse_key, the_id
 from outbox.ops.streams import StreamPlace, list_streams, on_store, read_stream, trim_stream, unregister_stream
 from outbox.ops.values import (
+    ANY_DEAD_LETTER,
     BATCH_COUNT_MAX,
     Compacted,
+    DeadLetterFilter,
     DeadLetterView,
+    FindQuery,
+    FoundMessage,
     KeyKind,
     Moved,
     NewMessage,
     Operator,
+    Peeked,
+    PeekQuery,
     QueueStatus,
     Status,
     StreamQuery,
@@ -34,8 +45,9 @@ from outbox.ops.values import (
     TrimRequest,
     UnregisterRequest,
 )
-from outbox.ports import DeadLetterEntry, StorePorts
+from outbox.ports import DeadLetterEntry, HeldMessage, StorePorts
 from outbox.resubmission import is_copy, newest
+from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.scopes import stores_of
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
@@ -47,6 +59,9 @@ KEPT_COUNT_MAX = 1_000
 UNFINISHED_COUNT_MAX = 1_000
 """The limits to which a status counts stored dead letters and pending transactions: each costs a read."""
 
+
+KEYS_LOOKED_UP_MAX = 5
+"""For how many keys on a page of messages the store is asked whether they are blocked."""
 
 _SDKS = ("azure", "aiohttp", "msal")
 
@@ -62,6 +77,14 @@ class Counted(Protocol):
 
     @property
     def dead_letters(self) -> int: ...
+
+
+class Peek(Protocol):
+    """Look into a queue or subscription of the bus: messages, and the number to look on after (0: that is all)."""
+
+    async def __call__(
+        self, queue: str, *, after: int, count: int, session: str, is_wanted: Callable[[HeldMessage], bool]
+    ) -> tuple[list[HeldMessage], int]: ...
 
 
 Counts = Callable[[], Awaitable[Mapping[str, Counted]]]
@@ -120,7 +143,7 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
     async with backend:
         try:
             await backend.operations.declare({}, {})  # checks that the container exists, and makes nothing
-            yield StoreOperator(backend.ports(), backend.operations.counts)
+            yield StoreOperator(backend.ports(), backend.operations.counts, backend.operations.peek)
         except ValueError as error:  # an SDK's, whose text may repeat a key
             text = f"an address or a key cannot be used ({type(error).__name__}); look at how it was copied"
             raise Refused(text) from None
@@ -129,12 +152,14 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
 class StoreOperator:
     """An operator of an application over the ports of a store and a bus."""
 
-    def __init__(self, ports: StorePorts, counts: Counts) -> None:
+    def __init__(self, ports: StorePorts, counts: Counts, peek: Peek) -> None:
         self._ports = ports
         self._infrastructure = ports.infrastructure or ports.store
         self._operations = StoreOperations(ports)
         self._kept = StoredDeadLetters(self._infrastructure, ports.blobs)
         self._counts = counts
+        self._peek = peek
+        self._blocked = BlockedSessions(self._infrastructure, ports.blobs)
         self._listed: list[DeadLetterView] = []
         """The last list, for its further pages."""
 
@@ -178,20 +203,81 @@ class StoreOperator:
                 raise LookupError(f"no state is of type {type[:80]!r}; there are: {listed(known)}.  Check the spelling")
         return found.value if found is not None and found.value else None
 
+    async def peek(self, asked: PeekQuery) -> Peeked:
+        """A page of a queue; of the keys on it the first few are looked up, whether a dead letter blocks them."""
+        now_ms = self._operations.now_ms()
+        looked_up: dict[str, str | None] = {}
+
+        def is_wanted(held: HeldMessage) -> bool:
+            return asked.state in ("", "blocked") or state_of(held, now_ms) == asked.state
+
+        found, more = await self._peek(
+            asked.queue, after=asked.after, count=asked.count, session=asked.key, is_wanted=is_wanted
+        )
+        shown = []
+        for held in found:
+            key = held.message.session_id
+            if key and held.status == "active" and key not in looked_up and len(looked_up) < KEYS_LOOKED_UP_MAX:
+                looked_up[key] = await self._blocked.identity_of(asked.queue, key)
+            one = msgspec.structs.replace(held, blocked_by=looked_up.get(key))
+            if asked.state != "blocked" or one.blocked_by is not None:
+                shown.append(view_of_held(asked.queue, one, now_ms))
+        return Peeked(shown, more)
+
+    async def find(self, asked: FindQuery) -> list[FoundMessage]:
+        """Look for a message in each queue, among the first messages of it that the bus shows."""
+        now_ms = self._operations.now_ms()
+        held: list[tuple[str, HeldMessage]] = []
+        dead: list[tuple[str, DeadLetterEntry]] = []
+        for queue in [asked.queue] if asked.queue else sorted(await self._counts()):
+            shown, _ = await self._peek(
+                queue,
+                after=0,
+                count=BATCH_COUNT_MAX,
+                session="",
+                is_wanted=lambda each: each.message.identity.startswith(asked.id),
+            )
+            held += [(queue, each) for each in shown]
+            letters = await self._operations.dead_letters(queue)
+            dead += [(queue, letter) for letter in letters if letter.message.identity.startswith(asked.id)]
+        ids = {each.message.identity for _, each in held} | {letter.message.identity for _, letter in dead}
+        id = the_id(asked.id, ids, asked.queue)
+        found = []
+        for queue, each in held:
+            if each.message.identity == id:
+                view = view_of_held(queue, each, now_ms)
+                found.append(await found_with_body(view, each.message, self._ports.blobs))
+        for queue, letter in dead:
+            if letter.message.identity == id:
+                shown_letter = await with_body(id, letter, await self._only_type(queue), self._ports.blobs)
+                found.append(FoundMessage(None, shown_letter))
+        return found
+
     # Dead letters
 
     async def dead_letters(
-        self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX
+        self,
+        queue: str,
+        *,
+        after: int = 0,
+        count_max: int = BATCH_COUNT_MAX,
+        where: DeadLetterFilter = ANY_DEAD_LETTER,
     ) -> list[DeadLetterView]:
         """A page of the dead letters of bus and store, oldest first; the first page reads, others show its result."""
         if not after:
             only = await self._only_type(queue)
             self._listed = [
-                view_of(dead.message.identity, dead, only) for dead in await self._operations.dead_letters(queue)
+                view_of(dead.message.identity, dead, only)
+                for dead in await self._operations.dead_letters(queue)
+                if matches(dead, where, only)
             ]
         places = [letter.sequence for letter in self._listed]
         first = places.index(after) + 1 if after in places else 0
         return self._listed[first : first + min(count_max, BATCH_COUNT_MAX)]
+
+    async def dead_among(self, queue: str, ids: Sequence[str]) -> list[str]:
+        found = await self._operations.dead_letters(queue)
+        return sorted(set(ids).intersection(dead.message.identity for dead in found))
 
     async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
         id, found = await self._of(queue, id)

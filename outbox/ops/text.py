@@ -5,14 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from outbox.errors import OutboxError
-from outbox.ops.values import DeadLetterView, Status, Streams
+from outbox.ops.values import DeadLetterView, FoundMessage, Peeked, Status, Streams
 from outbox.printable import printable
 
+if TYPE_CHECKING:
+    from outbox.ops.dead_letters import DeadLetterGroup
+
 REASON_LENGTH_MAX = 60
+WHY_LENGTH_MAX = 160
 _ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -81,14 +86,71 @@ def _lags(lags: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in sorted(lags.items())) or "-"
 
 
-def dead_letters(queue: str, found: Sequence[DeadLetterView]) -> str:
-    if not found:
-        return f"{queue} has no dead letters"
-    head = ("id", "created", "type", "deliveries", "reason", "description")
+def messages(queue: str, found: Peeked) -> str:
+    """A line for each message; with `more` how to see those behind them."""
+    if not found.messages:
+        more = f" so far; look on with --after {found.more}" if found.more else ""
+        return f"nothing of that kind in {queue}{more}"
+    head = ("number", "id", "state", "key", "enqueued", "why")
+    rows = [
+        (str(x.sequence), x.id, x.state, x.key or "-", _utc(x.enqueued), shortened(x.why, WHY_LENGTH_MAX))
+        for x in found.messages
+    ]
+    lines = [columns([head, *rows])]
+    if found.more:
+        lines.append(f"there may be more: --after {found.more}")
+    return "\n".join(lines)
+
+
+def found_messages(found: Sequence[FoundMessage]) -> str:
+    """For each place of a message a line that says where and why, and the whole of it as JSON."""
+    return "\n".join(f"{_place(one)}\n{indented(msgspec.json.encode(one))}" for one in found)
+
+
+def _place(found: FoundMessage) -> str:
+    if (view := found.message) is not None:
+        return printable(f"{view.id} in {view.queue}: {view.state}, {view.why}")
+    letter = found.dead_letter
+    assert letter is not None, "a message is in a queue, or a dead letter"
+    cure = f"outbox dead-letters resubmit {letter.queue} {letter.id}, or discard it"
+    why = shortened(letter.description, WHY_LENGTH_MAX)
+    return printable(f"{letter.id} in the dead letters of {letter.queue}: {letter.reason}, {why}; {cure}")
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def dead_letter_groups(groups: Sequence[DeadLetterGroup]) -> str:
+    if not groups:
+        return "no dead letters"
+    head = ("count", "queue", "reason", "error", "raised at", "first", "last", "example")
     rows = [
         (
+            str(g.count),
+            g.queue,
+            shortened(g.reason),
+            shortened(g.error),
+            g.at or "-",
+            _utc(g.first),
+            _utc(g.last),
+            g.example,
+        )
+        for g in groups
+    ]
+    return columns([head, *rows])
+
+
+def dead_letters(queue: str, found: Sequence[DeadLetterView], *, named: bool = False) -> str:
+    """A line for each; `named` says that they may be of several queues."""
+    if not found:
+        return f"{queue} has no dead letters"
+    head = (*(("queue",) if named else ()), "id", "created", "type", "deliveries", "reason", "description")
+    rows = [
+        (
+            *((x.queue,) if named else ()),
             x.id,
-            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(x.created)),
+            _utc(x.created),
             x.type or x.handled_as or "-",
             str(x.delivery_count),
             shortened(x.reason),
@@ -128,6 +190,6 @@ def age(seconds: float | None) -> str:
     return f"{seconds:.1f} s"
 
 
-def shortened(text: str) -> str:
+def shortened(text: str, length_max: int = REASON_LENGTH_MAX) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= REASON_LENGTH_MAX else line[: REASON_LENGTH_MAX - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    return line if len(line) <= length_max else line[: length_max - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal, Protocol, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 BATCH_COUNT_MAX = 1_000
+"""Messages in one send, and dead letters or messages in one page."""
+PEEK_COUNT = 20
 WHO_LENGTH_MAX = 300
-"""Messages in one send, and dead letters in one page."""
 
 KeyKind = Literal["text", "int", "uuid"]
 Text = Annotated[str, msgspec.Meta(max_length=4_096)]
@@ -156,6 +157,57 @@ class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):
     body_base64: str | UnsetType = UNSET
 
 
+MessageState = Literal["waiting", "retrying", "blocked", "in-hand", "scheduled", "deferred"]
+MESSAGE_STATES: tuple[MessageState, ...] = get_args(MessageState)
+
+
+class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message in a queue that is not settled: its state, and `why` it is in it.
+
+    `waiting` is for a worker, `retrying` for its next try, `blocked` for the dead letter of its key, `in-hand` is under
+    the lock of a receiver.  Times are in seconds since 1970: when it was `created` and `enqueued`, when it is `due`,
+    and how long it is locked (`locked_until`).  `failures` counts failed attempts, `deliveries` those that were never
+    settled; `error` is what it was put back for.
+    """
+
+    id: str
+    sequence: int
+    queue: str
+    state: MessageState
+    why: str
+    type: str = ""
+    key: str = ""
+    created: float
+    enqueued: float
+    due: float | UnsetType = UNSET
+    locked_until: float | UnsetType = UNSET
+    failures: int = 0
+    deliveries: int = 0
+    error: str = ""
+    correlation_id: str = ""
+    size_bytes: int
+
+
+class Peeked(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A page of messages, in the order of their sequence numbers; `more` is the one to go on after (0: that is all)."""
+
+    messages: list[MessageView]
+    more: int = 0
+
+
+class FoundMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a message is: in a queue, or among its dead letters; one of the two.
+
+    The body of one in a queue is JSON, else text, else base64; it is empty where it lies in a blob that is gone.
+    """
+
+    message: MessageView | None = None
+    dead_letter: DeadLetterView | None = None
+    body: msgspec.Raw | UnsetType = UNSET
+    body_text: str | UnsetType = UNSET
+    body_base64: str | UnsetType = UNSET
+
+
 class Moved(msgspec.Struct, frozen=True):
     """How many dead letters were resubmitted or discarded; `in_hand` were left because a receiver has them.
 
@@ -195,13 +247,54 @@ class StateQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: KeyKind = "text"
 
 
-class PageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DeadLetterFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which dead letters are meant, by all that is given.
+
+    Their `reason`, the `type` that they were handled as, a `text` in their description, stack or body (not in one that
+    lies in a blob), and when they were enqueued: `since` and `before`, in seconds since 1970.
+    """
+
+    reason: Text = ""
+    type: Text = ""
+    text: Text = ""
+    since: Seconds = 0
+    before: Seconds = 1e11
+
+
+ANY_DEAD_LETTER = DeadLetterFilter()
+
+
+class PageQuery(DeadLetterFilter, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which dead letters: a page of them, or the one of an id."""
 
     queue: Name
     id: Text = ""
     after: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
     count: Annotated[int, msgspec.Meta(ge=0, le=BATCH_COUNT_MAX)] = 0
+
+
+class PeekQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which messages of a queue: after a sequence number, at most so many, of one state and one key if given."""
+
+    queue: Name
+    after: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
+    count: Annotated[int, msgspec.Meta(ge=1, le=BATCH_COUNT_MAX)] = PEEK_COUNT
+    state: MessageState | Literal[""] = ""
+    key: Text = ""
+
+
+class FindQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which message, by its id or the beginning of it; in one queue, if given."""
+
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
+    queue: Text = ""
+
+
+class AmongQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which of these ids are dead letters of a queue."""
+
+    queue: Name
+    ids: Annotated[list[Text], msgspec.Meta(max_length=BATCH_COUNT_MAX)]
 
 
 class MoveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -273,10 +366,38 @@ class Operator(Protocol):
             LookupError: no state is of that type.
         """
 
+    async def peek(self, asked: PeekQuery) -> Peeked:
+        """A page of what a queue holds, and why; nothing is locked or changed.
+
+        Raises:
+            UnknownDestination: no such queue.
+        """
+
+    async def find(self, asked: FindQuery) -> list[FoundMessage]:
+        """Every place where the message of an id is, or of the one id with this prefix, with its body.
+
+        Raises:
+            LookupError: it is in no queue, and no dead letter.
+            Refused: several ids have this prefix.
+            UnknownDestination: no such queue.
+        """
+
     async def dead_letters(
-        self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX
+        self,
+        queue: str,
+        *,
+        after: int = 0,
+        count_max: int = BATCH_COUNT_MAX,
+        where: DeadLetterFilter = ANY_DEAD_LETTER,
     ) -> list[DeadLetterView]:
         """A page of dead letters without bodies, oldest first, after the sequence `after`.
+
+        Raises:
+            UnknownDestination: no such queue.
+        """
+
+    async def dead_among(self, queue: str, ids: Sequence[str]) -> list[str]:
+        """Those of up to BATCH_COUNT_MAX ids that are dead letters of a queue now.
 
         Raises:
             UnknownDestination: no such queue.

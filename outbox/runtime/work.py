@@ -26,11 +26,17 @@ from outbox.stored import Record
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A rescheduled message: its delay, its failure count, and the reason where no handler ran."""
+    """A rescheduled message: its delay, its failure count, and the reason where no handler ran, else its error."""
 
     delay_s: float
     failures: int
     text: str = ""
+    error: str = ""
+
+    @property
+    def why(self) -> str:
+        """Why it waits, for whoever looks into its queue."""
+        return self.error or self.text
 
 
 Outcome = PoisonMessage | Later | None
@@ -41,7 +47,7 @@ def outcome_data(outcome: Outcome) -> tuple[Any, ...]:
     """An outcome as plain data; equal outcomes have equal data."""
     if isinstance(outcome, PoisonMessage):
         return "refused", outcome.reason, outcome.description
-    return () if outcome is None else ("later", outcome.delay_s, outcome.failures, outcome.text)
+    return () if outcome is None else ("later", outcome.delay_s, outcome.failures, outcome.text, outcome.error)
 
 
 class Work(msgspec.Struct, gc=False, frozen=True):

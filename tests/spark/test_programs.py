@@ -23,6 +23,7 @@ def run(command: list[str], cwd: Path, **environ: str) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.soak  # the demo, which is part of every run, runs them so too
 def test_feed_consume_and_reconcile_run_as_typed(mortal_broker: Any, tmp_path: Path) -> None:
     path = tmp_path / "transfers.csv"
     path.write_text("id,source,target,amount\n" + "".join(f"t{n},a{n % 7},b,{n}\n" for n in range(1, 301)) + ",x,y,1\n")

@@ -77,6 +77,16 @@ class ServiceBusNamespace:
         options = {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": wait_s}
         return self._receiver(path, prefetch_count=prefetch_count, **options)
 
+    def peeker(self, path: str) -> ServiceBusReceiver:
+        """A receiver, not yet open, that is only to look into a queue or subscription without sessions."""
+        return self._receiver(path, prefetch_count=0)
+
+    def browser(self, path: str) -> Any:
+        """A link for requests alone, not yet open, to a queue or subscription; the SDK lists sessions by such a one."""
+        topic, slash, subscription = path.partition(SUBSCRIPTIONS)
+        client: Any = self.client()
+        return client._create_session_browser(topic, subscription if slash else None)
+
     def dead_letters(self, path: str) -> ServiceBusReceiver:
         """A receiver, not yet open, of the dead letters of a queue or subscription."""
         return self._receiver(path, prefetch_count=1, sub_queue=ServiceBusSubQueue.DEAD_LETTER)

@@ -19,6 +19,7 @@ from outbox.emulator.amqp.sections import (
     sections,
 )
 from outbox.emulator.amqp.types import NULL, binary, described, list_, long_, map_, scalar, string, symbol, timestamp
+from outbox.engine.entities import DEAD_LETTER_SUFFIX
 from outbox.engine.state.tasks import Claim, Task
 from outbox.message import (
     PROPERTY_ATTEMPT,
@@ -26,6 +27,7 @@ from outbox.message import (
     PROPERTY_CLAIM,
     PROPERTY_CORRELATION,
     PROPERTY_CREATED,
+    PROPERTY_ERROR,
     PROPERTY_FAILURES,
     PROPERTY_HOPS,
     PROPERTY_ID,
@@ -50,13 +52,14 @@ _BROKER = struct.Struct(
     f">{len(_HEAD)}sI{len(_ANNOTATIONS) + len(_ENQUEUED)}sq{len(_SEQUENCE)}sq{len(_LOCKED)}sq{len(_STATE)}sB"
 )
 _ANNOTATIONS_ENQUEUED = _ANNOTATIONS + _ENQUEUED
+_ERROR = PROPERTY_ERROR.encode()
 _ANNOTATIONS_CODE = b"\x00\x53\x72"
 
 
 def encode_delivery(claim: Claim, *, state: int = ACTIVE) -> bytes:
     """A claimed message as it goes to a receiver."""
     message = claim.message
-    wire = _sections_of(claim)
+    wire = _sections_of(message, claim.reason, claim.description)
     if claim.expires_ms or message.time_to_live_ms or wire.startswith(_ANNOTATIONS_CODE):
         own, wire = _split_annotations(wire)
         broker = _header(claim, claim.delivery_count) + _annotations(
@@ -73,7 +76,8 @@ def encode_delivery(claim: Claim, *, state: int = ACTIVE) -> bytes:
 def encode_peeked(task: Task) -> bytes:
     """A message as a peek shows it: without a lock, with its state."""
     message = task.message
-    own, wire = _split_annotations(_sections_of(task))
+    is_dead = task.path.endswith(DEAD_LETTER_SUFFIX)  # in a queue the description says why it was put back
+    own, wire = _split_annotations(_sections_of(message, task.reason, task.description if is_dead else ""))
     if task.due_ms and not any(types.decode(key)[0] == SCHEDULED_TIME for key in own[::2]):
         own = [*own, symbol(SCHEDULED_TIME), timestamp(task.due_ms)]
     state = _STATES[task.state]
@@ -131,9 +135,8 @@ def _with_properties(wire: bytes, added: dict[bytes, bytes]) -> bytes:
     return b"".join(parts) + described(APPLICATION_PROPERTIES, map_(kept))
 
 
-def _sections_of(item: Claim | Task) -> bytes:
+def _sections_of(message: Message, reason: str, description: str) -> bytes:
     """The sections before the body, with what the broker has learned since the message was sent."""
-    message = item.message
     wire = message.wire or encode_sections(message)
     added: dict[bytes, bytes] = {}
     if message.attempt and message.wire:  # resubmitted: the stored bytes still name the earlier attempt
@@ -145,9 +148,11 @@ def _sections_of(item: Claim | Task) -> bytes:
         }
     elif message.failures and message.wire:  # a delayed copy of what a client sent
         added[string(PROPERTY_FAILURES)] = long_(message.failures)
-    if item.reason or item.description:
-        added[string(DEAD_LETTER_REASON)] = string(item.reason)
-        added[string(DEAD_LETTER_DESCRIPTION)] = string(item.description)
+    if message.wire and (message.error or _ERROR in message.wire):
+        added[string(PROPERTY_ERROR)] = string(message.error)
+    if reason or description:
+        added[string(DEAD_LETTER_REASON)] = string(reason)
+        added[string(DEAD_LETTER_DESCRIPTION)] = string(description)
     return _with_properties(wire, added) if added else wire
 
 

@@ -56,7 +56,8 @@ class EngineBus:
         """Release or abandon a message that is not to be delivered before a time; it keeps its place."""
         queue, failures = self._held(delivery)
         count = failures + (settle.how == "abandon")
-        self._commit(postponed=[records.Postponed(queue.number, delivery.sequence, settle.due_ms, count)])
+        why = settle.description
+        self._commit(postponed=[records.Postponed(queue.number, delivery.sequence, settle.due_ms, count, why)])
         await self._core.gate()
 
     async def _dead_letter(self, delivery: Delivery, settle: Settle) -> None:

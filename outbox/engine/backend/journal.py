@@ -185,7 +185,7 @@ class EngineJournal:
                 for b in commit.dead_lettered
             ],
             [
-                records.Postponed(paths[p.delivery.queue].number, p.delivery.sequence, p.due_ms, p.failures)
+                records.Postponed(paths[p.delivery.queue].number, p.delivery.sequence, p.due_ms, p.failures, p.error)
                 for p in commit.postponed
             ],
         )

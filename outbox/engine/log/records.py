@@ -103,12 +103,13 @@ class DeadLettered(msgspec.Struct, array_like=True, gc=False):
 
 
 class Postponed(msgspec.Struct, array_like=True, gc=False):
-    """A message that a commit gives back until `due_ms`, with its count of failures."""
+    """A message that a commit gives back until `due_ms`, with its count of failures and why."""
 
     queue: int
     sequence: int
     due_ms: int
     failures: int
+    error: str = ""
 
 
 class Committed(msgspec.Struct, array_like=True, gc=False):

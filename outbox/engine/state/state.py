@@ -222,6 +222,7 @@ class State:
                 task.status, task.lock = DEFERRED, 0
                 queue.order.unlocked(task)
             else:
+                task.description = record.description or task.description
                 self._unlock(queue, task, record.now_ms, counted=how is Settlement.ABANDON)
 
     def _unlock(self, queue: Queue, task: Task, now_ms: int, *, counted: bool) -> None:
@@ -371,6 +372,7 @@ class State:
         task = queue.tasks[postponed.sequence]
         task.failures, task.due_ms, task.lock, task.version = postponed.failures, postponed.due_ms, 0, version
         task.external = True  # some of its handlers may have applied it: from here on markers say which
+        task.description = postponed.error or task.description  # put back behind a block, it keeps what it failed of
         keyed = isinstance(queue.order, SessionOrder)
         task.status = ACTIVE if keyed or not postponed.due_ms else SCHEDULED
         queue.index(task)

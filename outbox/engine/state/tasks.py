@@ -72,7 +72,8 @@ def held_bytes_of(messages: Iterable[Message]) -> int:
 class Task(msgspec.Struct, gc=False):
     """A message in a queue.  `failures` counts failed handlings, `delivery_count` deliveries that never settled.
 
-    One from outside keeps the digest of what was sent, so that no delivery of it hashes again.
+    One from outside keeps the digest of what was sent, so that no delivery of it hashes again.  In a queue
+    `description` is why it was put back last; a dead letter has a reason and a description.
     """
 
     sequence: int
@@ -96,7 +97,7 @@ class Task(msgspec.Struct, gc=False):
     """Of a dead letter that a commit refused, when the record of its refusal goes; 0: it has none."""
 
     @property
-    def state(self) -> str:
+    def state(self) -> Literal["active", "locked", "scheduled", "deferred"]:
         """`active`, `locked`, `scheduled` or `deferred`."""
         return STATE_NAMES[self.status]
 

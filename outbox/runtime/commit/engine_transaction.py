@@ -176,7 +176,7 @@ class EngineTransaction:
         delivery, commit = work.delivery, self.commit
         if isinstance(outcome, Later):
             due_ms = self.now_ms + round(outcome.delay_s * 1_000) if outcome.delay_s > 0 else 0
-            commit.postponed.append(Postponement(delivery, due_ms, outcome.failures))
+            commit.postponed.append(Postponement(delivery, due_ms, outcome.failures, outcome.why))
         else:
             reason, text = outcome.reason, outcome.description
             commit.dead_lettered.append(DeadLettering(delivery, reason, text, delivery.failures + 1, work.blocks_key))

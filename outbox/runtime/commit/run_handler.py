@@ -29,7 +29,7 @@ from outbox.retries import DELAY_S_MAX, Reject, Retries, Retry
 from outbox.runtime.commit.handler_threads import RETRY_AFTER_S
 from outbox.runtime.commit.stepping import Patience, cancelled, go_on
 from outbox.runtime.delivery.admission import REDELIVER_AFTER_S, value_again
-from outbox.runtime.failures.error_text import FAILURES, as_text, described, failure_text, fit, safe_text
+from outbox.runtime.failures.error_text import FAILURES, as_text, brief, described, failure_text, fit, safe_text
 from outbox.runtime.failures.failure_log import failure_of
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.work import Attempt, Later, Outcome, Work, outcome_of_all
@@ -243,7 +243,7 @@ def judge(error: BaseException, delivery: Delivery, retries: Retries) -> PoisonM
         return meant
     failures = delivery.failures + 1
     if failures < retries.limit:
-        return Later(retries.delay_s(failures), failures)
+        return Later(retries.delay_s(failures), failures, error=brief(error))
     return PoisonMessage("failed", described(failure_text(error), error))
 
 
@@ -251,10 +251,10 @@ def _meant(error: BaseException, delivery: Delivery) -> PoisonMessage | Later | 
     """What an error itself asks for; None: it is a failure."""
     match error:
         case FormatTooNew():
-            return Later(REDELIVER_AFTER_S, delivery.failures)
+            return Later(REDELIVER_AFTER_S, delivery.failures, error=brief(error))
         case Retry():
             after_s = float(error.after_s)
-            return Later(after_s, delivery.failures) if 0 <= after_s <= DELAY_S_MAX else None
+            return Later(after_s, delivery.failures, error=brief(error)) if 0 <= after_s <= DELAY_S_MAX else None
         case Reject():
             return PoisonMessage(safe_text(as_text(error)) or "rejected", REJECTED)
         case PoisonMessage():

@@ -76,6 +76,12 @@ class BlockedSessions:
             return None
         return _decoded(found) or BlockedSession("")  # a foreign document: it blocks until an operator deletes it
 
+    async def identity_of(self, queue: str, session_id: str) -> str | None:
+        """The identity of the dead letter that blocks a session; None: none does."""
+        found = await self._store.read(_key(queue, session_id))
+        blocked = None if found is None else _decoded(found) or BlockedSession("")
+        return None if blocked is None else blocked.identity
+
     async def block(self, attempt: Attempt) -> None:
         """Block the session of a refused message.
 

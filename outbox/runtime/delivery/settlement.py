@@ -15,7 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from outbox.errors import NoBlobStore, PoisonMessage, Refused, UnknownDestination
-from outbox.message import Message
+from outbox.message import Message, with_error
 from outbox.ports import BlobStore, Delivery, MessageBus, Output, Settle
 from outbox.resubmission import sequence_identity
 from outbox.runtime.delivery.claim_check import check_in
@@ -163,7 +163,9 @@ class Settlement:
                 case Later() if work.stays_in_place:
                     due_ms = self._now_ms() + round(outcome.delay_s * 1_000) if outcome.delay_s > 0 else 0
                     counts = outcome.failures > delivery.failures
-                    await self._bus.settle(delivery, Settle("abandon" if counts else "release", due_ms=due_ms))
+                    await self._bus.settle(
+                        delivery, Settle("abandon" if counts else "release", "", outcome.why, due_ms)
+                    )
                 case Later():
                     await self._reschedule(delivery, outcome)
         except MAY_RETRY as error:
@@ -172,7 +174,7 @@ class Settlement:
 
     async def _reschedule(self, delivery: Delivery, later: Later) -> None:
         """Send a delayed copy, then complete the delivery; a crash between the two leaves a duplicate, not a loss."""
-        message = await self._copy(delivery, later.failures)
+        message = await self._copy(delivery, later)
         due_ms = self._now_ms() + round(later.delay_s * 1_000) if later.delay_s > 0 else 0
         try:
             await self.push([Output(delivery.queue, due_ms, message)])
@@ -181,7 +183,7 @@ class Settlement:
         else:
             await self._bus.settle(delivery, Settle("complete"))
 
-    async def _copy(self, delivery: Delivery, failures: int) -> Message:
+    async def _copy(self, delivery: Delivery, later: Later) -> Message:
         """The delayed copy: the same message under a broker's id that duplicate detection has not seen."""
         message = delivery.message
         copy = msgspec.structs.replace(
@@ -189,8 +191,9 @@ class Settlement:
             outbox_id=message.identity or sequence_identity(delivery.sequence),  # a copy has another sequence number
             message_id=f"{message.identity}~{self._new_tx()}",
             created_ms=message.created_ms or delivery.enqueued_ms,
-            failures=failures,
+            failures=later.failures,
         )
+        copy = with_error(copy, later.why)
         # A sender with another limit may have sent the body inline.
         with suppress(NoBlobStore):  # then the copy carries it inline too
             copy = await check_in(copy, self._blobs, above_bytes=self._plan.claim_check_bytes)

@@ -26,6 +26,7 @@ Anything else, such as KeyboardInterrupt, is not about the message, and stops th
 """
 
 NOTE_COUNT_MAX = 8
+BRIEF_LENGTH_MAX = 300
 STACK_LENGTH_MAX = 2_900
 """The longest stack, in characters; a dead letter's text and stack together stay below Azure's 4,096."""
 CHAIN_COUNT_MAX = 4
@@ -60,6 +61,11 @@ def failure_text(error: BaseException) -> str:
     """The last lines of a traceback: an error's type, its message, and some of its notes."""
     name, text = _name_of(error), as_text(error)
     return safe_text("; ".join([f"{name}: {text}" if text else name, *_notes_of(error)]))
+
+
+def brief(error: BaseException) -> str:
+    """The same, so short that a message can carry it while it waits."""
+    return failure_text(error)[:BRIEF_LENGTH_MAX]
 
 
 def _name_of(error: BaseException) -> str:

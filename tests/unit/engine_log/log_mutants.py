@@ -867,7 +867,7 @@ LOG_MUTANTS = (
     mutant(
         "a postponement is answered before it is durable", BUS,
         f"{OF_ANSWERS}::test_what_the_bus_has_settled_is_durable",
-        ("settle.due_ms, count)])\n        await self._core.gate()\n", "settle.due_ms, count)])\n"),
+        ("settle.due_ms, count, why)])\n        await self._core.gate()\n", "settle.due_ms, count, why)])\n"),
     ),
     mutant(
         "a dead letter is answered before it is durable", BUS,

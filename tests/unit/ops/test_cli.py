@@ -22,7 +22,7 @@ from outbox.engine.log.closed import CLOSED_NAME
 from outbox.engine.state.documents import STATES
 from outbox.errors import Refused
 from outbox.message import Message
-from outbox.ops import commands, engine_operator
+from outbox.ops import commands, dead_letters, engine_operator
 from outbox.ops.cli import main
 from outbox.ops.text import LogFormatter
 
@@ -396,7 +396,7 @@ def test_every_page_of_dead_letters_is_listed(cli: Cli, folder: Path, monkeypatc
     for claim in engine.broker.claim("transfers", 10):
         engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="no")
     engine.close()
-    monkeypatch.setattr(commands, "BATCH_COUNT_MAX", 2)
+    monkeypatch.setattr(dead_letters, "BATCH_COUNT_MAX", 2)
     monkeypatch.setattr(engine_operator, "BATCH_COUNT_MAX", 2)
     code, out, _ = cli("dead-letters", "list", "transfers", "--json")
     assert code == 0

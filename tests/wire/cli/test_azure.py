@@ -19,7 +19,7 @@ from unittest import mock
 import pytest
 from azure.functions.servicebus import ServiceBusMessage
 
-from outbox import App, Client, Engine, Reject, azure
+from outbox import App, Client, Engine, Reject, Retries, azure
 from outbox.azure.functions.processor import Processor
 from outbox.azure.functions.settings import FunctionsSettings
 from outbox.emulator.cosmos.server import CosmosEmulator
@@ -307,3 +307,46 @@ def test_a_folder_is_looked_at_whatever_the_environment_says(
 def test_a_command_that_needs_a_folder_takes_no_address() -> None:
     with pytest.raises(SystemExit):
         make_parser().parse_args(["export", "--cosmos", "x"])
+
+
+async def test_a_queue_says_why_its_messages_wait(site: Site) -> None:
+    app = App("shop", retry=Retries(limit=3, delays_s=(60.0,)))
+    app.queue("ledger", "per_key")
+
+    @app.handler("orders", key="id")
+    def order(order: Order, stock: Stock) -> None:
+        raise ValueError("the price is unknown")
+
+    @app.handler("ledger", key="id", on_dead_letter="stop_key")
+    def enter(order: Order, stock: Stock) -> None:
+        raise Reject("nothing ordered")
+
+    async with Worker(app, site.backend) as worker:
+        await worker.send("orders", Order("o1"), id="o1")
+        await worker.send("ledger", Order("k"), id="k1")
+        await worker.wait_idle()
+        await worker.send("orders", Order("o2"), id="o2", after_s=3_600)
+    await Client(app, site.backend).send("ledger", Order("k"), id="k2")
+    found = {view["id"]: view for view in (await site.json("queue", "peek", "orders"))["messages"]}
+    assert {id: view["state"] for id, view in found.items()} == {"o1": "retrying", "o2": "scheduled"}
+    assert (found["o1"]["error"], found["o1"]["failures"]) == ("ValueError: the price is unknown", 1)
+    [later] = (await site.json("queue", "peek", "orders", "--state", "scheduled"))["messages"]
+    assert later["id"] == "o2"
+    page = await site.json("queue", "peek", "orders", "--limit", "1")
+    assert len(page["messages"]) == 1 and page["more"] == page["messages"][0]["sequence"]
+    [behind] = (await site.json("queue", "peek", "ledger", "--key", "k"))["messages"]
+    assert (behind["id"], behind["state"], "'k1'" in behind["why"]) == ("k2", "blocked", True)
+    assert (await site.json("queue", "peek", "ledger"))["messages"] == [behind]
+    assert (await site.json("queue", "peek", "ledger", "--key", "other")) == {"messages": []}
+    _, why = await site.outbox("queue", "peek", "no-such", code=1)
+    assert "no-such" in why
+    [shown] = await site.json("message", "show", "o2")
+    assert (shown["message"]["queue"], shown["message"]["state"], shown["body"]["id"]) == ("orders", "scheduled", "o2")
+    [shown] = await site.json("message", "show", "k1")
+    assert shown["dead_letter"]["queue"] == "ledger"
+    assert "no queue holds a message 'o3'" in (await site.outbox("message", "show", "o3", code=1))[1]
+    assert [letter["id"] for letter in await site.json("dead-letters", "list", "--reason", "nothing ordered")] == ["k1"]
+    [group] = await site.json("dead-letters", "list", "--group")
+    assert (group["queue"], group["count"], group["example"]) == ("ledger", 1, "k1")
+    assert (await site.outbox("dead-letters", "discard", "ledger", "--text", "no such text", code=1))[1]
+    assert (await site.outbox("dead-letters", "discard", "ledger", "--limit", "3"))[0] == "discarded 1 of ledger\n"

@@ -437,7 +437,7 @@ async def test_a_client_sends_the_same_again_until_it_is_known(
                 raise error
 
     unused = cast(Any, None)
-    asked = AzureOperations(cast(Any, Bus()), unused, unused, prepare=unused, create=False, now_ms=unused)
+    asked = AzureOperations(unused, cast(Any, Bus()), unused, unused, prepare=unused, create=False, now_ms=unused)
     outputs = [Output("orders", 0, Message(body=b"1", message_id="m1"))]
     await asked.send(outputs)
     assert sent == [outputs] * operations.SEND_COUNT_MAX

@@ -1,0 +1,61 @@
+"""Dead letters as an operator sees them, and which of them a filter means."""
+
+from __future__ import annotations
+
+import msgspec
+
+from outbox.deliveries import split_stack
+from outbox.errors import PoisonMessage, Refused
+from outbox.ops.bodies import shown
+from outbox.ops.values import DeadLetterFilter, DeadLetterView
+from outbox.ports import BlobStore, DeadLetterEntry
+from outbox.runtime.delivery.claim_check import redeem
+
+
+def matches(dead: DeadLetterEntry, where: DeadLetterFilter, only_type: str) -> bool:
+    """Whether a dead letter is meant by a filter; `only_type` is that of its queue's handlers, if there is one."""
+    if where.reason and dead.reason != where.reason:
+        return False
+    if where.type and (dead.message.type or only_type) != where.type:
+        return False
+    if not where.since <= dead.enqueued_ms / 1_000 < where.before:
+        return False
+    return not where.text or where.text in dead.description or where.text.encode() in dead.message.body
+
+
+def view_of(id: str, dead: DeadLetterEntry, only_type: str) -> DeadLetterView:
+    """A dead letter without its body; `only_type` is the only type of its queue's handlers, if there is one."""
+    message = dead.message
+    description, stack = split_stack(dead.description)
+    return DeadLetterView(
+        id=id,
+        sequence=dead.sequence,
+        queue=dead.queue,
+        reason=dead.reason,
+        description=description,
+        type=message.type,
+        delivery_count=dead.delivery_count,
+        created=(message.created_ms or dead.enqueued_ms) / 1_000,
+        key=message.session_id,
+        correlation_id=message.correlation_id,
+        size_bytes=len(message.body),
+        handled_as=message.type or only_type,
+        traceback=stack,
+    )
+
+
+async def with_body(id: str, dead: DeadLetterEntry, only_type: str, blobs: BlobStore) -> DeadLetterView:
+    """A dead letter with its body as JSON, else as text, else as base64.
+
+    Raises:
+        Refused: the body lies in a blob that is gone.
+    """
+    message = dead.message
+    if message.claim:
+        try:
+            message = await redeem(message, blobs)
+        except PoisonMessage as gone:
+            text = f"{dead.queue}/{id}: {gone.description}; it can only be discarded"
+            raise Refused(text) from gone
+    letter = msgspec.structs.replace(view_of(id, dead, only_type), size_bytes=len(message.body))
+    return msgspec.structs.replace(letter, **shown(id, message.body))

@@ -1,0 +1,164 @@
+"""Dead letters by the hundred: found across queues, grouped by what went wrong, resubmitted or discarded at a pace.
+
+An action on many fixes first which they are.  Resubmitting stops at the first that comes back as a dead letter, because
+the others would too: what was wrong is not mended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from outbox.errors import Refused
+from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterFilter, DeadLetterView, Moved, Operator
+
+GROUPED_LENGTH_MAX = 200
+LOOK_EVERY_S = 0.5
+"""How often those resubmitted are looked for among the dead letters."""
+RELAPSE_WITHIN_S = 2.0
+"""How long the last of them are waited for: a handler that fails at once has done so by then."""
+
+_RAISED_AT = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in ', re.MULTILINE)
+
+
+class DeadLetterGroup(msgspec.Struct, frozen=True):
+    """Dead letters of one queue that went wrong alike: how many, since when, and the id of the last.
+
+    `error` is the class of the exception, or the text of a refusal; `at` the line that raised it, as `file:line`.
+    """
+
+    queue: str
+    reason: str
+    error: str
+    at: str
+    count: int
+    first: float
+    last: float
+    example: str
+
+
+class MovedGroup(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many of a group were moved, and how many were left; `relapsed` is the one at which resubmitting stopped."""
+
+    count: int
+    left: int
+    relapsed: str = ""
+
+
+async def found_in(
+    operator: Operator, queues: Sequence[str], where: DeadLetterFilter, count_max: int | None = None
+) -> list[DeadLetterView]:
+    """The dead letters of some queues that a filter means, queue by queue, oldest first; at most so many."""
+    found: list[DeadLetterView] = []
+    for queue in queues:
+        after = 0
+        while count_max is None or len(found) < count_max:
+            wanted = BATCH_COUNT_MAX if count_max is None else min(BATCH_COUNT_MAX, count_max - len(found))
+            page = await operator.dead_letters(queue, after=after, count_max=wanted, where=where)
+            found += page
+            if len(page) < wanted:
+                break
+            after = page[-1].sequence
+    return found
+
+
+async def queues_with_dead_letters(operator: Operator) -> list[str]:
+    """The queues that have any."""
+    return [name for name, queue in (await operator.status()).queues.items() if queue.dead_letters]
+
+
+def grouped(letters: Sequence[DeadLetterView]) -> list[DeadLetterGroup]:
+    """Dead letters that went wrong alike as one, the largest group first."""
+    groups: dict[tuple[str, str, str, str], list[DeadLetterView]] = {}
+    for letter in letters:
+        groups.setdefault((letter.queue, letter.reason, error_of(letter), raised_at(letter)), []).append(letter)
+    rows = [
+        DeadLetterGroup(
+            *kind, len(alike), min(one.created for one in alike), max(one.created for one in alike), alike[-1].id
+        )
+        for kind, alike in groups.items()
+    ]
+    return sorted(rows, key=lambda row: -row.count)
+
+
+def error_of(letter: DeadLetterView) -> str:
+    """What all dead letters that went wrong alike have in common: the class of an exception, or a refusal's text."""
+    text = letter.description.splitlines()[0] if letter.description else ""
+    name, colon, _ = text.partition(": ")
+    is_class = bool(colon) and name.replace(".", "").replace("_", "").isalnum()
+    return (name if letter.reason == "failed" and is_class else text)[:GROUPED_LENGTH_MAX]
+
+
+def raised_at(letter: DeadLetterView) -> str:
+    """The line that raised the exception of a dead letter; empty without a stack."""
+    frames = list(_RAISED_AT.finditer(letter.traceback.partition("\ncaused by ")[0]))
+    return f"{frames[-1]['file']}:{frames[-1]['line']}"[-GROUPED_LENGTH_MAX:] if frames else ""
+
+
+async def resubmit_all(operator: Operator, letters: Sequence[DeadLetterView], *, a_second: float | None) -> MovedGroup:
+    """Resubmit these dead letters, so many a second, up to the first that comes back."""
+    relapses = _Relapses(operator)
+
+    async def resubmit(queue: str, id: str) -> Moved:
+        moved = await operator.resubmit(queue, id)
+        relapses.watch(queue, id)
+        return moved
+
+    return await _moved(letters, resubmit, a_second=a_second, relapses=relapses)
+
+
+async def discard_all(operator: Operator, letters: Sequence[DeadLetterView], *, a_second: float | None) -> MovedGroup:
+    """Discard these dead letters, so many a second."""
+    return await _moved(letters, operator.discard, a_second=a_second)
+
+
+async def _moved(
+    letters: Sequence[DeadLetterView],
+    move: Callable[[str, str], Awaitable[Moved]],
+    *,
+    a_second: float | None,
+    relapses: _Relapses | None = None,
+) -> MovedGroup:
+    wanted = list(dict.fromkeys((letter.queue, letter.id) for letter in letters))
+    began_s, count, left = time.monotonic(), 0, 0
+    for number, (queue, id) in enumerate(wanted):
+        if a_second is not None:
+            await asyncio.sleep(max(0.0, began_s + number / a_second - time.monotonic()))
+        if relapses is not None and (relapsed := await relapses.first()):
+            return MovedGroup(count, left + len(wanted) - number, relapsed)
+        try:
+            count += (await move(queue, id)).count
+        except (LookupError, Refused):
+            left += 1
+    return MovedGroup(count, left, "" if relapses is None else await relapses.first(within_s=RELAPSE_WITHIN_S))
+
+
+class _Relapses:
+    """Looks for the last resubmitted messages among the dead letters."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+        self._watched: deque[tuple[str, str]] = deque(maxlen=BATCH_COUNT_MAX)
+        self._looked_s = time.monotonic()
+
+    def watch(self, queue: str, id: str) -> None:
+        """Look for this one from now on."""
+        self._watched.append((queue, id))
+
+    async def first(self, *, within_s: float = 0) -> str:
+        """The id of one that came back, waited for so long; empty without one, or where there was a look just now."""
+        until_s = time.monotonic() + within_s
+        while self._watched and (within_s or time.monotonic() - self._looked_s >= LOOK_EVERY_S):
+            self._looked_s = time.monotonic()
+            for queue in {queue for queue, _ in self._watched}:
+                if back := await self._operator.dead_among(queue, [id for of, id in self._watched if of == queue]):
+                    return back[0]
+            if time.monotonic() >= until_s:
+                break
+            await asyncio.sleep(LOOK_EVERY_S)
+        return ""

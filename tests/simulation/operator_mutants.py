@@ -1,0 +1,107 @@
+"""Faults in what an operator is told and does: why a message waits, where it is, which dead letters are meant.
+
+Each is planted alone, and the tests that it names must fail of it.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.planting import ENDINGS, GROUP, Mutant
+
+PEEK, FIND, GROUPS = (f"unit/ops/test_{name}.py" for name in ("queue_peek", "message_show", "dead_letters_in_groups"))
+HELD = "outbox/ops/held_messages.py"
+DEAD = "outbox/ops/dead_letters.py"
+ENGINE = "outbox/ops/engine_operator.py"
+
+
+def told(name: str, file: str, test: str, *edits: tuple[str, str]) -> Mutant:
+    return Mutant(name, "engine", (test,), file, edits)
+
+
+OPERATOR_MUTANTS = (
+    told(
+        "a delayed copy does not say what it failed of", ENDINGS,
+        f"{PEEK}::test_in_every_scope_the_delayed_message_carries_its_error",
+        ("        copy = with_error(copy, later.why)\n", ""),
+    ),
+    told(
+        "a message that keeps its place does not say what it failed of", ENDINGS,
+        f"{PEEK}::test_in_every_scope_the_delayed_message_carries_its_error",
+        ("\"\", outcome.why, due_ms)", "\"\", \"\", due_ms)"),
+    ),
+    told(
+        "a commit puts back without a reason", GROUP,
+        f"{PEEK}::test_each_message_says_why_it_waits",
+        ("outcome.failures, outcome.why)", "outcome.failures)"),
+    ),
+    told(
+        "what a message was put back for is forgotten by the log", "outbox/engine/backend/journal.py",
+        f"{PEEK}::test_what_a_message_was_put_back_for_survives_a_restart",
+        ("p.due_ms, p.failures, p.error)", "p.due_ms, p.failures)"),
+    ),
+    told(
+        "a resubmission says the error of the attempt before", "outbox/resubmission.py",
+        f"{PEEK}::test_a_resubmission_says_no_error_and_keeps_what_its_sender_said",
+        ("    return with_error(again, \"\")", "    return again"),
+    ),
+    told(
+        "receivers are told why a message was put back as if it were dead", "outbox/engine/broker.py",
+        f"{PEEK}::test_why_it_was_put_back_is_not_told_to_receivers_as_if_it_were_dead",
+        ("\"\" if queue.is_primary else task.description", "task.description"),
+    ),
+    told(
+        "a look shows why a message was put back as if it were dead", "outbox/emulator/amqp/deliveries.py",
+        f"{PEEK}::test_why_it_was_put_back_is_not_told_to_receivers_as_if_it_were_dead",
+        ("task.description if is_dead else \"\"", "task.description"),
+    ),
+    told(
+        "what a dead letter blocks seems to wait for a worker", HELD,
+        f"{PEEK}::test_the_reason_says_what_is_waited_for",
+        ("    if held.blocked_by is not None:\n        return \"blocked\"\n", ""),
+    ),
+    told(
+        "what waits behind a retry seems to be tried again itself", HELD,
+        f"{PEEK}::test_the_reason_says_what_is_waited_for",
+        ("held.due_ms > now_ms and not held.behind", "held.due_ms > now_ms"),
+    ),
+    told(
+        "a page that is full seems to be the last", ENGINE,
+        f"{PEEK}::test_a_page_goes_on_behind_the_last_and_shows_one_state_or_one_key",
+        ("            asked.count + 1,\n", "            asked.count,\n"),
+    ),
+    told(
+        "a message is looked for among the living only", ENGINE,
+        f"{FIND}::test_every_place_of_a_message_is_found",
+        ("{path: dead_letter_path(path) for path in paths})", "{})"),
+    ),
+    told(
+        "an id stands for those that go on behind a number", "outbox/ops/names.py",
+        f"{FIND}::test_every_place_of_a_message_is_found",
+        ("    found = {text} & ids or {id for id in ids if begins(text, id)}\n    if not found:\n        where",
+         "    found = {id for id in ids if id.startswith(text)}\n    if not found:\n        where"),
+    ),
+    told(
+        "resubmitting goes on behind one that came back", DEAD,
+        f"{GROUPS}::test_resubmitting_stops_at_the_first_that_comes_back",
+        ("(relapsed := await relapses.first())", "(relapsed := \"\")"),
+    ),
+    told(
+        "the last that was resubmitted is not waited for", DEAD,
+        f"{GROUPS}::test_resubmitting_stops_at_the_first_that_comes_back",
+        ("await relapses.first(within_s=RELAPSE_WITHIN_S)", "\"\""),
+    ),
+    told(
+        "no pace is kept", DEAD,
+        f"{GROUPS}::test_a_pace_is_kept_and_what_has_gone_meanwhile_is_left",
+        ("began_s + number / a_second", "began_s + 0 / a_second"),
+    ),
+    told(
+        "a text is looked for in descriptions only", "outbox/ops/dead_letter_views.py",
+        f"{GROUPS}::test_a_filter_means_those_that_fit_all_of_it",
+        (" or where.text.encode() in dead.message.body", ""),
+    ),
+    told(
+        "the time of a dead letter makes no difference", "outbox/ops/dead_letter_views.py",
+        f"{GROUPS}::test_a_filter_means_those_that_fit_all_of_it",
+        ("    if not where.since <= dead.enqueued_ms / 1_000 < where.before:\n        return False\n", ""),
+    ),
+)  # fmt: skip

@@ -1,0 +1,201 @@
+"""Dead letters by the hundred: which are meant, which went wrong alike, and resubmitting up to the first relapse."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from outbox.app import App
+from outbox.engine.engine import Engine
+from outbox.ops import dead_letters, text
+from outbox.ops.control import serve_control
+from outbox.ops.control_file import read_control_file
+from outbox.ops.dead_letters import error_of, found_in, grouped, queues_with_dead_letters, raised_at
+from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.remote import RemoteOperator
+from outbox.ops.values import DeadLetterFilter, DeadLetterView, Operator
+from outbox.retries import Reject, Retries
+from outbox.worker import Worker
+
+IS_DOWN = {"pricing": True}
+
+
+@dataclass
+class Order:
+    id: str
+    how: str
+
+
+@dataclass
+class Seen:
+    count: int = 0
+
+
+def made() -> App:
+    app = App("shop", retry=Retries(limit=1))
+
+    @app.handler("orders", key="id")
+    def order(order: Order, seen: Seen) -> None:
+        act(order)
+
+    @app.handler("refunds", key="id")
+    def refund(order: Order, seen: Seen) -> None:
+        act(order)
+
+    return app
+
+
+def act(order: Order) -> None:
+    if order.how == "price" and IS_DOWN["pricing"]:
+        raise ConnectionError(f"no answer for {order.id}")
+    if order.how == "none":
+        raise Reject("nothing ordered")
+    if order.how == "zero":
+        print(1 // 0)
+
+
+APP = made()
+SENT = {"orders": ["price", "price", "price", "none", "zero"], "refunds": ["price", "none"]}
+
+
+@pytest.fixture(params=["direct", "http"])
+async def operator(request: pytest.FixtureRequest, disk_path: Path) -> AsyncIterator[Operator]:
+    IS_DOWN["pricing"] = True
+    async with Engine.open(disk_path) as engine, Worker(APP, engine) as worker:
+        for queue, hows in SENT.items():
+            for n, how in enumerate(hows):
+                await worker.send(queue, Order(f"{queue}-{n}", how), id=f"{queue}-{n}")
+        await worker.wait_idle(timeout_s=20)
+        direct = EngineOperator(engine)
+        async with serve_control(direct, disk_path):
+            known = read_control_file(disk_path)
+            assert known is not None
+            yield direct if request.param == "direct" else RemoteOperator(known, disk_path)
+
+
+async def ids(operator: Operator, *queues: str, **where: Any) -> list[str]:
+    return [letter.id for letter in await found_in(operator, queues or ("orders",), DeadLetterFilter(**where))]
+
+
+async def test_a_filter_means_those_that_fit_all_of_it(operator: Operator) -> None:
+    assert await queues_with_dead_letters(operator) == ["orders", "refunds"]
+    assert len(await ids(operator, "orders", "refunds")) == 7
+    assert await ids(operator, reason="failed") == ["orders-0", "orders-1", "orders-2", "orders-4"]
+    assert await ids(operator, reason="failed", text="no answer") == ["orders-0", "orders-1", "orders-2"]
+    assert await ids(operator, text='"how":"zero"') == ["orders-4"]  # in the body
+    assert await ids(operator, text="print(1 // 0)") == ["orders-4"]  # in the stack
+    assert await ids(operator, type="Order") != [] and await ids(operator, type="Refund") == []
+    now_s = time.time()
+    assert await ids(operator, since=now_s + 60) == [] == await ids(operator, before=now_s - 3_600)
+    assert len(await found_in(operator, ["orders", "refunds"], DeadLetterFilter(), 6)) == 6
+
+
+async def test_what_went_wrong_alike_is_one_group(operator: Operator) -> None:
+    groups = grouped(await found_in(operator, ["orders", "refunds"], DeadLetterFilter()))
+    assert [(g.queue, g.reason, g.error, g.count) for g in groups[:1]] == [("orders", "failed", "ConnectionError", 3)]
+    assert groups[0].example == "orders-2" and Path(__file__).name in groups[0].at
+    assert {(g.queue, g.error, g.count) for g in groups[1:]} == {
+        ("orders", "rejected by the handler", 1),
+        ("orders", "ZeroDivisionError", 1),
+        ("refunds", "ConnectionError", 1),
+        ("refunds", "rejected by the handler", 1),
+    }
+    shown = text.dead_letter_groups(groups).splitlines()
+    assert len(shown) == 6 and shown[1].startswith("3") and text.dead_letter_groups([]) == "no dead letters"
+
+
+async def test_resubmitting_stops_at_the_first_that_comes_back(operator: Operator) -> None:
+    letters = await found_in(operator, ["orders"], DeadLetterFilter(text="no answer"))
+    moved = await dead_letters.resubmit_all(operator, letters, a_second=1.0)
+    assert (moved.count, moved.left, moved.relapsed) == (1, 2, "orders-0")
+    assert len(await ids(operator)) == 5
+    moved = await dead_letters.resubmit_all(operator, letters[2:], a_second=None)
+    assert (moved.count, moved.relapsed) == (1, "orders-2")  # the last is waited for
+    IS_DOWN["pricing"] = False
+    letters = await found_in(operator, ["orders"], DeadLetterFilter(text="no answer"))
+    moved = await dead_letters.resubmit_all(operator, letters, a_second=None)
+    assert (moved.count, moved.left, moved.relapsed) == (3, 0, "")
+    assert await ids(operator) == ["orders-3", "orders-4"]
+
+
+async def test_a_pace_is_kept_and_what_has_gone_meanwhile_is_left(operator: Operator) -> None:
+    letters = await found_in(operator, ["orders"], DeadLetterFilter())
+    await operator.discard("orders", "orders-3")
+    began_s = time.monotonic()
+    moved = await dead_letters.discard_all(operator, letters, a_second=20.0)
+    assert (moved.count, moved.left, moved.relapsed) == (4, 1, "")
+    assert time.monotonic() - began_s >= 4 / 20
+    assert await ids(operator) == [] and len(await ids(operator, "refunds")) == 2
+
+
+def letter(description: str, traceback: str = "", reason: str = "failed") -> DeadLetterView:
+    known: dict[str, Any] = {"id": "a", "sequence": 1, "queue": "q", "type": "", "delivery_count": 1, "created": 0.0}
+    known |= {"key": "", "correlation_id": "", "size_bytes": 1, "reason": reason}
+    return DeadLetterView(**known, description=description, traceback=traceback)
+
+
+def test_an_error_is_told_by_its_class_and_the_line_that_raised_it() -> None:
+    stack = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n  File "b.py", line 9, in g\n'
+    assert raised_at(letter("x", stack + 'caused by KeyError\n  File "c.py", line 1, in h\n')) == "b.py:9"
+    assert raised_at(letter("x")) == ""
+    assert error_of(letter("app.errors.NoPrice: item 7: gone\nmore")) == "app.errors.NoPrice"
+    assert error_of(letter("two words: 7")) == "two words: 7" and error_of(letter("")) == ""
+    assert error_of(letter("KeyError: 7", reason="too-old")) == "KeyError: 7"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["resubmit", "orders"], "name one ID, or say which"),
+        (["resubmit", "orders", "o1", "--reason", "failed"], "ID names one dead letter; leave --reason out"),
+        (["discard", "orders", "o1", "--all"], "ID names one dead letter; leave --all out"),
+        (["resubmit", "orders", "--all", "--rate", "0"], "no rate"),
+        (["list", "orders", "--older", "soon"], "no duration"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(
+    arguments: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from outbox.ops.cli import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(["dead-letters", *arguments, "--data", str(tmp_path)])
+    assert ended.value.code == 2 and why in capsys.readouterr().err
+
+
+def test_the_commands_list_groups_and_move_what_is_meant(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from outbox.ops.cli import main
+
+    async def prepare() -> None:
+        IS_DOWN["pricing"] = True
+        async with Engine.open(disk_path) as engine, Worker(APP, engine) as worker:
+            for queue, hows in SENT.items():
+                for n, how in enumerate(hows):
+                    await worker.send(queue, Order(f"{queue}-{n}", how), id=f"{queue}-{n}")
+            await worker.wait_idle(timeout_s=20)
+
+    def outbox(*arguments: str, code: int = 0) -> str:
+        assert main(["dead-letters", *arguments, "--data", str(disk_path)]) == code
+        return "".join(capsys.readouterr())
+
+    asyncio.run(prepare())
+    capsys.readouterr()
+    everything = outbox("list").splitlines()
+    assert len(everything) == 8 and everything[0].startswith("queue") and everything[7].startswith("refunds")
+    assert len(json.loads(outbox("list", "--reason", "failed", "--limit", "2", "--json"))) == 2
+    assert msgspec.json.decode(outbox("list", "--group", "--json"))[0]["count"] == 3
+    assert outbox("resubmit", "orders", "--text", "nothing at all", code=1).startswith(
+        "outbox: no dead letter of orders"
+    )
+    assert outbox("discard", "orders", "--reason", "rejected", "--limit", "5", code=1)
+    assert outbox("discard", "orders", "--text", "1 // 0") == "discarded 1 of orders\n"
+    assert outbox("resubmit", "orders", "--newer", "1h", "--limit", "1") == "resubmitted 1 of orders\n"
+    assert outbox("list", "orders", "--older", "1h").startswith("orders has no dead letters")

@@ -1,0 +1,112 @@
+"""A message is found wherever it is, by its id or the beginning of it, with its body."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings, Settlement
+from outbox.errors import Refused, UnknownDestination
+from outbox.message import Message
+from outbox.ops.cli import main
+from outbox.ops.values import FindQuery, FoundMessage, Operator
+from outbox.resubmission import sequence_identity
+from outbox.runtime.delivery.claim_check import check_in
+
+
+def put(engine: Engine, queue: str, id: str, body: bytes = b'{"n": 1}', **more: Any) -> None:
+    engine.broker.send(queue, [Message(body=body, outbox_id=id, **more)])
+
+
+async def places(operator: Operator, id: str, queue: str = "") -> list[tuple[str, str]]:
+    found = await operator.find(FindQuery(id, queue))
+    return [_place(one) for one in found]
+
+
+def _place(found: FoundMessage) -> tuple[str, str]:
+    if found.message is not None:
+        return found.message.queue, found.message.state
+    assert found.dead_letter is not None
+    return found.dead_letter.queue, f"dead: {found.dead_letter.reason}"
+
+
+async def test_every_place_of_a_message_is_found(bank: Any, operator: Operator) -> None:
+    put(bank.engine, "deposits", "order-1")
+    bank.bury("deposits", "no")
+    put(bank.engine, "deposits", "order-1")
+    put(bank.engine, "ledger", "order-1", session_id="k")
+    put(bank.engine, "ledger", "order-12", session_id="k")
+    assert await places(operator, "order-1") == [
+        ("deposits", "waiting"),
+        ("ledger", "waiting"),
+        ("deposits", "dead: no"),
+    ]
+    assert await places(operator, "order-1", "ledger") == [("ledger", "waiting")]
+    assert await places(operator, "order-12") == [("ledger", "waiting")]
+    with pytest.raises(Refused, match="2 ids begin with 'orde'"):
+        await operator.find(FindQuery("orde"))
+    with pytest.raises(LookupError, match="no queue holds a message 'order-3'"):
+        await operator.find(FindQuery("order-3"))
+    with pytest.raises(LookupError, match="deposits does not hold a message 'order-12'"):
+        await operator.find(FindQuery("order-12", "deposits"))
+    with pytest.raises(UnknownDestination, match="no-such"):
+        await operator.find(FindQuery("order-1", "no-such"))
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "shown"),
+    [(b'{ "n": 1 }', "body", {"n": 1}), (b"no JSON", "body_text", "no JSON"), (b"\xff", "body_base64", "/w==")],
+)
+async def test_a_body_is_shown_as_what_it_is(
+    bank: Any, operator: Operator, body: bytes, field: str, shown: Any
+) -> None:
+    import msgspec
+
+    put(bank.engine, "deposits", "m1", body)
+    [found] = await operator.find(FindQuery("m1"))
+    assert json.loads(msgspec.json.encode(found))[field] == shown
+
+
+async def test_a_message_without_an_id_is_found_by_its_number(bank: Any, operator: Operator) -> None:
+    put(bank.engine, "deposits", "")
+    [task] = bank.engine.broker.peek("deposits", 0, 1)
+    assert await places(operator, sequence_identity(task.sequence)) == [("deposits", "waiting")]
+
+
+async def test_a_body_in_a_blob_is_fetched_and_one_that_is_gone_is_left_out(bank: Any, operator: Operator) -> None:
+
+    large = await check_in(
+        Message(body=b'"' + b"x" * 500 + b'"', outbox_id="large"), bank.engine.blobs, above_bytes=100
+    )
+    bank.engine.broker.send("deposits", [large])
+    [found] = await operator.find(FindQuery("large"))
+    assert isinstance(found.body, msgspec.Raw) and len(bytes(found.body)) == 502
+    bank.engine.broker.send("deposits", [Message(body=b"", outbox_id="gone", claim="no-such-blob")])
+    [found] = await operator.find(FindQuery("gone"))
+    assert (found.message is not None and found.body_text == "") or not found.body_base64
+
+
+def test_the_command_says_in_its_first_line_where_and_why(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def prepare() -> None:
+        async with Engine.open(disk_path) as engine:
+            engine.declare(QueueSettings("orders"))
+            put(engine, "orders", "order-1")
+            [claim] = engine.broker.claim("orders", 1)
+            engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="no", description="by the test")
+            put(engine, "orders", "order-2")
+
+    asyncio.run(prepare())
+    assert main(["message", "show", "order-2", "--data", str(disk_path)]) == 0
+    assert capsys.readouterr().out.startswith("order-2 in orders: waiting, for a worker to take it\n{")
+    assert main(["message", "show", "order-1", "--data", str(disk_path)]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("order-1 in the dead letters of orders: no, by the test; ")
+    assert first.endswith("outbox dead-letters resubmit orders order-1, or discard it")
+    assert main(["status", "--data", str(disk_path)]) == 0
+    assert "no host runs on this folder" in capsys.readouterr().out

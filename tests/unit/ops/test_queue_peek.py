@@ -1,0 +1,207 @@
+"""What a look into a queue says of each message: its state, and why it is in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbox.app import App
+from outbox.context import Context
+from outbox.deliveries import HeldMessage
+from outbox.emulator.amqp.deliveries import encode_peeked
+from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings, Settlement
+from outbox.errors import UnknownDestination
+from outbox.message import Message, with_error
+from outbox.ops import text
+from outbox.ops.control import serve_control
+from outbox.ops.control_file import read_control_file
+from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.held_messages import state_of, view_of, why
+from outbox.ops.remote import RemoteOperator
+from outbox.ops.values import MessageView, Operator, Peeked, PeekQuery
+from outbox.resubmission import resubmission
+from outbox.retries import Reject, Retries, Retry
+from outbox.testing import Harness
+from outbox.worker import Worker
+
+app = App("bank", retry=Retries(limit=3, delays_s=(60.0,)))
+app.queue("ledger", "per_key")
+
+
+@dataclass
+class Order:
+    key: str
+    how: str = ""
+
+
+@dataclass
+class Account:
+    count: int = 0
+
+
+@app.handler("orders", key="key")
+def book(order: Order, account: Account, ctx: Context) -> None:
+    act(order)
+
+
+@app.handler("ledger", key="key", on_dead_letter="stop_key")
+def enter(order: Order, account: Account) -> None:
+    act(order)
+
+
+def act(order: Order) -> None:
+    match order.how:
+        case "fail":
+            raise ValueError("the price is unknown")
+        case "ask":
+            raise Retry("no stock yet", after_s=500)
+        case "refuse":
+            raise Reject("nothing ordered")
+
+
+async def looked(operator: Operator, queue: str, **how: Any) -> dict[str, MessageView]:
+    return {view.id: view for view in (await operator.peek(PeekQuery(queue, **how))).messages}
+
+
+@pytest.fixture(params=["direct", "http"])
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def test_each_message_says_why_it_waits(disk_path: Path, way: str) -> None:
+    async with Engine.open(disk_path) as engine:
+        async with Worker(app, engine) as worker:
+            for id, how in (("m1", "fail"), ("m2", "ask")):
+                await worker.send("orders", Order(id, how), id=id)
+            for id, key, how in (("k1", "k", "fail"), ("k2", "k", ""), ("j1", "j", "refuse"), ("j2", "j", "")):
+                await worker.send("ledger", Order(key, how), id=id)
+            await worker.send("orders", Order("later"), id="m3", after_s=3_600)
+            await worker.wait_idle(timeout_s=10)
+        direct = EngineOperator(engine)
+        async with serve_control(direct, disk_path):
+            known = read_control_file(disk_path)
+            assert known is not None
+            operator: Operator = direct if way == "direct" else RemoteOperator(known, disk_path)
+            orders = await looked(operator, "orders")
+            ledger = await looked(operator, "ledger")
+    assert {id: view.state for id, view in orders.items()} == {"m1": "retrying", "m2": "retrying", "m3": "scheduled"}
+    failed = orders["m1"]
+    assert (failed.failures, failed.error) == (1, "ValueError: the price is unknown")
+    assert failed.why.startswith("next try in ") and failed.why.endswith(
+        "1 failed attempt, put back for: " + failed.error
+    )
+    assert (orders["m2"].failures, "no stock yet" in orders["m2"].why) == (0, True)
+    assert orders["m3"].why.startswith("due in ") and isinstance(orders["m3"].due, float)
+    assert {id: view.state for id, view in ledger.items()} == {"k1": "retrying", "k2": "waiting", "j2": "blocked"}
+    assert ledger["k2"].why.startswith(f"behind number {ledger['k1'].sequence} of its key, which is tried again in ")
+    assert ledger["j2"].why == "its key is blocked by dead letter 'j1': resubmit or discard that one"
+
+
+async def test_what_a_message_was_put_back_for_survives_a_restart(disk_path: Path) -> None:
+    async with Engine.open(disk_path) as engine, Worker(app, engine) as worker:
+        await worker.send("orders", Order("m1", "fail"), id="m1")
+        await worker.wait_idle(timeout_s=10)
+    for is_from_snapshot in (False, True):
+        async with Engine.open(disk_path) as engine:
+            found = await looked(EngineOperator(engine), "orders")
+            assert found["m1"].error == "ValueError: the price is unknown", is_from_snapshot
+            engine.compact()
+
+
+@pytest.mark.parametrize("scope", ["engine", "partition", "item"])
+async def test_in_every_scope_the_delayed_message_carries_its_error(scope: Any) -> None:
+    async with Harness(app, scope=scope) as world:
+        await world.send("orders", Order("m1", "fail"), id="m1")
+        await world.send("ledger", Order("k1", "fail"), id="k1")
+        await world.wait_idle()
+        for queue, id in (("orders", "m1"), ("ledger", "k1")):
+            found = (await looked(EngineOperator(world.engine), queue))[id]
+            assert (found.state, found.error) == ("retrying", "ValueError: the price is unknown"), queue
+            assert found.failures == 1
+
+
+def test_a_resubmission_says_no_error_and_keeps_what_its_sender_said() -> None:
+    message = with_error(Message(body=b"{}", properties={"mine": 1}), "the price is unknown")
+    assert message.properties == {"mine": 1, "outbox-error": "the price is unknown"}
+    again = resubmission(message, attempt=1, enqueued_ms=5)
+    assert (again.error, again.properties) == ("", {"mine": 1})
+    assert resubmission(with_error(Message(body=b"{}"), "x"), attempt=1, enqueued_ms=5).properties is None
+
+
+async def test_a_page_goes_on_behind_the_last_and_shows_one_state_or_one_key(disk_path: Path) -> None:
+    async with Engine.open(disk_path) as engine:
+        app_operator = EngineOperator(engine)
+        async with Worker(app, engine):
+            pass
+        for n in range(5):
+            engine.broker.send("ledger", [Message(body=b"{}", outbox_id=f"m{n}", session_id=f"k{n % 2}")])
+        first = await app_operator.peek(PeekQuery("ledger", count=3))
+        assert ([view.id for view in first.messages], first.more) == (["m0", "m1", "m2"], first.messages[-1].sequence)
+        rest = await app_operator.peek(PeekQuery("ledger", after=first.more, count=3))
+        assert ([view.id for view in rest.messages], rest.more) == (["m3", "m4"], 0)
+        assert list(await looked(app_operator, "ledger", key="k1")) == ["m1", "m3"]
+        [held] = engine.broker.claim("ledger", 1)
+        assert list(await looked(app_operator, "ledger", state="in-hand")) == ["m0"]
+        assert list(await looked(app_operator, "ledger", state="waiting")) == ["m1", "m2", "m3", "m4"]
+        behind = (await looked(app_operator, "ledger"))["m2"]
+        assert behind.why == f"behind number {held.sequence} of its key, which is in hand"
+        engine.broker.settle(held.token, Settlement.DEFER)
+        deferred = (await looked(app_operator, "ledger", state="deferred"))["m0"]
+        assert str(held.sequence) in deferred.why
+        with pytest.raises(UnknownDestination, match="no-such"):
+            await app_operator.peek(PeekQuery("no-such"))
+
+
+async def test_why_it_was_put_back_is_not_told_to_receivers_as_if_it_were_dead(disk_path: Path) -> None:
+    async with Engine.open(disk_path) as engine:
+        engine.declare(QueueSettings("orders"))
+        engine.broker.send("orders", [Message(body=b"{}", outbox_id="m1")])
+        [claim] = engine.broker.claim("orders", 1)
+        engine.broker.settle(claim.token, Settlement.ABANDON, description="the price is unknown")
+        assert (await looked(EngineOperator(engine), "orders"))["m1"].error == "the price is unknown"
+        [task] = engine.broker.peek("orders", 0, 1)
+        assert b"DeadLetter" not in encode_peeked(task)
+        [claim] = engine.broker.claim("orders", 1)
+        assert (claim.reason, claim.description) == ("", "")
+        engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="", description="by hand")
+        [dead] = engine.broker.peek("orders/$DeadLetterQueue", 0, 1)
+        assert b"by hand" in encode_peeked(dead)
+        engine.dead_letters.resubmit("orders", dead.sequence)
+        assert (await looked(EngineOperator(engine), "orders"))["m1"].error == ""
+
+
+def held(**more: Any) -> HeldMessage:
+    known: dict[str, Any] = {"sequence": 7, "message": Message(body=b"x", outbox_id="m"), "status": "active"}
+    return HeldMessage(**(known | {"enqueued_ms": 1_000} | more))
+
+
+@pytest.mark.parametrize(
+    ("more", "state", "words"),
+    [
+        ({}, "waiting", "for a worker to take it"),
+        ({"delivery_count": 2}, "waiting", "for a worker to take it; 2 deliveries that nobody settled"),
+        ({"due_ms": 31_000}, "retrying", "next try in 30.0 s"),
+        ({"due_ms": 31_000, "behind": 3}, "waiting", "behind number 3 of its key, which is tried again in 30.0 s"),
+        ({"status": "scheduled", "due_ms": 31_000}, "scheduled", "due in 30.0 s, at 1970-01-01T00:00:31Z"),
+        ({"status": "scheduled", "due_ms": 500, "failures": 2}, "retrying", "next try in 0.0 s; 2 failed attempts"),
+        ({"status": "locked", "locked_until_ms": 3_000}, "in-hand", "a receiver has it, the lock ends in 2.0 s"),
+        ({"status": "locked", "locked_until_ms": 900}, "in-hand", "a receiver has it, the lock has just run out"),
+        ({"blocked_by": ""}, "blocked", "its key is blocked by dead letter '': resubmit or discard that one"),
+        ({"status": "locked", "blocked_by": "a"}, "in-hand", "a receiver has it, the lock has just run out"),
+    ],
+)
+def test_the_reason_says_what_is_waited_for(more: dict[str, Any], state: str, words: str) -> None:
+    assert (state_of(held(**more), 1_000), why("q", held(**more), 1_000)) == (state, words)
+
+
+def test_an_error_that_a_sender_made_up_is_cut_and_obeys_no_terminal() -> None:
+    view = view_of("q", held(error="\x1b[31m" + "x" * 5_000, failures=1), 1_000)
+    assert len(view.error) == 300 and len(view.why) < 400
+    shown = text.messages("q", Peeked([view]))
+    assert "\x1b" not in shown and max(map(len, shown.splitlines())) < 300
+    assert text.messages("q", Peeked([], 9)) == "nothing of that kind in q so far; look on with --after 9"
+    assert text.messages("q", Peeked([view], 7)).endswith("there may be more: --after 7")
