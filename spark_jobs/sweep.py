@@ -42,8 +42,8 @@ from outbox.azure.cosmos.placed_states import PlacedStates
 from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.errors import Refused
 from outbox.ports import Backend, StateStore
+from outbox.runtime.finishing import longest_life
 from outbox.runtime.scopes import stores_of
-from outbox.runtime.start.retention import RegisteredRetention
 from spark_jobs.common.arguments import CONNECTION_VARIABLE, Say, add_common, ended, silent, start, to_stderr
 from spark_jobs.common.identity import connect_lent, lent_for
 from spark_jobs.sweeping import RESULT, Part, Sweeping, opened, sweep_parts
@@ -173,30 +173,6 @@ async def parts_of(number: int, store: StateStore, count: int) -> list[Part]:
     ranges = await store.key_ranges()
     each = -(-count // len(ranges))
     return [Part(number, part.start, part.end) for whole in ranges for part in whole.split(each)]
-
-
-async def longest_life(store: StateStore) -> tuple[int, int]:
-    """How long the records of the applications of a store live at most, and the longest margin, in milliseconds.
-
-    A record that is kept for longer than its application asks for harms nobody, one that goes early does.
-
-    Raises:
-        Refused: no application has registered itself, or what is there cannot be read.
-    """
-    lives, margins = [], []
-    async for note in store.scan("notes", prefix="retention:"):
-        try:
-            kept = msgspec.json.decode(note.body, type=RegisteredRetention)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise Refused(f"note {note.key.id} cannot be read ({error}); start a worker there, it says more") from error
-        lives += [kept.retention_ms + kept.margin_ms, *(era.record_life_ms for era in kept.eras)]
-        margins += [kept.margin_ms, *(era.margin_ms for era in kept.eras)]
-    if not lives:
-        raise Refused(
-            "no application has ever started on this store, so nothing of ours can be unfinished there; check "
-            "database and container"
-        )
-    return max(lives), max(margins)
 
 
 def parser() -> argparse.ArgumentParser:

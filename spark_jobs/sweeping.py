@@ -16,25 +16,21 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
-from uuid import uuid4
 from zlib import crc32
 
 import msgspec
 import pyarrow as pa
 
-from outbox.app import App
 from outbox.azure.cosmos.key_ranges import KeyRange
 from outbox.azure.cosmos.placed_states import PlacedStates
 from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.errors import OutcomeUnknown, Refused
-from outbox.ports import Backend, Delivery, Document, StorePorts
+from outbox.ports import Backend, Document, StorePorts
 from outbox.runtime.commit.sweeper import Redo, Swept, Unfinished, sweep
-from outbox.runtime.delivery.retrying import Backoff
-from outbox.runtime.delivery.settlement import Settlement
-from outbox.runtime.scopes import store_protocol, stores_of
-from outbox.runtime.start.plan import Plan, compile_plan
+from outbox.runtime.finishing import plan_without_app, protocol_without_app
+from outbox.runtime.scopes import stores_of
+from outbox.runtime.start.plan import Plan
 
 ROUND_COUNT = 100
 """How many documents one of the sweeps is given before it marks."""
@@ -105,10 +101,8 @@ class Sweeping:
     limit_s: float
 
     def plan(self) -> Plan:
-        """As much of an application as going on with its transactions needs: how long its records live."""
-        margin = timedelta(milliseconds=self.margin_ms)
-        retention = timedelta(milliseconds=self.life_ms) - margin
-        return compile_plan(App("sweep", retention=retention, margin=margin, clock_skew=margin / 2))
+        """As much of an application as going on with its transactions needs."""
+        return plan_without_app(self.life_ms, self.margin_ms)
 
 
 def sweep_parts(settings: Sweeping, parts: Sequence[Part], given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -126,16 +120,8 @@ async def swept_part(settings: Sweeping, part: Part) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         ports = await opened(stack, settings.connect)
         now_ms, plan = ports.operations.now_ms, settings.plan()
-        endings = Settlement(
-            plan,
-            ports.bus,
-            ports.blobs,
-            backoff=Backoff(asyncio.sleep),
-            now_ms=now_ms,
-            new_tx=new_tx,
-            settled=nothing_settled,
-        )
-        guarded = Guarded(store_protocol(plan, ports, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=lambda: False))
+        protocol, failed_pushes = protocol_without_app(ports, plan)
+        guarded = Guarded(protocol)
         store, counts, passes = stores_of(ports)[part.store], Counts(), list[Reading]()
         while True:
             reading = Reading(store, part, settings.lanes, until_s=started_s + settings.limit_s)
@@ -144,11 +130,11 @@ async def swept_part(settings: Sweeping, part: Part) -> dict[str, Any]:
             counts.add(found)
             if not (found.left and found.finished) or len(passes) == PASS_COUNT_MAX:
                 break  # else what is left may have been in the way of each other, or is gone with what is finished
-        unsent = [f"{one.destination}: {one.count} not sent, {one.error}" for one in endings.failed_pushes.take()]
+        unsent = [f"{one.destination}: {one.count} not sent, {one.error}" for one in failed_pushes.take()]
         return {
             "part": part.name,
             **msgspec.structs.asdict(counts),
-            "unsent": endings.failed_pushes.count,
+            "unsent": failed_pushes.count,
             "reads": sum(reading.read_count for reading in passes),
             "seconds": time.monotonic() - started_s,
             "is_whole": reading.is_whole,
@@ -179,15 +165,6 @@ async def opened(stack: AsyncExitStack, connect: Callable[[], Backend]) -> Store
     if not isinstance(ports, StorePorts):
         raise Refused(f"{type(backend).__name__} has no store apart from its bus: there is nothing to sweep")
     return ports
-
-
-def new_tx() -> str:
-    """An id that nobody else has."""
-    return uuid4().hex
-
-
-def nothing_settled(deliveries: Sequence[Delivery]) -> None:
-    """Nothing is delivered here."""
 
 
 class Counts(msgspec.Struct):

@@ -341,9 +341,13 @@ _HOST = (
 _ON_AZURE = frozenset(
     (
         "status",
+        "doctor",
         "state",
         "queue peek",
         "message show",
+        "pending list",
+        "pending explain",
+        "pending finish",
         "dead-letters list",
         "dead-letters show",
         "dead-letters resubmit",
@@ -421,6 +425,7 @@ _COMMANDS: dict[str, tuple[str, tuple[_Argument, ...] | None]] = {
         ),
     ),
     "status": ("Count messages and dead letters of every queue.", ()),
+    "doctor": ("Look for what is wrong or soon will be, and name the cure; exit code 1 where there is an error.", ()),
     "state": (
         "Show the state of a key.",
         (_argument("type", metavar="TYPE", help="the state's name"), _argument("key", metavar="KEY")),
@@ -451,6 +456,19 @@ _COMMANDS: dict[str, tuple[str, tuple[_Argument, ...] | None]] = {
         (
             _argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more"),
             _argument("--queue", default="", metavar="QUEUE", help="look into this queue only"),
+        ),
+    ),
+    "pending": ("List or finish what was committed and whose outputs are not known to have left.", None),
+    "pending list": (
+        "List transactions whose outputs are not known to have left, and why.",
+        (_argument("--tx", metavar="TX", help="one of them, or those that begin so"),),
+    ),
+    "pending explain": ("Show all that is known of one.", (_argument("tx", metavar="TX", help="or its beginning"),)),
+    "pending finish": (
+        "Send what is pending once more, now, and say what stands in the way.",
+        (
+            _argument("tx", metavar="TX", nargs="?"),
+            _argument("--all", action="store_true", help="everything, instead of one TX"),
         ),
     ),
     "dead-letters": ("List, show, resubmit or discard refused messages.", None),

@@ -217,6 +217,21 @@ def _and_whether_hosted(options: Options, shown: str) -> str:
     return f"{shown}\nno host runs on this folder: nothing is handled until `outbox run APP --data {options.data}` does"
 
 
+def doctor(options: Options) -> None:
+    """Print what is wrong, with the cure of each.
+
+    Raises:
+        Refused: there are errors.
+    """
+    from outbox.ops.doctor import examine
+
+    found = _ask(options, lambda operator: examine(operator, options.data))
+    _answer(options, found, text.findings(found))
+    errors = sum(finding.level == "error" for finding in found)
+    if errors:
+        raise Refused(f"{errors} error{'s' if errors > 1 else ''}; each line names its cure")
+
+
 def state(options: Options) -> None:
     found = _ask(options, lambda operator: operator.state(options.type, options.key, options.kind))
     if options.json:
@@ -260,6 +275,36 @@ def show_message(options: Options) -> None:
     asked = FindQuery(options.id, options.queue)
     found = _ask(options, lambda operator: operator.find(asked))
     _answer(options, found, text.found_messages(found))
+
+
+def list_pending(options: Options) -> None:
+    """List what was committed and is not finished; of a transaction, if one is named, with its outputs."""
+    found = _ask(options, lambda operator: operator.pending())
+    if options.tx is not None:
+        found = [view for view in found if view.tx.startswith(options.tx)]
+        if not found:
+            raise LookupError(f"nothing is pending of {options.tx!r}; `outbox pending list` shows what is")
+    _answer(
+        options,
+        found,
+        text.pending(found, in_full=options.action == "pending explain", on_engine=options.data is not None),
+    )
+
+
+def finish_pending(options: Options) -> None:
+    """Finish what is pending.
+
+    Raises:
+        Refused: some of it cannot be finished now; the text says why.
+    """
+    if (options.tx is None) is not options.all:
+        raise Usage("name one TX, or give --all")
+    done = _ask(options, lambda operator: operator.finish(options.tx or ""))
+    young = f"; {done.young} younger than a minute, which workers finish themselves" if done.young else ""
+    _answer(options, done, f"finished {done.finished}{young}")
+    if done.left or done.troubles:
+        why = "; ".join(done.troubles) or "what they wait for is not there yet"
+        raise Refused(f"{done.left} could not be finished: {why}")
 
 
 # Dead letters
@@ -523,10 +568,14 @@ COMMANDS: dict[str, Callable[[Options], None]] = {
     "emulator": emulate,
     "send": send,
     "status": status,
+    "doctor": doctor,
     "state": state,
     "export": export,
     "queue peek": peek,
     "message show": show_message,
+    "pending list": list_pending,
+    "pending explain": list_pending,
+    "pending finish": finish_pending,
     "dead-letters list": list_dead_letters,
     "dead-letters show": show_dead_letter,
     "dead-letters resubmit": resubmit,

@@ -37,6 +37,7 @@ from outbox.ops.values import (
     BATCH_COUNT_MAX,
     AmongQuery,
     FindQuery,
+    FinishRequest,
     MoveRequest,
     Operator,
     PageQuery,
@@ -94,6 +95,8 @@ class Control:
                 web.get("/export", self._export, allow_head=False),
                 web.get("/messages", self._messages),
                 web.get("/message", self._message),
+                web.get("/pending", self._pending),
+                web.post("/pending/finish", self._finish),
                 web.get("/dead-letters", self._dead_letters),
                 web.post("/dead-letters/among", self._dead_among),
                 web.get("/dead-letter", self._dead_letter),
@@ -180,6 +183,12 @@ class Control:
 
     async def _message(self, request: web.Request) -> web.Response:
         return _json(await self._operator.find(_query(request, FindQuery)))
+
+    async def _pending(self, request: web.Request) -> web.Response:
+        return _json(await self._operator.pending())
+
+    async def _finish(self, request: web.Request) -> web.Response:
+        return _json(await self._operator.finish((await _body(request, FinishRequest)).tx))
 
     async def _dead_letters(self, request: web.Request) -> web.Response:
         asked = _query(request, PageQuery)

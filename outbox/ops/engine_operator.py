@@ -47,6 +47,8 @@ from outbox.ops.values import (
     Operator,
     Peeked,
     PeekQuery,
+    PendingFinished,
+    PendingView,
     QueueStatus,
     Status,
     StreamQuery,
@@ -251,6 +253,15 @@ class EngineOperator:
                 if (id := _identity(path, task)).startswith(text):
                     found.append((id, path, task))
         return found
+
+    async def pending(self) -> list[PendingView]:
+        await self._engine.core.gate()
+        return []  # outputs are in their queues as soon as the message that emitted them is committed
+
+    async def finish(self, tx: str) -> PendingFinished:
+        if tx:
+            raise LookupError(f"nothing is pending of {tx!r}: on an engine outputs commit with their message")
+        return PendingFinished(0, 0, 0)
 
     # Dead letters
 

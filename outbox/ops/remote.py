@@ -26,6 +26,7 @@ from outbox.ops.values import (
     DeadLetterFilter,
     DeadLetterView,
     FindQuery,
+    FinishRequest,
     FoundMessage,
     KeyKind,
     Moved,
@@ -34,6 +35,8 @@ from outbox.ops.values import (
     Operator,
     Peeked,
     PeekQuery,
+    PendingFinished,
+    PendingView,
     SendRequest,
     Status,
     StreamQuery,
@@ -103,6 +106,12 @@ class RemoteOperator:
 
     async def find(self, asked: FindQuery) -> list[FoundMessage]:
         return await self._get("/message", msgspec.structs.asdict(asked), list[FoundMessage])
+
+    async def pending(self) -> list[PendingView]:
+        return await self._get("/pending", {}, list[PendingView])
+
+    async def finish(self, tx: str) -> PendingFinished:
+        return await self._post("/pending/finish", FinishRequest(tx), PendingFinished)
 
     async def dead_letters(
         self,

@@ -21,6 +21,7 @@ from outbox.ops.dead_letter_views import matches, view_of, with_body
 from outbox.ops.held_messages import found_with_body, state_of
 from outbox.ops.held_messages import view_of as view_of_held
 from outbox.ops.names import full_id, listed, parse_key, the_id
+from outbox.ops.pending import finish_pending, pending_in
 from outbox.ops.streams import StreamPlace, list_streams, on_store, read_stream, trim_stream, unregister_stream
 from outbox.ops.values import (
     ANY_DEAD_LETTER,
@@ -36,6 +37,8 @@ from outbox.ops.values import (
     Operator,
     Peeked,
     PeekQuery,
+    PendingFinished,
+    PendingView,
     QueueStatus,
     Status,
     StreamQuery,
@@ -252,6 +255,12 @@ class StoreOperator:
                 shown_letter = await with_body(id, letter, await self._only_type(queue), self._ports.blobs)
                 found.append(FoundMessage(None, shown_letter))
         return found
+
+    async def pending(self) -> list[PendingView]:
+        return await pending_in(self._ports)
+
+    async def finish(self, tx: str) -> PendingFinished:
+        return await finish_pending(self._ports, tx)
 
     # Dead letters
 

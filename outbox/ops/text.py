@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from outbox.errors import OutboxError
-from outbox.ops.values import DeadLetterView, FoundMessage, Peeked, Status, Streams
+from outbox.ops.values import DeadLetterView, FoundMessage, Peeked, PendingView, Status, Streams
 from outbox.printable import printable
 
 if TYPE_CHECKING:
     from outbox.ops.dead_letters import DeadLetterGroup
+    from outbox.ops.doctor import Finding
 
 REASON_LENGTH_MAX = 60
 WHY_LENGTH_MAX = 160
@@ -115,6 +116,32 @@ def _place(found: FoundMessage) -> str:
     cure = f"outbox dead-letters resubmit {letter.queue} {letter.id}, or discard it"
     why = shortened(letter.description, WHY_LENGTH_MAX)
     return printable(f"{letter.id} in the dead letters of {letter.queue}: {letter.reason}, {why}; {cure}")
+
+
+def pending(found: Sequence[PendingView], *, in_full: bool, on_engine: bool) -> str:
+    """A line for each; `in_full` each with all that is known of it."""
+    if not found and on_engine:
+        return "nothing is ever pending on an engine: outputs commit with the message that emitted them"
+    if not found:
+        return "nothing is pending"
+    if in_full:
+        return "\n".join(f"{printable(f'{x.tx}: {x.why}')}\n{indented(msgspec.json.encode(x))}" for x in found)
+    rows = [
+        (
+            x.tx or "-",
+            _utc(x.committed) if x.committed else "-",
+            ", ".join(sorted({output.destination for output in x.outputs})) or "-",
+            shortened(x.why, WHY_LENGTH_MAX),
+        )
+        for x in found
+    ]
+    return columns([("tx", "committed", "to", "why"), *rows])
+
+
+def findings(found: Sequence[Finding]) -> str:
+    """A line for each, with its cure."""
+    rows = [(x.level, x.about, x.what + (f"; {x.cure}" if x.cure else "")) for x in found]
+    return columns(rows)
 
 
 def _utc(seconds: float) -> str:

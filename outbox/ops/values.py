@@ -132,6 +132,37 @@ class StreamUnregistered(msgspec.Struct, frozen=True):
     behind: dict[str, int]
 
 
+class PendingOutput(msgspec.Struct, frozen=True):
+    """An output that is not known to have left: its id, its queue or topic, and the size of its body."""
+
+    id: str
+    destination: str
+    size_bytes: int
+
+
+class PendingView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something committed that is not finished: the transaction, its document, when it was committed, and why.
+
+    `committed` is in seconds since 1970, 0 where it is not known; `more` counts outputs that are not listed.
+    """
+
+    tx: str
+    document: str
+    committed: float
+    why: str
+    outputs: list[PendingOutput] = []
+    more: int = 0
+
+
+class PendingFinished(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many documents were finished, were too young for that, and are left; and what stands in the way."""
+
+    finished: int
+    young: int
+    left: int
+    troubles: list[str] = []
+
+
 class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):
     """A dead letter; its body, if shown, is JSON, else text, else base64.  `created` in seconds since 1970.
 
@@ -290,6 +321,12 @@ class FindQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue: Text = ""
 
 
+class FinishRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which transaction to finish; empty: all."""
+
+    tx: Text = ""
+
+
 class AmongQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which of these ids are dead letters of a queue."""
 
@@ -380,6 +417,16 @@ class Operator(Protocol):
             LookupError: it is in no queue, and no dead letter.
             Refused: several ids have this prefix.
             UnknownDestination: no such queue.
+        """
+
+    async def pending(self) -> list[PendingView]:
+        """What was committed and is not finished, at most a thousand documents; on an engine there is nothing such."""
+
+    async def finish(self, tx: str) -> PendingFinished:
+        """Finish what a transaction left, or (empty) everything, if it is older than a minute.
+
+        Raises:
+            LookupError: nothing is pending of it.
         """
 
     async def dead_letters(

@@ -46,7 +46,7 @@ AGE_MUTANTS = (
     mutant(
         "Retry begins a chain anew", ENDINGS,
         f"{CHAINS}::test_a_retry_does_not_begin_a_chain_anew|test_a_failure_does_not_begin_a_chain_anew",
-        ("            failures=failures,\n        )\n        # A sender", "            failures=failures,\n            hops=0,\n        )\n        # A sender"),
+        ("            failures=later.failures,\n        )\n        copy = with_error", "            failures=later.failures,\n            hops=0,\n        )\n        copy = with_error"),
     ),
     mutant(
         "too many outputs look like a cycle", CONTEXT,

@@ -44,6 +44,7 @@ SUBMITTED = "spark_jobs/submitted.py"
 SYNAPSE = "spark_jobs/submitting/synapse.py"
 SWEEPING = "spark_jobs/sweeping.py"
 SWEEP = "spark_jobs/sweep.py"
+FINISHING = "outbox/runtime/finishing.py"
 SENDING = "spark_jobs/feeding/sending.py"
 RECORDING = "outbox/verify/recorded/recording.py"
 GUARD = "outbox/ops/connection_guard.py"
@@ -722,9 +723,9 @@ DIRECT_MUTANTS = (
         ("            connection.stop()\n", "            pass\n"),
     ),
     mutant(
-        "ops: a list of dead letters ends with its first page", COMMANDS,
+        "ops: a list of dead letters ends with its first page", "outbox/ops/dead_letters.py",
         f"{OF_CLI}::test_every_page_of_dead_letters_is_listed",
-        ("            if len(page) < BATCH_COUNT_MAX:\n                break\n", "            break\n"),
+        ("            if len(page) < wanted:\n                break\n", "            break\n"),
     ),
     mutant(
         "ops: requests that have ended still count", CONTROL, f"{OF_CONTROL}::test_only_so_many_requests_are_under_way",
@@ -1149,7 +1150,7 @@ DIRECT_MUTANTS = (
         ("                if commit.version != state.version + 1:\n", "                if False:\n"),
     ),
     mutant(
-        "sweep: records live as short as the shortest", "spark_jobs/sweep.py",
+        "sweep: records live as short as the shortest", FINISHING,
         "spark/test_sweeping.py::test_a_record_is_kept_for_the_longest_time_that_anybody_registered",
         ("return max(lives), max(margins)", "return min(lives), max(margins)"),
     ),
@@ -1596,7 +1597,7 @@ DIRECT_MUTANTS = (
         ("return number // self.shares % lane_count if", "return number % lane_count if"),
     ),
     mutant(
-        "sweep: a margin that was longer before is forgotten", SWEEP,
+        "sweep: a margin that was longer before is forgotten", FINISHING,
         f"{OF_SWEEPING}::test_a_record_is_kept_for_the_longest_time_that_anybody_registered",
         ("margins += [kept.margin_ms, *(era.margin_ms for era in kept.eras)]", "margins += [kept.margin_ms]"),
     ),

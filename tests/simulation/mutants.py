@@ -347,6 +347,6 @@ MUTANTS = (
     ),
     mutant(
         "bus: what is put off comes at once", "bus", "Differs", ENGINE_BUS,
-        ("delivery.sequence, settle.due_ms, count)", "delivery.sequence, 0, count)"),
+        ("delivery.sequence, settle.due_ms, count, why)", "delivery.sequence, 0, count, why)"),
     ),
 )  # fmt: skip

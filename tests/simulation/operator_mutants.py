@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from tests.simulation.planting import ENDINGS, GROUP, Mutant
 
-PEEK, FIND, GROUPS = (f"unit/ops/test_{name}.py" for name in ("queue_peek", "message_show", "dead_letters_in_groups"))
+NAMES = ("queue_peek", "message_show", "dead_letters_in_groups", "pending")
+PEEK, FIND, GROUPS, LEFT = (f"unit/ops/test_{name}.py" for name in NAMES)
 HELD = "outbox/ops/held_messages.py"
 DEAD = "outbox/ops/dead_letters.py"
+PENDING = "outbox/ops/pending.py"
 ENGINE = "outbox/ops/engine_operator.py"
 
 
@@ -103,5 +105,30 @@ OPERATOR_MUTANTS = (
         "the time of a dead letter makes no difference", "outbox/ops/dead_letter_views.py",
         f"{GROUPS}::test_a_filter_means_those_that_fit_all_of_it",
         ("    if not where.since <= dead.enqueued_ms / 1_000 < where.before:\n        return False\n", ""),
+    ),
+    told(
+        "what a worker may be finishing is finished by hand too", PENDING,
+        f"{LEFT}::test_what_has_not_left_is_listed_and_leaves_by_hand",
+        ("now_ms - written_ms(document) < GRACE_S * 1_000", "False"),
+    ),
+    told(
+        "a state in item scope is finished as a record", "outbox/runtime/finishing.py",
+        f"{LEFT}::test_what_has_not_left_is_listed_and_leaves_by_hand",
+        ("return self._item if is_item else self._partition", "return self._partition"),
+    ),
+    told(
+        "what could not be sent is not said", PENDING,
+        f"{LEFT}::test_what_has_not_left_is_listed_and_leaves_by_hand",
+        ("        troubles.append(f\"{one.destination}:", "        str(f\"{one.destination}:"),
+    ),
+    told(
+        "what cannot be finished counts as finished", PENDING,
+        f"{LEFT}::test_what_has_not_left_is_listed_and_leaves_by_hand",
+        ("await protocols.of(document).redo(document) is False", "await protocols.of(document).redo(document) is None"),
+    ),
+    told(
+        "one document that is not ours stops all", PENDING,
+        f"{LEFT}::test_what_is_not_ours_is_named_and_left_alone",
+        ("        except (OutboxError, msgspec.MsgspecError, ValueError, RecursionError) as error:", "        except EOFError as error:"),
     ),
 )  # fmt: skip

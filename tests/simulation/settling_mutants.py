@@ -22,7 +22,7 @@ SETTLING_MUTANTS = (
     ),
     mutant(
         "settling: a delayed copy forgets that it failed", "partition", "EveryMessageEnds", ENDINGS,
-        ("            failures=failures,\n", ""),
+        ("            failures=later.failures,\n", ""),
         app="trying", amounts=(-50,), patience_ms=30_000,
     ),
     mutant(

@@ -180,8 +180,7 @@ async def test_a_part_is_gone_over_again_while_some_of_it_can_be_finished_and_so
 
     failed = SimpleNamespace(count=7, take=lambda: [SimpleNamespace(destination="orders", count=7, error="gone")])
     monkeypatch.setattr(sweeping, "swept_once", once)
-    monkeypatch.setattr(sweeping, "Settlement", lambda *given, **options: SimpleNamespace(failed_pushes=failed))
-    monkeypatch.setattr(sweeping, "store_protocol", lambda *given, **options: Redone())
+    monkeypatch.setattr(sweeping, "protocol_without_app", lambda *given: (Redone(), failed))
     async with Engine.in_memory() as engine:
         backend = NarrowEngine(engine, "partition")
         settings = Sweeping(

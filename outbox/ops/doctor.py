@@ -1,0 +1,147 @@
+"""What is wrong with a folder or an application on Azure, or soon will be, each with its cure.
+
+It looks and changes nothing.  An error keeps messages from being handled or sent; a warning will, or wants somebody to
+decide.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from outbox.errors import OutboxError
+from outbox.ops.text import age
+from outbox.ops.values import Operator, PendingView, Status
+
+OLDEST_S_MAX = 300.0
+PENDING_S_MAX = 600.0
+"""A sweeper takes what is a minute old; what is ten minutes old was tried some ten times."""
+FREE_BYTES_MIN, FREE_BYTES_LOW = 100 << 20, 1 << 30
+PYTHON_MIN, PYTHON_MAX = (3, 11), (3, 13)
+SDK_MIN = {"azure-servicebus": (7, 15), "azure-cosmos": (4, 9)}
+"""Below this version of Service Bus' SDK a settlement that failed looks like one that succeeded."""
+PRIVATE_FILES = ("access.key", "control.json")
+
+Level = Literal["error", "warning", "ok"]
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was looked at, what is wrong with it (or what is right, at level `ok`), and the cure."""
+
+    level: Level
+    about: str
+    what: str
+    cure: str = ""
+
+
+async def examine(operator: Operator, folder: Path | None) -> list[Finding]:
+    """All findings, errors first; `folder` is where an engine's log is."""
+    found = [*versions(needs_azure=folder is None)]
+    if folder is not None:
+        found += [*of_folder(folder)]
+    try:
+        hosted = folder is None or is_held_by_host(operator)
+        found += [*of_status(await operator.status(), hosted=hosted)]
+    except OutboxError as error:
+        found.append(Finding("warning", "counts", str(error), "give the identity the right, or look queue by queue"))
+    try:
+        found += [*of_pending(await operator.pending(), time.time())]
+    except OutboxError as error:
+        found.append(Finding("error", "store", str(error), "nothing can be committed either while it is so"))
+    return sorted(found, key=lambda finding: ("error", "warning", "ok").index(finding.level))
+
+
+def is_held_by_host(operator: Operator) -> bool:
+    """Whether a host answers, and the log was not opened for this command."""
+    from outbox.ops.remote import RemoteOperator
+
+    return isinstance(operator, RemoteOperator)
+
+
+def versions(*, needs_azure: bool) -> Iterator[Finding]:
+    """What of Python and the SDKs is too old, or was never tried."""
+    python = sys.version_info[:2]
+    if not PYTHON_MIN <= python <= PYTHON_MAX:
+        what = f"this is Python {python[0]}.{python[1]}, and 3.11 to 3.13 are what is tested"
+        yield Finding("warning", "Python", what, "use one of those")
+    for name, least in SDK_MIN.items():
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            if needs_azure:
+                yield Finding("error", name, "is not installed", "pip install outbox-azure[azure]")
+            continue
+        if tuple(int(part) for part in found.split(".")[:2] if part.isdigit()) < least:
+            wanted = ".".join(map(str, least))
+            yield Finding("error", name, f"is {found}, and {wanted} is needed", f"pip install '{name}>={wanted}'")
+
+
+def of_folder(folder: Path) -> Iterator[Finding]:
+    """What is wrong with the disk of a folder, and who may read its keys."""
+    free = shutil.disk_usage(folder).free
+    if free < FREE_BYTES_LOW:
+        level: Level = "error" if free < FREE_BYTES_MIN else "warning"
+        cure = "free some, or move the folder; an engine stops where its disk is full, and loses nothing"
+        yield Finding(level, "disk", f"{free >> 20} MB are free on the disk of {folder}", cure)
+    for name in PRIVATE_FILES:
+        file = folder / name
+        if file.exists() and file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            yield Finding("error", name, "others than its owner may read it", f"chmod 600 {file}")
+        elif file.exists() and file.stat().st_uid != os.getuid():
+            yield Finding("warning", name, "another user owns it", "run as that user")
+
+
+def of_status(status: Status, *, hosted: bool) -> Iterator[Finding]:
+    """What the counts of queues say."""
+    waiting = sum(queue.active for queue in status.queues.values())
+    if not hosted and waiting:
+        what = f"no host runs, and {counted(waiting, 'message')} wait"
+        yield Finding("error", "host", what, "outbox run APP --data FOLDER")
+    for name, queue in status.queues.items():
+        if queue.standing:
+            what = f"{queue.standing} of its keys are blocked by a dead letter"
+            yield Finding("error", name, what, f"outbox queue peek {name} --state blocked, and mend what it names")
+        if queue.dead_letters:
+            cure = f"outbox dead-letters list {name} --group"
+            yield Finding("warning", name, counted(queue.dead_letters, "dead letter"), cure)
+        if queue.oldest_s is not None and queue.oldest_s > OLDEST_S_MAX:
+            what = f"its oldest message has waited for {age(queue.oldest_s)}"
+            yield Finding("warning", name, what, f"outbox queue peek {name}")
+    if status.streams is not None:
+        rows = [(each.name, each.error) for each in status.streams.logs]
+        for name, error in rows + [(each.name, each.error) for each in status.streams.processors]:
+            if error:
+                yield Finding("error", name, error, "outbox stream list")
+        for processor in status.streams.processors:
+            if processor.failures:
+                what = f"its handler has failed {counted(processor.failures, 'time')} on the next entries"
+                cure = "the log of its process says why; mend it, or skip the entry by on_error"
+                yield Finding("error", processor.name, what, cure)
+    yield Finding("ok", "queues", f"{counted(len(status.queues), 'queue')}, {counted(waiting, 'message')} in them")
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things: one of them, or more."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def of_pending(found: list[PendingView], now_s: float) -> Iterator[Finding]:
+    """What was committed and has not left for long."""
+    old = [view for view in found if view.outputs and now_s - view.committed > PENDING_S_MAX]
+    if old:
+        oldest = min(old, key=lambda view: view.committed)
+        what = f"{len(old)} transactions whose outputs have not left for {age(now_s - oldest.committed)}"
+        yield Finding("error", "pending", what, f"outbox pending finish {oldest.tx or '--all'}")
+    foreign = sum("not of this framework" in view.why for view in found)
+    if foreign:
+        what = f"{foreign} documents with a member `pending` that are not of this framework"
+        yield Finding("warning", "container", what, "outbox pending list shows them; another program writes here")

@@ -1,0 +1,158 @@
+"""What was committed in a store and is not finished: outputs that are not known to have left, and how to finish them.
+
+A worker's sweeper finishes the same a minute after the commit; what stays is what cannot be sent.  Finishing it by hand
+tries once more now, and says what stands in the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from outbox import stored
+from outbox.errors import CorruptRecord, OutboxError
+from outbox.ops.text import age
+from outbox.ops.values import PendingFinished, PendingOutput, PendingView
+from outbox.ports import Document, Output, StateStore, StorePorts
+from outbox.runtime.commit.dispatch_ledger import unsent_of
+from outbox.runtime.commit.sweeper import GRACE_S, written_ms
+from outbox.runtime.finishing import longest_life, plan_without_app, protocols_without_app
+from outbox.runtime.scopes import stores_of
+from outbox.stored import (
+    LEDGER_PREFIX,
+    OVERFLOW_PREFIX,
+    RECORD_PREFIX,
+    STAGED_PREFIX,
+    STATE,
+    Inline,
+    LedgerItem,
+    Overflow,
+    Record,
+    Staged,
+    StateItem,
+    staged_key,
+)
+
+PENDING_COUNT_MAX = 1_000
+OUTPUTS_SHOWN_MAX = 20
+
+
+async def pending_in(ports: StorePorts) -> list[PendingView]:
+    """What is unfinished in the stores, as it is read; at most so many."""
+    now_ms, found = ports.operations.now_ms(), list[PendingView]()
+    async for store, document in _unfinished(ports):
+        found += [view async for view in _views(store, document, now_ms)]
+        if len(found) >= PENDING_COUNT_MAX:
+            break
+    # A record that a state points to is told of with the state.
+    pointed = {view.tx for view in found if view.document.endswith(f"/{STATE}")}
+    return [view for view in found if view.tx not in pointed or f"/{STAGED_PREFIX}" not in view.document]
+
+
+async def finish_pending(ports: StorePorts, tx: str) -> PendingFinished:
+    """Finish what a transaction left (empty: everything), if it is older than workers leave it to each other.
+
+    Blobs that were announced are left to workers, which know in which scope they were.
+
+    Raises:
+        LookupError: nothing is pending of it.
+        Refused: nothing of ours is in the store.
+    """
+    now_ms = ports.operations.now_ms()
+    life_ms, margin_ms = await longest_life(ports.infrastructure or ports.store)
+    protocols, failed = protocols_without_app(ports, plan_without_app(life_ms, margin_ms))
+    finished = young = left = 0
+    pointed, troubles = set[str](), list[str]()
+    async for store, document in _unfinished(ports):
+        its = {view.tx async for view in _views(store, document, now_ms)}
+        if (tx and tx not in its) or (document.key.id.startswith(STAGED_PREFIX) and its <= pointed):
+            continue
+        pointed |= its if document.key.id == STATE else set()
+        try:
+            if now_ms - written_ms(document) < GRACE_S * 1_000:
+                young += 1
+            elif document.key.id.startswith(OVERFLOW_PREFIX) or await protocols.of(document).redo(document) is False:
+                left += 1
+            else:
+                finished += 1
+        except (OutboxError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+            left += 1
+            troubles.append(f"{document.key.partition}/{document.key.id}: {error}")
+    await protocols.finish()
+    if tx and not finished + young + left:
+        raise LookupError(f"nothing is pending of {tx!r}; `outbox pending list` shows what is")
+    for one in failed.take():
+        troubles.append(f"{one.destination}: {one.count} not sent ({', '.join(one.ids)}): {one.error}")
+    return PendingFinished(finished, young, left, troubles)
+
+
+async def _unfinished(ports: StorePorts) -> AsyncIterator[tuple[StateStore, Document]]:
+    """What is unfinished, staged records last and only those that are still there: they go with their states."""
+    staged: list[tuple[StateStore, Document]] = []
+    for store in stores_of(ports):
+        async for document in store.unfinished():
+            if document.key.id.startswith(STAGED_PREFIX):
+                staged.append((store, document))
+            else:
+                yield store, document
+    for store, document in staged[:PENDING_COUNT_MAX]:
+        if (found := await store.read(document.key)) is not None:
+            yield store, found
+
+
+async def _views(store: StateStore, document: Document, now_ms: int) -> AsyncIterator[PendingView]:
+    """What a document says is unfinished; a ledger has a record for each."""
+    id = document.key.id
+    try:
+        if id == STATE:
+            item = stored.decode(document, StateItem)
+            record = item.pending.record if isinstance(item.pending, Inline) else await _staged(store, document, item)
+            yield _of_record(document, record, now_ms, tx=item.pointer)
+        elif id.startswith(RECORD_PREFIX):
+            yield _of_record(document, stored.decode(document, Record), now_ms)
+        elif id.startswith(STAGED_PREFIX):
+            staged = stored.decode(document, Staged)
+            why = "takes effect if the swap of its state lands, else a sweeper removes it"
+            yield _view(document, staged.pending, staged.record.at_ms, now_ms, why, staged.record.outputs)
+        elif id.startswith(OVERFLOW_PREFIX):
+            overflow = stored.decode(document, Overflow)
+            why = f"announces blob {overflow.blob}, which a sweeper removes unless a commit points to it"
+            yield _view(document, overflow.pending, overflow.at_ms, now_ms, why)
+        elif id.startswith(LEDGER_PREFIX):
+            async for unsent, record in unsent_of(store, stored.decode(document, LedgerItem)):
+                yield _of_record(unsent, record, now_ms)
+        else:
+            raise CorruptRecord("no kind of ours")
+    except CorruptRecord as error:
+        yield _view(document, "", 0, now_ms, f"is not of this framework; check what else writes here: {error}")
+
+
+async def _staged(store: StateStore, document: Document, item: StateItem) -> Record | None:
+    """The record that a state points to; None where it is gone, and only the pointer has to be cleared."""
+    found = await store.read(staged_key(document.key.partition, item.pointer), session=item.token)
+    return None if found is None else stored.decode(found, Staged).record
+
+
+def _of_record(document: Document, record: Record | None, now_ms: int, *, tx: str = "") -> PendingView:
+    if record is None:
+        return _view(document, tx, 0, now_ms, "its outputs have left; the state still points to it")
+    outputs = record.outputs
+    if record.spilled:
+        what = f"outputs in blob {record.spilled}"
+    else:
+        what = f"{len(outputs)} output{'' if len(outputs) == 1 else 's'}"
+    why = f"{what} not known to have left; a worker's sweeper sends them again, a minute after the commit"
+    return _view(document, tx or record.tx, record.at_ms, now_ms, why, outputs)
+
+
+def _view(
+    document: Document, tx: str, at_ms: int, now_ms: int, why: str, outputs: Sequence[Output] = ()
+) -> PendingView:
+    since = f"committed {age(max(0, now_ms - at_ms) / 1_000)} ago: " if at_ms else ""
+    shown = [
+        PendingOutput(output.message.identity, output.destination, len(output.message.body))
+        for output in outputs[:OUTPUTS_SHOWN_MAX]
+    ]
+    place = f"{document.key.partition}/{document.key.id}"
+    return PendingView(tx, place, at_ms / 1_000, since + why, shown, len(outputs) - len(shown))

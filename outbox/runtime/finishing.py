@@ -1,0 +1,114 @@
+"""Finish what applications have left in a store, without their code.
+
+Stored outputs leave under their stored ids, and every write is conditional, as when a worker sweeps.  What is needed of
+an application is how long its records live, and that is registered in the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from outbox.app import App
+from outbox.errors import Refused
+from outbox.ports import Delivery, Document, StateStore, StorePorts
+from outbox.runtime.delivery.retrying import Backoff
+from outbox.runtime.delivery.settlement import FailedPushes, Settlement
+from outbox.runtime.item_scope import ItemScope
+from outbox.runtime.partition_scope import PartitionScope
+from outbox.runtime.scopes import store_protocol
+from outbox.runtime.start.plan import Plan, compile_plan
+from outbox.runtime.start.retention import RegisteredRetention
+from outbox.stored import STAGED_PREFIX, STATE
+
+
+async def longest_life(store: StateStore) -> tuple[int, int]:
+    """How long the records of the applications of a store live at most, and the longest margin, in milliseconds.
+
+    A record that is kept for longer than its application asks for harms nobody, one that goes early does.
+
+    Raises:
+        Refused: no application has registered itself, or what is there cannot be read.
+    """
+    lives, margins = [], []
+    async for note in store.scan("notes", prefix="retention:"):
+        try:
+            kept = msgspec.json.decode(note.body, type=RegisteredRetention)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise Refused(f"note {note.key.id} cannot be read ({error}); start a worker there, it says more") from error
+        lives += [kept.retention_ms + kept.margin_ms, *(era.record_life_ms for era in kept.eras)]
+        margins += [kept.margin_ms, *(era.margin_ms for era in kept.eras)]
+    if not lives:
+        raise Refused(
+            "no application has ever started on this store, so nothing of ours can be unfinished there; check "
+            "database and container"
+        )
+    return max(lives), max(margins)
+
+
+def plan_without_app(life_ms: int, margin_ms: int) -> Plan:
+    """As much of an application as going on with its transactions needs: how long its records live."""
+    margin = timedelta(milliseconds=margin_ms)
+    retention = timedelta(milliseconds=life_ms) - margin
+    return compile_plan(App("sweep", retention=retention, margin=margin, clock_skew=margin / 2))
+
+
+def protocol_without_app(ports: StorePorts, plan: Plan) -> tuple[PartitionScope | ItemScope, FailedPushes]:
+    """The commit protocol of a store, to finish documents with, and what it could not push."""
+    settlement, options = _settlement(ports, plan)
+    return store_protocol(plan, ports, settlement, **options), settlement.failed_pushes
+
+
+class Protocols:
+    """Both protocols of a store, for who does not know in which scope its workers run: each knows its documents."""
+
+    def __init__(self, partition: PartitionScope, item: ItemScope) -> None:
+        self._partition = partition
+        self._item = item
+
+    def of(self, document: Document) -> PartitionScope | ItemScope:
+        """The protocol that has written a document: only item scope leaves states and staged records unfinished."""
+        is_item = document.key.id == STATE or document.key.id.startswith(STAGED_PREFIX)
+        return self._item if is_item else self._partition
+
+    async def finish(self) -> None:
+        """Mark what has left."""
+        await self._partition.finish()
+        await self._item.finish()
+
+
+def protocols_without_app(ports: StorePorts, plan: Plan) -> tuple[Protocols, FailedPushes]:
+    """Both commit protocols over a store, to finish documents with, and what they could not push."""
+    settlement, options = _settlement(ports, plan)
+    records = ports.infrastructure or ports.store
+    partition = PartitionScope(plan, records, ports.blobs, settlement, **options)
+    item = ItemScope(plan, ports.store, records, ports.blobs, settlement, stateless=partition, **options)
+    return Protocols(partition, item), settlement.failed_pushes
+
+
+def _settlement(ports: StorePorts, plan: Plan) -> tuple[Settlement, dict[str, Any]]:
+    now_ms = ports.operations.now_ms
+    settlement = Settlement(
+        plan,
+        ports.bus,
+        ports.blobs,
+        backoff=Backoff(asyncio.sleep),
+        now_ms=now_ms,
+        new_tx=_new_tx,
+        settled=_nothing_settled,
+    )
+    return settlement, {"now_ms": now_ms, "new_tx": _new_tx, "is_stopping": lambda: False}
+
+
+def _new_tx() -> str:
+    """An id that nobody else has."""
+    return uuid4().hex
+
+
+def _nothing_settled(deliveries: Sequence[Delivery]) -> None:
+    """Nothing is delivered here."""

@@ -1,0 +1,149 @@
+"""What is wrong is found, with its cure, and nothing is found where nothing is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from collections import namedtuple
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings
+from outbox.errors import OutcomeUnknown, Refused
+from outbox.message import Message
+from outbox.ops import doctor
+from outbox.ops.cli import main
+from outbox.ops.doctor import examine, of_folder, of_pending, of_status, versions
+from outbox.ops.values import (
+    Operator,
+    PendingOutput,
+    PendingView,
+    ProcessorView,
+    QueueStatus,
+    Status,
+    Streams,
+    StreamView,
+)
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def status(**more: Any) -> Status:
+    known: dict[str, Any] = {"active": 0, "scheduled": 0, "deferred": 0, "dead_letters": 0, "oldest_s": None}
+    return Status({"orders": QueueStatus(**(known | more))}, 0)
+
+
+def wrong(found: Any) -> list[tuple[str, str]]:
+    return [(one.level, one.about) for one in found if one.level != "ok"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "hosted", "expected"),
+    [
+        ({}, True, []),
+        ({"active": 5}, True, []),
+        ({"active": 5}, False, [("error", "host")]),
+        ({}, False, []),
+        ({"standing": 1}, True, [("error", "orders")]),
+        ({"dead_letters": 3}, True, [("warning", "orders")]),
+        ({"active": 1, "oldest_s": 299.0}, True, []),
+        ({"active": 1, "oldest_s": 301.0}, True, [("warning", "orders")]),
+    ],
+)
+def test_counts_say_what_is_wrong(counts: dict[str, Any], hosted: bool, expected: list[tuple[str, str]]) -> None:
+    assert wrong(of_status(status(**counts), hosted=hosted)) == expected
+
+
+def test_a_stream_that_is_damaged_and_a_processor_that_fails_are_errors() -> None:
+    streams = Streams([StreamView("log", "", [], "a cell is gone")], [ProcessorView("p", 1, "handling", 2, 0, {})])
+    found = list(of_status(Status({}, 0, None, streams), hosted=True))
+    assert wrong(found) == [("error", "log"), ("error", "p")] and "2 times" in found[1].what
+
+
+def view(committed: float, why: str = "", outputs: int = 1) -> PendingView:
+    return PendingView("tx", "s/inbox:00", committed, why, [PendingOutput("a", "q", 1)] * outputs)
+
+
+def test_outputs_that_have_not_left_for_ten_minutes_are_an_error() -> None:
+    assert wrong(of_pending([view(1_000.0)], 1_599.0)) == []
+    [found] = of_pending([view(1_000.0), view(500.0)], 1_601.0)
+    assert (found.level, found.cure) == ("error", "outbox pending finish tx") and "2 transactions" in found.what
+    assert wrong(of_pending([view(0.0, outputs=0)], 1e9)) == []
+    assert wrong(of_pending([view(0.0, "is not of this framework", 0)], 1e9)) == [("warning", "container")]
+
+
+@pytest.mark.parametrize(("free", "level"), [(50 << 20, "error"), (500 << 20, "warning"), (2 << 30, "")])
+def test_a_disk_that_is_nearly_full_is_named(
+    free: int, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 0, free))
+    assert wrong(of_folder(tmp_path)) == ([(level, "disk")] if level else [])
+
+
+def test_a_key_that_others_may_read_is_an_error(tmp_path: Path) -> None:
+    key = tmp_path / "access.key"
+    key.write_text("x")
+    key.chmod(0o640)
+    [found] = of_folder(tmp_path)
+    assert (found.level, found.cure) == ("error", f"chmod 600 {key}")
+    key.chmod(0o600)
+    assert list(of_folder(tmp_path)) == []
+
+
+def test_an_sdk_that_is_too_old_or_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(versions(needs_azure=True)) == []
+    monkeypatch.setattr(doctor, "version", lambda name: "7.14.9" if name == "azure-servicebus" else "4.15.0b1")
+    assert wrong(versions(needs_azure=False)) == [("error", "azure-servicebus")]
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "version", missing)
+    assert wrong(versions(needs_azure=True)) == [("error", "azure-servicebus"), ("error", "azure-cosmos")]
+    assert wrong(versions(needs_azure=False)) == []
+    monkeypatch.setattr(sys, "version_info", (3, 14, 0))
+    assert wrong(versions(needs_azure=False)) == [("warning", "Python")]
+
+
+class Unable:
+    """An operator that may not count, over a store that does not answer."""
+
+    async def status(self) -> Status:
+        raise Refused("counts need the right to manage")
+
+    async def pending(self) -> list[PendingView]:
+        raise OutcomeUnknown("the store does not answer")
+
+
+async def test_what_cannot_be_looked_at_is_a_finding_and_errors_come_first() -> None:
+    unable: Any = Unable()
+    found = await examine(unable, None)
+    assert [(one.level, one.about) for one in found] == [("error", "store"), ("warning", "counts")]
+
+
+async def test_a_host_that_answers_counts_as_one(bank: Any, operator: Operator) -> None:
+    bank.engine.broker.send("deposits", [Message(body=b"{}", outbox_id="m1")])
+    found = [one for one in await examine(operator, bank.folder) if one.about == "host"]
+    assert bool(found) is (type(operator).__name__ == "EngineOperator")
+
+
+def test_the_command_ends_with_one_where_there_is_an_error(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def prepare(*ids: str) -> None:
+        async with Engine.open(disk_path) as engine:
+            engine.declare(QueueSettings("orders"))
+            for id in ids:
+                engine.broker.send("orders", [Message(body=b"{}", outbox_id=id)])
+
+    asyncio.run(prepare())
+    assert main(["doctor", "--data", str(disk_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("ok")
+    asyncio.run(prepare("m1"))
+    assert main(["doctor", "--data", str(disk_path), "--json"]) == 1
+    shown = capsys.readouterr()
+    assert "no host runs, and 1 message wait" in shown.out
+    assert "1 error; each line names its cure" in shown.err

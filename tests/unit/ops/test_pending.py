@@ -1,0 +1,137 @@
+"""What was committed and not sent is listed with its reason, in every form that it has, and can be finished by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbox import Worker, stored
+from outbox.errors import Refused
+from outbox.message import Message
+from outbox.ops import pending, text
+from outbox.ops.cli import main
+from outbox.ops.pending import finish_pending, pending_in
+from outbox.ops.values import Operator, PendingView
+from outbox.ports import Create, DocumentKey, Output, Tag
+from outbox.runtime.commit.sweeper import GRACE_S
+from outbox.stored import Overflow, Record, Staged, overflow_key, record_key, staged_key
+from tests.unit.stores.store_site import Add, Site, adding, site
+
+FORMS: dict[str, dict[str, Any]] = {
+    "a record": {"scope": "partition"},
+    "an entry of a ledger": {"scope": "partition", "ledger": True},
+    "within a state": {"scope": "item"},
+    "staged beside a state": {"scope": "item", "staged": True},
+}
+
+
+async def crashed(at: Site) -> PendingView:
+    """Let a worker commit a message and send nothing of it; what is pending then."""
+    at.bus.is_mute = True
+    worker = Worker(adding(), at, drain_s=0.2)
+    await worker.declare()
+    await worker.send("adds", Add("a", 5), id="m0")
+    async with worker:
+        async with asyncio.timeout(5):
+            while not (found := [view for view in await pending_in(at.ports()) if _has_left_nothing(view)]):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)  # no event says so it is committed
+    return found[0]
+
+
+def _has_left_nothing(view: PendingView) -> bool:
+    return "not known to have left" in view.why
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_what_has_not_left_is_listed_and_leaves_by_hand(form: str) -> None:
+    async with site(**FORMS[form]) as at:
+        view = await crashed(at)
+        assert view.tx and view.why.startswith("committed 0.0 s ago: 1 output not known to have left"), view
+        assert [(output.destination, output.size_bytes > 0) for output in view.outputs] == [("told", True)]
+        young = await finish_pending(at.ports(), view.tx)
+        assert (young.finished, young.young, young.left) == (0, 1, 0)
+        at.clock.seconds += GRACE_S + 1
+        failed = await finish_pending(at.ports(), view.tx if form != "an entry of a ledger" else "")
+        assert (failed.finished, failed.left) == (0, 1)
+        assert "told: 1 not sent" in failed.troubles[0] and "nothing comes back" in failed.troubles[0]
+        at.bus.is_mute = False
+        done = await finish_pending(at.ports(), "")
+        assert done.left == 0 and done.troubles == []
+        assert at.engine.broker.queue("told").counts()["active"] == 1
+        assert [view for view in await pending_in(at.ports()) if view.outputs] == []
+        with pytest.raises(LookupError, match="nothing is pending of"):
+            await finish_pending(at.ports(), "no-such-tx")
+
+
+async def test_nothing_is_touched_where_no_application_was() -> None:
+    async with site() as at:
+        with pytest.raises(Refused, match="no application has ever started"):
+            await finish_pending(at.ports(), "")
+
+
+PUSHES = Record("tx1", b"f", 5_000, pending=True, outputs=(Output("q", 0, Message(body=b"{}", outbox_id="m-0")),))
+CASES: list[tuple[DocumentKey, Any, str]] = [
+    (
+        record_key("s", b"i"),
+        Record("tx1", b"f", 5_000, pending=True, spilled="overflow/tx1/x"),
+        "outputs in blob overflow",
+    ),
+    (staged_key("s", "tx1"), Staged("tx1", b"i", "s", 0, PUSHES), "if the swap of its state lands"),
+    (overflow_key("s", "tx1"), Overflow("tx1", "overflow/tx1/x", b"i", "s", 0, 5_000), "announces blob overflow/tx1/x"),
+]
+
+
+@pytest.mark.parametrize(("key", "item", "words"), CASES)
+async def test_other_forms_say_what_they_are(key: DocumentKey, item: Any, words: str) -> None:
+    async with site() as at:
+        await at.store.write([Create(key, stored.encode(item), tag=Tag("x"))])
+        [view] = await pending_in(at.ports())
+        assert (view.tx, words in view.why, view.document) == ("tx1", True, f"{key.partition}/{key.id}"), view
+
+
+async def test_what_is_not_ours_is_named_and_left_alone() -> None:
+    async with site() as at:
+        await Worker(adding(), at).declare()
+        async with Worker(adding(), at):
+            pass
+        for id in ("inbox:00", "another"):
+            await at.store.write([Create(DocumentKey("p", id), b'{"pending": "x", "tx": 5}', tag=Tag("x"))])
+        views = await pending_in(at.ports())
+        assert all("is not of this framework" in view.why for view in views) and len(views) == 2
+        done = await finish_pending(at.ports(), "")
+        assert (done.finished, done.left, len(done.troubles)) == (0, 2, 2)
+
+
+async def test_a_list_ends_at_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "PENDING_COUNT_MAX", 3)
+    monkeypatch.setattr(pending, "OUTPUTS_SHOWN_MAX", 1)
+    two = Record("tx1", b"f", 5_000, pending=True, outputs=PUSHES.outputs * 2)
+    async with site() as at:
+        for n in range(5):
+            await at.store.write([Create(record_key("s", bytes([n])), stored.encode(two), tag=Tag("x"))])
+        found = await pending_in(at.ports())
+    assert len(found) == 3 and found[0].more == 1
+
+
+async def test_on_an_engine_nothing_is_pending(operator: Operator) -> None:
+    assert await operator.pending() == []
+    assert (await operator.finish("")).finished == 0
+    with pytest.raises(LookupError, match="outputs commit with their message"):
+        await operator.finish("tx")
+
+
+def test_as_text_each_has_a_line_and_one_has_all(disk_path: Path) -> None:
+    view = PendingView("tx1", "s/inbox:00", 5.0, "committed 3.0 s ago: 1 output not known to have left")
+    assert text.pending([view], in_full=False, on_engine=False).splitlines()[1].startswith("tx1  1970-01-01T00:00:05Z")
+    assert text.pending([view], in_full=True, on_engine=False).startswith("tx1: committed 3.0 s ago")
+    assert text.pending([], in_full=False, on_engine=False) == "nothing is pending"
+    assert "nothing is ever pending on an engine" in text.pending([], in_full=False, on_engine=True)
+
+
+def test_the_command_wants_one_transaction_or_all(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["pending", "finish", "--data", str(disk_path)])
+    assert "name one TX, or give --all" in capsys.readouterr().err
