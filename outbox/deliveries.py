@@ -80,7 +80,8 @@ class HeldMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `due_ms` is when it may be delivered (0: at any time), `locked_until_ms` when the lock of its receiver ends,
     `failures` how often handling it failed, `error` why it was put back last.  `blocked_by` is the identity of the dead
     letter that blocks its key (None: none does), `behind` the number of the message of its key that goes first (0:
-    none).  A bus that does not tell locked messages from active ones calls both active.
+    none).  `handler` has it in hand since `since_ms`, and waits `at` a line; empty where that is not known.  A bus that
+    does not tell locked messages from active ones calls both active.
     """
 
     sequence: int
@@ -94,6 +95,9 @@ class HeldMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: str = ""
     blocked_by: str | None = None
     behind: int = 0
+    handler: str = ""
+    since_ms: int = 0
+    at: str = ""
 
 
 def split_stack(description: str) -> tuple[str, str]:

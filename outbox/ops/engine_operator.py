@@ -60,6 +60,7 @@ from outbox.ops.values import (
 )
 from outbox.ports import DeadLetterEntry
 from outbox.resubmission import dead_letter_identity, newest
+from outbox.runtime.commit.waiting_handlers import WaitingHandler, waiting_handlers
 from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
 
@@ -221,7 +222,8 @@ class EngineOperator:
             is_wanted=is_wanted if asked.state else None,
         )
         dead = engine.broker.queue(dead_letter_path(path)).tasks
-        shown = [_held(queue, task, now_ms, dead) for task in tasks[: asked.count]]
+        at_work = _at_work()
+        shown = [_held(queue, task, now_ms, dead, at_work) for task in tasks[: asked.count]]
         await engine.core.gate()
         more = shown[-1].sequence if len(tasks) > asked.count else 0
         return Peeked([held_messages.view_of(path, held, now_ms) for held in shown], more)
@@ -238,7 +240,7 @@ class EngineOperator:
         found = []
         for _, path, task in (one for one in held if one[0] == id):
             queue, letters = engine.broker.queue(path), engine.broker.queue(dead_letter_path(path)).tasks
-            view = held_messages.view_of(path, _held(queue, task, now_ms, letters), now_ms)
+            view = held_messages.view_of(path, _held(queue, task, now_ms, letters, _at_work()), now_ms)
             found.append(await found_with_body(view, task.message, engine.blobs))
         for _, path, task in (one for one in dead if one[0] == id):
             only = await self._only_type(path)
@@ -376,8 +378,23 @@ def _exported(id: str, value: bytes) -> ExportedState:
     return ExportedState(type, str(key) if isinstance(key, UUID) else key, msgspec.Raw(value))
 
 
-def _held(queue: Queue, task: Task, now_ms: int, dead: Mapping[int, Task] = MappingProxyType({})) -> HeldMessage:
+AtWork = Mapping[tuple[str, int], WaitingHandler]
+"""The handlers of this process that wait, by queue and number of their messages."""
+
+
+def _at_work() -> AtWork:
+    return {(each.queue, each.sequence): each for each in waiting_handlers()}
+
+
+def _held(
+    queue: Queue,
+    task: Task,
+    now_ms: int,
+    dead: Mapping[int, Task] = MappingProxyType({}),
+    at_work: AtWork = MappingProxyType({}),
+) -> HeldMessage:
     """A task as it is found; `dead` are the queue's dead letters, for the identity of one that blocks its key."""
+    waiting = at_work.get((queue.path, task.sequence)) if task.status == LOCKED else None
     due_ms, behind, blocked_by = task.due_ms, 0, None
     if isinstance(queue.order, SessionOrder) and task.status == ACTIVE:
         session = queue.order.session(task.message.session_id)
@@ -399,6 +416,9 @@ def _held(queue: Queue, task: Task, now_ms: int, dead: Mapping[int, Task] = Mapp
         error=task.description or task.message.error,
         blocked_by=blocked_by,
         behind=behind,
+        handler="" if waiting is None else waiting.handler,
+        since_ms=0 if waiting is None else waiting.since_ms,
+        at="" if waiting is None else waiting.at,
     )
 
 

@@ -48,6 +48,9 @@ def view_of(queue: str, held: HeldMessage, now_ms: int) -> MessageView:
         enqueued=held.enqueued_ms / 1_000,
         due=held.due_ms / 1_000 if held.due_ms else UNSET,
         locked_until=held.locked_until_ms / 1_000 if held.locked_until_ms else UNSET,
+        handler=held.handler,
+        since=held.since_ms / 1_000 if held.since_ms else UNSET,
+        at=held.at,
         failures=held.failures,
         deliveries=held.delivery_count,
         error=held.error[:ERROR_LENGTH_MAX],
@@ -64,7 +67,12 @@ def why(queue: str, held: HeldMessage, now_ms: int) -> str:
         case "in-hand":
             over_s = (held.locked_until_ms - now_ms) / 1_000
             lock = f"the lock ends in {age(over_s)}" if over_s > 0 else "the lock has just run out"
-            return f"a receiver has it, {lock}{so_far}"
+            if not held.handler:
+                return f"a receiver has it, {lock}{so_far}"
+            where = f" at {held.at}" if held.at else ""
+            return (
+                f"handler {held.handler} has waited for {age((now_ms - held.since_ms) / 1_000)}{where}; {lock}{so_far}"
+            )
         case "blocked":
             return f"its key is blocked by dead letter {held.blocked_by!r}: resubmit or discard that one{so_far}"
         case "retrying":

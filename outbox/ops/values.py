@@ -198,7 +198,8 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     `waiting` is for a worker, `retrying` for its next try, `blocked` for the dead letter of its key, `in-hand` is under
     the lock of a receiver.  Times are in seconds since 1970: when it was `created` and `enqueued`, when it is `due`,
     and how long it is locked (`locked_until`).  `failures` counts failed attempts, `deliveries` those that were never
-    settled; `error` is what it was put back for.
+    settled; `error` is what it was put back for.  Of a message in hand of the host that is asked, `handler` has it
+    `since` then, and waits `at` a line, as `file:line in name`.
     """
 
     id: str
@@ -212,6 +213,9 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     enqueued: float
     due: float | UnsetType = UNSET
     locked_until: float | UnsetType = UNSET
+    handler: str = ""
+    since: float | UnsetType = UNSET
+    at: str = ""
     failures: int = 0
     deliveries: int = 0
     error: str = ""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from tests.simulation.planting import ENDINGS, GROUP, Mutant
 
-NAMES = ("queue_peek", "message_show", "dead_letters_in_groups", "pending")
-PEEK, FIND, GROUPS, LEFT = (f"unit/ops/test_{name}.py" for name in NAMES)
+NAMES = ("queue_peek", "message_show", "dead_letters_in_groups", "pending", "doctor")
+PEEK, FIND, GROUPS, LEFT, DOCTOR = (f"unit/ops/test_{name}.py" for name in NAMES)
 HELD = "outbox/ops/held_messages.py"
 DEAD = "outbox/ops/dead_letters.py"
 PENDING = "outbox/ops/pending.py"
+HANGING = "outbox/runtime/commit/waiting_handlers.py"
 ENGINE = "outbox/ops/engine_operator.py"
 
 
@@ -130,5 +131,25 @@ OPERATOR_MUTANTS = (
         "one document that is not ours stops all", PENDING,
         f"{LEFT}::test_what_is_not_ours_is_named_and_left_alone",
         ("        except (OutboxError, msgspec.MsgspecError, ValueError, RecursionError) as error:", "        except EOFError as error:"),
+    ),
+    told(
+        "a handler that no task awaits is not seen", HANGING,
+        f"{PEEK}::test_a_handler_that_hangs_is_named_with_its_age_and_its_line",
+        ("if frame.f_code is _STEPS:", "if False:"),
+    ),
+    told(
+        "a handler seems to hang in the library that it waits in", HANGING,
+        f"{PEEK}::test_a_handler_that_hangs_is_named_with_its_age_and_its_line",
+        ("if not _is_ours(each)]", "]"),
+    ),
+    told(
+        "a host that does not run is not missed", "outbox/ops/doctor.py",
+        f"{DOCTOR}::test_counts_say_what_is_wrong",
+        ("if not hosted and waiting:", "if False:"),
+    ),
+    told(
+        "what has not left is young for ever", "outbox/ops/doctor.py",
+        f"{DOCTOR}::test_outputs_that_have_not_left_for_ten_minutes_are_an_error",
+        ("now_s - view.committed > PENDING_S_MAX", "False"),
     ),
 )  # fmt: skip

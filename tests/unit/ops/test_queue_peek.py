@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -172,6 +174,47 @@ async def test_why_it_was_put_back_is_not_told_to_receivers_as_if_it_were_dead(d
         assert b"by hand" in encode_peeked(dead)
         engine.dead_letters.resubmit("orders", dead.sequence)
         assert (await looked(EngineOperator(engine), "orders"))["m1"].error == ""
+
+
+async def test_a_handler_that_hangs_is_named_with_its_age_and_its_line(disk_path: Path, way: str) -> None:
+    slow = App("slow")
+    entered, let_go = asyncio.Event(), asyncio.Event()
+
+    async def inner() -> None:
+        entered.set()
+        await let_go.wait()
+
+    @slow.handler("orders", key="key")
+    async def hang(order: Order, account: Account) -> None:
+        await inner()
+
+    @slow.handler("threads", key="key", blocking=True)
+    def block(order: Order, account: Account) -> None:
+        stop.wait(10)
+
+    stop = threading.Event()
+    line = inner.__code__.co_firstlineno + 2
+    async with Engine.open(disk_path) as engine, Worker(slow, engine) as worker:
+        direct = EngineOperator(engine)
+        async with serve_control(direct, disk_path):
+            known = read_control_file(disk_path)
+            assert known is not None
+            operator: Operator = direct if way == "direct" else RemoteOperator(known, disk_path)
+            await worker.send("orders", Order("k"), id="m1")
+            await worker.send("threads", Order("other"), id="m2")
+            await entered.wait()
+            async with asyncio.timeout(5):
+                while not (view := (await looked(operator, "threads"))["m2"]).handler:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert (view.handler, view.at) == ("block", "in a thread")
+            view = (await looked(operator, "orders"))["m1"]
+            assert (view.state, view.handler) == ("in-hand", "hang")
+            assert view.at == f"{__file__}:{line} in inner" and isinstance(view.since, float)
+            assert view.why.startswith("handler hang has waited for ") and view.at in view.why
+            assert isinstance(view.locked_until, float) and "the lock ends in" in view.why
+            let_go.set()
+            stop.set()
+            await worker.wait_idle(timeout_s=10)
 
 
 def held(**more: Any) -> HeldMessage:
