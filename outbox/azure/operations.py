@@ -9,12 +9,14 @@ from outbox.azure.servicebus.bus import ServiceBusBus
 from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
 from outbox.azure.servicebus.entities import EntityCounts, ServiceBusEntities
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
+from outbox.azure.servicebus.outcomes import FAILURES, as_error
 from outbox.azure.servicebus.peeking import peek
 from outbox.errors import OutcomeUnknown, Throttled
-from outbox.ports import BusOperations, DeadLetterEntry, HeldMessage, Output
+from outbox.ports import SUBSCRIPTIONS, BusOperations, DeadLetterEntry, HeldMessage, Output
 
 SEND_COUNT_MAX = 4
 SEND_PAUSE_S = 0.2
+CANCEL_S = 30.0
 
 
 class AzureOperations:
@@ -78,6 +80,19 @@ class AzureOperations:
     ) -> tuple[list[HeldMessage], int]:
         """What a queue or subscription holds, and the number to look on after: 0 where there is nothing more."""
         return await peek(self._namespace, queue, after=after, count=count, session=session, is_wanted=is_wanted)
+
+    async def cancel(self, destination: str, sequences: Sequence[int]) -> None:
+        """Cancel scheduled messages of a queue or topic.
+
+        Raises:
+            Refused: one of them is not scheduled any more.
+        """
+        sender = self._namespace.sender(destination.partition(SUBSCRIPTIONS)[0])
+        try:
+            async with asyncio.timeout(CANCEL_S), sender:
+                await sender.cancel_scheduled_messages(list(sequences))
+        except FAILURES as error:
+            raise as_error(error, f"cancel in {destination}") from error
 
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return await self._entities.is_idle(queues)

@@ -295,6 +295,10 @@ _JSON = _argument("--json", action="store_true", help="answer in JSON")
 _ACCEPT_CLOCK = _argument("--accept-clock", action="store_true", help="confirm a wall clock far ahead of the log")
 _ANSWER = (_JSON, _ACCEPT_CLOCK)
 _QUEUE = _argument("queue", metavar="QUEUE")
+_PAGE = (
+    _argument("--limit", type=page, default=20, metavar="N", help="at most so many (20; up to 1000)"),
+    _argument("--after", type=number, default=0, metavar="NUMBER", help="behind the message of this number"),
+)
 _STATES = ("waiting", "retrying", "blocked", "in-hand", "scheduled", "deferred")
 _LOG = _argument("name", metavar="NAME", help="the log's name")
 _WHICH = (
@@ -345,6 +349,8 @@ _ON_AZURE = frozenset(
         "state",
         "queue peek",
         "message show",
+        "schedule list",
+        "schedule cancel",
         "pending list",
         "pending explain",
         "pending finish",
@@ -446,8 +452,7 @@ _COMMANDS: dict[str, tuple[str, tuple[_Argument, ...] | None]] = {
             _QUEUE,
             _argument("--state", choices=_STATES, help="only messages in this state"),
             _argument("--key", default="", help="only messages of this key (session)"),
-            _argument("--limit", type=page, default=20, metavar="N", help="at most so many (20; up to 1000)"),
-            _argument("--after", type=number, default=0, metavar="NUMBER", help="behind the message of this number"),
+            *_PAGE,
         ),
     ),
     "message": ("Find a message.", None),
@@ -457,6 +462,12 @@ _COMMANDS: dict[str, tuple[str, tuple[_Argument, ...] | None]] = {
             _argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more"),
             _argument("--queue", default="", metavar="QUEUE", help="look into this queue only"),
         ),
+    ),
+    "schedule": ("List or cancel what is not due yet.", None),
+    "schedule list": ("List what is scheduled in a queue, and when it is due.", (_QUEUE, *_PAGE)),
+    "schedule cancel": (
+        "Cancel a scheduled message: it is gone, and nothing remembers it.",
+        (_QUEUE, _argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more")),
     ),
     "pending": ("List or finish what was committed and whose outputs are not known to have left.", None),
     "pending list": (

@@ -277,6 +277,18 @@ def show_message(options: Options) -> None:
     _answer(options, found, text.found_messages(found))
 
 
+def list_scheduled(options: Options) -> None:
+    """List what is scheduled in a queue and not due yet."""
+    asked = PeekQuery(options.queue, options.after, options.limit, "scheduled")
+    found = _ask(options, lambda operator: operator.peek(asked))
+    _answer(options, found, text.messages(options.queue, found))
+
+
+def cancel(options: Options) -> None:
+    done = _ask(options, lambda operator: operator.cancel(options.queue, options.id))
+    _answer(options, done, f"cancelled {done.id} in {options.queue}")
+
+
 def list_pending(options: Options) -> None:
     """List what was committed and is not finished; of a transaction, if one is named, with its outputs."""
     found = _ask(options, lambda operator: operator.pending())
@@ -573,6 +585,8 @@ COMMANDS: dict[str, Callable[[Options], None]] = {
     "export": export,
     "queue peek": peek,
     "message show": show_message,
+    "schedule list": list_scheduled,
+    "schedule cancel": cancel,
     "pending list": list_pending,
     "pending explain": list_pending,
     "pending finish": finish_pending,

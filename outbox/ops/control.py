@@ -36,6 +36,7 @@ from outbox.ops.control_file import ControlFile, remove_control_file, write_cont
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     AmongQuery,
+    CancelRequest,
     FindQuery,
     FinishRequest,
     MoveRequest,
@@ -95,6 +96,7 @@ class Control:
                 web.get("/export", self._export, allow_head=False),
                 web.get("/messages", self._messages),
                 web.get("/message", self._message),
+                web.post("/schedule/cancel", self._cancel),
                 web.get("/pending", self._pending),
                 web.post("/pending/finish", self._finish),
                 web.get("/dead-letters", self._dead_letters),
@@ -183,6 +185,10 @@ class Control:
 
     async def _message(self, request: web.Request) -> web.Response:
         return _json(await self._operator.find(_query(request, FindQuery)))
+
+    async def _cancel(self, request: web.Request) -> web.Response:
+        asked = await _body(request, CancelRequest)
+        return _json(await self._operator.cancel(asked.queue, asked.id))
 
     async def _pending(self, request: web.Request) -> web.Response:
         return _json(await self._operator.pending())

@@ -30,7 +30,7 @@ from outbox.ops.bodies import compact_json
 from outbox.ops.dead_letter_views import matches, view_of, with_body
 from outbox.ops.held_messages import found_with_body, state_of
 from outbox.ops.meter import Meter
-from outbox.ops.names import full_id, listed, parse_key, the_id
+from outbox.ops.names import full_id, listed, parse_key, scheduled_id, the_id
 from outbox.ops.sending import as_handled
 from outbox.ops.streams import list_streams, on_engine, read_stream, trim_stream, unregister_stream
 from outbox.ops.values import (
@@ -255,6 +255,19 @@ class EngineOperator:
                 if (id := _identity(path, task)).startswith(text):
                     found.append((id, path, task))
         return found
+
+    async def cancel(self, queue: str, id: str) -> Moved:
+        self._dead(queue)  # it exists
+        now_ms, place = self._engine.now_ms(), self._engine.broker.queue(queue)
+        scheduled = [
+            (_identity(queue, task), task)
+            for task in place.tasks.values()
+            if task.status == SCHEDULED and state_of(_held(place, task, now_ms), now_ms) == "scheduled"
+        ]
+        id = scheduled_id(queue, id, {each for each, _ in scheduled})
+        count = self._engine.broker.cancel(queue, [task.sequence for each, task in scheduled if each == id])
+        await self._engine.core.gate()
+        return Moved(count, id=id)
 
     async def pending(self) -> list[PendingView]:
         await self._engine.core.gate()

@@ -48,6 +48,24 @@ def the_id(text: str, ids: AbstractSet[str], queue: str = "") -> str:
     return next(iter(found))
 
 
+def scheduled_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
+    """The id that equals a text, or the only one of a queue's scheduled messages with this prefix.
+
+    Raises:
+        LookupError: none has it.
+        Refused: several have.
+    """
+    found = {text} & ids or {id for id in ids if begins(text, id)}
+    if not found:
+        why = "it was delivered, was never sent, or is tried again after a failure"
+        raise LookupError(f"nothing is scheduled in {queue} under {text!r}: {why}; `outbox message show` finds it")
+    if len(found) > 1:
+        raise Refused(
+            f"{len(found)} scheduled messages of {queue} begin with {text!r}: {_some(found)}; give more of it"
+        )
+    return next(iter(found))
+
+
 def begins(text: str, id: str) -> bool:
     """Whether a text may stand for an id with this prefix.
 

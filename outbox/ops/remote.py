@@ -22,6 +22,7 @@ from outbox.ops.values import (
     ANY_DEAD_LETTER,
     BATCH_COUNT_MAX,
     AmongQuery,
+    CancelRequest,
     Compacted,
     DeadLetterFilter,
     DeadLetterView,
@@ -106,6 +107,9 @@ class RemoteOperator:
 
     async def find(self, asked: FindQuery) -> list[FoundMessage]:
         return await self._get("/message", msgspec.structs.asdict(asked), list[FoundMessage])
+
+    async def cancel(self, queue: str, id: str) -> Moved:
+        return await self._post("/schedule/cancel", CancelRequest(queue, id), Moved)
 
     async def pending(self) -> list[PendingView]:
         return await self._get("/pending", {}, list[PendingView])

@@ -20,7 +20,7 @@ from outbox.lineage import state_id
 from outbox.ops.dead_letter_views import matches, view_of, with_body
 from outbox.ops.held_messages import found_with_body, state_of
 from outbox.ops.held_messages import view_of as view_of_held
-from outbox.ops.names import full_id, listed, parse_key, the_id
+from outbox.ops.names import full_id, listed, parse_key, scheduled_id, the_id
 from outbox.ops.pending import finish_pending, pending_in
 from outbox.ops.streams import StreamPlace, list_streams, on_store, read_stream, trim_stream, unregister_stream
 from outbox.ops.values import (
@@ -90,6 +90,9 @@ class Peek(Protocol):
     ) -> tuple[list[HeldMessage], int]: ...
 
 
+Cancel = Callable[[str, Sequence[int]], Awaitable[None]]
+"""Cancel scheduled messages of a queue or topic, by their numbers."""
+
 Counts = Callable[[], Awaitable[Mapping[str, Counted]]]
 """Count what the bus holds in each of its queues and subscriptions."""
 
@@ -146,7 +149,8 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
     async with backend:
         try:
             await backend.operations.declare({}, {})  # checks that the container exists, and makes nothing
-            yield StoreOperator(backend.ports(), backend.operations.counts, backend.operations.peek)
+            bus = backend.operations
+            yield StoreOperator(backend.ports(), bus.counts, bus.peek, bus.cancel)
         except ValueError as error:  # an SDK's, whose text may repeat a key
             text = f"an address or a key cannot be used ({type(error).__name__}); look at how it was copied"
             raise Refused(text) from None
@@ -155,13 +159,14 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
 class StoreOperator:
     """An operator of an application over the ports of a store and a bus."""
 
-    def __init__(self, ports: StorePorts, counts: Counts, peek: Peek) -> None:
+    def __init__(self, ports: StorePorts, counts: Counts, peek: Peek, cancel: Cancel) -> None:
         self._ports = ports
         self._infrastructure = ports.infrastructure or ports.store
         self._operations = StoreOperations(ports)
         self._kept = StoredDeadLetters(self._infrastructure, ports.blobs)
         self._counts = counts
         self._peek = peek
+        self._cancel = cancel
         self._blocked = BlockedSessions(self._infrastructure, ports.blobs)
         self._listed: list[DeadLetterView] = []
         """The last list, for its further pages."""
@@ -255,6 +260,21 @@ class StoreOperator:
                 shown_letter = await with_body(id, letter, await self._only_type(queue), self._ports.blobs)
                 found.append(FoundMessage(None, shown_letter))
         return found
+
+    async def cancel(self, queue: str, id: str) -> Moved:
+        """Cancel what is scheduled, among the first messages of the queue that the bus shows."""
+        now_ms = self._operations.now_ms()
+        found, _ = await self._peek(
+            queue,
+            after=0,
+            count=BATCH_COUNT_MAX,
+            session="",
+            is_wanted=lambda held: state_of(held, now_ms) == "scheduled" and held.message.identity.startswith(id),
+        )
+        full = scheduled_id(queue, id, {held.message.identity for held in found})
+        sequences = [held.sequence for held in found if held.message.identity == full]
+        await self._cancel(queue, sequences)
+        return Moved(len(sequences), id=full)
 
     async def pending(self) -> list[PendingView]:
         return await pending_in(self._ports)

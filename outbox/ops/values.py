@@ -325,6 +325,13 @@ class FindQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue: Text = ""
 
 
+class CancelRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which scheduled message of a queue to cancel."""
+
+    queue: Name
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
+
+
 class FinishRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which transaction to finish; empty: all."""
 
@@ -419,6 +426,15 @@ class Operator(Protocol):
 
         Raises:
             LookupError: it is in no queue, and no dead letter.
+            Refused: several ids have this prefix.
+            UnknownDestination: no such queue.
+        """
+
+    async def cancel(self, queue: str, id: str) -> Moved:
+        """Cancel what is scheduled under an id, or the one id with this prefix; it is gone.
+
+        Raises:
+            LookupError: nothing is scheduled under it: it was delivered, or is tried again.
             Refused: several ids have this prefix.
             UnknownDestination: no such queue.
         """

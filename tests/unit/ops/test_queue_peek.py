@@ -16,7 +16,7 @@ from outbox.deliveries import HeldMessage
 from outbox.emulator.amqp.deliveries import encode_peeked
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
-from outbox.errors import UnknownDestination
+from outbox.errors import Refused, UnknownDestination
 from outbox.message import Message, with_error
 from outbox.ops import text
 from outbox.ops.control import serve_control
@@ -215,6 +215,31 @@ async def test_a_handler_that_hangs_is_named_with_its_age_and_its_line(disk_path
             let_go.set()
             stop.set()
             await worker.wait_idle(timeout_s=10)
+
+
+async def test_what_is_scheduled_can_be_cancelled_and_what_is_tried_again_cannot(disk_path: Path, way: str) -> None:
+    async with Engine.open(disk_path) as engine:
+        async with Worker(app, engine) as worker:
+            for id in ("later-1", "later-2", "later-2", "later-30"):
+                await worker.send("orders", Order("k"), id=id, after_s=3_600)
+            await worker.send("orders", Order("k", "fail"), id="m1")
+            await worker.wait_idle(timeout_s=10)
+        direct = EngineOperator(engine)
+        async with serve_control(direct, disk_path):
+            known = read_control_file(disk_path)
+            assert known is not None
+            operator: Operator = direct if way == "direct" else RemoteOperator(known, disk_path)
+            assert (await operator.cancel("orders", "later-2")).count == 2
+            with pytest.raises(Refused, match="2 scheduled messages of orders begin with 'later'"):
+                await operator.cancel("orders", "later")
+            moved = await operator.cancel("orders", "later-30")
+            assert (moved.count, moved.id) == (1, "later-30")
+            for id in ("m1", "later-2", "nothing"):
+                with pytest.raises(LookupError, match=f"nothing is scheduled in orders under '{id}'"):
+                    await operator.cancel("orders", id)
+            with pytest.raises(UnknownDestination):
+                await operator.cancel("no-such", "later-1")
+            assert list(await looked(operator, "orders")) == ["later-1", "m1"]
 
 
 def held(**more: Any) -> HeldMessage:

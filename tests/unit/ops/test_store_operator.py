@@ -34,7 +34,7 @@ async def test_one_that_cannot_be_moved_does_not_keep_the_others(what: str, erro
         return [dead(n) for n in (1, 2, 3)]
 
     async with Engine.in_memory() as engine:
-        operator = StoreOperator(NarrowEngine(engine, "partition").ports(), cast(Any, None), cast(Any, None))
+        operator = StoreOperator(NarrowEngine(engine, "partition").ports(), *[cast(Any, None)] * 3)
         operator._operations = cast(Any, SimpleNamespace(dead_letters=listed, **{what: move}))
         found = await getattr(operator, what)("q", None)
     assert sorted(moved) == [1, 3] and (found.count, found.in_hand) == (2, 1)

@@ -344,6 +344,12 @@ async def test_a_queue_says_why_its_messages_wait(site: Site) -> None:
     assert (shown["message"]["queue"], shown["message"]["state"], shown["body"]["id"]) == ("orders", "scheduled", "o2")
     [shown] = await site.json("message", "show", "k1")
     assert shown["dead_letter"]["queue"] == "ledger"
+    assert [view["id"] for view in (await site.json("schedule", "list", "orders"))["messages"]] == ["o2"]
+    assert (await site.outbox("schedule", "cancel", "orders", "o2"))[0] == "cancelled o2 in orders\n"
+    assert "nothing is scheduled in orders" in (await site.outbox("schedule", "cancel", "orders", "o1", code=1))[1]
+    assert (await site.json("pending", "list")) == []
+    assert (await site.outbox("pending", "finish", "--all"))[0].startswith("finished 0")
+    assert any(finding["about"] == "ledger" for finding in await site.json("doctor"))
     assert "no queue holds a message 'o3'" in (await site.outbox("message", "show", "o3", code=1))[1]
     assert [letter["id"] for letter in await site.json("dead-letters", "list", "--reason", "nothing ordered")] == ["k1"]
     [group] = await site.json("dead-letters", "list", "--group")
