@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 CORE = (  # what a handler and a port are
-    ("declared",),
+    ("declared", "describe"),
     ("app",),
     ("registration",),
     ("codec",),
@@ -44,6 +44,7 @@ FLOORS = (  # a floor imports only from those below it; what shares a floor may 
     ("emulator",),
     ("engine",),
     ("worker",),
+    ("asgi",),
     ("http_entry",),
     ("client",),
     ("streams",),

@@ -41,6 +41,11 @@ PAGES = {
         "Ordered logs, processors in any number of replicas, and their ends.",
         {"outbox.streams": _EXPORTED},
     ),
+    "web": Page(
+        "outbox.asgi, outbox.describe",
+        "HTTP entries in a web application of one's own; OpenAPI and AsyncAPI.",
+        {"outbox.asgi": ("AsgiApp",), "outbox.describe": ("openapi", "asyncapi")},
+    ),
     "verify": Page(
         "outbox.verify",
         "Exploration of handlers, planned faults, contract suites for adapters.",

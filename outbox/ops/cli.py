@@ -409,6 +409,13 @@ _COMMANDS: dict[str, tuple[str, tuple[_Argument, ...] | None]] = {
         "Serve Service Bus, and on request Cosmos DB and Blob Storage, on loopback without an application.",
         (_argument("--data", type=Path, metavar="FOLDER", help="the engine's folder (none: in memory)"), *_HOST),
     ),
+    "describe": (
+        "Print an application's queues, topics and messages as AsyncAPI, or its HTTP entries as OpenAPI.",
+        (
+            _argument("app", metavar="APP", help="the application as module:attribute"),
+            _argument("--http", action="store_true", help="its HTTP entries, as OpenAPI"),
+        ),
+    ),
     "send": (
         "Send a message, or one for each line of stdin.",
         (

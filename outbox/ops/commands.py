@@ -232,6 +232,18 @@ def doctor(options: Options) -> None:
         raise Refused(f"{errors} error{'s' if errors > 1 else ''}; each line names its cure")
 
 
+def describe(options: Options) -> None:
+    """Print what an application takes and sends, as a document for tools."""
+    from outbox.describe import asyncapi, openapi
+    from outbox.ops.loading import load_app
+
+    _check_app_name(options.app)
+    with redirect_stdout(sys.stderr):
+        app = load_app(options.app)
+    made = openapi(app) if options.http else asyncapi(app)
+    print(msgspec.json.format(msgspec.json.encode(made), indent=2).decode())
+
+
 def state(options: Options) -> None:
     found = _ask(options, lambda operator: operator.state(options.type, options.key, options.kind))
     if options.json:
@@ -578,6 +590,7 @@ COMMANDS: dict[str, Callable[[Options], None]] = {
     "new": new,
     "run": run_app,
     "emulator": emulate,
+    "describe": describe,
     "send": send,
     "status": status,
     "doctor": doctor,

@@ -36,6 +36,10 @@ class Binding:
     call: Call
     writes_blobs: bool = False
     """Whether its own code calls `ctx.write_blob`; functions that it calls are not searched."""
+    returns: Any = None
+    """What it is annotated to return; None: nothing, or no annotation."""
+    text: str = ""
+    """Its docstring."""
 
 
 def bind(function: Callable[..., Any], local_names: Mapping[str, Any]) -> Binding:
@@ -71,7 +75,8 @@ def bind(function: Callable[..., Any], local_names: Mapping[str, Any]) -> Bindin
     call = _caller(function, tuple(roles))
     wants_context = "context" in roles
     writes_blobs = wants_context and _names(function, "write_blob")
-    return Binding(messages, state, wants_context, inspect.iscoroutinefunction(function), call, writes_blobs)
+    is_async, text = inspect.iscoroutinefunction(function), inspect.getdoc(function) or ""
+    return Binding(messages, state, wants_context, is_async, call, writes_blobs, hints.get("return"), text)
 
 
 def _names(function: Callable[..., Any], name: str) -> bool:

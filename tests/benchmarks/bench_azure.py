@@ -44,6 +44,8 @@ LEDGER = ", ledger"
 STEADY = ("", "warm", f"warm{LEDGER}")
 """Rounds that take along the marks of the round before, and leave theirs to the next; "" is not published."""
 SERVED_WITHIN_S = 10.0
+QUIET_S = 0.5
+"""So long nothing is asked for where all marks are written."""
 OF_ITEMS = ("item.read", "item.create", "item.replace", "item.delete", "batch", "query")
 PAIR_COUNT = 80
 W1_PART = 5
@@ -88,7 +90,10 @@ class Run:
             while worker.handled_count < until:  # noqa: ASYNC110  # a worker has no such event
                 await asyncio.sleep(0.01)
         await asyncio.sleep(MARKED_WITHIN_S if name in STEADY else RESTED_WITHIN_S)
-        until_s = time.monotonic() + SERVED_WITHIN_S
+        until_s, before = time.monotonic() + SERVED_WITHIN_S, -1
+        while name not in STEADY and self._asked_count() > before and time.monotonic() < until_s:
+            before = self._asked_count()  # a slow machine is still marking
+            await asyncio.sleep(QUIET_S)
         while self._served_count() < self._asked_count() and time.monotonic() < until_s:  # noqa: ASYNC110  # nobody says
             await asyncio.sleep(0.01)  # when a mark that is on its way has been served
         return self._row(name, len(keys))

@@ -9,6 +9,8 @@ from tests.simulation.planting import ENDINGS, GROUP, Mutant
 
 NAMES = ("queue_peek", "message_show", "dead_letters_in_groups", "pending", "doctor")
 PEEK, FIND, GROUPS, LEFT, DOCTOR = (f"unit/ops/test_{name}.py" for name in NAMES)
+WEB, DESCRIBED = "unit/web/test_asgi.py", "unit/web/test_describe.py"
+ASGI = "outbox/asgi.py"
 HELD = "outbox/ops/held_messages.py"
 DEAD = "outbox/ops/dead_letters.py"
 PENDING = "outbox/ops/pending.py"
@@ -17,7 +19,7 @@ ENGINE = "outbox/ops/engine_operator.py"
 
 
 def told(name: str, file: str, test: str, *edits: tuple[str, str]) -> Mutant:
-    return Mutant(name, "engine", (test,), file, edits)
+    return Mutant(name, "ops", (test,), file, edits)
 
 
 OPERATOR_MUTANTS = (
@@ -151,5 +153,36 @@ OPERATOR_MUTANTS = (
         "what has not left is young for ever", "outbox/ops/doctor.py",
         f"{DOCTOR}::test_outputs_that_have_not_left_for_ten_minutes_are_an_error",
         ("now_s - view.committed > PENDING_S_MAX", "False"),
+    ),
+    told(
+        "asgi: what hangs up before its body is there is handled", ASGI,
+        f"{WEB}::test_a_client_that_hangs_up_or_is_slow_begins_nothing",
+        ("            if message[\"type\"] == \"http.disconnect\":\n                raise _HungUp\n",
+         "            if message[\"type\"] == \"http.disconnect\":\n                break\n"),
+    ),
+    told(
+        "asgi: bodies count for ever", ASGI,
+        f"{WEB}::test_a_body_in_pieces_is_one_and_one_that_is_too_large_is_refused",
+        ("            self.body_bytes -= sum(map(len, parts))\n", "            pass\n"),
+    ),
+    told(
+        "asgi: of two idempotency keys one is taken", ASGI,
+        f"{WEB}::test_two_keys_are_refused_and_other_headers_are_joined",
+        ("if name == KEY_HEADER and name in found:", "if False:"),
+    ),
+    told(
+        "asgi: a path keeps the place where it is mounted", ASGI,
+        f"{WEB}::test_however_a_server_gives_the_path_it_is_found",
+        ("            path = path[len(prefix) :]\n", ""),
+    ),
+    told(
+        "asgi: a path is decoded before it is split", ASGI,
+        f"{WEB}::test_mounted_in_fastapi_it_serves_below_its_place",
+        ("raw = scope.get(\"raw_path\")", "raw = b\"\""),
+    ),
+    told(
+        "describe: an entry that reads wants a key", "outbox/describe.py",
+        f"{DESCRIBED}::test_an_entry_that_reads_has_the_rest_of_its_message_in_the_query",
+        ("handler, is_read = route.handler, route.method in READS", "handler, is_read = route.handler, False"),
     ),
 )  # fmt: skip

@@ -19,10 +19,11 @@ from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.ports import Create, Document, DocumentKey
 from outbox.runtime.commit.sweeper import Swept
+from outbox.runtime.finishing import longest_life
 from outbox.runtime.start.retention import PastRetention, RegisteredRetention
 from outbox.stored import LedgerItem, ledger_key
 from spark_jobs import sweeping
-from spark_jobs.sweep import SweepReport, longest_life, parts_of
+from spark_jobs.sweep import SweepReport, parts_of
 from spark_jobs.sweeping import (
     Counts,
     Guarded,
