@@ -1,0 +1,254 @@
+"""Each runbook is rehearsed: the situation is made, its command is run, and its answer names cause and cure."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbox.app import App
+from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings
+from outbox.engine.log import segments
+from outbox.message import Message
+from outbox.ops import commands
+from outbox.ops.cli import main, make_parser
+from outbox.retries import Reject, Retries
+from outbox.testing import START_S, VirtualClock
+from outbox.worker import Worker
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs/operate/README.md").read_text()
+Cli = Callable[..., tuple[int, str]]
+
+
+@dataclass
+class Order:
+    key: str
+    how: str = ""
+
+
+@dataclass
+class Account:
+    count: int = 0
+
+
+def made(limit: int = 3) -> App:
+    app = App("shop", retry=Retries(limit=limit, delays_s=(60.0,)))
+    app.queue("ledger", "per_key")
+
+    @app.handler("orders", key="key")
+    def take(order: Order, account: Account) -> None:
+        if order.how == "fail":
+            raise ConnectionError("the pricing service does not answer")
+        account.count += 1
+
+    @app.handler("refunds", key="key")
+    def refund(order: Order, account: Account) -> None:
+        raise ConnectionError(f"no answer for {order.key}")
+
+    @app.handler("ledger", key="key", on_dead_letter="stop_key")
+    def enter(order: Order, account: Account) -> None:
+        if order.how == "refuse":
+            raise Reject("no such account")
+
+    return app
+
+
+def sent(folder: Path, *messages: tuple[str, str, Order], limit: int = 3, **more: Any) -> None:
+    """Let an application handle messages in a folder: queue, id, message."""
+
+    async def run() -> None:
+        async with Engine.open(folder) as engine, Worker(made(limit), engine) as worker:
+            for queue, id, message in messages:
+                await worker.send(queue, message, id=id, **more)
+            await worker.wait_idle(timeout_s=20)
+
+    asyncio.run(run())
+
+
+def put(folder: Path, queue: str, *messages: Message) -> None:
+    """Put messages into a queue that nobody handles."""
+
+    async def run() -> None:
+        async with Engine.open(folder) as engine:
+            engine.declare(QueueSettings(queue))
+            engine.broker.send(queue, list(messages))
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def cli(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run a command on the folder: exit code, and all that it said."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = main([*arguments, "--data", str(disk_path)])
+        return code, "".join(capsys.readouterr())
+
+    return run
+
+
+def test_every_command_of_the_page_exists_with_its_options() -> None:
+    verbs = {name.rpartition(" ")[2] for name in commands.COMMANDS} | {name.split()[0] for name in commands.COMMANDS}
+    named = re.findall(r"`outbox\s+([a-z-]+(?: [a-z-]+)*)([^`]*)`", PAGE)
+    assert len(named) > 20
+    for command, rest in named:
+        words = command.split()
+        assert words[0] in verbs and (len(words) == 1 or words[1] in verbs), command
+        known = _help(words)
+        for option in re.findall(r"--[a-z-]+", rest):
+            assert option in known, f"{command} has no {option}"
+
+
+def _help(words: list[str]) -> str:
+    parser: Any = make_parser()
+    for word in words:
+        choices: Any = next((action.choices for action in parser._actions if hasattr(action.choices, "keys")), {})
+        if word in choices:
+            parser = choices[word]
+    return str(parser.format_help())
+
+
+def test_backlog_nobody_runs(disk_path: Path, cli: Cli) -> None:
+    put(disk_path, "orders", *(Message(body=b"{}", outbox_id=f"m{n}") for n in range(3)))
+    code, said = cli("doctor")
+    assert code == 1 and "no host runs, and 3 messages wait; outbox run APP" in said
+    assert "no host runs on this folder" in cli("status")[1]
+    assert "for a worker to take it" in cli("queue", "peek", "orders")[1]
+
+
+def test_failing_handler(disk_path: Path, cli: Cli) -> None:
+    sent(disk_path, ("orders", "m1", Order("a", "fail")))
+    said = cli("queue", "peek", "orders", "--state", "retrying")[1]
+    assert "next try in" in said and "1 failed attempt, put back for: ConnectionError: the pricing service" in said
+
+
+def test_hanging_receiver(disk_path: Path, cli: Cli) -> None:
+    put(disk_path, "orders", Message(body=b"{}", outbox_id="m1"))
+
+    async def look() -> str:
+        from outbox.ops import text
+        from outbox.ops.engine_operator import EngineOperator
+        from outbox.ops.values import PeekQuery
+
+        async with Engine.open(disk_path) as engine:
+            engine.broker.claim("orders", 1)
+            return text.messages("orders", await EngineOperator(engine).peek(PeekQuery("orders", state="in-hand")))
+
+    assert "a receiver has it, the lock ends in" in asyncio.run(look())
+
+
+def test_poison(disk_path: Path, cli: Cli) -> None:
+    sent(disk_path, *(("refunds", f"m{n}", Order(f"k{n}")) for n in range(3)), limit=1)
+    groups = json.loads(cli("dead-letters", "list", "--group", "--json")[1])
+    assert [(g["queue"], g["error"], g["count"]) for g in groups] == [("refunds", "ConnectionError", 3)]
+    assert Path(__file__).name in groups[0]["at"]
+    assert "Traceback" in cli("dead-letters", "show", "refunds", groups[0]["example"])[1]
+    assert "outbox dead-letters list refunds --group" in cli("doctor")[1]
+    assert cli("dead-letters", "discard", "refunds", "--text", "no answer for k1")[1] == "discarded 1 of refunds\n"
+
+
+@pytest.mark.parametrize("reason", ["too-old", "payload-differs"])
+def test_poison_of_its_kinds(reason: str, disk_path: Path, cli: Cli) -> None:
+    now_s = START_S + 40 * 86_400
+
+    async def run() -> None:
+        async with Engine.open(disk_path, clock=VirtualClock(now_s)) as engine, Worker(made(), engine) as worker:
+            await worker.send("orders", Order("a"), id="m1", created=START_S if reason == "too-old" else None)
+            await worker.wait_idle(timeout_s=20)
+            if reason == "payload-differs":
+                await worker.send("orders", Order("a", "more"), id="m1")
+                await worker.wait_idle(timeout_s=20)
+
+    asyncio.run(run())
+    [letter] = json.loads(cli("dead-letters", "list", "orders", "--accept-clock", "--json")[1])
+    assert letter["reason"] == reason
+    if reason == "too-old":
+        code, said = cli("dead-letters", "resubmit", "orders", "m1", "--accept-clock")
+        assert code == 1 and "look at its state" in said and "new id" in said
+    assert cli("dead-letters", "discard", "orders", "m1", "--accept-clock")[0] == 0
+
+
+def test_blocked_key(disk_path: Path, cli: Cli) -> None:
+    sent(disk_path, ("ledger", "k1", Order("k", "refuse")), ("ledger", "k2", Order("k")))
+    code, said = cli("doctor")
+    assert code == 1 and "1 of its keys are blocked by a dead letter; outbox queue peek ledger --state blocked" in said
+    said = cli("queue", "peek", "ledger", "--state", "blocked")[1]
+    assert "its key is blocked by dead letter 'k1': resubmit or discard that one" in said
+    assert "no such account" in cli("dead-letters", "show", "ledger", "k1")[1]
+    assert cli("dead-letters", "discard", "ledger", "k1")[0] == 0
+    assert "nothing of that kind in ledger" in cli("queue", "peek", "ledger", "--state", "blocked")[1]
+
+
+def test_stuck_transaction(disk_path: Path, cli: Cli) -> None:
+    put(disk_path, "orders")
+    assert "nothing is ever pending on an engine" in cli("pending", "list")[1]
+
+
+def test_where_is_message_x(disk_path: Path, cli: Cli) -> None:
+    sent(disk_path, ("orders", "order-7", Order("a")), ("refunds", "order-8", Order("a")), limit=1)
+    code, said = cli("message", "show", "order-7")
+    assert code == 1 and "it was handled, or never sent" in said
+    assert '"count": 1' in cli("state", "Account", "a")[1]
+    assert cli("message", "show", "order-8")[1].startswith("order-8 in the dead letters of refunds: failed, ")
+
+
+def test_too_early(disk_path: Path, cli: Cli) -> None:
+    sent(disk_path, ("orders", "later", Order("a")), after_s=3_600)
+    assert "due in" in cli("schedule", "list", "orders")[1]
+    assert cli("schedule", "cancel", "orders", "later")[1] == "cancelled later in orders\n"
+    assert "nothing of that kind" in cli("schedule", "list", "orders")[1]
+
+
+def test_full_disk(disk_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(disk_path, "orders")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 40, 1 << 40, 5 << 20))
+    code, said = cli("doctor")
+    assert code == 1 and "5 MB are free on the disk" in said and "loses nothing" in said
+    assert cli("log", "compact")[0] == 0
+
+
+def test_corrupt_segment(disk_path: Path, cli: Cli, tmp_path: Path) -> None:
+    put(disk_path, "orders", *(Message(body=b"x" * 200, outbox_id=f"m{n}") for n in range(50)))
+    [segment] = disk_path.glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    segment.write_bytes(bytes(data))
+    code, said = cli("status")
+    assert code == 1 and segment.name in said and "salvage" in said
+    assert segment.name in cli("log", "inspect")[1]
+    assert cli("log", "salvage", "--into", str(tmp_path / "fresh"))[0] == 0
+
+
+def test_clock_ahead(disk_path: Path, cli: Cli) -> None:
+    async def run() -> None:
+        async with Engine.open(disk_path, clock=VirtualClock(START_S - 400 * 86_400)) as engine:
+            engine.declare(QueueSettings("orders"))
+            engine.broker.send("orders", [Message(body=b"{}", outbox_id="m1")])
+
+    asyncio.run(run())
+    code, said = cli("status")
+    assert code == 1 and "--accept-clock" in said and "clock" in said
+    assert cli("status", "--accept-clock")[0] == 0
+
+
+def test_wrong_deploy(disk_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(disk_path, "orders", Message(body=b"{}", outbox_id="m1"))
+    monkeypatch.setattr(segments, "FORMAT_VERSION", 0)
+    code, said = cli("status")
+    assert code == 1 and "format 1, this code reads 0; upgrade it" in said
+
+
+def test_every_section_is_rehearsed() -> None:
+    rehearsed = " ".join(name.removeprefix("test_").replace("_", " ") for name in globals() if name.startswith("test_"))
+    for title in re.findall(r"^## (.+)$", PAGE, re.MULTILINE):
+        plain = re.sub(r"[^a-z ]", "", title.lower())
+        assert plain in rehearsed or plain.split()[0] in rehearsed, title
