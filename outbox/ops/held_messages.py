@@ -41,7 +41,7 @@ def view_of(queue: str, held: HeldMessage, now_ms: int) -> MessageView:
         sequence=held.sequence,
         queue=queue,
         state=state_of(held, now_ms),
-        why=why(queue, held, now_ms),
+        why=why(held, now_ms),
         type=message.type,
         key=message.session_id,
         created=created_ms / 1_000,
@@ -59,7 +59,7 @@ def view_of(queue: str, held: HeldMessage, now_ms: int) -> MessageView:
     )
 
 
-def why(queue: str, held: HeldMessage, now_ms: int) -> str:
+def why(held: HeldMessage, now_ms: int) -> str:
     """Why a message is where it is, and for how long, in one line."""
     in_s = max(0, held.due_ms - now_ms) / 1_000
     so_far = _so_far(held)

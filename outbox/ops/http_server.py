@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
+from outbox.asgi import BODIES_MAX_BYTES, BODY_WITHIN_S
 from outbox.errors import EngineStopped
 from outbox.http import KEY_HEADER, Response, problem
 from outbox.http_entry import HttpEntry
@@ -24,9 +25,6 @@ LINE_MAX_BYTES = 8 << 10
 CONNECTION_COUNT_MAX = 1_024
 HEAD_WITHIN_S = 10.0
 """How long a connection may take for a request's head, the first or the next."""
-BODY_WITHIN_S = 30.0
-BODIES_MAX_BYTES = 64 << 20
-"""The bodies of all requests in progress; above it requests get 503."""
 LINGER_S = 2.0
 """How long the rest of a refused body is read, so that the client reads the response."""
 STOP_WITHIN_S = 30.0

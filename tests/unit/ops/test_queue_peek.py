@@ -263,7 +263,7 @@ def held(**more: Any) -> HeldMessage:
     ],
 )
 def test_the_reason_says_what_is_waited_for(more: dict[str, Any], state: str, words: str) -> None:
-    assert (state_of(held(**more), 1_000), why("q", held(**more), 1_000)) == (state, words)
+    assert (state_of(held(**more), 1_000), why(held(**more), 1_000)) == (state, words)
 
 
 def test_an_error_that_a_sender_made_up_is_cut_and_obeys_no_terminal() -> None:
