@@ -31,12 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _place(options)
     elif getattr(options, "azure", False):
         _read_environment(options)
-    from outbox.ops import commands
+    from outbox.ops import asking, commands
 
     try:
         commands.run(options)
         sys.stdout.flush()
-    except commands.Usage as error:
+    except asking.Usage as error:
         options.parser.error(str(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at exit

@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
-import time
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, redirect_stdout
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from uuid import uuid4
 
 import msgspec
 
 from outbox.errors import Refused
+from outbox.ops import message_commands as on_messages
 from outbox.ops import text
+from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask
 from outbox.ops.values import (
     WHO_LENGTH_MAX,
-    DeadLetterFilter,
-    DeadLetterView,
-    FindQuery,
     NewMessage,
-    Operator,
-    PeekQuery,
     StreamQuery,
     TrimRequest,
     UnregisterRequest,
 )
 from outbox.printable import printable
-
-if TYPE_CHECKING:
-    from outbox.ops.stream_operator import StreamOperator
-
-Options = argparse.Namespace
-
-
-class Usage(Exception):
-    """Arguments that contradict each other."""
 
 
 def run(options: Options) -> None:
@@ -61,7 +47,7 @@ def new(options: Options) -> None:
     run = f"outbox run {made.package}.handlers:app --data {made.name}.data"
     steps = (f"cd {made.name}", "pip install -r requirements-dev.txt", "python -m pytest", run)
     text = "\n".join([f"{made.name}: {len(made.paths)} files; next:", "", *(f"    {step}" for step in steps)])
-    _answer(options, {"folder": made.name, "package": made.package, "files": made.paths}, text)
+    answer(options, {"folder": made.name, "package": made.package, "files": made.paths}, text)
 
 
 # Hosts
@@ -163,7 +149,7 @@ def send(options: Options) -> None:
     )
     _check_json(options.body)
     checked = check(message)
-    _ask(options, lambda operator: operator.send(options.queue, [checked]))
+    ask(options, lambda operator: operator.send(options.queue, [checked]))
     _done(options, {"queue": options.queue, "count": 1, "ids": [id]})
 
 
@@ -183,7 +169,7 @@ def _judge(options: Options) -> Callable[[NewMessage], NewMessage]:
 
 def _done(options: Options, sent: dict[str, Any]) -> None:
     what = f"{sent['ids'][0]}" if sent["count"] == 1 else f"{sent['count']} messages"
-    _answer(options, sent, f"sent {what} to {options.queue}")
+    answer(options, sent, f"sent {what} to {options.queue}")
 
 
 def _check_json(body: str) -> None:
@@ -204,17 +190,8 @@ def _encoded(body: str) -> bytes:
 
 
 def status(options: Options) -> None:
-    found = _ask(options, lambda operator: operator.status())
-    _answer(options, found, _and_whether_hosted(options, text.status(found)))
-
-
-def _and_whether_hosted(options: Options, shown: str) -> str:
-    """A text, and a line below it where no process has the folder, so that nothing in it is handled."""
-    from outbox.ops.control_file import is_held
-
-    if options.data is None or is_held(options.data):
-        return shown
-    return f"{shown}\nno host runs on this folder: nothing is handled until `outbox run APP --data {options.data}` does"
+    found = ask(options, lambda operator: operator.status())
+    answer(options, found, and_whether_hosted(options, text.status(found)))
 
 
 def doctor(options: Options) -> None:
@@ -225,8 +202,8 @@ def doctor(options: Options) -> None:
     """
     from outbox.ops.doctor import examine
 
-    found = _ask(options, lambda operator: examine(operator, options.data))
-    _answer(options, found, text.findings(found))
+    found = ask(options, lambda operator: examine(operator, options.data))
+    answer(options, found, text.findings(found))
     errors = sum(finding.level == "error" for finding in found)
     if errors:
         raise Refused(f"{errors} error{'s' if errors > 1 else ''}; each line names its cure")
@@ -245,7 +222,7 @@ def describe(options: Options) -> None:
 
 
 def state(options: Options) -> None:
-    found = _ask(options, lambda operator: operator.state(options.type, options.key, options.kind))
+    found = ask(options, lambda operator: operator.state(options.type, options.key, options.kind))
     if options.json:
         sys.stdout.buffer.write((found or b"null") + b"\n")
     elif found is None:
@@ -266,159 +243,22 @@ def export(options: Options) -> None:
         return count
 
     if options.output is None:
-        _ask(options, lambda operator: write(operator, sys.stdout.buffer))
+        ask(options, lambda operator: write(operator, sys.stdout.buffer))
         return
     temporary = options.output.with_name(options.output.name + ".tmp")
     with temporary.open("wb") as out:
-        count = _ask(options, lambda operator: write(operator, out))
+        count = ask(options, lambda operator: write(operator, out))
     temporary.replace(options.output)
-    answer = {"count": count, "output": str(options.output)}
-    _answer(options, answer, f"exported {count} states to {options.output}")
-
-
-def peek(options: Options) -> None:
-    asked = PeekQuery(options.queue, options.after, options.limit, options.state or "", options.key)
-    found = _ask(options, lambda operator: operator.peek(asked))
-    _answer(options, found, _and_whether_hosted(options, text.messages(options.queue, found)))
-
-
-def show_message(options: Options) -> None:
-    """Show where a message is, why it is there, and its body."""
-    asked = FindQuery(options.id, options.queue)
-    found = _ask(options, lambda operator: operator.find(asked))
-    _answer(options, found, text.found_messages(found))
-
-
-def list_scheduled(options: Options) -> None:
-    """List what is scheduled in a queue and not due yet."""
-    asked = PeekQuery(options.queue, options.after, options.limit, "scheduled")
-    found = _ask(options, lambda operator: operator.peek(asked))
-    _answer(options, found, text.messages(options.queue, found))
-
-
-def cancel(options: Options) -> None:
-    done = _ask(options, lambda operator: operator.cancel(options.queue, options.id))
-    _answer(options, done, f"cancelled {done.id} in {options.queue}")
-
-
-def list_pending(options: Options) -> None:
-    """List what was committed and is not finished; of a transaction, if one is named, with its outputs."""
-    found = _ask(options, lambda operator: operator.pending())
-    if options.tx is not None:
-        found = [view for view in found if view.tx.startswith(options.tx)]
-        if not found:
-            raise LookupError(f"nothing is pending of {options.tx!r}; `outbox pending list` shows what is")
-    _answer(
-        options,
-        found,
-        text.pending(found, in_full=options.action == "pending explain", on_engine=options.data is not None),
-    )
-
-
-def finish_pending(options: Options) -> None:
-    """Finish what is pending.
-
-    Raises:
-        Refused: some of it cannot be finished now; the text says why.
-    """
-    if (options.tx is None) is not options.all:
-        raise Usage("name one TX, or give --all")
-    done = _ask(options, lambda operator: operator.finish(options.tx or ""))
-    young = f"; {done.young} younger than a minute, which workers finish themselves" if done.young else ""
-    _answer(options, done, f"finished {done.finished}{young}")
-    if done.left or done.troubles:
-        why = "; ".join(done.troubles) or "what they wait for is not there yet"
-        raise Refused(f"{done.left} could not be finished: {why}")
-
-
-# Dead letters
-
-
-def list_dead_letters(options: Options) -> None:
-    """List the dead letters of a queue, or of all; or groups of those that went wrong alike."""
-    from outbox.ops import dead_letters
-
-    found = _ask(options, lambda operator: _dead_letters(operator, options))
-    if options.group:
-        groups = dead_letters.grouped(found)
-        _answer(options, groups, text.dead_letter_groups(groups))
-    else:
-        _answer(options, found, text.dead_letters(options.queue or "no queue", found, named=options.queue is None))
-
-
-async def _dead_letters(operator: Operator, options: Options) -> list[DeadLetterView]:
-    """Those that the options mean; they may be fewer than are there by --limit."""
-    from outbox.ops.dead_letters import found_in, queues_with_dead_letters
-
-    now_s = time.time()
-    where = DeadLetterFilter(
-        options.reason,
-        options.type,
-        options.text,
-        0 if options.newer is None else max(0, now_s - options.newer),
-        1e11 if options.older is None else max(0, now_s - options.older),
-    )
-    queues = [options.queue] if options.queue is not None else await queues_with_dead_letters(operator)
-    return await found_in(operator, queues, where, options.limit)
-
-
-def show_dead_letter(options: Options) -> None:
-    found = _ask(options, lambda operator: operator.dead_letter(options.queue, options.id))
-    _answer(options, found, text.indented(msgspec.json.encode(found)))
-
-
-def resubmit(options: Options) -> None:
-    _move(options, "resubmitted", lambda operator, id: operator.resubmit(options.queue, id))
-
-
-def discard(options: Options) -> None:
-    _move(options, "discarded", lambda operator, id: operator.discard(options.queue, id))
-
-
-def _move(options: Options, verb: str, move: Callable[[Any, str | None], Awaitable[Any]]) -> None:
-    filters = [name for name in ("reason", "type", "text", "newer", "older", "limit", "rate") if getattr(options, name)]
-    if options.id is not None and (options.all or filters):
-        raise Usage(f"ID names one dead letter; leave --{filters[0] if filters else 'all'} out, or ID")
-    if options.id is None and not (options.all or filters):
-        raise Usage("name one ID, or say which: --all, --reason, --text and so on")
-    if filters:
-        _move_some(options, verb)
-        return
-    moved = _ask(options, lambda operator: move(operator, options.id))
-    why = "a receiver has them" + (", or they were too-old" if verb == "resubmitted" and options.all else "")
-    left = f"; {moved.in_hand} left, {why}" if moved.in_hand else ""
-    which = f": {moved.id!r}" if isinstance(moved.id, str) and moved.id != options.id else ""
-    _answer(options, moved, f"{verb} {moved.count} of {options.queue}{which}{left}")
-
-
-def _move_some(options: Options, verb: str) -> None:
-    """Move those that a filter means, at a pace.
-
-    Raises:
-        Refused: the filter means none, or one that was resubmitted has come back.
-    """
-    from outbox.ops.dead_letters import MovedGroup, discard_all, resubmit_all
-
-    async def move(operator: Operator) -> MovedGroup:
-        found = await _dead_letters(operator, options)
-        if not found:
-            raise Refused(f"no dead letter of {options.queue} is meant; `outbox dead-letters list` shows what is there")
-        return await (resubmit_all if verb == "resubmitted" else discard_all)(operator, found, a_second=options.rate)
-
-    moved = _ask(options, move)
-    left = f"; {moved.left} left" if moved.left else ""
-    _answer(options, moved, f"{verb} {moved.count} of {options.queue}{left}")
-    if moved.relapsed:
-        again = f"outbox dead-letters show {options.queue} {moved.relapsed}"
-        raise Refused(f"{moved.relapsed!r} is a dead letter again, so no more are resubmitted; look at it: {again}")
+    done = {"count": count, "output": str(options.output)}
+    answer(options, done, f"exported {count} states to {options.output}")
 
 
 # Ordered logs
 
 
 def list_streams(options: Options) -> None:
-    found = _ask(options, lambda operator: operator.streams())
-    _answer(options, found, text.streams(found))
+    found = ask(options, lambda operator: operator.streams())
+    answer(options, found, text.streams(found))
     if options.data is None and not (found.logs or found.processors):
         where = options.blob_states or f"{options.database}/{options.container}"
         option = "--blob-states" if options.blob_states else "--database and --container"
@@ -436,16 +276,16 @@ def read_stream(options: Options) -> None:
         sys.stdout.buffer.flush()
 
     _check_log_name(options.name)
-    _ask(options, write)
+    ask(options, write)
 
 
 def unregister_stream(options: Options) -> None:
     _check_log_name(options.name)
     if not 1 <= len(options.who) <= WHO_LENGTH_MAX:
         raise Usage("WHO is no name of a reader or writer; `outbox stream list` has them")
-    done = _ask(options, lambda operator: operator.unregister_stream(UnregisterRequest(options.name, options.who)))
+    done = ask(options, lambda operator: operator.unregister_stream(UnregisterRequest(options.name, options.who)))
     behind = ", ".join(f"row {row} by {count} cells" for row, count in done.behind.items())
-    _answer(options, done, f"{options.name} has forgotten {printable(options.who)}, which was behind in {behind}")
+    answer(options, done, f"{options.name} has forgotten {printable(options.who)}, which was behind in {behind}")
 
 
 def trim_stream(options: Options) -> None:
@@ -453,9 +293,9 @@ def trim_stream(options: Options) -> None:
     if options.margin <= 0:
         raise Usage("--margin is 0; a tombstone lasts for as long as a replica may be paused, 10min or more")
     asked = TrimRequest(options.name, options.min_age, options.margin)
-    done = _ask(options, lambda operator: operator.trim_stream(asked))
+    done = ask(options, lambda operator: operator.trim_stream(asked))
     floors = ", ".join(f"{row} at {floor}" for row, floor in done.floors.items())
-    _answer(options, done, f"trimmed {done.cells} cells of {options.name}; floors: {floors}")
+    answer(options, done, f"trimmed {done.cells} cells of {options.name}; floors: {floors}")
 
 
 def _check_log_name(name: str) -> None:
@@ -471,7 +311,7 @@ def log_command(options: Options) -> None:
     from outbox.ops import logs
 
     if options.action == "log compact" and not options.sealed:
-        done = _ask(options, lambda operator: operator.compact())
+        done = ask(options, lambda operator: operator.compact())
         line = f"{options.data}: snapshot at {done.ordinal}, log {done.before_bytes} -> {done.after_bytes} bytes"
     elif options.action == "log compact":
         done, line = logs.compact_sealed(options.data)
@@ -479,7 +319,7 @@ def log_command(options: Options) -> None:
         done, line = logs.inspect(options.data)
     else:
         done, line = logs.salvage(options.data, options.into)
-    _answer(options, done, line)
+    answer(options, done, line)
 
 
 def audit(options: Options) -> None:
@@ -552,40 +392,6 @@ def _find_benchmarks() -> None:
         raise Refused(f"the benchmarks are not in {here}; run this in a checkout of the project, or `make bench` there")
 
 
-def _ask(options: Options, ask: Callable[[Any], Awaitable[Any]]) -> Any:
-    """Connect an operator for the folder, for the application on Azure or for ordered logs there, and ask it."""
-
-    async def asked() -> Any:
-        async with _connected(options) as operator:
-            return await ask(operator)
-
-    return asyncio.run(asked())
-
-
-def _connected(options: Options) -> AbstractAsyncContextManager[Operator | StreamOperator]:
-    if options.data is not None:
-        from outbox.ops.connect_operator import connect_operator
-
-        return connect_operator(options.data, accept_clock=options.accept_clock)
-    import logging
-
-    from outbox.ops.store_operator import Addresses, connect_azure_operator
-
-    logging.getLogger("azure").addHandler(logging.NullHandler())  # its lines about connections are no answer
-    names = ("cosmos", "servicebus", "database", "container", "states", "blobs", "blob_states")
-    addresses = Addresses(**{name: getattr(options, name, "") for name in names})
-    if not hasattr(options, "blob_states"):
-        return connect_azure_operator(addresses)
-    from outbox.ops.stream_operator import connect_stream_operator
-
-    return connect_stream_operator(addresses)
-
-
-def _answer(options: Options, value: Any, line: str) -> None:
-    """Print an answer: JSON where asked for, else its text."""
-    print(msgspec.json.encode(value).decode() if options.json else line)
-
-
 COMMANDS: dict[str, Callable[[Options], None]] = {
     "new": new,
     "run": run_app,
@@ -596,17 +402,17 @@ COMMANDS: dict[str, Callable[[Options], None]] = {
     "doctor": doctor,
     "state": state,
     "export": export,
-    "queue peek": peek,
-    "message show": show_message,
-    "schedule list": list_scheduled,
-    "schedule cancel": cancel,
-    "pending list": list_pending,
-    "pending explain": list_pending,
-    "pending finish": finish_pending,
-    "dead-letters list": list_dead_letters,
-    "dead-letters show": show_dead_letter,
-    "dead-letters resubmit": resubmit,
-    "dead-letters discard": discard,
+    "queue peek": on_messages.peek,
+    "message show": on_messages.show_message,
+    "schedule list": on_messages.list_scheduled,
+    "schedule cancel": on_messages.cancel,
+    "pending list": on_messages.list_pending,
+    "pending explain": on_messages.list_pending,
+    "pending finish": on_messages.finish_pending,
+    "dead-letters list": on_messages.list_dead_letters,
+    "dead-letters show": on_messages.show_dead_letter,
+    "dead-letters resubmit": on_messages.resubmit,
+    "dead-letters discard": on_messages.discard,
     "stream list": list_streams,
     "stream read": read_stream,
     "stream unregister": unregister_stream,

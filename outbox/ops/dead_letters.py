@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from outbox.errors import Refused
-from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterFilter, DeadLetterView, Moved, Operator
+from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterFilter, DeadLetterGroup, DeadLetterView, Moved, Operator
 
 GROUPED_LENGTH_MAX = 200
 LOOK_EVERY_S = 0.5
@@ -24,22 +24,6 @@ RELAPSE_WITHIN_S = 2.0
 """How long the last of them are waited for: a handler that fails at once has done so by then."""
 
 _RAISED_AT = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in ', re.MULTILINE)
-
-
-class DeadLetterGroup(msgspec.Struct, frozen=True):
-    """Dead letters of one queue that went wrong alike: how many, since when, and the id of the last.
-
-    `error` is the class of the exception, or the text of a refusal; `at` the line that raised it, as `file:line`.
-    """
-
-    queue: str
-    reason: str
-    error: str
-    at: str
-    count: int
-    first: float
-    last: float
-    example: str
 
 
 class MovedGroup(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -14,13 +14,10 @@ import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
-
-import msgspec
 
 from outbox.errors import OutboxError
 from outbox.ops.text import age
-from outbox.ops.values import Operator, PendingView, Status
+from outbox.ops.values import Finding, Level, Operator, PendingView, Status
 
 OLDEST_S_MAX = 300.0
 PENDING_S_MAX = 600.0
@@ -30,17 +27,6 @@ PYTHON_MIN, PYTHON_MAX = (3, 11), (3, 13)
 SDK_MIN = {"azure-servicebus": (7, 15), "azure-cosmos": (4, 9)}
 """Below this version of Service Bus' SDK a settlement that failed looks like one that succeeded."""
 PRIVATE_FILES = ("access.key", "control.json")
-
-Level = Literal["error", "warning", "ok"]
-
-
-class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was looked at, what is wrong with it (or what is right, at level `ok`), and the cure."""
-
-    level: Level
-    about: str
-    what: str
-    cure: str = ""
 
 
 async def examine(operator: Operator, folder: Path | None) -> list[Finding]:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from outbox.errors import OutboxError
-from outbox.ops.values import DeadLetterView, FoundMessage, Peeked, PendingView, Status, Streams
+from outbox.ops.values import (
+    DeadLetterGroup,
+    DeadLetterView,
+    Finding,
+    FoundMessage,
+    Peeked,
+    PendingView,
+    Status,
+    Streams,
+)
 from outbox.printable import printable
-
-if TYPE_CHECKING:
-    from outbox.ops.dead_letters import DeadLetterGroup
-    from outbox.ops.doctor import Finding
 
 REASON_LENGTH_MAX = 60
 WHY_LENGTH_MAX = 160

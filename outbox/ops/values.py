@@ -243,6 +243,34 @@ class FoundMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     body_base64: str | UnsetType = UNSET
 
 
+class DeadLetterGroup(msgspec.Struct, frozen=True):
+    """Dead letters of one queue that went wrong alike: how many, since when, and the id of the last.
+
+    `error` is the class of the exception, or the text of a refusal; `at` the line that raised it, as `file:line`.
+    """
+
+    queue: str
+    reason: str
+    error: str
+    at: str
+    count: int
+    first: float
+    last: float
+    example: str
+
+
+Level = Literal["error", "warning", "ok"]
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was looked at, what is wrong with it (or what is right, at level `ok`), and the cure."""
+
+    level: Level
+    about: str
+    what: str
+    cure: str = ""
+
+
 class Moved(msgspec.Struct, frozen=True):
     """How many dead letters were resubmitted or discarded; `in_hand` were left because a receiver has them.
 

@@ -22,7 +22,7 @@ from outbox.engine.log.closed import CLOSED_NAME
 from outbox.engine.state.documents import STATES
 from outbox.errors import Refused
 from outbox.message import Message
-from outbox.ops import commands, dead_letters, engine_operator
+from outbox.ops import asking, commands, dead_letters, engine_operator
 from outbox.ops.cli import main
 from outbox.ops.text import LogFormatter
 
@@ -416,7 +416,7 @@ def test_an_export_that_breaks_off_leaves_the_file_of_the_last(monkeypatch: pyte
     async def connected(options: Any) -> AsyncIterator[Breaking]:
         yield Breaking()
 
-    monkeypatch.setattr(commands, "_connected", connected)
+    monkeypatch.setattr(asking, "_connected", connected)
     output = tmp_path / "states.jsonl"
     output.write_bytes(b"the last one\n")
     with pytest.raises(Refused, match="broke off"):

@@ -1,0 +1,151 @@
+"""The commands on messages: what a queue holds, what is scheduled or pending, and dead letters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from outbox.errors import Refused
+from outbox.ops import text
+from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask
+from outbox.ops.values import DeadLetterFilter, DeadLetterView, FindQuery, Operator, PeekQuery
+
+
+def peek(options: Options) -> None:
+    asked = PeekQuery(options.queue, options.after, options.limit, options.state or "", options.key)
+    found = ask(options, lambda operator: operator.peek(asked))
+    answer(options, found, and_whether_hosted(options, text.messages(options.queue, found)))
+
+
+def show_message(options: Options) -> None:
+    """Show where a message is, why it is there, and its body."""
+    asked = FindQuery(options.id, options.queue)
+    found = ask(options, lambda operator: operator.find(asked))
+    answer(options, found, text.found_messages(found))
+
+
+def list_scheduled(options: Options) -> None:
+    """List what is scheduled in a queue and not due yet."""
+    asked = PeekQuery(options.queue, options.after, options.limit, "scheduled")
+    found = ask(options, lambda operator: operator.peek(asked))
+    answer(options, found, text.messages(options.queue, found))
+
+
+def cancel(options: Options) -> None:
+    done = ask(options, lambda operator: operator.cancel(options.queue, options.id))
+    answer(options, done, f"cancelled {done.id} in {options.queue}")
+
+
+def list_pending(options: Options) -> None:
+    """List what was committed and is not finished; of a transaction, if one is named, with its outputs."""
+    found = ask(options, lambda operator: operator.pending())
+    if options.tx is not None:
+        found = [view for view in found if view.tx.startswith(options.tx)]
+        if not found:
+            raise LookupError(f"nothing is pending of {options.tx!r}; `outbox pending list` shows what is")
+    answer(
+        options,
+        found,
+        text.pending(found, in_full=options.action == "pending explain", on_engine=options.data is not None),
+    )
+
+
+def finish_pending(options: Options) -> None:
+    """Finish what is pending.
+
+    Raises:
+        Refused: some of it cannot be finished now; the text says why.
+    """
+    if (options.tx is None) is not options.all:
+        raise Usage("name one TX, or give --all")
+    done = ask(options, lambda operator: operator.finish(options.tx or ""))
+    young = f"; {done.young} younger than a minute, which workers finish themselves" if done.young else ""
+    answer(options, done, f"finished {done.finished}{young}")
+    if done.left or done.troubles:
+        why = "; ".join(done.troubles) or "what they wait for is not there yet"
+        raise Refused(f"{done.left} could not be finished: {why}")
+
+
+# Dead letters
+
+
+def list_dead_letters(options: Options) -> None:
+    """List the dead letters of a queue, or of all; or groups of those that went wrong alike."""
+    from outbox.ops import dead_letters
+
+    found = ask(options, lambda operator: _dead_letters(operator, options))
+    if options.group:
+        groups = dead_letters.grouped(found)
+        answer(options, groups, text.dead_letter_groups(groups))
+    else:
+        answer(options, found, text.dead_letters(options.queue or "no queue", found, named=options.queue is None))
+
+
+async def _dead_letters(operator: Operator, options: Options) -> list[DeadLetterView]:
+    """Those that the options mean; they may be fewer than are there by --limit."""
+    from outbox.ops.dead_letters import found_in, queues_with_dead_letters
+
+    now_s = time.time()
+    where = DeadLetterFilter(
+        options.reason,
+        options.type,
+        options.text,
+        0 if options.newer is None else max(0, now_s - options.newer),
+        1e11 if options.older is None else max(0, now_s - options.older),
+    )
+    queues = [options.queue] if options.queue is not None else await queues_with_dead_letters(operator)
+    return await found_in(operator, queues, where, options.limit)
+
+
+def show_dead_letter(options: Options) -> None:
+    found = ask(options, lambda operator: operator.dead_letter(options.queue, options.id))
+    answer(options, found, text.indented(msgspec.json.encode(found)))
+
+
+def resubmit(options: Options) -> None:
+    _move(options, "resubmitted", lambda operator, id: operator.resubmit(options.queue, id))
+
+
+def discard(options: Options) -> None:
+    _move(options, "discarded", lambda operator, id: operator.discard(options.queue, id))
+
+
+def _move(options: Options, verb: str, move: Callable[[Any, str | None], Awaitable[Any]]) -> None:
+    filters = [name for name in ("reason", "type", "text", "newer", "older", "limit", "rate") if getattr(options, name)]
+    if options.id is not None and (options.all or filters):
+        raise Usage(f"ID names one dead letter; leave --{filters[0] if filters else 'all'} out, or ID")
+    if options.id is None and not (options.all or filters):
+        raise Usage("name one ID, or say which: --all, --reason, --text and so on")
+    if filters:
+        _move_some(options, verb)
+        return
+    moved = ask(options, lambda operator: move(operator, options.id))
+    why = "a receiver has them" + (", or they were too-old" if verb == "resubmitted" and options.all else "")
+    left = f"; {moved.in_hand} left, {why}" if moved.in_hand else ""
+    which = f": {moved.id!r}" if isinstance(moved.id, str) and moved.id != options.id else ""
+    answer(options, moved, f"{verb} {moved.count} of {options.queue}{which}{left}")
+
+
+def _move_some(options: Options, verb: str) -> None:
+    """Move those that a filter means, at a pace.
+
+    Raises:
+        Refused: the filter means none, or one that was resubmitted has come back.
+    """
+    from outbox.ops.dead_letters import MovedGroup, discard_all, resubmit_all
+
+    async def move(operator: Operator) -> MovedGroup:
+        found = await _dead_letters(operator, options)
+        if not found:
+            raise Refused(f"no dead letter of {options.queue} is meant; `outbox dead-letters list` shows what is there")
+        return await (resubmit_all if verb == "resubmitted" else discard_all)(operator, found, a_second=options.rate)
+
+    moved = ask(options, move)
+    left = f"; {moved.left} left" if moved.left else ""
+    answer(options, moved, f"{verb} {moved.count} of {options.queue}{left}")
+    if moved.relapsed:
+        again = f"outbox dead-letters show {options.queue} {moved.relapsed}"
+        raise Refused(f"{moved.relapsed!r} is a dead letter again, so no more are resubmitted; look at it: {again}")
