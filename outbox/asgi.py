@@ -11,8 +11,9 @@
     api.mount("/bank", bank)
 
 Alone it begins and ends with the server's lifespan.  What is mounted gets no lifespan of its own, so there it is
-entered in the outer one.  Bodies have limits, and every wait for the client has a timeout; a client that hangs up stops
-nothing, and gets the same response under the same key later.
+entered in the outer one.  Bodies have a limit and a time within which they have to arrive; how long a client may take
+to read is the server's.  A client that hangs up after its body stops nothing, and gets the same response under the same
+key.
 
 Source: https://asgi.readthedocs.io/en/latest/specs/www.html
 """
@@ -89,7 +90,12 @@ class AsgiApp:
             return
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        await self.__aexit__(None, None, None)
+        try:
+            await self.__aexit__(None, None, None)
+        except Exception as error:
+            log.exception("the application's HTTP entries did not end as they should")
+            await send({"type": "lifespan.shutdown.failed", "message": str(error)})
+            return
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _http(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:

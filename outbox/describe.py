@@ -44,9 +44,11 @@ def openapi(app: App, *, version: str = "1") -> dict[str, Any]:
     schemas, refs = _schemas([*kinds, *(kind for kind in replies.values() if kind is not None)])
     schemas["Problem"] = PROBLEM_SCHEMA
     paths: dict[str, dict[str, Any]] = {}
+    names: set[str] = set()
     for route in app.routes:
         [message] = route.handler.binding.messages
         operation = _operation(route, refs[message], schemas, refs.get(replies[id(route)]))
+        operation["operationId"] = _free(operation["operationId"], names, route.name)
         paths.setdefault(route.template.text, {})[route.method.lower()] = operation
     info = {"title": app.name, "version": version}
     return {"openapi": OPENAPI, "info": info, "paths": paths, "components": {"schemas": schemas}}
@@ -86,6 +88,14 @@ def _operation(route: Any, message: dict[str, Any], schemas: dict[str, Any], rep
     return found
 
 
+def _free(name: str, taken: set[str] | dict[str, Any], other: str) -> str:
+    """A name, or the other one where it is taken: handlers of several queues may share theirs."""
+    found = other if name in taken else name
+    if isinstance(taken, set):
+        taken.add(found)
+    return found
+
+
 def _refusal(text: str) -> dict[str, Any]:
     return {"description": text, "content": {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 
@@ -110,7 +120,7 @@ def asyncapi(app: App, *, version: str = "1") -> dict[str, Any]:
         }
         if handler.binding.text:
             operation["description"] = handler.binding.text
-        operations[handler.name] = operation
+        operations[_free(handler.name, operations, f"{handler.source} {handler.name}")] = operation
     info = {"title": app.name, "version": version}
     parts = {"channels": channels, "operations": operations, "components": {"messages": messages, "schemas": schemas}}
     return {"asyncapi": ASYNCAPI, "info": info, **parts}

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from outbox.errors import Refused
+from outbox.errors import OutboxError, Refused
 from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterFilter, DeadLetterGroup, DeadLetterView, Moved, Operator
 
 GROUPED_LENGTH_MAX = 200
@@ -27,11 +27,16 @@ _RAISED_AT = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in ', re.M
 
 
 class MovedGroup(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How many of a group were moved, and how many were left; `relapsed` is the one at which resubmitting stopped."""
+    """How many of a group were moved, how many were left, and `why` the first of those was.
+
+    `relapsed` is the one at which resubmitting stopped; an error of the backend stops too, and `is_broken_off` says so.
+    """
 
     count: int
     left: int
     relapsed: str = ""
+    why: str = ""
+    is_broken_off: bool = False
 
 
 async def found_in(
@@ -109,17 +114,20 @@ async def _moved(
     relapses: _Relapses | None = None,
 ) -> MovedGroup:
     wanted = list(dict.fromkeys((letter.queue, letter.id) for letter in letters))
-    began_s, count, left = time.monotonic(), 0, 0
+    began_s, count, left, why = time.monotonic(), 0, 0, ""
     for number, (queue, id) in enumerate(wanted):
         if a_second is not None:
             await asyncio.sleep(max(0.0, began_s + number / a_second - time.monotonic()))
         if relapses is not None and (relapsed := await relapses.first()):
-            return MovedGroup(count, left + len(wanted) - number, relapsed)
+            return MovedGroup(count, left + len(wanted) - number, relapsed, why)
         try:
             count += (await move(queue, id)).count
-        except (LookupError, Refused):
-            left += 1
-    return MovedGroup(count, left, "" if relapses is None else await relapses.first(within_s=RELAPSE_WITHIN_S))
+        except (LookupError, Refused) as error:
+            left, why = left + 1, why or str(error)
+        except OutboxError as error:  # its outcome may be unknown, and the next would fare no better
+            return MovedGroup(count, left + len(wanted) - number, "", str(error), is_broken_off=True)
+    relapsed = "" if relapses is None else await relapses.first(within_s=RELAPSE_WITHIN_S)
+    return MovedGroup(count, left, relapsed, why)
 
 
 class _Relapses:

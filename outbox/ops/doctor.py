@@ -24,8 +24,8 @@ PENDING_S_MAX = 600.0
 """A sweeper takes what is a minute old; what is ten minutes old was tried some ten times."""
 FREE_BYTES_MIN, FREE_BYTES_LOW = 100 << 20, 1 << 30
 PYTHON_MIN, PYTHON_MAX = (3, 11), (3, 13)
-SDK_MIN = {"azure-servicebus": (7, 15), "azure-cosmos": (4, 9)}
-"""Below this version of Service Bus' SDK a settlement that failed looks like one that succeeded."""
+SDK_MIN = {"azure-servicebus": (7, 15), "azure-cosmos": (4, 17)}
+"""What the `azure` extra asks for; below that of Service Bus a settlement that failed looks like one that succeeded."""
 PRIVATE_FILES = ("access.key", "control.json")
 
 
@@ -125,9 +125,9 @@ def of_pending(found: list[PendingView], now_s: float) -> Iterator[Finding]:
     old = [view for view in found if view.outputs and now_s - view.committed > PENDING_S_MAX]
     if old:
         oldest = min(old, key=lambda view: view.committed)
-        what = f"{len(old)} transactions whose outputs have not left for {age(now_s - oldest.committed)}"
+        what = f"{counted(len(old), 'transaction')} whose outputs have not left for {age(now_s - oldest.committed)}"
         yield Finding("error", "pending", what, f"outbox pending finish {oldest.tx or '--all'}")
     foreign = sum("not of this framework" in view.why for view in found)
     if foreign:
-        what = f"{foreign} documents with a member `pending` that are not of this framework"
+        what = f"{counted(foreign, 'document')} with a member `pending`, not of this framework"
         yield Finding("warning", "container", what, "outbox pending list shows them; another program writes here")

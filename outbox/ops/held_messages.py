@@ -89,14 +89,14 @@ def why(held: HeldMessage, now_ms: int) -> str:
 
 def _so_far(held: HeldMessage) -> str:
     """What came of it before."""
-    told = []
+    parts = []
     if held.failures:
-        told.append(f"{held.failures} failed attempt{'s' if held.failures > 1 else ''}")
+        parts.append(f"{held.failures} failed attempt{'s' if held.failures > 1 else ''}")
     if held.delivery_count:
-        told.append(f"{held.delivery_count} deliver{'ies' if held.delivery_count > 1 else 'y'} that nobody settled")
+        parts.append(f"{held.delivery_count} deliver{'ies' if held.delivery_count > 1 else 'y'} that nobody settled")
     if held.error:
-        told.append(f"put back for: {held.error[:ERROR_LENGTH_MAX]}")
-    return "; " + ", ".join(told) if told else ""
+        parts.append(f"put back for: {held.error[:ERROR_LENGTH_MAX]}")
+    return "; " + ", ".join(parts) if parts else ""
 
 
 async def found_with_body(view: MessageView, message: Message, blobs: BlobStore) -> FoundMessage:

@@ -144,8 +144,10 @@ def _move_some(options: Options, verb: str) -> None:
         return await (resubmit_all if verb == "resubmitted" else discard_all)(operator, found, a_second=options.rate)
 
     moved = ask(options, move)
-    left = f"; {moved.left} left" if moved.left else ""
+    left = f"; {moved.left} left" + (f", the first because {moved.why}" if moved.why else "") if moved.left else ""
     answer(options, moved, f"{verb} {moved.count} of {options.queue}{left}")
+    if moved.is_broken_off:
+        raise Refused(f"stopped there; list them, and give the same command again: {moved.why}")
     if moved.relapsed:
         again = f"outbox dead-letters show {options.queue} {moved.relapsed}"
         raise Refused(f"{moved.relapsed!r} is a dead letter again, so no more are resubmitted; look at it: {again}")

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from outbox import stored
-from outbox.errors import CorruptRecord, OutboxError
+from outbox.errors import CorruptRecord, OutboxError, Refused
 from outbox.ops.text import age
 from outbox.ops.values import PendingFinished, PendingOutput, PendingView
 from outbox.ports import Document, Output, StateStore, StorePorts
@@ -57,9 +57,9 @@ async def finish_pending(ports: StorePorts, tx: str) -> PendingFinished:
 
     Raises:
         LookupError: nothing is pending of it.
-        Refused: nothing of ours is in the store.
+        Refused: nothing of ours is in the store, or several transactions begin so.
     """
-    now_ms = ports.operations.now_ms()
+    now_ms, tx = ports.operations.now_ms(), await _full_tx(ports, tx)
     life_ms, margin_ms = await longest_life(ports.infrastructure or ports.store)
     protocols, failed = protocols_without_app(ports, plan_without_app(life_ms, margin_ms))
     finished = young = left = 0
@@ -80,11 +80,22 @@ async def finish_pending(ports: StorePorts, tx: str) -> PendingFinished:
             left += 1
             troubles.append(f"{document.key.partition}/{document.key.id}: {error}")
     await protocols.finish()
-    if tx and not finished + young + left:
-        raise LookupError(f"nothing is pending of {tx!r}; `outbox pending list` shows what is")
     for one in failed.take():
         troubles.append(f"{one.destination}: {one.count} not sent ({', '.join(one.ids)}): {one.error}")
     return PendingFinished(finished, young, left, troubles)
+
+
+async def _full_tx(ports: StorePorts, text: str) -> str:
+    """The transaction that a text names or begins; empty for an empty text."""
+    if not text:
+        return ""
+    known = {view.tx for view in await pending_in(ports)}
+    found = {text} & known or {tx for tx in known if tx.startswith(text)}
+    if not found:
+        raise LookupError(f"nothing is pending of {text!r}; `outbox pending list` shows what is")
+    if len(found) > 1:
+        raise Refused(f"{len(found)} transactions begin with {text!r}; give more of it")
+    return next(iter(found))
 
 
 async def _unfinished(ports: StorePorts) -> AsyncIterator[tuple[StateStore, Document]]:

@@ -471,10 +471,11 @@ class Operator(Protocol):
         """What was committed and is not finished, at most a thousand documents; on an engine there is nothing such."""
 
     async def finish(self, tx: str) -> PendingFinished:
-        """Finish what a transaction left, or (empty) everything, if it is older than a minute.
+        """Finish what the transaction of a name or prefix left, or (empty) everything, if it is older than a minute.
 
         Raises:
             LookupError: nothing is pending of it.
+            Refused: several transactions begin so.
         """
 
     async def dead_letters(

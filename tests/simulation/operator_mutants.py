@@ -18,169 +18,169 @@ HANGING = "outbox/runtime/commit/waiting_handlers.py"
 ENGINE = "outbox/ops/engine_operator.py"
 
 
-def told(name: str, file: str, test: str, *edits: tuple[str, str]) -> Mutant:
+def fault(name: str, file: str, test: str, *edits: tuple[str, str]) -> Mutant:
     return Mutant(name, "ops", (test,), file, edits)
 
 
 OPERATOR_MUTANTS = (
-    told(
+    fault(
         "a delayed copy does not say what it failed of", ENDINGS,
         f"{PEEK}::test_in_every_scope_the_delayed_message_carries_its_error",
         ("        copy = with_error(copy, later.why)\n", ""),
     ),
-    told(
+    fault(
         "a message that keeps its place does not say what it failed of", ENDINGS,
         f"{PEEK}::test_in_every_scope_the_delayed_message_carries_its_error",
         ("\"\", outcome.why, due_ms)", "\"\", \"\", due_ms)"),
     ),
-    told(
+    fault(
         "a commit puts back without a reason", GROUP,
         f"{PEEK}::test_each_message_says_why_it_waits",
         ("outcome.failures, outcome.why)", "outcome.failures)"),
     ),
-    told(
+    fault(
         "what a message was put back for is forgotten by the log", "outbox/engine/backend/journal.py",
         f"{PEEK}::test_what_a_message_was_put_back_for_survives_a_restart",
         ("p.due_ms, p.failures, p.error)", "p.due_ms, p.failures)"),
     ),
-    told(
+    fault(
         "a resubmission says the error of the attempt before", "outbox/resubmission.py",
         f"{PEEK}::test_a_resubmission_says_no_error_and_keeps_what_its_sender_said",
         ("    return with_error(again, \"\")", "    return again"),
     ),
-    told(
+    fault(
         "receivers are told why a message was put back as if it were dead", "outbox/engine/broker.py",
         f"{PEEK}::test_why_it_was_put_back_is_not_told_to_receivers_as_if_it_were_dead",
         ("\"\" if queue.is_primary else task.description", "task.description"),
     ),
-    told(
+    fault(
         "a look shows why a message was put back as if it were dead", "outbox/emulator/amqp/deliveries.py",
         f"{PEEK}::test_why_it_was_put_back_is_not_told_to_receivers_as_if_it_were_dead",
         ("task.description if is_dead else \"\"", "task.description"),
     ),
-    told(
+    fault(
         "what a dead letter blocks seems to wait for a worker", HELD,
         f"{PEEK}::test_the_reason_says_what_is_waited_for",
         ("    if held.blocked_by is not None:\n        return \"blocked\"\n", ""),
     ),
-    told(
+    fault(
         "what waits behind a retry seems to be tried again itself", HELD,
         f"{PEEK}::test_the_reason_says_what_is_waited_for",
         ("held.due_ms > now_ms and not held.behind", "held.due_ms > now_ms"),
     ),
-    told(
+    fault(
         "a page that is full seems to be the last", ENGINE,
         f"{PEEK}::test_a_page_goes_on_behind_the_last_and_shows_one_state_or_one_key",
         ("            asked.count + 1,\n", "            asked.count,\n"),
     ),
-    told(
+    fault(
         "a message is looked for among the living only", ENGINE,
         f"{FIND}::test_every_place_of_a_message_is_found",
         ("{path: dead_letter_path(path) for path in paths})", "{})"),
     ),
-    told(
+    fault(
         "an id stands for those that go on behind a number", "outbox/ops/names.py",
         f"{FIND}::test_every_place_of_a_message_is_found",
         ("    found = {text} & ids or {id for id in ids if begins(text, id)}\n    if not found:\n        where",
          "    found = {id for id in ids if id.startswith(text)}\n    if not found:\n        where"),
     ),
-    told(
+    fault(
         "resubmitting goes on behind one that came back", DEAD,
         f"{GROUPS}::test_resubmitting_stops_at_the_first_that_comes_back",
         ("(relapsed := await relapses.first())", "(relapsed := \"\")"),
     ),
-    told(
+    fault(
         "the last that was resubmitted is not waited for", DEAD,
         f"{GROUPS}::test_resubmitting_stops_at_the_first_that_comes_back",
         ("await relapses.first(within_s=RELAPSE_WITHIN_S)", "\"\""),
     ),
-    told(
+    fault(
         "no pace is kept", DEAD,
         f"{GROUPS}::test_a_pace_is_kept_and_what_has_gone_meanwhile_is_left",
         ("began_s + number / a_second", "began_s + 0 / a_second"),
     ),
-    told(
+    fault(
         "a text is looked for in descriptions only", "outbox/ops/dead_letter_views.py",
         f"{GROUPS}::test_a_filter_means_those_that_fit_all_of_it",
         (" or where.text.encode() in dead.message.body", ""),
     ),
-    told(
+    fault(
         "the time of a dead letter makes no difference", "outbox/ops/dead_letter_views.py",
         f"{GROUPS}::test_a_filter_means_those_that_fit_all_of_it",
         ("    if not where.since <= dead.enqueued_ms / 1_000 < where.before:\n        return False\n", ""),
     ),
-    told(
+    fault(
         "what a worker may be finishing is finished by hand too", PENDING,
         f"{LEFT}::test_what_has_not_left_is_listed_and_leaves_by_hand",
         ("now_ms - written_ms(document) < GRACE_S * 1_000", "False"),
     ),
-    told(
+    fault(
         "a state in item scope is finished as a record", "outbox/runtime/finishing.py",
         f"{LEFT}::test_what_has_not_left_is_listed_and_leaves_by_hand",
         ("return self._item if is_item else self._partition", "return self._partition"),
     ),
-    told(
+    fault(
         "what could not be sent is not said", PENDING,
         f"{LEFT}::test_what_has_not_left_is_listed_and_leaves_by_hand",
         ("        troubles.append(f\"{one.destination}:", "        str(f\"{one.destination}:"),
     ),
-    told(
+    fault(
         "what cannot be finished counts as finished", PENDING,
         f"{LEFT}::test_what_has_not_left_is_listed_and_leaves_by_hand",
         ("await protocols.of(document).redo(document) is False", "await protocols.of(document).redo(document) is None"),
     ),
-    told(
+    fault(
         "one document that is not ours stops all", PENDING,
         f"{LEFT}::test_what_is_not_ours_is_named_and_left_alone",
         ("        except (OutboxError, msgspec.MsgspecError, ValueError, RecursionError) as error:", "        except EOFError as error:"),
     ),
-    told(
+    fault(
         "a handler that no task awaits is not seen", HANGING,
         f"{PEEK}::test_a_handler_that_hangs_is_named_with_its_age_and_its_line",
         ("if frame.f_code is _STEPS:", "if False:"),
     ),
-    told(
+    fault(
         "a handler seems to hang in the library that it waits in", HANGING,
         f"{PEEK}::test_a_handler_that_hangs_is_named_with_its_age_and_its_line",
         ("if not _is_ours(each)]", "]"),
     ),
-    told(
+    fault(
         "a host that does not run is not missed", "outbox/ops/doctor.py",
         f"{DOCTOR}::test_counts_say_what_is_wrong",
         ("if not hosted and waiting:", "if False:"),
     ),
-    told(
+    fault(
         "what has not left is young for ever", "outbox/ops/doctor.py",
         f"{DOCTOR}::test_outputs_that_have_not_left_for_ten_minutes_are_an_error",
         ("now_s - view.committed > PENDING_S_MAX", "False"),
     ),
-    told(
+    fault(
         "asgi: what hangs up before its body is there is handled", ASGI,
         f"{WEB}::test_a_client_that_hangs_up_or_is_slow_begins_nothing",
         ("            if message[\"type\"] == \"http.disconnect\":\n                raise _HungUp\n",
          "            if message[\"type\"] == \"http.disconnect\":\n                break\n"),
     ),
-    told(
+    fault(
         "asgi: bodies count for ever", ASGI,
         f"{WEB}::test_a_body_in_pieces_is_one_and_one_that_is_too_large_is_refused",
         ("            self.body_bytes -= sum(map(len, parts))\n", "            pass\n"),
     ),
-    told(
+    fault(
         "asgi: of two idempotency keys one is taken", ASGI,
         f"{WEB}::test_two_keys_are_refused_and_other_headers_are_joined",
         ("if name == KEY_HEADER and name in found:", "if False:"),
     ),
-    told(
+    fault(
         "asgi: a path keeps the place where it is mounted", ASGI,
         f"{WEB}::test_however_a_server_gives_the_path_it_is_found",
         ("            path = path[len(prefix) :]\n", ""),
     ),
-    told(
+    fault(
         "asgi: a path is decoded before it is split", ASGI,
         f"{WEB}::test_mounted_in_fastapi_it_serves_below_its_place",
         ("raw = scope.get(\"raw_path\")", "raw = b\"\""),
     ),
-    told(
+    fault(
         "describe: an entry that reads wants a key", "outbox/describe.py",
         f"{DESCRIBED}::test_an_entry_that_reads_has_the_rest_of_its_message_in_the_query",
         ("handler, is_read = route.handler, route.method in READS", "handler, is_read = route.handler, False"),

@@ -15,6 +15,7 @@ import pytest
 
 from outbox.app import App
 from outbox.engine.engine import Engine
+from outbox.errors import OutcomeUnknown
 from outbox.ops import dead_letters, text
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
@@ -131,9 +132,28 @@ async def test_a_pace_is_kept_and_what_has_gone_meanwhile_is_left(operator: Oper
     await operator.discard("orders", "orders-3")
     began_s = time.monotonic()
     moved = await dead_letters.discard_all(operator, letters, a_second=20.0)
-    assert (moved.count, moved.left, moved.relapsed) == (4, 1, "")
+    assert (moved.count, moved.left, moved.relapsed) == (4, 1, "") and "orders-3" in moved.why
     assert time.monotonic() - began_s >= 4 / 20
     assert await ids(operator) == [] and len(await ids(operator, "refunds")) == 2
+
+
+async def test_an_error_of_the_backend_breaks_off_and_says_what_was_done_before(operator: Operator) -> None:
+    letters = await found_in(operator, ["orders"], DeadLetterFilter())
+
+    class Failing:
+        def __init__(self) -> None:
+            self.moved: list[str] = []
+
+        async def discard(self, queue: str, id: str) -> Any:
+            if len(self.moved) == 2:
+                raise OutcomeUnknown("no answer")
+            self.moved.append(id)
+            return await operator.discard(queue, id)
+
+    failing: Any = Failing()
+    moved = await dead_letters.discard_all(failing, letters, a_second=None)
+    assert (moved.count, moved.left, moved.is_broken_off, moved.why) == (2, 3, True, "no answer")
+    assert len(await ids(operator)) == 3
 
 
 def letter(description: str, traceback: str = "", reason: str = "failed") -> DeadLetterView:

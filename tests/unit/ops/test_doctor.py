@@ -97,7 +97,7 @@ def test_a_key_that_others_may_read_is_an_error(tmp_path: Path) -> None:
 
 def test_an_sdk_that_is_too_old_or_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(versions(needs_azure=True)) == []
-    monkeypatch.setattr(doctor, "version", lambda name: "7.14.9" if name == "azure-servicebus" else "4.15.0b1")
+    monkeypatch.setattr(doctor, "version", lambda name: "7.14.9" if name == "azure-servicebus" else "4.17.0b1")
     assert wrong(versions(needs_azure=False)) == [("error", "azure-servicebus")]
 
     def missing(name: str) -> str:

@@ -36,8 +36,8 @@ async def crashed(at: Site) -> PendingView:
     await worker.send("adds", Add("a", 5), id="m0")
     async with worker:
         async with asyncio.timeout(5):
-            while not (found := [view for view in await pending_in(at.ports()) if _has_left_nothing(view)]):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)  # no event says so it is committed
+            while not (found := [view for view in await pending_in(at.ports()) if _has_left_nothing(view)]):  # noqa: ASYNC110  # no event says that it is committed
+                await asyncio.sleep(0.01)
     return found[0]
 
 
@@ -51,7 +51,7 @@ async def test_what_has_not_left_is_listed_and_leaves_by_hand(form: str) -> None
         view = await crashed(at)
         assert view.tx and view.why.startswith("committed 0.0 s ago: 1 output not known to have left"), view
         assert [(output.destination, output.size_bytes > 0) for output in view.outputs] == [("told", True)]
-        young = await finish_pending(at.ports(), view.tx)
+        young = await finish_pending(at.ports(), view.tx[:6])
         assert (young.finished, young.young, young.left) == (0, 1, 0)
         at.clock.seconds += GRACE_S + 1
         failed = await finish_pending(at.ports(), view.tx if form != "an entry of a ledger" else "")
@@ -113,7 +113,18 @@ async def test_a_list_ends_at_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         for n in range(5):
             await at.store.write([Create(record_key("s", bytes([n])), stored.encode(two), tag=Tag("x"))])
         found = await pending_in(at.ports())
-    assert len(found) == 3 and found[0].more == 1
+        assert len(found) == 3 and found[0].more == 1
+
+
+async def test_a_prefix_of_several_transactions_finishes_none() -> None:
+    async with site() as at:
+        await Worker(adding(), at).declare()
+        for n in (1, 2):
+            record = Record(f"tx{n}", b"f", 5_000, pending=True, outputs=PUSHES.outputs)
+            await at.store.write([Create(record_key("s", bytes([n])), stored.encode(record), tag=Tag("x"))])
+        with pytest.raises(Refused, match="2 transactions begin with 'tx'"):
+            await finish_pending(at.ports(), "tx")
+        assert len(await pending_in(at.ports())) == 2
 
 
 async def test_on_an_engine_nothing_is_pending(operator: Operator) -> None:

@@ -204,7 +204,7 @@ async def test_a_handler_that_hangs_is_named_with_its_age_and_its_line(disk_path
             await worker.send("threads", Order("other"), id="m2")
             await entered.wait()
             async with asyncio.timeout(5):
-                while not (view := (await looked(operator, "threads"))["m2"]).handler:  # noqa: ASYNC110
+                while not (view := (await looked(operator, "threads"))["m2"]).handler:  # noqa: ASYNC110  # nobody says when
                     await asyncio.sleep(0.01)
             assert (view.handler, view.at) == ("block", "in a thread")
             view = (await looked(operator, "orders"))["m1"]

@@ -51,7 +51,7 @@ def paying() -> App:
 
     @app.http("GET", "/purses/{purse}", key="purse")
     def look(asked: Look, purse: Purse) -> Receipt:
-        return Receipt(purse.balance)
+        return Receipt(purse.balance if asked.currency == "EUR" else 100 * purse.balance)
 
     return app
 
@@ -176,9 +176,9 @@ async def test_however_a_server_gives_the_path_it_is_found(scope: dict[str, Any]
 
 async def test_a_query_reaches_the_entry() -> None:
     async with alone() as bank:
-        found = await answer(bank, "GET", "/purses/a?currency=USD")
-        assert found.status == 200
-        assert (await answer(bank, "GET", "/purses/a?unknown=1")).status in (200, 400)
+        await answer(bank, "POST", "/payments", b'{"purse": "a", "amount": 5}', key="k")
+        assert (await answer(bank, "GET", "/purses/a?currency=JPY")).json == {"balance": 500}
+        assert (await answer(bank, "GET", "/purses/a?currency=EUR")).json == {"balance": 5}
 
 
 async def test_the_server_begins_and_ends_it() -> None:

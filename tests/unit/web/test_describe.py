@@ -129,6 +129,21 @@ def test_queues_and_topics_are_channels_and_handlers_receive_from_them() -> None
     assert document["channels"]["refused"]["messages"] == {}
 
 
+def test_handlers_that_share_a_name_are_all_described() -> None:
+    app = App("twins")
+
+    def take(message: Order, shelf: Shelf) -> None:
+        pass
+
+    app.handler("orders", key="id")(take)
+    app.handler("returns", key="id")(take)
+    app.http("PUT", "/a/{id}", key="id")(take)
+    app.http("PUT", "/b/{id}", key="id")(take)
+    assert set(asyncapi(app)["operations"]) == {"take", "returns take"}
+    ids = [operation["put"]["operationId"] for operation in openapi(app)["paths"].values()]
+    assert ids == ["take", "PUT /b/{id}"]
+
+
 def test_the_command_prints_either(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["describe", "tests.unit.web.described:app"]) == 0
     assert json.loads(capsys.readouterr().out)["asyncapi"] == "3.0.0"
