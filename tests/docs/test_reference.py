@@ -5,22 +5,36 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 
 import griffe
 
 from tools import reference
 
-PACKAGE = reference.load()
 UNITS = re.compile(
     r"(_s|_ms|_bytes|_ru|_count|_max|_share|_id|_port)$|^(seconds|minutes|hours|days|port|limit|seed|workers|version)$"
 )
 """How a number says what it counts in its own name; any other number is explained in a docstring."""
 
+Public = tuple[str, griffe.Object, griffe.Class | None]
 
-def public() -> Iterator[tuple[str, griffe.Object, griffe.Class | None]]:
+
+@cache
+def package() -> griffe.Module:
+    """The package as its sources are, read once and not by whoever only collects tests."""
+    return reference.load()
+
+
+@cache
+def objects() -> list[Public]:
+    """Every public object."""
+    return list(public())
+
+
+def public() -> Iterator[Public]:
     """Every public object: its name, itself, and the class that it is a member of."""
     for page in reference.PAGES.values():
-        for name, item in reference.public(PACKAGE, page):
+        for name, item in reference.public(package(), page):
             yield name, item, None
             if isinstance(item, griffe.Class):
                 yield from ((f"{name}.{own}", member, item) for own, member in reference.members(item))
@@ -63,9 +77,6 @@ def unsaid(item: griffe.Object, owner: griffe.Class | None) -> list[str]:
     return [p.name for p in given if not UNITS.search(p.name) and not re.search(rf"\b{p.name}\b", text)]
 
 
-OBJECTS = list(public())
-
-
 def test_the_committed_pages_are_what_the_sources_say() -> None:
     made = reference.pages()
     assert {path.name for path in reference.FOLDER.iterdir()} == made.keys(), "run `python -m tools.reference`"
@@ -74,16 +85,16 @@ def test_the_committed_pages_are_what_the_sources_say() -> None:
 
 
 def test_every_public_name_has_a_docstring() -> None:
-    assert [item.path for _, item, _ in OBJECTS if not said(item, None).strip()] == []
+    assert [item.path for _, item, _ in objects() if not said(item, None).strip()] == []
 
 
 def test_docstrings_say_what_is_raised() -> None:
-    missing = {item.path: [error for error in raised(item) if error not in said(item, None)] for _, item, _ in OBJECTS}
+    missing = {x.path: [error for error in raised(x) if error not in said(x, None)] for _, x, _ in objects()}
     assert {path: errors for path, errors in missing.items() if errors} == {}
 
 
 def test_every_number_says_what_it_counts() -> None:
-    missing = {item.path: unsaid(item, owner) for _, item, owner in OBJECTS}
+    missing = {item.path: unsaid(item, owner) for _, item, owner in objects()}
     assert {path: names for path, names in missing.items() if names} == {}
 
 
@@ -95,5 +106,5 @@ def test_a_name_that_says_nothing_is_noticed() -> None:
 
 def test_members_that_are_left_out_are_there() -> None:
     for path, names in {**reference.SHOWN, **reference.INNER}.items():
-        known = PACKAGE[path.removeprefix("outbox.")].all_members
+        known = package()[path.removeprefix("outbox.")].all_members
         assert set(names) <= known.keys(), f"tools/reference.py names members of {path} that are gone"

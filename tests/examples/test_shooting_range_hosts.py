@@ -140,6 +140,7 @@ async def test_every_attempt_counts_once_with_faults_on_everything_and_a_duplica
     assert sum(store.fired.values()) >= 12 and sum(bus.fired.values()) >= 4, (store.fired, bus.fired)
 
 
+@pytest.mark.soak  # of every run are the sample app's (tests/functions) and the README's commands below
 async def test_a_host_is_killed_and_requests_are_sent_again_to_the_other(site: Site) -> None:
     first, second = await site.host(), await site.host()
     fired = shots(24, seed=2)

@@ -25,6 +25,16 @@ LONG = frozenset(
         "test_two_faults_at_once_lose_nothing[('crash', 'delay')]",
         "test_workers_that_stage_outputs_and_workers_that_do_not_keep_every_promise_together[delay]",
         "test_workers_of_an_earlier_version_and_of_this_one_keep_every_promise_together[delay]",
+        "test_overflow_lies_with_the_infrastructure[crash]",
+        "test_an_application_whose_messages_are_too_large_for_its_bus_is_explored[partition]",
+        "test_warm_workers_that_take_two_at_a_time_keep_their_promises_under_any_single_fault[error]",
+        "test_warm_workers_that_take_two_at_a_time_keep_their_promises_under_any_single_fault[delay]",
+        "test_outputs_of_a_request_overflow_as_well[lost-item]",
+        "test_outputs_of_a_request_overflow_as_well[stale-item]",
+        "test_outputs_that_overflow_leave_once_and_nothing_of_them_stays[error-item]",
+        "test_what_was_committed_leaves_though_its_message_is_gone[delay]",
+        "test_messages_that_commit_together_have_an_entry_each[delay]",
+        "test_pointers_that_wait_for_the_next_swap_keep_every_promise_under_any_single_fault[delay]",
     )
 )
 """`make soak` runs them; of each kind another fault or scope is part of every run."""

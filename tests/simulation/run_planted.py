@@ -2,9 +2,10 @@
 
     python -m tests.simulation.run_planted MODULE [NAME ...]
 
-MODULE has the faults as its `TABLE`.  No file changes.  Each fault has a process of its own, forked from one that has
-imported the package and all tests: functions get the bodies that the fault gives them (swapping.py).  A fault that lies
-outside of them, or that no test finds so, is planted while its module is imported (importing.py).
+MODULE has the faults as its `TABLE`.  No file changes.  Each fault has a process of its own, forked from one in which
+pytest has collected all tests: functions get the bodies that the fault gives them (swapping.py).  A fault that lies
+outside of them, or that no test finds so, is planted while its module is imported (importing.py), and pytest begins
+anew.
 """
 
 from __future__ import annotations
@@ -62,33 +63,72 @@ class Seen:
         if report.failed:
             self.broken.append(report.longreprtext[-600:])
 
+    def answer(self, started_s: float, used_s: float) -> Answer:
+        """All of it, with what it took since these readings of the clocks."""
+        used = {"seconds": round(time.perf_counter() - started_s, 2), "cpu_s": round(cpu_s() - used_s, 2)}
+        return {"passed": self.passed_count, "failed": self.failed[:1], "broken": self.broken[:1], **used}
 
-def swapped(folder: str, functions: Functions, mutant: Mutant) -> Answer:
-    """Plant a fault in functions and run its tests; nothing if it lies outside of them."""
-    text = (ROOT / mutant.file).read_text()
-    if not exchanged(functions, str(ROOT / mutant.file), text, planted(text, mutant)):
-        return NOT_PLANTED
-    return run(folder, mutant)
+
+class InPlaceOfTests:
+    """A plugin of pytest: where the tests that were collected would run, each fault is planted.
+
+    Faults that were not found so are `left`.
+    """
+
+    def __init__(self, mutants: Sequence[Mutant], folder: str) -> None:
+        self._mutants = mutants
+        self._folder = folder
+        self.left: list[Mutant] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run no test in this process."""
+        for mutant in self._mutants:
+            importlib.import_module(module_of(mutant))
+        work = partial(self._swapped, session, functions_below(str(ROOT)))
+        for mutant, found in outcomes(self._mutants, work):
+            if found["broken"] or not found["failed"]:
+                self.left.append(mutant)
+            else:
+                tell(mutant, found)
+        return True
+
+    def _swapped(self, session: pytest.Session, functions: Functions, mutant: Mutant) -> Answer:
+        """Plant a fault in functions and run its tests; nothing if it lies outside of them."""
+        text = (ROOT / mutant.file).read_text()
+        if not exchanged(functions, str(ROOT / mutant.file), text, planted(text, mutant)):
+            return NOT_PLANTED
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what programs print that a test begins is no line of ours
+        seen, started_s, used_s = Seen(), time.perf_counter(), cpu_s()
+        session.config.pluginmanager.register(seen)
+        items = named(session.items, [self._folder + test for test in mutant.promises])
+        for item, next_item in zip(items, [*items[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=next_item)
+            if seen.failed or seen.broken:
+                break
+        return seen.answer(started_s, used_s)
+
+
+def named(items: Sequence[pytest.Item], names: Iterable[str]) -> list[pytest.Item]:
+    """The tests that a command line with these names would run, in its order."""
+    found = {
+        item: None
+        for name in names
+        for item in items
+        if item.nodeid == name or item.nodeid.startswith((f"{name}[", f"{name}::"))
+    }
+    return list(found)
 
 
 def anew(folder: str, known: Collection[str], mutant: Mutant) -> Answer:
-    """Plant a fault in a package that is imported with it, and run its tests."""
+    """Plant a fault in a package that is imported with it, and run its tests, up to the first that fails."""
     plant(mutant, known)
-    return run(folder, mutant)
-
-
-def run(folder: str, mutant: Mutant) -> Answer:
-    """Run the tests of a fault, up to the first that fails."""
-    seen, told = Seen(), StringIO()
-    tests = [folder + test for test in mutant.promises]
-    started_s, used_s = time.perf_counter(), cpu_s()
+    seen, told, started_s, used_s = Seen(), StringIO(), time.perf_counter(), cpu_s()
     with redirect_stdout(told):
-        code = pytest.main([*OPTIONS, *tests], [seen])
+        code = pytest.main([*OPTIONS, *(folder + test for test in mutant.promises)], [seen])
     if code not in (0, 1):
         seen.broken.append(told.getvalue()[-600:])
-    seconds = round(time.perf_counter() - started_s, 2)
-    used = {"seconds": seconds, "cpu_s": round(cpu_s() - used_s, 2)}
-    return {"passed": seen.passed_count, "failed": seen.failed[:1], "broken": seen.broken[:1], **used}
+    return seen.answer(started_s, used_s)
 
 
 def is_cut(found: Answer) -> bool:
@@ -107,32 +147,24 @@ def main(module: str, names: Sequence[str]) -> None:
     mutants = [mutant for mutant in table.mutants if not names or mutant.name in names]
     os.chdir(ROOT)
     known = set(sys.modules)
-    functions = imported(mutants, table.folder)
-    left = []
-    for mutant, found in outcomes(mutants, partial(swapped, table.folder, functions)):
-        if found["broken"] or not found["failed"]:
-            left.append(mutant)
-        else:
-            print(json.dumps({"name": mutant.name, **found}), flush=True)
-    for mutant, found in outcomes(left, partial(anew, table.folder, known)):
-        print(json.dumps({"name": mutant.name, **found}), flush=True)
+    files = sorted({table.folder + test.partition("::")[0] for mutant in mutants for test in mutant.promises})
+    planter = InPlaceOfTests(mutants, table.folder)
+    with redirect_stdout(StringIO()) as told:
+        code = pytest.main([*OPTIONS, "--capture=sys", *files], [planter])
+    assert code == 0, told.getvalue()[-2_000:]
+    for mutant, found in outcomes(planter.left, partial(anew, table.folder, known)):
+        tell(mutant, found)
+
+
+def tell(mutant: Mutant, found: Answer) -> None:
+    """Print what became of a fault, past what pytest keeps of a test's output."""
+    print(json.dumps({"name": mutant.name, **found}), file=sys.__stdout__, flush=True)
 
 
 def outcomes(mutants: Sequence[Mutant], work: Callable[[Mutant], Answer]) -> Iterator[tuple[Mutant, Answer]]:
     """What became of each, in a process of its own."""
     for mutant, answer in each(mutants, work, within_s=RUN_S_MAX, is_cut=is_cut):
         yield mutant, NO_END if answer is None else answer or DIED
-
-
-def imported(mutants: Iterable[Mutant], folder: str) -> Functions:
-    """Import the tests of all faults, and with them the package; the functions of its files, as no fault has them."""
-    files = sorted({folder + test.partition("::")[0] for mutant in mutants for test in mutant.promises})
-    with redirect_stdout(StringIO()) as told:
-        code = pytest.main([*OPTIONS, "--collect-only", *files])
-    assert code == 0, told.getvalue()[-2_000:]
-    for mutant in mutants:
-        importlib.import_module(module_of(mutant))
-    return functions_below(str(ROOT))
 
 
 if __name__ == "__main__":

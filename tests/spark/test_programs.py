@@ -40,6 +40,7 @@ def test_feed_consume_and_reconcile_run_as_typed(mortal_broker: Any, tmp_path: P
     assert "300 inputs (0 set aside), 300 rows in the ledger" in found.stdout  # the row without an id is no input
 
 
+@pytest.mark.soak  # of every run is the same with the whole package (test_submit_local.py)
 def test_a_job_runs_under_spark_submit_from_a_zip(mortal_broker: Any, tmp_path: Path) -> None:
     jobs = make_zip(tmp_path)
     main = tmp_path / "main.py"  # away from its package, as a cluster stores it

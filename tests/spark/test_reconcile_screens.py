@@ -59,7 +59,8 @@ def unscreened(expectation: Expectation) -> Expectation:
     return whole
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [1, 2])
 def test_with_and_without_the_cheap_pass_the_same_is_found(spark: Any, seed: int) -> None:
     chance = random.Random(seed)
     ledger, balances = drawn_ledger(spark, chance).persist(), drawn_states(spark, chance)

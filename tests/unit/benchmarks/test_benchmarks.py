@@ -101,6 +101,7 @@ def test_a_run_publishes_table_and_rows(tmp_path: Path, capsys: pytest.CaptureFi
     assert not (tmp_path / "log.json").exists()
 
 
+@pytest.mark.soak  # as `make bench`, smaller
 def test_a_run_publishes_the_log_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = run.main(["--repeats", "1", "--records", "400", "--only", "log", "--output", str(tmp_path)])
     rows = json.loads((tmp_path / "log.json").read_text())

@@ -32,6 +32,7 @@ EACH = {"commit": 1, "complete": 1, "mark": 1, "send": 1}
 
 
 @pytest.mark.slow
+@pytest.mark.soak  # as `make bench`, smaller
 def test_a_run_publishes_every_call_beside_the_bare_sdks(tmp_path: Path) -> None:
     text = bench_azure.publish(1, 20, tmp_path, pair_count=4)
     rows = [row for row in json.loads((tmp_path / "azure.json").read_text()) if "call" in row]

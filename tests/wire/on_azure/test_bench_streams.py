@@ -24,6 +24,7 @@ async def test_an_append_is_one_request_and_a_step_three(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.soak  # as `make bench-streams`, smaller
 async def test_a_run_has_every_store_and_what_is_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams_stores, "CELL_SIZES", (1,))
     monkeypatch.setattr(streams_stores, "FAR_SIZES", (1,))
