@@ -1,0 +1,92 @@
+"""The kinds of values that arguments have; argparse names these functions where a value does not fit."""
+
+from __future__ import annotations
+
+import argparse
+
+PAGE_COUNT_MAX = 1_000
+
+
+def count(text: str) -> int:
+    """A number of at least one."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return value
+
+
+def page(text: str) -> int:
+    """How many of many to show."""
+    value = int(text)
+    if not 1 <= value <= PAGE_COUNT_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 to {PAGE_COUNT_MAX}; look on with --after")
+    return value
+
+
+def number(text: str) -> int:
+    """The number of a message in its queue."""
+    value = int(text)
+    if not 0 <= value < 1 << 62:
+        raise argparse.ArgumentTypeError(f"{text} is no number of a message")
+    return value
+
+
+def port(text: str) -> int:
+    """A port, or 0 for any free one."""
+    value = int(text)
+    if not 0 <= value <= 65_535:
+        raise argparse.ArgumentTypeError(f"{text} is not a port; use 0 to 65535")
+    return value
+
+
+def port_or_none(text: str) -> int | None:
+    """A port, 0 for any free one, or `none` for no endpoint."""
+    return None if text == "none" else port(text)
+
+
+def seconds(text: str) -> float:
+    """A time in seconds since 1970."""
+    value = float(text)
+    if not 0 <= value <= 1e11:
+        raise argparse.ArgumentTypeError(f"{text} is not a time in seconds since 1970")
+    return value
+
+
+def rate(text: str) -> float:
+    """How many a second."""
+    value = float(text)
+    if not 0.01 <= value <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text} is no rate; give 0.01 to 10000 a second")
+    return value
+
+
+_UNITS_S = {"s": 1, "min": 60, "h": 3_600, "d": 86_400}
+
+
+def duration(text: str) -> float:
+    """Seconds, from a number and its unit."""
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit_s = _UNITS_S.get(text[len(number) :])
+    if unit_s is None or not number.isascii() or not number.replace(".", "", 1).isdigit():
+        raise argparse.ArgumentTypeError(f"{text} is no duration; write it as 90s, 15min, 12h or 7d")
+    if float(number) * unit_s > 1e9:
+        raise argparse.ArgumentTypeError(f"{text} is longer than thirty years")
+    return float(number) * unit_s
+
+
+def position(text: str) -> str:
+    """A place in an ordered log: the index of a cell, and of an entry within it."""
+    index, dot, offset = text.partition(".")
+    if not all(part.isascii() and part.isdigit() for part in (index, *([offset] if dot else []))):
+        raise argparse.ArgumentTypeError(f"{text} is no position; write it as index.offset, as 17.0")
+    if len(index) > 15 or len(offset) > 6:
+        raise argparse.ArgumentTypeError(f"{text} is behind every position")
+    return text
+
+
+def row(text: str) -> str:
+    """A row of an ordered log: its writer shard and its reader shard."""
+    parts = text.split(".")
+    if len(parts) != 2 or not all(part.isascii() and part.isdigit() and len(part) <= 3 for part in parts):
+        raise argparse.ArgumentTypeError(f"{text} is no row; write it as writer.reader, as 0.0")
+    return text

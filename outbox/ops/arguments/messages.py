@@ -1,0 +1,80 @@
+"""The commands on messages: what a queue holds, what is scheduled or pending, and dead letters."""
+
+from __future__ import annotations
+
+from outbox.ops.arguments.kinds import count, duration, rate
+from outbox.ops.arguments.shared import PAGE, QUEUE, Commands, argument
+
+_STATES = ("waiting", "retrying", "blocked", "in-hand", "scheduled", "deferred")
+_WHICH = (
+    argument("--reason", default="", help="only those of this reason, such as failed or too-old"),
+    argument("--type", default="", help="only messages of this wire type"),
+    argument("--text", default="", help="only those with this text in their description, stack or body"),
+    argument("--older", type=duration, metavar="AGE", help="only those enqueued longer ago, as 7d, 12h, 15min or 90s"),
+    argument("--newer", type=duration, metavar="AGE", help="only those enqueued since"),
+    argument("--limit", type=count, metavar="N", help="at most so many, the oldest first"),
+)
+_ID_OR_ALL = (
+    argument("id", metavar="ID", nargs="?"),
+    argument("--all", action="store_true", help="all of the queue's, instead of one ID"),
+    *_WHICH,
+    argument("--rate", type=rate, metavar="N", help="at most so many a second"),
+)
+
+COMMANDS: Commands = {
+    "queue": ("Look into a queue.", None),
+    "queue peek": (
+        "Show what a queue holds, and why each message waits: for a worker, for its next try, behind a dead letter.",
+        (
+            QUEUE,
+            argument("--state", choices=_STATES, help="only messages in this state"),
+            argument("--key", default="", help="only messages of this key (session)"),
+            *PAGE,
+        ),
+    ),
+    "message": ("Find a message.", None),
+    "message show": (
+        "Show where a message is, in a queue or among dead letters, why it is there, and its body.",
+        (
+            argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more"),
+            argument("--queue", default="", metavar="QUEUE", help="look into this queue only"),
+        ),
+    ),
+    "schedule": ("List or cancel what is not due yet.", None),
+    "schedule list": ("List what is scheduled in a queue, and when it is due.", (QUEUE, *PAGE)),
+    "schedule cancel": (
+        "Cancel a scheduled message: it is gone, and nothing remembers it.",
+        (QUEUE, argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more")),
+    ),
+    "pending": ("List or finish what was committed and whose outputs are not known to have left.", None),
+    "pending list": (
+        "List transactions whose outputs are not known to have left, and why.",
+        (argument("--tx", metavar="TX", help="one of them, or those that begin so"),),
+    ),
+    "pending explain": ("Show all that is known of one.", (argument("tx", metavar="TX", help="or its beginning"),)),
+    "pending finish": (
+        "Send what is pending once more, now, and say what stands in the way.",
+        (
+            argument("tx", metavar="TX", nargs="?"),
+            argument("--all", action="store_true", help="everything, instead of one TX"),
+        ),
+    ),
+    "dead-letters": ("List, show, resubmit or discard refused messages.", None),
+    "dead-letters list": (
+        "List the dead letters of a queue, or of all queues, oldest first.",
+        (
+            argument("queue", metavar="QUEUE", nargs="?"),
+            *_WHICH,
+            argument("--group", action="store_true", help="one line for all that went wrong alike"),
+        ),
+    ),
+    "dead-letters show": ("Show a dead letter with its body.", (QUEUE, argument("id", metavar="ID"))),
+    "dead-letters resubmit": (
+        "Run a dead letter again, as a new attempt; of many, up to the first that comes back.",
+        (QUEUE, *_ID_OR_ALL),
+    ),
+    "dead-letters discard": ("Delete a dead letter.", (QUEUE, *_ID_OR_ALL)),
+}
+
+ON_AZURE = frozenset(name for name, (_, arguments) in COMMANDS.items() if arguments is not None)
+"""All of them take a folder or an application on Azure."""

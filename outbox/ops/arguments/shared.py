@@ -1,0 +1,53 @@
+"""The arguments that many commands take: where to look, which message, how to answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from outbox.ops.arguments.kinds import number, page
+
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+"""The names and settings of one `add_argument`."""
+
+Commands = dict[str, tuple[str, tuple[Argument, ...] | None]]
+"""Commands in the order of their help: the help text and the arguments; None for a group of commands."""
+
+
+def argument(*names: str, **how: Any) -> Argument:
+    """An argument as `add_argument` takes it."""
+    return names, how
+
+
+def data(*, required: bool = True) -> Argument:
+    """The folder of an engine."""
+    text = "the engine's folder; its host answers if one runs, else its log is opened"
+    return argument("--data", required=required, type=Path, metavar="FOLDER", help=text)
+
+
+AZURE_OPTIONS = {
+    "cosmos": (
+        ("OUTBOX_COSMOS", "OUTBOX_COSMOS__accountEndpoint"),
+        "",
+        "Cosmos DB: its endpoint, or a connection string",
+    ),
+    "servicebus": (
+        ("OUTBOX_SERVICEBUS", "OUTBOX_SERVICEBUS__fullyQualifiedNamespace"),
+        "",
+        "Service Bus: its host name, or a connection string",
+    ),
+    "blobs": (("OUTBOX_BLOBS", "OUTBOX_BLOBS__blobServiceUri"), "", "Blob Storage with the large bodies"),
+    "database": (("OUTBOX_DATABASE",), "bank", "the database"),
+    "container": (("OUTBOX_CONTAINER",), "outbox", "the container of records and states"),
+    "states": (("OUTBOX_STATES",), "", "the separate container of states, if there is one"),
+}
+"""Options that name an application on Azure: their environment variables, the default, and the help text."""
+
+JSON = argument("--json", action="store_true", help="answer in JSON")
+ACCEPT_CLOCK = argument("--accept-clock", action="store_true", help="confirm a wall clock far ahead of the log")
+ANSWER = (JSON, ACCEPT_CLOCK)
+QUEUE = argument("queue", metavar="QUEUE")
+PAGE = (
+    argument("--limit", type=page, default=20, metavar="N", help="at most so many (20; up to 1000)"),
+    argument("--after", type=number, default=0, metavar="NUMBER", help="behind the message of this number"),
+)
