@@ -17,13 +17,8 @@ from outbox.errors import Refused
 from outbox.ops import message_commands as on_messages
 from outbox.ops import text
 from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask
-from outbox.ops.values import (
-    WHO_LENGTH_MAX,
-    NewMessage,
-    StreamQuery,
-    TrimRequest,
-    UnregisterRequest,
-)
+from outbox.ops.stream_values import WHO_LENGTH_MAX, StreamQuery, TrimRequest, UnregisterRequest
+from outbox.ops.values import NewMessage
 from outbox.printable import printable
 
 

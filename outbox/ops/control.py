@@ -33,6 +33,7 @@ from outbox.errors import (
 )
 from outbox.ops.connection_guard import LOOPBACK, named_host, serve_guarded
 from outbox.ops.control_file import ControlFile, remove_control_file, write_control_file
+from outbox.ops.stream_values import StreamQuery, TrimRequest, UnregisterRequest
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     AmongQuery,
@@ -45,9 +46,6 @@ from outbox.ops.values import (
     PeekQuery,
     SendRequest,
     StateQuery,
-    StreamQuery,
-    TrimRequest,
-    UnregisterRequest,
 )
 
 log = logging.getLogger("outbox.control")

@@ -32,6 +32,14 @@ from outbox.ops.held_messages import found_with_body, state_of
 from outbox.ops.meter import Meter
 from outbox.ops.names import full_id, listed, parse_key, scheduled_id, the_id
 from outbox.ops.sending import as_handled
+from outbox.ops.stream_values import (
+    StreamQuery,
+    Streams,
+    StreamTrimmed,
+    StreamUnregistered,
+    TrimRequest,
+    UnregisterRequest,
+)
 from outbox.ops.streams import list_streams, on_engine, read_stream, trim_stream, unregister_stream
 from outbox.ops.values import (
     ANY_DEAD_LETTER,
@@ -51,12 +59,6 @@ from outbox.ops.values import (
     PendingView,
     QueueStatus,
     Status,
-    StreamQuery,
-    Streams,
-    StreamTrimmed,
-    StreamUnregistered,
-    TrimRequest,
-    UnregisterRequest,
 )
 from outbox.ports import DeadLetterEntry
 from outbox.resubmission import dead_letter_identity, newest

@@ -18,6 +18,14 @@ import msgspec
 from outbox import errors
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from outbox.ops.control_file import ControlFile
+from outbox.ops.stream_values import (
+    StreamQuery,
+    Streams,
+    StreamTrimmed,
+    StreamUnregistered,
+    TrimRequest,
+    UnregisterRequest,
+)
 from outbox.ops.values import (
     ANY_DEAD_LETTER,
     BATCH_COUNT_MAX,
@@ -40,12 +48,6 @@ from outbox.ops.values import (
     PendingView,
     SendRequest,
     Status,
-    StreamQuery,
-    Streams,
-    StreamTrimmed,
-    StreamUnregistered,
-    TrimRequest,
-    UnregisterRequest,
 )
 
 ANSWER_WITHIN_S = 60.0

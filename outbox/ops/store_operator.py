@@ -22,6 +22,14 @@ from outbox.ops.held_messages import found_with_body, state_of
 from outbox.ops.held_messages import view_of as view_of_held
 from outbox.ops.names import full_id, listed, parse_key, scheduled_id, the_id
 from outbox.ops.pending import finish_pending, pending_in
+from outbox.ops.stream_values import (
+    StreamQuery,
+    Streams,
+    StreamTrimmed,
+    StreamUnregistered,
+    TrimRequest,
+    UnregisterRequest,
+)
 from outbox.ops.streams import StreamPlace, list_streams, on_store, read_stream, trim_stream, unregister_stream
 from outbox.ops.values import (
     ANY_DEAD_LETTER,
@@ -41,12 +49,6 @@ from outbox.ops.values import (
     PendingView,
     QueueStatus,
     Status,
-    StreamQuery,
-    Streams,
-    StreamTrimmed,
-    StreamUnregistered,
-    TrimRequest,
-    UnregisterRequest,
 )
 from outbox.ports import DeadLetterEntry, HeldMessage, StorePorts
 from outbox.resubmission import is_copy, newest

@@ -12,8 +12,15 @@ from typing import Any, Protocol
 
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.ops.store_operator import Addresses, imported
+from outbox.ops.stream_values import (
+    StreamQuery,
+    Streams,
+    StreamTrimmed,
+    StreamUnregistered,
+    TrimRequest,
+    UnregisterRequest,
+)
 from outbox.ops.streams import StreamPlace, list_streams, on_store, read_stream, trim_stream, unregister_stream
-from outbox.ops.values import StreamQuery, Streams, StreamTrimmed, StreamUnregistered, TrimRequest, UnregisterRequest
 from outbox.streams.places import Place
 
 

@@ -21,7 +21,7 @@ import msgspec
 
 from outbox.engine.engine import Engine
 from outbox.errors import CorruptRecord, Refused
-from outbox.ops.values import (
+from outbox.ops.stream_values import (
     ProcessorView,
     StreamQuery,
     Streams,
@@ -31,7 +31,7 @@ from outbox.ops.values import (
     TrimRequest,
     UnregisterRequest,
 )
-from outbox.ops.values import StreamRow as RowView
+from outbox.ops.stream_values import StreamRow as RowView
 from outbox.streams.cells import FLOOR, Cell, Position
 from outbox.streams.horizon import trimmed
 from outbox.streams.log import MARGIN, is_name

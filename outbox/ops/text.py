@@ -9,16 +9,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from outbox.errors import OutboxError
-from outbox.ops.values import (
-    DeadLetterGroup,
-    DeadLetterView,
-    Finding,
-    FoundMessage,
-    Peeked,
-    PendingView,
-    Status,
-    Streams,
-)
+from outbox.ops.stream_values import Streams
+from outbox.ops.values import DeadLetterGroup, DeadLetterView, Finding, FoundMessage, Peeked, PendingView, Status
 from outbox.printable import printable
 
 REASON_LENGTH_MAX = 60

@@ -19,7 +19,8 @@ from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
 from outbox.ops.engine_operator import EngineOperator
 from outbox.ops.remote import RemoteOperator
-from outbox.ops.values import Operator, StreamQuery, StreamRow, TrimRequest, UnregisterRequest
+from outbox.ops.stream_values import StreamQuery, StreamRow, TrimRequest, UnregisterRequest
+from outbox.ops.values import Operator
 from outbox.ports import Create, DocumentKey
 from outbox.streams import Inputs, OrderedLog, Position, Processor, Step
 
