@@ -21,7 +21,7 @@ from outbox.ports import Backend
 from outbox.runtime.start.plan import compile_plan
 from outbox.verify.guarantees import check
 from outbox.verify.history import History
-from outbox.verify.recorded.events import Tally
+from outbox.verify.recorded.events import Put, Tally
 from outbox.verify.recorded.recording import recorded
 from outbox.verify.recorded.verdict import Verdict
 
@@ -44,6 +44,10 @@ class Audit:
         self.history.life(
             name=app.name, boot=_boot(), sequence=engine.state.sequence, is_empty=is_empty, tallies=tallies(engine)
         )
+
+    def state_written(self, id: str, serial: int) -> None:
+        """Record that an operator wrote a state."""
+        self.history.append(Put(at_ms=self._engine.now_ms(), state=id, version=serial))
 
     def end(self) -> None:
         """Record the final tallies if the queues are idle, and close; call it after the workers."""

@@ -12,10 +12,10 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from outbox.errors import OutboxError
-from outbox.ops.arguments import checks, folders, hosts, looking, messages, streams
+from outbox.ops.arguments import checks, folders, hosts, looking, messages, states, streams
 from outbox.ops.arguments.shared import ANSWER, AZURE_OPTIONS, Commands, data
 from outbox.ops.arguments.streams import BLOB_STATES, BLOB_STATES_HELP
 from outbox.printable import printable
@@ -28,6 +28,7 @@ DISTRIBUTION = "outbox-azure"
 COMMANDS: Commands = {
     **hosts.COMMANDS,
     **looking.COMMANDS,
+    **states.COMMANDS,
     **messages.COMMANDS,
     **streams.COMMANDS,
     **folders.COMMANDS,
@@ -35,7 +36,7 @@ COMMANDS: Commands = {
 }
 """All commands, in the order of `outbox --help`."""
 
-ON_AZURE = looking.ON_AZURE | messages.ON_AZURE
+ON_AZURE = looking.ON_AZURE | states.ON_AZURE | messages.ON_AZURE
 """The commands that take a folder or an application on Azure."""
 
 
@@ -120,7 +121,20 @@ def _read_environment(options: argparse.Namespace) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors repeat no secret of the command line."""
+    """A parser whose errors repeat no secret of the command line; it may add a verb that was left out."""
+
+    verb_left_out = ""
+    """Of a group of commands: the verb that is meant where none of its verbs is given."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, with the verb that was left out."""
+        given = [] if args is None else list(args)
+        if self.verb_left_out and given and given[0] not in (*self._verbs(), "-h", "--help"):
+            args = [self.verb_left_out, *given]
+        return super().parse_known_args(args, namespace)
+
+    def _verbs(self) -> list[str]:
+        return [verb for action in self._actions for verb in action.choices or ()]
 
     def error(self, message: str) -> NoReturn:
         super().error(redacted(message))
@@ -141,10 +155,11 @@ def make_parser() -> argparse.ArgumentParser:
         command = groups[group].add_parser(verb, help=text, description=text, allow_abbrev=False)
         command.set_defaults(action=name, parser=command)
         if arguments is None:
+            command.verb_left_out = states.SHOW if name == "state" else ""
             groups[name] = command.add_subparsers(dest="verb", metavar="VERB", required=True)
         for names, how in arguments or ():
             command.add_argument(*names, **how)
-        if name == "state":
+        if name in ("state show", "message trace"):
             _add_key_kind(command)
         if name in ON_AZURE:
             _add_place(command)

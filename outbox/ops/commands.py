@@ -15,6 +15,7 @@ import msgspec
 
 from outbox.errors import Refused
 from outbox.ops import message_commands as on_messages
+from outbox.ops import state_commands as on_states
 from outbox.ops import text
 from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask
 from outbox.ops.stream_values import WHO_LENGTH_MAX, StreamQuery, TrimRequest, UnregisterRequest
@@ -395,10 +396,13 @@ COMMANDS: dict[str, Callable[[Options], None]] = {
     "send": send,
     "status": status,
     "doctor": doctor,
-    "state": state,
+    "state show": state,
+    "state export": on_states.export_states,
+    "state import": on_states.import_states,
     "export": export,
     "queue peek": on_messages.peek,
     "message show": on_messages.show_message,
+    "message trace": on_messages.trace_message,
     "schedule list": on_messages.list_scheduled,
     "schedule cancel": on_messages.cancel,
     "pending list": on_messages.list_pending,

@@ -33,7 +33,9 @@ from outbox.errors import (
 )
 from outbox.ops.connection_guard import LOOPBACK, named_host, serve_guarded
 from outbox.ops.control_file import ControlFile, remove_control_file, write_control_file
+from outbox.ops.state_values import StatesQuery, StateWrites
 from outbox.ops.stream_values import StreamQuery, TrimRequest, UnregisterRequest
+from outbox.ops.trail_values import TrailQuery
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     AmongQuery,
@@ -92,8 +94,11 @@ class Control:
                 web.get("/status", self._status),
                 web.get("/state", self._state),
                 web.get("/export", self._export, allow_head=False),
+                web.get("/states", self._states, allow_head=False),
+                web.post("/states/write", self._write_states),
                 web.get("/messages", self._messages),
                 web.get("/message", self._message),
+                web.post("/message/trail", self._trail),
                 web.post("/schedule/cancel", self._cancel),
                 web.get("/pending", self._pending),
                 web.post("/pending/finish", self._finish),
@@ -166,6 +171,12 @@ class Control:
     async def _export(self, request: web.Request) -> web.StreamResponse:
         return await self._lines(request, self._operator.export(request.query.get("type", "")))
 
+    async def _states(self, request: web.Request) -> web.StreamResponse:
+        return await self._lines(request, self._operator.states(_query(request, StatesQuery).type))
+
+    async def _write_states(self, request: web.Request) -> web.Response:
+        return _json(await self._operator.write_states(await _body(request, StateWrites)))
+
     async def _lines(self, request: web.Request, pages: AsyncIterator[bytes]) -> web.StreamResponse:
         """Answer with JSON lines as they are made."""
         first = await anext(pages, b"")  # a refusal must precede the response's first byte
@@ -183,6 +194,9 @@ class Control:
 
     async def _message(self, request: web.Request) -> web.Response:
         return _json(await self._operator.find(_query(request, FindQuery)))
+
+    async def _trail(self, request: web.Request) -> web.Response:
+        return _json(await self._operator.trail(await _body(request, TrailQuery)))
 
     async def _cancel(self, request: web.Request) -> web.Response:
         asked = await _body(request, CancelRequest)

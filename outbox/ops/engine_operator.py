@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from types import MappingProxyType
 from uuid import UUID
 
 import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES, App
-from outbox.deliveries import HeldMessage
 from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
 from outbox.engine.state.documents import STATES
-from outbox.engine.state.queues import Queue
 from outbox.engine.state.session_order import SessionOrder
 from outbox.engine.state.tasks import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
 from outbox.errors import Refused, TooLarge, UnknownDestination
@@ -28,10 +25,14 @@ from outbox.message import Message, schema_properties
 from outbox.ops import held_messages
 from outbox.ops.bodies import compact_json
 from outbox.ops.dead_letter_views import matches, view_of, with_body
+from outbox.ops.engine_states import OnWritten, states_of_engine, write_states_of_engine
+from outbox.ops.engine_trail import trail_on_engine
+from outbox.ops.engine_views import at_work, entry_of, held_in, identity_of
 from outbox.ops.held_messages import found_with_body, state_of
 from outbox.ops.meter import Meter
 from outbox.ops.names import full_id, listed, parse_key, scheduled_id, the_id
 from outbox.ops.sending import as_handled
+from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.stream_values import (
     StreamQuery,
     Streams,
@@ -41,6 +42,7 @@ from outbox.ops.stream_values import (
     UnregisterRequest,
 )
 from outbox.ops.streams import list_streams, on_engine, read_stream, trim_stream, unregister_stream
+from outbox.ops.trail_values import Trail, TrailQuery
 from outbox.ops.values import (
     ANY_DEAD_LETTER,
     BATCH_COUNT_MAX,
@@ -60,9 +62,7 @@ from outbox.ops.values import (
     QueueStatus,
     Status,
 )
-from outbox.ports import DeadLetterEntry
-from outbox.resubmission import dead_letter_identity, newest
-from outbox.runtime.commit.waiting_handlers import WaitingHandler, waiting_handlers
+from outbox.resubmission import newest
 from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
 
@@ -92,8 +92,17 @@ class ExportedState(msgspec.Struct, frozen=True, omit_defaults=True):
 class EngineOperator:
     """An operator with direct access to an engine; a host with workers passes their `meter` and application."""
 
-    def __init__(self, engine: Engine, meter: Meter | None = None, app: App | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        meter: Meter | None = None,
+        app: App | None = None,
+        *,
+        on_written: OnWritten | None = None,
+    ) -> None:
+        """Take the engine; `on_written` gets the id and serial of a state that is imported, for a history."""
         self._engine = engine
+        self._on_written = on_written
         self._meter = meter
         self._app = app
 
@@ -198,14 +207,26 @@ class EngineOperator:
             if lines:
                 yield b"\n".join(lines) + b"\n"
 
+    async def states(self, type: str = "") -> AsyncIterator[bytes]:
+        if type:
+            await self._check_type(type)
+        async for piece in states_of_engine(self._engine, type):
+            yield piece
+
+    async def write_states(self, asked: StateWrites) -> list[StateWritten]:
+        if known := await self._known_types():
+            _check_known({line.type for line in asked.states}, known)
+        return await write_states_of_engine(self._engine, asked, self._app, self._on_written)
+
     async def _check_type(self, type: str) -> None:
         """Check that a state or a handler has this type, so that a misspelt one does not look empty."""
+        _check_known({type}, await self._known_types())
+
+    async def _known_types(self) -> set[str]:
         ids = self._engine.state.documents.spaces[STATES]
         known = {id.rpartition(":")[0] for id in ids}  # a key's own colons are escaped in an id
         known |= await states_of(EngineStore(self._engine.core, self._engine.documents).scan(NOTES, prefix=NOTE_PREFIX))
-        known |= set() if self._app is None else self._app.states().keys()
-        if type not in known:
-            raise LookupError(f"no state is of type {type[:80]!r}; there are: {listed(known)}.  Check the spelling")
+        return known | (set() if self._app is None else self._app.states().keys())
 
     async def peek(self, asked: PeekQuery) -> Peeked:
         engine, path, now_ms = self._engine, asked.queue, self._engine.now_ms()
@@ -214,7 +235,7 @@ class EngineOperator:
         queue, statuses = engine.broker.queue(path), _STATUSES.get(asked.state, ())
 
         def is_wanted(task: Task) -> bool:
-            return task.status in statuses and state_of(_held(queue, task, now_ms), now_ms) == asked.state
+            return task.status in statuses and state_of(held_in(queue, task, now_ms), now_ms) == asked.state
 
         tasks = engine.broker.peek(
             path,
@@ -224,8 +245,8 @@ class EngineOperator:
             is_wanted=is_wanted if asked.state else None,
         )
         dead = engine.broker.queue(dead_letter_path(path)).tasks
-        at_work = _at_work()
-        shown = [_held(queue, task, now_ms, dead, at_work) for task in tasks[: asked.count]]
+        busy = at_work()
+        shown = [held_in(queue, task, now_ms, dead, busy) for task in tasks[: asked.count]]
         await engine.core.gate()
         more = shown[-1].sequence if len(tasks) > asked.count else 0
         return Peeked([held_messages.view_of(path, held, now_ms) for held in shown], more)
@@ -242,11 +263,11 @@ class EngineOperator:
         found = []
         for _, path, task in (one for one in held if one[0] == id):
             queue, letters = engine.broker.queue(path), engine.broker.queue(dead_letter_path(path)).tasks
-            view = held_messages.view_of(path, _held(queue, task, now_ms, letters, _at_work()), now_ms)
+            view = held_messages.view_of(path, held_in(queue, task, now_ms, letters, at_work()), now_ms)
             found.append(await found_with_body(view, task.message, engine.blobs))
         for _, path, task in (one for one in dead if one[0] == id):
             only = await self._only_type(path)
-            found.append(FoundMessage(None, await with_body(id, _entry(path, task), only, engine.blobs)))
+            found.append(FoundMessage(None, await with_body(id, entry_of(path, task), only, engine.blobs)))
         return found
 
     def _beginning(self, text: str, places: Mapping[str, str]) -> list[tuple[str, str, Task]]:
@@ -254,17 +275,20 @@ class EngineOperator:
         found = []
         for path, place in places.items():
             for task in self._engine.broker.queue(place).tasks.values():
-                if (id := _identity(path, task)).startswith(text):
+                if (id := identity_of(path, task)).startswith(text):
                     found.append((id, path, task))
         return found
+
+    async def trail(self, asked: TrailQuery) -> Trail:
+        return await trail_on_engine(self._engine, asked)
 
     async def cancel(self, queue: str, id: str) -> Moved:
         self._dead(queue)  # it exists
         now_ms, place = self._engine.now_ms(), self._engine.broker.queue(queue)
         scheduled = [
-            (_identity(queue, task), task)
+            (identity_of(queue, task), task)
             for task in place.tasks.values()
-            if task.status == SCHEDULED and state_of(_held(place, task, now_ms), now_ms) == "scheduled"
+            if task.status == SCHEDULED and state_of(held_in(place, task, now_ms), now_ms) == "scheduled"
         ]
         id = scheduled_id(queue, id, {each for each, _ in scheduled})
         count = self._engine.broker.cancel(queue, [task.sequence for each, task in scheduled if each == id])
@@ -294,16 +318,16 @@ class EngineOperator:
         only = await self._only_type(queue)
 
         def is_wanted(task: Task) -> bool:
-            return matches(_entry(queue, task), where, only)
+            return matches(entry_of(queue, task), where, only)
 
         wanted = None if where == ANY_DEAD_LETTER else is_wanted
         tasks = self._engine.broker.peek(path, after + 1, count_max, is_wanted=wanted)
         await self._engine.core.gate()
-        return [view_of(_identity(queue, task), _entry(queue, task), only) for task in tasks]
+        return [view_of(identity_of(queue, task), entry_of(queue, task), only) for task in tasks]
 
     async def dead_among(self, queue: str, ids: Sequence[str]) -> list[str]:
         wanted, tasks = set(ids), self._engine.broker.queue(self._dead(queue)).tasks.values()
-        found = wanted.intersection(_identity(queue, task) for task in tasks)
+        found = wanted.intersection(identity_of(queue, task) for task in tasks)
         await self._engine.core.gate()
         return sorted(found)
 
@@ -311,7 +335,7 @@ class EngineOperator:
         id, same = self._of(queue, id)
         only = await self._only_type(queue)
         await self._engine.core.gate()
-        return await with_body(id, _entry(queue, same[-1]), only, self._engine.blobs)
+        return await with_body(id, entry_of(queue, same[-1]), only, self._engine.blobs)
 
     async def resubmit(self, queue: str, id: str | None) -> Moved:
         if id is None:
@@ -346,7 +370,7 @@ class EngineOperator:
         tasks = self._engine.broker.queue(self._dead(queue)).tasks.values()
         by_id: dict[str, list[Task]] = {}
         for task in sorted(tasks, key=lambda task: task.sequence):
-            by_id.setdefault(_identity(queue, task), []).append(task)
+            by_id.setdefault(identity_of(queue, task), []).append(task)
         id = full_id(queue, text, by_id.keys())
         return id, by_id[id]
 
@@ -385,67 +409,17 @@ class EngineOperator:
         return Compacted(ordinal, before_bytes, 0 if log is None else log.size_bytes)
 
 
+def _check_known(types: set[str], known: set[str]) -> None:
+    if unknown := sorted(types - known):
+        raise LookupError(f"no state is of type {unknown[0][:80]!r}; there are: {listed(known)}.  Check the spelling")
+
+
 def _exported(id: str, value: bytes) -> ExportedState:
     known = parse_state_id(id)
     if known is None:
         return ExportedState(id.rpartition(":")[0], None, msgspec.Raw(value), id)
     type, key = known
     return ExportedState(type, str(key) if isinstance(key, UUID) else key, msgspec.Raw(value))
-
-
-AtWork = Mapping[tuple[str, int], WaitingHandler]
-"""The handlers of this process that wait, by queue and number of their messages."""
-
-
-def _at_work() -> AtWork:
-    return {(each.queue, each.sequence): each for each in waiting_handlers()}
-
-
-def _held(
-    queue: Queue,
-    task: Task,
-    now_ms: int,
-    dead: Mapping[int, Task] = MappingProxyType({}),
-    at_work: AtWork = MappingProxyType({}),
-) -> HeldMessage:
-    """A task as it is found; `dead` are the queue's dead letters, for the identity of one that blocks its key."""
-    waiting = at_work.get((queue.path, task.sequence)) if task.status == LOCKED else None
-    due_ms, behind, blocked_by = task.due_ms, 0, None
-    if isinstance(queue.order, SessionOrder) and task.status == ACTIVE:
-        session = queue.order.session(task.message.session_id)
-        first = min(session.claimed, default=0) or min(session.ready, default=task.sequence)
-        due_ms = session.held_until_ms if session.held_until_ms > now_ms else 0
-        behind = first if first < task.sequence and (due_ms or session.claimed) else 0
-        if session.blocked_by:
-            letter = dead.get(min(session.blocked_by))
-            blocked_by = "" if letter is None else _identity(queue.path, letter)
-    return HeldMessage(
-        sequence=task.sequence,
-        message=task.message,
-        status=task.state,
-        enqueued_ms=task.enqueued_ms,
-        due_ms=due_ms,
-        locked_until_ms=task.locked_until_ms if task.status == LOCKED else 0,
-        delivery_count=task.delivery_count,
-        failures=task.failures + task.message.failures,
-        error=task.description or task.message.error,
-        blocked_by=blocked_by,
-        behind=behind,
-        handler="" if waiting is None else waiting.handler,
-        since_ms=0 if waiting is None else waiting.since_ms,
-        at="" if waiting is None else waiting.at,
-    )
-
-
-def _identity(queue: str, task: Task) -> str:
-    return dead_letter_identity(queue, task.sequence, task.message, task.reason)
-
-
-def _entry(queue: str, task: Task) -> DeadLetterEntry:
-    delivery_count = task.failures + task.delivery_count
-    return DeadLetterEntry(
-        queue, task.sequence, task.message, task.reason, task.description, delivery_count, task.enqueued_ms
-    )
 
 
 _conforms: type[Operator] = EngineOperator

@@ -27,6 +27,7 @@ from outbox.ops.access_key import access_key, new_key
 from outbox.ops.control_file import add_endpoints, read_control_file, remove_control_file
 from outbox.ops.endpoints import Endpoints, EndpointSettings, check_ports, listen, listen_http
 from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.engine_states import OnWritten
 from outbox.ops.meter import Meter, Metered
 from outbox.ports import Backend
 from outbox.printable import printable
@@ -80,12 +81,15 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
         watched: list[asyncio.Future[Any]] = [stopped]
         meter = Meter()
         backend: Backend = engine
+        on_written: OnWritten | None = None
         if settings.history is not None and settings.app is not None:
-            backend = _recorded(stack, engine, settings.app, settings.history)
+            audit = _recorded(stack, engine, settings.app, settings.history)
+            backend, on_written = audit.backend, audit.state_written
         control: _Control | None = None
         http: tuple[str, ...] = ()
         if settings.folder is not None:
-            operator = EngineOperator(engine, meter if settings.app is not None else None, settings.app)
+            reporting = meter if settings.app is not None else None
+            operator = EngineOperator(engine, reporting, settings.app, on_written=on_written)
             control = _Control(operator, settings.folder, settings.endpoints.faults_token)
             watched.append(await stack.enter_async_context(control))
         if settings.app is not None:
@@ -121,12 +125,11 @@ def _access_key(settings: HostSettings) -> str | None:
     return new_key() if settings.folder is None else access_key(settings.folder, replace=settings.replace_key)
 
 
-def _recorded(stack: AsyncExitStack, engine: Engine, app: App, path: Path) -> Backend:
-    """The engine behind a recorder; the history ends after the workers."""
+def _recorded(stack: AsyncExitStack, engine: Engine, app: App, path: Path) -> Any:
+    """The recording, with the engine behind a recorder; the history ends after the workers."""
     audit = import_module("outbox.ops.audit").Audit(engine, app, path)
     stack.callback(audit.end)
-    backend: Backend = audit.backend
-    return backend
+    return audit
 
 
 async def _first_of(stopping: asyncio.Event, watched: list[asyncio.Future[Any]]) -> None:

@@ -11,6 +11,8 @@ import msgspec
 from outbox.errors import Refused
 from outbox.ops import text
 from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask
+from outbox.ops.trail import tree
+from outbox.ops.trail_values import Trail, TrailQuery
 from outbox.ops.values import DeadLetterFilter, DeadLetterView, FindQuery, Operator, PeekQuery
 
 
@@ -25,6 +27,32 @@ def show_message(options: Options) -> None:
     asked = FindQuery(options.id, options.queue)
     found = ask(options, lambda operator: operator.find(asked))
     answer(options, found, text.found_messages(found))
+
+
+def trace_message(options: Options) -> None:
+    """Show the causes and effects of a message.
+
+    Raises:
+        LookupError: nothing is known of it.
+    """
+    asked = TrailQuery(options.id, [], options.key, options.kind, options.depth)
+    history = None
+    if options.history is not None:
+        from outbox.ops.trail_history import HistoryTrail
+
+        history = HistoryTrail(options.history, asked)
+        asked = TrailQuery(history.id, history.ids, options.key, options.kind, options.depth)
+    found = ask(options, lambda operator: operator.trail(asked))
+    if history is not None:
+        named = {fact.id for fact in found.facts} | {fact.cause for fact in found.facts}
+        found = Trail(found.id, [*found.facts, *history.facts({found.id, *history.ids, *named} - {""})], found.notes)
+    if not found.facts:
+        raise LookupError(
+            f"nothing is known of a message {options.id!r}: it is in no queue and no dead letter, and no record of "
+            "it was found; --key names the key of its handler, --history a history"
+        )
+    traced = tree(found, depth_max=options.depth, width_max=options.width)
+    answer(options, traced, text.trace(traced))
 
 
 def list_scheduled(options: Options) -> None:

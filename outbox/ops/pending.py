@@ -7,6 +7,7 @@ tries once more now, and says what stands in the way.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -83,6 +84,33 @@ async def finish_pending(ports: StorePorts, tx: str) -> PendingFinished:
     for one in failed.take():
         troubles.append(f"{one.destination}: {one.count} not sent ({', '.join(one.ids)}): {one.error}")
     return PendingFinished(finished, young, left, troubles)
+
+
+async def pending_records(ports: StorePorts) -> AsyncIterator[tuple[str, Record]]:
+    """The records whose outputs are not known to have left, with their transactions; at most so many."""
+    count = 0
+    async for store, document in _unfinished(ports):
+        with suppress(CorruptRecord):
+            async for tx, record in _records(store, document):
+                if record is not None:
+                    count += 1
+                    yield tx, record
+        if count >= PENDING_COUNT_MAX:
+            return
+
+
+async def _records(store: StateStore, document: Document) -> AsyncIterator[tuple[str, Record | None]]:
+    id = document.key.id
+    if id == STATE:
+        item = stored.decode(document, StateItem)
+        record = item.pending.record if isinstance(item.pending, Inline) else await _staged(store, document, item)
+        yield item.pointer, record
+    elif id.startswith(RECORD_PREFIX):
+        found = stored.decode(document, Record)
+        yield found.tx, found
+    elif id.startswith(LEDGER_PREFIX):
+        async for _, unsent in unsent_of(store, stored.decode(document, LedgerItem)):
+            yield unsent.tx, unsent
 
 
 async def _full_tx(ports: StorePorts, text: str) -> str:

@@ -18,6 +18,7 @@ import msgspec
 from outbox import errors
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from outbox.ops.control_file import ControlFile
+from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.stream_values import (
     StreamQuery,
     Streams,
@@ -26,6 +27,7 @@ from outbox.ops.stream_values import (
     TrimRequest,
     UnregisterRequest,
 )
+from outbox.ops.trail_values import Trail, TrailQuery
 from outbox.ops.values import (
     ANY_DEAD_LETTER,
     BATCH_COUNT_MAX,
@@ -90,6 +92,12 @@ class RemoteOperator:
     def export(self, type: str = "") -> AsyncIterator[bytes]:
         return self._pieces(f"/export?{urlencode({'type': type})}", "export")
 
+    def states(self, type: str = "") -> AsyncIterator[bytes]:
+        return self._pieces(f"/states?{urlencode({'type': type})}", "export")
+
+    async def write_states(self, asked: StateWrites) -> list[StateWritten]:
+        return await self._post("/states/write", asked, list[StateWritten])
+
     async def _pieces(self, path: str, what: str) -> AsyncIterator[bytes]:
         """An answer as it comes."""
         connection = self._connection(ANSWER_WITHIN_S)
@@ -109,6 +117,9 @@ class RemoteOperator:
 
     async def find(self, asked: FindQuery) -> list[FoundMessage]:
         return await self._get("/message", msgspec.structs.asdict(asked), list[FoundMessage])
+
+    async def trail(self, asked: TrailQuery) -> Trail:
+        return await self._ask_for("/message/trail", asked, Trail)
 
     async def cancel(self, queue: str, id: str) -> Moved:
         return await self._post("/schedule/cancel", CancelRequest(queue, id), Moved)
@@ -162,6 +173,11 @@ class RemoteOperator:
     async def _get(self, path: str, query: dict[str, Any], kind: type[T]) -> T:
         return self._decoded(await asyncio.to_thread(self._ask, "GET", f"{path}?{urlencode(query)}", None), kind)
 
+    async def _ask_for(self, path: str, value: Any, kind: type[T]) -> T:
+        """The answer to a question that does not fit into a query; asking changes nothing."""
+        body = msgspec.json.encode(value)
+        return self._decoded(await asyncio.to_thread(self._ask, "POST", path, body, is_question=True), kind)
+
     async def _post(self, path: str, value: Any, kind: type[T]) -> T:
         body = b"" if value is None else msgspec.json.encode(value)
         return self._decoded(await asyncio.to_thread(self._ask, "POST", path, body), kind)
@@ -174,7 +190,15 @@ class RemoteOperator:
                 f"{self._folder}: the host responds in a format of another version; run both from one"
             ) from error
 
-    def _ask(self, method: str, path: str, body: bytes | None, within_s: float = ANSWER_WITHIN_S) -> bytes:
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        within_s: float = ANSWER_WITHIN_S,
+        *,
+        is_question: bool = False,
+    ) -> bytes:
         connection = self._connection(within_s)
         try:
             try:
@@ -187,7 +211,7 @@ class RemoteOperator:
                 response = self._response(connection, method, path, body)
                 data = response.read(ANSWER_MAX_BYTES)
             except (OSError, http.client.HTTPException) as error:
-                raise self._lost(method, error) from error
+                raise self._lost("GET" if is_question else method, error) from error
         finally:
             connection.close()
         if response.status != 200:

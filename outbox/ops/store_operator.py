@@ -22,6 +22,9 @@ from outbox.ops.held_messages import found_with_body, state_of
 from outbox.ops.held_messages import view_of as view_of_held
 from outbox.ops.names import full_id, listed, parse_key, scheduled_id, the_id
 from outbox.ops.pending import finish_pending, pending_in
+from outbox.ops.state_values import StateWrites, StateWritten
+from outbox.ops.store_states import states_of_store, write_states_of_store
+from outbox.ops.store_trail import trail_on_store
 from outbox.ops.stream_values import (
     StreamQuery,
     Streams,
@@ -31,6 +34,7 @@ from outbox.ops.stream_values import (
     UnregisterRequest,
 )
 from outbox.ops.streams import StreamPlace, list_streams, on_store, read_stream, trim_stream, unregister_stream
+from outbox.ops.trail_values import Trail, TrailQuery
 from outbox.ops.values import (
     ANY_DEAD_LETTER,
     BATCH_COUNT_MAX,
@@ -208,10 +212,25 @@ class StoreOperator:
     async def state(self, type: str, key: str, kind: KeyKind = "text") -> bytes | None:
         found = await self._operations.state(state_id(type, parse_key(key, kind)))
         if found is None:
-            known = await states_of(self._infrastructure.scan(NOTES, prefix=NOTE_PREFIX))
-            if known and type not in known:
-                raise LookupError(f"no state is of type {type[:80]!r}; there are: {listed(known)}.  Check the spelling")
+            await self._check_type(type)
         return found.value if found is not None and found.value else None
+
+    async def states(self, type: str = "") -> AsyncIterator[bytes]:
+        if type:
+            await self._check_type(type)
+        async for piece in states_of_store(self._ports.store, type):
+            yield piece
+
+    async def write_states(self, asked: StateWrites) -> list[StateWritten]:
+        for type in sorted({line.type for line in asked.states}):
+            await self._check_type(type)
+        return await write_states_of_store(self._ports.store, asked, self._operations.now_ms())
+
+    async def _check_type(self, type: str) -> None:
+        """Check that a handler has a state of this type, where any is registered."""
+        known = await states_of(self._infrastructure.scan(NOTES, prefix=NOTE_PREFIX))
+        if known and type not in known:
+            raise LookupError(f"no state is of type {type[:80]!r}; there are: {listed(known)}.  Check the spelling")
 
     async def peek(self, asked: PeekQuery) -> Peeked:
         """A page of a queue; of the keys on it the first few are looked up, whether a dead letter blocks them."""
@@ -262,6 +281,10 @@ class StoreOperator:
                 shown_letter = await with_body(id, letter, await self._only_type(queue), self._ports.blobs)
                 found.append(FoundMessage(None, shown_letter))
         return found
+
+    async def trail(self, asked: TrailQuery) -> Trail:
+        """Look in each queue, among the first messages of it that the bus shows, in the store and for records."""
+        return await trail_on_store(self._ports, self._peek, sorted(await self._counts()), asked)
 
     async def cancel(self, queue: str, id: str) -> Moved:
         """Cancel what is scheduled, among the first messages of the queue that the bus shows."""

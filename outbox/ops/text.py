@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from outbox.errors import OutboxError
+from outbox.ops.state_values import StateWritten
 from outbox.ops.stream_values import Streams
+from outbox.ops.trail_values import Fact, Trace
 from outbox.ops.values import DeadLetterGroup, DeadLetterView, Finding, FoundMessage, Peeked, PendingView, Status
 from outbox.printable import printable
 
@@ -114,6 +116,36 @@ def _place(found: FoundMessage) -> str:
     return printable(f"{letter.id} in the dead letters of {letter.queue}: {letter.reason}, {why}; {cure}")
 
 
+def trace(found: Trace) -> str:
+    """A line for each message, its effects below it and indented; then why there may be more."""
+    least = found.hops[0].depth
+    lines = []
+    for hop in found.hops:
+        facts = "; ".join(_fact(fact) for fact in hop.facts) or "nothing is known but its id"
+        lines.append(printable(f"{'  ' * (hop.depth - least)}{'*' if hop.id == found.id else '-'} {hop.id}: {facts}"))
+    return "\n".join([*lines, *(printable(f"note: {note}") for note in found.notes)])
+
+
+def _fact(fact: Fact) -> str:
+    where = f" in {fact.queue}" if fact.queue else ""
+    by = f" by {fact.handler}" if fact.handler else ""
+    key = f", key {fact.key}" if fact.key else ""
+    tx = f", tx {fact.tx}" if fact.tx else ""
+    at = "" if isinstance(fact.at, msgspec.UnsetType) else f", {_utc(fact.at)}"
+    why = f" ({shortened(fact.why, WHY_LENGTH_MAX)})" if fact.why else ""
+    return f"{fact.place}{where}{by}{key}{tx}{at}{why}, known by {_KNOWN_BY[fact.known_by]}"
+
+
+_KNOWN_BY = {
+    "queue": "the queue",
+    "dead letter": "the dead letter",
+    "pending output": "the record that holds it",
+    "record": "its record",
+    "its output": "its output",
+    "history": "the history",
+}
+
+
 def pending(found: Sequence[PendingView], *, in_full: bool, on_engine: bool) -> str:
     """A line for each; `in_full` each with all that is known of it."""
     if not found and on_engine:
@@ -132,6 +164,13 @@ def pending(found: Sequence[PendingView], *, in_full: bool, on_engine: bool) -> 
         for x in found
     ]
     return columns([("tx", "committed", "to", "why"), *rows])
+
+
+def imported(written: int, same: int, left: Sequence[StateWritten], *, dry_run: bool) -> str:
+    """How many states were written, and a line for each that was not."""
+    lines = [f"{'would write' if dry_run else 'wrote'} {written}; {same} were stored so already"]
+    lines += [printable(f"{one.outcome} {one.id}: {one.why}") for one in left]
+    return "\n".join(lines)
 
 
 def findings(found: Sequence[Finding]) -> str:

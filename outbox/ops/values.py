@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Protocol, get_args
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.stream_values import (
     Name,
     Seconds,
@@ -21,6 +22,7 @@ from outbox.ops.stream_values import (
     TrimRequest,
     UnregisterRequest,
 )
+from outbox.ops.trail_values import Trail, TrailQuery
 
 BATCH_COUNT_MAX = 1_000
 """Messages in one send, and dead letters or messages in one page."""
@@ -357,6 +359,19 @@ class Operator(Protocol):
             LookupError: no state is of that type.
         """
 
+    def states(self, type: str = "") -> AsyncIterator[bytes]:
+        """Every state, or those of one type, as JSON lines of `StateLine` in pieces of any length.
+
+        On an engine they are of one instant, on a store each as it was read.
+
+        Raises:
+            LookupError: no state and no handler has this type.
+            Refused: the store cannot list its states.
+        """
+
+    async def write_states(self, asked: StateWrites) -> list[StateWritten]:
+        """Write states, each by If-Match; what became of each, in their order."""
+
     async def peek(self, asked: PeekQuery) -> Peeked:
         """A page of what a queue holds, and why; nothing is locked or changed.
 
@@ -371,6 +386,13 @@ class Operator(Protocol):
             LookupError: it is in no queue, and no dead letter.
             Refused: several ids have this prefix.
             UnknownDestination: no such queue.
+        """
+
+    async def trail(self, asked: TrailQuery) -> Trail:
+        """What is known of a message, its causes and its effects; nothing but notes where nothing is.
+
+        Raises:
+            Refused: several ids have this prefix, or the key is not of its kind.
         """
 
     async def cancel(self, queue: str, id: str) -> Moved:

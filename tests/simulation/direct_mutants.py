@@ -6,6 +6,7 @@ Each is planted alone, and the tests that it names must fail of it.  Data only; 
 from __future__ import annotations
 
 from tests.simulation.age_mutants import AGE_MUTANTS
+from tests.simulation.command_mutants import COMMAND_MUTANTS
 from tests.simulation.operator_mutants import OPERATOR_MUTANTS
 from tests.simulation.planting import (
     BATCH,
@@ -1711,5 +1712,14 @@ DIRECT_MUTANTS = (
 )  # fmt: skip
 
 TABLE = Table(
-    (*DIRECT_MUTANTS, *OPERATOR_MUTANTS, *AGE_MUTANTS, *THREAD_MUTANTS, *STEP_MUTANTS, *TESTED_RULE_MUTANTS), "tests/"
+    (
+        *DIRECT_MUTANTS,
+        *OPERATOR_MUTANTS,
+        *COMMAND_MUTANTS,
+        *AGE_MUTANTS,
+        *THREAD_MUTANTS,
+        *STEP_MUTANTS,
+        *TESTED_RULE_MUTANTS,
+    ),
+    "tests/",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 PAGE_COUNT_MAX = 1_000
+DEPTH_MAX = 50
 
 
 def count(text: str) -> int:
@@ -20,6 +21,14 @@ def page(text: str) -> int:
     value = int(text)
     if not 1 <= value <= PAGE_COUNT_MAX:
         raise argparse.ArgumentTypeError(f"{text} is not 1 to {PAGE_COUNT_MAX}; look on with --after")
+    return value
+
+
+def depth(text: str) -> int:
+    """How many hops of a trail."""
+    value = int(text)
+    if not 1 <= value <= DEPTH_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 to {DEPTH_MAX}; trace the last message that is shown")
     return value
 
 

@@ -1,4 +1,4 @@
-"""The commands that send a message, look at all queues, or show states."""
+"""The commands that send a message, look at all queues, or export states."""
 
 from __future__ import annotations
 
@@ -31,10 +31,6 @@ COMMANDS: Commands = {
     ),
     "status": ("Count messages and dead letters of every queue.", ()),
     "doctor": ("Look for what is wrong or soon will be, and name the cure; exit code 1 where there is an error.", ()),
-    "state": (
-        "Show the state of a key.",
-        (argument("type", metavar="TYPE", help="the state's name"), argument("key", metavar="KEY")),
-    ),
     "export": (
         "Write all states of one instant as JSON lines.",
         (
@@ -46,4 +42,4 @@ COMMANDS: Commands = {
     ),
 }
 
-ON_AZURE = frozenset(("status", "doctor", "state"))
+ON_AZURE = frozenset(("status", "doctor"))

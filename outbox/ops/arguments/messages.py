@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from outbox.ops.arguments.kinds import count, duration, rate
+from pathlib import Path
+
+from outbox.ops.arguments.kinds import count, depth, duration, page, rate
 from outbox.ops.arguments.shared import PAGE, QUEUE, Commands, argument
 
 _STATES = ("waiting", "retrying", "blocked", "in-hand", "scheduled", "deferred")
@@ -32,12 +34,22 @@ COMMANDS: Commands = {
             *PAGE,
         ),
     ),
-    "message": ("Find a message.", None),
+    "message": ("Find a message, its causes and its effects.", None),
     "message show": (
         "Show where a message is, in a queue or among dead letters, why it is there, and its body.",
         (
             argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more"),
             argument("--queue", default="", metavar="QUEUE", help="look into this queue only"),
+        ),
+    ),
+    "message trace": (
+        "Show the causes and effects of a message over all hops, and where each of them is.",
+        (
+            argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more"),
+            argument("--key", default="", help="the key of its handler, to find a record where the message is gone"),
+            argument("--history", type=Path, metavar="FILE", help="a history that `outbox run` has recorded"),
+            argument("--depth", type=depth, default=10, metavar="N", help="at most so many hops each way (10)"),
+            argument("--width", type=page, default=20, metavar="N", help="at most so many effects of each (20)"),
         ),
     ),
     "schedule": ("List or cancel what is not due yet.", None),

@@ -7,7 +7,7 @@ its registered name.  The message types of a source are registered as well, for 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, AsyncIterator
 
 import msgspec
 
@@ -91,6 +91,13 @@ async def types_of(queue: str, notes: AsyncIterable[Document]) -> dict[str, int]
                 for kind in handler.types:
                     found[kind.name] = max(kind.version, found.get(kind.name, 1))
     return found
+
+
+async def handlers_in(notes: AsyncIterable[Document]) -> AsyncIterator[tuple[str, HandlerName]]:
+    """All registered handlers, each with the name of its application, from the notes."""
+    async for note in notes:
+        for handler in _decoded(note):
+            yield note.key.id.removeprefix(NOTE_PREFIX), handler
 
 
 async def states_of(notes: AsyncIterable[Document]) -> set[str]:

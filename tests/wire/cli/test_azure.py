@@ -19,7 +19,7 @@ from unittest import mock
 import pytest
 from azure.functions.servicebus import ServiceBusMessage
 
-from outbox import App, Client, Engine, Reject, Retries, azure
+from outbox import App, Client, Context, Engine, Reject, Retries, azure
 from outbox.azure.functions.processor import Processor
 from outbox.azure.functions.settings import FunctionsSettings
 from outbox.emulator.cosmos.server import CosmosEmulator
@@ -356,3 +356,65 @@ async def test_a_queue_says_why_its_messages_wait(site: Site) -> None:
     assert (group["queue"], group["count"], group["example"]) == ("ledger", 1, "k1")
     assert (await site.outbox("dead-letters", "discard", "ledger", "--text", "no such text", code=1))[1]
     assert (await site.outbox("dead-letters", "discard", "ledger", "--limit", "3"))[0] == "discarded 1 of ledger\n"
+
+
+async def test_the_trail_of_a_message_leads_over_records_and_queues(site: Site) -> None:
+    app = App("shop")
+    app.queue("parcels")
+
+    @app.handler("orders", key="id")
+    def order(order: Order, stock: Stock, ctx: Context) -> None:
+        if order.items > 10:
+            raise Reject("too many")
+        stock.ordered += order.items
+        ctx.send("charges", order)
+
+    @app.handler("charges")
+    def charge(order: Order, ctx: Context) -> None:
+        ctx.send("parcels", order)
+
+    async with Worker(app, site.backend) as worker:
+        await worker.send("orders", Order("ann"), id="order-1")
+        await worker.send("orders", Order("ben", 50), id="order-2")
+        await worker.wait_idle()
+    found = await site.json("message", "trace", "order-1", "--key", "ann")
+    shown = [(hop["depth"], fact["place"], fact["queue"]) for hop in found["hops"] for fact in hop["facts"]]
+    assert shown == [(0, "applied", "orders"), (1, "applied", "charges"), (2, "waiting", "parcels")]
+    first, second, third = [hop["facts"][0] for hop in found["hops"]]
+    assert first["known_by"] == second["known_by"] == "record" and first["tx"] and first["at"] > 0
+    assert third["correlation_id"] == "order-1" and third["known_by"] == "queue"
+    found = await site.json("message", "trace", found["hops"][2]["id"][:20])
+    assert [hop["depth"] for hop in found["hops"]] == [-1, 0]
+    assert any("outbox message trace order-1" in note for note in found["notes"])
+    found = await site.json("message", "trace", "order-2")
+    assert {fact["place"] for fact in found["hops"][0]["facts"]} == {"dead-letter", "refused"}
+    assert "nothing is known of a message 'order-3'" in (await site.outbox("message", "trace", "order-3", code=1))[1]
+
+
+async def test_states_are_exported_and_written_back_by_their_versions(site: Site, tmp_path: Path) -> None:
+    for id in ("ann", "ben"):
+        await site.client.send("orders", Order(id, 3), id=f"first-{id}")
+    async with Worker(site.app, site.backend) as worker:
+        await worker.wait_idle()
+    file = tmp_path / "states.jsonl"
+    await site.outbox("state", "export", "Stock", "--output", str(file))
+    assert sorted(json.loads(line)["key"] for line in file.read_text().splitlines()) == ["ann", "ben"]
+    await site.client.send("orders", Order("ben", 1), id="later")
+    async with Worker(site.app, site.backend) as worker:
+        await worker.wait_idle()
+    new = '{"type":"Stock","key":"cyd","version":"0","schema":1,"value":{"ordered":9}}\n'
+    file.write_text(file.read_text().replace('{"ordered":3}', '{"ordered":30}') + new)
+    found = json.loads((await site.outbox("state", "import", str(file), "--dry-run", "--json", code=1))[0])
+    assert (found["written"], found["changed"], found["dry_run"]) == (2, 1, True)
+    out, err = await site.outbox("state", "import", str(file), code=1)
+    assert (
+        out.startswith("wrote 2; 0 were stored so already\nchanged Stock:ben: it has version 2") and "1 changed" in err
+    )
+    shown = [(await site.json("state", "Stock", key))["ordered"] for key in ("ann", "ben", "cyd")]
+    assert shown == [30, 4, 9]
+    await site.client.send("orders", Order("ann", 1), id="last")
+    async with Worker(site.app, site.backend) as worker:
+        await worker.wait_idle()
+    assert await site.json("state", "Stock", "ann") == {"ordered": 31}
+    _, err = await site.outbox("state", "export", "Stok", code=1)
+    assert "no state is of type 'Stok'; there are: Stock" in err

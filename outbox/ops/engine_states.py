@@ -1,0 +1,77 @@
+"""The states of an engine: all of one instant as lines, and lines written by If-Match."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from outbox.app import App
+from outbox.engine.checks import check_room
+from outbox.engine.engine import Engine
+from outbox.engine.log.records import DocWrite, Modify
+from outbox.engine.state.documents import STATES
+from outbox.errors import Refused
+from outbox.ops.state_lines import Stored, id_in, judged, line_of, value_in
+from outbox.ops.state_values import StateLine, StateWrites, StateWritten
+from outbox.ports import StateDocument
+
+PAGE_COUNT = 500
+_line = msgspec.json.Encoder().encode
+
+OnWritten = Callable[[str, int], None]
+"""Called with the id and serial of a state that an operator wrote, for a history."""
+
+
+async def states_of_engine(engine: Engine, type: str) -> AsyncIterator[bytes]:
+    """All states of one instant, or those of one type, as lines in pieces of some hundred."""
+    prefix = f"{type}:" if type else ""
+    # Documents never change, so the list is a consistent snapshot however slow the reader is.
+    found = list(engine.state.documents.spaces[STATES].items())
+    await engine.core.gate()
+    for start in range(0, len(found), PAGE_COUNT):
+        page = found[start : start + PAGE_COUNT]
+        lines = [_line(line_of(id, _stored(each))) for id, each in page if each.value and id.startswith(prefix)]
+        if lines:
+            yield b"\n".join(lines) + b"\n"
+
+
+async def write_states_of_engine(
+    engine: Engine, asked: StateWrites, app: App | None, on_written: OnWritten | None
+) -> list[StateWritten]:
+    """Write each line by If-Match; what became of each, in their order.
+
+    Raises:
+        Throttled: the engine holds all that it may; nothing more was written.
+    """
+    if not asked.dry_run:
+        check_room(engine.state, engine.core.limits)
+    done = [_write(engine, line, app, on_written, dry_run=asked.dry_run) for line in asked.states]
+    await engine.core.gate()
+    return done
+
+
+def _write(
+    engine: Engine, line: StateLine, app: App | None, on_written: OnWritten | None, *, dry_run: bool
+) -> StateWritten:
+    id = line.id or str(line.key)
+    try:
+        id, value = id_in(line), value_in(line, app)
+        document = engine.documents.read(STATES, id)
+        verdict = judged(line, id, value, None if document is None else _stored(document))
+        if verdict.outcome != "written" or dry_run:
+            return verdict
+        version = 0 if document is None else document.version
+        change = Modify(documents=[DocWrite(STATES, id, value, version, schema=line.schema)])
+        if engine.documents.modify(change) is None:
+            return StateWritten("changed", id, "it was changed meanwhile")
+    except Refused as error:
+        return StateWritten("refused", id, str(error))
+    written = engine.documents.read(STATES, id)
+    if on_written is not None and written is not None:
+        on_written(id, written.serial)
+    return verdict
+
+
+def _stored(document: StateDocument) -> Stored:
+    return Stored(str(document.version), document.value, document.schema)

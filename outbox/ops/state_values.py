@@ -1,0 +1,58 @@
+"""States as operators export and import them: a line for each, and what became of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+LINES_COUNT_MAX = 200
+"""The most states of one request."""
+
+StateName = Annotated[str, msgspec.Meta(min_length=1, max_length=1_024)]
+StateId = Annotated[str, msgspec.Meta(max_length=2_048)]
+VersionText = Annotated[str, msgspec.Meta(pattern=r"^(0|[1-9]\d{0,19})$")]
+"""A text, because programs that read JSON round large numbers."""
+
+ABSENT = "0"
+"""The version of a state that does not exist."""
+
+
+class StateLine(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A state: its type, key and value, the value's schema version, and the version under which it was stored.
+
+    `kind` is `uuid` where the key is one.  For a key too long to be stored in clear `key` is null, and `id` names the
+    state.  `version` is `0` where the state is to be written only if it does not exist.
+    """
+
+    type: StateName
+    key: Annotated[str, msgspec.Meta(max_length=65_536)] | int | None
+    version: VersionText
+    schema: Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
+    value: msgspec.Raw
+    kind: Literal["", "uuid"] = ""
+    id: StateId = ""
+
+
+class StateWrites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """States to write, each if it still has the version of its line; a dry run writes nothing."""
+
+    states: Annotated[list[StateLine], msgspec.Meta(max_length=LINES_COUNT_MAX)]
+    dry_run: bool = False
+
+
+Written = Literal["written", "same", "changed", "refused"]
+
+
+class StateWritten(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of a line: `written` (or would be), `same` as what is stored, `changed` meanwhile, or `refused`."""
+
+    outcome: Written
+    id: str
+    why: str = ""
+
+
+class StatesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """States of which type; empty: of all."""
+
+    type: Annotated[str, msgspec.Meta(max_length=1_024)] = ""

@@ -1,0 +1,142 @@
+"""The trail of a message over a store and a bus: queues, dead letters, outputs that have not left, and records."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+
+from outbox import stored
+from outbox.engine_commit import WAITING, WAITING_ATTEMPT
+from outbox.errors import CorruptRecord
+from outbox.lineage import Key
+from outbox.message import Message
+from outbox.ops.held_messages import state_of, why
+from outbox.ops.names import parse_key
+from outbox.ops.pending import pending_records
+from outbox.ops.trail import Sighting
+from outbox.ops.trail_records import Outcome, Registered, causes, handled_by, key_in, outcomes, reach_unseen, registered
+from outbox.ops.trail_values import Fact, KnownBy, Place, Trail, TrailQuery
+from outbox.ops.values import BATCH_COUNT_MAX
+from outbox.ports import Document, DocumentKey, HeldMessage, StorePorts
+from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES
+from outbox.runtime.store_operations import StoreOperations
+from outbox.stored import Inline, Record, Staged, StateItem, processed_key, record_key, staged_key, state_key
+
+RECORDS_EXPIRE = (
+    "a record is found by the key of its message, and is gone after retention; --key names the key of a message whose "
+    "body is not at hand"
+)
+
+Peek = Callable[..., Awaitable[tuple[list[HeldMessage], int]]]
+"""As an operator looks into a queue of the bus."""
+
+_Seen = tuple[str, Message, Fact]
+"""A queue, a message that was seen there, and what is known by that."""
+
+
+async def trail_on_store(ports: StorePorts, peek: Peek, queues: Sequence[str], asked: TrailQuery) -> Trail:
+    """What store and bus know of a message, its causes and its effects.
+
+    Raises:
+        Refused: several ids have this prefix, or the key is not of its kind.
+    """
+    key = parse_key(asked.key, asked.kind) if asked.key else None
+    infrastructure = ports.infrastructure or ports.store
+    handlers = await registered(infrastructure.scan(NOTES, prefix=NOTE_PREFIX))
+    sightings, notes = await _sightings(ports, peek, queues, handlers)
+    keys: Mapping[str, list[Key]] = {each.handler.state: [key] for each in handlers if key is not None}
+
+    def tried(state: str) -> list[Key]:
+        return keys.get(state, [])
+
+    reached, linked = reach_unseen(asked, lambda: iter(sightings), handlers, tried, lambda what: what[1])
+    seen = [Sighting(each.id, each.cause, each.what[:2]) for each in reached.sightings]
+    sent = [each for each in reached.sightings if each.what[2].known_by != "pending output"]
+    facts = [*(each.what[2] for each in reached.sightings), *linked]
+    facts += causes([Sighting(each.id, each.cause, each.what[:2]) for each in sent], handlers, tried)
+    facts += await outcomes(reached.ids, seen, handlers, _Records(ports).look_up, key=key)
+    if reached.is_cut:
+        notes.append("there is more than a trail may hold; trace one of its last messages")
+    return Trail(reached.id, facts, [RECORDS_EXPIRE, *notes])
+
+
+async def _sightings(
+    ports: StorePorts, peek: Peek, queues: Sequence[str], handlers: Sequence[Registered]
+) -> tuple[list[Sighting[_Seen]], list[str]]:
+    """Every message that is in sight, and which queues hold more than were looked at."""
+    operations, now_ms = StoreOperations(ports), ports.operations.now_ms()
+    found, notes = list[Sighting[_Seen]](), list[str]()
+
+    def see(queue: str, message: Message, place: Place, known_by: KnownBy, text: str, at_ms: int, tx: str = "") -> None:
+        its = [each.handler for each in handlers if each.takes(queue)]
+        given = dict.fromkeys(str(key) for each in its if (key := key_in(each, message)) is not None)
+        fact = Fact(
+            id=message.identity,
+            place=place,
+            known_by=known_by,
+            why=text,
+            cause=message.causation_id,
+            queue=queue,
+            handler=handled_by(handlers, queue),
+            key=message.session_id or ", ".join(given),
+            tx=tx,
+            correlation_id=message.correlation_id,
+            at=at_ms / 1_000,
+        )
+        found.append(Sighting(fact.id, message.causation_id, (queue, message, fact)))
+
+    for queue in queues:
+        shown, more = await peek(queue, after=0, count=BATCH_COUNT_MAX, session="", is_wanted=lambda _: True)
+        if more:
+            notes.append(f"only the first {len(shown)} messages of {queue} were looked at")
+        for held in shown:
+            see(queue, held.message, state_of(held, now_ms), "queue", why(held, now_ms), held.enqueued_ms)
+        for dead in await operations.dead_letters(queue):
+            text = f"{dead.reason}: {dead.description.partition(chr(10))[0]}"
+            see(queue, dead.message, "dead-letter", "dead letter", text, dead.enqueued_ms)
+    async for tx, record in pending_records(ports):
+        for output in record.outputs:
+            text = "committed, and not known to have left"
+            see(output.destination, output.message, "pending", "pending output", text, record.at_ms, tx)
+        if record.spilled:
+            notes.append(f"transaction {tx} has outputs in a blob, which were not looked at")
+    return found, notes
+
+
+class _Records:
+    """Looks records up as the protocols of both scopes keep them."""
+
+    def __init__(self, ports: StorePorts) -> None:
+        self._states = ports.store
+        self._records = ports.infrastructure or ports.store
+
+    async def look_up(self, state: str | None, inbox: bytes) -> Outcome | None:
+        """The record of an inbox key; of a transaction that a state still points to, too."""
+        places: list[DocumentKey] = [record_key(state, inbox)]
+        if state is not None:
+            places.append(processed_key(state, inbox))
+        for place in places:
+            found = await self._records.read(place)
+            if found is not None:
+                with suppress(CorruptRecord):
+                    return _outcome(stored.decode(found, Record))
+        return None if state is None else await self._pointed(state, inbox)
+
+    async def _pointed(self, state: str, inbox: bytes) -> Outcome | None:
+        document: Document | None = await self._states.read(state_key(state))
+        if document is None:
+            return None
+        with suppress(CorruptRecord):
+            item = stored.decode(document, StateItem)
+            if isinstance(item.pending, Inline):
+                return _outcome(item.pending.record) if item.pending.inbox == inbox else None
+            if item.pending:
+                kept = await self._records.read(staged_key(state, item.pending), session=item.token)
+                staged = None if kept is None else stored.decode(kept, Staged)
+                return _outcome(staged.record) if staged is not None and staged.inbox == inbox else None
+        return None
+
+
+def _outcome(record: Record) -> Outcome:
+    waits = (record.reason, record.attempt) == (WAITING, WAITING_ATTEMPT)
+    return Outcome(record.reason, record.description, record.tx, record.at_ms, waits)

@@ -1,0 +1,69 @@
+"""Faults in the commands that follow, move, copy and pause: trails, states by If-Match, backups, blocked keys, queues.
+
+Each is planted alone, and the tests that it names must fail of it.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.operator_mutants import fault
+
+TRACE = "unit/ops/test_message_trace.py"
+STATES = "unit/ops/test_state_import.py"
+LINES, STORE_STATES, ENGINE_STATES = (
+    f"outbox/ops/{name}.py" for name in ("state_lines", "store_states", "engine_states")
+)
+TRAIL, RECORDS, HISTORY = (f"outbox/ops/trail{name}.py" for name in ("", "_records", "_history"))
+
+COMMAND_MUTANTS = (
+    fault(
+        "an effect that is gone hides what it caused", RECORDS,
+        f"{TRACE}::test_an_order_leads_over_a_charge_that_is_gone_to_its_parcel",
+        ("    found = list(unseen_effects(starts, first.unseen, handlers, keys))\n", "    found = list[Sighting[Fact]]()\n"),
+    ),
+    fault(
+        "the first message of a chain is not looked for from below", RECORDS,
+        f"{TRACE}::test_a_parcel_leads_back_to_its_order_without_a_key",
+        ("dict.fromkeys((first.id, *filter(None, begun)))", "dict.fromkeys((first.id,))"),
+    ),
+    fault(
+        "a commit that failed counts in a history", HISTORY,
+        f"{TRACE}::test_a_commit_without_an_outcome_is_said_to_be_unknown",
+        ("                open_.pop(event.op, None)\n", "                yield open_.pop(event.op), \"ok\"\n"),
+    ),
+    fault(
+        "a commit without an outcome counts as done", HISTORY,
+        f"{TRACE}::test_a_commit_without_an_outcome_is_said_to_be_unknown",
+        ("        yield left, \"unknown\"\n", "        yield left, \"ok\"\n"),
+    ),
+    fault(
+        "effects beyond the width are dropped unsaid", TRAIL,
+        f"{TRACE}::test_a_circle_and_a_wide_tree_end",
+        ("more=len(below) - len(shown)))", "more=0))"),
+    ),
+    fault(
+        "an import writes over what changed meanwhile", LINES,
+        f"{STATES}::test_a_state_that_changed_meanwhile_is_never_written_over",
+        ("    if line.version != found.version:\n", "    if False:\n"),
+    ),
+    fault(
+        "an import makes again what was deleted", LINES,
+        f"{STATES}::test_a_state_that_changed_meanwhile_is_never_written_over",
+        ("        if line.version == ABSENT:\n            return StateWritten(\"written\", id)\n        return StateWritten(\"changed\"",
+         "        if True:\n            return StateWritten(\"written\", id)\n        return StateWritten(\"changed\""),
+    ),
+    fault(
+        "a state with a pointer is written over", STORE_STATES,
+        f"{STATES}::test_a_state_whose_transaction_is_not_finished_is_left",
+        ("verdict.outcome == \"written\" and item.pending", "verdict.outcome == \"written\" and False"),
+    ),
+    fault(
+        "a dry run writes", ENGINE_STATES,
+        f"{STATES}::test_a_dry_run_changes_nothing",
+        ("verdict.outcome != \"written\" or dry_run", "verdict.outcome != \"written\""),
+    ),
+    fault(
+        "a file with a bad line is written up to it", "outbox/ops/state_commands.py",
+        f"{STATES}::test_a_file_with_a_bad_line_changes_nothing",
+        ("    check_file(options.file)\n", ""),
+    ),
+)  # fmt: skip

@@ -1,0 +1,261 @@
+"""The trail of a message: causes and effects over all hops, from both ends, as far as anything is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbox import App, Context, Engine, Reject, Worker
+from outbox.errors import CorruptRecord, Refused
+from outbox.message import Message
+from outbox.ops import trail_records
+from outbox.ops.audit import Audit
+from outbox.ops.cli import main
+from outbox.ops.control import serve_control
+from outbox.ops.control_file import read_control_file
+from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.remote import RemoteOperator
+from outbox.ops.trail import Sighting, reach, tree
+from outbox.ops.trail_history import HistoryTrail
+from outbox.ops.trail_values import Fact, Trace, Trail, TrailQuery
+from outbox.ops.values import Operator
+
+
+@dataclass
+class Order:
+    customer: str
+    items: int = 1
+
+
+@dataclass
+class Customer:
+    items: int = 0
+
+
+@dataclass
+class Charge:
+    customer: str
+    items: int
+
+
+@dataclass
+class Parcel:
+    customer: str
+
+
+def made() -> App:
+    """An order causes a charge and a mail, a charge causes a parcel; nobody handles mails and parcels."""
+    app = App("shop")
+    app.queue("mails")
+    app.queue("parcels")
+
+    @app.handler("orders", key="customer")
+    def take(order: Order, customer: Customer, ctx: Context) -> None:
+        if order.items > 100:
+            raise Reject("too many")
+        customer.items += order.items
+        ctx.send("charges", Charge(order.customer, order.items))
+        ctx.send("mails", Parcel(order.customer))
+
+    @app.handler("charges")
+    def charge(charge: Charge, ctx: Context) -> None:
+        if charge.items > 10:
+            raise Reject("no cover")
+        ctx.send("parcels", Parcel(charge.customer))
+
+    return app
+
+
+async def handled(engine: Engine, *orders: tuple[str, Order], history: Path | None = None) -> None:
+    audit = None if history is None else Audit(engine, made(), history)
+    async with Worker(made(), engine if audit is None else audit.backend) as worker:
+        for id, order in orders:
+            await worker.send("orders", order, id=id)
+        await worker.wait_idle(timeout_s=20)
+    if audit is not None:
+        audit.end()
+
+
+@pytest.fixture
+async def engine(disk_path: Path) -> AsyncIterator[Engine]:
+    async with Engine.open(disk_path) as engine:
+        yield engine
+
+
+@pytest.fixture(params=["direct", "http"])
+async def operator(engine: Engine, disk_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Operator]:
+    if request.param == "direct":
+        yield EngineOperator(engine)
+        return
+    async with serve_control(EngineOperator(engine), disk_path):
+        host = read_control_file(disk_path)
+        assert host is not None
+        yield RemoteOperator(host, disk_path)
+
+
+def shape(found: Trace) -> list[tuple[int, str, str, str]]:
+    """Depth, place, queue and handler of each hop."""
+    return [
+        (hop.depth, fact.place, fact.queue, fact.handler)
+        for hop in found.hops
+        for fact in (hop.facts or [Fact(id="", place="unknown", known_by="queue")])
+    ]
+
+
+async def traced(operator: Operator, id: str, **more: Any) -> Trace:
+    return tree(await operator.trail(TrailQuery(id, **more)), depth_max=10, width_max=20)
+
+
+async def test_an_order_leads_over_a_charge_that_is_gone_to_its_parcel(engine: Engine, operator: Operator) -> None:
+    await handled(engine, ("order-1", Order("ann")), ("order-2", Order("ben")))
+    found = await traced(operator, "order-1", key="ann")
+    assert shape(found) == [
+        (0, "applied", "orders", "take"),
+        (1, "applied", "charges", "charge"),
+        (2, "waiting", "parcels", ""),
+        (1, "waiting", "mails", ""),
+    ]
+    assert (found.hops[0].facts[0].key, found.hops[0].facts[0].known_by) == ("ann", "record")
+    assert any("an engine keeps no record" in note for note in found.notes)
+
+
+async def test_a_parcel_leads_back_to_its_order_without_a_key(engine: Engine, operator: Operator) -> None:
+    await handled(engine, ("order-1", Order("ann")), ("order-2", Order("ben")))
+    letters = {task.message.correlation_id: task.message.identity for task in engine.broker.peek("parcels", 0, 9)}
+    found = await traced(operator, letters["order-2"])
+    assert shape(found) == [
+        (-2, "applied", "orders", "take"),
+        (-1, "applied", "charges", "charge"),
+        (0, "waiting", "parcels", ""),
+    ]
+    assert (found.hops[0].id, found.hops[0].facts[0].key) == ("order-2", "ben")
+
+
+async def test_a_refused_effect_says_why_and_a_refused_order_has_its_record(engine: Engine, operator: Operator) -> None:
+    await handled(engine, ("order-1", Order("ann", 50)), ("order-3", Order("cyd", 500)))
+    found = await traced(operator, "order-1", key="ann")
+    dead = next(fact for hop in found.hops for fact in hop.facts if fact.place == "dead-letter")
+    assert (dead.queue, dead.handler, dead.why) == ("charges", "charge", "no cover: rejected by the handler")
+    found = await traced(operator, "order-3")
+    assert {fact.place for fact in found.hops[0].facts} == {"dead-letter", "refused"}
+    assert all(fact.why == "too many: rejected by the handler" for fact in found.hops[0].facts)
+
+
+async def test_what_waits_in_hand_or_scheduled_is_a_hop_like_others(engine: Engine, operator: Operator) -> None:
+    await handled(engine, ("order-1", Order("ann")))
+    engine.broker.claim("mails", 1)
+    engine.broker.send("parcels", [Message(body=b"{}", outbox_id="late", causation_id="order-1")],
+                       due_ms=engine.now_ms() + 60_000)  # fmt: skip
+    found = await traced(operator, "order-1", key="ann")
+    assert {"in-hand", "scheduled"} <= {fact.place for hop in found.hops for fact in hop.facts}
+
+
+async def test_nothing_is_known_of_what_left_nothing_and_a_prefix_must_be_one_id(
+    engine: Engine, operator: Operator
+) -> None:
+    await handled(engine, ("order-1", Order("ann", 500)), ("order-2", Order("ann", 500)))
+    assert (await operator.trail(TrailQuery("order-9"))).facts == []
+    with pytest.raises(Refused, match="2 ids begin with 'orde'"):
+        await operator.trail(TrailQuery("orde"))
+    with pytest.raises(Refused, match="not int"):
+        await operator.trail(TrailQuery("order-9", key="x", kind="int"))
+
+
+def test_a_circle_and_a_wide_tree_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fact(id: str, cause: str = "") -> Fact:
+        return Fact(id=id, cause=cause, place="waiting", known_by="queue")
+
+    circle = tree(Trail("a", [fact("a", "b"), fact("b", "a")]), depth_max=10, width_max=10)
+    assert [(hop.id, hop.depth) for hop in circle.hops] == [("b", -1), ("a", 0)]
+    wide = [fact("a"), *(fact(f"m{n}", "a") for n in range(30)), *(fact(f"x{n}", f"m{n}") for n in range(30))]
+    found = tree(Trail("a", wide), depth_max=1, width_max=5)
+    assert [hop.more for hop in found.hops] == [25, 1, 1, 1, 1, 1]
+    assert "30 effects more than is shown, the first of a; raise" in found.notes[-1]
+    deep = [fact(f"m{n}", f"m{n - 1}") for n in range(1, 40)]
+    assert [hop.depth for hop in tree(Trail("m20", deep), depth_max=3, width_max=5).hops] == [-3, -2, -1, 0, 1, 2, 3]
+
+
+def test_a_trail_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.ops.trail.FACT_COUNT_MAX", 5)
+    reached = reach(TrailQuery("root"), [Sighting(f"m{n}", "root", None) for n in range(9)])
+    assert reached.is_cut and len(reached.sightings) == 4
+
+
+async def test_no_more_keys_are_tried_than_a_limit(
+    engine: Engine, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await handled(engine, ("order-1", Order("ann")), ("order-2", Order("ben")))
+    monkeypatch.setattr(trail_records, "TRIED_COUNT_MAX", 0)
+    [task, *_] = engine.broker.peek("mails", 0, 9)
+    found = await traced(operator, task.message.identity)
+    assert shape(found)[0] == (-1, "applied", "", "")
+
+
+def test_the_command_prints_a_tree_and_a_history_knows_what_the_engine_forgot(
+    disk_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = tmp_path / "history.jsonl"
+
+    async def run() -> None:
+        async with Engine.open(disk_path) as engine:
+            await handled(engine, ("order-1", Order("ann")), ("order-2", Order("ann", 500)), history=history)
+            for queue in ("mails", "parcels"):  # and these are handled by somebody else
+                for claim in engine.broker.claim(queue, 9):
+                    engine.broker.settle(claim.token, 0)  # type: ignore[arg-type]  # complete
+
+    asyncio.run(run())
+    assert main(["message", "trace", "order-1", "--data", str(disk_path), "--key", "ann"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("* order-1: applied in orders by take, key ann, known by its record\nnote: an engine keeps")
+    assert main(["message", "trace", "order-1", "--data", str(disk_path), "--history", str(history), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [hop["depth"] for hop in found["hops"]] == [0, 1, 2, 1]
+    assert [fact["place"] for fact in found["hops"][1]["facts"]] == ["sent", "applied"]
+    assert found["hops"][2]["facts"][0]["queue"] == "parcels"
+    parcel = found["hops"][2]["id"]
+    assert main(["message", "trace", parcel[:20], "--data", str(disk_path), "--history", str(history)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("- order-1: sent in orders") and lines[2].startswith(f"    * {parcel}: sent in parcels")
+    assert main(["message", "trace", "order-9", "--data", str(disk_path)]) == 1
+    assert "nothing is known of a message 'order-9'" in capsys.readouterr().err
+    assert main(["message", "trace", "order-9", "--data", str(disk_path), "--history", str(tmp_path / "no")]) == 1
+    assert "is not there; record one by" in capsys.readouterr().err
+
+
+def test_a_commit_without_an_outcome_is_said_to_be_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    lines = [
+        '{"event":"in","at_ms":1000,"queue":"q","messages":[["m1",0]]}',
+        '{"event":"commit","at_ms":2000,"op":1,"ended":[["q",1,"m1"]],"outputs":[["o1","r",0,"m1"]]}',
+        '{"event":"fail","op":1}',
+        '{"event":"commit","at_ms":3000,"op":2,"ended":[["q",1,"m1"]],"outputs":[["o1","r",0,"m1"]]}',
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    history = HistoryTrail(path, TrailQuery("m1"))
+    facts = history.facts(set(history.ids))
+    assert [(fact.id, fact.place, fact.at) for fact in facts] == [
+        ("m1", "sent", 1.0),
+        ("m1", "unknown", 3.0),
+        ("o1", "unknown", 3.0),
+    ]
+    path.write_text("no event\n" + "\n".join(lines))
+    with pytest.raises(CorruptRecord):
+        HistoryTrail(path, TrailQuery("m1"))
+
+
+def test_control_characters_of_an_id_are_escaped(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def run() -> None:
+        async with Engine.open(disk_path) as engine:
+            await handled(engine)
+            engine.broker.send("mails", [Message(body=b"{}", outbox_id="bad\x1b[2Jid", causation_id="a\nb")])
+
+    asyncio.run(run())
+    assert main(["message", "trace", "bad\x1b[2J", "--data", str(disk_path)]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "bad\\x1b[2Jid" in out and "a\\nb" in out

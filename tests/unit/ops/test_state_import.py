@@ -1,0 +1,275 @@
+"""States are exported with their versions, and written back only over the version that was exported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from outbox.engine.engine import Engine
+from outbox.lineage import state_id
+from outbox.ops import state_commands
+from outbox.ops.cli import main, make_parser
+from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.state_values import StateLine, StateWrites, StateWritten
+from outbox.ops.store_states import states_of_store, write_states_of_store
+from outbox.ops.values import Operator
+from outbox.ports import StateStore
+from outbox.stored import StateItem, encode, state_key
+from outbox.worker import Worker
+from tests.unit.ops.conftest import Deposit, app
+from tests.unit.stores.store_site import Add, adding, site
+
+Cli = Any
+
+
+async def exported(operator: Operator, type: str = "") -> list[StateLine]:
+    data = b"".join([piece async for piece in operator.states(type)])
+    return [msgspec.json.decode(line, type=StateLine) for line in data.splitlines()]
+
+
+async def written(operator: Operator, *lines: StateLine, dry_run: bool = False) -> list[tuple[str, str]]:
+    answers = await operator.write_states(StateWrites(list(lines), dry_run))
+    return [(one.outcome, one.why) for one in answers]
+
+
+def with_value(line: StateLine, value: bytes, **more: Any) -> StateLine:
+    return msgspec.structs.replace(line, value=msgspec.Raw(value), **more)
+
+
+async def test_keys_of_every_kind_come_back_as_they_were(bank: Any, operator: Operator) -> None:
+    uuid = UUID("00000000-0000-0000-0000-0000000000ff")
+    for key in ("ann", 7, "7", "k" * 300):
+        await bank.pay(key, 5)
+    bank.engine.state.documents.put(
+        "state", state_id("Account", uuid), bank.engine.documents.read("state", "Account:ann")
+    )
+    lines = await exported(operator, "Account")
+    assert [(line.key, line.kind, bool(line.id)) for line in lines] == [
+        ("ann", "", False), (7, "", False), ("7", "", False), (None, "", True), (str(uuid), "uuid", False),
+    ]  # fmt: skip
+    assert all(json.loads(bytes(line.value)) == {"balance": 5} and line.schema == 1 for line in lines)
+    assert await written(operator, *(with_value(line, b'{"balance": 9}') for line in lines)) == [("written", "")] * 5
+    assert all(json.loads(bytes(line.value)) == {"balance": 9} for line in await exported(operator))
+    with pytest.raises(LookupError, match="no state is of type 'Acount'; there are: Account"):
+        await exported(operator, "Acount")
+    with pytest.raises(LookupError, match="no state is of type 'Acount'"):
+        await written(operator, with_value(lines[0], b"{}", type="Acount"))
+
+
+async def test_a_state_that_changed_meanwhile_is_never_written_over(bank: Any, operator: Operator) -> None:
+    await bank.pay("ann", 5)
+    [line] = await exported(operator)
+    await bank.pay("ann", 2)
+    [(outcome, why)] = await written(operator, with_value(line, b'{"balance":0}'))
+    assert outcome == "changed" and why.startswith("it has version ") and line.version in why
+    assert await operator.state("Account", "ann") == b'{"balance":7}'
+    [(outcome, why)] = await written(operator, with_value(line, b'{"balance":0}', version="0"))
+    assert (outcome, "it exists" in why) == ("changed", True)
+    [(outcome, why)] = await written(operator, with_value(line, b'{"balance":0}', key="new"))
+    assert (outcome, "it does not exist any more" in why) == ("changed", True)
+
+
+async def test_what_does_not_exist_is_made_where_the_line_says_so_and_repeated_it_is_the_same(
+    bank: Any, operator: Operator
+) -> None:
+    await bank.pay("ann", 5)
+    new = StateLine("Account", "new", "0", 1, msgspec.Raw(b'{ "balance": 3 }'))
+    assert await written(operator, new, dry_run=True) == [("written", "")]
+    assert await operator.state("Account", "new") is None
+    assert await written(operator, new) == [("written", "")]
+    assert await written(operator, new) == [("same", "")]
+    await bank.pay("new", 1)
+    assert await operator.state("Account", "new") == b'{"balance":4}'
+
+
+async def test_a_dry_run_changes_nothing(bank: Any, operator: Operator) -> None:
+    await bank.pay("ann", 5)
+    [line] = await exported(operator)
+    assert await written(operator, with_value(line, b'{"balance":0}'), dry_run=True) == [("written", "")]
+    assert await exported(operator) == [line]
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"value": msgspec.Raw(b"null")}, "states are deleted by their handlers"),
+        ({"key": None}, "neither a key nor the id of a long one"),
+        ({"key": None, "id": "Other:h.00"}, "neither a key nor the id of a long one"),
+        ({"key": ""}, "is no key"),
+        ({"key": "x", "kind": "uuid"}, "is no key"),
+        ({"value": msgspec.Raw(b"{")}, "is not JSON"),
+    ],
+)
+async def test_a_line_that_means_no_state_is_refused_alone(bank: Any, more: dict[str, Any], why: str) -> None:
+    await bank.pay("ann", 5)
+    operator = EngineOperator(bank.engine)
+    [line] = await exported(operator)
+    bad, good = msgspec.structs.replace(line, **more), with_value(line, b'{"balance":8}')
+    [(outcome, said), other] = await written(operator, bad, good)
+    assert (outcome, why in said, other) == ("refused", True, ("written", ""))
+
+
+async def test_a_host_refuses_what_its_application_cannot_read(bank: Any) -> None:
+    await bank.pay("ann", 5)
+    operator = EngineOperator(bank.engine, app=app)
+    [line] = await exported(operator)
+    for bad in (with_value(line, b'{"balance":"five"}'), with_value(line, b'{"balance":5}', schema=9)):
+        [(outcome, why)] = await written(operator, bad)
+        assert outcome == "refused" and "the application cannot read the value" in why
+
+
+async def test_a_history_is_told_what_an_operator_wrote(bank: Any) -> None:
+    told: list[tuple[str, int]] = []
+    await bank.pay("ann", 5)
+    operator = EngineOperator(bank.engine, on_written=lambda id, serial: told.append((id, serial)))
+    [line] = await exported(operator)
+    await written(operator, with_value(line, b'{"balance":8}'))
+    assert told == [("Account:ann", 2)]
+
+
+async def test_a_worker_goes_on_from_what_was_imported(bank: Any, operator: Operator) -> None:
+    await bank.pay("ann", 5)
+    async with Worker(app, bank.engine) as worker:
+        [line] = await exported(operator)
+        assert await written(operator, with_value(line, b'{"balance":100}')) == [("written", "")]
+        await worker.send("deposits", Deposit("ann", 1))
+        await worker.wait_idle(timeout_s=5)
+    assert await operator.state("Account", "ann") == b'{"balance":101}'
+
+
+# On a store
+
+
+class Listed:
+    """A store that can list its partitions, as Cosmos DB can."""
+
+    def __init__(self, store: StateStore, ids: list[str]) -> None:
+        self.read, self.write, self.ids = store.read, store.write, ids
+
+    async def partitions(self, prefix: str, *, holding: str) -> Any:
+        for id in self.ids:
+            if id.startswith(prefix):
+                yield id
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_a_store_is_written_by_the_version_of_each_state(scope: Any) -> None:
+    async with site(scope=scope) as at:
+        async with Worker(adding(), at) as worker:
+            for key in ("a", "b"):
+                await worker.send("adds", Add(key, 5), id=f"m{key}")
+            await worker.wait_idle(timeout_s=5)
+        store: Any = Listed(at.store, ["Sum:a", "Sum:b", "Sum:c"])
+        data = b"".join([piece async for piece in states_of_store(store, "Sum")])
+        lines = [msgspec.json.decode(line, type=StateLine) for line in data.splitlines()]
+        assert [(line.key, json.loads(bytes(line.value))["n"]) for line in lines] == [("a", 5), ("b", 5)]
+        a, b = lines
+        async with Worker(adding(), at) as worker:
+            await worker.send("adds", Add("b", 1), id="later")
+            await worker.wait_idle(timeout_s=5)
+        new = StateLine("Sum", "c", "0", 1, msgspec.Raw(b'{"n":1}'))
+        asked = StateWrites([with_value(a, b'{"n":50}'), with_value(b, b'{"n":0}'), new])
+        assert [one.outcome for one in await write_states_of_store(store, asked, 5)] == [
+            "written",
+            "changed",
+            "written",
+        ]
+        assert [one.outcome for one in await write_states_of_store(store, asked, 5)] == ["same", "changed", "same"]
+        async with Worker(adding(), at) as worker:
+            await worker.send("adds", Add("a", 1), id="last")
+            await worker.wait_idle(timeout_s=5)
+        found = await at.store.read(state_key("Sum:a"))
+        assert found is not None and json.loads(found.body)["value"]["n"] == 51
+
+
+async def test_a_state_whose_transaction_is_not_finished_is_left() -> None:
+    from outbox.ports import Create, Tag
+
+    async with site() as at:
+        item = StateItem(msgspec.Raw(b'{"n":1}'), version=3, pending="tx1")
+        await at.store.write([Create(state_key("Sum:a"), encode(item), tag=Tag("x"))])
+        line = StateLine("Sum", "a", "3", 1, msgspec.Raw(b'{"n":2}'))
+        [one] = await write_states_of_store(at.store, StateWrites([line]), 5)
+        assert one == StateWritten(
+            "refused", "Sum:a", "its last transaction is not finished; `outbox pending finish` it first"
+        )
+
+
+async def test_a_write_whose_answer_is_lost_is_looked_up() -> None:
+    async with site() as at:
+        at.store.lost = "state-put"
+        line = StateLine("Sum", "a", "0", 1, msgspec.Raw(b'{"n":2}'))
+        [one] = await write_states_of_store(at.store, StateWrites([line]), 5)
+        assert one.outcome == "written"
+
+
+# The commands
+
+
+def test_state_of_a_key_needs_no_verb(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Engine.open(disk_path).close()
+    parse = make_parser().parse_args
+    for words in (["state", "Account", "alice"], ["state", "show", "Account", "alice"], ["state", "--int", "A", "5"]):
+        assert parse([*words, "--data", "d"]).action == "state show"
+    assert parse(["state", "export", "--data", "d"]).action == "state export"
+    with pytest.raises(SystemExit):
+        parse(["state", "--help"])
+    assert "import" in capsys.readouterr().out
+
+
+def test_what_is_exported_can_be_changed_and_imported(
+    disk_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+
+    async def prepare() -> None:
+        async with Engine.open(disk_path) as engine, Worker(app, engine) as worker:
+            for name in ("ann", "ben", "cyd"):
+                await worker.send("deposits", Deposit(name, 5), id=name)
+            await worker.wait_idle(timeout_s=5)
+
+    asyncio.run(prepare())
+    monkeypatch.setattr(state_commands, "LINES_COUNT_MAX", 2)
+    file, place = tmp_path / "states.jsonl", ("--data", str(disk_path))
+    assert main(["state", "export", "Account", "--output", str(file), *place]) == 0
+    assert capsys.readouterr().out == f"exported 3 states to {file}\n"
+    assert main(["state", "export", *place]) == 0
+    assert capsys.readouterr().out == file.read_text()
+    file.write_text(file.read_text().replace('{"balance":5}', '{"balance":6}'))
+    assert main(["state", "import", str(file), "--dry-run", *place]) == 0
+    assert capsys.readouterr().out == "would write 3; 0 were stored so already\n"
+    assert main(["state", "import", str(file), *place]) == 0
+    assert capsys.readouterr().out == "wrote 3; 0 were stored so already\n"
+    file.write_text(file.read_text().replace('{"balance":6}', '{"balance":7}', 2))
+    assert main(["state", "import", str(file), "--json", *place]) == 1
+    out, err = capsys.readouterr()
+    assert (json.loads(out)["changed"], json.loads(out)["same"]) == (2, 1) and "2 changed meanwhile, 0 refused" in err
+    assert json.loads(out)["left"][0]["id"] == "Account:ann"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{}", "line 2 is no state (Object missing required field"),
+        ('{"type":"A","key":"b","version":5,"schema":1,"value":{}}', "line 2 is no state (Expected `str`, got `int`"),
+        ('{"type":"A","key":"b","version":"5","schema":1,"value":{},"more":1}', "unknown field"),
+        ("[" * 5_000, "line 2 is no state"),
+    ],
+)
+def test_a_file_with_a_bad_line_changes_nothing(
+    text: str, why: str, disk_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Engine.open(disk_path).close()
+    file = tmp_path / "states.jsonl"
+    file.write_text('{"type":"A","key":"b","version":"0","schema":1,"value":{}}\n' + text)
+    assert main(["state", "import", str(file), "--data", str(disk_path)]) == 1
+    assert why in capsys.readouterr().err
+    assert main(["state", "export", "--data", str(disk_path)]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(["state", "import", str(tmp_path / "no"), "--data", str(disk_path)]) == 1
+    assert "is no file; `outbox state export" in capsys.readouterr().err
