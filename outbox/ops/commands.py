@@ -14,9 +14,9 @@ from uuid import uuid4
 import msgspec
 
 from outbox.errors import Refused
+from outbox.ops import folder_commands, text
 from outbox.ops import message_commands as on_messages
 from outbox.ops import state_commands as on_states
-from outbox.ops import text
 from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask
 from outbox.ops.stream_values import WHO_LENGTH_MAX, StreamQuery, TrimRequest, UnregisterRequest
 from outbox.ops.values import NewMessage
@@ -416,6 +416,8 @@ COMMANDS: dict[str, Callable[[Options], None]] = {
     "stream read": read_stream,
     "stream unregister": unregister_stream,
     "stream trim": trim_stream,
+    "backup": folder_commands.backup,
+    "restore": folder_commands.restore,
     "log inspect": log_command,
     "log compact": log_command,
     "log salvage": log_command,

@@ -46,6 +46,7 @@ from outbox.ops.values import (
     Operator,
     PageQuery,
     PeekQuery,
+    Sealed,
     SendRequest,
     StateQuery,
 )
@@ -112,6 +113,7 @@ class Control:
                 web.post("/stream/unregister", self._unregister_stream),
                 web.post("/stream/trim", self._trim_stream),
                 web.post("/compact", self._compact),
+                web.post("/seal", self._seal),
             ]
         )
         return app
@@ -244,6 +246,9 @@ class Control:
 
     async def _compact(self, request: web.Request) -> web.Response:
         return _json(await self._operator.compact())
+
+    async def _seal(self, request: web.Request) -> web.Response:
+        return _json(Sealed(await self._operator.seal()))
 
 
 @asynccontextmanager

@@ -408,6 +408,12 @@ class EngineOperator:
         await self._engine.core.gate()
         return Compacted(ordinal, before_bytes, 0 if log is None else log.size_bytes)
 
+    async def seal(self) -> int:
+        log = self._engine.log
+        ordinal = 0 if log is None else self._engine.core.guarded(log.seal)
+        await self._engine.core.gate()
+        return ordinal
+
 
 def _check_known(types: set[str], known: set[str]) -> None:
     if unknown := sorted(types - known):

@@ -48,6 +48,7 @@ from outbox.ops.values import (
     PeekQuery,
     PendingFinished,
     PendingView,
+    Sealed,
     SendRequest,
     Status,
 )
@@ -167,6 +168,9 @@ class RemoteOperator:
 
     async def compact(self) -> Compacted:
         return await self._post("/compact", None, Compacted)
+
+    async def seal(self) -> int:
+        return (await self._post("/seal", None, Sealed)).ordinal
 
     # HTTP
 

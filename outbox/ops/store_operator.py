@@ -406,6 +406,9 @@ class StoreOperator:
     def export(self, type: str = "") -> AsyncIterator[bytes]:
         _only_a_folder("export", "a store apart from its bus has no single instant; query the container")
 
+    async def seal(self) -> int:
+        _only_a_folder("backup", "Cosmos DB and Service Bus have backups of their own")
+
     async def compact(self) -> Compacted:
         _only_a_folder("compact", "there is no log")
 

@@ -230,6 +230,12 @@ class Moved(msgspec.Struct, frozen=True):
     id: str | UnsetType = UNSET
 
 
+class Sealed(msgspec.Struct, frozen=True):
+    """A seal of the log: the last ordinal before it."""
+
+    ordinal: int
+
+
 class Compacted(msgspec.Struct, frozen=True):
     """A compaction: the last ordinal in the snapshot, and the log's size before and after."""
 
@@ -462,6 +468,13 @@ class Operator(Protocol):
 
     async def compact(self) -> Compacted:
         """Snapshot the engine in the background and drop the log before it.
+
+        Raises:
+            EngineStopped: the disk failed.
+        """
+
+    async def seal(self) -> int:
+        """Make all that is acknowledged part of segments that are never written again; the last ordinal in them.
 
         Raises:
             EngineStopped: the disk failed.

@@ -12,6 +12,7 @@ STATES = "unit/ops/test_state_import.py"
 LINES, STORE_STATES, ENGINE_STATES = (
     f"outbox/ops/{name}.py" for name in ("state_lines", "store_states", "engine_states")
 )
+BACKUPS, BACKUP, BACKUP_FILES = "unit/ops/test_backup.py", "outbox/ops/backup.py", "outbox/ops/backup_files.py"
 TRAIL, RECORDS, HISTORY = (f"outbox/ops/trail{name}.py" for name in ("", "_records", "_history"))
 
 COMMAND_MUTANTS = (
@@ -65,5 +66,35 @@ COMMAND_MUTANTS = (
         "a file with a bad line is written up to it", "outbox/ops/state_commands.py",
         f"{STATES}::test_a_file_with_a_bad_line_changes_nothing",
         ("    check_file(options.file)\n", ""),
+    ),
+    fault(
+        "a backup leaves out what the host has just acknowledged", BACKUP,
+        f"{BACKUPS}::test_under_load_a_backup_is_one_moment_and_has_all_that_was_acknowledged",
+        ("                least = await operator.seal()\n", "                least = 0\n"),
+    ),
+    fault(
+        "a file that was retired under the copy is left out", BACKUP,
+        f"{BACKUPS}::test_a_file_that_is_retired_meanwhile_makes_the_copy_begin_again",
+        ("            shutil.rmtree(root / LOG, ignore_errors=True)\n", "            return []\n"),
+    ),
+    fault(
+        "a restored log gives out the locks of the first", BACKUP,
+        f"{BACKUPS}::test_a_restored_log_is_another_one_and_voids_the_locks_of_the_first",
+        ("        epoch_step=EPOCH_STEP,\n", ""),
+    ),
+    fault(
+        "a damaged file of a backup is restored", BACKUP_FILES,
+        f"{BACKUPS}::test_a_damaged_backup_restores_nothing",
+        ("    if digest.hexdigest() != file.sha256:\n", "    if False:\n"),
+    ),
+    fault(
+        "what lies in a packed backup is written wherever it says", BACKUP_FILES,
+        f"{BACKUPS}::test_a_packed_backup_holds_nothing_else",
+        ("not (member.name == MANIFEST or _NAME(member.name))", "False"),
+    ),
+    fault(
+        "a torn tail is copied", BACKUP,
+        f"{BACKUPS}::test_without_a_host_a_torn_tail_is_left_out_and_the_folder_stays_as_it_is",
+        ("[found.tail]", "[(folder / segment_name(found.last_segment)).read_bytes()]"),
     ),
 )  # fmt: skip

@@ -150,10 +150,12 @@ def salvage(
     accept_snapshot: AcceptSnapshot | None = None,
     readable: Readable | None = None,
     limits: Limits | None = None,
+    epoch_step: int = 0,
 ) -> Salvaged:
     """Copy the newest snapshot that decodes and every valid record behind it into an empty folder.
 
-    `readable` tells whether the owner can decode a record (type, payload); one that it cannot counts as lost.
+    `readable` tells whether the owner can decode a record (type, payload); one that it cannot counts as lost.  With an
+    `epoch_step` the copy ends with an empty segment, by so many epochs ahead of the log.
 
     Raises:
         Refused: the target holds a log already.
@@ -177,7 +179,7 @@ def salvage(
         for segment in _read(disk, limits):
             for record in sorted(segment.records, key=lambda record: (record.ordinal, -record.epoch)):
                 copy.put(record)
-        copy.finish(inspection.durable)
+        copy.finish(inspection.durable, epoch_step)
     finally:
         target.unlock()
     missing, unreadable = tuple(copy.missing), tuple(copy.unreadable)
@@ -224,9 +226,12 @@ class _Copy:
             self._add(record.type, record.payload)
         self.copied_count += 1
 
-    def finish(self, durable: int) -> None:
+    def finish(self, durable: int, epoch_step: int = 0) -> None:
         """Stand in for what is known to have been synced behind the last record, store the last segment, mark it."""
         self._stand_in(durable)
+        if epoch_step and self._first:
+            self._epoch += epoch_step
+            self._start_segment()
         size_bytes = self._store()
         if self._first:
             mark = Closed(self._first, self._first_epoch, size_bytes, self._next - 1)

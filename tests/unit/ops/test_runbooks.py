@@ -229,6 +229,25 @@ def test_corrupt_segment(disk_path: Path, cli: Cli, tmp_path: Path) -> None:
     assert cli("log", "salvage", "--into", str(tmp_path / "fresh"))[0] == 0
 
 
+def test_restore(disk_path: Path, cli: Cli, tmp_path: Path) -> None:
+    file, lost, fresh = tmp_path / "backup.tar", tmp_path / "lost", disk_path
+    sent(disk_path, ("orders", "before", Order("a")), ("refunds", "r1", Order("b")), limit=1)
+    put(disk_path, "orders", Message(body=b'{"key": "a"}', type="Order", outbox_id="waiting"))
+    assert cli("backup", str(file))[1].startswith(f"backed up {disk_path} to {file}: ")
+    sent(disk_path, ("orders", "since", Order("a")))  # completes the one that waits, too
+    assert json.loads(cli("state", "Account", "a", "--json")[1]) == {"count": 3}
+    shutil.copytree(disk_path, lost)
+    shutil.rmtree(disk_path)
+    code, said = cli("restore", str(file))
+    assert code == 0 and "what was completed since is in its queues again" in said
+    assert "no host runs, and 1 message wait" in cli("doctor")[1]
+    sent(fresh, ("orders", "before", Order("a")), ("orders", "since", Order("a")))  # the senders send again
+    assert json.loads(cli("state", "Account", "a", "--json")[1]) == {"count": 3}
+    assert [letter["id"] for letter in json.loads(cli("dead-letters", "list", "refunds", "--json")[1])] == ["r1"]
+    code, said = cli("restore", str(file))
+    assert code == 1 and "move this one away first" in said
+
+
 def test_clock_ahead(disk_path: Path, cli: Cli) -> None:
     async def run() -> None:
         async with Engine.open(disk_path, clock=VirtualClock(START_S - 400 * 86_400)) as engine:
