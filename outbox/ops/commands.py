@@ -408,6 +408,8 @@ COMMANDS: dict[str, Callable[[Options], None]] = {
     "pending list": on_messages.list_pending,
     "pending explain": on_messages.list_pending,
     "pending finish": on_messages.finish_pending,
+    "blocked list": on_messages.list_blocked,
+    "blocked unblock": on_messages.unblock,
     "dead-letters list": on_messages.list_dead_letters,
     "dead-letters show": on_messages.show_dead_letter,
     "dead-letters resubmit": on_messages.resubmit,

@@ -39,6 +39,7 @@ from outbox.ops.trail_values import TrailQuery
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     AmongQuery,
+    BlockedQuery,
     CancelRequest,
     FindQuery,
     FinishRequest,
@@ -108,6 +109,7 @@ class Control:
                 web.get("/dead-letter", self._dead_letter),
                 web.post("/dead-letters/resubmit", self._resubmit),
                 web.post("/dead-letters/discard", self._discard),
+                web.post("/blocked", self._blocked),
                 web.get("/streams", self._streams),
                 web.get("/stream", self._stream, allow_head=False),
                 web.post("/stream/unregister", self._unregister_stream),
@@ -231,6 +233,9 @@ class Control:
     async def _discard(self, request: web.Request) -> web.Response:
         asked = await _body(request, MoveRequest)
         return _json(await self._operator.discard(asked.queue, asked.id))
+
+    async def _blocked(self, request: web.Request) -> web.Response:
+        return _json(await self._operator.blocked(await _body(request, BlockedQuery)))
 
     async def _streams(self, request: web.Request) -> web.Response:
         return _json(await self._operator.streams())

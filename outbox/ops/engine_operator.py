@@ -23,6 +23,8 @@ from outbox.errors import Refused, TooLarge, UnknownDestination
 from outbox.lineage import parse_state_id, state_id
 from outbox.message import Message, schema_properties
 from outbox.ops import held_messages
+from outbox.ops.blocked import page_of
+from outbox.ops.blocked_places import blocked_on_engine
 from outbox.ops.bodies import compact_json
 from outbox.ops.dead_letter_views import matches, view_of, with_body
 from outbox.ops.engine_states import OnWritten, states_of_engine, write_states_of_engine
@@ -46,6 +48,8 @@ from outbox.ops.trail_values import Trail, TrailQuery
 from outbox.ops.values import (
     ANY_DEAD_LETTER,
     BATCH_COUNT_MAX,
+    BlockedPage,
+    BlockedQuery,
     Compacted,
     DeadLetterFilter,
     DeadLetterView,
@@ -384,6 +388,13 @@ class EngineOperator:
             f"{name!r} does not exist; there are: {listed(known)}.  Check the spelling, or start `outbox run` with the "
             "application that declares it"
         )
+
+    async def blocked(self, asked: BlockedQuery) -> BlockedPage:
+        if asked.queue:
+            self._dead(asked.queue)  # it exists
+        found = blocked_on_engine(self._engine, asked.queue)
+        await self._engine.core.gate()
+        return page_of(found, asked)
 
     # Ordered logs
 

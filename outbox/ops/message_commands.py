@@ -97,6 +97,25 @@ def finish_pending(options: Options) -> None:
         raise Refused(f"{done.left} could not be finished: {why}")
 
 
+def list_blocked(options: Options) -> None:
+    """List the keys that dead letters block."""
+    from outbox.ops.blocked import every_blocked
+
+    found = ask(options, lambda operator: every_blocked(operator, options.queue or ""))
+    answer(options, found, text.blocked(found))
+
+
+def unblock(options: Options) -> None:
+    from outbox.ops import blocked
+
+    done = ask(options, lambda operator: blocked.unblock(operator, options.queue, options.key, options.by))
+    then = "when that is applied" if options.by == "resubmit" else "now"
+    verb = "resubmitted" if options.by == "resubmit" else "discarded"
+    answer(
+        options, done, f"{verb} {done.id!r} of {done.queue}; key {done.key!r} goes on {then}, {done.waiting} waiting"
+    )
+
+
 # Dead letters
 
 

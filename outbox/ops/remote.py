@@ -32,6 +32,8 @@ from outbox.ops.values import (
     ANY_DEAD_LETTER,
     BATCH_COUNT_MAX,
     AmongQuery,
+    BlockedPage,
+    BlockedQuery,
     CancelRequest,
     Compacted,
     DeadLetterFilter,
@@ -153,6 +155,9 @@ class RemoteOperator:
 
     async def discard(self, queue: str, id: str | None) -> Moved:
         return await self._post("/dead-letters/discard", MoveRequest(queue, id), Moved)
+
+    async def blocked(self, asked: BlockedQuery) -> BlockedPage:
+        return await self._ask_for("/blocked", asked, BlockedPage)
 
     async def streams(self) -> Streams:
         return await self._get("/streams", {}, Streams)

@@ -17,6 +17,8 @@ import msgspec
 
 from outbox.errors import Refused
 from outbox.lineage import state_id
+from outbox.ops.blocked import page_of
+from outbox.ops.blocked_places import blocked_on_store
 from outbox.ops.dead_letter_views import matches, view_of, with_body
 from outbox.ops.held_messages import found_with_body, state_of
 from outbox.ops.held_messages import view_of as view_of_held
@@ -38,6 +40,8 @@ from outbox.ops.trail_values import Trail, TrailQuery
 from outbox.ops.values import (
     ANY_DEAD_LETTER,
     BATCH_COUNT_MAX,
+    BlockedPage,
+    BlockedQuery,
     Compacted,
     DeadLetterFilter,
     DeadLetterView,
@@ -380,6 +384,11 @@ class StoreOperator:
         """The only type of a queue's handlers, which a message without a type has; empty if there are several."""
         types = await types_of(queue, self._infrastructure.scan(NOTES, prefix=NOTE_PREFIX))
         return next(iter(types)) if len(types) == 1 else ""
+
+    async def blocked(self, asked: BlockedQuery) -> BlockedPage:
+        """Look among the keys of dead letters and of the first messages of each queue."""
+        queues = [asked.queue] if asked.queue else sorted(await self._counts())
+        return page_of(await blocked_on_store(self._ports, self._peek, queues), asked)
 
     # Ordered logs, in the store alone
 

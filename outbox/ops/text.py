@@ -12,7 +12,16 @@ from outbox.errors import OutboxError
 from outbox.ops.state_values import StateWritten
 from outbox.ops.stream_values import Streams
 from outbox.ops.trail_values import Fact, Trace
-from outbox.ops.values import DeadLetterGroup, DeadLetterView, Finding, FoundMessage, Peeked, PendingView, Status
+from outbox.ops.values import (
+    BlockedKey,
+    DeadLetterGroup,
+    DeadLetterView,
+    Finding,
+    FoundMessage,
+    Peeked,
+    PendingView,
+    Status,
+)
 from outbox.printable import printable
 
 REASON_LENGTH_MAX = 60
@@ -171,6 +180,21 @@ def imported(written: int, same: int, left: Sequence[StateWritten], *, dry_run: 
     lines = [f"{'would write' if dry_run else 'wrote'} {written}; {same} were stored so already"]
     lines += [printable(f"{one.outcome} {one.id}: {one.why}") for one in left]
     return "\n".join(lines)
+
+
+def blocked(found: Sequence[BlockedKey]) -> str:
+    """A line for each key."""
+    if not found:
+        return "no key is blocked"
+    rows = [
+        (x.queue, x.key, x.id or "-", _utc(x.since) if x.since else "-", str(x.waiting), shortened(_why_blocked(x)))
+        for x in found
+    ]
+    return columns([("queue", "key", "dead letter", "since", "waiting", "why"), *rows])
+
+
+def _why_blocked(key: BlockedKey) -> str:
+    return ": ".join(filter(None, (key.reason, key.why)))
 
 
 def findings(found: Sequence[Finding]) -> str:

@@ -191,6 +191,31 @@ class FoundMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     body_base64: str | UnsetType = UNSET
 
 
+class BlockedKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A key that a dead letter blocks: its queue, the dead letter's id, reason and error, and how many messages wait.
+
+    `since` is when the dead letter was enqueued, in seconds since 1970 (0: not known): the key is blocked since then at
+    the earliest, because when it was refused is not stored.  `is_there` says whether that dead letter can be moved;
+    else `why` says what became of it.  On a bus `waiting` counts among the first messages of the queue.
+    """
+
+    queue: str
+    key: str
+    id: str
+    since: float
+    waiting: int
+    reason: str = ""
+    why: str = ""
+    is_there: bool
+
+
+class BlockedPage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A page of blocked keys; `more` is what to go on after (empty: that is all)."""
+
+    keys: list[BlockedKey]
+    more: str = ""
+
+
 class DeadLetterGroup(msgspec.Struct, frozen=True):
     """Dead letters of one queue that went wrong alike: how many, since when, and the id of the last.
 
@@ -303,6 +328,14 @@ class FindQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
     queue: Text = ""
+
+
+class BlockedQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which blocked keys: of a queue, or (empty) of all; after where a page ended, at most so many."""
+
+    queue: Text = ""
+    after: Annotated[str, msgspec.Meta(max_length=8_192)] = ""
+    count: Annotated[int, msgspec.Meta(ge=1, le=BATCH_COUNT_MAX)] = BATCH_COUNT_MAX
 
 
 class CancelRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -464,6 +497,13 @@ class Operator(Protocol):
 
         Raises:
             LookupError: there is none, or a receiver has it.
+        """
+
+    async def blocked(self, asked: BlockedQuery) -> BlockedPage:
+        """A page of the keys that dead letters block, by queue and key.
+
+        Raises:
+            UnknownDestination: no such queue.
         """
 
     async def compact(self) -> Compacted:

@@ -13,6 +13,7 @@ LINES, STORE_STATES, ENGINE_STATES = (
     f"outbox/ops/{name}.py" for name in ("state_lines", "store_states", "engine_states")
 )
 BACKUPS, BACKUP, BACKUP_FILES = "unit/ops/test_backup.py", "outbox/ops/backup.py", "outbox/ops/backup_files.py"
+BLOCKED, PLACES = "unit/ops/test_blocked.py", "outbox/ops/blocked_places.py"
 TRAIL, RECORDS, HISTORY = (f"outbox/ops/trail{name}.py" for name in ("", "_records", "_history"))
 
 COMMAND_MUTANTS = (
@@ -96,5 +97,25 @@ COMMAND_MUTANTS = (
         "a torn tail is copied", BACKUP,
         f"{BACKUPS}::test_without_a_host_a_torn_tail_is_left_out_and_the_folder_stays_as_it_is",
         ("[found.tail]", "[(folder / segment_name(found.last_segment)).read_bytes()]"),
+    ),
+    fault(
+        "what waits behind a dead letter is counted over all keys", PLACES,
+        f"{BLOCKED}::test_each_blocked_key_says_by_what_and_how_many_wait",
+        ("                waiting=waiting[session.id],\n", "                waiting=waiting.total(),\n"),
+    ),
+    fault(
+        "a key is unblocked by the first that begins so", "outbox/ops/blocked.py",
+        f"{BLOCKED}::test_only_a_blocked_key_is_unblocked_and_its_prefix_must_be_one",
+        ("    if len(found) > 1:\n", "    if len(found) > 2:\n"),
+    ),
+    fault(
+        "a dead letter is discarded where it was to be resubmitted", "outbox/ops/blocked.py",
+        f"{BLOCKED}::test_resubmitting_it_runs_it_first_and_blocks_the_key_again_if_it_fails",
+        ("(operator.discard if by == \"discard\" else operator.resubmit)", "(operator.discard)"),
+    ),
+    fault(
+        "a list of blocked keys ends with its first page", "outbox/ops/blocked.py",
+        f"{BLOCKED}::test_pages_go_on_where_the_last_one_ended",
+        ("if len(rest) > len(shown) else", "if len(rest) < len(shown) else"),
     ),
 )  # fmt: skip

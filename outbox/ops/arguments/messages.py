@@ -71,6 +71,19 @@ COMMANDS: Commands = {
             argument("--all", action="store_true", help="everything, instead of one TX"),
         ),
     ),
+    "blocked": ("List keys that a dead letter blocks, or let one go on.", None),
+    "blocked list": (
+        "List the keys that a dead letter blocks, by which, since when, and how many messages wait.",
+        (argument("queue", metavar="QUEUE", nargs="?"),),
+    ),
+    "blocked unblock": (
+        "Let a key go on: by discarding the dead letter that blocks it, or by resubmitting that.",
+        (
+            QUEUE,
+            argument("key", metavar="KEY", help="the key, or the beginning of it: four characters or more"),
+            argument("--by", choices=("discard", "resubmit"), required=True, help="what to do with the dead letter"),
+        ),
+    ),
     "dead-letters": ("List, show, resubmit or discard refused messages.", None),
     "dead-letters list": (
         "List the dead letters of a queue, or of all queues, oldest first.",

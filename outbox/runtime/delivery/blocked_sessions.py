@@ -78,9 +78,13 @@ class BlockedSessions:
 
     async def identity_of(self, queue: str, session_id: str) -> str | None:
         """The identity of the dead letter that blocks a session; None: none does."""
-        found = await self._store.read(_key(queue, session_id))
-        blocked = None if found is None else _decoded(found) or BlockedSession("")
+        blocked = await self.block_of(queue, session_id)
         return None if blocked is None else blocked.identity
+
+    async def block_of(self, queue: str, session_id: str) -> BlockedSession | None:
+        """What blocks a session; None: nothing.  A foreign document blocks under no identity."""
+        found = await self._store.read(_key(queue, session_id))
+        return None if found is None else _decoded(found) or BlockedSession("")
 
     async def block(self, attempt: Attempt) -> None:
         """Block the session of a refused message.

@@ -25,6 +25,7 @@ from outbox.message import Message
 from outbox.ops import backup as backing
 from outbox.ops.audit import Audit, judge
 from outbox.ops.backup import back_up, restore
+from outbox.ops.backup_files import copied
 from outbox.ops.cli import main
 from outbox.ops.control import serve_control
 from outbox.ops.engine_operator import EngineOperator
@@ -164,7 +165,7 @@ async def test_large_bodies_come_along(disk_path: Path, tmp_path: Path) -> None:
 async def test_a_file_that_is_retired_meanwhile_makes_the_copy_begin_again(
     disk_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, copied, calls = disk_path / "data", backing.copied, list[str]()
+    folder, calls = disk_path / "data", list[str]()
     async with Engine.open(folder) as engine, serve_control(EngineOperator(engine), folder):
         async with Worker(made(), engine) as worker:
             await fed(worker, 0, 20)

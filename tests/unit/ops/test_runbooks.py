@@ -183,8 +183,10 @@ def test_blocked_key(disk_path: Path, cli: Cli) -> None:
     assert code == 1 and "1 of its keys are blocked by a dead letter; outbox queue peek ledger --state blocked" in said
     said = cli("queue", "peek", "ledger", "--state", "blocked")[1]
     assert "its key is blocked by dead letter 'k1': resubmit or discard that one" in said
+    [key] = json.loads(cli("blocked", "list", "--json")[1])
+    assert (key["key"], key["id"], key["waiting"], key["reason"]) == ("k", "k1", 1, "no such account")
     assert "no such account" in cli("dead-letters", "show", "ledger", "k1")[1]
-    assert cli("dead-letters", "discard", "ledger", "k1")[0] == 0
+    assert cli("blocked", "unblock", "ledger", "k", "--by", "discard")[0] == 0
     assert "nothing of that kind in ledger" in cli("queue", "peek", "ledger", "--state", "blocked")[1]
 
 

@@ -418,3 +418,41 @@ async def test_states_are_exported_and_written_back_by_their_versions(site: Site
     assert await site.json("state", "Stock", "ann") == {"ordered": 31}
     _, err = await site.outbox("state", "export", "Stok", code=1)
     assert "no state is of type 'Stok'; there are: Stock" in err
+
+
+async def test_a_blocked_key_is_listed_with_its_dead_letter_and_goes_on_by_it(site: Site) -> None:
+    app = App("shop")
+    app.queue("ledger", "per_key")
+
+    @app.handler("ledger", key="id", on_dead_letter="stop_key")
+    def enter(order: Order, stock: Stock) -> None:
+        if order.items < 1:
+            raise Reject("nothing ordered")
+        stock.ordered += order.items
+
+    async with Worker(app, site.backend) as worker:
+        await worker.send("ledger", Order("ann", 0), id="k1")
+        await worker.wait_idle()
+    for number in (2, 3):
+        await Client(app, site.backend).send("ledger", Order("ann", number), id=f"k{number}")
+    [key] = await site.json("blocked", "list")
+    assert (key["queue"], key["key"], key["id"], key["waiting"], key["is_there"]) == ("ledger", "ann", "k1", 2, True)
+    assert key["reason"] == "nothing ordered" and key["since"] > 0
+    assert (
+        "no key 'ben' of ledger is blocked"
+        in (await site.outbox("blocked", "unblock", "ledger", "ben", "--by", "discard", code=1))[1]
+    )
+    out, _ = await site.outbox("blocked", "unblock", "ledger", "ann", "--by", "resubmit")
+    assert out.startswith("resubmitted 'k1' of ledger; key 'ann' goes on when that is applied")
+    [key] = await site.json("blocked", "list", "ledger")
+    assert (key["is_there"], "it was resubmitted" in key["why"]) == (False, True)
+    async with Worker(app, site.backend), asyncio.timeout(TIMEOUT_S):
+        while not await site.client.dead_letters("ledger"):  # noqa: ASYNC110  # no event says that it is refused again
+            await asyncio.sleep(0.05)
+    [key] = await site.json("blocked", "list", "ledger")
+    assert (key["id"], key["waiting"], key["is_there"]) == ("k1", 2, True)
+    assert (await site.json("blocked", "unblock", "ledger", "ann", "--by", "discard"))["waiting"] == 2
+    assert await site.json("blocked", "list") == []
+    async with Worker(app, site.backend) as worker:
+        await worker.wait_idle()
+    assert await site.json("state", "Stock", "ann") == {"ordered": 5}

@@ -1,0 +1,100 @@
+"""Where blocked keys are found: in the sessions of an engine's queues, or in a store by the keys that the bus shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+
+from outbox.engine.engine import Engine
+from outbox.engine.entities import dead_letter_path
+from outbox.engine.state.queues import Queue
+from outbox.engine.state.session_order import SessionOrder
+from outbox.ops.engine_views import identity_of
+from outbox.ops.values import BATCH_COUNT_MAX, BlockedKey
+from outbox.ports import HeldMessage, StorePorts
+from outbox.runtime.delivery.blocked_sessions import BlockedSessions
+from outbox.runtime.store_operations import StoreOperations
+
+KEYS_LOOKED_UP_MAX = 2_000
+"""For how many keys of a queue the store is asked whether they are blocked: each costs a read."""
+RESUBMITTED = "it was resubmitted, and the key goes on when that is applied"
+GONE = "its dead letter is gone; if it was settled by other means, Client.discard(queue, id, key=) lets the key go on"
+
+
+# On an engine
+
+
+def blocked_on_engine(engine: Engine, queue: str) -> list[BlockedKey]:
+    """The blocked keys of a queue, or of all."""
+    return [
+        key
+        for path in ([queue] if queue else sorted(engine.topology.queues))
+        for key in _of_queue(engine.broker.queue(path), engine.broker.queue(dead_letter_path(path)))
+    ]
+
+
+def _of_queue(queue: Queue, letters: Queue) -> list[BlockedKey]:
+    if not isinstance(queue.order, SessionOrder):
+        return []
+    blocked = [session for session in queue.order.sessions.values() if session.blocked_by]
+    waiting = Counter(task.message.session_id for task in queue.tasks.values()) if blocked else Counter[str]()
+    found = []
+    for session in blocked:
+        letter = letters.tasks.get(min(session.blocked_by))
+        found.append(
+            BlockedKey(
+                queue=queue.path,
+                key=session.id,
+                id="" if letter is None else identity_of(queue.path, letter),
+                since=0 if letter is None else letter.enqueued_ms / 1_000,
+                waiting=waiting[session.id],
+                reason="" if letter is None else letter.reason,
+                why=GONE if letter is None else _first_line(letter.description),
+                is_there=letter is not None,
+            )
+        )
+    return found
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0][:300]
+
+
+# On a store and a bus
+
+Peek = Callable[..., Awaitable[tuple[list[HeldMessage], int]]]
+"""As an operator looks into a queue of the bus."""
+
+
+async def blocked_on_store(ports: StorePorts, peek: Peek, queues: Sequence[str]) -> list[BlockedKey]:
+    """The blocked keys of these queues, among those of their dead letters and of the first messages of each."""
+    operations = StoreOperations(ports)
+    blocks = BlockedSessions(ports.infrastructure or ports.store, ports.blobs)
+    found: list[BlockedKey] = []
+    for queue in queues:
+        letters = await operations.dead_letters(queue)
+        held, _ = await peek(
+            queue, after=0, count=BATCH_COUNT_MAX, session="", is_wanted=lambda each: bool(each.message.session_id)
+        )
+        waiting = Counter(each.message.session_id for each in held)
+        keys = dict.fromkeys([letter.message.session_id for letter in letters] + list(waiting))
+        for key in list(filter(None, keys))[:KEYS_LOOKED_UP_MAX]:
+            block = await blocks.block_of(queue, key)
+            if block is None:
+                continue
+            its = [each for each in letters if each.message.session_id == key]
+            letter = next((each for each in its if each.message.identity == block.identity), None)
+            gone = RESUBMITTED if block.resubmitted else GONE
+            found.append(
+                BlockedKey(
+                    queue=queue,
+                    key=key,
+                    id=block.identity,
+                    since=0 if letter is None else letter.enqueued_ms / 1_000,
+                    waiting=waiting[key],
+                    reason="" if letter is None else letter.reason,
+                    why=gone if letter is None else _first_line(letter.description),
+                    is_there=letter is not None,
+                )
+            )
+    return found
