@@ -149,6 +149,7 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version, and leave")
+    parser.set_defaults(whole=parser)
     groups = {"": parser.add_subparsers(dest="command", metavar="COMMAND", required=True)}
     for name, (text, arguments) in COMMANDS.items():
         group, _, verb = name.rpartition(" ")

@@ -46,6 +46,13 @@ def new(options: Options) -> None:
     answer(options, {"folder": made.name, "package": made.package, "files": made.paths}, text)
 
 
+def completion(options: Options) -> None:
+    from outbox.ops.completion import completion_script
+
+    script = completion_script(options.whole, options.shell)
+    answer(options, {"shell": options.shell, "script": script}, script)
+
+
 # Hosts
 
 
@@ -392,6 +399,7 @@ COMMANDS: dict[str, Callable[[Options], None]] = {
     "new": new,
     "run": run_app,
     "emulator": emulate,
+    "completion": completion,
     "describe": describe,
     "send": send,
     "status": status,

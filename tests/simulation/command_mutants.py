@@ -14,6 +14,7 @@ LINES, STORE_STATES, ENGINE_STATES = (
 )
 BACKUPS, BACKUP, BACKUP_FILES = "unit/ops/test_backup.py", "outbox/ops/backup.py", "outbox/ops/backup_files.py"
 BLOCKED, PLACES = "unit/ops/test_blocked.py", "outbox/ops/blocked_places.py"
+COMPLETED, COMPLETION = "unit/ops/test_completion.py", "outbox/ops/completion.py"
 TRAIL, RECORDS, HISTORY = (f"outbox/ops/trail{name}.py" for name in ("", "_records", "_history"))
 
 COMMAND_MUTANTS = (
@@ -117,5 +118,15 @@ COMMAND_MUTANTS = (
         "a list of blocked keys ends with its first page", "outbox/ops/blocked.py",
         f"{BLOCKED}::test_pages_go_on_where_the_last_one_ended",
         ("if len(rest) > len(shown) else", "if len(rest) < len(shown) else"),
+    ),
+    fault(
+        "a missing package for completion is a traceback", COMPLETION,
+        f"{COMPLETED}::test_what_writes_the_scripts_is_optional",
+        ("    except ModuleNotFoundError as error:\n", "    except EOFError as error:\n"),
+    ),
+    fault(
+        "completion knows a part of the commands", COMPLETION,
+        f"{COMPLETED}::test_a_script_has_every_command_and_its_options",
+        ("    return shtab.complete(parser, shell)", "    parser._actions = parser._actions[:2]\n    return shtab.complete(parser, shell)"),
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The commands that make, run or describe an application."""
+"""The commands that make, run or describe an application, and completion for a shell."""
 
 from __future__ import annotations
 
@@ -71,6 +71,10 @@ COMMANDS: Commands = {
     "emulator": (
         "Serve Service Bus, and on request Cosmos DB and Blob Storage, on loopback without an application.",
         (argument("--data", type=Path, metavar="FOLDER", help="the engine's folder (none: in memory)"), *_HOST),
+    ),
+    "completion": (
+        "Print the script with which a shell completes commands and options.",
+        (argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish"), JSON),
     ),
     "describe": (
         "Print an application's queues, topics and messages as AsyncAPI, or its HTTP entries as OpenAPI.",
