@@ -94,6 +94,24 @@ class AzureOperations:
         except FAILURES as error:
             raise as_error(error, f"cancel in {destination}") from error
 
+    async def pause(self, queue: str, *, paused: bool) -> bool:
+        """Let nothing be received from a queue or subscription, or (False) let it go on; whether that was a change.
+
+        Raises:
+            Refused: it is not there, or the right to manage is missing.
+            OutcomeUnknown: no answer says whether.
+        """
+        return await self._entities.pause(queue, paused=paused)
+
+    async def paused(self) -> set[str]:
+        """The queues and subscriptions from which nothing can be received.
+
+        Raises:
+            Refused: they cannot be asked.
+            OutcomeUnknown: no answer says whether.
+        """
+        return await self._entities.paused()
+
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return await self._entities.is_idle(queues)
 

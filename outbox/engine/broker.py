@@ -16,8 +16,10 @@ from outbox.engine.checks import check_room
 from outbox.engine.core import Core
 from outbox.engine.entities import Settlement, dead_letter_path
 from outbox.engine.log import records
+from outbox.engine.state.plain_order import PlainOrder
 from outbox.engine.state.queues import Queue
 from outbox.engine.state.rules import Facts, routed
+from outbox.engine.state.session_order import SessionOrder
 from outbox.engine.state.tasks import (
     ACTIVE,
     DEFERRED,
@@ -45,6 +47,9 @@ class Wanted(NamedTuple):
     def is_in(self, queue: Queue, now_ms: int) -> bool:
         """Whether a queue has it now."""
         order = queue.order
+        return not queue.is_paused and self._is_in(order, now_ms)
+
+    def _is_in(self, order: PlainOrder | SessionOrder, now_ms: int) -> bool:
         return order.has_available(now_ms, session=self.session) or (self.blocked and order.has_blocked)
 
 
@@ -193,6 +198,8 @@ class Broker:
         now_ms = self._core.now_ms()
         if not outside:
             self.served.add(queue.path)
+        if queue.is_paused:
+            return []
         self._expire_messages(queue, now_ms)
         if session is not None:
             tasks = queue.sessions.take_session(session, count_max)
@@ -207,7 +214,11 @@ class Broker:
         now_ms = self._core.now_ms()
         for queue in queues:
             self._expire_messages(queue, now_ms)
-        found = [(least, queue.number, queue) for queue in queues if (least := queue.order.least_suspect(now_ms))]
+        found = [
+            (least, queue.number, queue)
+            for queue in queues
+            if not queue.is_paused and (least := queue.order.least_suspect(now_ms))
+        ]
         if not found:
             return []
         queue = min(found)[2]
@@ -217,7 +228,7 @@ class Broker:
 
     def take_blocked(self, queue: Queue, count_max: int) -> list[Task]:
         """Lock and log up to `count_max` messages that wait behind a dead letter, each once in a block."""
-        if not queue.order.has_blocked:
+        if queue.is_paused or not queue.order.has_blocked:
             return []
         now_ms = self._core.now_ms()
         self._expire_messages(queue, now_ms)
@@ -420,7 +431,7 @@ class Broker:
         now_ms = self._core.now_ms()
         for path, watchers in list(self._watchers.items()):
             queue = self.queue(path)
-            has_any = queue.order.has_available(now_ms)
+            has_any = not queue.is_paused and queue.order.has_available(now_ms)
             if not has_any and queue.settings.ordering != "per_key":
                 continue
             for watcher, wanted in list(watchers.items()):

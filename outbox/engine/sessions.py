@@ -32,6 +32,8 @@ class Sessions:
         queue = self._broker.queue(path)
         order = queue.sessions
         now_ms = self._core.now_ms()
+        if queue.is_paused:
+            return None
         session = order.free_session(now_ms) if session_id is None else order.session(session_id)
         if session is None or not session.is_free(now_ms):
             return None

@@ -15,6 +15,7 @@ from outbox.engine.core import Core
 from outbox.engine.entities import QueueSettings, TopicSettings, subscription_path
 from outbox.engine.log import records
 from outbox.engine.sessions import Sessions
+from outbox.engine.state.queues import PAUSED_QUEUES
 from outbox.engine.state.rules import DEFAULT_RULE, Rule, RuleSettings, check_rules
 from outbox.engine.state.tasks import QUEUE_COUNT_MAX
 from outbox.errors import NotRegistrable, Refused, UnknownDestination
@@ -100,6 +101,28 @@ class Topology:
                     self._check_spelling(path, queues)
                     queues.append(QueueSettings(path))
             topics.append(item)
+
+    def pause(self, path: str, *, paused: bool = True) -> bool:
+        """Let a queue or subscription hand out nothing, or (False) go on; whether that was a change.
+
+        What is in hand is settled as ever, and what is sent to it waits.  It is a document, so a declaration changes
+        nothing of it.
+
+        Raises:
+            UnknownDestination: there is none.
+        """
+        queue = self._state.paths.get(path)
+        if queue is None or not queue.is_primary:
+            raise UnknownDestination(f"queue or subscription {path!r} does not exist; check the spelling")
+        if queue.is_paused == paused:
+            return False
+        change = records.Modify(documents=[records.DocWrite(PAUSED_QUEUES, path, b"true")])
+        if not paused:
+            version = self._state.documents.spaces[PAUSED_QUEUES][path].version
+            change = records.Modify(document_deletes=[records.DocRef(PAUSED_QUEUES, path, version)])
+        self._core.do(records.Modified(self._core.now_ms(), change))
+        self._broker.wake()
+        return True
 
     @property
     def queues(self) -> Mapping[str, QueueSettings]:

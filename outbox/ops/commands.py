@@ -409,6 +409,8 @@ COMMANDS: dict[str, Callable[[Options], None]] = {
     "state import": on_states.import_states,
     "export": export,
     "queue peek": on_messages.peek,
+    "queue pause": on_messages.pause,
+    "queue resume": on_messages.pause,
     "message show": on_messages.show_message,
     "message trace": on_messages.trace_message,
     "schedule list": on_messages.list_scheduled,

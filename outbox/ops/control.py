@@ -46,6 +46,7 @@ from outbox.ops.values import (
     MoveRequest,
     Operator,
     PageQuery,
+    PauseRequest,
     PeekQuery,
     Sealed,
     SendRequest,
@@ -110,6 +111,7 @@ class Control:
                 web.post("/dead-letters/resubmit", self._resubmit),
                 web.post("/dead-letters/discard", self._discard),
                 web.post("/blocked", self._blocked),
+                web.post("/queue/pause", self._pause),
                 web.get("/streams", self._streams),
                 web.get("/stream", self._stream, allow_head=False),
                 web.post("/stream/unregister", self._unregister_stream),
@@ -236,6 +238,9 @@ class Control:
 
     async def _blocked(self, request: web.Request) -> web.Response:
         return _json(await self._operator.blocked(await _body(request, BlockedQuery)))
+
+    async def _pause(self, request: web.Request) -> web.Response:
+        return _json(await self._operator.pause(await _body(request, PauseRequest)))
 
     async def _streams(self, request: web.Request) -> web.Response:
         return _json(await self._operator.streams())

@@ -96,6 +96,10 @@ def of_status(status: Status, *, hosted: bool) -> Iterator[Finding]:
         if queue.standing:
             what = f"{queue.standing} of its keys are blocked by a dead letter"
             yield Finding("error", name, what, f"outbox queue peek {name} --state blocked, and mend what it names")
+        if queue.paused:
+            waits = counted(queue.active, "message")
+            cure = f"outbox queue resume {name}, if nobody holds it back on purpose"
+            yield Finding("warning", name, f"is paused, and {waits} in it", cure)
         if queue.dead_letters:
             cure = f"outbox dead-letters list {name} --group"
             yield Finding("warning", name, counted(queue.dead_letters, "dead letter"), cure)

@@ -59,6 +59,8 @@ from outbox.ops.values import (
     Moved,
     NewMessage,
     Operator,
+    Paused,
+    PauseRequest,
     Peeked,
     PeekQuery,
     PendingFinished,
@@ -185,6 +187,7 @@ class EngineOperator:
                 standing=sum(bool(s.blocked_by) for s in queue.order.sessions.values())
                 if isinstance(queue.order, SessionOrder)
                 else 0,
+                paused=queue.is_paused,
             )
         streams = await list_streams(on_engine(engine))
         await engine.core.gate()
@@ -253,7 +256,7 @@ class EngineOperator:
         shown = [held_in(queue, task, now_ms, dead, busy) for task in tasks[: asked.count]]
         await engine.core.gate()
         more = shown[-1].sequence if len(tasks) > asked.count else 0
-        return Peeked([held_messages.view_of(path, held, now_ms) for held in shown], more)
+        return Peeked([held_messages.view_of(path, held, now_ms) for held in shown], more, queue.is_paused)
 
     async def find(self, asked: FindQuery) -> list[FoundMessage]:
         engine, now_ms = self._engine, self._engine.now_ms()
@@ -395,6 +398,12 @@ class EngineOperator:
         found = blocked_on_engine(self._engine, asked.queue)
         await self._engine.core.gate()
         return page_of(found, asked)
+
+    async def pause(self, asked: PauseRequest) -> Paused:
+        self._dead(asked.queue)  # it exists
+        changed = self._engine.topology.pause(asked.queue, paused=asked.paused)
+        await self._engine.core.gate()
+        return Paused(asked.queue, asked.paused, changed)
 
     # Ordered logs
 

@@ -13,13 +13,24 @@ from outbox.ops import text
 from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask
 from outbox.ops.trail import tree
 from outbox.ops.trail_values import Trail, TrailQuery
-from outbox.ops.values import DeadLetterFilter, DeadLetterView, FindQuery, Operator, PeekQuery
+from outbox.ops.values import DeadLetterFilter, DeadLetterView, FindQuery, Operator, PauseRequest, PeekQuery
 
 
 def peek(options: Options) -> None:
     asked = PeekQuery(options.queue, options.after, options.limit, options.state or "", options.key)
     found = ask(options, lambda operator: operator.peek(asked))
     answer(options, found, and_whether_hosted(options, text.messages(options.queue, found)))
+
+
+def pause(options: Options) -> None:
+    """Pause a queue, or resume it."""
+    asked = PauseRequest(options.queue, options.action == "queue pause")
+    done = ask(options, lambda operator: operator.pause(asked))
+    if asked.paused:
+        line = f"{done.queue} is paused; nothing is taken from it until `outbox queue resume {done.queue}`"
+    else:
+        line = f"{done.queue} is not paused"
+    answer(options, done, line if done.changed else f"{line} (it was so already)")
 
 
 def show_message(options: Options) -> None:

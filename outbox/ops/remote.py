@@ -46,6 +46,8 @@ from outbox.ops.values import (
     MoveRequest,
     NewMessage,
     Operator,
+    Paused,
+    PauseRequest,
     Peeked,
     PeekQuery,
     PendingFinished,
@@ -158,6 +160,9 @@ class RemoteOperator:
 
     async def blocked(self, asked: BlockedQuery) -> BlockedPage:
         return await self._ask_for("/blocked", asked, BlockedPage)
+
+    async def pause(self, asked: PauseRequest) -> Paused:
+        return await self._post("/queue/pause", asked, Paused)
 
     async def streams(self) -> Streams:
         return await self._get("/streams", {}, Streams)

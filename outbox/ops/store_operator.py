@@ -51,6 +51,8 @@ from outbox.ops.values import (
     Moved,
     NewMessage,
     Operator,
+    Paused,
+    PauseRequest,
     Peeked,
     PeekQuery,
     PendingFinished,
@@ -102,6 +104,16 @@ class Peek(Protocol):
 
 Cancel = Callable[[str, Sequence[int]], Awaitable[None]]
 """Cancel scheduled messages of a queue or topic, by their numbers."""
+
+PausedNames = Callable[[], Awaitable[set[str]]]
+"""The queues and subscriptions from which nothing can be received."""
+
+
+class Pause(Protocol):
+    """Let nothing be received from a queue or subscription, or let it go on; whether that was a change."""
+
+    async def __call__(self, queue: str, *, paused: bool) -> bool: ...
+
 
 Counts = Callable[[], Awaitable[Mapping[str, Counted]]]
 """Count what the bus holds in each of its queues and subscriptions."""
@@ -160,7 +172,7 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
         try:
             await backend.operations.declare({}, {})  # checks that the container exists, and makes nothing
             bus = backend.operations
-            yield StoreOperator(backend.ports(), bus.counts, bus.peek, bus.cancel)
+            yield StoreOperator(backend.ports(), bus.counts, bus.peek, bus.cancel, pause=bus.pause, paused=bus.paused)
         except ValueError as error:  # an SDK's, whose text may repeat a key
             text = f"an address or a key cannot be used ({type(error).__name__}); look at how it was copied"
             raise Refused(text) from None
@@ -169,7 +181,17 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
 class StoreOperator:
     """An operator of an application over the ports of a store and a bus."""
 
-    def __init__(self, ports: StorePorts, counts: Counts, peek: Peek, cancel: Cancel) -> None:
+    def __init__(
+        self,
+        ports: StorePorts,
+        counts: Counts,
+        peek: Peek,
+        cancel: Cancel,
+        *,
+        pause: Pause | None = None,
+        paused: PausedNames | None = None,
+    ) -> None:
+        """Take the ports and what is asked of the bus; without `pause` and `paused` its queues cannot be paused."""
         self._ports = ports
         self._infrastructure = ports.infrastructure or ports.store
         self._operations = StoreOperations(ports)
@@ -177,6 +199,8 @@ class StoreOperator:
         self._counts = counts
         self._peek = peek
         self._cancel = cancel
+        self._pause = pause
+        self._paused = paused
         self._blocked = BlockedSessions(self._infrastructure, ports.blobs)
         self._listed: list[DeadLetterView] = []
         """The last list, for its further pages."""
@@ -192,7 +216,7 @@ class StoreOperator:
         Raises:
             Refused: the identity lacks the right to manage, which Service Bus needs for counts.
         """
-        queues = {}
+        queues, paused = {}, await self._paused_names()
         for path, counted in sorted((await self._counts()).items()):
             kept = await self._kept.count(path, count_max=KEPT_COUNT_MAX)
             queues[path] = QueueStatus(
@@ -201,8 +225,12 @@ class StoreOperator:
                 deferred=0,
                 dead_letters=counted.dead_letters + kept,
                 oldest_s=None,
+                paused=path in paused,
             )
         return Status(queues, await self._unfinished_count())
+
+    async def _paused_names(self) -> set[str]:
+        return set() if self._paused is None else await self._paused()
 
     async def _unfinished_count(self) -> int:
         count = 0
@@ -255,7 +283,14 @@ class StoreOperator:
             one = msgspec.structs.replace(held, blocked_by=looked_up.get(key))
             if asked.state != "blocked" or one.blocked_by is not None:
                 shown.append(view_of_held(asked.queue, one, now_ms))
-        return Peeked(shown, more)
+        return Peeked(shown, more, await self._is_paused(asked.queue))
+
+    async def _is_paused(self, queue: str) -> bool:
+        """Whether a queue is paused; without the right to manage that is not known."""
+        try:
+            return queue in await self._paused_names()
+        except Refused:
+            return False
 
     async def find(self, asked: FindQuery) -> list[FoundMessage]:
         """Look for a message in each queue, among the first messages of it that the bus shows."""
@@ -384,6 +419,13 @@ class StoreOperator:
         """The only type of a queue's handlers, which a message without a type has; empty if there are several."""
         types = await types_of(queue, self._infrastructure.scan(NOTES, prefix=NOTE_PREFIX))
         return next(iter(types)) if len(types) == 1 else ""
+
+    async def pause(self, asked: PauseRequest) -> Paused:
+        """Set the entity's status, which takes the right to manage."""
+        if self._pause is None:
+            raise Refused(f"{asked.queue}: this bus cannot pause a queue; stop its workers")
+        changed = await self._pause(asked.queue, paused=asked.paused)
+        return Paused(asked.queue, asked.paused, changed)
 
     async def blocked(self, asked: BlockedQuery) -> BlockedPage:
         """Look among the keys of dead letters and of the first messages of each queue."""

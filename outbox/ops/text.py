@@ -55,6 +55,11 @@ def status(found: Status) -> str:
         for name, q in zip(map(printable, found.queues), found.queues.values(), strict=True)
         if q.standing
     ]
+    lines += [
+        f"{name} is paused: nothing is taken from it until `outbox queue resume {name}`"
+        for name, q in zip(map(printable, found.queues), found.queues.values(), strict=True)
+        if q.paused
+    ]
     if (handling := found.handling) is not None and handling.p50_ms is not None and handling.p99_ms is not None:
         times = f"p50 {handling.p50_ms:.1f} ms, p99 {handling.p99_ms:.1f} ms from claim to durable commit"
         lines.append(f"handled since start: {handling.handled}, {times}")
@@ -96,9 +101,12 @@ def _lags(lags: Mapping[str, int]) -> str:
 
 def messages(queue: str, found: Peeked) -> str:
     """A line for each message; with `more` how to see those behind them."""
+    paused = (
+        f"\n{queue} is paused: nothing is taken from it until `outbox queue resume {queue}`" if found.paused else ""
+    )
     if not found.messages:
         more = f" so far; look on with --after {found.more}" if found.more else ""
-        return f"nothing of that kind in {queue}{more}"
+        return f"nothing of that kind in {queue}{more}{paused}"
     head = ("number", "id", "state", "key", "enqueued", "why")
     rows = [
         (str(x.sequence), x.id, x.state, x.key or "-", _utc(x.enqueued), shortened(x.why, WHY_LENGTH_MAX))
@@ -107,7 +115,7 @@ def messages(queue: str, found: Peeked) -> str:
     lines = [columns([head, *rows])]
     if found.more:
         lines.append(f"there may be more: --after {found.more}")
-    return "\n".join(lines)
+    return "\n".join(lines) + paused
 
 
 def found_messages(found: Sequence[FoundMessage]) -> str:

@@ -48,7 +48,8 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 class QueueStatus(msgspec.Struct, frozen=True):
     """The counts of a queue; `active` includes locked messages, `oldest_s` is the age of the oldest active one,
-    `received` counts all messages ever sent to it, `standing` the keys blocked by a dead letter.
+    `received` counts all messages ever sent to it, `standing` the keys blocked by a dead letter; one that is `paused`
+    hands out nothing.
     """
 
     active: int
@@ -58,6 +59,7 @@ class QueueStatus(msgspec.Struct, frozen=True):
     oldest_s: float | None
     received: int = 0
     standing: int = 0
+    paused: bool = False
 
 
 class Handling(msgspec.Struct, frozen=True):
@@ -172,10 +174,14 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Peeked(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A page of messages, in the order of their sequence numbers; `more` is the one to go on after (0: that is all)."""
+    """A page of messages, in the order of their sequence numbers; `more` is the one to go on after (0: that is all).
+
+    `paused` says that the queue hands out nothing until it is resumed.
+    """
 
     messages: list[MessageView]
     more: int = 0
+    paused: bool = False
 
 
 class FoundMessage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -189,6 +195,14 @@ class FoundMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     body: msgspec.Raw | UnsetType = UNSET
     body_text: str | UnsetType = UNSET
     body_base64: str | UnsetType = UNSET
+
+
+class Paused(msgspec.Struct, frozen=True):
+    """Whether a queue is paused now, and whether that was a change."""
+
+    queue: str
+    paused: bool
+    changed: bool
 
 
 class BlockedKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -328,6 +342,13 @@ class FindQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
     queue: Text = ""
+
+
+class PauseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which queue or subscription to pause, or (false) to resume."""
+
+    queue: Name
+    paused: bool
 
 
 class BlockedQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -504,6 +525,13 @@ class Operator(Protocol):
 
         Raises:
             UnknownDestination: no such queue.
+        """
+
+    async def pause(self, asked: PauseRequest) -> Paused:
+        """Let a queue or subscription hand out nothing, or go on; it survives restarts.
+
+        Raises:
+            UnknownDestination, Refused: there is none, or the right to manage is missing.
         """
 
     async def compact(self) -> Compacted:

@@ -15,6 +15,7 @@ LINES, STORE_STATES, ENGINE_STATES = (
 BACKUPS, BACKUP, BACKUP_FILES = "unit/ops/test_backup.py", "outbox/ops/backup.py", "outbox/ops/backup_files.py"
 BLOCKED, PLACES = "unit/ops/test_blocked.py", "outbox/ops/blocked_places.py"
 COMPLETED, COMPLETION = "unit/ops/test_completion.py", "outbox/ops/completion.py"
+PAUSES = "unit/ops/test_queue_pause.py"
 TRAIL, RECORDS, HISTORY = (f"outbox/ops/trail{name}.py" for name in ("", "_records", "_history"))
 
 COMMAND_MUTANTS = (
@@ -128,5 +129,25 @@ COMMAND_MUTANTS = (
         "completion knows a part of the commands", COMPLETION,
         f"{COMPLETED}::test_a_script_has_every_command_and_its_options",
         ("    return shtab.complete(parser, shell)", "    parser._actions = parser._actions[:2]\n    return shtab.complete(parser, shell)"),
+    ),
+    fault(
+        "a worker takes from a paused queue", "outbox/engine/broker.py",
+        f"{PAUSES}::test_a_worker_takes_nothing_until_the_queue_is_resumed_and_others_go_on",
+        ("        if queue.is_paused:\n            return []\n        self._expire_messages", "        self._expire_messages"),
+    ),
+    fault(
+        "a session of a paused queue is granted", "outbox/engine/sessions.py",
+        f"{PAUSES}::test_receivers_take_nothing_and_what_is_in_hand_is_settled",
+        ("        if queue.is_paused:\n            return None\n", ""),
+    ),
+    fault(
+        "a pause ends with the process", "outbox/engine/state/state.py",
+        f"{PAUSES}::test_it_survives_a_restart_a_compaction_and_a_declaration",
+        ("            queue.rebuild()\n        self._index_paused()\n", "            queue.rebuild()\n"),
+    ),
+    fault(
+        "a queue that is made anew is paused as the one before", "outbox/engine/state/state.py",
+        f"{PAUSES}::test_a_queue_that_is_made_anew_is_not_paused",
+        ("        self.documents.drop(PAUSED_QUEUES, path)\n", ""),
     ),
 )  # fmt: skip

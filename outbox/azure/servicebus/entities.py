@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from azure.core.exceptions import AzureError, HttpResponseError, ResourceExistsError, ResourceNotFoundError
 from azure.servicebus.management import (
+    EntityStatus,
     QueueProperties,
     QueueRuntimeProperties,
     SubscriptionProperties,
@@ -186,6 +187,53 @@ class ServiceBusEntities:
                     return False
         return True
 
+    async def paused(self) -> set[str]:
+        """The queues and subscriptions from which nothing can be received, among the first thousand.
+
+        Raises:
+            Refused: they cannot be asked: it takes the right to manage.
+            OutcomeUnknown: no answer says whether.
+        """
+        return await self._call(f"what {self._namespace.host} has", self._all_paused)
+
+    async def _all_paused(self) -> set[str]:
+        admin, found, count = self._namespace.administration(), set[str](), 0
+        async for queue in admin.list_queues():
+            count += 1
+            if queue.status in _PAUSED:
+                found.add(queue.name)
+            if count >= ENTITY_COUNT_MAX:
+                return found
+        async for topic in admin.list_topics():
+            async for one in admin.list_subscriptions(topic.name):
+                count += 1
+                if one.status in _PAUSED:
+                    found.add(f"{topic.name}{SUBSCRIPTIONS}{one.name}")
+                if count >= ENTITY_COUNT_MAX:
+                    return found
+        return found
+
+    async def pause(self, path: str, *, paused: bool) -> bool:
+        """Set a queue's or subscription's status to ReceiveDisabled, or to Active; whether that was a change.
+
+        Raises:
+            Refused: it is not there, the right to manage is missing, or somebody has disabled sending to it.
+            OutcomeUnknown: no answer says whether.
+        """
+        admin = self._namespace.administration()
+        topic, slash, name = path.partition(SUBSCRIPTIONS)
+        if slash:
+            one = await self._call(path, partial(admin.get_subscription, topic, name))
+            if wants := _next_status(path, one.status, paused=paused):
+                one.status = wants
+                await self._call(path, partial(admin.update_subscription, topic, one))
+            return bool(wants)
+        queue = await self._call(path, partial(admin.get_queue, path))
+        if wants := _next_status(path, queue.status, paused=paused):
+            queue.status = wants
+            await self._call(path, partial(admin.update_queue, queue))
+        return bool(wants)
+
     async def counts(self) -> dict[str, EntityCounts]:
         """What lies in every queue and subscription of the namespace, up to a thousand of them.
 
@@ -228,6 +276,21 @@ class ServiceBusEntities:
 
 def _counted(found: QueueRuntimeProperties | SubscriptionRuntimeProperties, scheduled: int | None) -> EntityCounts:
     return EntityCounts(found.active_message_count or 0, scheduled or 0, found.dead_letter_message_count or 0)
+
+
+_PAUSED = (EntityStatus.RECEIVE_DISABLED, EntityStatus.DISABLED)
+
+
+def _next_status(path: str, status: object, *, paused: bool) -> EntityStatus | None:
+    """The status to set; None where it is so already.
+
+    Raises:
+        Refused: it has another status than these two, which somebody has set.
+    """
+    if status not in (EntityStatus.ACTIVE, EntityStatus.RECEIVE_DISABLED):
+        raise Refused(f"{path}: its status is {status}, which was set by hand; set it to Active there first")
+    wanted = EntityStatus.RECEIVE_DISABLED if paused else EntityStatus.ACTIVE
+    return None if status == wanted else wanted
 
 
 class _CannotLook(Exception):

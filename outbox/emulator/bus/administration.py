@@ -187,7 +187,8 @@ class Administration:
         if canonical_path(name) != name or not name:
             raise Wrong(400, f"{name!r} cannot be addressed; leave out empty and reserved segments")
         kind = TOPIC if (atom.parse(body).child("content") or _NOTHING).child(TOPIC) is not None else QUEUE
-        given = descriptions.read(kind, atom.content(body, kind), repr(name))
+        element = atom.content(body, kind)
+        given = descriptions.read(kind, element, repr(name))
         there = name in (self._engine.topology.topics if kind == TOPIC else self._queues())
         described = self._merged(name, kind, given, there=there, update=update)
         if kind == TOPIC:
@@ -197,6 +198,7 @@ class Administration:
                 self._declare_subscription(name, subscription, described.given)
         else:
             self._engine.declare(descriptions.settings_of(name, described.given))
+            self._pause(name, element)
         descriptions.keep(self._engine, name, described)
         return Reply(200 if there else 201, self._entity_entry(name, kind))
 
@@ -229,8 +231,13 @@ class Administration:
         self._engine.declare(descriptions.settings_of(path, described.given, above), TopicSettings(topic, (name,)))
         if rule is not None:
             self._engine.topology.set_rules(path, [rule])
+        self._pause(path, element)
         descriptions.keep(self._engine, path, described)
         return Reply(200 if there else 201, self._subscription_entry(topic, name))
+
+    def _pause(self, path: str, element: atom.Element) -> None:
+        if (paused := descriptions.pauses(element)) is not None:
+            self._engine.topology.pause(path, paused=paused)
 
     def _declare_subscription(self, topic: str, name: str, above: dict[str, str]) -> None:
         path = subscription_path(topic, name)

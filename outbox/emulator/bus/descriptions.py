@@ -2,7 +2,7 @@
 
 A description is what a client set, kept as it said it beside the engine's own settings, so that what has no effect here
 (`MaxSizeInMegabytes`) comes back unchanged; where there is none, because a file or an app declared the entity, it is
-made from the settings.  What would silently behave otherwise is refused: forwarding, deleting when idle, disabling.
+made from the settings.  What would silently behave otherwise is refused: forwarding, deleting when idle, no sends.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from outbox.errors import NotRegistrable
 NAMESPACE = "servicebus/entities"
 """Where descriptions are kept among the engine's documents."""
 FOREVER = "P10675199DT2H48M5.4775807S"
+ACTIVE, PAUSED = "Active", "ReceiveDisabled"
+"""The states of an entity that there are here: one that is paused takes messages and hands out none."""
 USER_METADATA_LENGTH_MAX = 1_024
 
 _FLAGS = frozenset(
@@ -80,14 +82,20 @@ def read(kind: str, element: atom.Element, place: str) -> dict[str, str]:
     for name in ("ForwardTo", "ForwardDeadLetteredMessagesTo"):
         if name in values:
             raise NotRegistrable(f"{place}: {name} is not supported; let a handler forward the messages")
-    if values.get("Status", "Active") != "Active":
-        raise NotRegistrable(f"{place}: Status {values['Status']!r} is not supported; leave it Active")
+    if values.get("Status", ACTIVE) not in ((ACTIVE,) if kind == "TopicDescription" else (ACTIVE, PAUSED)):
+        raise NotRegistrable(f"{place}: Status {values['Status']!r} is not supported; use Active, or ReceiveDisabled")
     idle = Section({"AutoDeleteOnIdle": values.get("AutoDeleteOnIdle", FOREVER)}, place)
     if idle.duration_s("AutoDeleteOnIdle", FOREVER) < DURATION_FOREVER_S:
         raise NotRegistrable(f"{place}: AutoDeleteOnIdle is not supported; leave it out and delete the entity yourself")
     if len(values.get("UserMetadata", "")) > USER_METADATA_LENGTH_MAX:
         raise NotRegistrable(f"{place}: UserMetadata is above {USER_METADATA_LENGTH_MAX} characters; shorten it")
     return {name: values[name] for name in PROPERTIES[kind] if name in values}
+
+
+def pauses(element: atom.Element) -> bool | None:
+    """Whether a description says that nothing is to be received; None where it does not say."""
+    status = element.values().get("Status")
+    return status == PAUSED if status else None
 
 
 def settings_of(path: str, given: dict[str, str], topic: dict[str, str] | None = None) -> QueueSettings:
@@ -184,7 +192,7 @@ def write(engine: Engine, path: str, described: Description) -> str:
                 ("SizeInBytes", size_bytes if described.kind != "SubscriptionDescription" else None),
                 ("MessageCount", None if is_topic else count),
                 ("IsAnonymousAccessible", None if described.kind == "SubscriptionDescription" else False),
-                ("Status", "Active"),
+                ("Status", PAUSED if not is_topic and engine.broker.queue(path).is_paused else ACTIVE),
                 ("CreatedAt", atom.moment(described.created_ms)),
                 ("UpdatedAt", atom.moment(described.updated_ms)),
                 ("AccessedAt", atom.moment(described.updated_ms)),

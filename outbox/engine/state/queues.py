@@ -19,6 +19,9 @@ from outbox.engine.state.session_order import SessionOrder
 from outbox.engine.state.tasks import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
 from outbox.errors import UnknownDestination
 
+PAUSED_QUEUES = "queues/paused"
+"""The namespace of the documents that name paused queues."""
+
 
 class Queue:
     """A queue, a subscription or a dead-letter sub-queue."""
@@ -30,6 +33,8 @@ class Queue:
         self.path = path
         self.settings = settings
         self.tasks: dict[int, Task] = {}
+        self.paused = False
+        """Whether a document says so; of the dead letters of a paused queue it makes no difference."""
         self.received_count = 0
         """How many messages have ever been put in."""
         self.seen: dict[str, int] = {}
@@ -55,6 +60,11 @@ class Queue:
         if self.settings.duplicate_window_s or self.settings.time_to_live_s or not isinstance(self.order, PlainOrder):
             return None
         return self.order.fresh
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it hands out nothing; its dead letters may still be received."""
+        return self.paused and self.is_primary
 
     @property
     def sessions(self) -> SessionOrder:

@@ -22,7 +22,7 @@ from outbox.engine.log import records
 from outbox.engine.state.documents import DocumentSpaces
 from outbox.engine.state.markers import Markers
 from outbox.engine.state.plain_order import PlainOrder
-from outbox.engine.state.queues import Queue
+from outbox.engine.state.queues import PAUSED_QUEUES, Queue
 from outbox.engine.state.rules import Rules, admits
 from outbox.engine.state.session_order import SessionOrder
 from outbox.engine.state.tasks import (
@@ -142,6 +142,7 @@ class State:
         self.free_slot(number)
         self.routes.pop(path, None)
         self.rules.pop(path, None)
+        self.documents.drop(PAUSED_QUEUES, path)
         for topic in list(self.topics.values()):
             kept = tuple(name for name in topic.subscriptions if subscription_path(topic.name, name) != path)
             if kept != topic.subscriptions:
@@ -406,10 +407,19 @@ class State:
             self.documents.put(
                 write.namespace, write.id, StateDocument(write.value, version, write.schema, serial, write.expires_ms)
             )
+        touched = change.documents or change.document_deletes
+        if touched and touched[0].namespace == PAUSED_QUEUES:  # a pause, or its end, changes nothing else
+            self._index_paused()
         if change.operation_id:
             self.operations[change.operation_id] = (version, list(range(first, self.sequence + 1)))
             while len(self.operations) > OPERATION_COUNT_MAX:
                 del self.operations[next(iter(self.operations))]
+
+    def _index_paused(self) -> None:
+        """Say of each queue anew whether it is paused."""
+        names = self.documents.spaces.get(PAUSED_QUEUES, {})
+        for queue in self.queues:
+            queue.paused = queue.path in names
 
     def _change_task(self, item: records.TaskChange, now_ms: int, version: int) -> None:
         """Let one task be as a modification says: elsewhere, later, or with another message."""
@@ -440,3 +450,4 @@ class State:
                     if task.stops_session:
                         queue.order.session(task.message.session_id).blocked_by.add(task.sequence)
             queue.rebuild()
+        self._index_paused()

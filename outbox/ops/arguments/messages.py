@@ -24,7 +24,7 @@ _ID_OR_ALL = (
 )
 
 COMMANDS: Commands = {
-    "queue": ("Look into a queue.", None),
+    "queue": ("Look into a queue, pause it, or resume it.", None),
     "queue peek": (
         "Show what a queue holds, and why each message waits: for a worker, for its next try, behind a dead letter.",
         (
@@ -34,6 +34,11 @@ COMMANDS: Commands = {
             *PAGE,
         ),
     ),
+    "queue pause": (
+        "Let workers and receivers take nothing from a queue until it is resumed; what is sent to it waits.",
+        (QUEUE,),
+    ),
+    "queue resume": ("Let a paused queue go on.", (QUEUE,)),
     "message": ("Find a message, its causes and its effects.", None),
     "message show": (
         "Show where a message is, in a queue or among dead letters, why it is there, and its body.",

@@ -129,6 +129,11 @@ def test_failing_handler(disk_path: Path, cli: Cli) -> None:
     sent(disk_path, ("orders", "m1", Order("a", "fail")))
     said = cli("queue", "peek", "orders", "--state", "retrying")[1]
     assert "next try in" in said and "1 failed attempt, put back for: ConnectionError: the pricing service" in said
+    assert cli("queue", "pause", "orders")[0] == 0
+    put(disk_path, "orders", Message(body=b'{"key": "b"}', type="Order", outbox_id="m2"))
+    assert "orders is paused: nothing is taken from it" in cli("status")[1]
+    assert cli("queue", "resume", "orders")[0] == 0
+    assert "paused" not in cli("status")[1]
 
 
 def test_hanging_receiver(disk_path: Path, cli: Cli) -> None:

@@ -456,3 +456,26 @@ async def test_a_blocked_key_is_listed_with_its_dead_letter_and_goes_on_by_it(si
     async with Worker(app, site.backend) as worker:
         await worker.wait_idle()
     assert await site.json("state", "Stock", "ann") == {"ordered": 5}
+
+
+async def test_a_paused_queue_is_receive_disabled_until_it_is_resumed(site: Site) -> None:
+    out, _ = await site.outbox("queue", "pause", "orders")
+    assert out == "orders is paused; nothing is taken from it until `outbox queue resume orders`\n"
+    admin = site.backend.operations._entities._namespace.administration()
+    assert (await admin.get_queue("orders")).status == "ReceiveDisabled"
+    await site.client.send("orders", Order("ann", 2), id="o1")
+    async with Worker(site.app, site.backend):
+        await asyncio.sleep(1.0)
+        assert (await site.json("state", "Stock", "ann")) is None
+        status = (await site.json("status"))["queues"]["orders"]
+        assert (status["paused"], status["active"]) == (True, 1)
+        peeked = await site.json("queue", "peek", "orders")
+        assert peeked["paused"] and [view["id"] for view in peeked["messages"]] == ["o1"]
+        assert any("is paused" in finding["what"] for finding in await site.json("doctor"))
+        assert (await site.json("queue", "resume", "orders")) == {"queue": "orders", "paused": False, "changed": True}
+        async with asyncio.timeout(TIMEOUT_S):
+            while await site.json("state", "Stock", "ann") != {"ordered": 2}:  # noqa: ASYNC110  # no event says so
+                await asyncio.sleep(0.1)
+    assert (await admin.get_queue("orders")).status == "Active"
+    assert (await site.json("queue", "resume", "orders"))["changed"] is False
+    assert "no-such" in (await site.outbox("queue", "pause", "no-such", code=1))[1]
