@@ -71,7 +71,7 @@ async def trail_on_engine(engine: Engine, asked: TrailQuery) -> Trail:
             return Outcome(marker.reason, marker.description, waits=marker.waits)
         return None if marker is None else Outcome()
 
-    facts += await outcomes(reached.ids, seen, handlers, look_up, key=key)
+    facts += await outcomes(reached.ids, seen, handlers, look_up, key=key, keys=keys)
     await engine.core.gate()
     notes = [NO_MARKERS]
     if reached.is_cut:

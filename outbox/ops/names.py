@@ -41,7 +41,7 @@ def the_id(text: str, ids: AbstractSet[str], queue: str = "") -> str:
         where = f"{queue} does not hold" if queue else "no queue holds"
         raise LookupError(
             f"{where} a message {text!r}, and it is no dead letter: it was handled, or never sent; look at the state "
-            "that it would have changed"
+            f"that it would have changed, or for what is left of it: outbox message trace {text}"
         )
     if len(found) > 1:
         raise Refused(f"{len(found)} ids begin with {text!r}: {_some(found)}; give more of it")

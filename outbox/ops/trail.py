@@ -7,6 +7,7 @@ known.  Nothing is guessed: where no fact leads on, the trail ends, and a note s
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
@@ -139,13 +140,13 @@ def _cause(facts: dict[str, list[Fact]], id: str) -> str:
 
 
 def _ordered(facts: dict[str, list[Fact]], id: str) -> list[Fact]:
-    """The facts of a message by time; one that says less than another is left out."""
+    """The facts of a message by time, those without one last; one that says less than another is left out."""
     found = facts.get(id, [])
     if any(fact.place == "applied" and fact.known_by != "its output" for fact in found):
         found = [fact for fact in found if fact.known_by != "its output"]
     if any(fact.known_by == "its output" and fact.handler for fact in found):
         found = [fact for fact in found if fact.known_by != "its output" or fact.handler]
-    return sorted(found, key=lambda fact: 0.0 if isinstance(fact.at, UnsetType) else fact.at)
+    return sorted(found, key=lambda fact: math.inf if isinstance(fact.at, UnsetType) else fact.at)
 
 
 def _ends(hops: Sequence[Hop], facts: dict[str, list[Fact]]) -> list[str]:

@@ -8,7 +8,7 @@ up under the wrong key is not found; nothing is concluded from that.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -100,9 +100,13 @@ async def outcomes(
     look_up: LookUp,
     *,
     key: Key | None,
+    keys: Callable[[str], Iterable[Key]] | None = None,
 ) -> list[Fact]:
-    """What records say of these messages, as far as their keys are known."""
-    found, count = list[Fact](), 0
+    """What records say of these messages, as far as their keys are known.
+
+    `keys` gives keys of a state's name to try for a message that is gone, where a look costs nothing.
+    """
+    found, count, left = list[Fact](), 0, TRIED_COUNT_MAX
     for id in ids:
         places: list[Seen | None] = [each.what for each in seen if each.id == id] or [None]
         tried = set[bytes]()
@@ -112,7 +116,13 @@ async def outcomes(
                     continue
                 keyless = each.handler.key_name == NO_KEY
                 its = None if keyless else key if place is None else key_in(each.handler, place[1], key)
-                if (its is None and not keyless) or (inbox := each.inbox(its, id)) in tried:
+                if its is None and not keyless:
+                    if place is None and keys is not None and each.handler.state:
+                        some = list(islice(keys(each.handler.state), max(0, left)))
+                        left -= len(some)
+                        found += [fact async for fact in _tried_keys(id, each, some, look_up)]
+                    continue
+                if (inbox := each.inbox(its, id)) in tried:
                     continue
                 tried.add(inbox)
                 count += 1
@@ -121,6 +131,14 @@ async def outcomes(
                 if (outcome := await look_up(each.state_of(its), inbox)) is not None:
                     found.append(_fact(id, each, its, outcome))
     return found
+
+
+async def _tried_keys(id: str, by: Registered, keys: Sequence[Key], look_up: LookUp) -> AsyncIterator[Fact]:
+    """The record of a message under one of some keys."""
+    for key in keys:
+        if (outcome := await look_up(by.state_of(key), by.inbox(key, id))) is not None:
+            yield _fact(id, by, key, outcome)
+            return
 
 
 def _fact(id: str, by: Registered, key: Key | None, outcome: Outcome) -> Fact:

@@ -30,6 +30,16 @@ COMMAND_MUTANTS = (
         ("dict.fromkeys((first.id, *filter(None, begun)))", "dict.fromkeys((first.id,))"),
     ),
     fault(
+        "what has not left is no hop of a trail", "outbox/ops/store_trail.py",
+        f"{TRACE}::test_over_a_store_an_output_that_has_not_left_is_a_hop_too",
+        ("        for output in record.outputs:\n", "        for output in record.outputs[:0]:\n"),
+    ),
+    fault(
+        "a transaction that a state still points to has no record", "outbox/ops/store_trail.py",
+        f"{TRACE}::test_over_a_store_an_output_that_has_not_left_is_a_hop_too",
+        ("        return None if state is None else await self._pointed(state, inbox)\n", "        return None\n"),
+    ),
+    fault(
         "a commit that failed counts in a history", HISTORY,
         f"{TRACE}::test_a_commit_without_an_outcome_is_said_to_be_unknown",
         ("                open_.pop(event.op, None)\n", "                yield open_.pop(event.op), \"ok\"\n"),

@@ -20,11 +20,15 @@ from outbox.ops.cli import main
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
 from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.pending import pending_in
 from outbox.ops.remote import RemoteOperator
+from outbox.ops.store_trail import trail_on_store
 from outbox.ops.trail import Sighting, reach, tree
 from outbox.ops.trail_history import HistoryTrail
 from outbox.ops.trail_values import Fact, Trace, Trail, TrailQuery
 from outbox.ops.values import Operator
+from tests.unit.stores.store_site import Add, adding, site
+from tests.unit.stores.store_site import handled as site_handled
 
 
 @dataclass
@@ -197,6 +201,42 @@ async def test_no_more_keys_are_tried_than_a_limit(
     assert shape(found)[0] == (-1, "applied", "", "")
 
 
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_over_a_store_an_output_that_has_not_left_is_a_hop_too(scope: str) -> None:
+    async with site(scope=scope) as at:
+        at.bus.is_mute = True
+        worker = Worker(adding(), at, drain_s=0.2)
+        await worker.declare()
+        await worker.send("adds", Add("a", 5), id="m-first")
+        async with worker, asyncio.timeout(5):
+            while not [view for view in await pending_in(at.ports()) if view.outputs]:  # noqa: ASYNC110  # no event
+                await asyncio.sleep(0.01)
+
+        async def nothing(queue: str, **_: Any) -> tuple[list[Any], int]:
+            return [], 0
+
+        trail = await trail_on_store(at.ports(), nothing, ["adds", "told"], TrailQuery("m-first", key="a"))
+        found = tree(trail, depth_max=5, width_max=5)
+        assert shape(found) == [(0, "applied", "adds", "add"), (1, "pending", "told", "")]
+        first, output = found.hops[0].facts[0], found.hops[1].facts[0]
+        assert first.tx == output.tx != "" and first.at == output.at
+        below = await trail_on_store(at.ports(), nothing, ["adds", "told"], TrailQuery(found.hops[1].id[:20]))
+        assert shape(tree(below, depth_max=5, width_max=5))[-1] == (0, "pending", "told", "")
+
+
+async def test_over_a_store_another_key_finds_no_record() -> None:
+    async with site() as at:
+        await site_handled(at, adding(), Add("a", 5))
+
+        async def nothing(queue: str, **_: Any) -> tuple[list[Any], int]:
+            return [], 0
+
+        for key, count in (("a", 1), ("b", 0), ("", 0)):
+            trail = await trail_on_store(at.ports(), nothing, [], TrailQuery("m0", key=key))
+            assert len([fact for fact in trail.facts if fact.known_by == "record"]) == count, key
+            assert any("--key names the key" in note for note in trail.notes)
+
+
 def test_the_command_prints_a_tree_and_a_history_knows_what_the_engine_forgot(
     disk_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -210,7 +250,7 @@ def test_the_command_prints_a_tree_and_a_history_knows_what_the_engine_forgot(
                     engine.broker.settle(claim.token, 0)  # type: ignore[arg-type]  # complete
 
     asyncio.run(run())
-    assert main(["message", "trace", "order-1", "--data", str(disk_path), "--key", "ann"]) == 0
+    assert main(["message", "trace", "order-1", "--data", str(disk_path)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("* order-1: applied in orders by take, key ann, known by its record\nnote: an engine keeps")
     assert main(["message", "trace", "order-1", "--data", str(disk_path), "--history", str(history), "--json"]) == 0

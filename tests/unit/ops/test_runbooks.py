@@ -205,7 +205,7 @@ def test_where_is_message_x(disk_path: Path, cli: Cli) -> None:
     code, said = cli("message", "show", "order-7")
     assert code == 1 and "it was handled, or never sent" in said
     assert '"count": 1' in cli("state", "Account", "a")[1]
-    assert "applied in orders by take, key a" in cli("message", "trace", "order-7", "--key", "a")[1]
+    assert "applied in orders by take, key a" in cli("message", "trace", "order-7")[1]
     assert cli("message", "show", "order-8")[1].startswith("order-8 in the dead letters of refunds: failed, ")
 
 
