@@ -35,6 +35,7 @@ class Page:
 _EXPORTED: tuple[str, ...] = ()
 PAGES = {
     "outbox": Page("outbox", "What applications are written with.", {"outbox": _EXPORTED}),
+    "middleware": Page("outbox.middleware", "Code round every attempt of a handler.", {"outbox.middleware": ("Call",)}),
     "testing": Page("outbox.testing", "A harness for tests.", {"outbox.testing": ("Harness", "SentRecord")}),
     "streams": Page(
         "outbox.streams",

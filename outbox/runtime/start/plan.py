@@ -12,6 +12,7 @@ import msgspec
 from outbox.app import App, Handler
 from outbox.errors import NotRegistrable
 from outbox.lineage import field, state_id
+from outbox.middleware import surrounded
 from outbox.ports import SUBSCRIPTIONS
 from outbox.retries import Retries
 from outbox.runtime.commit.handler_threads import HandlerThreads, hosted
@@ -121,7 +122,8 @@ class Plan:
         return min(round(handler.time_limit_s * 1_000), self.attempt_ms_max)
 
     def hosted(self, handler: Handler) -> Handler:
-        return hosted(handler, self.threads, self.time_limit_s_max)
+        """A handler ready to run: within its host's time limit, its middleware round it, in a thread if it blocks."""
+        return surrounded(hosted(handler, self.threads, self.time_limit_s_max), self.app.middleware_of(handler))
 
     @property
     def threaded(self) -> set[str]:
@@ -147,7 +149,9 @@ def compile_plan(app: App, *, threads: HandlerThreads | None = None, time_limit_
 
     Without threads blocking handlers run inline.
     """
-    handlers = [hosted(handler, threads, time_limit_s_max) for handler in app.handlers]
+    handlers = [
+        surrounded(hosted(handler, threads, time_limit_s_max), app.middleware_of(handler)) for handler in app.handlers
+    ]
     retention_ms = round(app.retention.total_seconds() * 1_000)
     margin_ms = round(app.margin.total_seconds() * 1_000)
     paths = dict.fromkeys(handler.source for handler in app.handlers)
