@@ -138,7 +138,10 @@ class Processor:
         )
         assert isinstance(scope, StoreScope), "a store and a bus make lanes"
         self._scope = scope
-        self._recovery = Recovery(scope.protocol, stores_of(ports), scope.failed_pushes, now_ms=self._operations.now_ms)
+        self.counts, now_ms = self._plan.counts, self._operations.now_ms
+        self._recovery = Recovery(
+            scope.protocol, stores_of(ports), scope.failed_pushes, now_ms=now_ms, counts=self.counts
+        )
         self._entry = HttpEntry(
             app,
             backend,

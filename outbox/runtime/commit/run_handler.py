@@ -225,6 +225,7 @@ async def run(plan: Plan, group: Effects, attempt: Attempt, life: Life) -> Outco
 def _recorded(group: Effects, attempt: Attempt, found: PoisonMessage | bool) -> Outcome:
     """Follow the record; a refusal without one gets it, unless there is no identity to store it under."""
     if found is True:
+        attempt.is_duplicate = True
         return None
     poison = found if isinstance(found, PoisonMessage) else attempt.work.refusal
     assert poison is not None, "a work without a handler has a refusal"

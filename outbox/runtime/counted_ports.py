@@ -1,0 +1,62 @@
+"""Ports of a store and a bus that count what the protocols need not know: lost commits, unknown ones, sends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outbox.errors import OutboxError, OutcomeUnknown
+from outbox.ports import Lost, MessageBus, Output, StateStore, StorePorts, Won, Write
+from outbox.runtime.counts import Counts
+
+STATES = ("state", "swap")
+COMMITS = ("commit", "refuse", *STATES)
+
+
+class CountedStore:
+    """A state store whose lost and unknown commits are counted."""
+
+    def __init__(self, store: StateStore, counts: Counts) -> None:
+        self._store = store
+        self._counts = counts
+        self.capabilities = store.capabilities
+        self.read, self.scan, self.unfinished = store.read, store.scan, store.unfinished
+        if store.capabilities.dispatch_ledger:
+            self.unsent = store.unsent  # type: ignore[attr-defined]  # a store with that capability has it
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        try:
+            answer = await self._store.write(operations)
+        except OutcomeUnknown:
+            self._counts.unknown += any(operation.tag.what in COMMITS for operation in operations)
+            raise
+        if isinstance(answer, Lost):
+            self._counts.conflicts += operations[answer.operation].tag.what in STATES
+        return answer
+
+
+class CountedBus:
+    """A bus whose sends are counted."""
+
+    def __init__(self, bus: MessageBus, counts: Counts) -> None:
+        self._bus = bus
+        self._counts = counts
+        self.receive, self.settle, self.renew = bus.receive, bus.settle, bus.renew
+
+    async def send(self, outputs: Sequence[Output]) -> None:
+        try:
+            await self._bus.send(outputs)
+        except OutboxError:
+            self._counts.failed_sends += 1
+            raise
+        self._counts.sent += len(outputs)
+
+
+def counted(ports: StorePorts, counts: Counts) -> StorePorts:
+    """The same ports, counted."""
+    infrastructure = None if ports.infrastructure is None else CountedStore(ports.infrastructure, counts)
+    store, bus = CountedStore(ports.store, counts), CountedBus(ports.bus, counts)
+    return StorePorts(store, bus, ports.operations, ports.blobs, infrastructure)
+
+
+_store: type[StateStore] = CountedStore
+_bus: type[MessageBus] = CountedBus
