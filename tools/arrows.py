@@ -49,6 +49,7 @@ FLOORS = (  # a floor imports only from those below it; what shares a floor may 
     ("http_entry",),
     ("client",),
     ("streams",),
+    ("metrics",),
     ("runtime",),
     *CORE,
 )

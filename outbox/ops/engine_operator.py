@@ -29,6 +29,7 @@ from outbox.ops import held_messages
 from outbox.ops.bodies import compact_json
 from outbox.ops.dead_letter_views import matches, view_of, with_body
 from outbox.ops.held_messages import found_with_body, state_of
+from outbox.ops.host_metrics import host_metrics
 from outbox.ops.meter import Meter
 from outbox.ops.names import full_id, listed, parse_key, scheduled_id, the_id
 from outbox.ops.sending import as_handled
@@ -170,11 +171,17 @@ class EngineOperator:
                 standing=sum(bool(s.blocked_by) for s in queue.order.sessions.values())
                 if isinstance(queue.order, SessionOrder)
                 else 0,
+                handled=msgspec.UNSET if self._meter is None else self._meter.handled(path),
             )
         streams = await list_streams(on_engine(engine))
         await engine.core.gate()
         handling = None if self._meter is None else self._meter.read()
         return Status(queues, pending, handling, streams if streams.logs or streams.processors else None)
+
+    async def metrics(self) -> str:
+        if self._meter is None or self._app is None:
+            raise Refused("only a host with an application has metrics; start one with `outbox run APP`")
+        return host_metrics(self._app.name, self._meter.counts, await self.status())
 
     async def state(self, type: str, key: str, kind: KeyKind = "text") -> bytes | None:
         found = self._engine.documents.read(STATES, state_id(type, parse_key(key, kind)))

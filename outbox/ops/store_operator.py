@@ -194,6 +194,12 @@ class StoreOperator:
             )
         return Status(queues, await self._unfinished_count())
 
+    async def metrics(self) -> str:
+        raise Refused(
+            "on Azure each process has its own metrics, which OpenTelemetry sends where you look at them (docs/how-to/"
+            "telemetry.md); only the host of a folder answers for all of its workers"
+        )
+
     async def _unfinished_count(self) -> int:
         count = 0
         for store in stores_of(self._ports):

@@ -25,7 +25,7 @@ REASONS = frozenset(
 )
 """The reasons of a refusal that are counted by name; that of a `Reject` is `rejected`, any other `other`."""
 CLIENT_ERRORS, SERVER_ERRORS = 400, 500
-AGE_BUCKET_COUNT = 32
+AGE_BUCKET_COUNT = 26
 """Buckets of ages: the one at index n counts those below 2**n milliseconds, and not below half of that."""
 
 
@@ -117,30 +117,32 @@ class Counts:
         """Count the messages of one commit of an engine: `handled` are the inbox keys of those that ran."""
         sources = {work.delivery.queue for work in works}
         if len(sources) == 1 and not unapplied and len(handled) == len(works):
+            applied = works
             self.of(works[0].delivery.queue).applied += len(works)
         else:
-            self._mixed(works, unapplied, frozenset(handled))
+            applied = self._mixed(works, unapplied, set(handled))
         if self.has_ages:
-            ended = {id(attempt.work) for attempt, _ in unapplied}
-            for work in works:
-                if work.inbox in handled and id(work) not in ended:
-                    self.of(work.delivery.queue).age(now_ms - work.created_ms)
+            for work in applied:
+                self.of(work.delivery.queue).age(now_ms - work.created_ms)
 
     def _mixed(
-        self,
-        works: Sequence[Work],
-        unapplied: Sequence[tuple[Attempt, PoisonMessage | Later]],
-        handled: frozenset[bytes],
-    ) -> None:
+        self, works: Sequence[Work], unapplied: Sequence[tuple[Attempt, PoisonMessage | Later]], handled: set[bytes]
+    ) -> list[Work]:
+        """Count messages with different ends; those that were applied.  Of two copies in one commit the first was."""
         outcomes = {id(attempt.work): outcome for attempt, outcome in unapplied}
+        applied = []
         for work in works:
             counts, outcome = self.of(work.delivery.queue), outcomes.get(id(work))
+            ran = handled.intersection([branch.inbox for branch in (work, *work.others)])
+            handled -= ran
             if outcome is not None:
                 self._unapplied(counts, work, outcome)
-            elif work.inbox in handled or any(other.inbox in handled for other in work.others):
+            elif ran:
                 counts.applied += 1
+                applied.append(work)
             else:
                 counts.duplicates += 1
+        return applied
 
     def swept(self, finished: int, pending: int, oldest_s: float) -> None:
         """Count what a sweep finished, and note what it left."""
