@@ -13,6 +13,9 @@ runs in the handler's task, within its time limit, and in a copy of that task's 
 the handler sees, and nobody else.  What it raises fails the attempt as if the handler had raised it; it cannot make a
 success of a failure.
 
+One that has an attribute `applies`, a function of the context, is left out of the attempts where that is false: so one
+that looks at few messages costs the others next to nothing.
+
 The first one declared is outermost, those of the application are round those of the handler.
 """
 
@@ -44,6 +47,7 @@ class Call:
 
 
 Manager = Callable[[Call], AbstractContextManager[Any]]
+Applies = Callable[[Context], bool]
 Middleware = Callable[[Call], AbstractContextManager[Any] | Iterator[None]]
 """A generator function with one `yield`, or any function that returns a context manager."""
 
@@ -70,11 +74,12 @@ def surrounded(handler: Handler, middleware: Sequence[Manager]) -> Handler:
     if not middleware:
         return handler
     call, name, source = handler.binding.call, handler.name, handler.source
+    each: list[tuple[Manager, Applies | None]] = [(one, getattr(one, "applies", None)) for one in middleware]
 
-    def begin(variables: Variables, message: Any, state: Any, context: Context) -> Any:
+    def begin(around: list[Manager], variables: Variables, message: Any, state: Any, context: Context) -> Any:
         entered = ExitStack()
         try:
-            for manager in middleware:
+            for manager in around:
                 entered.enter_context(manager(Call(name, source, message, context)))
             result = call(message, state, context)
         except BaseException as error:
@@ -86,8 +91,11 @@ def surrounded(handler: Handler, middleware: Sequence[Manager]) -> Handler:
         return result
 
     def within(message: Any, state: Any, context: Context) -> Any:
+        around = [manager for manager, applies in each if applies is None or applies(context)]
+        if not around:
+            return call(message, state, context)
         variables = copy_context()
-        return variables.run(begin, variables, message, state, context)
+        return variables.run(begin, around, variables, message, state, context)
 
     return replace(handler, binding=replace(handler.binding, wants_context=True, call=within))
 

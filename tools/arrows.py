@@ -45,7 +45,7 @@ FLOORS = (  # a floor imports only from those below it; what shares a floor may 
     ("emulator",),
     ("engine",),
     ("worker",),
-    ("asgi",),
+    ("asgi", "otel"),
     ("http_entry",),
     ("client",),
     ("streams",),

@@ -155,8 +155,8 @@ THREAD_MUTANTS = (
     mutant(
         "variables of a middleware stay behind it", MIDDLEWARE,
         ROUND + "test_what_a_middleware_sets_is_gone_behind_its_handler",
-        ("        return variables.run(begin, variables, message, state, context)\n",
-         "        return begin(variables, message, state, context)\n"),
+        ("        return variables.run(begin, around, variables, message, state, context)\n",
+         "        return begin(around, variables, message, state, context)\n"),
     ),
     mutant(
         "a handler that waits sees the variables of whoever steps it", MIDDLEWARE,

@@ -60,9 +60,7 @@ async def test_a_host_says_what_became_of_its_messages() -> None:
         found = await operator.status()
         handled: Any = found.queues["steps"].handled
         assert (handled.applied, handled.duplicates, handled.refused, handled.minute) == (2, 1, {"rejected": 1}, 4)
-        line = (
-            "steps: 2 applied, 1 duplicate, 1 refused (rejected 1), 0 failed attempts, 0 put off; "
-        )
+        line = "steps: 2 applied, 1 duplicate, 1 refused (rejected 1), 0 failed attempts, 0 put off; "
         assert f"{line}4 in the last minute" in status_text(found).splitlines()
         text = await operator.metrics()
     labels = '{app="a \\"quoted\\"\\\\name\\n",queue="steps"'
