@@ -21,7 +21,7 @@ Source: OpenTelemetry's semantic conventions for messaging spans; W3C Trace Cont
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -52,13 +52,18 @@ from outbox.ports import (
     Commit,
     Conflict,
     Delivery,
+    Document,
+    DocumentKey,
     Journal,
+    LedgerStore,
     Lost,
     MessageBus,
     Output,
     Ports,
+    Session,
     Settle,
     StateStore,
+    StoreCapabilities,
     StorePorts,
     Won,
     Write,
@@ -123,6 +128,13 @@ class Telemetry:
         """A backend whose receipts, commits, sends and settlements are spans of the attempts that they belong to."""
         self._is_traced = True
         return _Traced(backend, self)
+
+    def traced_ports(self, ports: StorePorts) -> StorePorts:
+        """The ports of a store and a bus, traced in the same way."""
+        self._is_traced = True
+        infrastructure = None if ports.infrastructure is None else TracedStore(ports.infrastructure, self)
+        store, bus = TracedStore(ports.store, self), TracedBus(ports.bus, self)
+        return StorePorts(store, bus, ports.operations, ports.blobs, infrastructure)
 
     # Handling
 
@@ -313,10 +325,8 @@ class _Traced:
         if isinstance(ports, Ports):
             journal = TracedJournal(ports.journal, telemetry)
             self._ports: Ports | StorePorts = Ports(journal, ports.operations, ports.blobs)
-            return
-        infrastructure = None if ports.infrastructure is None else TracedStore(ports.infrastructure, telemetry)
-        store, bus = TracedStore(ports.store, telemetry), TracedBus(ports.bus, telemetry)
-        self._ports = StorePorts(store, bus, ports.operations, ports.blobs, infrastructure)
+        else:
+            self._ports = telemetry.traced_ports(ports)
 
     def ports(self) -> Ports | StorePorts:
         return self._ports
@@ -365,10 +375,25 @@ class TracedStore:
     def __init__(self, store: StateStore, telemetry: Telemetry) -> None:
         self._store = store
         self._telemetry = telemetry
-        self.capabilities = store.capabilities
-        self.read, self.scan, self.unfinished = store.read, store.scan, store.unfinished
-        if store.capabilities.dispatch_ledger:
-            self.unsent = store.unsent  # type: ignore[attr-defined]  # a store with that capability has it
+        self._ledger_store: Any = store
+        """The same, where its capabilities say that it keeps a dispatch ledger."""
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return self._store.capabilities
+
+    def read(self, key: DocumentKey, *, session: Session = "") -> Coroutine[Any, Any, Document | None]:
+        return self._store.read(key, session=session)
+
+    def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
+        return self._store.scan(partition, prefix=prefix)
+
+    def unfinished(self) -> AsyncIterator[Document]:
+        return self._store.unfinished()
+
+    def unsent(self, first: str, before: str) -> AsyncIterator[Document]:
+        found: AsyncIterator[Document] = self._ledger_store.unsent(first, before)
+        return found
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
         attempts = self._telemetry.of_inboxes(inbox for operation in operations for inbox in operation.tag.inbox)
@@ -385,7 +410,9 @@ class TracedBus:
     def __init__(self, bus: MessageBus, telemetry: Telemetry) -> None:
         self._bus = bus
         self._telemetry = telemetry
-        self.renew = bus.renew
+
+    def renew(self, delivery: Delivery) -> Coroutine[Any, Any, int]:
+        return self._bus.renew(delivery)
 
     async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         deliveries = await self._bus.receive(queue, count_max=count_max, wait_s=wait_s)
@@ -407,7 +434,7 @@ class TracedBus:
 
 
 _journal: type[Journal] = TracedJournal
-_store: type[StateStore] = TracedStore
+_store: type[LedgerStore] = TracedStore
 _bus: type[MessageBus] = TracedBus
 
 

@@ -6,9 +6,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import pytest
+from azure.functions.servicebus import ServiceBusMessage
 from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -17,6 +19,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from outbox import App, Context, Engine, Reject, Retries, Worker
+from outbox.azure.functions.processor import Processor
+from outbox.azure.functions.settings import FunctionsSettings
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown
 from outbox.http_entry import HttpEntry
@@ -118,12 +122,14 @@ async def handled(
 
 def id_of(span: ReadableSpan) -> int:
     assert span.context is not None
-    return span.context.span_id
+    found: int = span.context.span_id
+    return found
 
 
 def parent_of(span: ReadableSpan) -> int:
     assert span.parent is not None
-    return span.parent.span_id
+    found: int = span.parent.span_id
+    return found
 
 
 def traces(site: Site) -> set[int]:
@@ -147,7 +153,10 @@ async def test_all_hops_are_one_trace_each_below_the_one_before(site: Site, scop
         sends = site.named("send ")
         assert [span.name for span in sends] == ["send reservations", "send shipments"]
         assert [parent_of(span) for span in sends] == [id_of(order), id_of(reserve)]
-        assert all((span.end_time or 0) <= (process.end_time or 0) for span, process in zip(sends, (order, reserve)))
+        assert all(
+            (span.end_time or 0) <= (process.end_time or 0)
+            for span, process in zip(sends, (order, reserve), strict=True)
+        )
     attributes: Any = order.attributes
     assert order.kind is trace.SpanKind.CONSUMER and attributes["outbox.settled"] == "complete"
     assert attributes["messaging.message.id"] == "o1" and attributes["outbox.key"] == "o1"
@@ -259,6 +268,32 @@ async def test_a_request_is_the_first_hop(site: Site, scope: Scope) -> None:
     assert parent_of(post) == 0xCDCDCDCDCDCDCDCD and parent_of(order) == id_of(post) and len(traces(site)) == 1
 
 
+async def test_a_functions_host_traces_what_its_triggers_bring(site: Site) -> None:
+    app = shop([])
+    telemetry = site.telemetry(app)
+    async with Engine.in_memory() as engine:
+        backend = NarrowEngine(engine, "partition")
+        settings = FunctionsSettings(lambda: backend, telemetry=telemetry)
+        processor = Processor(app, backend, settings)
+        await processor.open()
+        message = ServiceBusMessage(
+            body=b'{"id": "o1"}',
+            trigger_metadata=None,
+            application_properties={"outbox-id": "o1"},
+            user_properties={},
+            message_id="o1",
+            sequence_number=1,
+            delivery_count=1,
+            enqueued_time_utc=datetime.now(UTC),
+        )
+        await processor.message("orders", message)
+        await processor.finish()
+    [order] = site.named("process orders")
+    assert (order.attributes or {})["outbox.settled"] == "complete"
+    [send] = site.named("send ")
+    assert parent_of(send) == id_of(order) and telemetry.counts.sources["orders"].applied == 1
+
+
 async def test_messages_that_commit_together_are_linked(site: Site) -> None:
     await handled(site, shop([]), "engine", [(f"o{n}", SENT_IN) for n in range(5)])
     orders = {id_of(span) for span in site.named("process orders")}
@@ -287,12 +322,16 @@ async def test_without_traced_ports_an_attempt_ends_with_its_handler(site: Site)
     ]
 
 
+def points(found: Any) -> list[Any]:
+    return list(found)
+
+
 async def test_metrics_are_what_was_counted(site: Site) -> None:
     await handled(site, shop([], fails=1), "engine", [("o1", ""), ("o1", ""), ("o2", "")])
     data = site.reader.get_metrics_data()
     assert data is not None
     found = {
-        metric.name: {tuple(sorted((point.attributes or {}).items())): point.value for point in metric.data.data_points}
+        metric.name: {tuple(sorted(one.attributes.items())): one.value for one in points(metric.data.data_points)}
         for resource in data.resource_metrics
         for scope in resource.scope_metrics
         for metric in scope.metrics
