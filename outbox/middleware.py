@@ -97,7 +97,12 @@ def surrounded(handler: Handler, middleware: Sequence[Manager]) -> Handler:
         variables = copy_context()
         return variables.run(begin, around, variables, message, state, context)
 
-    return replace(handler, binding=replace(handler.binding, wants_context=True, call=within))
+    def within_one(message: Any, state: Any, context: Context) -> Any:
+        return within(message, state, context) if first_applies(context) else call(message, state, context)
+
+    first_applies = each[0][1] or (lambda context: True)
+    around = within_one if len(each) == 1 else within
+    return replace(handler, binding=replace(handler.binding, wants_context=True, call=around))
 
 
 def _leave(entered: ExitStack, error: BaseException) -> None:

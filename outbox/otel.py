@@ -9,9 +9,9 @@ handler sends carries the span's trace context, which is stored with the commit,
 process takes it, however often.  Attempts at one message share a trace, also where its sender had none: its id then
 follows from the message's.
 
-Whether a message is sampled is decided before OpenTelemetry is called: by the flag of its trace context, else by its
-identity, the same in every process and for every hop.  A message that is not costs a comparison.  Handling is seen by a
-middleware, all else by a wrapper round the ports: the protocols know nothing of it.
+Whether a message is sampled is decided before OpenTelemetry is called: by the flag of its trace context, else by the id
+of its conversation, the same in every process and for every hop.  A message that is not costs a comparison.  A
+middleware sees the handling, a wrapper round the ports all else: the protocols know nothing of it.
 
 Metrics are read from `Counts` when a reader collects; nothing is recorded for each message.
 
@@ -24,7 +24,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
+from zlib import crc32
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import attach
@@ -79,11 +81,11 @@ IDENTITY, SYSTEM, KEY = "messaging.message.id", "messaging.system", "outbox.key"
 ENDS = {"complete": "complete", "dead-letter": "dead-letter", "abandon": "put off", "release": "released"}
 _SAMPLED = frozenset("13579bdfBDF")
 """The last digits of flags with the lowest bit set."""
-_WHOLE = 1 << 64
+_WHOLE = 1 << 32
 
 
 @dataclass(eq=False, slots=True)
-class _Open:
+class Open:
     """An attempt under way: its span, and by which names the ports may speak of it."""
 
     span: Span
@@ -116,9 +118,10 @@ class Telemetry:
         self.counts = Counts(has_ages=True)
         """Give it to what handles messages: `Worker(counts=...)`, `HttpEntry(counts=...)`."""
         self._bound = round(sampled * _WHOLE)
+        """Conversations are sampled whose checksum is below this."""
         self._tracer = trace.get_tracer(NAME, tracer_provider=tracer_provider)
-        self._by_inbox: dict[bytes, _Open] = {}
-        self._by_delivery: dict[tuple[str, int], list[_Open]] = {}
+        self._by_inbox: dict[bytes, Open] = {}
+        self._by_delivery: dict[tuple[str, int], list[Open]] = {}
         self._received_ns: dict[tuple[str, int], int] = {}
         self._is_traced = False
         app.middleware(self._round(app.name))
@@ -142,17 +145,12 @@ class Telemetry:
         return _Round(self, app)
 
     def is_sampled(self, context: Context) -> bool:
-        """Whether a message gets spans; what an unsampled one sends says that it is not."""
-        given = context.message.traceparent
-        if len(given) == TRACEPARENT_LENGTH:
-            return given[-1] in _SAMPLED
-        inbox = context.work.inbox
-        if int.from_bytes(inbox[8:16], "big") < self._bound:
-            return True
-        if inbox and not given:
-            name = inbox.hex()
-            context.trace = f"00-{name[:32]}-{name[32:48]}-00"
-        return False
+        """Whether a message gets spans."""
+        message = context.message
+        if message.traceparent and len(message.traceparent) == TRACEPARENT_LENGTH:
+            return message.traceparent[-1] in _SAMPLED
+        conversation = message.correlation_id or message.outbox_id or message.message_id
+        return crc32(conversation.encode("utf-8", "replace")) < self._bound
 
     @contextmanager
     def handling(self, app: str, call: Call) -> Iterator[None]:
@@ -162,12 +160,13 @@ class Telemetry:
         attributes: dict[str, Any] = {
             SYSTEM: NAME,
             QUEUE: call.source,
-            "messaging.operation.type": "process",
             "messaging.consumer.group.name": app,
             IDENTITY: context.message_id,
-            "messaging.message.conversation_id": context.correlation_id,
-            "messaging.message.delivery_count": context.delivery_count,
         }
+        if context.message.correlation_id:
+            attributes["messaging.message.conversation_id"] = context.message.correlation_id
+        if context.delivery_count > 1:
+            attributes["messaging.message.delivery_count"] = context.delivery_count
         if context.key is not None:
             attributes[KEY] = str(context.key)
         span = self._tracer.start_span(
@@ -190,9 +189,9 @@ class Telemetry:
             raise
         finally:
             handle.end()
-            self._open(_Open(span, work.inbox, delivery))
+            self.keep_open(Open(span, work.inbox, delivery))
 
-    def _open(self, attempt: _Open) -> None:
+    def keep_open(self, attempt: Open) -> None:
         """Keep a span until its message is settled, where the ports are traced."""
         if not self._is_traced or not attempt.inbox:
             attempt.span.end()
@@ -204,7 +203,7 @@ class Telemetry:
         self._by_inbox[attempt.inbox] = attempt
         self._by_delivery.setdefault(attempt.delivery, []).append(attempt)
 
-    def _end(self, attempt: _Open, how: str, reason: str = "") -> None:
+    def _end(self, attempt: Open, how: str, reason: str = "") -> None:
         """End a span: how its delivery was settled, and why its message was refused."""
         self._by_inbox.pop(attempt.inbox, None)
         others = self._by_delivery.get(attempt.delivery, [])
@@ -212,8 +211,8 @@ class Telemetry:
             others.remove(attempt)
         if not others:
             self._by_delivery.pop(attempt.delivery, None)
-        if how:
-            attempt.span.set_attribute("outbox.settled", how)
+        if how != "complete":
+            attempt.span.set_attribute("outbox.settled", how or "unknown")
         if reason:
             attempt.span.set_attribute("outbox.reason", reason)
         attempt.span.end()
@@ -223,24 +222,24 @@ class Telemetry:
     def received(self, deliveries: Sequence[Delivery]) -> None:
         """Note when messages came whose senders have sampled them."""
         for delivery in deliveries:
-            if delivery.message.traceparent[-1:] in _SAMPLED:
+            if delivery.message.traceparent and delivery.message.traceparent[-1] in _SAMPLED:
                 if len(self._received_ns) >= OPEN_COUNT_MAX:
                     self._received_ns.clear()
                 self._received_ns[delivery.queue, delivery.sequence] = time.time_ns()
 
-    def of_inboxes(self, inboxes: Iterable[bytes]) -> list[_Open]:
+    def of_inboxes(self, inboxes: Iterable[bytes]) -> list[Open]:
         """The attempts under way with these inbox keys."""
         known = self._by_inbox
         return [known[inbox] for inbox in dict.fromkeys(inboxes) if inbox in known] if known else []
 
-    def of_outputs(self, outputs: Sequence[Output]) -> list[_Open]:
+    def of_outputs(self, outputs: Sequence[Output]) -> list[Open]:
         """The attempts under way that made these outputs."""
         if not self._by_inbox:
             return []
         return self.of_inboxes(filter(None, (_inbox_of(output) for output in outputs)))
 
     @contextmanager
-    def step(self, name: str, attempts: Sequence[_Open], kind: SpanKind = SpanKind.CLIENT) -> Iterator[Span | None]:
+    def step(self, name: str, attempts: Sequence[Open], kind: SpanKind = SpanKind.CLIENT) -> Iterator[Span | None]:
         """A span of one port call below the first of these attempts, linked to the others; an error ends it so."""
         if not attempts:
             yield None
@@ -257,12 +256,25 @@ class Telemetry:
         finally:
             span.end()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether an attempt with a span is under way."""
+        return bool(self._by_inbox)
+
     def settled(self, queue: str, sequence: int, how: str, reason: str = "") -> None:
         """End the spans of a delivery that was settled."""
         for attempt in list(self._by_delivery.get((queue, sequence), ())):
             self._end(attempt, how, reason)
 
-    def ended_requests(self, attempts: Sequence[_Open]) -> None:
+    def completed(self, attempts: Sequence[Open], consumed: Sequence[Delivery]) -> None:
+        """End the spans of deliveries that a commit has consumed; `attempts` are those that it has committed."""
+        if len(self._by_inbox) > len(attempts) or len(attempts) > 1:
+            for delivery in consumed:
+                self.settled(delivery.queue, delivery.sequence, "complete")
+        elif attempts and any(attempts[0].delivery == (one.queue, one.sequence) for one in consumed):
+            self._end(attempts[0], "complete")
+
+    def ended_requests(self, attempts: Sequence[Open]) -> None:
         """End the spans of requests, which no bus settles."""
         for attempt in attempts:
             if attempt.delivery[0] == "http":
@@ -289,8 +301,8 @@ def _parent(context: Context) -> SpanContext:
             return SpanContext(int(text[3:35], 16), int(text[36:52], 16), True, TraceFlags(int(text[53:], 16)))
         except ValueError:
             pass
-    inbox = context.work.inbox or b"\1" * 32
-    own, span = int.from_bytes(inbox[:16], "big"), int.from_bytes(inbox[16:24], "big")
+    digest = sha256(b"trace1" + context.correlation_id.encode(errors="replace")).digest()
+    own, span = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
     return SpanContext(own, span, True, TraceFlags(TraceFlags.SAMPLED))
 
 
@@ -350,12 +362,10 @@ class TracedJournal:
         attempts = telemetry.of_inboxes([*commit.handled, *commit.refused])
         with telemetry.step("commit", attempts) as span:
             conflict = await self._journal.commit(commit)
-            if span is not None:
-                span.set_attribute("outbox.messages", len(commit.handled))
-                span.set_attribute("outbox.committed", conflict is None)
-        if conflict is None:
-            for delivery in commit.consumed:
-                telemetry.settled(delivery.queue, delivery.sequence, "complete")
+            if span is not None and conflict is not None:
+                span.set_attribute("outbox.committed", False)
+        if conflict is None and telemetry.is_busy:
+            telemetry.completed(attempts, commit.consumed)
             for dead in commit.dead_lettered:
                 telemetry.settled(dead.delivery.queue, dead.delivery.sequence, "dead-letter", dead.reason)
             for later in commit.postponed:
@@ -399,8 +409,8 @@ class TracedStore:
         attempts = self._telemetry.of_inboxes(inbox for operation in operations for inbox in operation.tag.inbox)
         with self._telemetry.step(operations[0].tag.what or "write", attempts) as span:
             answer = await self._store.write(operations)
-            if span is not None:
-                span.set_attribute("outbox.committed", isinstance(answer, Won))
+            if span is not None and not isinstance(answer, Won):
+                span.set_attribute("outbox.committed", False)
         return answer
 
 

@@ -122,8 +122,25 @@ class Counts:
         else:
             applied = self._mixed(works, unapplied, set(handled))
         if self.has_ages:
+            self._age(applied, sources, now_ms)
+
+    def _age(self, applied: Sequence[Work], sources: Collection[str], now_ms: int) -> None:
+        """Count the ages of applied messages; those of one source without a call for each."""
+        if len(sources) > 1:
             for work in applied:
                 self.of(work.delivery.queue).age(now_ms - work.created_ms)
+            return
+        [source] = sources
+        found = self.of(source)
+        ages, last = found.ages, AGE_BUCKET_COUNT - 1
+        for work in applied:
+            delivery = work.delivery
+            age_ms = now_ms - (delivery.message.created_ms or delivery.enqueued_ms)
+            if age_ms > 0:
+                found.age_ms += age_ms
+                ages[min(age_ms.bit_length(), last)] += 1
+            else:
+                ages[0] += 1
 
     def _mixed(
         self, works: Sequence[Work], unapplied: Sequence[tuple[Attempt, PoisonMessage | Later]], handled: set[bytes]
