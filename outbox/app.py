@@ -7,7 +7,7 @@ on the embedded engine, as Azure Functions, and under the explorer.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from operator import attrgetter
@@ -18,6 +18,7 @@ from outbox.context import Way
 from outbox.errors import NotRegistrable, UnknownDestination
 from outbox.lineage import Key, as_key, inbox_prefix
 from outbox.message import Scalar, schema_properties
+from outbox.middleware import Manager, Middleware, as_manager
 from outbox.registration.answering import answering
 from outbox.registration.binding import Binding, bind, check_key, key_kind, name_of_key
 from outbox.registration.handlers import NO_KEY, TIME_LIMIT_S, UNKEPT, Caller, Handler, HttpRoute, Ordering, QueueSpec
@@ -29,6 +30,7 @@ from outbox.spark import RUN_TYPE, SPARK_RUNS, RunRequest, SparkRuns, run_reques
 __all__ = ["CLAIM_CHECK_BYTES", "NO_KEY", "App", "Handler", "HttpRoute", "QueueSpec"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+AnyMiddleware = TypeVar("AnyMiddleware", bound=Middleware)
 Type = TypeVar("Type", bound=type[Any])
 KeyOf = str | Callable[[Any], Any]
 
@@ -65,6 +67,8 @@ class App:
     ways: dict[tuple[str, type], Way] = field(default_factory=dict, init=False, repr=False)
     """The routes of messages that were sent so far, by destination and type."""
     jobs: set[str] = field(default_factory=set, init=False, repr=False)
+    managers: list[Manager] = field(default_factory=list, init=False, repr=False)
+    """The middleware of all handlers, outermost first."""
     _codecs: dict[type[Any], Codec] = field(default_factory=dict, init=False, repr=False)
     _named: set[type[Any]] = field(default_factory=set, init=False, repr=False)
     _states: dict[type[Any], StateCodec] = field(default_factory=dict, init=False, repr=False)
@@ -252,6 +256,21 @@ class App:
 
     # Handlers
 
+    def middleware(self, function: AnyMiddleware) -> AnyMiddleware:
+        """Put code round each attempt of every handler and HTTP entry, those declared before included.
+
+        A generator function with one `yield`, or a function that returns a context manager; it takes a `Call`.
+
+        Raises:
+            NotRegistrable: it is neither.
+        """
+        self.managers.append(as_manager(function))
+        return function
+
+    def middleware_of(self, handler: Handler) -> tuple[Manager, ...]:
+        """What is round the attempts of a handler, outermost first."""
+        return (*self.managers, *handler.middleware)
+
     def handler(
         self,
         source: str,
@@ -263,6 +282,7 @@ class App:
         key_name: str | None = None,
         time_limit_s: float | None = None,
         blocking: bool | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> Callable[[Function], Function]:
         """Handle the messages of a queue, or of a topic's `subscription`.
 
@@ -271,7 +291,8 @@ class App:
         the field's or the key function's) are part of message identity: keep them where code is only renamed, and
         change `key_name` where a key function returns other keys than before.  A handler that takes longer than
         `time_limit_s` seconds (default: the App's) has failed and is retried; nothing of it is committed.  `blocking`
-        (default: the App's) runs a function that waits without `await` in a thread of the worker.
+        (default: the App's) runs a function that waits without `await` in a thread of the worker.  `middleware` is put
+        round each attempt, within the App's.
 
         Raises:
             NotRegistrable: the function does not fit; the text says what to change.
@@ -296,7 +317,8 @@ class App:
             state = "" if binding.state is None else self.state_codec(binding.state).name
             prefix = inbox_prefix(self.name, f"{path}/{own_name}", state)
             handler = self._made(own_name, binding, path, key, on_dead_letter, key_name, prefix)
-            self.handlers.append(replace(handler, time_limit_s=limit_s, blocking=in_thread))
+            managers = tuple(map(as_manager, middleware))
+            self.handlers.append(replace(handler, time_limit_s=limit_s, blocking=in_thread, middleware=managers))
             return function
 
         return register
@@ -325,6 +347,7 @@ class App:
         retries: Retries | None = None,
         time_limit_s: float | None = None,
         blocking: bool | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> Callable[[Function], Function]:
         """Handle HTTP requests as messages: the body is the message, the `Idempotency-Key` header its identity.
 
@@ -333,7 +356,7 @@ class App:
         (default: method and path) is part of the request's identity: keep it where only the path changes.  `retries`
         retries a failed handler at once, and records the last failure; without it no failure is recorded.  A handler
         that takes longer than `time_limit_s` seconds (default: the App's) has failed.  `blocking` (default: the App's)
-        runs a function that waits without `await` in a thread.
+        runs a function that waits without `await` in a thread.  `middleware` is put round each attempt.
 
         Raises:
             NotRegistrable: the function does not fit; the text says what to change.
@@ -351,6 +374,7 @@ class App:
             in_thread = self._checked_blocking(own_name, binding, blocking)
             handler = self._made(own_name, answering(binding), "http", key, "continue", None, prefix)
             handler = replace(handler, retries=retries or UNKEPT, time_limit_s=limit_s, blocking=in_thread)
+            handler = replace(handler, middleware=tuple(map(as_manager, middleware)))
             self.routes.append(HttpRoute(known_as, verb, template, handler, caller))
             return function
 

@@ -133,6 +133,8 @@ class Context(msgspec.Struct, gc=False):
     """Whether it captured nothing but outputs within the claim-check limit."""
     answer: Reply | None = None
     """The reply to an HTTP request."""
+    trace: str = ""
+    """The W3C trace context of what is sent, where a middleware sets it; empty: the message's, of a span of its own."""
 
     # Who and what
 
@@ -228,7 +230,7 @@ class Context(msgspec.Struct, gc=False):
             created_ms=due_ms if due_ms > now_ms else now_ms,
             correlation_id=cause.correlation_id or identity,
             causation_id=identity,
-            traceparent=traceparent_of(cause.traceparent, work.inbox) if cause.traceparent else "",
+            traceparent=self.trace or (traceparent_of(cause.traceparent, work.inbox) if cause.traceparent else ""),
             hops=hops,
             session_id=outlet.session_of(queue, message, work.key) if way.is_ordered else "",
             properties=way.properties,

@@ -74,6 +74,10 @@ class OutcomeUnknown(OutboxError):
     """The operation may have taken effect; read before acting on it."""
 
 
+REASON_LENGTH_MAX = 1_000
+"""The longest text of a refusal that is kept, in characters."""
+
+
 class PoisonMessage(OutboxError):
     """The message can never be handled unchanged; `reason` is the dead-letter code."""
 

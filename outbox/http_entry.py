@@ -38,6 +38,8 @@ from outbox.runtime.commit.handler_threads import THREAD_COUNT, HandlerThreads
 from outbox.runtime.commit.loop_watch import LoopWatch
 from outbox.runtime.commit.marks import Lingering
 from outbox.runtime.commit.run_handler import Life, run_branch
+from outbox.runtime.counted_ports import counted
+from outbox.runtime.counts import Counts
 from outbox.runtime.delivery.claim_check import check_blobs
 from outbox.runtime.delivery.lanes import Turns
 from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryError
@@ -112,6 +114,7 @@ class HttpEntry:
         threads: int | HandlerThreads = THREAD_COUNT,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]] | None = None,
         failure_log: FailureLog | None = None,
+        counts: Counts | None = None,
     ) -> None:
         self.app = app
         self.body_bytes_max = body_bytes_max
@@ -126,7 +129,7 @@ class HttpEntry:
         self._owns_threads = isinstance(threads, int)
         self._watch: LoopWatch | None = None
         if plan is None:
-            plan = compile_plan(app, threads=self._threads)
+            plan = compile_plan(app, threads=self._threads, counts=counts)
             self._watch = LoopWatch(plan)
         self._plan = plan
         routes = [replace(route, handler=plan.hosted(route.handler)) for route in app.routes]
@@ -156,6 +159,7 @@ class HttpEntry:
     def _own_protocol(self, ports: StorePorts, new_tx: Callable[[], str]) -> StoreProtocol:
         """The protocol of a store and a bus, without a worker's deliveries."""
         now_ms, plan = self._now_ms, self._plan
+        ports = counted(ports, plan.counts)
         self._settlement = Settlement(
             plan, ports.bus, ports.blobs, backoff=self._backoff, now_ms=now_ms, new_tx=new_tx, settled=lambda _: None
         )
@@ -285,10 +289,16 @@ class HttpEntry:
         """Handle a request; the response may be set before its end."""
         attempt = Attempt(work, on_committed=lambda record: pending.answer(responses.answer_of(record)))
         try:
-            await pending.take(partial(self._ended, attempt))
+            await pending.take(partial(self._counted, attempt))
         finally:
             self._pending.pop(name, None)
         await self._finish()
+
+    async def _counted(self, attempt: Attempt) -> Response:
+        """The response to a request, which is counted."""
+        response = await self._ended(attempt)
+        self._plan.counts.request(attempt, response.status)
+        return response
 
     async def _ended(self, attempt: Attempt) -> Response:
         """The response to a request, by its record or its outcome."""

@@ -52,6 +52,7 @@ from outbox.ports import (
     StorePorts,
 )
 from outbox.runtime.commit.state_cache import cached_state
+from outbox.runtime.counts import Counts
 from outbox.runtime.delivery.intake import BusIntake, Intake
 from outbox.runtime.delivery.retrying import MAY_RETRY, Backoff
 from outbox.runtime.failures.failure_log import FailureLog, write_to_log
@@ -373,7 +374,9 @@ class Harness:
         if isinstance(self._scope, StoreScope) and isinstance(self._ports, StorePorts):
             try:
                 scope, stores = self._scope, stores_of(self._ports)
-                await Recovery(scope.protocol, stores, scope.failed_pushes, now_ms=self._engine.now_ms).sweep()
+                await Recovery(
+                    scope.protocol, stores, scope.failed_pushes, now_ms=self._engine.now_ms, counts=self._plan.counts
+                ).sweep()
             except SimulatedCrash:
                 await self.restart()
             except MAY_RETRY:
@@ -469,6 +472,11 @@ class Harness:
             for output in self._outputs
             if output.destination == destination
         ]
+
+    @property
+    def counts(self) -> Counts:
+        """What became of the messages so far: applied, duplicates, failed, put off, refused by reason; by queue."""
+        return self._plan.counts
 
     def dead_letters(self, queue: str) -> list[DeadLetter]:
         """The dead letters of a queue, oldest first; UnknownDestination where it was never declared."""

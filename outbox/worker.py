@@ -30,6 +30,7 @@ from outbox.ports import Backend, Delivery, Ports, StorePorts
 from outbox.runtime.commit.handler_threads import THREAD_COUNT, HandlerThreads
 from outbox.runtime.commit.loop_watch import LoopWatch
 from outbox.runtime.commit.stepping import go_on
+from outbox.runtime.counts import Counts
 from outbox.runtime.delivery.claim_check import check_blobs
 from outbox.runtime.delivery.intake import BusIntake, Intake
 from outbox.runtime.delivery.retrying import Backoff
@@ -85,7 +86,7 @@ class Worker(Client):
     """Handles an application's messages on a backend; use it as an async context manager.
 
     `concurrency` limits the messages in flight, `drain_s` the seconds that they may take when the worker stops,
-    `threads` the concurrent blocking handlers; workers of one process may share one `HandlerThreads`.
+    `threads` the concurrent blocking handlers; workers of one process may share one `HandlerThreads`, and `counts`.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Worker(Client):
         new_id: Callable[[], str] | None = None,
         new_tx: Callable[[], str] | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
+        counts: Counts | None = None,
     ) -> None:
         super().__init__(app, backend, new_id=new_id)
         if concurrency < 1:
@@ -106,7 +108,9 @@ class Worker(Client):
         check_blobs(app, self._ports.blobs)
         self._threads = HandlerThreads(threads) if isinstance(threads, int) else threads
         self._owns_threads = isinstance(threads, int)
-        self._plan = compile_plan(app, threads=self._threads)
+        self._plan = compile_plan(app, threads=self._threads, counts=counts)
+        self.counts = self._plan.counts
+        """What became of its messages, and of those of other workers that share it."""
         self._watch = LoopWatch(self._plan)
         self._concurrency = concurrency
         self._drain_s = drain_s
@@ -142,7 +146,9 @@ class Worker(Client):
         self._recovery: Recovery | None = None
         if isinstance(ports, StorePorts) and isinstance(self._scope, StoreScope):
             scope, now_ms = self._scope, self._operations.now_ms
-            self._recovery = Recovery(scope.protocol, stores_of(ports), scope.failed_pushes, now_ms=now_ms)
+            self._recovery = Recovery(
+                scope.protocol, stores_of(ports), scope.failed_pushes, now_ms=now_ms, counts=self.counts
+            )
 
     async def __aenter__(self) -> Self:
         await self.declare()

@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CORE = (  # what a handler and a port are
     ("declared", "describe"),
     ("app",),
+    ("middleware",),
     ("registration",),
     ("codec",),
     ("context",),
@@ -44,10 +45,11 @@ FLOORS = (  # a floor imports only from those below it; what shares a floor may 
     ("emulator",),
     ("engine",),
     ("worker",),
-    ("asgi",),
+    ("asgi", "otel"),
     ("http_entry",),
     ("client",),
     ("streams",),
+    ("metrics",),
     ("runtime",),
     *CORE,
 )

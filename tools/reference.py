@@ -35,6 +35,12 @@ class Page:
 _EXPORTED: tuple[str, ...] = ()
 PAGES = {
     "outbox": Page("outbox", "What applications are written with.", {"outbox": _EXPORTED}),
+    "middleware": Page("outbox.middleware", "Code round every attempt of a handler.", {"outbox.middleware": ("Call",)}),
+    "telemetry": Page(
+        "outbox.otel, outbox.metrics",
+        "Traces and metrics.",
+        {"outbox.otel": ("Telemetry", "current_traceparent"), "outbox.metrics": ("prometheus",)},
+    ),
     "testing": Page("outbox.testing", "A harness for tests.", {"outbox.testing": ("Harness", "SentRecord")}),
     "streams": Page(
         "outbox.streams",

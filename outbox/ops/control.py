@@ -77,6 +77,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
 )
 
 T = TypeVar("T")
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -95,6 +96,8 @@ class Control:
                 web.get("/health", self._health),
                 web.post("/send", self._send),
                 web.get("/status", self._status),
+                web.get("/metrics", self._metrics),
+                web.get("/metrics.json", self._metrics_json),
                 web.get("/state", self._state),
                 web.get("/export", self._export, allow_head=False),
                 web.get("/states", self._states, allow_head=False),
@@ -168,6 +171,12 @@ class Control:
 
     async def _status(self, request: web.Request) -> web.Response:
         return _json(await self._operator.status())
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=(await self._operator.metrics()).encode(), headers={"Content-Type": METRICS_TYPE})
+
+    async def _metrics_json(self, request: web.Request) -> web.Response:
+        return _json({"text": await self._operator.metrics()})
 
     async def _state(self, request: web.Request) -> web.Response:
         asked = _query(request, StateQuery)

@@ -23,6 +23,7 @@ from outbox.errors import Refused
 from outbox.http_entry import HttpEntry
 from outbox.ports import Backend
 from outbox.runtime.commit.handler_threads import HandlerThreads
+from outbox.runtime.counts import Counts
 
 log = logging.getLogger("outbox.host")
 
@@ -106,7 +107,12 @@ async def listen(
 
 
 async def listen_http(
-    stack: AsyncExitStack, app: App, backend: Backend, settings: EndpointSettings, threads: HandlerThreads
+    stack: AsyncExitStack,
+    app: App,
+    backend: Backend,
+    settings: EndpointSettings,
+    threads: HandlerThreads,
+    counts: Counts,
 ) -> tuple[str, ...]:
     """Serve an application's HTTP entries, if a port is given, blocking ones in `threads`; its address.
 
@@ -121,7 +127,7 @@ async def listen_http(
         raise Refused(f"{app.name} has no HTTP entries; declare one with @app.http, or leave {HTTP_OPTION} out")
     from outbox.ops.http_server import serve_http  # here, because its library takes longer to import than all else
 
-    entry = await stack.enter_async_context(HttpEntry(app, backend, threads=threads))
+    entry = await stack.enter_async_context(HttpEntry(app, backend, threads=threads, counts=counts))
     serving = serve_http(entry, settings.http_port, settings.http_names)
     port = await _opened(stack, serving, settings.http_port, HTTP_OPTION)
     return (f"http://127.0.0.1:{port}",)

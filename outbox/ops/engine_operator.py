@@ -31,6 +31,7 @@ from outbox.ops.engine_states import OnWritten, states_of_engine, write_states_o
 from outbox.ops.engine_trail import trail_on_engine
 from outbox.ops.engine_views import at_work, entry_of, held_in, identity_of
 from outbox.ops.held_messages import found_with_body, state_of
+from outbox.ops.host_metrics import host_metrics
 from outbox.ops.meter import Meter
 from outbox.ops.names import full_id, listed, parse_key, scheduled_id, the_id
 from outbox.ops.sending import as_handled
@@ -188,11 +189,17 @@ class EngineOperator:
                 if isinstance(queue.order, SessionOrder)
                 else 0,
                 paused=queue.is_paused,
+                handled=msgspec.UNSET if self._meter is None else self._meter.handled(path),
             )
         streams = await list_streams(on_engine(engine))
         await engine.core.gate()
         handling = None if self._meter is None else self._meter.read()
         return Status(queues, pending, handling, streams if streams.logs or streams.processors else None)
+
+    async def metrics(self) -> str:
+        if self._meter is None or self._app is None:
+            raise Refused("only a host with an application has metrics; start one with `outbox run APP`")
+        return host_metrics(self._app.name, self._meter.counts, await self.status())
 
     async def state(self, type: str, key: str, kind: KeyKind = "text") -> bytes | None:
         found = self._engine.documents.read(STATES, state_id(type, parse_key(key, kind)))

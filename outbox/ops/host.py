@@ -28,7 +28,7 @@ from outbox.ops.control_file import add_endpoints, read_control_file, remove_con
 from outbox.ops.endpoints import Endpoints, EndpointSettings, check_ports, listen, listen_http
 from outbox.ops.engine_operator import EngineOperator
 from outbox.ops.engine_states import OnWritten
-from outbox.ops.meter import Meter, Metered
+from outbox.ops.meter import RATE_EVERY_S, Meter, Metered
 from outbox.ports import Backend
 from outbox.printable import printable
 from outbox.runtime.commit.handler_threads import THREAD_COUNT, HandlerThreads
@@ -97,12 +97,17 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
             stack.callback(threads.close)
             for _ in range(settings.worker_count):
                 metered = Metered(backend, meter)
-                worker = Worker(settings.app, metered, concurrency=settings.concurrency, threads=threads)
+                worker = Worker(
+                    settings.app, metered, concurrency=settings.concurrency, threads=threads, counts=meter.counts
+                )
                 await stack.enter_async_context(worker)
                 watched.append(asyncio.ensure_future(worker.wait_stopped()))
             _log_unhandled(engine, settings.app)
             metered = Metered(backend, meter)
-            http = await listen_http(stack, settings.app, metered, settings.endpoints, threads)
+            http = await listen_http(stack, settings.app, metered, settings.endpoints, threads, meter.counts)
+            meter.counts.has_ages = True
+            readings = asyncio.ensure_future(_take_readings(meter))
+            stack.callback(readings.cancel)
         for part in watched:
             part.add_done_callback(_seen)
         endpoints = await listen(stack, engine, settings.endpoints, key)
@@ -112,6 +117,12 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
             announce(line)
         await _first_of(stopping, watched)
         log.info("draining; a second signal ends the process at once")
+
+
+async def _take_readings(meter: Meter) -> None:
+    while True:
+        meter.tick()
+        await asyncio.sleep(RATE_EVERY_S)
 
 
 def _access_key(settings: HostSettings) -> str | None:

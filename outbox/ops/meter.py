@@ -11,11 +11,16 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from outbox.ops.values import Handling
+from outbox.ops.values import Handled, Handling
 from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Ports
+from outbox.runtime.counts import Counts, SourceCounts
 
 BATCH_COUNT_MAX = 4_096
 CLAIM_COUNT_MAX = 100_000
+RATE_S = 60.0
+"""The time that a rate is of."""
+RATE_EVERY_S = 5.0
+RATE_READING_COUNT = round(RATE_S / RATE_EVERY_S) + 2
 
 
 @dataclass(slots=True)
@@ -23,7 +28,34 @@ class Meter:
     """Latencies of the newest commits, shared by the workers of one host."""
 
     handled_count: int = 0
+    counts: Counts = field(default_factory=Counts)
+    """What became of the messages."""
     _batches: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=BATCH_COUNT_MAX))
+
+    _seconds: deque[tuple[float, dict[str, int]]] = field(default_factory=lambda: deque(maxlen=RATE_READING_COUNT))
+    """Readings of how many messages of each queue have ended, for the rates of the last minute."""
+
+    def tick(self) -> None:
+        """Take a reading; a host does so every few seconds."""
+        self._seconds.append((time.monotonic(), {path: _ended(found) for path, found in self.counts.sources.items()}))
+
+    def handled(self, path: str) -> Handled:
+        """What became of the messages of a queue; of the last minute where the host is older, else since its start."""
+        found = self.counts.sources.get(path) or SourceCounts()
+        now_s, before = time.monotonic(), 0
+        for at_s, ended in self._seconds:
+            if now_s - at_s > RATE_S + RATE_EVERY_S:
+                continue
+            before = ended.get(path, 0)
+            break
+        return Handled(
+            applied=found.applied,
+            duplicates=found.duplicates,
+            failed=found.failed,
+            put_off=found.put_off,
+            refused=dict(found.refused),
+            minute=_ended(found) - before,
+        )
 
     def note(self, latency_s: float, count: int) -> None:
         self.handled_count += count
@@ -34,6 +66,10 @@ class Meter:
         ordered = sorted(self._batches)
         total = sum(count for _, count in ordered)
         return Handling(self.handled_count, _quantile(ordered, total * 0.5), _quantile(ordered, total * 0.99))
+
+
+def _ended(counts: SourceCounts) -> int:
+    return counts.applied + counts.duplicates + counts.refused.total()
 
 
 def _quantile(ordered: list[tuple[float, int]], rank: float) -> float | None:

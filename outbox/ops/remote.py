@@ -70,6 +70,12 @@ class _Error(msgspec.Struct):
     error: str
 
 
+class MetricsText(msgspec.Struct):
+    """Metrics as JSON."""
+
+    text: str
+
+
 class _State(msgspec.Struct):
     state: msgspec.Raw
 
@@ -89,6 +95,9 @@ class RemoteOperator:
 
     async def status(self) -> Status:
         return await self._get("/status", {}, Status)
+
+    async def metrics(self) -> str:
+        return (await self._get("/metrics.json", {}, MetricsText)).text
 
     async def state(self, type: str, key: str, kind: KeyKind = "text") -> bytes | None:
         found = bytes((await self._get("/state", {"type": type, "key": key, "kind": kind}, _State)).state)

@@ -232,6 +232,12 @@ class StoreOperator:
     async def _paused_names(self) -> set[str]:
         return set() if self._paused is None else await self._paused()
 
+    async def metrics(self) -> str:
+        raise Refused(
+            "on Azure each process has its own metrics, which OpenTelemetry sends where you look at them (docs/how-to/"
+            "telemetry.md); only the host of a folder answers for all of its workers"
+        )
+
     async def _unfinished_count(self) -> int:
         count = 0
         for store in stores_of(self._ports):

@@ -18,6 +18,7 @@ from outbox.ops.values import (
     DeadLetterView,
     Finding,
     FoundMessage,
+    Handled,
     Peeked,
     PendingView,
     Status,
@@ -60,12 +61,28 @@ def status(found: Status) -> str:
         for name, q in zip(map(printable, found.queues), found.queues.values(), strict=True)
         if q.paused
     ]
+    lines += [_handled(name, q.handled) for name, q in found.queues.items() if q.handled]
     if (handling := found.handling) is not None and handling.p50_ms is not None and handling.p99_ms is not None:
         times = f"p50 {handling.p50_ms:.1f} ms, p99 {handling.p99_ms:.1f} ms from claim to durable commit"
         lines.append(f"handled since start: {handling.handled}, {times}")
     if found.streams is not None:
         lines.append(streams(found.streams))
-    return "\n".join(lines)
+    return "\n".join(filter(None, lines))
+
+
+def _handled(name: str, handled: Handled) -> str:
+    """What became of a queue's messages since the host's start; empty where none came."""
+    if handled == Handled(0, 0, 0, 0, {}, 0):
+        return ""
+    refused = ", ".join(f"{printable(reason)} {count}" for reason, count in sorted(handled.refused.items()))
+    parts = [
+        f"{handled.applied} applied",
+        f"{handled.duplicates} {'duplicate' if handled.duplicates == 1 else 'duplicates'}",
+        f"{sum(handled.refused.values())} refused" + (f" ({refused})" if refused else ""),
+        f"{handled.failed} failed {'attempt' if handled.failed == 1 else 'attempts'}",
+        f"{handled.put_off} put off",
+    ]
+    return f"{printable(name)}: {', '.join(parts)}; {handled.minute} in the last minute"
 
 
 def streams(found: Streams) -> str:

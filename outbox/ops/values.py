@@ -60,6 +60,23 @@ class QueueStatus(msgspec.Struct, frozen=True):
     received: int = 0
     standing: int = 0
     paused: bool = False
+    handled: Handled | UnsetType = UNSET
+    """What a host has done with its messages since its start; only a host with workers says that."""
+
+
+class Handled(msgspec.Struct, frozen=True):
+    """What became of messages since a host's start: applied, duplicates of applied ones, refused by reason.
+
+    `failed` are attempts that raised, whatever came of them, `put_off` those put off without a failure; `minute` are
+    the messages that came to an end in the last minute.
+    """
+
+    applied: int
+    duplicates: int
+    failed: int
+    put_off: int
+    refused: dict[str, int]
+    minute: int
 
 
 class Handling(msgspec.Struct, frozen=True):
@@ -403,6 +420,13 @@ class Operator(Protocol):
 
     async def status(self) -> Status:
         """Count the messages of every queue."""
+
+    async def metrics(self) -> str:
+        """The metrics of a host with workers, in Prometheus' text format.
+
+        Raises:
+            Refused: there is no such host.
+        """
 
     async def state(self, type: str, key: str, kind: KeyKind = "text") -> bytes | None:
         """The JSON of a state; None where there is none or it was deleted.

@@ -57,6 +57,8 @@ class Handler:
     """The time limit of one attempt, in seconds; beyond it the attempt has failed."""
     blocking: bool = False
     """Whether it runs in a thread, where its host has threads."""
+    middleware: tuple[Any, ...] = ()
+    """What its own declaration puts round its attempts, as functions that return a context manager."""
 
 
 def over_limit_text(name: str, limit_s: float, what: str = "its time limit (time_limit_s=)") -> str:

@@ -237,13 +237,18 @@ class EngineScope:
             await self._blobs.write(name, data)
         commit = group.commit
         conflict = await self._journal.commit(commit)
+        counts = self._plan.counts
         if conflict is None:
             self.retry_backoff.reset()
+            counts.note_batch(group.works, group.unapplied, commit.handled, self._now_ms())
+            counts.sent += len(commit.outputs)
             all_consumed = len(commit.consumed) == len(group.works)
             self._settled(commit.consumed if all_consumed else [work.delivery for work in group.works])
             if group.unapplied and self._failure_log is not None:
                 for attempt, outcome in group.unapplied:
                     self._failure_log.note(attempt.branches, outcome)
+        else:
+            counts.conflicts += 1
         return conflict
 
     async def _release(self, deliveries: Sequence[Delivery]) -> None:

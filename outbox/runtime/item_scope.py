@@ -453,6 +453,7 @@ class ItemScope:
         if work.verdict(record) is Verdict.PAYLOAD_DIFFERS:
             return payload_differs(work.delivery.message.identity)
         attempt.committed(record)
+        attempt.is_duplicate = not record.reason and record.tx != own_tx
         return record.refusal
 
     # Recover: finish the transaction under a pointer

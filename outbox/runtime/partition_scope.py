@@ -467,6 +467,7 @@ class PartitionScope:
         if work.verdict(record) is Verdict.PAYLOAD_DIFFERS:
             return payload_differs(work.delivery.message.identity)
         attempt.committed(record)
+        attempt.is_duplicate = not record.reason
         await self._push_and_mark(document.key, document, record, work.inbox)
         if self.ledger is not None:
             self.ledger.close([*attempt.ledger_entries, record.entry])

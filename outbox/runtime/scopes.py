@@ -7,6 +7,7 @@ from typing import Any
 
 from outbox.ports import Delivery, Ports, StateStore, StorePorts
 from outbox.runtime.commit.marks import Lingering
+from outbox.runtime.counted_ports import counted
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.delivery.retrying import Backoff
 from outbox.runtime.delivery.settlement import Settlement
@@ -46,6 +47,7 @@ def scope_over(
             is_stopping=is_stopping,
             failure_log=failure_log,
         )
+    ports = counted(ports, plan.counts)
     settlement = Settlement(
         plan,
         ports.bus,

@@ -16,6 +16,7 @@ from typing import Any
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from outbox.ports import StateStore
 from outbox.runtime.commit.sweeper import GRACE_S, Swept, sweep
+from outbox.runtime.counts import Counts
 from outbox.runtime.delivery.settlement import FailedPushes
 from outbox.runtime.store_protocol import StoreProtocol
 
@@ -79,11 +80,13 @@ class Recovery:
         failed_pushes: FailedPushes,
         *,
         now_ms: Callable[[], int],
+        counts: Counts,
     ) -> None:
         self._protocol = protocol
         self._stores = stores
         self._failed_pushes = failed_pushes
         self._now_ms = now_ms
+        self._counts = counts
         self._start = 0
 
     async def sweep(self, *, grace_s: float = GRACE_S) -> Swept:
@@ -97,6 +100,7 @@ class Recovery:
         swept = await sweep(self._protocol, *self._stores, now_ms=now_ms, grace_s=grace_s, start=start)
         self._start = swept.next_start
         unfinished_count = swept.seen_count - swept.idle_count
+        self._counts.swept(swept.finished_count, unfinished_count - swept.finished_count, swept.oldest_s)
         if unfinished_count or swept.finished_count:
             fields = {"unfinished": unfinished_count, "finished": swept.finished_count, "oldest_s": swept.oldest_s}
             log.info("swept", extra=fields)

@@ -16,10 +16,9 @@ import msgspec
 
 from outbox.app import Handler
 from outbox.deliveries import split_stack
-from outbox.errors import PoisonMessage
+from outbox.errors import REASON_LENGTH_MAX, PoisonMessage
 from outbox.lineage import Key, fingerprint
 from outbox.ports import Delivery, Version
-from outbox.runtime.start.plan import REASON_LENGTH_MAX
 from outbox.runtime.verdict import Stored, Verdict, judged
 from outbox.stored import Record
 
@@ -132,6 +131,8 @@ class Attempt(msgspec.Struct, eq=False):
     is_blocker: bool = False
     """Whether it blocks its session, which is unblocked when it is applied."""
     is_released: bool = False
+    is_duplicate: bool = False
+    """Whether its record says that it was applied before; for whoever counts."""
 
     @property
     def branches(self) -> tuple[Attempt, ...]:

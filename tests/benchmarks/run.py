@@ -7,9 +7,9 @@ A system is a module of the shape `measure.Benchmark`; name it in SYSTEMS to tak
 `--only folder` opening and compacting a large one, `--only profile` the stages of our own W1, `--only scopes` the three
 commit protocols side by side, `--only history` what recording costs and judging takes, `--only azure` what a message
 asks of the Azure services and what the adapters cost beside the bare SDKs, `--only latency` the rate with these
-services a round trip away, `--only feed` a Spark feed, `--only streams` ordered logs and processors.  Writes w1, log,
-folder, profile, scopes, history, azure, azure-latency, feed and streams, those of what was chosen, into the folder,
-each as .json and .txt.
+services a round trip away, `--only feed` a Spark feed, `--only streams` ordered logs and processors, `--only telemetry`
+what OpenTelemetry costs a message.  Writes w1, log, folder, profile, scopes, history, azure, azure-latency, feed, streams
+and telemetry, those of what was chosen, into the folder, each as .json and .txt.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from tests.benchmarks import (
     bench_log,
     bench_scopes,
     bench_streams,
+    bench_telemetry,
     profile_w1,
     report,
 )
@@ -51,8 +52,8 @@ SYSTEMS = (
     "tests.benchmarks.peers.sqlite",
     "tests.benchmarks.ours",
 )
-LOG, FOLDER, PROFILE, SCOPES, HISTORY, AZURE, LATENCY, FEED, STREAMS = PARTS = (
-    "log", "folder", "profile", "scopes", "history", "azure", "latency", "feed", "streams",
+LOG, FOLDER, PROFILE, SCOPES, HISTORY, AZURE, LATENCY, FEED, STREAMS, TELEMETRY = PARTS = (
+    "log", "folder", "profile", "scopes", "history", "azure", "latency", "feed", "streams", "telemetry",
 )  # fmt: skip
 
 Entrant = tuple[Benchmark, str]
@@ -87,6 +88,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(bench_feed.publish(min(options.repeats, FEED_REPEATS_MAX), list(bench_feed.COUNTS), options.output))
     if STREAMS in parts:
         print(bench_streams.publish(options.repeats, bench_streams.ENTRIES, options.output))
+    if TELEMETRY in parts:
+        print(bench_telemetry.publish(options.repeats, options.messages, options.output))
     return 0
 
 

@@ -25,6 +25,7 @@ from tests.simulation.planting import (
 )
 from tests.simulation.rule_mutants import TESTED_RULE_MUTANTS
 from tests.simulation.step_mutants import STEP_MUTANTS
+from tests.simulation.telemetry_mutants import TELEMETRY_MUTANTS
 from tests.simulation.thread_mutants import THREAD_MUTANTS
 
 OF_LEDGER = "unit/stores/test_dispatch_ledger.py"
@@ -1716,6 +1717,7 @@ TABLE = Table(
         *DIRECT_MUTANTS,
         *OPERATOR_MUTANTS,
         *COMMAND_MUTANTS,
+        *TELEMETRY_MUTANTS,
         *AGE_MUTANTS,
         *THREAD_MUTANTS,
         *STEP_MUTANTS,

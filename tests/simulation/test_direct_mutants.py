@@ -37,5 +37,6 @@ def test_every_edge_has_faults_planted() -> None:
         "jobs",
         "steps",
         "rules",
+        "telemetry",
     }
     assert {mutant.scope for mutant in TABLE.mutants} == about

@@ -112,7 +112,7 @@ LEFT_OUT: dict[type, dict[str, str]] = {
     BlockedSessions: {"_store": MADE_ONCE, "_blobs": MADE_ONCE},
     RetryBackoff: {"_log_throttle": METER, "count": PAUSES},
     Backoff: dict.fromkeys(("sleep", "count_max", "pause"), MADE_ONCE),
-    Attempt: {"others": NOT_MERGED, "fan_out": NOT_MERGED, "on_committed": NOT_MERGED},
+    Attempt: {"others": NOT_MERGED, "fan_out": NOT_MERGED, "on_committed": NOT_MERGED, "is_duplicate": METER},
     Work: dict.fromkeys(("handler", "value", "state_id", "lane", "remembered", "inbox", "fingerprint"), OF_DELIVERY)
     | dict.fromkeys(("in_order", "blocks_key", "others", "caller"), OF_DELIVERY),
 }

@@ -16,6 +16,8 @@ ENGINE = "outbox/runtime/engine_scope.py"
 BLOCKING = "unit/handlers/test_blocking_handlers.py::"
 AGAIN = "unit/runtime/test_retried_values.py::"
 LIMITS = "unit/runtime/test_time_limits.py::"
+MIDDLEWARE = "outbox/middleware.py"
+ROUND = "unit/handlers/test_middleware.py::"
 
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
@@ -143,5 +145,32 @@ THREAD_MUTANTS = (
         "what swallows its cancellation is waited for", STEPPING,
         LIMITS + "test_a_handler_that_swallows_its_cancellation_does_not_hold_up_a_stop",
         ("        return self._has_insisted  #", "        return False  #"),
+    ),
+    mutant(
+        "an error that a middleware swallows is none", MIDDLEWARE,
+        ROUND + "test_a_middleware_makes_no_success_of_a_failure",
+        ("        result = await handling\n    except BaseException as error:\n        _leave(entered, error)\n        raise\n",
+         "        result = await handling\n    except BaseException as error:\n        _leave(entered, error)\n        return None\n"),
+    ),
+    mutant(
+        "variables of a middleware stay behind it", MIDDLEWARE,
+        ROUND + "test_what_a_middleware_sets_is_gone_behind_its_handler",
+        ("        return variables.run(begin, around, variables, message, state, context)\n",
+         "        return begin(around, variables, message, state, context)\n"),
+    ),
+    mutant(
+        "a handler that waits sees the variables of whoever steps it", MIDDLEWARE,
+        ROUND + "test_a_handler_sees_the_variables_that_its_middleware_set_and_no_other_does[async]",
+        ("        return self._run(self._inner.send, value)\n", "        return self._inner.send(value)\n"),
+    ),
+    mutant(
+        "a handler's own middleware is outermost", "outbox/app.py",
+        ROUND + "test_the_applications_is_round_the_handlers_whenever_it_was_declared[engine]",
+        ("(*self.managers, *handler.middleware)", "(*handler.middleware, *self.managers)"),
+    ),
+    mutant(
+        "what is sent carries the trace of the cause alone", "outbox/context.py",
+        ROUND + "test_what_is_sent_carries_the_trace_that_a_middleware_sets[engine]",
+        ("traceparent=self.trace or (", "traceparent=("),
     ),
 )  # fmt: skip

@@ -105,7 +105,7 @@ class Processor:
         Raises:
             NotRegistrable: the backend has no store and bus of its own, or no blob store for handlers that write blobs.
         """
-        ports = backend.ports()
+        telemetry, ports = settings.telemetry, backend.ports()
         if not isinstance(ports, StorePorts):
             raise NotRegistrable(f"{type(backend).__name__} is served by a Worker; give azure.connect(...) here")
         self.app = app
@@ -113,7 +113,12 @@ class Processor:
         self._settings = settings
         self._chance = chance
         self._threads = HandlerThreads(settings.threads)
-        self._plan = compile_plan(app, threads=self._threads, time_limit_s_max=settings.time_limit_s_max)
+        self._plan = compile_plan(
+            app,
+            threads=self._threads,
+            time_limit_s_max=settings.time_limit_s_max,
+            counts=None if telemetry is None else telemetry.counts,
+        )
         self._watch = LoopWatch(self._plan)
         self._ports = ports
         self._operations = operations_over(ports)
@@ -124,9 +129,10 @@ class Processor:
         self._dead_letters = StoredDeadLetters(ports.infrastructure or ports.store, ports.blobs)
         self._bus = TriggerBus(ports.bus, self._dead_letters)
         failure_log = FailureLog(self._operations.now_ms)
+        triggered = StorePorts(ports.store, self._bus, ports.operations, ports.blobs, ports.infrastructure)
         scope = scope_over(
             self._plan,
-            StorePorts(ports.store, self._bus, ports.operations, ports.blobs, ports.infrastructure),
+            triggered if telemetry is None else telemetry.traced_ports(triggered),
             now_ms=self._operations.now_ms,
             backoff=Backoff(asyncio.sleep),
             spawn=self._spawn,
@@ -138,7 +144,10 @@ class Processor:
         )
         assert isinstance(scope, StoreScope), "a store and a bus make lanes"
         self._scope = scope
-        self._recovery = Recovery(scope.protocol, stores_of(ports), scope.failed_pushes, now_ms=self._operations.now_ms)
+        self.counts, now_ms = self._plan.counts, self._operations.now_ms
+        self._recovery = Recovery(
+            scope.protocol, stores_of(ports), scope.failed_pushes, now_ms=now_ms, counts=self.counts
+        )
         self._entry = HttpEntry(
             app,
             backend,

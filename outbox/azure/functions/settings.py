@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from outbox.ports import Backend
+from outbox.ports import Backend, StorePorts
 from outbox.runtime.commit.handler_threads import THREAD_COUNT
 from outbox.runtime.commit.sweeper import GRACE_S
+from outbox.runtime.counts import Counts
+
+
+class Telemetry(Protocol):
+    """What traces a process: `outbox.otel.Telemetry`, which needs OpenTelemetry, where this does not."""
+
+    counts: Counts
+
+    def traced_ports(self, ports: StorePorts) -> StorePorts:
+        """The same ports, traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,8 @@ class FunctionsSettings:
     has_blobs: bool | None = None
     """Whether `connect` names a blob store: a handler that needs one fails at the start; None: at the first message."""
     threads: int = THREAD_COUNT
+    telemetry: Telemetry | None = None
+    """An `outbox.otel.Telemetry` of the application, whose spans and counts are then this process'."""
 
     @property
     def time_limit_s_max(self) -> float:

@@ -22,6 +22,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from outbox.app import Handler
 from outbox.context import Context, seal
 from outbox.errors import FormatTooNew, PoisonMessage
+from outbox.middleware import Isolated
 from outbox.ports import Delivery
 from outbox.registration.handlers import over_limit_text
 from outbox.resubmission import REJECTED, RETRY_PAST_RETENTION
@@ -65,6 +66,7 @@ class Effects(Protocol):
 
 Made = TypeVar("Made", bound=Effects)
 
+COROUTINES = (types.CoroutineType, Isolated)
 DONE = object()
 """What an ended coroutine waits for."""
 
@@ -124,7 +126,7 @@ def start(plan: Plan, group: Made, attempt: Attempt, life: Life | None = None) -
 
 def step(handler: Handler, result: Any) -> Any:
     """Run a handler's awaitable up to its first wait: what it waits for, or DONE."""
-    is_wrapped = type(result) is types.CoroutineType and not handler.blocking  # a plain function may wrap an async one
+    is_wrapped = type(result) in COROUTINES and not handler.blocking  # a plain function may wrap an async one
     if handler.binding.is_async or is_wrapped:
         return next(result.__await__(), DONE)  # as `send`, without an exception at the end
     if isawaitable(result):
@@ -223,6 +225,7 @@ async def run(plan: Plan, group: Effects, attempt: Attempt, life: Life) -> Outco
 def _recorded(group: Effects, attempt: Attempt, found: PoisonMessage | bool) -> Outcome:
     """Follow the record; a refusal without one gets it, unless there is no identity to store it under."""
     if found is True:
+        attempt.is_duplicate = True
         return None
     poison = found if isinstance(found, PoisonMessage) else attempt.work.refusal
     assert poison is not None, "a work without a handler has a refusal"

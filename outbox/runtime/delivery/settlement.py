@@ -102,6 +102,8 @@ class Settlement:
         work = branches[0].work
         is_settled = await self._settle_on_bus(work, outcome)
         self._settled([work.delivery])
+        if is_settled:
+            self._plan.counts.note(work.delivery.queue, branches, outcome, self._now_ms())
         if outcome is not None and self._failure_log is not None:
             self._failure_log.note(branches, outcome, is_settled=is_settled)
 

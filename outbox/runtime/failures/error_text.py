@@ -14,10 +14,9 @@ from typing import Any, Final
 import msgspec
 
 from outbox.deliveries import STACK_HEAD
-from outbox.errors import PoisonMessage
+from outbox.errors import REASON_LENGTH_MAX, PoisonMessage
 from outbox.printable import printable
 from outbox.runtime.failures.redacting import redacted
-from outbox.runtime.start.plan import REASON_LENGTH_MAX
 
 FAILURES: Final = (Exception, CancelledError, GeneratorExit)
 """The errors that count as failures of a handler, a key function or a validator that is not being cancelled or closed.

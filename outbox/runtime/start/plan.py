@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from dataclasses import field as with_default
 from typing import Any
 
 import msgspec
@@ -12,13 +13,12 @@ import msgspec
 from outbox.app import App, Handler
 from outbox.errors import NotRegistrable
 from outbox.lineage import field, state_id
+from outbox.middleware import surrounded
 from outbox.ports import SUBSCRIPTIONS
 from outbox.retries import Retries
 from outbox.runtime.commit.handler_threads import HandlerThreads, hosted
+from outbox.runtime.counts import Counts
 from outbox.runtime.start.retention import RetentionWindow
-
-REASON_LENGTH_MAX = 1_000
-
 
 KEY_COUNT_MAX = 1 << 16
 """How many keys a handler's cache holds; a full one is cleared."""
@@ -105,6 +105,8 @@ class Plan:
     """Where blocking handlers run; without it they run inline, as in a harness."""
     time_limit_s_max: float = math.inf
     """How long the host lets any handler run."""
+    counts: Counts = with_default(default_factory=Counts)
+    """What became of the messages that were handled with it."""
 
     @property
     def retention_ms(self) -> int:
@@ -121,7 +123,8 @@ class Plan:
         return min(round(handler.time_limit_s * 1_000), self.attempt_ms_max)
 
     def hosted(self, handler: Handler) -> Handler:
-        return hosted(handler, self.threads, self.time_limit_s_max)
+        """A handler ready to run: within its host's time limit, its middleware round it, in a thread if it blocks."""
+        return surrounded(hosted(handler, self.threads, self.time_limit_s_max), self.app.middleware_of(handler))
 
     @property
     def threaded(self) -> set[str]:
@@ -142,12 +145,20 @@ class Plan:
         return list(self.sources)
 
 
-def compile_plan(app: App, *, threads: HandlerThreads | None = None, time_limit_s_max: float = math.inf) -> Plan:
+def compile_plan(
+    app: App,
+    *,
+    threads: HandlerThreads | None = None,
+    time_limit_s_max: float = math.inf,
+    counts: Counts | None = None,
+) -> Plan:
     """Make an application ready to run: every handler within its host's time limit, blocking ones in `threads`.
 
-    Without threads blocking handlers run inline.
+    Without threads blocking handlers run inline.  What becomes of messages is counted in `counts`.
     """
-    handlers = [hosted(handler, threads, time_limit_s_max) for handler in app.handlers]
+    handlers = [
+        surrounded(hosted(handler, threads, time_limit_s_max), app.middleware_of(handler)) for handler in app.handlers
+    ]
     retention_ms = round(app.retention.total_seconds() * 1_000)
     margin_ms = round(app.margin.total_seconds() * 1_000)
     paths = dict.fromkeys(handler.source for handler in app.handlers)
@@ -162,6 +173,7 @@ def compile_plan(app: App, *, threads: HandlerThreads | None = None, time_limit_
         min([round(handler.time_limit_s * 1_000) for handler in handlers], default=margin_ms // 2),
         threads,
         time_limit_s_max,
+        Counts() if counts is None else counts,
     )
 
 

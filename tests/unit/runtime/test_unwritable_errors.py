@@ -10,9 +10,8 @@ from typing import Any, NoReturn
 import pytest
 
 from outbox import App, Reject, Retries, Retry
-from outbox.errors import PoisonMessage
+from outbox.errors import REASON_LENGTH_MAX, PoisonMessage
 from outbox.runtime.failures.error_text import as_text, failure_text
-from outbox.runtime.start.plan import REASON_LENGTH_MAX
 from outbox.testing import Harness
 
 

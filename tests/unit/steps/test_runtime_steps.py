@@ -47,6 +47,7 @@ from outbox.runtime.commit.state_cache import CachedState, StateCache
 from outbox.runtime.commit.store_io import confirmed
 from outbox.runtime.commit.store_transaction import StoreTransaction, never_durable
 from outbox.runtime.commit.sweeper import Swept, sweep
+from outbox.runtime.counts import Counts
 from outbox.runtime.delivery import retrying, waiting
 from outbox.runtime.delivery import settlement as settlements
 from outbox.runtime.delivery.admission import Admission, admit
@@ -274,7 +275,7 @@ async def test_a_process_that_stops_writes_its_marks_and_tells_what_it_could_not
             finished.append("marks")
 
     protocol: Any = Scope()
-    await shell.Recovery(protocol, (), failed, now_ms=lambda: NOW_MS).finish()
+    await shell.Recovery(protocol, (), failed, now_ms=lambda: NOW_MS, counts=Counts()).finish()
     assert finished == ["marks"] and caplog.messages == ["outputs cannot be sent"] and failed.take() == []
 
 
@@ -698,7 +699,7 @@ async def test_a_sweep_begins_where_the_last_was_cut_off(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(shell, "sweep", cut)
     protocol: Any = None
-    recovery = shell.Recovery(protocol, [], settlements.FailedPushes(), now_ms=lambda: NOW_MS)
+    recovery = shell.Recovery(protocol, [], settlements.FailedPushes(), now_ms=lambda: NOW_MS, counts=Counts())
     for _ in range(3):
         await recovery.sweep()
     assert starts == [0, 7, 0]

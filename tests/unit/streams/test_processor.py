@@ -527,4 +527,4 @@ async def test_two_replicas_that_are_quiet_swap_little_more_than_one(engine: Eng
                     await first(out, n + 1)
                     await asyncio.sleep(0.002)
             attempts.append(store.writes["Replace register"])
-    assert attempts[1] <= 1.3 * attempts[0], attempts
+    assert attempts[1] <= 1.6 * attempts[0], attempts  # twice as many, if each tried every step

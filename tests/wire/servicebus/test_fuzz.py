@@ -32,6 +32,7 @@ COUNTS = [2_000, pytest.param(10_000, marks=pytest.mark.soak)]
 GROWTH_MAX_BYTES = 24 << 20
 """What a server may hold more after any number of them: what they validly sent is drained as they go."""
 ANSWER_WITHIN_S = 2.0
+"""In CPU seconds: a busy machine says nothing about the server."""
 
 
 class Sink(asyncio.Transport):
@@ -121,11 +122,11 @@ async def test_mutated_streams_never_break_the_broker(
                 peer, sink = Peer(server._endpoint, server._peers, server._writer), Sink()
                 peer.connection_made(sink)
                 data = mutated(chance, original) if number else original
-                started_s = time.monotonic()
+                started_s = time.process_time()
                 for at in range(0, len(data), 211):
                     if not sink.closed:
                         peer.data_received(data[at : at + 211])
-                assert time.monotonic() - started_s < ANSWER_WITHIN_S, data
+                assert time.process_time() - started_s < ANSWER_WITHIN_S, data
                 if number % 50 == 0:
                     await asyncio.sleep(0)
                     drain(engine)
@@ -173,12 +174,12 @@ def test_mutated_administration_is_answered_and_changes_nothing_else(count: int)
         body, path = chance.choice(known), chance.choice(PATHS)
         body = mutated(chance, body) if number % 3 else body
         path = mutated(chance, path.ljust(60, "x").encode()).decode("latin-1") if number % 5 == 0 else path
-        started_s = time.monotonic()
+        started_s = time.process_time()
         reply = administration.answer(
             chance.choice(("GET", "PUT", "PUT", "PUT", "DELETE", "PATCH")), path, chance.choice(("", "$skip=1&$top=x")),
             body, update=chance.random() < 0.5,
         )  # fmt: skip
-        assert time.monotonic() - started_s < ANSWER_WITHIN_S
+        assert time.process_time() - started_s < ANSWER_WITHIN_S
         seen.add(reply.status)
         if reply.body:
             atom.parse(reply.body.encode())  # whatever is told is well-formed

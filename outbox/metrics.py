@@ -1,0 +1,168 @@
+"""The metrics of a process, by name: one table, from which Prometheus' text and OpenTelemetry's instruments are made.
+
+    outbox.messages        messages that came to an end: applied, duplicate or refused, and why
+    outbox.attempts.failed attempts whose handler raised
+    ...
+
+Nothing is counted here: `runtime/counts.py` has the numbers, which the table reads when it is asked.  Dashboards and
+alerts in `infra/` use these names.
+Source: OpenTelemetry's semantic conventions for messaging, for the names of attributes; Prometheus' text format 0.0.4.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from outbox.runtime.counts import AGE_BUCKET_COUNT, Counts, SourceCounts
+
+Labels = Mapping[str, str]
+Kind = Literal["counter", "gauge"]
+
+QUEUE = "messaging.destination.name"
+OUTCOME = "outbox.outcome"
+REASON = "error.type"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: its name, what it counts in which unit, and how it is read."""
+
+    name: str
+    kind: Kind
+    unit: str
+    text: str
+    read: Callable[[Counts], Iterable[tuple[Labels, float]]]
+
+
+def _ends(counts: Counts) -> Iterator[tuple[Labels, float]]:
+    for source, found in _sources(counts):
+        yield {QUEUE: source, OUTCOME: "applied"}, found.applied
+        yield {QUEUE: source, OUTCOME: "duplicate"}, found.duplicates
+        for reason, count in sorted(found.refused.items()):
+            yield {QUEUE: source, OUTCOME: "refused", REASON: reason}, count
+
+
+def _of_sources(read: Callable[[SourceCounts], float]) -> Callable[[Counts], Iterator[tuple[Labels, float]]]:
+    def each(counts: Counts) -> Iterator[tuple[Labels, float]]:
+        for source, found in _sources(counts):
+            yield {QUEUE: source}, read(found)
+
+    return each
+
+
+def _of_process(read: Callable[[Counts], float]) -> Callable[[Counts], Iterator[tuple[Labels, float]]]:
+    def one(counts: Counts) -> Iterator[tuple[Labels, float]]:
+        yield {}, read(counts)
+
+    return one
+
+
+def _sources(counts: Counts) -> list[tuple[str, SourceCounts]]:
+    return sorted(counts.sources.items())
+
+
+METRICS = (
+    Metric("outbox.messages", "counter", "{message}", "Messages that came to an end, by queue and outcome", _ends),
+    Metric(
+        "outbox.attempts.failed", "counter", "{attempt}", "Attempts whose handler raised, whatever came of them",
+        _of_sources(lambda found: found.failed),
+    ),
+    Metric(
+        "outbox.attempts.put_off", "counter", "{attempt}", "Messages that were put off without a failure",
+        _of_sources(lambda found: found.put_off),
+    ),
+    Metric(
+        "outbox.commits.lost", "counter", "{commit}", "Commits that lost to another change of their state",
+        _of_process(lambda counts: counts.conflicts),
+    ),
+    Metric(
+        "outbox.commits.unknown", "counter", "{commit}", "Commits whose outcome was unknown at first",
+        _of_process(lambda counts: counts.unknown),
+    ),
+    Metric(
+        "outbox.sent", "counter", "{message}", "Messages sent by handlers", _of_process(lambda counts: counts.sent)
+    ),
+    Metric(
+        "outbox.sends.failed", "counter", "{send}", "Sends that failed for now; their messages stay pending",
+        _of_process(lambda counts: counts.failed_sends),
+    ),
+    Metric(
+        "outbox.swept", "counter", "{document}", "Pending documents that sweeps finished",
+        _of_process(lambda counts: counts.finished),
+    ),
+    Metric(
+        "outbox.pending", "gauge", "{document}", "Pending documents that the last sweep left",
+        _of_process(lambda counts: counts.pending),
+    ),
+    Metric(
+        "outbox.pending.oldest", "gauge", "s", "Age of the oldest pending document at the last sweep",
+        _of_process(lambda counts: counts.oldest_pending_s),
+    ),
+)  # fmt: skip
+"""What every process counts."""
+
+CRITICAL_TIME = "outbox.critical_time"
+"""The age of applied messages at their commit, in seconds: a histogram."""
+CRITICAL_TEXT = "Age of applied messages at their commit"
+
+
+def quantiles(ages: list[int], before: list[int], shares: tuple[float, ...]) -> list[float]:
+    """The ages in seconds that these shares of the messages between two readings did not exceed; 0 where none came."""
+    new = [now - then for now, then in zip(ages, before, strict=True)]
+    total, found = sum(new), []
+    for share in shares:
+        seen, bound_ms = 0, 0.0
+        for index, count in enumerate(new):
+            seen += count
+            if count and seen >= share * total:
+                bound_ms = float(1 << index)
+                break
+        found.append(bound_ms / 1_000)
+    return found
+
+
+def prometheus(app: str, counts: Counts, more: Iterable[tuple[Metric, Iterable[tuple[Labels, float]]]] = ()) -> str:
+    """The metrics of a process in Prometheus' text format, each with the application as a label; `more` as given."""
+    lines: list[str] = []
+    for metric, samples in (*((metric, metric.read(counts)) for metric in METRICS), *more):
+        name = prometheus_name(metric)
+        lines += [f"# HELP {name} {metric.text}", f"# TYPE {name} {metric.kind}"]
+        lines += [f"{name}{_labels(app, labels)} {value!r}" for labels, value in samples]
+    name = f"{_plain(CRITICAL_TIME)}_seconds"
+    lines += [f"# HELP {name} {CRITICAL_TEXT}", f"# TYPE {name} histogram"]
+    for source, found in _sources(counts):
+        seen = 0
+        for index in range(AGE_BUCKET_COUNT - 1):
+            seen += found.ages[index]
+            bound = f"{(1 << index) / 1_000:g}"
+            lines.append(f"{name}_bucket{_labels(app, {QUEUE: source, 'le': bound})} {seen}")
+        total = sum(found.ages)
+        lines.append(f"{name}_bucket{_labels(app, {QUEUE: source, 'le': '+Inf'})} {total}")
+        lines.append(f"{name}_sum{_labels(app, {QUEUE: source})} {found.age_ms / 1_000!r}")
+        lines.append(f"{name}_count{_labels(app, {QUEUE: source})} {total}")
+    return "\n".join(lines) + "\n"
+
+
+def prometheus_name(metric: Metric) -> str:
+    """The name of a metric in Prometheus: with its unit, and `_total` where it only grows."""
+    unit = "_seconds" if metric.unit == "s" else ""
+    return f"{_plain(metric.name)}{unit}{'_total' if metric.kind == 'counter' else ''}"
+
+
+_LABELS = {QUEUE: "queue", OUTCOME: "outcome", REASON: "reason"}
+
+
+def _labels(app: str, labels: Labels) -> str:
+    known = {"app": app, **{_LABELS.get(name, name): value for name, value in labels.items()}}
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in known.items()) + "}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"\W", "_", name)

@@ -1,0 +1,184 @@
+"""What became of the messages of one process since its start: plain numbers that status and metrics read.
+
+A batch of the engine is counted at once, so that a message costs a few nanoseconds; nothing else is done while messages
+are handled.  Workers, HTTP entries and a Functions host that share a `Counts` are counted together.  What is counted is
+what this process has seen: a message whose commit was known to another only is counted there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from outbox.errors import PoisonMessage
+from outbox.resubmission import REJECTED
+from outbox.runtime.work import Attempt, Later, Outcome, Work
+
+REQUESTS = "http"
+"""The source under which HTTP requests are counted; a queue of that name shares it."""
+REASONS = frozenset(
+    {
+        *("cycle", "failed", "from-the-future", "missing-key", "no-blob-store", "no-identity", "oversize"),
+        *("payload-differs", "too-old", "undecodable", "unknown-type", "unstorable"),
+    }
+)
+"""The reasons of a refusal that are counted by name; that of a `Reject` is `rejected`, any other `other`."""
+CLIENT_ERRORS, SERVER_ERRORS = 400, 500
+AGE_BUCKET_COUNT = 26
+"""Buckets of ages: the one at index n counts those below 2**n milliseconds, and not below half of that."""
+
+
+@dataclass(slots=True)
+class SourceCounts:
+    """The counts of one queue or subscription; each message counts once at each of its ends.
+
+    `failed` counts attempts that raised, whatever came of them; `put_off` those that were put off for another reason.
+    """
+
+    applied: int = 0
+    duplicates: int = 0
+    """Completed without effect, because their record says that they were applied before."""
+    failed: int = 0
+    put_off: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    """Dead-lettered, by reason."""
+    ages: list[int] = field(default_factory=lambda: [0] * AGE_BUCKET_COUNT)
+    """Applied messages by their age at the commit, where ages are counted."""
+    age_ms: int = 0
+    """The sum of those ages."""
+
+    def age(self, age_ms: int) -> None:
+        """Count the age of an applied message."""
+        self.ages[min(max(0, age_ms).bit_length(), AGE_BUCKET_COUNT - 1)] += 1
+        self.age_ms += max(0, age_ms)
+
+
+@dataclass(slots=True)
+class Counts:
+    """The counts of one process."""
+
+    sources: dict[str, SourceCounts] = field(default_factory=dict)
+    conflicts: int = 0
+    """Commits that lost to another change of their state, and were made again."""
+    unknown: int = 0
+    """Commits whose outcome was unknown at first, and read back."""
+    sent: int = 0
+    """Outputs that were handed to the bus, or committed with the engine."""
+    failed_sends: int = 0
+    """Sends that failed for now; their outputs stay pending."""
+    finished: int = 0
+    """Pending documents that sweeps finished."""
+    pending: int = 0
+    """Pending documents that the last sweep left."""
+    oldest_pending_s: float = 0.0
+    """The age of the oldest of them."""
+    has_ages: bool = False
+    """Whether the ages of messages are counted, which costs as much as all else here."""
+
+    def of(self, source: str) -> SourceCounts:
+        """The counts of one source."""
+        found = self.sources.get(source)
+        if found is None:
+            found = self.sources[source] = SourceCounts()
+        return found
+
+    def note(self, source: str, branches: Sequence[Attempt], outcome: Outcome, now_ms: int) -> None:
+        """Count a message that has come to an end, or an attempt at it; `branches` are those of all its handlers."""
+        counts = self.of(source)
+        if outcome is not None:
+            self._unapplied(counts, branches[0].work, outcome)
+        elif all(branch.is_duplicate for branch in branches):
+            counts.duplicates += 1
+        else:
+            counts.applied += 1
+            if self.has_ages:
+                counts.age(now_ms - branches[0].work.created_ms)
+
+    def request(self, attempt: Attempt, status: int) -> None:
+        """Count the answer to an HTTP request by its status."""
+        counts = self.of(REQUESTS)
+        if status >= SERVER_ERRORS:
+            counts.failed += 1
+        elif status >= CLIENT_ERRORS:
+            counts.refused[str(status)] += 1
+        elif attempt.is_duplicate:
+            counts.duplicates += 1
+        else:
+            counts.applied += 1
+
+    def note_batch(
+        self,
+        works: Sequence[Work],
+        unapplied: Sequence[tuple[Attempt, PoisonMessage | Later]],
+        handled: Collection[bytes],
+        now_ms: int,
+    ) -> None:
+        """Count the messages of one commit of an engine: `handled` are the inbox keys of those that ran."""
+        sources = {work.delivery.queue for work in works}
+        if len(sources) == 1 and not unapplied and len(handled) == len(works):
+            applied = works
+            self.of(works[0].delivery.queue).applied += len(works)
+        else:
+            applied = self._mixed(works, unapplied, set(handled))
+        if self.has_ages:
+            self._age(applied, sources, now_ms)
+
+    def _age(self, applied: Sequence[Work], sources: Collection[str], now_ms: int) -> None:
+        """Count the ages of applied messages; those of one source without a call for each."""
+        if len(sources) > 1:
+            for work in applied:
+                self.of(work.delivery.queue).age(now_ms - work.created_ms)
+            return
+        [source] = sources
+        found = self.of(source)
+        ages, last = found.ages, AGE_BUCKET_COUNT - 1
+        for work in applied:
+            delivery = work.delivery
+            age_ms = now_ms - (delivery.message.created_ms or delivery.enqueued_ms)
+            if age_ms > 0:
+                found.age_ms += age_ms
+                ages[min(age_ms.bit_length(), last)] += 1
+            else:
+                ages[0] += 1
+
+    def _mixed(
+        self, works: Sequence[Work], unapplied: Sequence[tuple[Attempt, PoisonMessage | Later]], handled: set[bytes]
+    ) -> list[Work]:
+        """Count messages with different ends; those that were applied.  Of two copies in one commit the first was."""
+        outcomes = {id(attempt.work): outcome for attempt, outcome in unapplied}
+        applied = []
+        for work in works:
+            counts, outcome = self.of(work.delivery.queue), outcomes.get(id(work))
+            ran = handled.intersection([branch.inbox for branch in (work, *work.others)])
+            handled -= ran
+            if outcome is not None:
+                self._unapplied(counts, work, outcome)
+            elif ran:
+                counts.applied += 1
+                applied.append(work)
+            else:
+                counts.duplicates += 1
+        return applied
+
+    def swept(self, finished: int, pending: int, oldest_s: float) -> None:
+        """Count what a sweep finished, and note what it left."""
+        self.finished += finished
+        self.pending, self.oldest_pending_s = pending, oldest_s if pending else 0.0
+
+    @staticmethod
+    def _unapplied(counts: SourceCounts, work: Work, outcome: PoisonMessage | Later) -> None:
+        if isinstance(outcome, PoisonMessage):
+            counts.refused[reason_of(outcome)] += 1
+            counts.failed += outcome.reason == "failed"
+        elif outcome.failures > work.delivery.failures:
+            counts.failed += 1
+        else:
+            counts.put_off += 1
+
+
+def reason_of(poison: PoisonMessage) -> str:
+    """The reason of a refusal as one of a few names: a handler's own text would make a metric of each."""
+    if poison.description == REJECTED:
+        return "rejected"
+    return poison.reason if poison.reason in REASONS else "other"

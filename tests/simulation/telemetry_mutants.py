@@ -1,0 +1,105 @@
+"""Faults in what is counted and traced, each planted alone, and the tests that must fail of it.
+
+Data only; nothing of the package is imported here.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.planting import ITEM, PARTITION, Mutant
+
+COUNTS = "outbox/runtime/counts.py"
+PORTS = "outbox/runtime/counted_ports.py"
+OTEL = "outbox/otel.py"
+METRICS = "outbox/metrics.py"
+COUNTED = "unit/runtime/test_counts.py"
+TRACED = "unit/telemetry/test_otel.py"
+ENDED = "test_spans_that_nothing_settles_end_when_there_are_too_many_or_the_attempt_is_made_again"
+TOLD = "unit/ops/test_metrics.py"
+
+
+def fault(name: str, file: str, test: str, *edits: tuple[str, str]) -> Mutant:
+    return Mutant(name, "telemetry", (test,), file, edits)
+
+
+TELEMETRY_MUTANTS = (
+    fault(
+        "counts: a duplicate in one commit with its first counts as applied", COUNTS,
+        f"{TOLD}::test_a_host_says_what_became_of_its_messages",
+        ("            handled -= ran\n", ""),
+    ),
+    fault(
+        "counts: a copy in partition scope counts as applied", PARTITION,
+        f"{COUNTED}::test_each_end_of_a_message_is_counted_once",
+        ("        attempt.is_duplicate = not record.reason\n", ""),
+    ),
+    fault(
+        "counts: a copy in item scope counts as applied", ITEM,
+        f"{COUNTED}::test_each_end_of_a_message_is_counted_once",
+        ("        attempt.is_duplicate = not record.reason and record.tx != own_tx\n", ""),
+    ),
+    fault(
+        "counts: the last failure is no failed attempt", COUNTS,
+        f"{COUNTED}::test_each_end_of_a_message_is_counted_once",
+        ('            counts.failed += outcome.reason == "failed"\n', ""),
+    ),
+    fault(
+        "counts: a handler's own text is the name of a metric", COUNTS,
+        f"{COUNTED}::test_a_reason_of_ones_own_makes_no_name",
+        ('    return poison.reason if poison.reason in REASONS else "other"\n', "    return poison.reason\n"),
+    ),
+    fault(
+        "counts: a mark that loses is a conflict", PORTS,
+        f"{COUNTED}::test_lost_and_unknown_commits_are_counted_and_marks_are_not",
+        ("operations[answer.operation].tag.what in STATES", "bool(operations)"),
+    ),
+    fault(
+        "counts: a failed send counts as sent", PORTS,
+        f"{COUNTED}::test_sends_are_counted_by_outputs_and_failures",
+        ("            self._counts.failed_sends += 1\n            raise\n", "            self._counts.sent += 1\n            raise\n"),
+    ),
+    fault(
+        "counts: the ages of a mixed commit are not counted", COUNTS,
+        f"{TOLD}::test_a_host_says_what_became_of_its_messages",
+        ("                applied.append(work)\n", ""),
+    ),
+    fault(
+        "metrics: a label is not escaped", METRICS,
+        f"{TOLD}::test_a_host_says_what_became_of_its_messages",
+        ("    return text.replace(\"\\\\\", \"\\\\\\\\\").replace(\"\\n\", \"\\\\n\").replace('\"', '\\\\\"')\n", "    return text\n"),
+    ),
+    fault(
+        "metrics: buckets are not summed", METRICS,
+        f"{TOLD}::test_a_host_says_what_became_of_its_messages",
+        ("            seen += found.ages[index]\n            bound", "            seen = found.ages[index]\n            bound"),
+    ),
+    fault(
+        "traces: the next hop is below the one before the last", OTEL,
+        f"{TRACED}::test_all_hops_are_one_trace_each_below_the_one_before",
+        ("        context.trace = traceparent_of(span.get_span_context())\n", ""),
+    ),
+    fault(
+        "traces: what the sender left out is sampled", OTEL,
+        f"{TRACED}::test_what_is_not_sampled_has_no_span_on_any_hop",
+        ("            return message.traceparent[-1] in _SAMPLED\n", "            return True\n"),
+    ),
+    fault(
+        "traces: every message decides for itself", OTEL,
+        f"{TRACED}::test_a_share_is_sampled_whole_and_always_the_same",
+        ("conversation = message.correlation_id or message.outbox_id", "conversation = message.outbox_id"),
+    ),
+    fault(
+        "traces: an attempt that is made again stays open", OTEL,
+        f"{TRACED}::{ENDED}",
+        ("            self._end(earlier, \"made again\")\n", "            pass\n"),
+    ),
+    fault(
+        "traces: spans under way have no limit", OTEL,
+        f"{TRACED}::{ENDED}",
+        ("        if len(self._by_inbox) >= OPEN_COUNT_MAX:\n            self._end(next(iter(self._by_inbox.values())), \"\")\n", ""),
+    ),
+    fault(
+        "traces: an error is no error of its attempt", OTEL,
+        f"{TRACED}::test_every_attempt_is_a_span_of_its_own_in_the_same_trace",
+        ("            for each in (handle, span):\n", "            for each in (handle,):\n"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,319 @@
+"""Middleware is round every attempt of a handler, wherever it runs, and changes nothing of what is committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal
+
+import pytest
+
+from outbox import App, Context, Engine, Reject, Retries, Retry, Worker
+from outbox.errors import NotRegistrable
+from outbox.http_entry import HttpEntry
+from outbox.middleware import Call
+from outbox.runtime.commit.waiting_handlers import waiting_handlers
+from outbox.testing import Harness
+from outbox.verify.findings.exploration import explore
+
+Scope = Literal["engine", "partition", "item"]
+every_scope = pytest.mark.parametrize("scope", ["engine", "partition", "item"])
+WITHIN_S = 20.0
+TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
+
+
+@dataclass
+class Step:
+    key: str
+    n: int = 0
+
+
+@dataclass
+class Total:
+    sum: int = 0
+
+
+class Seen:
+    """What middleware and handlers saw, in order."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def middleware(self, name: str) -> Any:
+        def note(call: Call) -> Iterator[None]:
+            self.lines.append(f"{name} before {call.handler} of {call.source} {call.context.message_id}")
+            try:
+                yield
+            except BaseException as error:
+                self.lines.append(f"{name} failed {type(error).__name__}")
+                raise
+            self.lines.append(f"{name} after")
+
+        return note
+
+
+def app_with(seen: Seen, **options: Any) -> App:
+    app = App("m", retry=Retries(limit=2, delays_s=(1.0,)))
+
+    @app.handler("steps", key="key", **options)
+    async def step(step: Step, total: Total, ctx: Context) -> None:
+        seen.lines.append(f"handler {TENANT.get()}")
+        total.sum += step.n
+        if step.n < 0:
+            raise ValueError("below zero")
+
+    return app
+
+
+@every_scope
+async def test_the_applications_is_round_the_handlers_whenever_it_was_declared(scope: Scope) -> None:
+    seen = Seen()
+    app = app_with(seen, middleware=[seen.middleware("own")])
+    app.middleware(seen.middleware("first"))
+    app.middleware(seen.middleware("second"))
+    async with Harness(app, scope=scope) as at:
+        await at.send("steps", Step("a", 2), id="s1")
+        await at.wait_idle()
+        assert (await at.state(Total, "a")) == Total(2)
+    assert [line.partition(" of ")[0] for line in seen.lines] == [
+        *("first before step", "second before step", "own before step", "handler nobody"),
+        *("own after", "second after", "first after"),
+    ]
+    assert seen.lines[0].endswith("of steps s1")
+
+
+@every_scope
+async def test_each_failed_attempt_is_seen_and_its_error_stays_the_handlers(scope: Scope) -> None:
+    seen = Seen()
+    app = app_with(seen)
+    app.middleware(seen.middleware("m"))
+    async with Harness(app, scope=scope) as at:
+        await at.send("steps", Step("a", -1), id="s1")
+        await at.wait_idle()
+        await at.advance(seconds=5)
+        [dead] = at.dead_letters("steps")
+        assert "below zero" in dead.description and (await at.state(Total, "a")) in (None, Total())
+    assert [line.split()[1] for line in seen.lines] == ["before", "nobody", "failed"] * 2
+
+
+class Swallowing(AbstractContextManager[None]):
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return True
+
+
+@every_scope
+async def test_a_middleware_makes_no_success_of_a_failure(scope: Scope) -> None:
+    app = app_with(Seen(), middleware=[Swallowing])
+    async with Harness(app, scope=scope) as at:
+        await at.send("steps", Step("a", -1), id="s1")
+        await at.wait_idle()
+        await at.advance(seconds=5)
+        assert [dead.reason for dead in at.dead_letters("steps")] == ["failed"]
+        assert (await at.state(Total, "a")) in (None, Total())
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+async def test_what_a_middleware_raises_fails_the_attempt(is_before: bool) -> None:
+    def refusing(call: Call) -> Iterator[None]:
+        if is_before:
+            raise Reject("not today")
+        yield
+        raise Reject("not today")
+
+    seen = Seen()
+    app = app_with(seen, middleware=[seen.middleware("outer"), refusing])
+    async with Harness(app) as at:
+        await at.send("steps", Step("a", 2), id="s1")
+        await at.wait_idle()
+        assert [dead.reason for dead in at.dead_letters("steps")] == ["not today"]
+        assert (await at.state(Total, "a")) in (None, Total())
+    assert seen.lines[-1] == "outer failed Reject" and ("handler nobody" in seen.lines) is not is_before
+
+
+async def test_a_middleware_may_ask_for_another_delivery() -> None:
+    count = 0
+
+    def later(call: Call) -> Iterator[None]:
+        nonlocal count
+        count += 1
+        if count == 1:
+            raise Retry("not yet", after_s=3)
+        yield
+
+    async with Harness(app_with(Seen(), middleware=[later])) as at:
+        await at.send("steps", Step("a", 2), id="s1")
+        await at.wait_idle()
+        assert (await at.state(Total, "a")) in (None, Total())
+        await at.advance(seconds=4)
+        assert (await at.state(Total, "a")) == Total(2) and count == 2
+
+
+def tenant(call: Call) -> Iterator[None]:
+    TENANT.set(call.message.key)
+    yield
+
+
+@pytest.mark.parametrize("kind", ["sync", "async", "blocking", "http"])
+async def test_a_handler_sees_the_variables_that_its_middleware_set_and_no_other_does(kind: str) -> None:
+    app, seen, all_wait, go = App("m"), [], asyncio.Event(), asyncio.Event()
+    keys = [f"k{n}" for n in range(20)]
+    app.middleware(tenant)
+
+    def note(step: Step) -> None:
+        seen.append((step.key, TENANT.get()))
+
+    if kind == "sync":
+        app.handler("steps")(note)
+    elif kind == "blocking":
+        app.handler("steps", blocking=True)(note)
+    elif kind == "async":
+
+        @app.handler("steps")
+        async def wait(step: Step) -> None:
+            seen.append((step.key, TENANT.get()))
+            if len(seen) == len(keys):
+                all_wait.set()
+            await go.wait()
+            seen.append((step.key, TENANT.get()))
+
+    else:
+
+        @app.http("POST", "/steps")
+        async def post(step: Step) -> None:
+            await asyncio.sleep(0)
+            seen.append((step.key, TENANT.get()))
+
+    async with asyncio.timeout(WITHIN_S), Engine.in_memory() as engine:
+        if kind == "http":
+            async with HttpEntry(app, engine) as entry:
+                for key in keys:
+                    body = b'{"key": "%b"}' % key.encode()
+                    response = await entry.handle("POST", "/steps", {"idempotency-key": f"i-{key}"}, body)
+                    assert response.status < 300, response
+        else:
+            async with Worker(app, engine) as worker:
+                for key in keys:
+                    await worker.send("steps", Step(key), id=key)
+                if kind == "async":
+                    await all_wait.wait()
+                    go.set()
+                await worker.wait_idle()
+    assert {key for key, _ in seen} == set(keys) and all(key == found for key, found in seen)
+    assert TENANT.get() == "nobody"
+
+
+async def test_what_a_middleware_sets_is_gone_behind_its_handler() -> None:
+    app, seen = App("m"), []
+
+    @app.handler("steps", middleware=[tenant])
+    def first(step: Step) -> None:
+        seen.append(TENANT.get())
+
+    @app.handler("steps")
+    def second(step: Step) -> None:
+        seen.append(TENANT.get())
+
+    @app.handler("later")
+    def later(step: Step) -> None:
+        seen.append(TENANT.get())
+
+    async with Engine.in_memory() as engine, Worker(app, engine) as worker:
+        await worker.send("steps", Step("a"), id="s1")
+        await worker.send("later", Step("b"), id="s2")
+        await worker.wait_idle()
+    assert sorted(seen) == ["a", "nobody", "nobody"]
+
+
+async def test_where_a_handler_waits_is_seen_through_its_middleware() -> None:
+    app, waits, go = App("m"), asyncio.Event(), asyncio.Event()
+    app.middleware(tenant)
+
+    @app.handler("steps")
+    async def wait(step: Step) -> None:
+        waits.set()
+        await go.wait()
+
+    async with asyncio.timeout(WITHIN_S), Engine.in_memory() as engine, Worker(app, engine) as worker:
+        await worker.send("steps", Step("a"), id="s1")
+        await waits.wait()
+        await asyncio.sleep(0)
+        [waiting] = waiting_handlers()
+        go.set()
+        await worker.wait_idle()
+    assert "test_middleware.py" in waiting.at and waiting.at.endswith("in wait")
+
+
+async def test_a_handler_past_its_limit_leaves_its_middleware() -> None:
+    seen = Seen()
+    app = App("m", retry=Retries(limit=1))
+    app.middleware(seen.middleware("m"))
+
+    @app.handler("steps", time_limit_s=0.05)
+    async def wait(step: Step) -> None:
+        await asyncio.sleep(WITHIN_S)
+
+    async with asyncio.timeout(WITHIN_S), Engine.in_memory() as engine, Worker(app, engine) as worker:
+        await worker.send("steps", Step("a"), id="s1")
+        await worker.wait_idle()
+    assert [line.split(" ")[1] for line in seen.lines] == ["before", "failed"]
+
+
+@every_scope
+async def test_what_is_sent_carries_the_trace_that_a_middleware_sets(scope: Scope) -> None:
+    trace, found = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01", []
+    app = App("m")
+
+    def traced(call: Call) -> Iterator[None]:
+        call.context.trace = trace
+        yield
+
+    @app.handler("steps", middleware=[traced])
+    def forward(step: Step, ctx: Context) -> None:
+        ctx.send("out", step)
+
+    @app.handler("out")
+    def end(step: Step, ctx: Context) -> None:
+        found.append(ctx.traceparent)
+
+    async with Harness(app, scope=scope) as at:
+        await at.send("steps", Step("a"), id="s1")
+        await at.wait_idle()
+    assert found == [trace]
+
+
+@every_scope
+def test_a_handler_with_middleware_keeps_every_promise(scope: Scope) -> None:
+    app = app_with(Seen(), middleware=[tenant])
+    report = explore(app, [("steps", Step("a", 2), "s1"), ("steps", Step("a", 3), "s2")], scope=scope)
+    assert report.exhausted and not report.anomalies, report.text
+
+
+def test_what_is_no_middleware_is_refused() -> None:
+    app = App("m")
+
+    async def waits(call: Call) -> None: ...
+
+    for wrong in (waits, "no function"):
+        with pytest.raises(NotRegistrable, match="generator function with one yield"):
+            app.middleware(wrong)  # type: ignore[type-var]
+    with pytest.raises(NotRegistrable, match="generator function with one yield"):
+        app_with(Seen(), middleware=[waits])
+
+
+async def test_a_middleware_that_returns_no_context_manager_fails_the_attempt() -> None:
+    app = app_with(Seen(), middleware=[lambda call: None])
+    async with Harness(app) as at:
+        await at.send("steps", Step("a", 2), id="s1")
+        await at.wait_idle()
+        await at.advance(seconds=5)
+        [dead] = at.dead_letters("steps")
+        assert "context manager" in dead.description

@@ -1,0 +1,118 @@
+"""Status and metrics of a host say what became of messages, by queue and end, over every door."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from outbox import App, Engine, Reject, Worker
+from outbox.errors import Refused
+from outbox.metrics import METRICS, prometheus, prometheus_name, quantiles
+from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.meter import RATE_EVERY_S, RATE_S, Meter, Metered
+from outbox.ops.store_operator import StoreOperator
+from outbox.ops.text import status as status_text
+from outbox.runtime.counts import Counts, SourceCounts
+
+SAMPLE = re.compile(r'^(\w+)(\{(?:\w+="(?:[^"\\\n]|\\.)*",?)*\}) (\S+)$')
+
+
+@dataclass
+class Step:
+    key: str
+    n: int = 0
+
+
+def app_of_steps() -> App:
+    app = App('a "quoted"\\name\n')
+
+    @app.handler("steps")
+    def step(step: Step) -> None:
+        if step.n < 0:
+            raise Reject("below zero")
+
+    return app
+
+
+def samples(text: str) -> dict[str, dict[str, float]]:
+    """The samples of a text by name and labels; every line is one, or a comment on one."""
+    found: dict[str, dict[str, float]] = {}
+    for line in text.splitlines():
+        if not line.startswith("# "):
+            match = SAMPLE.match(line)
+            assert match is not None, line
+            found.setdefault(match[1], {})[match[2]] = float(match[3])
+    return found
+
+
+async def test_a_host_says_what_became_of_its_messages() -> None:
+    app, meter = app_of_steps(), Meter()
+    meter.counts.has_ages = True
+    async with Engine.in_memory() as engine, Worker(app, Metered(engine, meter), counts=meter.counts) as worker:
+        operator = EngineOperator(engine, meter, app)
+        meter.tick()
+        for n, id in ((1, "a"), (1, "a"), (-1, "b"), (2, "c")):
+            await worker.send("steps", Step("k", n), id=id)
+        await worker.wait_idle()
+        found = await operator.status()
+        handled: Any = found.queues["steps"].handled
+        assert (handled.applied, handled.duplicates, handled.refused, handled.minute) == (2, 1, {"rejected": 1}, 4)
+        line = "steps: 2 applied, 1 duplicate, 1 refused (rejected 1), 0 failed attempts, 0 put off; "
+        assert f"{line}4 in the last minute" in status_text(found).splitlines()
+        text = await operator.metrics()
+    labels = '{app="a \\"quoted\\"\\\\name\\n",queue="steps"'
+    read = samples(text)
+    assert read["outbox_messages_total"][f'{labels},outcome="duplicate"}}'] == 1
+    assert read["outbox_messages_total"][f'{labels},outcome="refused",reason="rejected"}}'] == 1
+    assert read["outbox_critical_time_seconds_count"][f"{labels}}}"] == 2
+    buckets = list(read["outbox_critical_time_seconds_bucket"].values())
+    assert buckets == sorted(buckets) and buckets[-1] == 2
+    assert {prometheus_name(metric) for metric in METRICS} <= read.keys()
+
+
+async def test_the_rate_is_of_the_last_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1_000.0
+    monkeypatch.setattr("outbox.ops.meter.time.monotonic", lambda: now_s)
+    meter = Meter()
+    steps = meter.counts.of("steps")
+    for _ in range(40):  # one message before each reading
+        steps.applied += 1
+        meter.tick()
+        now_s += RATE_EVERY_S
+    assert meter.handled("steps").minute == round(RATE_S / RATE_EVERY_S)
+    assert meter.handled("no-such-queue").minute == 0
+    now_s += 10 * RATE_S  # no readings since: of the last minute nothing is known, but what came since them
+    steps.refused["too-old"] += 1
+    assert meter.handled("steps").minute <= 41
+
+
+async def test_without_a_host_there_are_no_metrics() -> None:
+    async with Engine.in_memory() as engine:
+        with pytest.raises(Refused, match="outbox run"):
+            await EngineOperator(engine).metrics()
+    operator: Any = object.__new__(StoreOperator)
+    with pytest.raises(Refused, match="OpenTelemetry"):
+        await operator.metrics()
+
+
+def test_names_and_texts_are_told_once_and_in_the_order_of_the_table() -> None:
+    text = prometheus("app", Counts({"q": SourceCounts(applied=1)}))
+    names = re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE)
+    assert [name for name, _ in names[:-1]] == [prometheus_name(metric) for metric in METRICS]
+    assert all(name.endswith("_total") is (kind == "counter") for name, kind in names[:-1])
+    assert names[-1] == ("outbox_critical_time_seconds", "histogram")
+
+
+def test_quantiles_are_of_what_came_between_two_readings() -> None:
+    counts = SourceCounts()
+    for age_ms in [3] * 99 + [900]:
+        counts.age(age_ms)
+    before = [0] * len(counts.ages)
+    assert quantiles(counts.ages, before, (0.5, 0.99, 1.0)) == [0.004, 0.004, 1.024]
+    before = list(counts.ages)
+    assert quantiles(counts.ages, before, (0.5,)) == [0.0]
+    counts.age(17)
+    assert quantiles(counts.ages, before, (0.5,)) == [0.032]
