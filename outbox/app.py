@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 from outbox.codec import Codec, StateCodec, Upcast, codec_for
 from outbox.context import Way
 from outbox.errors import NotRegistrable, UnknownDestination
+from outbox.guards import Breaker, Rate
 from outbox.lineage import Key, as_key, inbox_prefix
 from outbox.message import Scalar, schema_properties
 from outbox.middleware import Manager, Middleware, as_manager
@@ -283,6 +284,8 @@ class App:
         time_limit_s: float | None = None,
         blocking: bool | None = None,
         middleware: Sequence[Middleware] = (),
+        breaker: Breaker | None = None,
+        rate: Rate | None = None,
     ) -> Callable[[Function], Function]:
         """Handle the messages of a queue, or of a topic's `subscription`.
 
@@ -292,7 +295,8 @@ class App:
         change `key_name` where a key function returns other keys than before.  A handler that takes longer than
         `time_limit_s` seconds (default: the App's) has failed and is retried; nothing of it is committed.  `blocking`
         (default: the App's) runs a function that waits without `await` in a thread of the worker.  `middleware` is put
-        round each attempt, within the App's.
+        round each attempt, within the App's.  A `breaker` spares what its attempts call and is down, a `rate` limits
+        how many are made in a second; both put messages off, and count no attempt.
 
         Raises:
             NotRegistrable: the function does not fit; the text says what to change.
@@ -317,8 +321,8 @@ class App:
             state = "" if binding.state is None else self.state_codec(binding.state).name
             prefix = inbox_prefix(self.name, f"{path}/{own_name}", state)
             handler = self._made(own_name, binding, path, key, on_dead_letter, key_name, prefix)
-            managers = tuple(map(as_manager, middleware))
-            self.handlers.append(replace(handler, time_limit_s=limit_s, blocking=in_thread, middleware=managers))
+            handler = replace(handler, time_limit_s=limit_s, blocking=in_thread)
+            self.handlers.append(_surrounded(handler, middleware, breaker, rate))
             return function
 
         return register
@@ -348,6 +352,8 @@ class App:
         time_limit_s: float | None = None,
         blocking: bool | None = None,
         middleware: Sequence[Middleware] = (),
+        breaker: Breaker | None = None,
+        rate: Rate | None = None,
     ) -> Callable[[Function], Function]:
         """Handle HTTP requests as messages: the body is the message, the `Idempotency-Key` header its identity.
 
@@ -356,7 +362,8 @@ class App:
         (default: method and path) is part of the request's identity: keep it where only the path changes.  `retries`
         retries a failed handler at once, and records the last failure; without it no failure is recorded.  A handler
         that takes longer than `time_limit_s` seconds (default: the App's) has failed.  `blocking` (default: the App's)
-        runs a function that waits without `await` in a thread.  `middleware` is put round each attempt.
+        runs a function that waits without `await` in a thread.  `middleware`, `breaker` and `rate` are as for messages;
+        a request that they put off is answered 503, with the time to wait.
 
         Raises:
             NotRegistrable: the function does not fit; the text says what to change.
@@ -374,7 +381,7 @@ class App:
             in_thread = self._checked_blocking(own_name, binding, blocking)
             handler = self._made(own_name, answering(binding), "http", key, "continue", None, prefix)
             handler = replace(handler, retries=retries or UNKEPT, time_limit_s=limit_s, blocking=in_thread)
-            handler = replace(handler, middleware=tuple(map(as_manager, middleware)))
+            handler = _surrounded(handler, middleware, breaker, rate)
             self.routes.append(HttpRoute(known_as, verb, template, handler, caller))
             return function
 
@@ -466,6 +473,14 @@ class App:
             kind = type(message).__name__
             raise ValueError(f"{destination!r} is ordered by key and no handler of it takes a {kind}; give its key too")
         return str(as_key(key))
+
+
+def _surrounded(
+    handler: Handler, middleware: Sequence[Middleware], breaker: Breaker | None, rate: Rate | None
+) -> Handler:
+    """A handler with what its own declaration puts round its attempts."""
+    guards = tuple(guard for guard in (rate, breaker) if guard is not None)
+    return replace(handler, guards=guards, middleware=tuple(map(as_manager, middleware)))
 
 
 def _checked_upcasts(what: str, version: int, upcasts: Mapping[int, Upcast] | None) -> dict[int, Upcast]:

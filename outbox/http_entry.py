@@ -129,7 +129,7 @@ class HttpEntry:
         self._owns_threads = isinstance(threads, int)
         self._watch: LoopWatch | None = None
         if plan is None:
-            plan = compile_plan(app, threads=self._threads, counts=counts)
+            plan = compile_plan(app, threads=self._threads, counts=Counts() if counts is None else counts)
             self._watch = LoopWatch(plan)
         self._plan = plan
         routes = [replace(route, handler=plan.hosted(route.handler)) for route in app.routes]

@@ -24,6 +24,8 @@ Kind = Literal["counter", "gauge"]
 QUEUE = "messaging.destination.name"
 OUTCOME = "outbox.outcome"
 REASON = "error.type"
+GUARD = "outbox.guard.name"
+STATES = ("closed", "ramping", "half-open", "open")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,14 @@ METRICS = (
         "outbox.pending.oldest", "gauge", "s", "Age of the oldest pending document at the last sweep",
         _of_process(lambda counts: counts.oldest_pending_s),
     ),
+    Metric(
+        "outbox.guard.state", "gauge", "{state}", "0 closed, 1 ramping, 2 half-open, 3 open; a rate limit: 0 or 3",
+        lambda counts: [({GUARD: guard.name}, STATES.index(guard.state)) for guard in counts.guards.values()],
+    ),
+    Metric(
+        "outbox.guard.put_off", "counter", "{attempt}", "Attempts that a breaker or a rate limit put off",
+        lambda counts: [({GUARD: guard.name}, guard.put_off_count) for guard in counts.guards.values()],
+    ),
 )  # fmt: skip
 """What every process counts."""
 
@@ -152,7 +162,7 @@ def prometheus_name(metric: Metric) -> str:
     return f"{_plain(metric.name)}{unit}{'_total' if metric.kind == 'counter' else ''}"
 
 
-_LABELS = {QUEUE: "queue", OUTCOME: "outcome", REASON: "reason"}
+_LABELS = {QUEUE: "queue", OUTCOME: "outcome", REASON: "reason", GUARD: "guard"}
 
 
 def _labels(app: str, labels: Labels) -> str:

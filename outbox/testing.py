@@ -129,7 +129,7 @@ class Harness:
         self._streams = Streams(streams, replicas=replicas, faults=self._faults, chance=self._chance)
         self.app = app = app or _app_of(self._streams)
         self._scope_name = scope
-        self._plan = compile_plan(app)
+        self._plan = compile_plan(app, counts=Counts())
         self._clock = VirtualClock(START_S)
         self._disk = MemoryDisk("harness")
         self._outputs: list[Output] = []

@@ -108,7 +108,7 @@ class Worker(Client):
         check_blobs(app, self._ports.blobs)
         self._threads = HandlerThreads(threads) if isinstance(threads, int) else threads
         self._owns_threads = isinstance(threads, int)
-        self._plan = compile_plan(app, threads=self._threads, counts=counts)
+        self._plan = compile_plan(app, threads=self._threads, counts=Counts() if counts is None else counts)
         self.counts = self._plan.counts
         """What became of its messages, and of those of other workers that share it."""
         self._watch = LoopWatch(self._plan)

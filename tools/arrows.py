@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CORE = (  # what a handler and a port are
     ("declared", "describe"),
     ("app",),
-    ("middleware",),
+    ("middleware", "guards"),
     ("registration",),
     ("codec",),
     ("context",),

@@ -36,6 +36,7 @@ _EXPORTED: tuple[str, ...] = ()
 PAGES = {
     "outbox": Page("outbox", "What applications are written with.", {"outbox": _EXPORTED}),
     "middleware": Page("outbox.middleware", "Code round every attempt of a handler.", {"outbox.middleware": ("Call",)}),
+    "guards": Page("outbox.guards", "Sparing what is down.", {"outbox.guards": ("Breaker", "Rate")}),
     "telemetry": Page(
         "outbox.otel, outbox.metrics",
         "Traces and metrics.",

@@ -194,7 +194,8 @@ class EngineOperator:
         streams = await list_streams(on_engine(engine))
         await engine.core.gate()
         handling = None if self._meter is None else self._meter.read()
-        return Status(queues, pending, handling, streams if streams.logs or streams.processors else None)
+        guards = [] if self._meter is None else self._meter.guards(now_ms)
+        return Status(queues, pending, handling, streams if streams.logs or streams.processors else None, guards)
 
     async def metrics(self) -> str:
         if self._meter is None or self._app is None:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from outbox.ops.values import Handled, Handling
+from outbox.ops.values import GuardStatus, Handled, Handling
 from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Ports
 from outbox.runtime.counts import Counts, SourceCounts
 
@@ -56,6 +56,11 @@ class Meter:
             refused=dict(found.refused),
             minute=_ended(found) - before,
         )
+
+    def guards(self, now_ms: int) -> list[GuardStatus]:
+        """The breakers and rate limits of the handlers."""
+        views = [guard.view(now_ms) for guard in self.counts.guards.values()]
+        return [GuardStatus(v.name, v.kind, v.state, v.why, round(v.rest_s, 3), v.put_off) for v in views]
 
     def note(self, latency_s: float, count: int) -> None:
         self.handled_count += count

@@ -62,6 +62,12 @@ def status(found: Status) -> str:
         if q.paused
     ]
     lines += [_handled(name, q.handled) for name, q in found.queues.items() if q.handled]
+    lines += [
+        f"{guard.kind} {printable(guard.name)}: {guard.state}, {guard.rest_s:.0f} s more, {printable(guard.why)}; "
+        f"it has put messages off {guard.put_off} times"
+        for guard in found.guards
+        if guard.state != "closed"
+    ]
     if (handling := found.handling) is not None and handling.p50_ms is not None and handling.p99_ms is not None:
         times = f"p50 {handling.p50_ms:.1f} ms, p99 {handling.p99_ms:.1f} ms from claim to durable commit"
         lines.append(f"handled since start: {handling.handled}, {times}")

@@ -97,6 +97,22 @@ class Status(msgspec.Struct, frozen=True, omit_defaults=True):
     pending: int
     handling: Handling | None = None
     streams: Streams | None = None
+    guards: list[GuardStatus] = []
+    """The breakers and rate limits of a host's handlers."""
+
+
+class GuardStatus(msgspec.Struct, frozen=True):
+    """A breaker (`closed`, `open`, `half-open`, `ramping`) or a rate limit, which is `open` while messages wait for it.
+
+    `why` says what it waits for, `rest_s` for how many seconds more; `put_off` is how often it has put a message off.
+    """
+
+    name: str
+    kind: Literal["breaker", "rate"]
+    state: str
+    why: str
+    rest_s: float
+    put_off: int
 
 
 class PendingOutput(msgspec.Struct, frozen=True):

@@ -57,6 +57,8 @@ class Handler:
     """The time limit of one attempt, in seconds; beyond it the attempt has failed."""
     blocking: bool = False
     """Whether it runs in a thread, where its host has threads."""
+    guards: tuple[Any, ...] = ()
+    """Its breaker and its rate limit, as declared."""
     middleware: tuple[Any, ...] = ()
     """What its own declaration puts round its attempts, as functions that return a context manager."""
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from outbox.errors import PoisonMessage
+from outbox.guards import Breaker, Guard, Rate
 from outbox.resubmission import REJECTED
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 
@@ -73,8 +75,17 @@ class Counts:
     """Pending documents that the last sweep left."""
     oldest_pending_s: float = 0.0
     """The age of the oldest of them."""
+    guards: dict[Any, Guard] = field(default_factory=dict)
+    """The guards at work, by their declarations."""
     has_ages: bool = False
     """Whether the ages of messages are counted, which costs as much as all else here."""
+
+    def guard(self, declared: Breaker | Rate) -> Guard:
+        """The guard of a declaration, which all handlers that name it share."""
+        found = self.guards.get(declared)
+        if found is None:
+            found = self.guards[declared] = declared.started()
+        return found
 
     def of(self, source: str) -> SourceCounts:
         """The counts of one source."""

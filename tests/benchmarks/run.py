@@ -8,8 +8,8 @@ A system is a module of the shape `measure.Benchmark`; name it in SYSTEMS to tak
 commit protocols side by side, `--only history` what recording costs and judging takes, `--only azure` what a message
 asks of the Azure services and what the adapters cost beside the bare SDKs, `--only latency` the rate with these
 services a round trip away, `--only feed` a Spark feed, `--only streams` ordered logs and processors, `--only telemetry`
-what OpenTelemetry costs a message.  Writes w1, log, folder, profile, scopes, history, azure, azure-latency, feed, streams
-and telemetry, those of what was chosen, into the folder, each as .json and .txt.
+what OpenTelemetry costs a message.  Writes w1, log, folder, profile, scopes, history, azure, azure-latency, feed,
+streams and telemetry, those of what was chosen, into the folder, each as .json and .txt.
 """
 
 from __future__ import annotations

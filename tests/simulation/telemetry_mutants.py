@@ -11,6 +11,8 @@ COUNTS = "outbox/runtime/counts.py"
 PORTS = "outbox/runtime/counted_ports.py"
 OTEL = "outbox/otel.py"
 METRICS = "outbox/metrics.py"
+GUARDS = "outbox/guards.py"
+SPARED = "unit/handlers/test_guards.py"
 COUNTED = "unit/runtime/test_counts.py"
 TRACED = "unit/telemetry/test_otel.py"
 ENDED = "test_spans_that_nothing_settles_end_when_there_are_too_many_or_the_attempt_is_made_again"
@@ -61,6 +63,52 @@ TELEMETRY_MUTANTS = (
         "counts: the ages of a mixed commit are not counted", COUNTS,
         f"{TOLD}::test_a_host_says_what_became_of_its_messages",
         ("                applied.append(work)\n", ""),
+    ),
+    fault(
+        "guards: an open breaker lets all through", GUARDS,
+        f"{SPARED}::test_an_open_breaker_spares_what_is_down_and_counts_no_attempt",
+        ("        if rest_s > 0:\n            self.put_off_count += 1\n            spread", "        if rest_s < 0:\n            self.put_off_count += 1\n            spread"),
+    ),
+    fault(
+        "guards: a breaker that is half open lets all through", GUARDS,
+        f"{SPARED}::test_one_attempt_at_a_time_tries_what_was_down_and_one_that_never_ends_is_given_up",
+        ("            case \"half-open\" if now_ms < self._until_ms:\n                return 1.0\n", ""),
+    ),
+    fault(
+        "guards: a breaker that opens again is open as long as before", GUARDS,
+        f"{SPARED}::test_while_it_is_down_one_attempt_is_made_each_time_and_less_and_less_often",
+        (" << min(self._opened_count, OPEN_DOUBLINGS_MAX)", ""),
+    ),
+    fault(
+        "guards: what comes back is given all that waits", GUARDS,
+        f"{SPARED}::test_what_comes_back_is_not_overrun",
+        ("                elif self._made(now_ms // 1_000) >= 1 << second:\n                    return 1.0\n", ""),
+    ),
+    fault(
+        "guards: a refusal counts as a failure", GUARDS,
+        f"{SPARED}::test_refusals_and_retries_and_other_errors_open_no_breaker",
+        ("        except (Reject, Retry, PoisonMessage):\n            self._note(now_ms, None)\n            raise\n", ""),
+        ("isinstance(error, self.declared.errors) or", "True or"),
+    ),
+    fault(
+        "guards: a message at its place is put off again", GUARDS,
+        f"{SPARED}::test_a_rate_spreads_a_backlog_and_puts_each_message_off_once",
+        ("            del self._places[inbox]\n            return 0.0\n", "            del self._places[inbox]\n"),
+    ),
+    fault(
+        "guards: all keys share a rate for each", GUARDS,
+        f"{SPARED}::test_a_rate_by_key_limits_each_key_alone",
+        ("        key = str(context.work.key) if declared.by_key else \"\"\n", "        key = \"\"\n"),
+    ),
+    fault(
+        "guards: each worker has its own", COUNTS,
+        f"{SPARED}::test_handlers_workers_and_requests_of_a_host_share_a_breaker",
+        ("            found = self.guards[declared] = declared.started()\n", "            found = declared.started()\n"),
+    ),
+    fault(
+        "guards: an exploration is guarded", "outbox/runtime/start/plan.py",
+        f"{SPARED}::test_an_exploration_has_no_guards",
+        ("for declared in handler.guards] if counts is not None else []", "for declared in handler.guards] if (counts := counts or Counts()) else []"),
     ),
     fault(
         "metrics: a label is not escaped", METRICS,

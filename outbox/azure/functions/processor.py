@@ -48,6 +48,7 @@ from outbox.printable import printable
 from outbox.runtime.commit.handler_threads import HandlerThreads
 from outbox.runtime.commit.loop_watch import LoopWatch
 from outbox.runtime.commit.sweeper import Swept
+from outbox.runtime.counts import Counts
 from outbox.runtime.delivery.blocked_sessions import BlockedSession
 from outbox.runtime.delivery.retrying import Backoff, NothingCommitted
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
@@ -117,7 +118,7 @@ class Processor:
             app,
             threads=self._threads,
             time_limit_s_max=settings.time_limit_s_max,
-            counts=None if telemetry is None else telemetry.counts,
+            counts=Counts() if telemetry is None else telemetry.counts,
         )
         self._watch = LoopWatch(self._plan)
         self._ports = ports

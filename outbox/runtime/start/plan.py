@@ -12,8 +12,9 @@ import msgspec
 
 from outbox.app import App, Handler
 from outbox.errors import NotRegistrable
+from outbox.guards import Guard
 from outbox.lineage import field, state_id
-from outbox.middleware import surrounded
+from outbox.middleware import Manager, surrounded
 from outbox.ports import SUBSCRIPTIONS
 from outbox.retries import Retries
 from outbox.runtime.commit.handler_threads import HandlerThreads, hosted
@@ -107,6 +108,8 @@ class Plan:
     """How long the host lets any handler run."""
     counts: Counts = with_default(default_factory=Counts)
     """What became of the messages that were handled with it."""
+    is_guarded: bool = False
+    """Whether breakers and rate limits are at work."""
 
     @property
     def retention_ms(self) -> int:
@@ -123,8 +126,9 @@ class Plan:
         return min(round(handler.time_limit_s * 1_000), self.attempt_ms_max)
 
     def hosted(self, handler: Handler) -> Handler:
-        """A handler ready to run: within its host's time limit, its middleware round it, in a thread if it blocks."""
-        return surrounded(hosted(handler, self.threads, self.time_limit_s_max), self.app.middleware_of(handler))
+        """A handler ready to run: within its host's time limit, in a thread if it blocks, guards and all round it."""
+        handler = hosted(handler, self.threads, self.time_limit_s_max)
+        return surrounded(handler, _around(self.app, handler, self.counts if self.is_guarded else None))
 
     @property
     def threaded(self) -> set[str]:
@@ -154,10 +158,12 @@ def compile_plan(
 ) -> Plan:
     """Make an application ready to run: every handler within its host's time limit, blocking ones in `threads`.
 
-    Without threads blocking handlers run inline.  What becomes of messages is counted in `counts`.
+    Without threads blocking handlers run inline.  What becomes of messages is counted in `counts`, where the handlers'
+    guards have their state; without, as in an exploration, no handler is guarded.
     """
     handlers = [
-        surrounded(hosted(handler, threads, time_limit_s_max), app.middleware_of(handler)) for handler in app.handlers
+        surrounded(hosted(handler, threads, time_limit_s_max), _around(app, handler, counts))
+        for handler in app.handlers
     ]
     retention_ms = round(app.retention.total_seconds() * 1_000)
     margin_ms = round(app.margin.total_seconds() * 1_000)
@@ -174,7 +180,18 @@ def compile_plan(
         threads,
         time_limit_s_max,
         Counts() if counts is None else counts,
+        counts is not None,
     )
+
+
+def _around(app: App, handler: Handler, counts: Counts | None) -> list[Manager]:
+    """What is round the attempts of a handler, outermost first: its guards, then middleware."""
+    guards = [counts.guard(declared) for declared in handler.guards] if counts is not None else []
+    return [*map(_guarding, guards), *app.middleware_of(handler)]
+
+
+def _guarding(guard: Guard) -> Manager:
+    return lambda call: guard.around(call.context)
 
 
 def _source(app: App, path: str, hosted_handlers: Sequence[Handler]) -> Source:

@@ -1,0 +1,281 @@
+"""Sparing what is down: circuit breakers and rate limits of handlers.
+
+    payments = Breaker("payments", share=0.5, least=10)
+
+    @app.handler("orders", key="id", breaker=payments, rate=Rate(20))
+    async def order(...): ...
+
+*Theory of operation.*  Both decide before a handler runs, and put a message off as the handler itself would by `Retry`:
+no attempt is counted, a message of an ordered queue keeps its place, and how long a message may wait is retention's to
+say.  So nothing of a commit protocol knows of them, and what explorations show of a `Retry` holds for them.
+
+A breaker is `closed` until, of the last minute's attempts, at least `least` were made and `share` of them failed.  Then
+it is `open` for `open_s`, and twice as long each time that it opens again before it was closed.  After that it lets one
+attempt through; with its success it is `ramping`: one attempt a second, then two, four, and so on, and `closed` after
+ten seconds without a failure.  A failure until then opens it.
+
+A rate gives each message that is too early a place in the future and puts it off until then; a message that comes back
+at its place runs.  So each is put off once, whatever the backlog.
+
+The state of a guard is one process': of all workers and HTTP entries that share a `Counts`.  On Azure each process has
+its own, so divide a limit by how many processes there may be.
+
+Source: Nygard, Release It!, for the breaker; the virtual scheduling form of the generic cell rate algorithm (ITU-T
+I.371) for the rate.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from outbox.context import Context
+from outbox.errors import NotRegistrable, PoisonMessage
+from outbox.retries import Reject, Retry
+
+PLACE_COUNT_MAX = 100_000
+"""How many messages may have a place in the future; above it a message is put off for a while without one."""
+KEY_COUNT_MAX = 100_000
+"""How many keys a rate for each key knows; those idle longest are forgotten."""
+WINDOW_S = 60
+RAMP_S = 10
+OPEN_DOUBLINGS_MAX = 5
+PROBE_S = 120.0
+"""How long an attempt that was let through may take to say how it ended; then another is."""
+ERROR_LENGTH_MAX = 200
+
+State = Literal["closed", "open", "half-open", "ramping"]
+
+
+class Guard(Protocol):
+    """A guard of one process: a middleware, and what it says of itself."""
+
+    put_off_count: int
+    """How often it has put a message off so far."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in status and metrics."""
+
+    @property
+    def state(self) -> State:
+        """Whether it lets attempts through."""
+
+    def around(self, context: Context) -> AbstractContextManager[None]:
+        """One attempt; `Retry` before it where it may not be made now."""
+
+    def view(self, now_ms: int) -> GuardView:
+        """What it does now."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardView:
+    """What a guard does now: `why` in a line, and for how many seconds more (0: it lets all through)."""
+
+    name: str
+    kind: Literal["breaker", "rate"]
+    state: State
+    why: str
+    rest_s: float
+    put_off: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Breaker:
+    """A circuit breaker; handlers that call the same thing share one.
+
+    It opens when `share` of at least `least` attempts of the last minute have failed, for `open_s` seconds.  An attempt
+    fails with an error of a class in `errors`; `Reject` and `Retry` are no failures.
+    """
+
+    name: str
+    share: float = 0.5
+    least: int = 10
+    open_s: float = 30.0
+    errors: tuple[type[BaseException], ...] = (Exception,)
+
+    def __post_init__(self) -> None:
+        if not self.name or not 0 < self.share <= 1 or self.least < 1 or not 0 < self.open_s <= 86_400:
+            raise NotRegistrable(
+                f"Breaker({self.name!r}, share={self.share}, least={self.least}, open_s={self.open_s}): it needs a "
+                "name, a share above 0 and up to 1, at least one attempt, and up to a day to be open"
+            )
+
+    def started(self) -> Guard:
+        """A breaker for one process, closed."""
+        return _Breaker(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rate:
+    """A rate limit: `per_s` attempts a second, and up to `burst` at once; with `by_key` each key has its own."""
+
+    per_s: float
+    burst: int = 1
+    by_key: bool = False
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.per_s <= 1_000_000 or self.burst < 1:
+            raise NotRegistrable(
+                f"Rate({self.per_s}, burst={self.burst}): give the attempts a second, above 0, and a burst from 1"
+            )
+
+    def started(self) -> Guard:
+        """A rate limit for one process, with nothing used."""
+        return _Rate(self)
+
+
+@dataclass(slots=True)
+class _Breaker:
+    """A breaker at work."""
+
+    declared: Breaker
+    state: State = "closed"
+    put_off_count: int = 0
+    _until_ms: int = 0
+    """Until when it is open, or when an attempt that was let through counts as lost."""
+    _opened_count: int = 0
+    """How often it has opened since it was closed."""
+    _seconds: deque[list[int]] = field(default_factory=deque)
+    """The attempts of the last minute, by second: [second, attempts, failures]."""
+    _ramp_ms: int = 0
+    """Since when it is ramping."""
+    _why: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.declared.name
+
+    @contextmanager
+    def around(self, context: Context) -> Iterator[None]:
+        now_ms = context.now_ms
+        rest_s = self._rest_s(now_ms)
+        if rest_s > 0:
+            self.put_off_count += 1
+            spread = 1 + int.from_bytes(context.work.inbox[:2], "big") / 65_536  # not all of them at one moment
+            raise Retry(f"the breaker {self.name} is {self.state}: {self._why}", after_s=rest_s * spread)
+        try:
+            yield
+        except (Reject, Retry, PoisonMessage):
+            self._note(now_ms, None)
+            raise
+        except BaseException as error:
+            counts = isinstance(error, self.declared.errors) or not isinstance(error, Exception)
+            self._note(now_ms, error if counts else None)
+            raise
+        self._note(now_ms, None)
+
+    def _rest_s(self, now_ms: int) -> float:
+        """For how long no attempt may be made; 0: this one may, and is counted as under way."""
+        match self.state:
+            case "open" if now_ms < self._until_ms:
+                return (self._until_ms - now_ms) / 1_000
+            case "open":
+                self.state, self._until_ms = "half-open", now_ms + round(PROBE_S * 1_000)
+            case "half-open" if now_ms < self._until_ms:
+                return 1.0
+            case "half-open":
+                self._until_ms = now_ms + round(PROBE_S * 1_000)
+            case "ramping":
+                second = (now_ms - self._ramp_ms) // 1_000
+                if second >= RAMP_S:
+                    self._close()
+                elif self._made(now_ms // 1_000) >= 1 << second:
+                    return 1.0
+        self._attempts(now_ms // 1_000)[1] += 1
+        return 0.0
+
+    def _note(self, now_ms: int, error: BaseException | None) -> None:
+        """Note how an attempt ended."""
+        if error is None:
+            if self.state == "half-open":
+                self.state, self._ramp_ms = "ramping", now_ms
+            return
+        self._attempts(now_ms // 1_000)[2] += 1
+        made, failed = sum(one[1] for one in self._seconds), sum(one[2] for one in self._seconds)
+        is_failing = made >= self.declared.least and failed >= self.declared.share * made
+        if self.state in ("half-open", "ramping") or (self.state == "closed" and is_failing):
+            text = f"{failed} of {made} attempts failed, the last with {type(error).__qualname__}"
+            self._why = text[:ERROR_LENGTH_MAX]
+            open_ms = round(self.declared.open_s * 1_000) << min(self._opened_count, OPEN_DOUBLINGS_MAX)
+            self.state, self._until_ms, self._opened_count = "open", now_ms + open_ms, self._opened_count + 1
+
+    def _close(self) -> None:
+        self.state, self._opened_count, self._why = "closed", 0, ""
+        self._seconds.clear()
+
+    def _attempts(self, second: int) -> list[int]:
+        """The attempts of a second; those older than a minute are forgotten."""
+        seconds = self._seconds
+        while seconds and seconds[0][0] <= second - WINDOW_S:
+            seconds.popleft()
+        if not seconds or seconds[-1][0] < second:
+            seconds.append([second, 0, 0])
+        return seconds[-1]
+
+    def _made(self, second: int) -> int:
+        return self._attempts(second)[1]
+
+    def view(self, now_ms: int) -> GuardView:
+        rest_s = max(0.0, (self._until_ms - now_ms) / 1_000) if self.state == "open" else 0.0
+        return GuardView(self.name, "breaker", self.state, self._why, rest_s, self.put_off_count)
+
+
+@dataclass(slots=True)
+class _Rate:
+    """A rate limit at work."""
+
+    declared: Rate
+    put_off_count: int = 0
+    _free_ms: dict[str, float] = field(default_factory=dict)
+    """From when a key's next attempt is within the rate; one key for all where there is one limit."""
+    _places: dict[bytes, float] = field(default_factory=dict)
+    """The places of messages that were put off, by inbox key."""
+
+    @property
+    def name(self) -> str:
+        return self.declared.name or f"{self.declared.per_s:g} a second{' for each key' * self.declared.by_key}"
+
+    @contextmanager
+    def around(self, context: Context) -> Iterator[None]:
+        rest_ms = self._rest_ms(context)
+        if rest_ms > 0:
+            self.put_off_count += 1
+            raise Retry(f"over the rate of {self.name}", after_s=rest_ms / 1_000)
+        yield
+
+    def _rest_ms(self, context: Context) -> float:
+        """How long until this attempt is within the rate; 0: it is, and counts."""
+        inbox, now_ms, declared = context.work.inbox, context.now_ms, self.declared
+        place_ms = self._places.get(inbox)
+        if place_ms is not None:
+            if now_ms < int(place_ms):
+                return place_ms - now_ms
+            del self._places[inbox]
+            return 0.0
+        key = str(context.work.key) if declared.by_key else ""
+        step_ms = 1_000 / declared.per_s
+        at_ms = max(self._free_ms.pop(key, 0.0), now_ms - (declared.burst - 1) * step_ms)
+        if at_ms > now_ms and (len(self._places) >= PLACE_COUNT_MAX or not inbox):
+            self._free_ms[key] = at_ms
+            return at_ms - now_ms  # without a place; it asks again then
+        self._free_ms[key] = at_ms + step_ms
+        if len(self._free_ms) > KEY_COUNT_MAX:
+            del self._free_ms[next(iter(self._free_ms))]
+        if at_ms <= now_ms:
+            return 0.0
+        self._places[inbox] = at_ms
+        return at_ms - now_ms
+
+    @property
+    def state(self) -> State:
+        return "open" if self._places else "closed"
+
+    def view(self, now_ms: int) -> GuardView:
+        rest_s = max(0.0, (max(self._free_ms.values(), default=0.0) - now_ms) / 1_000)
+        why = f"{len(self._places)} messages wait for their place" if self._places else ""
+        return GuardView(self.name, "rate", self.state, why, rest_s, self.put_off_count)

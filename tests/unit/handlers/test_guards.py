@@ -1,0 +1,282 @@
+"""Breakers and rate limits put messages off before their handler runs, and lose, double or reorder none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import pytest
+
+from outbox import App, Engine, Retries, Retry, Worker
+from outbox.engine.engine import Engine as EmbeddedEngine
+from outbox.errors import NotRegistrable
+from outbox.guards import KEY_COUNT_MAX, Breaker, Rate
+from outbox.http_entry import HttpEntry
+from outbox.metrics import prometheus
+from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.meter import Meter
+from outbox.ops.text import status as status_text
+from outbox.runtime.counts import Counts
+from outbox.testing import Harness
+from outbox.verify.findings.exploration import explore
+
+Scope = Literal["engine", "partition", "item"]
+every_scope = pytest.mark.parametrize("scope", ["engine", "partition", "item"])
+
+
+@dataclass
+class Step:
+    key: str
+    n: int = 0
+
+
+@dataclass
+class Steps:
+    ns: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Dependency:
+    """What a handler calls: it is down or not, and counts the calls."""
+
+    is_down: bool = False
+    calls: int = 0
+    times: list[float] = field(default_factory=list)
+
+    def call(self, now: float = 0.0) -> None:
+        self.calls += 1
+        self.times.append(now)
+        if self.is_down:
+            raise ConnectionError("refused")
+
+
+def calling(dependency: Dependency, *, ordering: Any = "unordered", limit: int = 1_000, **guards: Any) -> App:
+    app = App("m", retry=Retries(limit=limit, delays_s=(5.0,)))
+    app.queue("steps", ordering)
+
+    @app.handler("steps", key="key", **guards)
+    def step(step: Step, steps: Steps) -> None:
+        dependency.call()
+        steps.ns.append(step.n)
+
+    return app
+
+
+async def sent(at: Harness, count: int, key: str = "k") -> None:
+    for n in range(count):
+        await at.send("steps", Step(f"{key}{n}", n), id=f"{key}{n}")
+    await at.wait_idle()
+
+
+@every_scope
+async def test_an_open_breaker_spares_what_is_down_and_counts_no_attempt(scope: Scope) -> None:
+    there = Dependency(is_down=True)
+    app = calling(there, limit=3, breaker=Breaker("there", share=0.5, least=5, open_s=30))
+    async with Harness(app, scope=scope) as at:
+        await sent(at, 5)
+        assert there.calls == 5 and at.counts.sources["steps"].failed == 5
+        await sent(at, 40, key="later")
+        await at.advance(seconds=25)
+        assert there.calls == 5, "it is open, whatever comes or is tried again"
+        assert at.dead_letters("steps") == []
+        there.is_down = False
+        await at.advance(seconds=200)
+        assert [at.counts.sources["steps"].applied, at.dead_letters("steps")] == [45, []]
+        assert there.calls == 50 and at.counts.sources["steps"].failed == 5
+
+
+@every_scope
+async def test_while_it_is_down_one_attempt_is_made_each_time_and_less_and_less_often(scope: Scope) -> None:
+    there = Dependency(is_down=True)
+    app = calling(there, breaker=Breaker("there", least=5, open_s=10))
+    async with Harness(app, scope=scope) as at:
+        await sent(at, 60)
+        calls = [there.calls]
+        for _ in range(6):
+            await at.advance(seconds=60)
+            calls.append(there.calls)
+        made = [later - earlier for earlier, later in pairwise(calls)]
+        assert calls[0] <= 5 and made[0] <= 3 and made[-1] <= 1 and sum(made) >= 3, calls
+
+
+def attempt_at(now_ms: int, inbox: bytes = b"i" * 32) -> Any:
+    return SimpleNamespace(now_ms=now_ms, work=SimpleNamespace(inbox=inbox, key="k"))
+
+
+def test_one_attempt_at_a_time_tries_what_was_down_and_one_that_never_ends_is_given_up() -> None:
+    guard = Breaker("there", least=1, open_s=10).started()
+    with pytest.raises(ValueError), guard.around(attempt_at(0)):
+        raise ValueError
+    with pytest.raises(Retry, match="there is open: 1 of 1 attempts failed"), guard.around(attempt_at(9_999)):
+        pass
+    with guard.around(attempt_at(10_000)):
+        assert guard.state == "half-open"
+        for later_ms in (10_000, 10_000 + 119_999):
+            with pytest.raises(Retry), guard.around(attempt_at(later_ms)):
+                pass
+        with guard.around(attempt_at(10_000 + 120_000)):
+            assert guard.state == "half-open"
+    assert guard.state == "ramping"
+
+
+async def test_what_comes_back_is_not_overrun() -> None:
+    there = Dependency(is_down=True)
+    app = App("m", retry=Retries(limit=1_000, delays_s=(5.0,)))
+
+    @app.handler("steps", breaker=Breaker("there", least=5, open_s=30))
+    def step(step: Step) -> None:
+        there.call(at.now())
+
+    async with Harness(app) as at:
+        await sent(at, 500)
+        there.is_down, there.times = False, []
+        for _ in range(120):
+            await at.advance(seconds=1)
+        assert len(there.times) == 500
+        first = min(there.times)
+        within = [sum(1 for time in there.times if first + s <= time < first + s + 1) for s in range(4)]
+    assert within[0] <= 2 and within[1] <= 3 and within[2] <= 5 and within[3] <= 9, within
+
+
+@every_scope
+async def test_in_order_what_waits_for_a_breaker_keeps_its_order(scope: Scope) -> None:
+    there = Dependency(is_down=True)
+    app = calling(there, ordering="per_key", breaker=Breaker("there", least=2, open_s=10))
+    async with Harness(app, scope=scope) as at:
+        for n in range(8):
+            await at.send("steps", Step("k", n), id=f"s{n}")
+        await at.wait_idle()
+        await at.advance(seconds=15)
+        there.is_down = False
+        await at.advance(seconds=200)
+        assert await at.state(Steps, "k") == Steps(list(range(8)))
+
+
+async def test_refusals_and_retries_and_other_errors_open_no_breaker() -> None:
+    from outbox import Reject
+
+    app = App("m", retry=Retries(limit=1))
+    errors: list[BaseException] = [Reject("no"), Retry("later", after_s=3_600), ValueError("a bug"), Reject("no")]
+    breaker = Breaker("there", share=0.1, least=1, errors=(OSError,))
+
+    @app.handler("steps", breaker=breaker)
+    def step(step: Step) -> None:
+        raise errors[step.n]
+
+    async with Harness(app) as at:
+        await sent(at, 4)
+        guard = at.counts.guard(breaker)
+        assert (guard.state, guard.put_off_count) == ("closed", 0)
+
+
+@every_scope
+async def test_a_rate_spreads_a_backlog_and_puts_each_message_off_once(scope: Scope) -> None:
+    there = Dependency()
+    app = App("m")
+
+    @app.handler("steps", rate=Rate(10, burst=5))
+    def step(step: Step) -> None:
+        there.call(at.now())
+
+    async with Harness(app, scope=scope) as at:
+        await sent(at, 105)
+        assert there.calls == 5
+        for _ in range(130):
+            await at.advance(seconds=0.1)
+        assert there.calls == 105
+        times = sorted(there.times)
+        for begin in range(100):
+            assert times[begin + 5] - times[begin] >= 0.09 or begin < 5, times
+        assert 9.5 <= times[-1] - times[0] <= 11.5
+        assert sum(guard.put_off_count for guard in at.counts.guards.values()) == 100
+
+
+async def test_a_rate_by_key_limits_each_key_alone() -> None:
+    there = Dependency()
+    app = calling(there, rate=Rate(1, burst=2, by_key=True))
+    async with Harness(app) as at:
+        for n in range(12):
+            await at.send("steps", Step("ab"[n % 2], n), id=f"s{n}")
+        await at.wait_idle()
+        assert there.calls == 4
+        await at.advance(seconds=4.5)
+        assert there.calls == 12
+
+
+async def test_a_rate_forgets_keys_and_places_beyond_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.guards.KEY_COUNT_MAX", 3)
+    monkeypatch.setattr("outbox.guards.PLACE_COUNT_MAX", 2)
+    there, rate = Dependency(), Rate(1, by_key=True)
+    app = calling(there, rate=rate)
+    async with Harness(app) as at:
+        await sent(at, 10)
+        guard: Any = at.counts.guard(rate)
+        assert there.calls == 10 and len(guard._free_ms) == 3
+        for n in range(6):
+            await at.send("steps", Step("z", n), id=f"z{n}")
+        await at.wait_idle()
+        assert len(guard._places) == 2
+        await at.advance(seconds=60)
+        assert there.calls == 16 and not guard._places
+    assert KEY_COUNT_MAX == 100_000
+
+
+async def test_handlers_workers_and_requests_of_a_host_share_a_breaker() -> None:
+    there, breaker = Dependency(is_down=True), Breaker("there", least=2, open_s=3_600)
+    app, counts = calling(there, breaker=breaker), Counts()
+
+    @app.http("POST", "/steps", key="key", breaker=breaker)
+    def post(step: Step, steps: Steps) -> None:
+        there.call()
+
+    async with Engine.in_memory() as engine:
+        async with Worker(app, engine, counts=counts) as worker, HttpEntry(app, engine, counts=counts) as entry:
+            for n in range(2):
+                await worker.send("steps", Step("k", n), id=f"s{n}")
+            await worker.wait_idle()
+            answer = await entry.handle("POST", "/steps", {"idempotency-key": "i"}, b'{"key": "k"}')
+        assert answer.status == 503 and int(dict(answer.headers)["retry-after"]) > 60 and there.calls == 2
+        async with Worker(app, engine, counts=counts) as other:
+            await other.send("steps", Step("k", 9), id="s9")
+            await other.wait_idle()
+        assert there.calls == 2
+        assert 'outbox_guard_state{app="m",guard="there"} 3' in prometheus("m", counts)
+        await told(app, engine, counts)
+
+
+async def told(app: App, engine: EmbeddedEngine, counts: Counts) -> None:
+    """Status says what is open, why and for how long."""
+    found = await EngineOperator(engine, Meter(counts=counts), app).status()
+    [guard] = found.guards
+    assert (guard.name, guard.kind, guard.state) == ("there", "breaker", "open") and 3_500 < guard.rest_s <= 3_600
+    assert "2 of 2 attempts failed, the last with ConnectionError" in guard.why
+    assert "breaker there: open, 3" in status_text(found)
+
+
+@every_scope
+def test_an_exploration_has_no_guards(scope: Scope) -> None:
+    there = Dependency()
+    app = calling(there, breaker=Breaker("there"), rate=Rate(0.001))
+    messages = [("steps", Step("k", n), f"s{n}") for n in range(2)]
+    report = explore(app, messages, scope=scope, allow={"order"})
+    assert report.exhausted and not report.anomalies, report.text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Breaker(""),
+        lambda: Breaker("b", share=0),
+        lambda: Breaker("b", share=1.1),
+        lambda: Breaker("b", least=0),
+        lambda: Breaker("b", open_s=0),
+        lambda: Rate(0),
+        lambda: Rate(float("nan")),
+        lambda: Rate(1, burst=0),
+    ],
+)
+def test_what_is_no_limit_is_refused(wrong: Any) -> None:
+    with pytest.raises(NotRegistrable):
+        wrong()
