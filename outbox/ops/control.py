@@ -33,6 +33,7 @@ from outbox.errors import (
 )
 from outbox.ops.connection_guard import LOOPBACK, named_host, serve_guarded
 from outbox.ops.control_file import ControlFile, remove_control_file, write_control_file
+from outbox.ops.pending_values import FinishRequest
 from outbox.ops.state_values import StatesQuery, StateWrites
 from outbox.ops.stream_values import StreamQuery, TrimRequest, UnregisterRequest
 from outbox.ops.trail_values import TrailQuery
@@ -42,7 +43,6 @@ from outbox.ops.values import (
     BlockedQuery,
     CancelRequest,
     FindQuery,
-    FinishRequest,
     MoveRequest,
     Operator,
     PageQuery,

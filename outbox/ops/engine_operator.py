@@ -34,6 +34,7 @@ from outbox.ops.held_messages import found_with_body, state_of
 from outbox.ops.host_metrics import host_metrics
 from outbox.ops.meter import Meter
 from outbox.ops.names import full_id, listed, parse_key, scheduled_id, the_id
+from outbox.ops.pending_values import PendingFinished, PendingView
 from outbox.ops.sending import as_handled
 from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.stream_values import (
@@ -64,8 +65,6 @@ from outbox.ops.values import (
     PauseRequest,
     Peeked,
     PeekQuery,
-    PendingFinished,
-    PendingView,
     QueueStatus,
     Status,
 )

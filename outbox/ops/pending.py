@@ -13,8 +13,8 @@ import msgspec
 
 from outbox import stored
 from outbox.errors import CorruptRecord, OutboxError, Refused
+from outbox.ops.pending_values import PendingFinished, PendingOutput, PendingView
 from outbox.ops.text import age
-from outbox.ops.values import PendingFinished, PendingOutput, PendingView
 from outbox.ports import Document, Output, StateStore, StorePorts
 from outbox.runtime.commit.dispatch_ledger import unsent_of
 from outbox.runtime.commit.sweeper import GRACE_S, written_ms

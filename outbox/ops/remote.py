@@ -18,6 +18,7 @@ import msgspec
 from outbox import errors
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from outbox.ops.control_file import ControlFile
+from outbox.ops.pending_values import FinishRequest, PendingFinished, PendingView
 from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.stream_values import (
     StreamQuery,
@@ -39,7 +40,6 @@ from outbox.ops.values import (
     DeadLetterFilter,
     DeadLetterView,
     FindQuery,
-    FinishRequest,
     FoundMessage,
     KeyKind,
     Moved,
@@ -50,8 +50,6 @@ from outbox.ops.values import (
     PauseRequest,
     Peeked,
     PeekQuery,
-    PendingFinished,
-    PendingView,
     Sealed,
     SendRequest,
     Status,

@@ -24,6 +24,7 @@ from outbox.ops.held_messages import found_with_body, state_of
 from outbox.ops.held_messages import view_of as view_of_held
 from outbox.ops.names import full_id, listed, parse_key, scheduled_id, the_id
 from outbox.ops.pending import finish_pending, pending_in
+from outbox.ops.pending_values import PendingFinished, PendingView
 from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.store_states import states_of_store, write_states_of_store
 from outbox.ops.store_trail import trail_on_store
@@ -55,8 +56,6 @@ from outbox.ops.values import (
     PauseRequest,
     Peeked,
     PeekQuery,
-    PendingFinished,
-    PendingView,
     QueueStatus,
     Status,
 )

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from outbox.errors import OutboxError
+from outbox.ops.pending_values import PendingView
 from outbox.ops.state_values import StateWritten
 from outbox.ops.stream_values import Streams
 from outbox.ops.trail_values import Fact, Trace
@@ -20,7 +21,6 @@ from outbox.ops.values import (
     FoundMessage,
     Handled,
     Peeked,
-    PendingView,
     Status,
 )
 from outbox.printable import printable

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Protocol, get_args
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from outbox.ops.pending_values import PendingFinished, PendingView
 from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.stream_values import (
     Name,
@@ -113,37 +114,6 @@ class GuardStatus(msgspec.Struct, frozen=True):
     why: str
     rest_s: float
     put_off: int
-
-
-class PendingOutput(msgspec.Struct, frozen=True):
-    """An output that is not known to have left: its id, its queue or topic, and the size of its body."""
-
-    id: str
-    destination: str
-    size_bytes: int
-
-
-class PendingView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something committed that is not finished: the transaction, its document, when it was committed, and why.
-
-    `committed` is in seconds since 1970, 0 where it is not known; `more` counts outputs that are not listed.
-    """
-
-    tx: str
-    document: str
-    committed: float
-    why: str
-    outputs: list[PendingOutput] = []
-    more: int = 0
-
-
-class PendingFinished(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How many documents were finished, were too young for that, and are left; and what stands in the way."""
-
-    finished: int
-    young: int
-    left: int
-    troubles: list[str] = []
 
 
 class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):
@@ -397,12 +367,6 @@ class CancelRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     queue: Name
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
-
-
-class FinishRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which transaction to finish; empty: all."""
-
-    tx: Text = ""
 
 
 class AmongQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,8 +19,9 @@ from outbox.message import Message
 from outbox.ops import doctor
 from outbox.ops.cli import main
 from outbox.ops.doctor import examine, of_folder, of_pending, of_status, versions
+from outbox.ops.pending_values import PendingOutput, PendingView
 from outbox.ops.stream_values import ProcessorView, Streams, StreamView
-from outbox.ops.values import Operator, PendingOutput, PendingView, QueueStatus, Status
+from outbox.ops.values import Operator, QueueStatus, Status
 
 Usage = namedtuple("Usage", "total used free")
 

@@ -14,7 +14,8 @@ from outbox.message import Message
 from outbox.ops import pending, text
 from outbox.ops.cli import main
 from outbox.ops.pending import finish_pending, pending_in
-from outbox.ops.values import Operator, PendingView
+from outbox.ops.pending_values import PendingView
+from outbox.ops.values import Operator
 from outbox.ports import Create, DocumentKey, Output, Tag
 from outbox.runtime.commit.sweeper import GRACE_S
 from outbox.stored import Overflow, Record, Staged, overflow_key, record_key, staged_key

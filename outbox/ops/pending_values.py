@@ -1,0 +1,44 @@
+"""What operators send and get of commits whose outputs have not left: the values of `outbox pending`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+
+class PendingOutput(msgspec.Struct, frozen=True):
+    """An output that is not known to have left: its id, its queue or topic, and the size of its body."""
+
+    id: str
+    destination: str
+    size_bytes: int
+
+
+class PendingView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something committed that is not finished: the transaction, its document, when it was committed, and why.
+
+    `committed` is in seconds since 1970, 0 where it is not known; `more` counts outputs that are not listed.
+    """
+
+    tx: str
+    document: str
+    committed: float
+    why: str
+    outputs: list[PendingOutput] = []
+    more: int = 0
+
+
+class PendingFinished(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many documents were finished, were too young for that, and are left; and what stands in the way."""
+
+    finished: int
+    young: int
+    left: int
+    troubles: list[str] = []
+
+
+class FinishRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which transaction to finish; empty: all."""
+
+    tx: Annotated[str, msgspec.Meta(max_length=4_096)] = ""
