@@ -212,13 +212,10 @@ class Broker:
     def take_suspect(self, queues: Sequence[Queue]) -> list[Task]:
         """Lock and log the least suspect message of these queues, alone."""
         now_ms = self._core.now_ms()
+        queues = [queue for queue in queues if not queue.is_paused]
         for queue in queues:
             self._expire_messages(queue, now_ms)
-        found = [
-            (least, queue.number, queue)
-            for queue in queues
-            if not queue.is_paused and (least := queue.order.least_suspect(now_ms))
-        ]
+        found = [(least, queue.number, queue) for queue in queues if (least := queue.order.least_suspect(now_ms))]
         if not found:
             return []
         queue = min(found)[2]

@@ -120,6 +120,7 @@ def restore(backup: Path, folder: Path) -> Restored:
         raise Refused(f"{folder}: is there already; restore into an empty or new folder, and move this one away first")
     if not backup.exists():
         raise Refused(f"{backup}: is not there; name what `outbox backup` has made")
+    _check_parent(folder)
     with _scratch(folder) as scratch:
         root = backup
         if backup.is_file():
@@ -157,8 +158,12 @@ def _check_free(target: Path) -> None:
     is_file = target.suffix == ".tar"
     if target.exists() and (is_file or not target.is_dir() or any(target.iterdir())):
         raise Refused(f"{target}: is there already; name a new folder, or a new file that ends in .tar")
-    if not target.absolute().parent.is_dir():
-        raise Refused(f"{target}: its folder is not there; make it first")
+    _check_parent(target)
+
+
+def _check_parent(path: Path) -> None:
+    if not path.absolute().parent.is_dir():
+        raise Refused(f"{path}: its folder is not there; make it first")
 
 
 @contextmanager

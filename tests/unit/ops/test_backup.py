@@ -261,6 +261,7 @@ def test_the_commands_say_what_they_did_and_write_over_nothing(
         (["restore", str(target), "--data", str(fresh)], "is there already; restore into an empty or new folder"),
         (["restore", str(tmp_path / "none"), "--data", str(tmp_path / "y")], "is not there; name what"),
         (["restore", str(folder), "--data", str(tmp_path / "y")], "is no backup"),
+        (["restore", str(target), "--data", str(tmp_path / "no" / "y")], "its folder is not there"),
     ):
         assert main(words) == 1
         assert why in capsys.readouterr().err
