@@ -118,7 +118,8 @@ def test_one_attempt_at_a_time_tries_what_was_down_and_one_that_never_ends_is_gi
                 pass
         with guard.around(attempt_at(10_000 + 120_000)):
             assert guard.state == "half-open"
-    assert guard.state == "ramping"
+    state: str = guard.state
+    assert state == "ramping"
 
 
 async def test_what_comes_back_is_not_overrun() -> None:
