@@ -101,6 +101,16 @@ TELEMETRY_MUTANTS = (
         ("        key = str(context.work.key) if declared.by_key else \"\"\n", "        key = \"\"\n"),
     ),
     fault(
+        "guards: a failed trial counts for its message", GUARDS,
+        f"{SPARED}::test_one_message_alone_outlives_an_outage_of_hours",
+        ("            if was_closed or not counts or", "            if counts or"),
+    ),
+    fault(
+        "guards: the same message is tried each time", GUARDS,
+        f"{SPARED}::test_trials_are_spread_over_what_waits",
+        ("crc32(context.work.inbox + self._until_ms.to_bytes(8, \"big\"))", "crc32(context.work.inbox)"),
+    ),
+    fault(
         "guards: each worker has its own", COUNTS,
         f"{SPARED}::test_handlers_workers_and_requests_of_a_host_share_a_breaker",
         ("            found = self.guards[declared] = declared.started()\n", "            found = declared.started()\n"),
