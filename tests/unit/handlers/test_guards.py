@@ -147,7 +147,7 @@ async def test_trials_are_spread_over_what_waits() -> None:
     async with Harness(app) as at:
         await sent(at, 50)
         await at.advance(hours=2)
-    assert len(set(tried)) >= len(tried) - 4 >= 10, tried
+    assert len(tried) > 15 and len(set(tried)) > 10, tried
 
 
 async def test_what_comes_back_is_not_overrun() -> None:
