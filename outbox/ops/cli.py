@@ -501,7 +501,7 @@ _COMMANDS: dict[str, tuple[str, tuple[_Argument, ...] | None]] = {
     "dead-letters show": ("Show a dead letter with its body.", (_QUEUE, _argument("id", metavar="ID"))),
     "dead-letters resubmit": (
         "Run a dead letter again, as a new attempt; of many, up to the first that comes back.",
-        (_QUEUE, *_ID_OR_ALL),
+        (_QUEUE, *_ID_OR_ALL, _argument("--body", metavar="FILE", help="edit one: another body, JSON (-: from stdin)")),
     ),
     "dead-letters discard": ("Delete a dead letter.", (_QUEUE, *_ID_OR_ALL)),
     "stream": ("List, read or trim ordered logs, and forget their readers.", None),

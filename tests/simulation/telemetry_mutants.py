@@ -67,7 +67,7 @@ TELEMETRY_MUTANTS = (
     fault(
         "guards: an open breaker lets all through", GUARDS,
         f"{SPARED}::test_an_open_breaker_spares_what_is_down_and_counts_no_attempt",
-        ("        if rest_s > 0:\n            self.put_off_count += 1\n            spread", "        if rest_s < 0:\n            self.put_off_count += 1\n            spread"),
+        ("        if rest_s > 0:\n            raise self._put_off", "        if rest_s < 0:\n            raise self._put_off"),
     ),
     fault(
         "guards: a breaker that is half open lets all through", GUARDS,
