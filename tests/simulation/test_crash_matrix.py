@@ -228,7 +228,7 @@ async def test_any_single_fault_changes_nothing_that_can_be_seen(name: str, scop
 
 
 EVERY_RUN = ("three outputs, new state", "duplicates", "ordered by key")
-"""Their pairs of faults are part of every run, those of the other scenarios of `make soak`; single faults are always."""
+"""Their pairs of faults are part of every run, those of the others of `make soak`; single faults always are."""
 PAIRED = [name if name in EVERY_RUN else pytest.param(name, marks=pytest.mark.soak) for name in SCENARIOS]
 
 
