@@ -17,12 +17,13 @@ from outbox.declared import known_state, known_state_id, named_states
 from outbox.deliveries import split_stack
 from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge, UnknownDestination
 from outbox.lineage import Key, as_key
-from outbox.message import Message, Scalar, excess, message_from_properties
+from outbox.message import PROPERTY_SCHEMA, Message, Scalar, excess, message_from_properties
 from outbox.ports import Backend, DeadLetterEntry, Delivery, Output, Ports, StorePorts
 from outbox.resubmission import check_resubmittable, newest
 from outbox.runtime.commit.marker_replies import as_record
 from outbox.runtime.delivery.admission import admit
 from outbox.runtime.delivery.claim_check import check_in, redeem
+from outbox.runtime.delivery.edits import edit_of
 from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.verdict import LEAVES_OPEN, kind_of
@@ -37,9 +38,9 @@ class DeadLetter:
     """A refused message.
 
     `reason` is the text of a `Reject`, else a code (`failed`, `undecodable`, `unknown-type`, `missing-key`,
-    `no-identity`, `payload-differs`, `too-old`, `unstorable`, `oversize`, `no-blob-store`); `description` is the
-    detail.  `message` is the decoded message, None where it cannot be decoded; `created` is in seconds since 1970.
-    `traceback` is the stack of the application's error (empty without one), bounded and redacted.
+    `no-identity`, `payload-differs`, `edit-without-record`, `too-old`, `unstorable`, `oversize`, `no-blob-store`);
+    `description` is the detail.  `message` is the decoded message, None where it cannot be decoded; `created` is in
+    seconds since 1970.  `traceback` is the stack of the application's error (empty without one), bounded and redacted.
     """
 
     id: str
@@ -206,19 +207,39 @@ class Client:
                 continue
         return None
 
-    async def resubmit(self, queue: str, id: str) -> None:
+    async def resubmit(self, queue: str, id: str, *, message: Any = None) -> None:
         """Run the newest dead letter of an id again, as a new attempt; its copies are discarded.
 
-        A dead letter refused as `payload-differs` is chosen only if there is no other.
+        With a `message` it is edited: that runs in its place, under its identity, if its refusal is still what is on
+        record; from then on copies of the dead letter are copies of the edit.  A dead letter refused as
+        `payload-differs` is chosen only if there is no other.
 
         Raises:
             LookupError: the queue has no dead letter of that id.
-            Refused: it was too old, or is by now; whether it was applied before is not on record any more.
+            Refused: it was too old, or is by now; whether it was applied before is not on record any more.  Or the edit
+                has another type or key, or nothing on record that it could replace.
         """
         dead = newest(await self._find(queue, id))
         is_remembered = await self._is_remembered(dead)
         check_resubmittable(f"{queue}/{id}", dead.reason, dead.description, is_remembered=is_remembered)
-        await self._operations.resubmit(queue, dead.sequence)
+        edit = None if message is None else await self._edited(dead, message)
+        await self._operations.resubmit(queue, dead.sequence, edit=edit)
+
+    async def _edited(self, dead: DeadLetterEntry, message: Any) -> Message | None:
+        body, wire_type = self.app.encode(message)
+        if dead.message.type and dead.message.type != wire_type:
+            raise Refused(
+                f"{dead.queue}/{dead.message.identity} is a {dead.message.type}, not a {wire_type}; an edit has the "
+                "type of its message"
+            )
+        return await edit_of(
+            dead,
+            body,
+            self._ports.blobs,
+            above_bytes=self.app.claim_check_bytes,
+            schema=int((self.app.properties_of(type(message)) or {}).get(PROPERTY_SCHEMA) or 1),
+            plan=compile_plan(self.app),
+        )
 
     async def _is_remembered(self, dead: DeadLetterEntry) -> bool:
         """Whether a dead letter is younger than retention, has a record, or is of a queue without handlers here."""

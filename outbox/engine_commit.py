@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from outbox.deliveries import Delivery, Output
+from outbox.resubmission import Replaced
 
 
 class StateDocument(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -24,12 +25,20 @@ WAITING, WAITING_ATTEMPT = "waiting", -1
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The marker of a refused message: the reason, and the attempt; or of a waiting message."""
+    """The marker of a refused message: the reason, and the attempt; or of a waiting message.
+
+    Behind the fingerprint lies what edits have replaced, where there were any (`runtime.commit.marker_replies`).
+    """
 
     fingerprint: bytes
     reason: str
     description: str
     attempt: int = 0
+
+    @property
+    def replaced(self) -> tuple[Replaced, ...]:
+        """Nothing: this is the record of a marker without edits."""
+        return ()
 
     @property
     def waits(self) -> bool:
@@ -38,7 +47,10 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 Marker = bytes | Refusal
-"""The record of a handled message in engine scope: the fingerprint of an applied one, or the refusal."""
+"""The record of a handled message in engine scope: the fingerprint of an applied one, or the refusal.
+
+Behind the fingerprint of an applied one lies its reply, or what edits have replaced.
+"""
 
 
 class StateChange(msgspec.Struct, frozen=True, array_like=True, gc=False):

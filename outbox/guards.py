@@ -9,6 +9,9 @@
 no attempt is counted, a message of an ordered queue keeps its place, and how long a message may wait is retention's to
 say.  So nothing of a commit protocol knows of them, and what explorations show of a `Retry` holds for them.
 
+An attempt that fails while its breaker is not closed is put off as well: an outage costs a message no more attempts
+than were made until it was noticed.
+
 A breaker is `closed` until, of the last minute's attempts, at least `least` were made and `share` of them failed.  Then
 it is `open` for `open_s`, and twice as long each time that it opens again before it was closed.  After that it lets one
 attempt through; with its success it is `ramping`: one attempt a second, then two, four, and so on, and `closed` after
@@ -31,6 +34,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
+from zlib import crc32
 
 from outbox.context import Context
 from outbox.errors import NotRegistrable, PoisonMessage
@@ -155,9 +159,7 @@ class _Breaker:
         now_ms = context.now_ms
         rest_s = self._rest_s(now_ms)
         if rest_s > 0:
-            self.put_off_count += 1
-            spread = 1 + int.from_bytes(context.work.inbox[:2], "big") / 65_536  # not all of them at one moment
-            raise Retry(f"the breaker {self.name} is {self.state}: {self._why}", after_s=rest_s * spread)
+            raise self._put_off(context, rest_s, f"the breaker {self.name} is {self.state}: {self._why}")
         try:
             yield
         except (Reject, Retry, PoisonMessage):
@@ -165,9 +167,19 @@ class _Breaker:
             raise
         except BaseException as error:
             counts = isinstance(error, self.declared.errors) or not isinstance(error, Exception)
+            was_closed = self.state == "closed"
             self._note(now_ms, error if counts else None)
-            raise
+            if was_closed or not counts or not isinstance(error, Exception):
+                raise
+            text = f"the breaker {self.name} is {self.state}: {_text(error)}"
+            raise self._put_off(context, max(1.0, (self._until_ms - now_ms) / 1_000), text) from error
         self._note(now_ms, None)
+
+    def _put_off(self, context: Context, rest_s: float, text: str) -> Retry:
+        """Put a message off, spread so that not all come back in one moment, nor the same one first each time."""
+        self.put_off_count += 1
+        chance = crc32(context.work.inbox + self._until_ms.to_bytes(8, "big")) / (1 << 32)
+        return Retry(text, after_s=rest_s * (1 + chance))
 
     def _rest_s(self, now_ms: int) -> float:
         """For how long no attempt may be made; 0: this one may, and is counted as under way."""
@@ -279,3 +291,10 @@ class _Rate:
         rest_s = max(0.0, (max(self._free_ms.values(), default=0.0) - now_ms) / 1_000)
         why = f"{len(self._places)} messages wait for their place" if self._places else ""
         return GuardView(self.name, "rate", self.state, why, rest_s, self.put_off_count)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return f"{type(error).__qualname__}: {error}"[:ERROR_LENGTH_MAX]
+    except Exception:  # a class of the application may raise anywhere
+        return type(error).__qualname__

@@ -23,6 +23,7 @@ PROPERTY_CLAIM = "outbox-claim"
 PROPERTY_FAILURES = "outbox-failures"
 PROPERTY_ERROR = "outbox-error"
 PROPERTY_SCHEMA = "outbox-schema"
+PROPERTY_REPLACES = "outbox-replaces"
 PROPERTY_CORRELATION = "correlation-id"
 PROPERTY_CAUSATION = "causation-id"
 PROPERTY_TRACEPARENT = "traceparent"
@@ -99,6 +100,19 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
         """Why a delayed copy waits, a property among the sender's own: the last error of its handler."""
         found = None if self.properties is None else self.properties.get(PROPERTY_ERROR)
         return found if isinstance(found, str) else ""
+
+    @property
+    def replaces(self) -> bytes | None:
+        """Of an edit the digest of the refused payload that it replaces, a property among the sender's own; else None.
+
+        Only a resubmission is an edit.  One that names no digest is an edit of nothing: empty.
+        """
+        if not self.attempt or self.properties is None or PROPERTY_REPLACES not in self.properties:
+            return None
+        try:
+            return bytes.fromhex(str(self.properties[PROPERTY_REPLACES]))
+        except ValueError:
+            return b""
 
     @property
     def broker_id(self) -> str:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -117,32 +117,43 @@ class Telemetry:
             raise ValueError(f"sampled={sampled!r}: give a share of the messages, from 0 to 1")
         self.counts = Counts(has_ages=True)
         """Give it to what handles messages: `Worker(counts=...)`, `HttpEntry(counts=...)`."""
-        self._bound = round(sampled * _WHOLE)
-        """Conversations are sampled whose checksum is below this."""
-        self._tracer = trace.get_tracer(NAME, tracer_provider=tracer_provider)
-        self._by_inbox: dict[bytes, Open] = {}
-        self._by_delivery: dict[tuple[str, int], list[Open]] = {}
-        self._received_ns: dict[tuple[str, int], int] = {}
-        self._is_traced = False
-        app.middleware(self._round(app.name))
+        self._spans = Spans(app.name, sampled, trace.get_tracer(NAME, tracer_provider=tracer_provider))
+        app.middleware(Handling(self._spans))
         _observe(self.counts, app.name, metrics.get_meter(NAME, meter_provider=meter_provider))
 
     def traced(self, backend: Backend) -> Backend:
         """A backend whose receipts, commits, sends and settlements are spans of the attempts that they belong to."""
-        self._is_traced = True
         return _Traced(backend, self)
 
     def traced_ports(self, ports: StorePorts) -> StorePorts:
         """The ports of a store and a bus, traced in the same way."""
-        self._is_traced = True
-        infrastructure = None if ports.infrastructure is None else TracedStore(ports.infrastructure, self)
-        store, bus = TracedStore(ports.store, self), TracedBus(ports.bus, self)
+        spans = self._spans
+        spans.are_traced = True
+        infrastructure = None if ports.infrastructure is None else TracedStore(ports.infrastructure, spans)
+        store, bus = TracedStore(ports.store, spans), TracedBus(ports.bus, spans)
         return StorePorts(store, bus, ports.operations, ports.blobs, infrastructure)
 
-    # Handling
+    def traced_journal(self, journal: Journal) -> Journal:
+        """The journal of an engine, traced in the same way."""
+        self._spans.are_traced = True
+        return TracedJournal(journal, self._spans)
 
-    def _round(self, app: str) -> _Round:
-        return _Round(self, app)
+
+class Spans:
+    """The spans of the attempts under way in this process."""
+
+    def __init__(self, app: str, sampled: float, tracer: trace.Tracer) -> None:
+        self._app = app
+        self._bound = round(sampled * _WHOLE)
+        """Conversations are sampled whose checksum is below this."""
+        self._tracer = tracer
+        self._by_inbox: dict[bytes, Open] = {}
+        self._by_delivery: dict[tuple[str, int], list[Open]] = {}
+        self._received_ns: dict[tuple[str, int], int] = {}
+        self.are_traced = False
+        """Whether the ports say when an attempt is settled; else it ends with its handler."""
+
+    # Handling
 
     def is_sampled(self, context: Context) -> bool:
         """Whether a message gets spans."""
@@ -153,14 +164,14 @@ class Telemetry:
         return crc32(conversation.encode("utf-8", "replace")) < self._bound
 
     @contextmanager
-    def handling(self, app: str, call: Call) -> Iterator[None]:
+    def handling(self, call: Call) -> Iterator[None]:
         """The spans of one attempt: `process`, which the ports go on with, and `handle` in it."""
         context, work = call.context, call.context.work
         delivery = work.delivery.queue, work.delivery.sequence
         attributes: dict[str, Any] = {
             SYSTEM: NAME,
             QUEUE: call.source,
-            "messaging.consumer.group.name": app,
+            "messaging.consumer.group.name": self._app,
             IDENTITY: context.message_id,
         }
         if context.message.correlation_id:
@@ -193,7 +204,7 @@ class Telemetry:
 
     def keep_open(self, attempt: Open) -> None:
         """Keep a span until its message is settled, where the ports are traced."""
-        if not self._is_traced or not attempt.inbox:
+        if not self.are_traced or not attempt.inbox:
             attempt.span.end()
             return
         if (earlier := self._by_inbox.pop(attempt.inbox, None)) is not None:
@@ -281,16 +292,15 @@ class Telemetry:
                 self._end(attempt, "answered")
 
 
-class _Round:
+class Handling:
     """The middleware: left out where a message is not sampled."""
 
-    def __init__(self, telemetry: Telemetry, app: str) -> None:
-        self._telemetry = telemetry
-        self._app = app
-        self.applies: Callable[[Context], bool] = telemetry.is_sampled
+    def __init__(self, spans: Spans) -> None:
+        self.applies: Callable[[Context], bool] = spans.is_sampled
+        self._spans = spans
 
-    def __call__(self, call: Call) -> Iterator[None]:
-        return self._telemetry.handling(self._app, call)  # type: ignore[return-value]  # a context manager
+    def __call__(self, call: Call) -> AbstractContextManager[None]:
+        return self._spans.handling(call)
 
 
 def _parent(context: Context) -> SpanContext:
@@ -335,7 +345,7 @@ class _Traced:
     def __init__(self, backend: Backend, telemetry: Telemetry) -> None:
         ports = backend.ports()
         if isinstance(ports, Ports):
-            journal = TracedJournal(ports.journal, telemetry)
+            journal = telemetry.traced_journal(ports.journal)
             self._ports: Ports | StorePorts = Ports(journal, ports.operations, ports.blobs)
         else:
             self._ports = telemetry.traced_ports(ports)
@@ -347,44 +357,44 @@ class _Traced:
 class TracedJournal:
     """A journal whose commits are spans."""
 
-    def __init__(self, journal: Journal, telemetry: Telemetry) -> None:
+    def __init__(self, journal: Journal, spans: Spans) -> None:
         self._journal = journal
-        self._telemetry = telemetry
+        self._spans = spans
         self.load, self.durable, self.renew = journal.load, journal.durable, journal.renew
 
     async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         deliveries = await self._journal.claim(queues, count_max=count_max, wait_s=wait_s)
-        self._telemetry.received(deliveries)
+        self._spans.received(deliveries)
         return deliveries
 
     async def commit(self, commit: Commit) -> Conflict | None:
-        telemetry = self._telemetry
-        attempts = telemetry.of_inboxes([*commit.handled, *commit.refused])
-        with telemetry.step("commit", attempts) as span:
+        spans = self._spans
+        attempts = spans.of_inboxes([*commit.handled, *commit.refused])
+        with spans.step("commit", attempts) as span:
             conflict = await self._journal.commit(commit)
             if span is not None and conflict is not None:
                 span.set_attribute("outbox.committed", False)
-        if conflict is None and telemetry.is_busy:
-            telemetry.completed(attempts, commit.consumed)
+        if conflict is None and spans.is_busy:
+            spans.completed(attempts, commit.consumed)
             for dead in commit.dead_lettered:
-                telemetry.settled(dead.delivery.queue, dead.delivery.sequence, "dead-letter", dead.reason)
+                spans.settled(dead.delivery.queue, dead.delivery.sequence, "dead-letter", dead.reason)
             for later in commit.postponed:
-                telemetry.settled(later.delivery.queue, later.delivery.sequence, "put off", later.error)
-            telemetry.ended_requests(attempts)
+                spans.settled(later.delivery.queue, later.delivery.sequence, "put off", later.error)
+            spans.ended_requests(attempts)
         return conflict
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
         await self._journal.release(deliveries)
         for delivery in deliveries:
-            self._telemetry.settled(delivery.queue, delivery.sequence, "released")
+            self._spans.settled(delivery.queue, delivery.sequence, "released")
 
 
 class TracedStore:
     """A state store whose writes are spans of the attempts that they are about."""
 
-    def __init__(self, store: StateStore, telemetry: Telemetry) -> None:
+    def __init__(self, store: StateStore, spans: Spans) -> None:
         self._store = store
-        self._telemetry = telemetry
+        self._spans = spans
         self._ledger_store: Any = store
         """The same, where its capabilities say that it keeps a dispatch ledger."""
 
@@ -406,8 +416,8 @@ class TracedStore:
         return found
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
-        attempts = self._telemetry.of_inboxes(inbox for operation in operations for inbox in operation.tag.inbox)
-        with self._telemetry.step(operations[0].tag.what or "write", attempts) as span:
+        attempts = self._spans.of_inboxes(inbox for operation in operations for inbox in operation.tag.inbox)
+        with self._spans.step(operations[0].tag.what or "write", attempts) as span:
             answer = await self._store.write(operations)
             if span is not None and not isinstance(answer, Won):
                 span.set_attribute("outbox.committed", False)
@@ -417,30 +427,30 @@ class TracedStore:
 class TracedBus:
     """A bus whose sends and settlements are spans of the attempts that they end."""
 
-    def __init__(self, bus: MessageBus, telemetry: Telemetry) -> None:
+    def __init__(self, bus: MessageBus, spans: Spans) -> None:
         self._bus = bus
-        self._telemetry = telemetry
+        self._spans = spans
 
     def renew(self, delivery: Delivery) -> Coroutine[Any, Any, int]:
         return self._bus.renew(delivery)
 
     async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         deliveries = await self._bus.receive(queue, count_max=count_max, wait_s=wait_s)
-        self._telemetry.received(deliveries)
+        self._spans.received(deliveries)
         return deliveries
 
     async def send(self, outputs: Sequence[Output]) -> None:
-        attempts = self._telemetry.of_outputs(outputs)
+        attempts = self._spans.of_outputs(outputs)
         names = ", ".join(dict.fromkeys(output.destination for output in outputs))
-        with self._telemetry.step(f"send {names}", attempts, SpanKind.PRODUCER) as span:
+        with self._spans.step(f"send {names}", attempts, SpanKind.PRODUCER) as span:
             await self._bus.send(outputs)
             if span is not None:
                 span.set_attribute("messaging.batch.message_count", len(outputs))
-        self._telemetry.ended_requests(attempts)
+        self._spans.ended_requests(attempts)
 
     async def settle(self, delivery: Delivery, settle: Settle) -> None:
         await self._bus.settle(delivery, settle)
-        self._telemetry.settled(delivery.queue, delivery.sequence, ENDS.get(settle.how, settle.how), settle.reason)
+        self._spans.settled(delivery.queue, delivery.sequence, ENDS.get(settle.how, settle.how), settle.reason)
 
 
 _journal: type[Journal] = TracedJournal

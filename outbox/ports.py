@@ -44,6 +44,7 @@ from outbox.engine_commit import (
 )
 from outbox.errors import NoBlobStore
 from outbox.lineage import Key
+from outbox.message import Message
 
 __all__ = [
     "BLOBS_CURE",
@@ -268,8 +269,11 @@ class BusOperations(Protocol):
     async def dead_letters(self, queue: str) -> list[DeadLetterEntry]:
         """The dead letters of a queue, oldest first."""
 
-    async def resubmit(self, queue: str, sequence: int) -> None:
-        """Resubmit the dead letter of a `sequence` number, as a new attempt; LookupError where there is none."""
+    async def resubmit(self, queue: str, sequence: int, *, edit: Message | None = None) -> None:
+        """Resubmit the dead letter of a `sequence` number, as a new attempt; LookupError where there is none.
+
+        An `edit` of it is sent in its place; it names what it replaces.
+        """
 
     async def discard(self, queue: str, sequence: int) -> None:
         """Delete the dead letter of a `sequence` number; LookupError where there is none."""

@@ -8,6 +8,10 @@ The engine and the operations of a store and a bus ask here, so every door does:
 endpoint.  The client has the application's code and also reads whether the record is still there; the engine knows when
 it expires.  Without either, as from the command line on Azure, the message is sent and refused again as too old:
 nothing is lost.
+
+An edit is a resubmission with another body.  It names the digest of the payload that it replaces, and runs over the
+refused record of that payload only: not after another edit, not after the message was applied, not where nothing is on
+record.  So it needs a refusal that is on record under the key of the message, and a body of the same key.
 """
 
 from __future__ import annotations
@@ -19,12 +23,40 @@ import msgspec
 
 from outbox.deliveries import SUBSCRIPTIONS, DeadLetterEntry
 from outbox.errors import Refused
-from outbox.message import Message, with_error
+from outbox.lineage import fingerprint
+from outbox.message import PROPERTY_REPLACES, Message, with_error
 
 REJECTED = "rejected by the handler"
 """The stored description of a refusal by the handler itself, whatever its reason."""
 RETRY_PAST_RETENTION = "put off until it is too old: "
 """How the stored description of a `Retry` beyond retention begins: the message ran, and was not applied."""
+EDIT_WITHOUT_RECORD = "edit-without-record"
+"""The reason of an edit that found nothing on record under its key: neither what it replaces nor itself."""
+NO_RECORD_OF_ITS_OWN = frozenset(
+    (
+        "payload-differs",
+        "undecodable",
+        "unknown-type",
+        "missing-key",
+        "no-identity",
+        "from-the-future",
+        "MaxDeliveryCountExceeded",
+        "TTLExpiredException",
+    )
+)
+"""Reasons of messages that were refused without a record under their key, so that an edit has none to replace."""
+
+
+REPLACED_COUNT_MAX = 100
+"""How many replaced payloads a record remembers: those of the last edits."""
+
+
+class Replaced(msgspec.Struct, frozen=True):
+    """A refused payload that an edit took the place of: its digest, the attempt that it was of, and when."""
+
+    fingerprint: bytes
+    attempt: int
+    at_ms: int
 
 
 class Dead(Protocol):
@@ -48,6 +80,11 @@ def may_have_been_applied(reason: str, description: str) -> bool:
     return reason == "too-old" and description != REJECTED and not description.startswith(RETRY_PAST_RETENTION)
 
 
+def is_edit_without_record(reason: str, description: str) -> bool:
+    """Whether a message was refused as an edit of nothing, and not by a handler that says the same."""
+    return reason == EDIT_WITHOUT_RECORD and description != REJECTED
+
+
 def check_resubmittable(where: str, reason: str, description: str, *, is_remembered: bool = True) -> None:
     """Refuse to resubmit a message that may have been applied, or whose record (`is_remembered`) has expired.
 
@@ -59,10 +96,28 @@ def check_resubmittable(where: str, reason: str, description: str, *, is_remembe
             f"{where} was too old to run, and whether it was applied before is not on record any more; look at its "
             "state, discard it, and if it was not applied send it again under a new id"
         )
+    if is_edit_without_record(reason, description):
+        raise Refused(
+            f"{where} replaces a refusal that is not on record, so it would be refused again; look at its state, "
+            "discard it, and if it is still to be done send it again under a new id"
+        )
     if not is_remembered:
         raise Refused(
             f"{where} was refused so long ago that the record of it is gone, and would be refused as too-old now; look "
             "at its state, discard it, and if it is still to be done send it again under a new id"
+        )
+
+
+def check_editable(where: str, reason: str, description: str) -> None:
+    """Refuse to edit a message whose refusal is not on record under its key.
+
+    Raises:
+        Refused: an edit would have nothing to replace.
+    """
+    if reason in NO_RECORD_OF_ITS_OWN and description != REJECTED:
+        raise Refused(
+            f"{where} was refused as {reason}, without a record that an edit could replace; discard it, and send the "
+            "corrected message under a new id"
         )
 
 
@@ -100,6 +155,15 @@ def resubmission(message: Message, *, attempt: int, enqueued_ms: int) -> Message
     created_ms = message.created_ms or enqueued_ms
     again = msgspec.structs.replace(message, attempt=attempt, created_ms=created_ms, failures=0, hops=0)
     return with_error(again, "")
+
+
+def edited(message: Message, body: bytes) -> Message:
+    """A refused message, with its body at hand, with another body in its place; unchanged: the message as it is."""
+    if body == message.body:
+        return message
+    replaces = {PROPERTY_REPLACES: fingerprint(message.body, message.type).hex()}
+    properties = {**(message.properties or {}), **replaces}
+    return msgspec.structs.replace(message, body=body, claim="", wire_body=b"", properties=properties)
 
 
 def next_attempt(message: Message, others: Iterable[Message]) -> int:

@@ -27,6 +27,7 @@ import msgspec
 from outbox.errors import CorruptRecord, PoisonMessage
 from outbox.http import Reply
 from outbox.ports import Document, DocumentKey, Output, Session, Version
+from outbox.resubmission import Replaced
 
 STATE = "state"
 STAGED_PREFIX = "staged:"
@@ -69,7 +70,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     records, `spilled` the blob with outputs that do not fit, `reply` the reply to an HTTP request.  `life_ms` is the
     record's time to live once its outputs are pushed, whichever application pushes them: several applications in one
     container have retentions of their own.  `entry` is its place in a dispatch ledger, which says whether its outputs
-    have left; a record with one is not pending.
+    have left; a record with one is not pending.  `replaced` are the refused payloads that edits took the place of, the
+    earliest first; earlier versions of the code skip it.
     """
 
     tx: str
@@ -84,6 +86,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     reply: Reply | None = None
     life_ms: int = 0
     entry: str = ""
+    replaced: tuple[Replaced, ...] = ()
 
     @property
     def refusal(self) -> PoisonMessage | None:

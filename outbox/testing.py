@@ -499,9 +499,9 @@ class Harness:
         """Read a blob that a handler wrote with `ctx.write_blob`."""
         return await self._client.blob(ref)
 
-    async def resubmit(self, queue: str, id: str) -> None:
-        """Run a dead letter again under its identity."""
-        await self._client.resubmit(queue, id)
+    async def resubmit(self, queue: str, id: str, *, message: Any = None) -> None:
+        """Run a dead letter again under its identity, with another `message` if one is given."""
+        await self._client.resubmit(queue, id, message=message)
 
     async def discard(self, queue: str, id: str) -> None:
         """Delete a dead letter."""

@@ -12,6 +12,7 @@ from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.azure.servicebus.outcomes import FAILURES, as_error
 from outbox.azure.servicebus.peeking import peek
 from outbox.errors import OutcomeUnknown, Throttled
+from outbox.message import Message
 from outbox.ports import SUBSCRIPTIONS, BusOperations, DeadLetterEntry, HeldMessage, Output
 
 SEND_COUNT_MAX = 4
@@ -69,8 +70,8 @@ class AzureOperations:
     async def dead_letters(self, queue: str) -> list[DeadLetterEntry]:
         return await self._dead_letters.list(queue)
 
-    async def resubmit(self, queue: str, sequence: int) -> None:
-        await self._dead_letters.resubmit(queue, sequence)
+    async def resubmit(self, queue: str, sequence: int, *, edit: Message | None = None) -> None:
+        await self._dead_letters.resubmit(queue, sequence, edit=edit)
 
     async def discard(self, queue: str, sequence: int) -> None:
         await self._dead_letters.discard(queue, sequence)

@@ -11,6 +11,7 @@ from outbox.engine.entities import dead_letter_path
 from outbox.engine.log import records
 from outbox.engine.state.queues import Queue
 from outbox.engine.state.tasks import LOCKED, Task
+from outbox.message import Message
 from outbox.resubmission import check_resubmittable, is_copy, next_attempt, resubmission
 
 
@@ -21,8 +22,8 @@ class DeadLetters:
         self._core = core
         self._broker = broker
 
-    def resubmit(self, path: str, sequence: int) -> None:
-        """Send a dead letter of the queue `path` back to it, as a new attempt with its first time.
+    def resubmit(self, path: str, sequence: int, *, edit: Message | None = None) -> None:
+        """Send a dead letter of the queue `path` back to it, or an edit of it, as a new attempt with its first time.
 
         Other copies of it go: resubmitted later, when nothing remembers this one, they would be applied again.
 
@@ -38,7 +39,7 @@ class DeadLetters:
         attempt = next_attempt(task.message, [other.message for other in copies])
         if copies:
             core.do(records.Cancelled(dead.number, [other.sequence for other in copies]))
-        message = resubmission(task.message, attempt=attempt, enqueued_ms=task.enqueued_ms)
+        message = resubmission(edit or task.message, attempt=attempt, enqueued_ms=task.enqueued_ms)
         core.do(records.Resubmitted(core.now_ms(), dead.number, sequence, message))
         self._broker.wake()
 

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
+from msgspec import UnsetType
 
 from outbox.codec import DECODE_ERRORS
 from outbox.errors import (
@@ -31,6 +32,7 @@ from outbox.errors import (
     TooLarge,
     UnknownDestination,
 )
+from outbox.ops.bodies import compact_json
 from outbox.ops.connection_guard import LOOPBACK, named_host, serve_guarded
 from outbox.ops.control_file import ControlFile, remove_control_file, write_control_file
 from outbox.ops.pending_values import FinishRequest
@@ -48,6 +50,7 @@ from outbox.ops.values import (
     PageQuery,
     PauseRequest,
     PeekQuery,
+    ResubmitRequest,
     Sealed,
     SendRequest,
     StateQuery,
@@ -238,8 +241,13 @@ class Control:
         return _json(await self._operator.dead_letter(asked.queue, asked.id))
 
     async def _resubmit(self, request: web.Request) -> web.Response:
-        asked = await _body(request, MoveRequest)
-        return _json(await self._operator.resubmit(asked.queue, asked.id))
+        asked = await _body(request, ResubmitRequest)
+        if isinstance(asked.body, UnsetType):
+            return _json(await self._operator.resubmit(asked.queue, asked.id))
+        if asked.id is None:
+            raise web.HTTPBadRequest(reason="a body is for a single id")
+        body = compact_json(asked.id, bytes(asked.body))
+        return _json(await self._operator.resubmit(asked.queue, asked.id, body=body))
 
     async def _discard(self, request: web.Request) -> web.Response:
         asked = await _body(request, MoveRequest)

@@ -68,9 +68,11 @@ from outbox.ops.values import (
     QueueStatus,
     Status,
 )
-from outbox.resubmission import newest
+from outbox.resubmission import identified, newest
 from outbox.runtime.delivery.claim_check import check_in
+from outbox.runtime.delivery.edits import edit_of
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
+from outbox.runtime.start.plan import compile_plan
 
 EXPORT_PAGE_COUNT = 500
 _STATUSES: dict[str, tuple[int, ...]] = {
@@ -351,11 +353,17 @@ class EngineOperator:
         await self._engine.core.gate()
         return await with_body(id, entry_of(queue, same[-1]), only, self._engine.blobs)
 
-    async def resubmit(self, queue: str, id: str | None) -> Moved:
+    async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None) -> Moved:
         if id is None:
             return await self._move_all(queue, self._engine.dead_letters.resubmit)
         id, same = self._of(queue, id)
-        self._engine.dead_letters.resubmit(queue, newest(same).sequence)
+        dead = newest(same)
+        edit = None
+        if body is not None:
+            plan = None if self._app is None else compile_plan(self._app)
+            entry = identified(entry_of(queue, dead))
+            edit = await edit_of(entry, body, self._engine.blobs, above_bytes=CLAIM_CHECK_BYTES, plan=plan)
+        self._engine.dead_letters.resubmit(queue, dead.sequence, edit=edit)
         await self._engine.core.gate()
         return Moved(1, id=id)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,9 +14,13 @@ import msgspec
 from outbox.errors import Refused
 from outbox.ops import text
 from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask
+from outbox.ops.bodies import compact_json
 from outbox.ops.trail import tree
 from outbox.ops.trail_values import Trail, TrailQuery
 from outbox.ops.values import DeadLetterFilter, DeadLetterView, FindQuery, Operator, PauseRequest, PeekQuery
+
+EDIT_BYTES_MAX = 16 << 20
+"""The largest body of an edit: a running host takes it as one request."""
 
 
 def peek(options: Options) -> None:
@@ -164,7 +171,29 @@ def show_dead_letter(options: Options) -> None:
 
 
 def resubmit(options: Options) -> None:
-    _move(options, "resubmitted", lambda operator, id: operator.resubmit(options.queue, id))
+    if options.body is None:
+        _move(options, "resubmitted", lambda operator, id: operator.resubmit(options.queue, id))
+        return
+    if options.id is None:
+        raise Usage("--body is for one dead letter: name its ID")
+    body = compact_json(options.id, _read_body(options.body))
+    _move(options, "edited and resubmitted", lambda operator, id: operator.resubmit(options.queue, id, body=body))
+
+
+def _read_body(file: str) -> bytes:
+    """The body in a file, or (`-`) on stdin.
+
+    Raises:
+        Refused: it is empty, or too large.
+    """
+    where = "stdin" if file == "-" else file
+    with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as source:
+        body = source.read(EDIT_BYTES_MAX + 1)
+    if not body.strip():
+        raise Refused(f"{where} is empty; give the whole body, as `outbox dead-letters show` prints it")
+    if len(body) > EDIT_BYTES_MAX:
+        raise Refused(f"{where} is over {EDIT_BYTES_MAX} bytes, the most that an edited body may have")
+    return body
 
 
 def discard(options: Options) -> None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
+from msgspec import UNSET
 
 from outbox import errors
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
@@ -50,6 +51,7 @@ from outbox.ops.values import (
     PauseRequest,
     Peeked,
     PeekQuery,
+    ResubmitRequest,
     Sealed,
     SendRequest,
     Status,
@@ -159,8 +161,9 @@ class RemoteOperator:
     async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
         return await self._get("/dead-letter", {"queue": queue, "id": id}, DeadLetterView)
 
-    async def resubmit(self, queue: str, id: str | None) -> Moved:
-        return await self._post("/dead-letters/resubmit", MoveRequest(queue, id), Moved)
+    async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None) -> Moved:
+        edited = UNSET if body is None else msgspec.Raw(body)
+        return await self._post("/dead-letters/resubmit", ResubmitRequest(queue, id, edited), Moved)
 
     async def discard(self, queue: str, id: str | None) -> Moved:
         return await self._post("/dead-letters/discard", MoveRequest(queue, id), Moved)

@@ -15,6 +15,7 @@ from typing import NoReturn, Protocol
 
 import msgspec
 
+from outbox.app import CLAIM_CHECK_BYTES
 from outbox.errors import Refused
 from outbox.lineage import state_id
 from outbox.ops.blocked import page_of
@@ -62,6 +63,7 @@ from outbox.ops.values import (
 from outbox.ports import DeadLetterEntry, HeldMessage, StorePorts
 from outbox.resubmission import is_copy, newest
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
+from outbox.runtime.delivery.edits import edit_of
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.scopes import stores_of
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
@@ -381,10 +383,13 @@ class StoreOperator:
         id, found = await self._of(queue, id)
         return await with_body(id, found[-1], await self._only_type(queue), self._ports.blobs)
 
-    async def resubmit(self, queue: str, id: str | None) -> Moved:
+    async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None) -> Moved:
         if id is not None:
             id, found = await self._of(queue, id)
-            await self._operations.resubmit(queue, newest(found).sequence)
+            dead, edit = newest(found), None
+            if body is not None:
+                edit = await edit_of(dead, body, self._ports.blobs, above_bytes=CLAIM_CHECK_BYTES)
+            await self._operations.resubmit(queue, dead.sequence, edit=edit)
             return Moved(1, id=id)
         return await self._move_all(queue, self._operations.resubmit, is_resubmission=True)
 

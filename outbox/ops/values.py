@@ -383,6 +383,12 @@ class MoveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: Text | None
 
 
+class ResubmitRequest(MoveRequest, frozen=True, forbid_unknown_fields=True):
+    """Which dead letters to resubmit; a single one may get another body, JSON."""
+
+    body: msgspec.Raw | UnsetType = UNSET
+
+
 class Operator(Protocol):
     """The operations on an application's queues and states, without its code; each answer has passed the gate."""
 
@@ -508,13 +514,16 @@ class Operator(Protocol):
             Refused: several ids have this prefix, or the body lies in a blob that is gone.
         """
 
-    async def resubmit(self, queue: str, id: str | None) -> Moved:
+    async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None) -> Moved:
         """Run the newest dead letter of an id or prefix again, or (None) all of the queue's but those that were too
         old.
 
+        A named one may get another `body`, JSON without white space: the edit runs in its place if its refusal is still
+        what is on record.
+
         Raises:
             LookupError: there is none, or a receiver has it.
-            Refused: the named one was too old.
+            Refused: the named one was too old, or an edit of it would be refused.
         """
 
     async def discard(self, queue: str, id: str | None) -> Moved:

@@ -69,7 +69,7 @@ from outbox.runtime.delivery.waiting import WAITS, Waiting, Waits
 from outbox.runtime.failures.failure_counts import FailureCounts
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.store_protocol import Checkpoint, StoreProtocol, no_checkpoint
-from outbox.runtime.verdict import Verdict, payload_differs
+from outbox.runtime.verdict import Verdict, differs_from_record
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 from outbox.stored import (
     OVERFLOW_PREFIX,
@@ -451,7 +451,7 @@ class ItemScope:
         if record.tx != own_tx:
             attempt.failure = None  # the marker supersedes this attempt, and what it raised
         if work.verdict(record) is Verdict.PAYLOAD_DIFFERS:
-            return payload_differs(work.delivery.message.identity)
+            return differs_from_record(work.delivery.message)
         attempt.committed(record)
         attempt.is_duplicate = not record.reason and record.tx != own_tx
         return record.refusal

@@ -12,7 +12,8 @@ of the message, and to any change of the state:
                          batch that lands late makes the next create lose
 
 A message that may be on record (redelivered, resubmitted, or its push failed here) reads its record before it loads
-anything.  A resubmission replaces the record of the refusal, under the version that it read.
+anything.  A resubmission replaces the record of the refusal, under the version that it read.  An edit is turned down
+for its payload only by a record that its own create has lost to, because other edits change the payload on record.
 
 Nothing is undone, nothing is pushed without a record, nothing is settled before its push.  A record whose outputs may
 not have left is `pending` and has no time to live; the mark takes its outputs out and gives it one (see `marks`).
@@ -65,7 +66,7 @@ from outbox.runtime.delivery.waiting import WAITS, Waiting, Waits
 from outbox.runtime.failures.failure_counts import FailureCounts
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.store_protocol import Checkpoint, no_checkpoint
-from outbox.runtime.verdict import Verdict, payload_differs
+from outbox.runtime.verdict import Verdict, differs_from_record
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 from outbox.stored import LEDGER_PREFIX, OVERFLOW_PREFIX, RECORD_PREFIX, LedgerItem, Record, record_key, state_key
 
@@ -216,10 +217,19 @@ class PartitionScope:
 
     async def _read_record(self, attempt: Attempt) -> None:
         found = await self._store.read(record_key(attempt.work.state_id, attempt.work.inbox))
-        if found is None:
+        if found is None or self._may_be_stale(attempt.work, found):
             attempt.replaces, attempt.found = "", None
         elif not self._replaces(attempt, found):
             raise Superseded(found)
+
+    @staticmethod
+    def _may_be_stale(work: Work, document: Document) -> bool:
+        """Whether a record turns an edit down that a later record of its message would not: the read may be stale.
+
+        Then it counts as an edit of nothing.  Its refusal loses to the record, and is told which one that is.
+        """
+        is_edit = work.delivery.message.replaces is not None
+        return is_edit and work.verdict(stored.decode(document, Record)) is Verdict.PAYLOAD_DIFFERS
 
     async def _before_call(self, attempt: Attempt, batch: StoreTransaction) -> None:
         """What `ctx.call` awaits: stop a handler before its first external call if the message is on record already.
@@ -465,7 +475,7 @@ class PartitionScope:
             raise NothingCommitted
         record = stored.decode(document, Record)
         if work.verdict(record) is Verdict.PAYLOAD_DIFFERS:
-            return payload_differs(work.delivery.message.identity)
+            return differs_from_record(work.delivery.message)
         attempt.committed(record)
         attempt.is_duplicate = not record.reason
         await self._push_and_mark(document.key, document, record, work.inbox)

@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from outbox import stored
+from outbox.errors import Refused
+from outbox.message import Message
 from outbox.ports import (
     SUBSCRIPTIONS,
     Create,
@@ -71,19 +73,24 @@ class StoreOperations:
         found = [*await self._bus.dead_letters(queue), *await self._dead_letters.list(queue)]
         return sorted(found, key=lambda dead: (dead.enqueued_ms, dead.sequence))
 
-    async def resubmit(self, queue: str, sequence: int) -> None:
+    async def resubmit(self, queue: str, sequence: int, *, edit: Message | None = None) -> None:
         found = await self.dead_letters(queue)
         dead = next((each for each in found if each.sequence == sequence), None)
         if dead is None:
             raise LookupError(f"{queue} has no dead letter {sequence} that is free; list them again")
         check_resubmittable(f"{queue}/{dead.message.identity or sequence}", dead.reason, dead.description)
+        if edit is not None and SUBSCRIPTIONS in queue:
+            raise Refused(
+                f"{queue} is a subscription, and an edit would reach the topic's other ones too, where the message was "
+                "handled as it is; discard it, and send the corrected message under a new id"
+            )
         attempt = next_attempt(dead.message, [other.message for other in found])
         if dead.message.session_id:
-            await self._blocked.note_resubmission(queue, dead, attempt)  # unblocked when it is applied
+            await self._blocked.note_resubmission(queue, dead, attempt, edit=edit)  # unblocked when it is applied
         if await self._dead_letters.has(queue, sequence):
-            await self._dead_letters.resubmit(queue, sequence, self._bus.send, attempt=attempt)
+            await self._dead_letters.resubmit(queue, sequence, self._bus.send, attempt=attempt, edit=edit)
         else:
-            await self._bus.resubmit(queue, sequence)
+            await self._bus.resubmit(queue, sequence, edit=edit)
 
     async def discard(self, queue: str, sequence: int) -> None:
         found = await self.dead_letters(queue)

@@ -5,19 +5,32 @@ retention and a margin, so for a message as old as retention a missing record pr
 record that proves that the message was not applied (it was refused, or waits behind a blocked key) exempts from the
 fence, because a resubmission replaces it under its version.  A refusal by the fence itself proves nothing.
 
+A resubmission has the payload on record.  An edit has another: it names the payload that it replaces, and runs where
+that very payload is on record as refused.  Then copies of the replaced payload follow the record as copies of the edit
+do.  An edit of what is not on record is refused, on record: nothing shows that its message was not applied, under this
+key or under another.
+
 No I/O and no clock.  The scopes ask here with the record they have; a record they have not read makes their commit
 lose.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from itertools import product
 from typing import NamedTuple, Protocol
 
 from outbox.engine_commit import WAITING, WAITING_ATTEMPT
 from outbox.errors import PoisonMessage
-from outbox.resubmission import may_have_been_applied
+from outbox.message import Message
+from outbox.resubmission import (
+    EDIT_WITHOUT_RECORD,
+    REPLACED_COUNT_MAX,
+    Replaced,
+    is_edit_without_record,
+    may_have_been_applied,
+)
 
 
 class Stored(Protocol):
@@ -39,6 +52,10 @@ class Stored(Protocol):
     def attempt(self) -> int:
         """The resubmission that it answers."""
 
+    @property
+    def replaced(self) -> Sequence[Replaced]:
+        """The refused payloads that edits took the place of."""
+
 
 class OnRecord(Enum):
     """The kind of record that a message has."""
@@ -47,7 +64,20 @@ class OnRecord(Enum):
     APPLIED = "applied"
     REFUSED = "refused"
     REFUSED_FOR_AGE = "refused for its age"
+    EDIT_WITHOUT_RECORD = "refused as an edit of nothing"
     WAITING = "waiting"
+
+
+class Payload(Enum):
+    """What a message's payload is to its record.
+
+    An edit without a record is an `EDIT`; over a record it is one where it names that payload and its attempt is later.
+    """
+
+    SAME = "the same"
+    EDIT = "an edit"
+    REPLACED = "one it replaced"
+    OTHER = "another"
 
 
 class Verdict(Enum):
@@ -59,46 +89,61 @@ class Verdict(Enum):
     REFUSED = "dead-letter it for the reason on record"
     TOO_OLD = "dead-letter it as too-old"
     PAYLOAD_DIFFERS = "dead-letter it as payload-differs, and leave the record as it is"
+    EDIT_WITHOUT_RECORD = "dead-letter it as edit-without-record"
 
 
 class Row(NamedTuple):
     """A row of the table; a fact that is None makes no difference."""
 
     record: OnRecord
-    is_same_payload: bool | None
+    payload: Payload
     is_later_attempt: bool | None
     is_past_retention: bool | None
     verdict: Verdict
 
 
 TABLE = (
-    #   on record                 same payload  later attempt  past retention
-    Row(OnRecord.NOTHING,         None,         None,          False, Verdict.FRESH),
-    Row(OnRecord.NOTHING,         None,         None,          True,  Verdict.TOO_OLD),
-    Row(OnRecord.APPLIED,         True,         None,          None,  Verdict.DUPLICATE),
-    Row(OnRecord.APPLIED,         False,        None,          None,  Verdict.PAYLOAD_DIFFERS),
-    Row(OnRecord.REFUSED,         True,         False,         None,  Verdict.REFUSED),
-    Row(OnRecord.REFUSED,         True,         True,          None,  Verdict.RESUBMISSION),
-    Row(OnRecord.REFUSED,         False,        None,          None,  Verdict.PAYLOAD_DIFFERS),
-    Row(OnRecord.REFUSED_FOR_AGE, True,         False,         None,  Verdict.REFUSED),
-    Row(OnRecord.REFUSED_FOR_AGE, True,         True,          False, Verdict.RESUBMISSION),
-    Row(OnRecord.REFUSED_FOR_AGE, True,         True,          True,  Verdict.TOO_OLD),
-    Row(OnRecord.REFUSED_FOR_AGE, False,        None,          None,  Verdict.PAYLOAD_DIFFERS),
-    Row(OnRecord.WAITING,         True,         None,          None,  Verdict.RESUBMISSION),
-    Row(OnRecord.WAITING,         False,        None,          None,  Verdict.PAYLOAD_DIFFERS),
+    #   on record                     payload           later attempt  past retention
+    Row(OnRecord.NOTHING,             Payload.SAME,     None,          False, Verdict.FRESH),
+    Row(OnRecord.NOTHING,             Payload.SAME,     None,          True,  Verdict.TOO_OLD),
+    Row(OnRecord.NOTHING,             Payload.EDIT,     None,          None,  Verdict.EDIT_WITHOUT_RECORD),
+    Row(OnRecord.APPLIED,             Payload.SAME,     None,          None,  Verdict.DUPLICATE),
+    Row(OnRecord.APPLIED,             Payload.EDIT,     None,          None,  Verdict.PAYLOAD_DIFFERS),
+    Row(OnRecord.APPLIED,             Payload.REPLACED, None,          None,  Verdict.DUPLICATE),
+    Row(OnRecord.APPLIED,             Payload.OTHER,    None,          None,  Verdict.PAYLOAD_DIFFERS),
+    Row(OnRecord.REFUSED,             Payload.SAME,     False,         None,  Verdict.REFUSED),
+    Row(OnRecord.REFUSED,             Payload.SAME,     True,          None,  Verdict.RESUBMISSION),
+    Row(OnRecord.REFUSED,             Payload.EDIT,     None,          None,  Verdict.RESUBMISSION),
+    Row(OnRecord.REFUSED,             Payload.REPLACED, None,          None,  Verdict.REFUSED),
+    Row(OnRecord.REFUSED,             Payload.OTHER,    None,          None,  Verdict.PAYLOAD_DIFFERS),
+    Row(OnRecord.REFUSED_FOR_AGE,     Payload.SAME,     False,         None,  Verdict.REFUSED),
+    Row(OnRecord.REFUSED_FOR_AGE,     Payload.SAME,     True,          False, Verdict.RESUBMISSION),
+    Row(OnRecord.REFUSED_FOR_AGE,     Payload.SAME,     True,          True,  Verdict.TOO_OLD),
+    Row(OnRecord.REFUSED_FOR_AGE,     Payload.EDIT,     None,          None,  Verdict.PAYLOAD_DIFFERS),
+    Row(OnRecord.REFUSED_FOR_AGE,     Payload.REPLACED, None,          None,  Verdict.REFUSED),
+    Row(OnRecord.REFUSED_FOR_AGE,     Payload.OTHER,    None,          None,  Verdict.PAYLOAD_DIFFERS),
+    Row(OnRecord.EDIT_WITHOUT_RECORD, Payload.SAME,     None,          None,  Verdict.REFUSED),
+    Row(OnRecord.EDIT_WITHOUT_RECORD, Payload.EDIT,     None,          None,  Verdict.PAYLOAD_DIFFERS),
+    Row(OnRecord.EDIT_WITHOUT_RECORD, Payload.REPLACED, None,          None,  Verdict.PAYLOAD_DIFFERS),
+    Row(OnRecord.EDIT_WITHOUT_RECORD, Payload.OTHER,    None,          None,  Verdict.PAYLOAD_DIFFERS),
+    Row(OnRecord.WAITING,             Payload.SAME,     None,          None,  Verdict.RESUBMISSION),
+    Row(OnRecord.WAITING,             Payload.EDIT,     None,          None,  Verdict.PAYLOAD_DIFFERS),
+    Row(OnRecord.WAITING,             Payload.REPLACED, None,          None,  Verdict.PAYLOAD_DIFFERS),
+    Row(OnRecord.WAITING,             Payload.OTHER,    None,          None,  Verdict.PAYLOAD_DIFFERS),
 )  # fmt: skip
 
 
-def _expanded(rows: tuple[Row, ...]) -> dict[tuple[OnRecord, bool, bool, bool], Verdict]:
-    """Each combination of facts and its one verdict."""
-    found: dict[tuple[OnRecord, bool, bool, bool], Verdict] = {}
+def _expanded(rows: tuple[Row, ...]) -> dict[tuple[OnRecord, Payload, bool, bool], Verdict]:
+    """Each combination of facts and its one verdict; without a record a payload is an edit's, or counts as the same."""
+    found: dict[tuple[OnRecord, Payload, bool, bool], Verdict] = {}
     for row in rows:
-        facts = [(False, True) if fact is None else (fact,) for fact in row[1:4]]
-        for is_same_payload, is_later_attempt, is_past_retention in product(*facts):
-            key = (row.record, is_same_payload, is_later_attempt, is_past_retention)
+        facts = [(False, True) if fact is None else (fact,) for fact in row[2:4]]
+        for is_later_attempt, is_past_retention in product(*facts):
+            key = (row.record, row.payload, is_later_attempt, is_past_retention)
             assert key not in found, f"two rows of the table judge {key}"
             found[key] = row.verdict
-    assert len(found) == len(OnRecord) * 8, "no row of the table judges one of the combinations"
+    count = (len(OnRecord) - 1) * len(Payload) + len((Payload.SAME, Payload.EDIT))
+    assert len(found) == count * 4, "no row of the table judges one of the combinations"
     return found
 
 
@@ -112,20 +157,71 @@ def kind_of(record: Stored | None) -> OnRecord:
         return OnRecord.APPLIED
     if record.reason == WAITING and record.attempt == WAITING_ATTEMPT:
         return OnRecord.WAITING
+    if is_edit_without_record(record.reason, record.description):
+        return OnRecord.EDIT_WITHOUT_RECORD
     return OnRecord.REFUSED_FOR_AGE if may_have_been_applied(record.reason, record.description) else OnRecord.REFUSED
 
 
-def judged(record: Stored | None, *, fingerprint: bytes, attempt: int, is_past_retention: bool) -> Verdict:
-    """The verdict on a message of this payload and attempt; an empty `fingerprint` matches any payload."""
-    is_same_payload = record is None or not fingerprint or record.fingerprint == fingerprint
+def payload_of(record: Stored | None, *, fingerprint: bytes, attempt: int, replaces: bytes | None) -> Payload:
+    """What the payload of this digest is to a record; an empty one matches any.  `replaces` is that of an edit."""
+    if record is None:
+        return Payload.SAME if replaces is None else Payload.EDIT
+    if not fingerprint or record.fingerprint == fingerprint:
+        return Payload.SAME
+    if replaces == record.fingerprint and attempt > record.attempt:
+        return Payload.EDIT
+    is_replaced = any(each.fingerprint == fingerprint for each in record.replaced)
+    return Payload.REPLACED if is_replaced else Payload.OTHER
+
+
+def judged(
+    record: Stored | None,
+    *,
+    fingerprint: bytes,
+    attempt: int,
+    replaces: bytes | None = None,
+    is_past_retention: bool,
+) -> Verdict:
+    """The verdict on a message of this payload and attempt, which may be an edit that `replaces` another payload."""
+    payload = payload_of(record, fingerprint=fingerprint, attempt=attempt, replaces=replaces)
     is_later_attempt = record is None or attempt > record.attempt
-    return _VERDICTS[kind_of(record), is_same_payload, is_later_attempt, is_past_retention]
+    return _VERDICTS[kind_of(record), payload, is_later_attempt, is_past_retention]
 
 
-LEAVES_OPEN = frozenset((OnRecord.NOTHING, OnRecord.REFUSED_FOR_AGE))
+def replaced_over(record: Stored | None, fingerprint: bytes, now_ms: int) -> tuple[Replaced, ...]:
+    """What the record of a message of this payload remembers as replaced, in place of the record that it has now."""
+    if record is None:
+        return ()
+    replaced = tuple(record.replaced)
+    if record.fingerprint == fingerprint:
+        return replaced
+    return (*replaced, Replaced(record.fingerprint, record.attempt, now_ms))[-REPLACED_COUNT_MAX:]
+
+
+LEAVES_OPEN = frozenset((OnRecord.NOTHING, OnRecord.REFUSED_FOR_AGE, OnRecord.EDIT_WITHOUT_RECORD))
 """The records that leave open whether a message past retention was applied before."""
 
 
 def payload_differs(identity: str) -> PoisonMessage:
     """The refusal of a message under the id of another."""
     return PoisonMessage("payload-differs", f"id {identity} was used with another payload; use a new id")
+
+
+def differs_from_record(message: Message) -> PoisonMessage:
+    """The refusal of a message with another payload than that on record: the id of another, or an edit too late."""
+    if message.replaces is None:
+        return payload_differs(message.identity)
+    return PoisonMessage(
+        "payload-differs",
+        f"what this edit of id {message.identity} replaces is not the refused payload on record: that was applied "
+        "meanwhile, or edited otherwise; look at its state and its other dead letters, and discard this one",
+    )
+
+
+def edit_without_record(identity: str) -> PoisonMessage:
+    """The refusal of an edit where nothing is on record."""
+    return PoisonMessage(
+        EDIT_WITHOUT_RECORD,
+        f"id {identity} has no refusal on record under this key that an edit could replace; if it is still to be done, "
+        "send it under a new id",
+    )

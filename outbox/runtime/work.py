@@ -92,8 +92,14 @@ class Work(msgspec.Struct, gc=False, frozen=True):
 
     def verdict(self, record: Stored | None, *, is_past_retention: bool = False) -> Verdict:
         """The verdict for this record; without `is_past_retention` the age fence is left to the attempt."""
-        attempt = self.delivery.message.attempt
-        return judged(record, fingerprint=self.fingerprint, attempt=attempt, is_past_retention=is_past_retention)
+        message = self.delivery.message
+        return judged(
+            record,
+            fingerprint=self.fingerprint,
+            attempt=message.attempt,
+            replaces=message.replaces,
+            is_past_retention=is_past_retention,
+        )
 
     @property
     def stays_in_place(self) -> bool:

@@ -199,6 +199,18 @@ async def test_what_is_resubmitted_goes_ahead_of_what_the_host_hands_out_first(
         assert await books.lines() == [0, 1, 2, 3] and await books.client.dead_letters("lines") == []
 
 
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_an_edit_goes_ahead_of_what_the_host_hands_out_first(scope: Literal["partition", "item"]) -> None:
+    async with ground(scope=scope) as books:
+        books.bad[0] = Reject("blot")
+        await books.send(0, 1)
+        await books.wait_letter("red-0")
+        await books.client.resubmit("lines", "red-0", message=Line("red", 7))
+        await books.wait_lines(7, 1)
+        await until(books.has_none_left)  # the copy that came by the bus too
+        assert await books.lines() == [7, 1] and await books.client.dead_letters("lines") == []
+
+
 async def test_what_is_resubmitted_and_fails_is_tried_again_and_what_is_refused_stays() -> None:
     async with ground(attempt_s=20) as books:
         books.bad[0] = Reject("blot")

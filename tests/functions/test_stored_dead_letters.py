@@ -14,6 +14,7 @@ from outbox.errors import Refused
 from outbox.lineage import Key
 from outbox.message import Message
 from outbox.ports import Delivery, StorePorts
+from outbox.resubmission import edited
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.testing import START_S, VirtualClock
 from outbox.worker import Worker
@@ -210,6 +211,25 @@ async def test_a_resubmission_that_is_repeated_after_a_crash_has_no_further_effe
         await worker.wait_idle(timeout_s=5)
     assert await place.state("a") == Sum(5)
     assert {output.message.message_id for output in sent} == {f"a~{dead_letter.sequence}-1"}
+
+
+async def test_an_edit_after_a_crash_is_no_duplicate_of_what_was_sent_before(place: Place) -> None:
+    await place.keep("a", 7, amount=5)
+    sent = []
+
+    async def send_and_die(outputs: Any) -> None:
+        sent.extend(outputs)
+        raise ConnectionError
+
+    (dead_letter,) = await place.letters.list("notes")
+    bodies = [None, b'{"id":"a","amount":6}', b'{"id":"a","amount":7}', b'{"id":"a","amount":7}']
+    for body in bodies:
+        edit = None if body is None else edited(dead_letter.message, body)
+        with pytest.raises(ConnectionError):
+            await place.letters.resubmit("notes", dead_letter.sequence, send_and_die, attempt=1, edit=edit)
+    names = [output.message.message_id for output in sent]
+    assert len(set(names)) == 3 and names[2] == names[3], "a broker that drops duplicates would drop an edit"
+    assert {output.message.identity for output in sent} == {"a"} and sent[1].message.body == bodies[1]
 
 
 async def test_a_large_body_goes_to_a_blob_and_comes_back(place: Place) -> None:

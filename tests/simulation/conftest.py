@@ -9,6 +9,7 @@ LONG = frozenset(
         "test_a_resubmission_keeps_every_promise_under_any_single_fault[stale-item]",
         "test_a_resubmission_keeps_every_promise_under_any_single_fault[delay-item]",
         "test_a_key_goes_on_behind_what_was_resubmitted_and_applied[partition]",
+        "test_an_edit_of_an_edit_keeps_every_promise_under_any_single_fault[delay-item]",
         "test_any_single_fault_changes_nothing_that_can_be_seen[ordered by key, handlers that wait-item]",
         "test_any_pair_of_faults_changes_nothing_that_can_be_seen[ordered by key, handlers that wait-item]",
         "test_an_application_whose_messages_are_too_large_for_its_bus_is_explored[item]",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tests.simulation.age_mutants import AGE_MUTANTS
 from tests.simulation.command_mutants import COMMAND_MUTANTS
+from tests.simulation.edit_mutants import TESTED_EDIT_MUTANTS
 from tests.simulation.operator_mutants import OPERATOR_MUTANTS
 from tests.simulation.planting import (
     BATCH,
@@ -313,13 +314,13 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: a key learns of a resubmission behind it", OPERATIONS,
         f"{OF_STOPPED}::test_a_dead_letter_is_resubmitted_only_when_its_key_has_the_note",
-        ("        if dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt)  # unblocked when it is applied\n", ""),
-        ("            await self._bus.resubmit(queue, sequence)\n", "            await self._bus.resubmit(queue, sequence)\n        if dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt)\n"),
+        ("        if dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt, edit=edit)  # unblocked when it is applied\n", ""),
+        ("            await self._bus.resubmit(queue, sequence, edit=edit)\n", "            await self._bus.resubmit(queue, sequence, edit=edit)\n        if dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt, edit=edit)\n"),
     ),
     mutant(
         "blocked: any payload under the id of a dead letter is that dead letter", STOPS,
         f"{OF_STOPPED}::test_another_payload_under_the_id_of_a_dead_letter_waits_behind_it",
-        ("        is_same = not digest or not self.fingerprint or digest == self.fingerprint\n        return is_same and", "        return"),
+        ("        is_same = not digest or not self.fingerprint or digest in (self.fingerprint, *(self.edits or ()))\n        return is_same and", "        return"),
     ),
     mutant(
         "blocked: a block does not say behind which payload", STOPS,
@@ -434,12 +435,12 @@ DIRECT_MUTANTS = (
     mutant(
         "letters: any payload takes the place of a refused one, partition", VERDICT,
         f"{OF_RESUBMITTING}::test_another_payload_under_the_id_of_a_refused_one_does_not_take_its_place_by_a_resubmission",
-        ("    is_same_payload = record is None or not fingerprint or", "    is_same_payload = record is None or bool(record.reason) or"),
+        ("    if not fingerprint or record.fingerprint", "    if bool(record.reason) or record.fingerprint"),
     ),
     mutant(
         "letters: any payload takes the place of a refused one, item", VERDICT,
         f"{OF_RESUBMITTING}::test_another_payload_under_the_id_of_a_refused_one_does_not_take_its_place_by_a_resubmission",
-        ("    is_same_payload = record is None or not fingerprint or", "    is_same_payload = record is None or bool(record.reason) or"),
+        ("    if not fingerprint or record.fingerprint", "    if bool(record.reason) or record.fingerprint"),
     ),
     mutant(
         "requests: who has no name may spell the key of somebody who has", REQUESTS,
@@ -1719,6 +1720,7 @@ TABLE = Table(
         *COMMAND_MUTANTS,
         *TELEMETRY_MUTANTS,
         *AGE_MUTANTS,
+        *TESTED_EDIT_MUTANTS,
         *THREAD_MUTANTS,
         *STEP_MUTANTS,
         *TESTED_RULE_MUTANTS,

@@ -250,13 +250,15 @@ def scenario(
     triggered: bool = False,
     is_shared: bool = False,
     clashing: int | None = None,
+    edited: tuple[tuple[str, int], ...] = (),
     **options: Any,
 ) -> Scenario:
     """Messages m1, m2, ... that add these amounts to account `a`, and requests: idempotency key, account, amount.
 
     Behind the messages come copies of those that are `repeated`, by number, and another message under the id of the
-    first that adds the `clashing` amount.  A client may have `looked` at the sum as well.  What is `triggered` is
-    handled under a Functions host.  Where the container `is_shared`, the sweeper is another application's.
+    first that adds the `clashing` amount.  As an edit the first may have another account and amount (`edited`).  A
+    client may have `looked` at the sum as well.  What is `triggered` is handled under a Functions host.  Where the
+    container `is_shared`, the sweeper is another application's.
     """
     messages = [("adds", Add("a", amount), f"m{n}") for n, amount in enumerate(amounts, 1)]
     messages += [messages[n - 1] for n in repeated]
@@ -264,6 +266,7 @@ def scenario(
     known = () if given is None else (("a", Count(given)),)
     budgets = Budgets(**(faults or {}))
     cell: dict[str, Any] = {"workers": 1, "copies": 1, "allow": frozenset({"dead-letter"})}
+    cell["edits"] = [("m1", Add(account, amount)) for account, amount in edited]
     if app == "spilling":
         cell["item_bytes_max"] = ITEM_BYTES_MAX
     if asked:

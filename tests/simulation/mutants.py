@@ -8,6 +8,7 @@ imported here.
 
 from __future__ import annotations
 
+from tests.simulation.edit_mutants import EDIT_MUTANTS
 from tests.simulation.inline_mutants import INLINE_MUTANTS
 from tests.simulation.ledger_mutants import LEDGER_MUTANTS
 from tests.simulation.overflow_mutants import OVERFLOW_MUTANTS
@@ -281,12 +282,12 @@ MUTANTS = (
     ),
     mutant(
         "engine: a refusal is not conditional", "engine", "Serializable|OneChangePerETag|NoDuplicate", GROUP,
-        ("            self.commit.if_versions[id] = 0 if loaded is None else loaded.version\n        self._mark(work, Refusal", "            pass\n        self._mark(work, Refusal"),
+        ("            self.commit.if_versions[id] = 0 if loaded is None else loaded.version\n        fingerprint = with_replaced(", "            pass\n        fingerprint = with_replaced("),
         amounts=(-11, 5), workers=2,
     ),
     mutant(
         "engine: a refusal leaves no record", "engine", "NothingLeavesEarly", GROUP,
-        ("        self._mark(work, Refusal(work.digest, poison.reason, poison.description, work.delivery.message.attempt))\n", "        self.markers.get(work.digest)\n"),
+        ("        self._mark(work, Refusal(fingerprint, poison.reason, poison.description, work.delivery.message.attempt))\n", "        self.markers.get(fingerprint)\n"),
         amounts=(-11,), copies=2,
     ),
     *INLINE_MUTANTS,
@@ -294,6 +295,7 @@ MUTANTS = (
     *REQUEST_MUTANTS,
     *OVERFLOW_MUTANTS,
     *RESUBMISSION_MUTANTS,
+    *EDIT_MUTANTS,
     *SETTLING_MUTANTS,
     *STREAM_MUTANTS,
     *TRIGGER_MUTANTS,

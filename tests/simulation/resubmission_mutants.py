@@ -20,12 +20,12 @@ def blocked(name: str, scope: str, file: str, *edits: tuple[str, str]) -> Mutant
 RESUBMISSION_MUTANTS = (
     mutant(
         "resubmission: a refusal is replaced by a copy of what it refused", "partition", "NoDuplicate", VERDICT,
-        ("attempt > record.attempt", "attempt >= record.attempt"),
+        ("record is None or attempt > record.attempt", "record is None or attempt >= record.attempt"),
         amounts=(-50, 60), copies=[2, 1],
     ),
     mutant(
         "resubmission: a refusal is no marker", "item", "NoDuplicate", VERDICT,
-        ("attempt > record.attempt", "attempt >= record.attempt"),
+        ("record is None or attempt > record.attempt", "record is None or attempt >= record.attempt"),
         amounts=(-50, 60), copies=[2, 1],
     ),
     mutant(

@@ -133,12 +133,12 @@ TESTED_RULE_MUTANTS = (
     tested(
         "a young message that was refused for its age stays refused", VERDICT,
         "unit/runtime/test_verdicts.py::test_every_combination_has_the_verdict_of_the_rules",
-        (f"{'OnRecord.REFUSED_FOR_AGE,':<26}{'True,':<14}{'True,':<15}{'False,':<7}Verdict.RESUBMISSION", f"{'OnRecord.REFUSED_FOR_AGE,':<26}{'True,':<14}{'True,':<15}{'False,':<7}Verdict.REFUSED"),
+        (f"{'OnRecord.REFUSED_FOR_AGE,':<30}{'Payload.SAME,':<18}{'True,':<15}{'False,':<7}Verdict.RESUBMISSION", f"{'OnRecord.REFUSED_FOR_AGE,':<30}{'Payload.SAME,':<18}{'True,':<15}{'False,':<7}Verdict.REFUSED"),
     ),
     tested(
         "another payload takes the place of one that waits", VERDICT,
         "unit/runtime/test_verdicts.py::test_every_combination_has_the_verdict_of_the_rules",
-        (f"{'OnRecord.WAITING,':<26}{'False,':<14}{'None,':<15}{'None,':<7}Verdict.PAYLOAD_DIFFERS", f"{'OnRecord.WAITING,':<26}{'False,':<14}{'None,':<15}{'None,':<7}Verdict.RESUBMISSION"),
+        (f"{'OnRecord.WAITING,':<30}{'Payload.OTHER,':<18}{'None,':<15}{'None,':<7}Verdict.PAYLOAD_DIFFERS", f"{'OnRecord.WAITING,':<30}{'Payload.OTHER,':<18}{'None,':<15}{'None,':<7}Verdict.RESUBMISSION"),
     ),
     # Refusals
     tested(

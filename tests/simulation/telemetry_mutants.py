@@ -67,7 +67,7 @@ TELEMETRY_MUTANTS = (
     fault(
         "guards: an open breaker lets all through", GUARDS,
         f"{SPARED}::test_an_open_breaker_spares_what_is_down_and_counts_no_attempt",
-        ("        if rest_s > 0:\n            self.put_off_count += 1\n            spread", "        if rest_s < 0:\n            self.put_off_count += 1\n            spread"),
+        ("        if rest_s > 0:\n            raise self._put_off", "        if rest_s < 0:\n            raise self._put_off"),
     ),
     fault(
         "guards: a breaker that is half open lets all through", GUARDS,
@@ -99,6 +99,16 @@ TELEMETRY_MUTANTS = (
         "guards: all keys share a rate for each", GUARDS,
         f"{SPARED}::test_a_rate_by_key_limits_each_key_alone",
         ("        key = str(context.work.key) if declared.by_key else \"\"\n", "        key = \"\"\n"),
+    ),
+    fault(
+        "guards: a failed trial counts for its message", GUARDS,
+        f"{SPARED}::test_one_message_alone_outlives_an_outage_of_hours",
+        ("            if was_closed or not counts or", "            if counts or"),
+    ),
+    fault(
+        "guards: the same message is tried each time", GUARDS,
+        f"{SPARED}::test_trials_are_spread_over_what_waits",
+        ("crc32(context.work.inbox + self._until_ms.to_bytes(8, \"big\"))", "crc32(context.work.inbox)"),
     ),
     fault(
         "guards: each worker has its own", COUNTS,

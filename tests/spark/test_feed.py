@@ -114,7 +114,10 @@ def test_a_queue_that_does_not_exist_is_refused_at_once(spark: Any, broker: Any,
     assert time.monotonic() - started_s < 60
 
 
-@pytest.mark.parametrize("point", ["staged", "planned", "sent", "recorded"])
+OTHERS = [pytest.param(point, marks=pytest.mark.soak) for point in ("staged", "recorded")]
+
+
+@pytest.mark.parametrize("point", ["planned", "sent", *OTHERS])
 def test_a_driver_that_dies_goes_on_where_it_was(spark: Any, broker: Any, tmp_path: Path, point: str) -> None:
     def crash(reached: str) -> None:
         if reached == point:

@@ -204,9 +204,9 @@ class SeenOperations(EngineOperations):
         call = super().send
         await self._watch.call("send", "send", said, lambda: call(outputs), done)
 
-    async def resubmit(self, queue: str, sequence: int) -> None:
-        call = super().resubmit
-        await self._watch.call("resubmit", "resubmit", self._of(queue, sequence), lambda: call(queue, sequence), done)
+    async def resubmit(self, queue: str, sequence: int, *, edit: Message | None = None) -> None:
+        call, said = super().resubmit, self._of(queue, sequence)
+        await self._watch.call("resubmit", "resubmit", said, lambda: call(queue, sequence, edit=edit), done)
 
     async def discard(self, queue: str, sequence: int) -> None:
         call = super().discard

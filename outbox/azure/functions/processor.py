@@ -106,7 +106,7 @@ class Processor:
         Raises:
             NotRegistrable: the backend has no store and bus of its own, or no blob store for handlers that write blobs.
         """
-        telemetry, ports = settings.telemetry, backend.ports()
+        ports = backend.ports()
         if not isinstance(ports, StorePorts):
             raise NotRegistrable(f"{type(backend).__name__} is served by a Worker; give azure.connect(...) here")
         self.app = app
@@ -114,12 +114,9 @@ class Processor:
         self._settings = settings
         self._chance = chance
         self._threads = HandlerThreads(settings.threads)
-        self._plan = compile_plan(
-            app,
-            threads=self._threads,
-            time_limit_s_max=settings.time_limit_s_max,
-            counts=Counts() if telemetry is None else telemetry.counts,
-        )
+        counts = Counts() if settings.telemetry is None else settings.telemetry.counts
+        limit_s = settings.time_limit_s_max
+        self._plan = compile_plan(app, threads=self._threads, time_limit_s_max=limit_s, counts=counts)
         self._watch = LoopWatch(self._plan)
         self._ports = ports
         self._operations = operations_over(ports)
@@ -130,10 +127,9 @@ class Processor:
         self._dead_letters = StoredDeadLetters(ports.infrastructure or ports.store, ports.blobs)
         self._bus = TriggerBus(ports.bus, self._dead_letters)
         failure_log = FailureLog(self._operations.now_ms)
-        triggered = StorePorts(ports.store, self._bus, ports.operations, ports.blobs, ports.infrastructure)
         scope = scope_over(
             self._plan,
-            triggered if telemetry is None else telemetry.traced_ports(triggered),
+            _triggered(ports, self._bus, settings),
             now_ms=self._operations.now_ms,
             backoff=Backoff(asyncio.sleep),
             spawn=self._spawn,
@@ -145,10 +141,8 @@ class Processor:
         )
         assert isinstance(scope, StoreScope), "a store and a bus make lanes"
         self._scope = scope
-        self.counts, now_ms = self._plan.counts, self._operations.now_ms
-        self._recovery = Recovery(
-            scope.protocol, stores_of(ports), scope.failed_pushes, now_ms=now_ms, counts=self.counts
-        )
+        clock = {"now_ms": self._operations.now_ms}
+        self._recovery = Recovery(scope.protocol, stores_of(ports), scope.failed_pushes, **clock, counts=counts)
         self._entry = HttpEntry(
             app,
             backend,
@@ -328,3 +322,9 @@ async def _contained(coroutine: Coroutine[Any, Any, None]) -> None:
         raise
     except BaseException as error:
         log.error("a request failed", exc_info=error)
+
+
+def _triggered(ports: StorePorts, bus: TriggerBus, settings: FunctionsSettings) -> StorePorts:
+    """The ports behind triggers, traced where the settings say so."""
+    triggered = StorePorts(ports.store, bus, ports.operations, ports.blobs, ports.infrastructure)
+    return triggered if settings.telemetry is None else settings.telemetry.traced_ports(triggered)

@@ -24,6 +24,7 @@ from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.azure.servicebus.outcomes import FAILURES, as_error
 from outbox.azure.servicebus.receivers import release
 from outbox.errors import Refused
+from outbox.message import Message
 from outbox.ports import SUBSCRIPTIONS, DeadLetterEntry, Output
 from outbox.resubmission import identified, is_copy, next_attempt, resubmission
 
@@ -55,8 +56,8 @@ class ServiceBusDeadLetters:
                 after = found[-1].sequence + 1
         return found
 
-    async def resubmit(self, path: str, sequence: int) -> None:
-        """Send a dead letter to its queue again, as a new attempt with its first time; copies of it go.
+    async def resubmit(self, path: str, sequence: int, *, edit: Message | None = None) -> None:
+        """Send a dead letter, or an edit of it, to its queue again, as a new attempt with its first time; copies go.
 
         Raises:
             LookupError: there is no such dead letter, or it is locked.
@@ -67,7 +68,7 @@ class ServiceBusDeadLetters:
             attempt = next_attempt(message, [from_wire(copy) for copy in copies])
             enqueued_ms = milliseconds(letter.enqueued_time_utc)
             again = replace(
-                resubmission(message, attempt=attempt, enqueued_ms=enqueued_ms),
+                resubmission(edit or message, attempt=attempt, enqueued_ms=enqueued_ms),
                 outbox_id=message.identity,
                 message_id=f"{message.identity}~{uuid4().hex}",  # a broker that drops duplicates has seen the other
             )

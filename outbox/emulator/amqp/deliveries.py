@@ -31,6 +31,7 @@ from outbox.message import (
     PROPERTY_FAILURES,
     PROPERTY_HOPS,
     PROPERTY_ID,
+    PROPERTY_REPLACES,
     PROPERTY_TRACEPARENT,
     PROPERTY_TYPE,
     Message,
@@ -146,6 +147,11 @@ def _sections_of(message: Message, reason: str, description: str) -> bytes:
             string(PROPERTY_HOPS): long_(message.hops),
             string(PROPERTY_FAILURES): long_(message.failures),
         }
+        if message.replaces:  # edited: so does what they say of the body
+            added |= {
+                string(PROPERTY_REPLACES): string(message.replaces.hex()),
+                string(PROPERTY_CLAIM): string(message.claim),
+            }
     elif message.failures and message.wire:  # a delayed copy of what a client sent
         added[string(PROPERTY_FAILURES)] = long_(message.failures)
     if message.wire and (message.error or _ERROR in message.wire):

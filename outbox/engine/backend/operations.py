@@ -14,6 +14,7 @@ from outbox.engine.documents import Documents
 from outbox.engine.entities import QueueSettings, TopicSettings, dead_letter_path
 from outbox.engine.state.documents import STATES
 from outbox.engine.topology import Topology
+from outbox.message import Message
 from outbox.ports import (
     Create,
     DeadLetterEntry,
@@ -80,8 +81,8 @@ class EngineOperations:
         await self._core.gate()
         return found
 
-    async def resubmit(self, queue: str, sequence: int) -> None:
-        self._dead_letters.resubmit(queue, sequence)
+    async def resubmit(self, queue: str, sequence: int, *, edit: Message | None = None) -> None:
+        self._dead_letters.resubmit(queue, sequence, edit=edit)
         await self._core.gate()
 
     async def discard(self, queue: str, sequence: int) -> None:

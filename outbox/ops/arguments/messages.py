@@ -101,7 +101,7 @@ COMMANDS: Commands = {
     "dead-letters show": ("Show a dead letter with its body.", (QUEUE, argument("id", metavar="ID"))),
     "dead-letters resubmit": (
         "Run a dead letter again, as a new attempt; of many, up to the first that comes back.",
-        (QUEUE, *_ID_OR_ALL),
+        (QUEUE, *_ID_OR_ALL, argument("--body", metavar="FILE", help="edit one: another body, JSON (-: from stdin)")),
     ),
     "dead-letters discard": ("Delete a dead letter.", (QUEUE, *_ID_OR_ALL)),
 }

@@ -12,10 +12,11 @@ from typing import Any
 from outbox.context import ABSENT, Context
 from outbox.errors import PoisonMessage
 from outbox.ports import Commit, DeadLettering, Marker, Postponement, Refusal, StateChange, StateDocument
-from outbox.runtime.commit.marker_replies import as_record, with_reply
+from outbox.resubmission import Replaced
+from outbox.runtime.commit.marker_replies import as_record, with_replaced, with_reply
 from outbox.runtime.delivery.claim_check import checked_outputs
 from outbox.runtime.start.plan import Plan
-from outbox.runtime.verdict import Verdict, payload_differs
+from outbox.runtime.verdict import Verdict, differs_from_record, edit_without_record, replaced_over
 from outbox.runtime.work import Attempt, Later, Work
 
 
@@ -66,7 +67,9 @@ class EngineTransaction:
             case Verdict.REFUSED if marker is not None:
                 return PoisonMessage(marker.reason, marker.description)
             case Verdict.PAYLOAD_DIFFERS:
-                return payload_differs(work.delivery.message.identity)
+                return differs_from_record(work.delivery.message)
+            case Verdict.EDIT_WITHOUT_RECORD:
+                return edit_without_record(work.delivery.message.identity)
             case Verdict.TOO_OLD:
                 return self._plan.retention.refusal(work.created_ms, self.now_ms)
         return False
@@ -107,7 +110,7 @@ class EngineTransaction:
             if context is not None and context.answer is not None:
                 marker = with_reply(marker, context.answer)
             if key in self.markers:
-                self._mark(work, marker)
+                self._mark(work, with_replaced(marker, self._replaced(work)))
             else:
                 self.markers[key] = commit.applied[key] = marker
 
@@ -131,12 +134,13 @@ class EngineTransaction:
         if id is not None:
             loaded = self.documents.get(id)
             self.commit.if_versions[id] = 0 if loaded is None else loaded.version
-        self._mark(work, Refusal(work.digest, poison.reason, poison.description, work.delivery.message.attempt))
+        fingerprint = with_replaced(work.digest, self._replaced(work))
+        self._mark(work, Refusal(fingerprint, poison.reason, poison.description, work.delivery.message.attempt))
 
     def has_refused(self, attempt: Attempt) -> bool:
-        """Whether the refusal of this attempt, or of a later one, is on record."""
+        """Whether a refusal is on record that this attempt follows: of this attempt, of a later one, or of an edit."""
         marker = self.markers.get(attempt.work.inbox)
-        return isinstance(marker, Refusal) and marker.attempt >= attempt.work.delivery.message.attempt
+        return isinstance(marker, Refusal) and attempt.work.verdict(as_record(marker)) is Verdict.REFUSED
 
     def may_be_old(self, attempt: Attempt) -> bool:
         """Whether the age fence does not apply: the message's own record proves that it was not applied."""
@@ -144,11 +148,17 @@ class EngineTransaction:
         marker = as_record(self.markers.get(work.inbox)) if work.remembered else None
         return work.verdict(marker, is_past_retention=True) is Verdict.RESUBMISSION
 
+    def _replaced(self, work: Work) -> tuple[Replaced, ...]:
+        """The refused payloads that the message's marker is to remember."""
+        return replaced_over(as_record(self.markers.get(work.inbox)), work.digest, self.now_ms)
+
     def _mark(self, work: Work, marker: Marker) -> None:
         commit, key = self.commit, work.inbox
         earlier = self.markers.get(key)
         if isinstance(earlier, Refusal):
-            commit.replacing[key] = work.delivery.message.attempt
+            # An edit replaces the refusal that it names, and none of a later attempt.
+            is_edit = work.delivery.message.replaces is not None
+            commit.replacing[key] = earlier.attempt + 1 if is_edit else work.delivery.message.attempt
             commit.refused.pop(key, None)
         self.markers[key] = marker
         if isinstance(marker, Refusal):

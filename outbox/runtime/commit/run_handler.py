@@ -58,7 +58,7 @@ class Effects(Protocol):
         """Add a refusal."""
 
     def has_refused(self, attempt: Attempt) -> bool:
-        """Whether the refusal of this attempt, or of a later one, is on record."""
+        """Whether a refusal is on record that this attempt follows."""
 
     def may_be_old(self, attempt: Attempt) -> bool:
         """Whether the age fence does not apply: the message's own record proves that it was not applied."""

@@ -20,7 +20,7 @@ from outbox.runtime.commit.run_handler import Life, run_branch
 from outbox.runtime.commit.state_cache import CachedState
 from outbox.runtime.delivery.claim_check import checked_outputs
 from outbox.runtime.start.plan import Plan
-from outbox.runtime.verdict import Verdict
+from outbox.runtime.verdict import Verdict, edit_without_record, replaced_over
 from outbox.runtime.work import Attempt, Outcome, Work
 from outbox.stored import NO_VALUE, Record, StateItem
 
@@ -105,12 +105,15 @@ class StoreTransaction:
     # What a message finds
 
     def follow(self, attempt: Attempt) -> PoisonMessage | bool:
-        """Apply the age fence; a record that was not read makes the commit lose."""
+        """Apply the age fence, and refuse an edit of nothing; a record that was not read makes the commit lose."""
         attempt.meet(self.loaded.version)
         work = attempt.work
         is_past = work.created_ms <= self._plan.retention.oldest_ms(self.now_ms)
-        if work.verdict(attempt.found, is_past_retention=is_past) is Verdict.TOO_OLD:
-            return self._plan.retention.refusal(work.created_ms, self.now_ms)
+        match work.verdict(attempt.found, is_past_retention=is_past):
+            case Verdict.TOO_OLD:
+                return self._plan.retention.refusal(work.created_ms, self.now_ms)
+            case Verdict.EDIT_WITHOUT_RECORD:
+                return edit_without_record(work.delivery.message.identity)
         return False
 
     def state(self, work: Work) -> Any:
@@ -166,6 +169,7 @@ class StoreTransaction:
             attempt=attempt.work.delivery.message.attempt,
             reply=reply,
             life_ms=self._plan.record_life_ms,
+            replaced=replaced_over(attempt.found, attempt.work.digest, self.now_ms),
         )
         self.entries.append(Entry(attempt, record, record))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from outbox import stored
 from outbox.app import CLAIM_CHECK_BYTES
@@ -34,24 +35,28 @@ from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
 from outbox.runtime.work import Attempt
 
+EDIT_COUNT_MAX = 100
+"""How many edits of one dead letter a block remembers."""
+
 
 class BlockedSession(msgspec.Struct, frozen=True):
     """The message that blocks a session, and whether it was resubmitted.
 
     `fingerprint` is the digest of its payload, because another message may have used its id; empty: unknown.  `again`
     is the resubmitted message, for hosts that get one message of a session at a time: on the bus the resubmission lies
-    behind its successors.
+    behind its successors.  `edits` are the digests of edits of it: a crash may have prevented that one was sent.
     """
 
     identity: str
     resubmitted: bool = False
     fingerprint: bytes = b""
     again: Message | None = None
+    edits: tuple[bytes, ...] | UnsetType = UNSET
 
     def is_behind(self, message: Message) -> bool:
         """Whether the session is blocked by this very message or a copy; without its body the identity decides."""
         digest = _digest(message)
-        is_same = not digest or not self.fingerprint or digest == self.fingerprint
+        is_same = not digest or not self.fingerprint or digest in (self.fingerprint, *(self.edits or ()))
         return is_same and message.identity == self.identity
 
 
@@ -116,16 +121,21 @@ class BlockedSessions:
         except MAY_RETRY as error:
             raise NothingCommitted from error
 
-    async def note_resubmission(self, queue: str, dead_letter: DeadLetterEntry, attempt: int) -> None:
+    async def note_resubmission(
+        self, queue: str, dead_letter: DeadLetterEntry, attempt: int, *, edit: Message | None = None
+    ) -> None:
         """Note that the message which blocks a session is resubmitted; it stays blocked until that is applied."""
         message = dead_letter.message
         found = await self._store.read(_key(queue, message.session_id))
         blocked = None if found is None else _decoded(found)
         if found is not None and blocked is not None and blocked.is_behind(message):
-            again = resubmission(message, attempt=attempt, enqueued_ms=dead_letter.enqueued_ms)
+            again = resubmission(edit or message, attempt=attempt, enqueued_ms=dead_letter.enqueued_ms)
             again = msgspec.structs.replace(again, outbox_id=message.identity)
+            edits = blocked.edits
+            if edit is not None and (digest := _digest(edit)):
+                edits = (*(edits or ()), digest)[-EDIT_COUNT_MAX:]
             again = await check_in(again, self._blobs, above_bytes=CLAIM_CHECK_BYTES)  # a document holds 2 MB
-            body = stored.encode(msgspec.structs.replace(blocked, resubmitted=True, again=again))
+            body = stored.encode(msgspec.structs.replace(blocked, resubmitted=True, again=again, edits=edits))
             await self._store.write([Replace(found.key, body, found.version, tag=Tag("resubmitted"))])
 
     async def unblock(self, queue: str, message: Message) -> None:

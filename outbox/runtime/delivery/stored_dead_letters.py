@@ -128,11 +128,13 @@ class StoredDeadLetters:
         send: Callable[[Sequence[Output]], Awaitable[None]],
         *,
         attempt: int,
+        edit: Message | None = None,
     ) -> None:
         """Send a dead letter to its queue as this attempt with its first creation time, then delete it and its copies.
 
         A crash between send and delete leaves a dead letter that may be resubmitted: the attempt is the same, so the
-        second delivery is a duplicate.
+        second delivery is a duplicate.  Sent in its place, an `edit` has an id of its own for the broker, which else
+        would drop it as a duplicate of what was sent before the crash.
 
         Raises:
             LookupError: there is no such dead letter.
@@ -141,9 +143,9 @@ class StoredDeadLetters:
         dead = _decoded(document)
         message = dead.message
         again = msgspec.structs.replace(
-            resubmission(message, attempt=attempt, enqueued_ms=dead.enqueued_ms),
+            resubmission(edit or message, attempt=attempt, enqueued_ms=dead.enqueued_ms),
             outbox_id=message.identity,
-            message_id=_broker_id(message.identity, sequence, attempt),
+            message_id=_broker_id(message.identity, sequence, attempt, edit),
         )
         others = await self.list(queue)
         copies = {
@@ -190,9 +192,12 @@ def _number(dead: StoredDeadLetter) -> int:
     return (enqueued_ms << _DIGEST_BITS) | (int.from_bytes(digest[:4]) >> (32 - _DIGEST_BITS))
 
 
-def _broker_id(identity: str, sequence: int, attempt: int) -> str:
-    """An id that duplicate detection has not seen, and that a repeated resubmission uses again."""
-    return f"{identity}~{sequence}-{attempt}" if identity else ""
+def _broker_id(identity: str, sequence: int, attempt: int, edit: Message | None) -> str:
+    """An id that duplicate detection has not seen, and that a repeated resubmission of the same body uses again."""
+    if not identity:
+        return ""
+    plain = f"{identity}~{sequence}-{attempt}"
+    return plain if edit is None else f"{plain}-{sha256(edit.body + edit.claim.encode()).hexdigest()[:16]}"
 
 
 def _decoded(document: Document) -> StoredDeadLetter:

@@ -66,13 +66,16 @@ class Waiting:
     async def note(self, work: Work, key: DocumentKey) -> Document | None:
         """Create a waiting record; returns another record that exists already, else None.
 
-        A message past retention gets none: whether it was applied is unknown.
+        A message past retention gets none: whether it was applied is unknown.  An edit gets none: it may only replace
+        the record that it names.
 
         Raises:
             NothingCommitted: the record is not known to exist.
         """
         now_ms = self._now_ms()
         if not work.inbox or work.inbox in self._known or work.created_ms <= self._plan.retention.oldest_ms(now_ms):
+            return None
+        if work.delivery.message.replaces is not None:
             return None
         record = Record(self._new_tx(), work.digest, now_ms, reason=WAITING, attempt=WAITING_ATTEMPT)
         tag = Tag("wait", (work.inbox,), record.tx)

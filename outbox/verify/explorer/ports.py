@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from hashlib import sha256
 
 import msgspec
 
+from outbox.message import Message
 from outbox.ports import (
     SUBSCRIPTIONS,
     BlobStore,
@@ -157,7 +159,7 @@ class ExploredOperations:
     async def dead_letters(self, queue: str) -> list[DeadLetterEntry]:
         return list(await self._calls(self._resource, "dead-letters", queue))
 
-    async def resubmit(self, queue: str, sequence: int) -> None:
+    async def resubmit(self, queue: str, sequence: int, *, edit: Message | None = None) -> None:
         dead = await self.dead_letters(queue)
         found = next((each for each in dead if each.sequence == sequence), None)
         if found is None:
@@ -165,10 +167,11 @@ class ExploredOperations:
         message = found.message
         copies = [other for other in dead if is_copy(other.message, message)]
         attempt = next_attempt(message, [copy.message for copy in copies])
+        which = "" if edit is None else f"-{sha256(edit.body).hexdigest()[:8]}"
         again = msgspec.structs.replace(
-            resubmission(message, attempt=attempt, enqueued_ms=found.enqueued_ms),
+            resubmission(edit or message, attempt=attempt, enqueued_ms=found.enqueued_ms),
             outbox_id=message.identity,
-            message_id=f"{message.identity}~{attempt}",
+            message_id=f"{message.identity}~{attempt}{which}",
         )
         await self.send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])
         await self._calls(self._resource, "take-dead-letters", queue, tuple(copy.sequence for copy in copies))

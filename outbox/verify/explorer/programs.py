@@ -305,7 +305,7 @@ class Sweeper:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator who resubmits any of the dead letters, as often as the scenario allows.
+    """An operator who resubmits any of the dead letters, edited or as it is, as often as the scenario allows.
 
     What our own doors refuse is sent by another program, which asks nobody: the protocols must stand that too.  Dead
     letters that hosts have stored are resubmitted `letter_count` times at most.
@@ -320,17 +320,17 @@ class Operator:
         if self.at is not None and self.letter_count:
             return await self._resubmit_letter(calls, self.at, carried or 0)
         with suppress(*MAY_RETRY, LookupError):  # the operator looks at the dead letters again
-            path, number = await calls(self.resource, "choose")
+            path, number, edit = await calls(self.resource, "choose")
             if self.at is None:
-                await calls(self.resource, "resubmit", path, number)
+                await calls(self.resource, "resubmit", path, number, edit)
             else:
                 operations: Any = ExploredOperations(calls, self.at.bus)  # it needs no other of them
                 try:
-                    await StoreOperations(store_ports(calls, self.at, operations)).resubmit(path, number)
+                    await StoreOperations(store_ports(calls, self.at, operations)).resubmit(path, number, edit=edit)
                 except Throttled:
                     raise
                 except Refused:
-                    await operations.resubmit(path, number)
+                    await operations.resubmit(path, number, edit=edit)
         return None
 
     async def _resubmit_letter(self, calls: Calls, at: StoreResources, count: int) -> int:

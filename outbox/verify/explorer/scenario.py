@@ -70,7 +70,8 @@ class Scenario:
     longer than `patience_ms` for what is due later (0: as long as it takes), where an application would wait for ever;
     only with such an end do they wait for a resubmission that its key is blocked for.
     A document of the store holds `item_bytes_max`: outputs that do not fit overflow into a blob.
-    An operator makes so many `resubmissions`, of whichever dead letters there are.  Messages that schedule each other
+    An operator makes so many `resubmissions`, of whichever dead letters there are, as they are or with another message
+    that `edits` have for their id.  Messages that schedule each other
     are followed over `pauses_max` pauses (0: over all).  A broker that `drops_duplicates` takes a message once under
     each id, also where it was settled meanwhile; a message whose lock has run out `delivery_count_max` times is dead,
     whatever was committed of it.  With an `earlier_retention` the first worker runs earlier code with
@@ -112,6 +113,7 @@ class Scenario:
     front_batch: int = 1
     item_bytes_max: int = CAPABILITIES.item_bytes_max
     resubmissions: int = 0
+    edits: Sequence[tuple[str, Any]] = ()
     pauses_max: int = 0
     drops_duplicates: bool = False
     delivery_count_max: int = DELIVERY_COUNT_MAX
@@ -128,6 +130,8 @@ class Scenario:
             asking = f"{self.fronts} front(s), {len(self.requests)} request(s), {times} with repetitions, "
         if self.resubmissions:
             asking += f"{self.resubmissions} resubmission(s), "
+        if self.edits:
+            asking += f"{len(self.edits)} edit(s), "
         return (
             f"{self.scope} scope, {self.workers} worker(s), {len(self.messages)} message(s), "
             f"{sum(self.copy_counts)} with copies, {asking}{self.budgets.describe()}"
@@ -167,6 +171,20 @@ class Scenario:
             )
             found += [Output(self.app.destination(queue), 0, sent)] * count
         return found
+
+    def edited_bodies(self) -> list[tuple[str, bytes]]:
+        """The bodies that an operator may give to messages, by id."""
+        return [(id, self.app.encode(message)[0]) for id, message in self.edits]
+
+    def edited(self) -> list[Output]:
+        """What is sent with these bodies in place of the messages of these ids."""
+        bodies = self.edited_bodies()
+        return [
+            Output(output.destination, 0, msgspec.structs.replace(output.message, body=body))
+            for output in self.sent()
+            for id, body in bodies
+            if id == output.message.identity
+        ]
 
     def plans(self) -> list[Plan]:
         """The plan of the workers and, where there was an earlier retention, that of the first one."""
@@ -234,10 +252,11 @@ def _engine(scenario: Scenario) -> Kernel:
         retentions_ms=retentions_ms,
         merges_copies=scenario.symmetric,
         resubmissions=scenario.resubmissions,
+        edits=scenario.edited_bodies(),
         pauses_max=scenario.pauses_max,
         gated=gated,
     )
-    book = Book(Reference(plan), routes, sent, retention_ms_min=min(retentions_ms))
+    book = Book(Reference(plan), routes, sent, edits=scenario.edited(), retention_ms_min=min(retentions_ms))
     monitor = JournalMonitor(Ends(book, log.queues, scenario.invariant, "dead-letter" in scenario.allow))
     make = scenario.make or EngineScope
     worker = EngineWorker(watched(plan), journal=0, blobs=1, batch=scenario.batch, make=make, gated=gated)
@@ -263,6 +282,7 @@ def _store(scenario: Scenario) -> Kernel:
         merges_copies=scenario.symmetric,
         locks_hold=scenario.ample and not scenario.budgets.expire,
         resubmissions=scenario.resubmissions,
+        edits=scenario.edited_bodies(),
         pauses_max=scenario.pauses_max,
         drops_duplicates=scenario.drops_duplicates,
         delivery_count_max=scenario.delivery_count_max,
@@ -277,7 +297,7 @@ def _store(scenario: Scenario) -> Kernel:
     )
     main, *apart = _store_models(scenario, capabilities)
     models: list[Model] = [main, bus, BlobModel(), *apart]
-    book = Book(Reference(plan), routes, sent, retention_ms_min=min(retentions_ms))
+    book = Book(Reference(plan), routes, sent, edits=scenario.edited(), retention_ms_min=min(retentions_ms))
     monitor = StoreMonitor(
         Ends(book, bus.queues, scenario.invariant, "dead-letter" in scenario.allow),
         is_swept=scenario.sweepers > 0 and not apart,  # a sweeper of one store does not see changes in the other

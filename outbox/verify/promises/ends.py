@@ -13,9 +13,20 @@ from outbox.verify.promises.ledger import Book, Ledger, has_ended
 from outbox.verify.promises.view import Invariant, View
 
 CODES = frozenset(
-    ("undecodable", "unknown-type", "missing-key", "no-identity", "payload-differs", "too-old", "oversize")
+    (
+        "undecodable",
+        "unknown-type",
+        "missing-key",
+        "no-identity",
+        "payload-differs",
+        "edit-without-record",
+        "too-old",
+        "oversize",
+    )
 )
 """Reasons that are not a handler's."""
+UNPROVEN = frozenset(("too-old", "edit-without-record"))
+"""Those that leave open whether the message took effect before."""
 
 Documents = Mapping[str, tuple[bytes, int]]
 """The states in a world by id: value and schema."""

@@ -6,18 +6,30 @@ it writes, under which versions, and what it emits have to be what the handlers 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
+from outbox.lineage import fingerprint
 from outbox.message import Message
-from outbox.ports import Commit, Output, StateDocument
-from outbox.runtime.commit.marker_replies import fingerprint_in, reply_in
+from outbox.ports import Commit, Delivery, Marker, Output, StateDocument
+from outbox.runtime.commit.marker_replies import as_record, fingerprint_in, reply_in
+from outbox.runtime.verdict import OnRecord as Kind
+from outbox.runtime.verdict import kind_of
 from outbox.stored import Record
 from outbox.verify.explorer.models.journal import JournalState
 from outbox.verify.explorer.ops import Finding, Op, Outcome, canonical
 from outbox.verify.explorer.trace_text import short
-from outbox.verify.promises.ends import CODES, Documents, Ends
-from outbox.verify.promises.ledger import Applied, Ledger, OnRecord, Resubmitted
+from outbox.verify.promises.ends import CODES, UNPROVEN, Documents, Ends
+from outbox.verify.promises.ledger import (
+    Applied,
+    Differs,
+    Ledger,
+    OnRecord,
+    Payload,
+    Resubmitted,
+    differing,
+    resubmitted,
+)
 from outbox.verify.promises.reference import Declined, Effect, Handling, Stored
 from outbox.verify.promises.responses import on_record
 from outbox.verify.promises.side_effects import SideEffect
@@ -41,7 +53,7 @@ class JournalMonitor:
     def observe(self, op: Op, before: Any, outcome: Outcome, now_ms: int) -> Hashable:
         if op.resource == JOURNAL and op.verb == "resubmit" and outcome.note is not None:
             again: Message = outcome.note
-            return Resubmitted(tuple((h.inbox, again.attempt) for h in self._book.handlings(op.args[0], again)))
+            return resubmitted(self._book.handlings(op.args[0], again), again)
         if op.resource != JOURNAL or op.verb != "commit" or outcome.result is not None:
             return None
         commit: Commit = op.args[0]
@@ -58,7 +70,7 @@ class JournalMonitor:
             h for b in commit.dead_lettered for h in self._book.handlings(b.delivery.queue, b.delivery.message)
         ]
         postponed = [h for p in commit.postponed for h in self._book.handlings(p.delivery.queue, p.delivery.message)]
-        by_inbox = {h.inbox: h for h in (*consumed, *dead_lettered, *postponed, *self._asked(commit))}
+        by_inbox = self._by_inbox(commit, [*consumed, *dead_lettered, *postponed, *self._asked(commit)])
         before = {id: Stored(d.value, d.schema, d.serial) for id, d in documents.items()}
         after = dict(before)
         outputs: list[Output] = []
@@ -78,7 +90,19 @@ class JournalMonitor:
             outputs += effect.outputs
             seen.append(dict(after))
         wrong = self._wrong_states(commit, documents, before, after) or self._wrong_outputs(commit, outputs)
-        return wrong or self._wrong_refusal(commit, by_inbox, seen) or self._meaning(commit, consumed, dead_lettered)
+        wrong = wrong or self._wrong_refusal(commit, by_inbox, seen)
+        return wrong or self._meaning(commit, by_inbox, consumed, dead_lettered)
+
+    @staticmethod
+    def _by_inbox(commit: Commit, handlings: list[Handling]) -> dict[bytes, Handling]:
+        """The handlings that a commit settles; of several payloads the one that it puts on record."""
+        found = {h.inbox: h for h in handlings}
+        for handling in handlings:
+            marker = commit.applied.get(handling.inbox) or commit.refused.get(handling.inbox)
+            record, message = as_record(marker), handling.message
+            if record is not None and record.fingerprint == fingerprint(message.body, message.type):
+                found[handling.inbox] = handling
+        return found
 
     def _asked(self, commit: Commit) -> list[Handling]:
         """The requests that a commit ends."""
@@ -152,18 +176,48 @@ class JournalMonitor:
                 return Finding("Serializable", text)
         return None
 
-    def _meaning(self, commit: Commit, consumed: list[Handling], dead_lettered: list[Handling]) -> Applied:
+    def _meaning(
+        self,
+        commit: Commit,
+        by_inbox: dict[bytes, Handling],
+        consumed: list[Handling],
+        dead_lettered: list[Handling],
+    ) -> Applied:
         differing = {b.delivery.message.identity for b in commit.dead_lettered if b.reason == "payload-differs"}
         settled = [*consumed, *(h for h in dead_lettered if h.message.identity not in differing)]
         return Applied(
             tuple(commit.handled),
-            tuple(inbox for inbox, r in commit.refused.items() if r.reason != "too-old" and not r.waits),
+            tuple(inbox for inbox, r in commit.refused.items() if r.reason not in UNPROVEN and not r.waits),
             tuple(self._book.emission(output) for output in commit.outputs),
             tuple(dict.fromkeys(h.inbox for h in settled)),
-            tuple(inbox for inbox, refusal in commit.refused.items() if refusal.reason == "too-old"),
+            tuple(inbox for inbox, refusal in commit.refused.items() if refusal.reason in UNPROVEN),
             tuple(self._replies(commit)),
-            tuple(commit.replacing.items()),
+            tuple((i, by_inbox[i].message.attempt) for i in commit.replacing if i in by_inbox),
+            tuple(self._payloads(commit)),
+            tuple(
+                inbox
+                for inbox, refusal in commit.refused.items()
+                if inbox in by_inbox and self._book.is_unfounded(by_inbox[inbox], refusal, commit.now_ms)
+            ),
+            tuple(
+                payload
+                for dead in commit.dead_lettered
+                if dead.reason == "payload-differs"
+                for payload in self._differing(dead.delivery).payloads
+            ),
         )
+
+    def _differing(self, delivery: Delivery) -> Differs:
+        message = self._book.reference.whole(delivery.message)
+        return differing(self._book.handlings(delivery.queue, message), message)
+
+    @staticmethod
+    def _payloads(commit: Commit) -> Iterator[Payload]:
+        markers: dict[bytes, Marker] = {**commit.applied, **commit.refused}
+        for inbox, marker in markers.items():
+            record = as_record(marker)
+            if record is not None and record.reason not in UNPROVEN and kind_of(record) is not Kind.WAITING:
+                yield inbox, record.fingerprint
 
     def step(self, ghost: Ledger, event: Applied | SideEffect | Resubmitted) -> Ledger | Finding:
         if isinstance(event, SideEffect):

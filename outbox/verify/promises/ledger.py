@@ -29,6 +29,12 @@ OnRecord = tuple[bytes, bytes, str]
 Again = tuple[bytes, int]
 """A resubmission: inbox key, and which attempt it is."""
 
+Payload = tuple[bytes, bytes]
+"""Inbox key, and the fingerprint of a payload that is on record for it."""
+
+Edit = tuple[bytes, int, bytes, bytes]
+"""A resubmission by its payloads: inbox key, attempt, the fingerprint of its payload, and of the refused one."""
+
 Emission = tuple[str, str, bytes]
 """A committed output: destination, identity, digest of all of it."""
 
@@ -51,6 +57,12 @@ class Ledger(msgspec.Struct, frozen=True):
     resubmitted: frozenset[Again] = frozenset()
     refused_again: frozenset[Again] = frozenset()
     """Of refusals that are not of a first attempt, which they are of."""
+    edits: frozenset[Edit] = frozenset()
+    """What was resubmitted, with the payloads: of an edit they differ."""
+    payloads: frozenset[Payload] = frozenset()
+    """The payload of the last refusal."""
+    replaced: frozenset[Payload] = frozenset()
+    """The refused payloads that edits took the place of."""
     readable: frozenset[tuple[str, str]] = frozenset()
     """Reads, by name, and the digests of the responses that the states committed so far give to them."""
 
@@ -68,12 +80,24 @@ class Applied(msgspec.Struct, frozen=True):
     """What requests are answered with from here on."""
     again: tuple[Again, ...] = ()
     """What of it is of a resubmission."""
+    payloads: tuple[Payload, ...] = ()
+    """The payloads of what it applied and refused."""
+    unfounded: tuple[bytes, ...] = ()
+    """Refused as edits of nothing, and younger than retention."""
+    differing: tuple[Payload, ...] = ()
+    """Dead-lettered because their payloads are others than those on record."""
 
 
 class Resubmitted(msgspec.Struct, frozen=True):
-    """The meaning of a dead letter that goes to its queue again."""
+    """The meaning of a dead letter that goes to its queue again, as it is or edited."""
 
-    again: tuple[Again, ...]
+    edits: tuple[Edit, ...]
+
+
+class Differs(msgspec.Struct, frozen=True):
+    """The meaning of a message that is dead-lettered because its payload is another than that on record."""
+
+    payloads: tuple[Payload, ...]
 
 
 class Pushed(msgspec.Struct, frozen=True):
@@ -169,7 +193,8 @@ class SessionOrder:
 class Book:
     """Messages, handlings and routes by name, for monitors and their texts.
 
-    No worker's retention is below `retention_ms_min`, so nothing younger may be refused for its age.
+    No worker's retention is below `retention_ms_min`, so nothing younger may be refused for its age.  `edits` may be
+    sent in place of refused messages.
     """
 
     def __init__(
@@ -178,6 +203,7 @@ class Book:
         routes: Mapping[str, Iterable[str]],
         sent: Iterable[Output],
         *,
+        edits: Iterable[Output] = (),
         retention_ms_min: int,
     ) -> None:
         self.reference = reference
@@ -201,6 +227,12 @@ class Book:
                 source = reference.plan.sources.get(path)
                 if source is not None and source.ordered:
                     self._sessions.add(path, output.message.session_id, self.handlings(path, output.message))
+        sent_so = {(inbox, payload) for inbox, payloads in self._handlings.items() for payload in payloads}
+        for output in edits:
+            self.emission(output)
+        known = {(inbox, payload) for inbox, payloads in self._handlings.items() for payload in payloads}
+        self._edited = known - sent_so
+        """What is sent as an edit only."""
 
     def emission(self, output: Output) -> Emission:
         """What is remembered of an output; from then on its message is known, and what it sets off wherever it goes."""
@@ -256,7 +288,7 @@ class Book:
         for inbox in event.refused:
             if inbox in ledger.applied:
                 return Finding("NoDuplicate", f"{self.name(inbox)} took effect, and is refused all the same")
-        wrong = self._out_of_order(ledger, event)
+        wrong = self._out_of_order(ledger, event) or self._unnamed(ledger, event)
         if wrong is not None:
             return wrong
         known = {(destination, identity): digest for destination, identity, digest in ledger.emitted}
@@ -266,6 +298,9 @@ class Book:
             if (destination, identity) in known:
                 return Finding("NoDuplicate", f"output {short(identity)} to {destination} was committed twice")
         ended = {*event.applied, *event.refused}
+        payloads = dict(ledger.payloads)
+        gone = {(inbox, payloads[inbox]) for inbox, new in event.payloads if payloads.get(inbox, new) != new}
+        payloads |= {inbox: payload for inbox, payload in event.payloads if inbox in event.refused}
         after = msgspec.structs.replace(
             ledger,
             applied=ledger.applied.union(event.applied),
@@ -276,8 +311,26 @@ class Book:
             fenced=ledger.fenced.union(i for i in event.fenced if i not in ledger.applied),
             emitted=ledger.emitted.union(event.emitted),
             replies=ledger.replies.union(event.replies),
+            payloads=frozenset(payloads.items()),
+            replaced=ledger.replaced.union(gone),
         )
-        return self.early(after, event.settled) or after
+        differs = self.differ(ledger, Differs(event.differing))
+        return self.early(after, event.settled) or (differs if isinstance(differs, Finding) else after)
+
+    def _unnamed(self, ledger: Ledger, event: Applied) -> Finding | None:
+        """An edit that takes the place of another refusal than the one that it names, or is refused in spite of it."""
+        refused = dict(ledger.payloads)
+        named = {(inbox, payload, over) for inbox, _, payload, over in ledger.edits}
+        for inbox, payload in event.payloads:
+            over = refused.get(inbox)
+            if over == payload or (over is None and (inbox, payload) not in self._edited):
+                continue
+            if over is None or (inbox, payload, over) not in named:
+                return Finding("NoDuplicate", f"{self.name(inbox)} is edited, in place of what the edit does not name")
+        for inbox in event.unfounded:
+            if inbox in ledger.applied or inbox in ledger.refused:
+                return Finding("NoDeadLetter", f"{self.name(inbox)} is refused as an edit of nothing, and is on record")
+        return None
 
     def _out_of_order(self, ledger: Ledger, event: Applied) -> Finding | None:
         ended = ledger.applied.union(ledger.refused, ledger.fenced, event.applied, event.refused, event.fenced)
@@ -296,7 +349,16 @@ class Book:
 
     def resubmit(self, ledger: Ledger, event: Resubmitted) -> Ledger:
         """A ledger after a resubmission."""
-        return msgspec.structs.replace(ledger, resubmitted=ledger.resubmitted.union(event.again))
+        again = ledger.resubmitted.union((inbox, attempt) for inbox, attempt, _, _ in event.edits)
+        return msgspec.structs.replace(ledger, resubmitted=again, edits=ledger.edits.union(event.edits))
+
+    def differ(self, ledger: Ledger, event: Differs) -> Ledger | Finding:
+        """A ledger after a payload was dead-lettered as another: it must not be one that an edit took the place of."""
+        for inbox, payload in event.payloads:
+            if (inbox, payload) in ledger.replaced:
+                text = "is dead-lettered for its payload, which an edit has replaced"
+                return Finding("NoDeadLetter", f"a copy of {self.name(inbox)} {text}")
+        return ledger
 
     def push(self, ledger: Ledger, event: Pushed) -> Ledger | Finding:
         """A ledger after a send: what leaves was committed, and is what was committed."""
@@ -365,13 +427,19 @@ class Book:
             return None
         return Finding("NoDeadLetter", f"{self.name(handling.inbox)} is too-old, and younger than retention")
 
+    def is_unfounded(self, handling: Handling, refusal: Stored, at_ms: int) -> bool:
+        """Whether a message was refused as an edit of nothing while it was younger than retention."""
+        is_young = handling.message.created_ms > at_ms - self._retention_ms_min
+        return is_young and kind_of(refusal) is Kind.EDIT_WITHOUT_RECORD
+
     def unasked(self, ledger: Ledger, handlings: Iterable[Handling]) -> Finding | None:
         """A resubmission that came to nothing, though it was not too old: its handler was not asked."""
-        asked = dict(ledger.refused_again)
-        for inbox, attempt in ledger.resubmitted:
+        asked, last = dict(ledger.refused_again), dict(ledger.payloads)
+        for inbox, attempt, *payloads in ledger.edits:
             if (
                 inbox in ledger.refused - ledger.fenced
                 and attempt > asked.get(inbox, 0)
+                and last[inbox] in payloads
                 and any(h.inbox == inbox for h in handlings)
             ):
                 text = "was resubmitted, and refused again without asking its handler"
@@ -399,6 +467,18 @@ class Book:
         """
         handlings = [h for path in self.routes.get(destination, ()) for h in self.handlings(path, message)]
         return not handlings or any(h.inbox not in ledger.applied and h.inbox not in ledger.refused for h in handlings)
+
+
+def resubmitted(handlings: Iterable[Handling], message: Message) -> Resubmitted:
+    """The meaning of a resubmission that sets this off."""
+    payload = fingerprint(message.body, message.type)
+    over = payload if message.replaces is None else message.replaces
+    return Resubmitted(tuple((handling.inbox, message.attempt, payload, over) for handling in handlings))
+
+
+def differing(handlings: Iterable[Handling], message: Message) -> Differs:
+    """The meaning of a dead letter of this payload, which sets this off."""
+    return Differs(tuple((handling.inbox, fingerprint(message.body, message.type)) for handling in handlings))
 
 
 def digest_of(output: Output) -> Emission:

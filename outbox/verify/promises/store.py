@@ -24,15 +24,18 @@ from outbox.verify.explorer.models.queues import NEVER_MS, Dead
 from outbox.verify.explorer.models.store import StoreState, body_at, visible
 from outbox.verify.explorer.ops import Finding, Op, Outcome, canonical
 from outbox.verify.explorer.trace_text import short
-from outbox.verify.promises.ends import CODES, Documents, Ends
+from outbox.verify.promises.ends import CODES, UNPROVEN, Documents, Ends
 from outbox.verify.promises.ledger import (
     Applied,
+    Differs,
     Ledger,
     Marked,
     Pushed,
     Resubmitted,
     Settled,
+    differing,
     digest_of,
+    resubmitted,
 )
 from outbox.verify.promises.reference import Declined, Stored
 from outbox.verify.promises.responses import on_record
@@ -86,6 +89,7 @@ class StoreMonitor:
             SideEffect: self._book.note,
             Marked: self._book.mark,
             Resubmitted: self._book.resubmit,
+            Differs: self._book.differ,
             Settled: self._book.settle,
         }
 
@@ -194,13 +198,19 @@ class StoreMonitor:
     def _meaning(self, entries: list[tuple[bytes, Record]], emitted: list[Output]) -> Applied:
         return Applied(
             tuple(inbox for inbox, record in entries if not record.reason),
-            tuple(inbox for inbox, record in entries if record.reason and record.reason != "too-old"),
+            tuple(inbox for inbox, record in entries if record.reason and record.reason not in UNPROVEN),
             tuple(self._book.emission(output) for output in emitted),
             (),
-            tuple(inbox for inbox, record in entries if record.reason == "too-old"),
+            tuple(inbox for inbox, record in entries if record.reason in UNPROVEN),
             tuple(on_record(inbox, record) for inbox, record in entries if inbox in self._book.requests),
             tuple((inbox, record.attempt) for inbox, record in entries if record.attempt),
+            tuple((inbox, record.fingerprint) for inbox, record in entries if record.reason not in UNPROVEN),
+            tuple(inbox for inbox, record in entries if self._is_unfounded(inbox, record)),
         )
+
+    def _is_unfounded(self, inbox: bytes, record: Record) -> bool:
+        handling = self._book.find(inbox, record.fingerprint)
+        return handling is not None and self._book.is_unfounded(handling, record, record.at_ms)
 
     def _swap(self, ledger: Ledger, event: Swap) -> Ledger | Finding:
         """A ledger after a state was pointed to a transaction, which is its commit, or nowhere."""
@@ -239,8 +249,7 @@ class StoreMonitor:
                     return Finding("NoGhost", f"a copy of {short(message.identity)} leaves, which was never sent so")
                 if message.attempt:
                     paths = self._book.routes.get(output.destination, ())
-                    handlings = [h for path in paths for h in self._book.handlings(path, message)]
-                    return Resubmitted(tuple((handling.inbox, message.attempt) for handling in handlings))
+                    return resubmitted([h for path in paths for h in self._book.handlings(path, message)], message)
             else:
                 left.append(digest_of(output))
         return Pushed(tuple(left)) if left else None
@@ -250,6 +259,9 @@ class StoreMonitor:
         if settle.how not in ("complete", "dead-letter"):
             return None
         identity = delivery.message.identity
+        if settle.reason == "payload-differs":
+            message = self._book.reference.whole(delivery.message)
+            return differing(self._book.handlings(delivery.queue, message), message)
         if settle.reason in CODES or self._queues.is_there(before, delivery.queue, identity, but=delivery.sequence):
             return None
         inboxes = tuple(handling.inbox for handling in self._book.handlings(delivery.queue, delivery.message))

@@ -118,7 +118,36 @@ def test_one_attempt_at_a_time_tries_what_was_down_and_one_that_never_ends_is_gi
                 pass
         with guard.around(attempt_at(10_000 + 120_000)):
             assert guard.state == "half-open"
-    assert guard.state == "ramping"
+    state: str = guard.state
+    assert state == "ramping"
+
+
+@every_scope
+async def test_one_message_alone_outlives_an_outage_of_hours(scope: Scope) -> None:
+    there = Dependency(is_down=True)
+    app = calling(there, limit=2, breaker=Breaker("there", least=1, open_s=30))
+    async with Harness(app, scope=scope) as at:
+        await sent(at, 1)
+        await at.advance(hours=5)
+        assert at.dead_letters("steps") == [] and 10 <= there.calls <= 30
+        there.is_down = False
+        await at.advance(hours=1)
+        assert at.counts.sources["steps"].applied == 1
+
+
+async def test_trials_are_spread_over_what_waits() -> None:
+    tried: list[str] = []
+    app = App("m", retry=Retries(limit=1_000, delays_s=(5.0,)))
+
+    @app.handler("steps", breaker=Breaker("there", least=1, open_s=10))
+    def step(step: Step) -> None:
+        tried.append(step.key)
+        raise ConnectionError("refused")
+
+    async with Harness(app) as at:
+        await sent(at, 50)
+        await at.advance(hours=2)
+    assert len(tried) > 15 and len(set(tried)) > 10, tried
 
 
 async def test_what_comes_back_is_not_overrun() -> None:

@@ -21,8 +21,9 @@ from outbox.engine.log import records
 from outbox.engine.log.closed import CLOSED_NAME
 from outbox.engine.state.documents import STATES
 from outbox.errors import Refused
+from outbox.lineage import fingerprint
 from outbox.message import Message
-from outbox.ops import asking, commands, dead_letters, engine_operator
+from outbox.ops import asking, commands, dead_letters, engine_operator, message_commands
 from outbox.ops.cli import main
 from outbox.ops.text import LogFormatter
 
@@ -122,6 +123,41 @@ def test_dead_letters_are_listed_shown_resubmitted_and_discarded(cli: Cli) -> No
     assert cli("dead-letters", "resubmit", "transfers", "bad")[:2] == (0, "resubmitted 1 of transfers\n")
     assert cli("dead-letters", "list", "transfers")[1] == "transfers has no dead letters\n"
     assert json.loads(cli("dead-letters", "discard", "transfers", "--all", "--json")[1]) == {"count": 0, "in_hand": 0}
+
+
+def test_a_dead_letter_is_edited_from_a_file_or_stdin(
+    cli: Cli, folder: Path, tmp_path: Path, stdin: Callable[[bytes], None]
+) -> None:
+    file = tmp_path / "body.json"
+    file.write_bytes(b'{ "to": "bob" }\n')
+    command = ("dead-letters", "resubmit", "transfers")
+    assert cli(*command, "bad", "--body", str(file))[:2] == (0, "edited and resubmitted 1 of transfers\n")
+    engine = Engine.open(folder)
+    (claim,) = [claim for claim in engine.broker.claim("transfers", 9) if claim.message.identity == "bad"]
+    assert claim.message.body == b'{"to":"bob"}' and claim.message.replaces == fingerprint(b"{}", "T")
+    engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="no", description="d")
+    engine.close()
+    stdin(b'{"to": "eve"}')
+    assert cli(*command, "bad", "--body", "-")[0] == 0
+
+
+def test_what_cannot_be_the_body_of_an_edit_is_refused(
+    cli: Cli, tmp_path: Path, stdin: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "body.json"
+    command = ("dead-letters", "resubmit", "transfers")
+    file.write_bytes(b"{")
+    assert "the body of message bad is not JSON" in cli(*command, "bad", "--body", str(file))[2]
+    stdin(b" \n")
+    assert "stdin is empty; give the whole body" in cli(*command, "bad", "--body", "-")[2]
+    monkeypatch.setattr(message_commands, "EDIT_BYTES_MAX", 10)
+    file.write_bytes(b'{"a": "bcdefgh"}')
+    assert "is over 10 bytes" in cli(*command, "bad", "--body", str(file))[2]
+    assert cli(*command, "bad", "--body", str(tmp_path / "none"))[0] == 1
+    for which in (["--all"], ["--reason", "no"], []):
+        code, _, err = cli(*command, *which, "--body", str(file))
+        assert code == 2 and "--body is for one dead letter: name its ID" in err
+    assert "bad" in cli("dead-letters", "list", "transfers")[1]
 
 
 def test_a_command_says_which_id_a_short_one_meant(cli: Cli, folder: Path) -> None:

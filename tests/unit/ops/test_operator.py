@@ -11,7 +11,9 @@ import msgspec
 import pytest
 
 from outbox.app import App
+from outbox.engine.entities import dead_letter_path
 from outbox.errors import EngineStopped, Refused, TooLarge, UnknownDestination
+from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ops import text
 from outbox.ops.engine_operator import EngineOperator
@@ -212,6 +214,35 @@ async def test_resubmit_runs_one_again_as_a_new_attempt(bank: Any, operator: Ope
     (task,) = bank.engine.broker.peek("deposits", 0, 9)
     assert (task.message.identity, task.message.attempt) == ("m1", 1)
     assert [letter.id for letter in await operator.dead_letters("deposits")] == ["m2"]
+
+
+async def test_an_edit_goes_with_another_body_and_says_what_it_replaces(bank: Any, operator: Operator) -> None:
+    await operator.send("deposits", [message("m1")])
+    bank.bury("deposits", "no such account")
+    (dead,) = bank.engine.broker.peek(dead_letter_path("deposits"), 0, 9)
+    moved = await operator.resubmit("deposits", "m1", body=b'{"account":"bob","amount":5}')
+    assert (moved.count, moved.id) == (1, "m1")
+    (task,) = bank.engine.broker.peek("deposits", 0, 9)
+    assert (task.message.body, task.message.attempt) == (b'{"account":"bob","amount":5}', 1)
+    assert task.message.replaces == fingerprint(dead.message.body, dead.message.type)
+    assert await operator.dead_letters("deposits") == []
+
+
+async def test_an_edit_with_the_same_body_is_a_resubmission(bank: Any, operator: Operator) -> None:
+    await operator.send("deposits", [message("m1")])
+    bank.bury("deposits", "later")
+    (dead,) = bank.engine.broker.peek(dead_letter_path("deposits"), 0, 9)
+    await operator.resubmit("deposits", "m1", body=dead.message.body)
+    (task,) = bank.engine.broker.peek("deposits", 0, 9)
+    assert task.message.replaces is None and task.message.attempt == 1
+
+
+async def test_what_has_no_record_of_its_own_is_not_edited(bank: Any, operator: Operator) -> None:
+    await operator.send("deposits", [message("m1")])
+    bank.bury("deposits", "undecodable")
+    with pytest.raises(Refused, match="without a record that an edit could replace"):
+        await operator.resubmit("deposits", "m1", body=b"{}")
+    assert [letter.id for letter in await operator.dead_letters("deposits")] == ["m1"]
 
 
 DIGEST = "0123456789abcdef" * 4

@@ -13,7 +13,9 @@ import pytest
 
 from outbox import App, Reject
 from outbox.engine_commit import Refusal
+from outbox.resubmission import REJECTED, Replaced
 from outbox.runtime.verdict import OnRecord, Verdict, judged, kind_of
+from outbox.stored import Record
 from outbox.testing import Harness
 
 RETENTION_S, MARGIN_S = 600, 60
@@ -158,45 +160,62 @@ async def test_another_payload_under_the_id_of_what_waits_differs(world: World) 
     assert (await world.lines(), world.dead("strict")) == (["a"], ["payload-differs"])
 
 
+REPLACED = (Replaced(b"e", 0, 1_000),)
 RECORDS = {
     OnRecord.NOTHING: None,
-    OnRecord.APPLIED: Refusal(b"f", "", ""),
-    OnRecord.REFUSED: Refusal(b"f", "no", "rejected by the handler", 1),
-    OnRecord.REFUSED_FOR_AGE: Refusal(b"f", "too-old", "created long ago", 1),
-    OnRecord.WAITING: Refusal(b"f", "waiting", "", -1),
+    OnRecord.APPLIED: Record("t", b"f", 0, replaced=REPLACED),
+    OnRecord.REFUSED: Record("t", b"f", 0, reason="no", description=REJECTED, attempt=1, replaced=REPLACED),
+    OnRecord.REFUSED_FOR_AGE: Record("t", b"f", 0, reason="too-old", attempt=1, replaced=REPLACED),
+    OnRecord.EDIT_WITHOUT_RECORD: Record("t", b"f", 0, reason="edit-without-record", attempt=1, replaced=REPLACED),
+    OnRecord.WAITING: Record("t", b"f", 0, reason="waiting", attempt=-1, replaced=REPLACED),
 }
 
 
-def by_the_rules(record: OnRecord, is_same: bool, is_later: bool, is_past: bool) -> Verdict:
+def by_the_rules(record: OnRecord, payload: bytes, replaces: bytes | None, is_later: bool, is_past: bool) -> Verdict:
     """The verdict as the rules of the protocol have it, one after the other."""
     if record is OnRecord.NOTHING:
+        if replaces is not None:
+            return Verdict.EDIT_WITHOUT_RECORD
         return Verdict.TOO_OLD if is_past else Verdict.FRESH
-    if not is_same:
-        return Verdict.PAYLOAD_DIFFERS
+    if payload not in (b"f", b""):
+        return of_another_payload(record, payload, is_edit_of_it=replaces == b"f" and is_later)
     if record is OnRecord.APPLIED:
         return Verdict.DUPLICATE
     if record is OnRecord.WAITING:
         return Verdict.RESUBMISSION
-    if not is_later:
+    if not is_later or record is OnRecord.EDIT_WITHOUT_RECORD:
         return Verdict.REFUSED
     return Verdict.TOO_OLD if is_past and record is OnRecord.REFUSED_FOR_AGE else Verdict.RESUBMISSION
 
 
+def of_another_payload(record: OnRecord, payload: bytes, *, is_edit_of_it: bool) -> Verdict:
+    if is_edit_of_it:
+        return Verdict.RESUBMISSION if record is OnRecord.REFUSED else Verdict.PAYLOAD_DIFFERS
+    if payload == b"e" and record is OnRecord.APPLIED:
+        return Verdict.DUPLICATE
+    is_refused = record in (OnRecord.REFUSED, OnRecord.REFUSED_FOR_AGE)
+    return Verdict.REFUSED if payload == b"e" and is_refused else Verdict.PAYLOAD_DIFFERS
+
+
 @pytest.mark.parametrize("is_past", [False, True], ids=["young", "past retention"])
 @pytest.mark.parametrize("attempt", [0, 1, 2])
-@pytest.mark.parametrize("payload", [b"f", b"g", b""], ids=["same", "other", "any"])
-@pytest.mark.parametrize("record", OnRecord)
+@pytest.mark.parametrize("replaces", [None, b"f", b"g", b""], ids=["no edit", "of it", "of another", "of nothing"])
+@pytest.mark.parametrize("payload", [b"f", b"g", b"e", b""], ids=["same", "other", "replaced", "any"])
 def test_every_combination_has_the_verdict_of_the_rules(
-    record: OnRecord, payload: bytes, attempt: int, is_past: bool
+    payload: bytes, replaces: bytes | None, attempt: int, is_past: bool
 ) -> None:
-    stored = RECORDS[record]
-    assert kind_of(stored) is record
-    is_later = stored is not None and attempt > stored.attempt
-    found = judged(stored, fingerprint=payload, attempt=attempt, is_past_retention=is_past)
-    assert found is by_the_rules(record, payload != b"g", is_later, is_past)
+    for record, stored in RECORDS.items():
+        assert kind_of(stored) is record
+        is_later = stored is not None and attempt > stored.attempt
+        found = judged(stored, fingerprint=payload, attempt=attempt, replaces=replaces, is_past_retention=is_past)
+        assert found is by_the_rules(record, payload, replaces, is_later, is_past), record
 
 
 def test_a_refusal_that_says_waiting_is_a_refusal() -> None:
     """Any handler may say so; only its attempt makes a record one that waits."""
     assert kind_of(Refusal(b"f", "waiting", "", 0)) is OnRecord.REFUSED
     assert kind_of(Refusal(b"f", "no", "", -1)) is OnRecord.REFUSED
+
+
+def test_a_handler_may_refuse_with_the_words_of_the_protocol() -> None:
+    assert kind_of(Refusal(b"f", "edit-without-record", REJECTED, 0)) is OnRecord.REFUSED

@@ -31,15 +31,18 @@ from outbox.ports import (
     DocumentKey,
     Lost,
     Output,
+    Refusal,
     Settle,
     StateDocument,
     Won,
     Write,
 )
+from outbox.resubmission import Replaced
 from outbox.runtime import shell
 from outbox.runtime.commit import marks
 from outbox.runtime.commit.engine_transaction import EngineTransaction
 from outbox.runtime.commit.handler_threads import HandlerThreads, Job
+from outbox.runtime.commit.marker_replies import as_record
 from outbox.runtime.commit.marks import Lingering, Marks
 from outbox.runtime.commit.orphaned_staged import OrphanedStaged
 from outbox.runtime.commit.overflow import Overflows, announced
@@ -559,6 +562,17 @@ def test_what_a_group_refuses_and_then_applies_is_applied() -> None:
     commit.apply(Attempt(again), Sum(), None)
     assert commit.commit.applied.keys() == {INBOX} and not commit.commit.refused
     assert commit.commit.replacing == {INBOX: 1}
+
+
+def test_an_edit_replaces_no_later_refusal_than_the_one_it_was_judged_by() -> None:
+    old = b"f" * 32
+    commit = EngineTransaction(PLAN, NOW_MS, {}, {INBOX: Refusal(old, "no", "", 1)}, never_durable)
+    edit = delivery(attempt=7, properties={"outbox-replaces": old.hex()})
+    commit.apply(Attempt(msgspec.structs.replace(work(fingerprint=b"e" * 32), delivery=edit)), Sum(), None)
+    assert commit.commit.replacing == {INBOX: 2}  # a refusal of an attempt below that
+    record = as_record(commit.commit.applied[INBOX])
+    assert record is not None and record.fingerprint == b"e" * 32
+    assert record.replaced == (Replaced(old, 1, NOW_MS),)
 
 
 def test_a_state_of_equal_bytes_is_written_under_its_new_schema() -> None:

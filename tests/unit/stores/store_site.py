@@ -16,6 +16,7 @@ from outbox.engine.backend.operations import EngineOperations
 from outbox.engine.backend.store import EngineStore
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown, Throttled
+from outbox.message import Message
 from outbox.ports import (
     Document,
     DocumentKey,
@@ -100,9 +101,9 @@ class AtTheEnd(EngineOperations):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine.core, engine.broker, engine.topology, engine.documents, engine.dead_letters)
 
-    async def resubmit(self, queue: str, sequence: int) -> None:
+    async def resubmit(self, queue: str, sequence: int, *, edit: Message | None = None) -> None:
         (dead_letter,) = [found for found in await self.dead_letters(queue) if found.sequence == sequence]
-        again = msgspec.structs.replace(dead_letter.message, attempt=dead_letter.message.attempt + 1)
+        again = msgspec.structs.replace(edit or dead_letter.message, attempt=dead_letter.message.attempt + 1)
         await self.send([Output(queue, 0, again)])
         await self.discard(queue, sequence)
 

@@ -309,10 +309,10 @@ def test_spans_that_nothing_settles_end_when_there_are_too_many_or_the_attempt_i
     telemetry.traced_ports(NarrowEngine(Engine.in_memory(), "partition").ports())
     tracer = site.provider.get_tracer("test")
     for name, inbox in (("first", b"a"), ("again", b"a"), ("second", b"b"), ("third", b"c")):
-        telemetry.keep_open(Open(tracer.start_span(name), inbox, ("q", 1)))
+        telemetry._spans.keep_open(Open(tracer.start_span(name), inbox, ("q", 1)))
     ended = {span.name: (span.attributes or {}).get("outbox.settled") for span in site.exporter.get_finished_spans()}
     assert ended == {"first": "made again", "again": "unknown"}
-    telemetry.settled("q", 1, "complete")
+    telemetry._spans.settled("q", 1, "complete")
     assert len(site.exporter.get_finished_spans()) == 4
 
 

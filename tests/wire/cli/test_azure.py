@@ -173,6 +173,19 @@ async def test_dead_letters_of_both_places_are_resubmitted_and_discarded(site: S
     assert (await waiting.counts())["orders"].active == 3
 
 
+async def test_dead_letters_of_both_places_are_edited(site: Site, tmp_path: Path) -> None:
+    await site.refuse_by_worker("a")
+    await site.refuse_by_trigger("b")
+    for id in ("a", "b"):
+        body = tmp_path / f"{id}.json"
+        body.write_text(f'{{"id": "{id}", "items": 3}}')
+        out, _ = await site.outbox("dead-letters", "resubmit", "orders", id, "--body", str(body))
+        assert out == "edited and resubmitted 1 of orders\n"
+    async with Worker(site.app, site.backend) as worker:
+        await worker.wait_idle()
+    assert await site.client.dead_letters("orders") == []
+
+
 async def test_an_id_may_be_cut_short_where_it_is_the_only_one(site: Site) -> None:
     await site.refuse_by_worker("order-with-the-bus")
     await site.refuse_by_trigger("order-in-the-store")

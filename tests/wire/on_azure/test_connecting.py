@@ -278,6 +278,27 @@ async def test_a_resubmitted_dead_letter_begins_anew_and_its_copies_go() -> None
         assert task.message.message_id not in ("", "r1")  # that one a broker that drops duplicates has seen
 
 
+async def test_an_edited_dead_letter_is_handled_in_its_place_and_copies_of_it_are_duplicates() -> None:
+    app = ledger_app()
+    async with place() as world, world.connect() as backend:
+        client, broker = Client(app, backend), world.servicebus.engine.broker
+        body = b'{"account":"alice","amount":-1}'
+        refused = Message(body=body, outbox_id="r1", message_id="r1", type="Order")
+        async with Worker(app, backend) as worker:
+            broker.send("orders", [refused])
+            await worker.wait_idle()
+            with pytest.raises(Refused, match="has the key 'bob'"):
+                await client.resubmit("orders", "r1", message=Order("bob", 5))
+            await client.resubmit("orders", "r1", message=Order("alice", -2))
+            await worker.wait_idle()
+            assert [dead.message for dead in await client.dead_letters("orders")] == [Order("alice", -2)]
+            await client.resubmit("orders", "r1", message=Order("alice", 5))
+            broker.send("orders", [refused])
+            await worker.wait_idle()
+            assert await client.state(Account, "alice") == Account(5, 1)
+            assert await client.dead_letters("orders") == []
+
+
 async def test_a_resubmission_is_a_later_attempt_than_every_copy() -> None:
     app = ledger_app()
     async with place() as world, world.connect() as backend:

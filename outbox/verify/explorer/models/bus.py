@@ -67,6 +67,7 @@ class BusModel:
         merges_copies: bool = True,
         locks_hold: bool = False,
         resubmissions: int = 0,
+        edits: Sequence[tuple[str, bytes]] = (),
         pauses_max: int = 0,
         drops_duplicates: bool = False,
         delivery_count_max: int = DELIVERY_COUNT_MAX,
@@ -85,6 +86,7 @@ class BusModel:
             is_bus=True,
             pauses_max=pauses_max,
             delivery_count_max=delivery_count_max,
+            edits=edits,
         )
         self.tokens, self.events, self.due_ms = self.queues.tokens, self.queues.events, self.queues.due_ms
         self.moments_ms, self.show = self.queues.fences_ms, self.queues.show

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from outbox.message import Message
 from outbox.ports import Commit, Conflict, Marker, Output, Refusal, StateDocument
 from outbox.resubmission import is_copy, next_attempt, resubmission
 from outbox.verify.explorer.models.queues import Claim, Dead, QueueModel, Queues, QueueState, selections
@@ -49,11 +50,17 @@ class JournalModel:
         retentions_ms: Collection[int] = (),
         merges_copies: bool = True,
         resubmissions: int = 0,
+        edits: Sequence[tuple[str, bytes]] = (),
         pauses_max: int = 0,
         gated: bool = False,
     ) -> None:
         self.queues = Queues(
-            queues, routes, retentions_ms=retentions_ms, merges_copies=merges_copies, pauses_max=pauses_max
+            queues,
+            routes,
+            retentions_ms=retentions_ms,
+            merges_copies=merges_copies,
+            pauses_max=pauses_max,
+            edits=edits,
         )
         self.tokens, self.due_ms = self.queues.tokens, self.queues.due_ms
         self._gated = gated
@@ -92,7 +99,8 @@ class JournalModel:
             case "choose":
                 return self.queues.chosen(state)
             case "resubmit":
-                return [self._resubmit(state, op.args[0], op.args[1], now_ms)]
+                path, number, edit = op.args
+                return [self._resubmit(state, path, number, edit, now_ms)]
         return [Outcome("", msgspec.structs.replace(state, synced=None), None)]
 
     def events(self, state: JournalState, now_ms: int) -> list[Event]:
@@ -104,14 +112,14 @@ class JournalModel:
             found.append(Event("power is lost", after, None, "power", PowerLost(), ends_all=True))
         return found
 
-    def _resubmit(self, state: JournalState, path: str, dead_number: int, now_ms: int) -> Outcome:
+    def _resubmit(self, state: JournalState, path: str, dead_number: int, edit: Message | None, now_ms: int) -> Outcome:
         """A dead letter takes its place again, as a new attempt; the note is the message that it is then."""
         if not any(self.queues.specs[dead.queue].path == path and dead.message == dead_number for dead in state.dead):
             return Outcome("-> nothing", state, None)
         number, message = self.queues.numbers[path], self.queues.messages[dead_number]
         copies = [each for each in self.queues.dead_letters(state, path) if is_copy(each.message, message)]
         attempt = next_attempt(message, [each.message for each in copies])
-        again = resubmission(message, attempt=attempt, enqueued_ms=now_ms)
+        again = resubmission(edit or message, attempt=attempt, enqueued_ms=now_ms)
         tasks = [list(queue) for queue in state.tasks]
         self.queues.put(tasks[number], number, Output(path, 0, again), now_ms)
         if self.queues.specs[number].is_ordered:  # nothing of its session was handled since
@@ -243,7 +251,8 @@ class JournalModel:
             case "choose":
                 return "decide to resubmit"
             case "resubmit":
-                return f"resubmit {short(self.queues.messages[op.args[1]].identity)} to {op.args[0]}"
+                how = "" if op.args[2] is None else ", edited"
+                return f"resubmit {short(self.queues.messages[op.args[1]].identity)} to {op.args[0]}{how}"
         return op.verb
 
 

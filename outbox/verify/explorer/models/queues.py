@@ -17,6 +17,7 @@ import msgspec
 from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ports import DeadLetterEntry, Delivery, Output
+from outbox.resubmission import edited
 from outbox.verify.explorer.ops import NO_LOCKS, Event, Locks, Outcome, Table, canonical
 from outbox.verify.explorer.trace_text import delivery_text, short
 
@@ -106,7 +107,10 @@ class Queues:
         is_bus: bool = False,
         pauses_max: int = 0,
         delivery_count_max: int = DELIVERY_COUNT_MAX,
+        edits: Sequence[tuple[str, bytes]] = (),
     ) -> None:
+        """Take the parts; an operator may give messages of an identity the bodies that `edits` have for it."""
+        self._edits = tuple(edits)
         self._delivery_count_max = delivery_count_max
         self.specs = tuple(queues)
         self.messages: Table[Message] = Table()
@@ -137,15 +141,21 @@ class Queues:
     # Dead letters
 
     def chosen(self, state: State) -> list[Outcome]:
-        """The ways to choose a dead letter for a resubmission: its queue and its number."""
+        """The ways to choose a dead letter for a resubmission: its queue, its number, and an edit of it or None."""
         if not state.resubmissions:
             return []
         after = msgspec.structs.replace(state, resubmissions=state.resubmissions - 1)
         found = dict.fromkeys((self.specs[dead.queue].path, dead.message) for dead in state.dead)
         return [
-            Outcome(f"-> {short(self.messages[message].identity)} of {path}", after, (path, message))
+            Outcome(f"-> {short(self.messages[message].identity)} of {path}{how}", after, (path, message, edit))
             for path, message in found
+            for how, edit in self._ways(self.messages[message])
         ]
+
+    def _ways(self, message: Message) -> list[tuple[str, Message | None]]:
+        """The ways to resubmit a message: as it is, or edited."""
+        bodies = [body for identity, body in self._edits if identity == message.identity and body != message.body]
+        return [("", None), *((f", edited: {body.decode()}", edited(message, body)) for body in bodies)]
 
     def dead_letters(self, state: QueueState, path: str) -> tuple[DeadLetterEntry, ...]:
         """The dead letters of a queue; copies have one number."""

@@ -1,0 +1,335 @@
+"""A dead letter with another body takes the place of the refusal that it names, once, and nothing else does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from outbox import App, Context, Reject
+from outbox.errors import Refused
+from outbox.lineage import fingerprint
+from outbox.message import Scalar
+from outbox.testing import Harness
+
+RETENTION_S, MARGIN_S = 600, 60
+
+
+@dataclass
+class Line:
+    book: str
+    text: str
+
+
+@dataclass
+class Page:
+    book: str
+
+
+@dataclass
+class Book:
+    lines: list[str] = field(default_factory=list)
+
+
+class World:
+    """A journal that refuses `bad` lines, and stumbles once over `shaky` ones; `strict` stops a key."""
+
+    def __init__(self, **options: Any) -> None:
+        self.bad = {"bad", "worse"}
+        self.shaky = {"shaky"}
+        self.app = App(
+            "journal",
+            retention=timedelta(seconds=RETENTION_S),
+            margin=timedelta(seconds=MARGIN_S),
+            clock_skew=timedelta(seconds=30),
+            **options,
+        )
+        self.app.queue("strict", "per_key")
+        self.app.queue("copied")
+
+        @self.app.handler("lines", key="book")
+        def write(line: Line, book: Book, ctx: Context) -> None:
+            self.write(line, book)
+            ctx.send("copied", line)
+
+        @self.app.handler("lines", key="book")
+        def turn(page: Page, book: Book) -> None:
+            book.lines.append("---")
+
+        @self.app.handler("strict", key="book", on_dead_letter="stop_key")
+        def write_strictly(line: Line, book: Book) -> None:
+            self.write(line, book)
+
+        self.harness = Harness(self.app)
+
+    def write(self, line: Line, book: Book) -> None:
+        if line.text in self.bad:
+            raise Reject("not a line")
+        if line.text in self.shaky:
+            self.shaky.remove(line.text)
+            raise OSError("the table shakes")
+        book.lines.append(line.text[:10])
+
+    async def send(self, text: str, *, queue: str = "lines", id: str = "1", created: float | None = None) -> None:
+        await self.harness.send(queue, Line("red", text), id=id, created=created)
+        await self.harness.wait_idle()
+
+    async def edit(self, text: str, *, queue: str = "lines", book: str = "red") -> None:
+        await self.harness.resubmit(queue, "1", message=Line(book, text))
+        await self.harness.wait_idle()
+
+    async def send_edit(
+        self, text: str, of: str, *, attempt: int = 1, book: str = "red", queue: str = "lines", id: str = "1"
+    ) -> None:
+        """Send an edit as another program would, which asks nobody."""
+        body, old = (msgspec.json.encode(Line(*line)) for line in ((book, text), ("red", of)))
+        properties: dict[str, Scalar] = {
+            "outbox-id": id,
+            "outbox-type": "Line",
+            "session-id": "red",
+            "outbox-created": round(self.harness.now() * 1_000),
+            "outbox-attempt": attempt,
+            "outbox-replaces": fingerprint(old, "Line").hex(),
+        }
+        await self.harness.send_raw(queue, body, properties=properties)
+        await self.harness.wait_idle()
+
+    async def lines(self, book: str = "red") -> list[str]:
+        found = await self.harness.state(Book, book)
+        return [] if found is None else found.lines
+
+    def dead(self, queue: str = "lines") -> list[str]:
+        return sorted(dead_letter.reason for dead_letter in self.harness.dead_letters(queue))
+
+
+@pytest.fixture
+async def world(scope: str) -> AsyncIterator[World]:
+    made = World()
+    async with made.harness:
+        yield made
+
+
+async def test_an_edit_is_handled_under_the_identity_of_what_it_replaces(world: World) -> None:
+    await world.send("bad")
+    await world.edit("good")
+    assert (await world.lines(), world.dead()) == (["good"], [])
+    assert [line.text for line in world.harness.sent("copied")] == ["good"]
+
+
+async def test_copies_of_what_was_edited_and_of_the_edit_are_duplicates(world: World) -> None:
+    await world.send("bad")
+    await world.edit("good")
+    world.bad.clear()
+    await world.send("bad")
+    await world.send("good")
+    await world.send_edit("good", "bad")
+    assert (await world.lines(), world.dead()) == (["good"], [])
+
+
+async def test_while_an_edit_is_refused_copies_of_what_it_replaced_are_refused_for_its_reason(world: World) -> None:
+    await world.send("bad")
+    await world.edit("worse")
+    world.bad.clear()
+    await world.send("bad")
+    assert (await world.lines(), world.dead()) == ([], ["not a line", "not a line"])
+
+
+async def test_what_an_edit_replaced_is_not_run_by_a_resubmission_either(world: World) -> None:
+    await world.send("bad")
+    await world.edit("worse")
+    await world.harness.discard("lines", "1")
+    await world.send("bad")
+    world.bad.clear()
+    for _ in range(3):
+        await world.harness.resubmit("lines", "1")
+        await world.harness.wait_idle()
+    assert (await world.lines(), world.dead()) == ([], ["not a line"])
+    await world.send_edit("good", "worse", attempt=2)  # and it has not taken the place of the edit
+    assert await world.lines() == ["good"]
+
+
+async def test_an_edit_may_be_edited_and_copies_of_all_of_them_follow(world: World) -> None:
+    await world.send("bad")
+    await world.edit("worse")
+    await world.edit("good")
+    world.bad.clear()
+    for copy in ("bad", "worse", "good"):
+        await world.send(copy)
+    assert (await world.lines(), world.dead()) == (["good"], [])
+
+
+async def test_an_edit_may_be_taken_back(world: World) -> None:
+    await world.send("bad")
+    await world.edit("worse")
+    world.bad.remove("bad")
+    await world.edit("bad")
+    await world.send_edit("worse", "bad")  # a late copy
+    assert (await world.lines(), world.dead()) == (["bad"], [])
+
+
+async def test_an_edit_that_was_refused_may_be_resubmitted_as_it_is(world: World) -> None:
+    await world.send("bad")
+    await world.edit("worse")
+    world.bad.clear()
+    await world.harness.resubmit("lines", "1")
+    await world.harness.wait_idle()
+    await world.send("bad")
+    assert (await world.lines(), world.dead()) == (["worse"], [])
+
+
+async def test_of_two_edits_of_one_refusal_the_first_is_handled_and_the_other_stays_a_dead_letter(world: World) -> None:
+    await world.send("bad")
+    await world.send_edit("good", "bad")
+    await world.send_edit("better", "bad")
+    assert (await world.lines(), world.dead()) == (["good"], ["not a line", "payload-differs"])
+    [late] = [dead for dead in world.harness.dead_letters("lines") if dead.reason == "payload-differs"]
+    assert "edit of id 1" in late.description and b"better" in late.body
+
+
+async def test_an_edit_does_not_take_the_place_of_an_edit_that_it_does_not_name(world: World) -> None:
+    await world.send("bad")
+    await world.send_edit("worse", "bad")
+    await world.send_edit("good", "bad", attempt=7)
+    assert (await world.lines(), world.dead()) == ([], ["not a line", "not a line", "payload-differs"])
+
+
+async def test_an_edit_of_what_was_applied_meanwhile_is_a_dead_letter(world: World) -> None:
+    await world.send("bad")
+    world.bad.clear()
+    await world.harness.resubmit("lines", "1")
+    await world.harness.wait_idle()
+    await world.send_edit("good", "bad", attempt=2)
+    assert (await world.lines(), world.dead()) == (["bad"], ["payload-differs"])
+
+
+async def test_an_edit_of_nothing_is_refused_and_stays_so(world: World) -> None:
+    await world.send_edit("good", "bad")
+    await world.send_edit("good", "bad", attempt=2)
+    await world.send("bad")
+    assert (await world.lines(), world.dead()) == ([], ["edit-without-record"] * 2 + ["payload-differs"])
+    await world.harness.discard("lines", "1")
+    await world.send_edit("good", "bad", attempt=3)
+    with pytest.raises(Refused, match="replaces a refusal that is not on record"):
+        await world.harness.resubmit("lines", "1")
+
+
+async def test_an_edit_under_another_key_is_refused_and_the_message_may_still_be_resubmitted(world: World) -> None:
+    await world.send("bad")
+    await world.send_edit("good", "bad", book="blue")
+    assert (await world.lines("blue"), world.dead()) == ([], ["edit-without-record", "not a line"])
+    world.bad.clear()
+    await world.send_edit("bad", "bad", attempt=2)  # the same body: a plain resubmission
+    assert await world.lines() == ["bad"]
+
+
+async def test_what_an_edit_replaced_is_remembered_over_a_restart(world: World) -> None:
+    await world.send("bad")
+    await world.edit("worse")
+    await world.harness.restart()
+    await world.edit("good")
+    await world.harness.restart()
+    for copy in ("bad", "worse"):
+        await world.send(copy)
+    assert (await world.lines(), world.dead()) == (["good"], [])
+
+
+async def test_an_edit_past_the_life_of_the_refusal_is_refused(world: World) -> None:
+    await world.send("bad")
+    created = world.harness.now()
+    await world.harness.advance(seconds=RETENTION_S + MARGIN_S + 1)
+    with pytest.raises(Refused, match="the record of it is gone"):
+        await world.harness.resubmit("lines", "1", message=Line("red", "good"))
+    await world.send_edit("good", "bad")
+    assert (await world.lines(), world.dead()) == ([], ["edit-without-record", "not a line"])
+    assert created < world.harness.now()
+
+
+async def test_an_edit_past_retention_runs_while_its_refusal_is_on_record(world: World) -> None:
+    await world.send("bad", created=world.harness.now() - RETENTION_S + 1)
+    await world.harness.advance(seconds=60)
+    await world.edit("good")
+    assert (await world.lines(), world.dead()) == (["good"], [])
+
+
+async def test_an_edit_that_fails_at_first_is_tried_again_as_an_edit(world: World) -> None:
+    await world.send("bad")
+    await world.edit("shaky")
+    await world.harness.advance(minutes=1)
+    world.bad.clear()
+    await world.send("bad")
+    assert (await world.lines(), world.dead()) == (["shaky"], [])
+
+
+async def test_an_edited_head_unblocks_its_key(world: World) -> None:
+    await world.send("bad", queue="strict")
+    await world.send("next", queue="strict", id="2")
+    await world.edit("worse", queue="strict")
+    await world.harness.advance(seconds=10)
+    assert (await world.lines(), world.dead("strict")) == ([], ["not a line"])
+    await world.edit("good", queue="strict")
+    await world.harness.advance(seconds=10)
+    assert (await world.lines(), world.dead("strict")) == (["good", "next"], [])
+
+
+async def test_an_edit_behind_another_block_waits_for_its_turn(world: World) -> None:
+    await world.send("bad", queue="strict")
+    await world.harness.send("strict", Line("red", "worse"), id="2")
+    await world.edit("good", queue="strict")
+    await world.harness.advance(seconds=10)
+    assert (await world.lines(), world.dead("strict")) == (["good"], ["not a line"])
+
+
+async def test_an_edit_of_nothing_is_not_put_on_record_while_it_waits(world: World) -> None:
+    await world.send("bad", queue="strict")
+    await world.send_edit("good", "bad", queue="strict", id="2")
+    await world.harness.discard("strict", "1")
+    await world.harness.advance(seconds=10)
+    assert (await world.lines(), world.dead("strict")) == ([], ["edit-without-record"])
+
+
+async def test_bodies_in_blobs_are_edited_too(scope: str) -> None:
+    world = World(claim_check_bytes=1_000)
+    long = "b" * 2_000
+    world.bad |= {long}
+    async with world.harness:
+        await world.send(long)
+        await world.edit("l" * 3_000)
+        await world.send(long)
+        assert (await world.lines(), world.dead()) == (["l" * 10], [])
+
+
+# What a client refuses before it is sent
+
+
+async def test_an_edit_without_a_change_is_a_resubmission(world: World) -> None:
+    await world.send("bad")
+    world.bad.clear()
+    await world.edit("bad")
+    assert (await world.lines(), world.dead()) == (["bad"], [])
+
+
+async def test_an_edit_keeps_key_and_type(world: World) -> None:
+    await world.send("bad")
+    with pytest.raises(Refused, match="has the key 'blue', and was refused under 'red'"):
+        await world.edit("good", book="blue")
+    with pytest.raises(Refused, match="is a Line, not a Page"):
+        await world.harness.resubmit("lines", "1", message=Page("red"))
+    assert world.dead() == ["not a line"]
+
+
+@pytest.mark.parametrize("body", [b"[", b'{"book": "", "text": "good"}'], ids=["undecodable", "missing-key"])
+async def test_what_was_refused_without_its_key_is_not_edited(world: World, body: bytes) -> None:
+    await world.harness.send_raw("lines", body, properties={"outbox-id": "1", "outbox-type": "Line"})
+    await world.harness.wait_idle()
+    with pytest.raises(Refused, match="without a record that an edit could replace; discard it"):
+        await world.edit("good")
+
+
+async def test_what_was_too_old_is_not_edited(world: World) -> None:
+    await world.send("good", created=world.harness.now() - RETENTION_S)
+    with pytest.raises(Refused, match="too old to run"):
+        await world.edit("better")
