@@ -76,8 +76,14 @@ def run_app(options: Options) -> None:
             history=options.history,
             replace_key=options.new_key,
             endpoints=EndpointSettings(
-                options.amqp_port, options.cosmos_port, options.blob_port, options.http, tuple(options.http_name)
+                options.amqp_port,
+                options.cosmos_port,
+                options.blob_port,
+                options.http,
+                tuple(options.http_name),
+                options.metrics_port,
             ),
+            sampled=options.telemetry,
         )
 
 
@@ -190,6 +196,11 @@ def _encoded(body: str) -> bytes:
 
 
 # Looking
+
+
+def metrics(options: Options) -> None:
+    found = ask(options, lambda operator: operator.metrics())
+    answer(options, {"metrics": found}, found.rstrip("\n"))
 
 
 def status(options: Options) -> None:
@@ -403,6 +414,7 @@ COMMANDS: dict[str, Callable[[Options], None]] = {
     "describe": describe,
     "send": send,
     "status": status,
+    "metrics": metrics,
     "doctor": doctor,
     "state show": state,
     "state export": on_states.export_states,

@@ -35,6 +35,7 @@ from outbox.errors import (
 from outbox.ops.bodies import compact_json
 from outbox.ops.connection_guard import LOOPBACK, named_host, serve_guarded
 from outbox.ops.control_file import ControlFile, remove_control_file, write_control_file
+from outbox.ops.metrics_server import CONTENT_TYPE
 from outbox.ops.pending_values import FinishRequest
 from outbox.ops.state_values import StatesQuery, StateWrites
 from outbox.ops.stream_values import StreamQuery, TrimRequest, UnregisterRequest
@@ -80,7 +81,6 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
 )
 
 T = TypeVar("T")
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -176,7 +176,7 @@ class Control:
         return _json(await self._operator.status())
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=(await self._operator.metrics()).encode(), headers={"Content-Type": METRICS_TYPE})
+        return web.Response(body=(await self._operator.metrics()).encode(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _metrics_json(self, request: web.Request) -> web.Response:
         return _json({"text": await self._operator.metrics()})

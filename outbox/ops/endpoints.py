@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -28,9 +29,11 @@ from outbox.runtime.counts import Counts
 log = logging.getLogger("outbox.host")
 
 T = TypeVar("T")
+ReadMetrics = Callable[[], Awaitable[str]]
 
 AMQP_PORT = 5672
 AMQP_OPTION, COSMOS_OPTION, BLOB_OPTION, HTTP_OPTION = "--amqp-port", "--cosmos-port", "--blob-port", "--http"
+METRICS_OPTION = "--metrics-port"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class EndpointSettings:
     blob_port: int | None = None
     http_port: int | None = None
     http_names: tuple[str, ...] = ()
+    metrics_port: int | None = None
     faults_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     @property
@@ -55,6 +59,7 @@ class EndpointSettings:
             (self.cosmos_port, COSMOS_OPTION),
             (self.blob_port, BLOB_OPTION),
             (self.http_port, HTTP_OPTION),
+            (self.metrics_port, METRICS_OPTION),
         )
         return tuple((port, option) for port, option in wanted if port is not None)
 
@@ -131,6 +136,21 @@ async def listen_http(
     serving = serve_http(entry, settings.http_port, settings.http_names)
     port = await _opened(stack, serving, settings.http_port, HTTP_OPTION)
     return (f"http://127.0.0.1:{port}",)
+
+
+async def listen_metrics(stack: AsyncExitStack, read: ReadMetrics, settings: EndpointSettings) -> tuple[str, ...]:
+    """Serve a host's metrics to Prometheus, if a port is given; the address.
+
+    Raises:
+        Refused: the port cannot be used.
+    """
+    if settings.metrics_port is None:
+        return ()
+    from outbox.ops.metrics_server import serve_metrics
+
+    serving = serve_metrics(read, settings.metrics_port)
+    port = await _opened(stack, serving, settings.metrics_port, METRICS_OPTION)
+    return (f"http://127.0.0.1:{port}/metrics",)
 
 
 async def _opened(stack: AsyncExitStack, endpoint: AbstractAsyncContextManager[T], port: int, option: str) -> T:

@@ -22,10 +22,10 @@ from typing import Any
 from outbox.app import App
 from outbox.engine.engine import Engine
 from outbox.engine.state.tasks import Task
-from outbox.errors import AlreadyOpen, EngineStopped
+from outbox.errors import AlreadyOpen, EngineStopped, Refused
 from outbox.ops.access_key import access_key, new_key
 from outbox.ops.control_file import add_endpoints, read_control_file, remove_control_file
-from outbox.ops.endpoints import Endpoints, EndpointSettings, check_ports, listen, listen_http
+from outbox.ops.endpoints import Endpoints, EndpointSettings, check_ports, listen, listen_http, listen_metrics
 from outbox.ops.engine_operator import EngineOperator
 from outbox.ops.engine_states import OnWritten
 from outbox.ops.meter import RATE_EVERY_S, Meter, Metered
@@ -61,6 +61,8 @@ class HostSettings:
     """Where to record what the workers do, if anywhere."""
     replace_key: bool = False
     """Whether to make a new access key; clients need the new connection string."""
+    sampled: float | None = None
+    """Which share of the messages OpenTelemetry traces; None: it is not used."""
 
 
 async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None:
@@ -85,6 +87,7 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
         if settings.history is not None and settings.app is not None:
             audit = _recorded(stack, engine, settings.app, settings.history)
             backend, on_written = audit.backend, audit.state_written
+        backend = _traced(settings, backend, meter)
         control: _Control | None = None
         http: tuple[str, ...] = ()
         if settings.folder is not None:
@@ -105,9 +108,9 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
             _log_unhandled(engine, settings.app)
             metered = Metered(backend, meter)
             http = await listen_http(stack, settings.app, metered, settings.endpoints, threads, meter.counts)
-            meter.counts.has_ages = True
-            readings = asyncio.ensure_future(_take_readings(meter))
-            stack.callback(readings.cancel)
+            _read_rates(stack, meter)
+            read = EngineOperator(engine, meter, settings.app).metrics
+            http += await listen_metrics(stack, read, settings.endpoints)
         for part in watched:
             part.add_done_callback(_seen)
         endpoints = await listen(stack, engine, settings.endpoints, key)
@@ -119,10 +122,33 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
         log.info("draining; a second signal ends the process at once")
 
 
-async def _take_readings(meter: Meter) -> None:
-    while True:
-        meter.tick()
-        await asyncio.sleep(RATE_EVERY_S)
+def _read_rates(stack: AsyncExitStack, meter: Meter) -> None:
+    """Count ages, and take readings for rates as long as the stack is open."""
+
+    async def read() -> None:
+        while True:
+            meter.tick()
+            await asyncio.sleep(RATE_EVERY_S)
+
+    meter.counts.has_ages = True
+    stack.callback(asyncio.ensure_future(read()).cancel)
+
+
+def _traced(settings: HostSettings, backend: Backend, meter: Meter) -> Backend:
+    """The backend with spans, and metrics of what the meter counts, where the settings ask for that.
+
+    Raises:
+        Refused: OpenTelemetry is not installed.
+    """
+    if settings.sampled is None or settings.app is None:
+        return backend
+    try:
+        telemetry = import_module("outbox.otel").Telemetry(settings.app, sampled=settings.sampled)
+    except ImportError as error:
+        raise Refused(f'--telemetry needs OpenTelemetry ({error}): pip install "outbox-azure[otel]"') from error
+    meter.counts = telemetry.counts
+    traced: Backend = telemetry.traced(backend)
+    return traced
 
 
 def _access_key(settings: HostSettings) -> str | None:

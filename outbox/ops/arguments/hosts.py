@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from outbox.ops.arguments.kinds import count, port, port_or_none
+from outbox.ops.arguments.kinds import count, port, port_or_none, share
 from outbox.ops.arguments.shared import ACCEPT_CLOCK, JSON, Commands, argument
 
 _HOST = (
@@ -52,6 +52,15 @@ COMMANDS: Commands = {
             argument("--history", type=Path, metavar="FILE", help="record what the workers do, for `outbox audit`"),
             argument(
                 "--http", type=port, metavar="PORT", help="serve the HTTP entries on this port of loopback (0: any)"
+            ),
+            argument(
+                "--metrics-port", type=port, metavar="PORT", help="serve /metrics to Prometheus, on loopback (0: any)"
+            ),
+            argument(
+                "--telemetry",
+                type=share,
+                metavar="SHARE",
+                help="trace this share of the messages (0 to 1) through OpenTelemetry, and publish metrics by it",
             ),
             argument(
                 "--new-key",

@@ -69,6 +69,14 @@ def rate(text: str) -> float:
     return value
 
 
+def share(text: str) -> float:
+    """A share of all, from 0 to 1."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is no share; give 0 to 1, as 0.01 for one in a hundred")
+    return value
+
+
 _UNITS_S = {"s": 1, "min": 60, "h": 3_600, "d": 86_400}
 
 

@@ -30,6 +30,10 @@ COMMANDS: Commands = {
         ),
     ),
     "status": ("Count messages and dead letters of every queue.", ()),
+    "metrics": (
+        "Print the metrics of a folder's host in Prometheus' text format.",
+        (data(), *ANSWER),
+    ),
     "doctor": ("Look for what is wrong or soon will be, and name the cure; exit code 1 where there is an error.", ()),
     "export": (
         "Write all states of one instant as JSON lines.",

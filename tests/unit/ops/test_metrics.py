@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from outbox import App, Engine, Reject, Worker
 from outbox.errors import Refused
 from outbox.metrics import METRICS, prometheus, prometheus_name, quantiles
+from outbox.ops import host
 from outbox.ops.engine_operator import EngineOperator
 from outbox.ops.meter import RATE_EVERY_S, RATE_S, Meter, Metered
 from outbox.ops.store_operator import StoreOperator
@@ -117,3 +119,9 @@ def test_quantiles_are_of_what_came_between_two_readings() -> None:
     assert quantiles(counts.ages, before, (0.5,)) == [0.0]
     counts.age(17)
     assert quantiles(counts.ages, before, (0.5,)) == [0.032]
+
+
+def test_telemetry_without_opentelemetry_is_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "outbox.otel", None)
+    with pytest.raises(Refused, match=r"pip install .outbox-azure\[otel\]"):
+        host._traced(host.HostSettings(None, app_of_steps(), sampled=1.0), Engine.in_memory(), Meter())

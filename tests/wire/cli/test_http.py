@@ -137,3 +137,47 @@ def test_entries_without_a_port_and_a_port_without_entries_are_reported(shop: Sh
     refused = shop.start("--http", "0")
     out, err = refused.communicate(timeout=TIMEOUT_S)
     assert (refused.returncode, out) == (1, "") and "has no HTTP entries" in err
+
+
+TRACED = (
+    SHOP
+    + """
+import atexit
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+spans = InMemorySpanExporter()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(spans))
+trace.set_tracer_provider(provider)
+atexit.register(lambda: Path("spans").write_text("\\n".join(span.name for span in spans.get_finished_spans())))
+"""
+)
+
+
+def test_a_host_serves_metrics_and_is_traced_where_it_is_asked_to(shop: Shop) -> None:
+    (shop.folder / "shop.py").write_text(TRACED)
+    host = shop.start("--http", "0", "--metrics-port", "0", "--telemetry", "1")
+    assert host.stdout is not None and host.stderr is not None
+    _, shop.url, metrics = [host.stdout.readline().strip() for _ in range(3)]
+    assert metrics.endswith("/metrics"), host.stderr.read()
+    assert shop.pay("k", purse="a", amount=5)[0] == shop.pay("k", purse="a", amount=5)[0] == 200
+    with urlopen(metrics, timeout=TIMEOUT_S) as response:
+        text = response.read().decode()
+        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert 'outbox_messages_total{app="shop",queue="http",outcome="duplicate"} 1' in text
+    assert 'outbox_queue_messages{app="shop",queue="paid",state="active"} 1' in text
+    for path, host_name, code in ((metrics, "evil.example", 403), (f"{metrics}/more", "127.0.0.1", 404)):
+        with pytest.raises(HTTPError) as refused:
+            urlopen(Request(path, headers={"Host": host_name}), timeout=TIMEOUT_S)
+        assert refused.value.code == code
+    command = [sys.executable, "-m", "outbox", "metrics", "--data", "shop.data"]
+    done = subprocess.run(command, cwd=shop.folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    assert 'outbox_messages_total{app="shop",queue="http",outcome="applied"} 1' in done.stdout
+    host.send_signal(signal.SIGTERM)
+    assert host.wait(TIMEOUT_S) == 0
+    assert (shop.folder / "spans").read_text().splitlines().count("process http") == 1
+    done = subprocess.run(command, cwd=shop.folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 1 and "outbox run" in done.stderr
