@@ -76,6 +76,11 @@ COMMAND_MUTANTS = (
         ("verdict.outcome != \"written\" or dry_run", "verdict.outcome != \"written\""),
     ),
     fault(
+        "a history is not told of an import", ENGINE_STATES,
+        f"{STATES}::test_an_audit_misses_a_writer_only_where_it_was_not_told_of_an_import",
+        ("    if on_written is not None and written is not None:\n", "    if False:\n"),
+    ),
+    fault(
         "a file with a bad line is written up to it", "outbox/ops/state_commands.py",
         f"{STATES}::test_a_file_with_a_bad_line_changes_nothing",
         ("    check_file(options.file)\n", ""),

@@ -13,6 +13,7 @@ import pytest
 from outbox.engine.engine import Engine
 from outbox.lineage import state_id
 from outbox.ops import state_commands
+from outbox.ops.audit import Audit, judge
 from outbox.ops.cli import main, make_parser
 from outbox.ops.engine_operator import EngineOperator
 from outbox.ops.state_values import StateLine, StateWrites, StateWritten
@@ -130,6 +131,24 @@ async def test_a_history_is_told_what_an_operator_wrote(bank: Any) -> None:
     [line] = await exported(operator)
     await written(operator, with_value(line, b'{"balance":8}'))
     assert told == [("Account:ann", 2)]
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_an_audit_misses_a_writer_only_where_it_was_not_told_of_an_import(
+    bank: Any, tmp_path: Path, is_told: bool
+) -> None:
+    audit = Audit(bank.engine, app, tmp_path / "history.jsonl")
+    operator = EngineOperator(bank.engine, on_written=audit.state_written if is_told else None)
+    async with Worker(app, audit.backend) as worker:
+        for number, amount in enumerate((5, 7)):
+            await worker.send("deposits", Deposit("ann", amount), id=f"d{number}")
+            await worker.wait_idle(timeout_s=5)
+            if not number:
+                [line] = await exported(operator)
+                assert await written(operator, with_value(line, b'{"balance":100}')) == [("written", "")]
+    audit.end()
+    assert await operator.state("Account", "ann") == b'{"balance":107}'
+    assert judge(tmp_path / "history.jsonl").ok is is_told
 
 
 async def test_a_worker_goes_on_from_what_was_imported(bank: Any, operator: Operator) -> None:
