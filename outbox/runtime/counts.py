@@ -22,7 +22,7 @@ REQUESTS = "http"
 REASONS = frozenset(
     {
         *("cycle", "failed", "from-the-future", "missing-key", "no-blob-store", "no-identity", "oversize"),
-        *("payload-differs", "too-old", "undecodable", "unknown-type", "unstorable"),
+        *("edit-without-record", "payload-differs", "too-old", "undecodable", "unknown-type", "unstorable"),
     }
 )
 """The reasons of a refusal that are counted by name; that of a `Reject` is `rejected`, any other `other`."""
