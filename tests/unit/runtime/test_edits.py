@@ -14,6 +14,7 @@ from outbox import App, Context, Reject
 from outbox.errors import Refused
 from outbox.lineage import fingerprint
 from outbox.message import Scalar
+from outbox.ops.engine_operator import EngineOperator
 from outbox.testing import Harness
 
 RETENTION_S, MARGIN_S = 600, 60
@@ -333,3 +334,62 @@ async def test_what_was_too_old_is_not_edited(world: World) -> None:
     await world.send("good", created=world.harness.now() - RETENTION_S)
     with pytest.raises(Refused, match="too old to run"):
         await world.edit("better")
+
+
+async def test_an_edit_of_a_subscriptions_message_reaches_no_other_subscription(scope: str) -> None:
+    app = App("news")
+
+    @app.handler("news", subscription="audit")
+    def audit(page: Page) -> None:
+        if page.book == "bad":
+            raise Reject("unfit")
+
+    @app.handler("news", subscription="archive")
+    def archive(page: Page) -> None: ...
+
+    async with Harness(app) as world:
+        await world.publish("news", Page("bad"), id="1")
+        await world.wait_idle()
+        edit = world.resubmit("news/Subscriptions/audit", "1", message=Page("good"))
+        if scope == "engine":  # it has each subscription's message apart
+            await edit
+        else:
+            with pytest.raises(Refused, match="an edit would reach the topic's other ones too"):
+                await edit
+        await world.wait_idle()
+        assert len(world.dead_letters("news/Subscriptions/audit")) == int(scope != "engine")
+        assert world.dead_letters("news/Subscriptions/archive") == []
+
+
+@pytest.mark.engine_only("an operator of a host is beside its engine")
+async def test_an_operator_beside_the_application_checks_the_key(world: World) -> None:
+    await world.send("bad")
+    operator = EngineOperator(world.harness.engine, None, world.app)
+    with pytest.raises(Refused, match="has the key 'blue'"):
+        await operator.resubmit("lines", "1", body=b'{"book":"blue","text":"good"}')
+    await operator.resubmit("lines", "1", body=b'{"book":"red","text":"good"}')
+    await world.harness.wait_idle()
+    assert (await world.lines(), world.dead()) == (["good"], [])
+
+
+async def test_of_two_handlers_the_one_that_applied_the_original_keeps_it(scope: str) -> None:
+    app, seen = App("twofold"), list[tuple[str, str]]()
+
+    @app.handler("lines", key="book")
+    def index(line: Line, book: Book) -> None:
+        seen.append(("index", line.text))
+
+    @app.handler("lines", key="book")
+    def write(line: Line, book: Book) -> None:
+        if line.text == "bad":
+            raise Reject("not a line")
+        seen.append(("write", line.text))
+
+    async with Harness(app) as world:
+        await world.send("lines", Line("red", "bad"), id="1")
+        await world.wait_idle()
+        await world.resubmit("lines", "1", message=Line("red", "good"))
+        await world.wait_idle()
+        (dead_letter,) = world.dead_letters("lines")
+        assert dead_letter.reason == "payload-differs" and dead_letter.description.startswith("index: ")
+        assert sorted(set(seen)) == [("index", "bad"), ("write", "good")]
