@@ -370,3 +370,26 @@ async def test_an_operator_beside_the_application_checks_the_key(world: World) -
     await operator.resubmit("lines", "1", body=b'{"book":"red","text":"good"}')
     await world.harness.wait_idle()
     assert (await world.lines(), world.dead()) == (["good"], [])
+
+
+async def test_of_two_handlers_the_one_that_applied_the_original_keeps_it(scope: str) -> None:
+    app, seen = App("twofold"), list[tuple[str, str]]()
+
+    @app.handler("lines", key="book")
+    def index(line: Line, book: Book) -> None:
+        seen.append(("index", line.text))
+
+    @app.handler("lines", key="book")
+    def write(line: Line, book: Book) -> None:
+        if line.text == "bad":
+            raise Reject("not a line")
+        seen.append(("write", line.text))
+
+    async with Harness(app) as world:
+        await world.send("lines", Line("red", "bad"), id="1")
+        await world.wait_idle()
+        await world.resubmit("lines", "1", message=Line("red", "good"))
+        await world.wait_idle()
+        (dead_letter,) = world.dead_letters("lines")
+        assert dead_letter.reason == "payload-differs" and dead_letter.description.startswith("index: ")
+        assert sorted(set(seen)) == [("index", "bad"), ("write", "good")]
