@@ -4,10 +4,10 @@
     async with Worker(app, telemetry.traced(backend), counts=telemetry.counts) as worker: ...
 
 *Theory of operation.*  One attempt at a message is a span `process QUEUE`, from its receipt to its settlement, below
-the span that sent the message; in it are `handle HANDLER`, `commit`, and a `send DESTINATION` for each push.  What the
-handler sends carries the span's trace context, which is stored with the commit, so the next hop is below it whichever
-process takes it, however often.  Attempts at one message share a trace, also where its sender had none: its id then
-follows from the message's.
+the span that sent the message; it says when its handler had ended, and in it are `commit` and a `send DESTINATION` for
+each push.  What the handler sends carries the span's trace context, which is stored with the commit, so the next hop
+is below it whichever process takes it, however often.  Attempts at one message share a trace, also where its sender had
+none: its id then follows from the conversation's.
 
 Whether a message is sampled is decided before OpenTelemetry is called: by the flag of its trace context, else by the id
 of its conversation, the same in every process and for every hop.  A message that is not costs a comparison.  A
@@ -25,6 +25,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from types import TracebackType
 from typing import Any
 from zlib import crc32
 
@@ -77,7 +78,8 @@ NAME = "outbox"
 OPEN_COUNT_MAX = 10_000
 """How many attempts may be under way with a span; beyond that the oldest span ends early."""
 QUANTILES = (0.5, 0.99)
-IDENTITY, SYSTEM, KEY = "messaging.message.id", "messaging.system", "outbox.key"
+IDENTITY, SYSTEM = "messaging.message.id", "messaging.system"
+HANDLER, KEY = "outbox.handler", "outbox.key"
 ENDS = {"complete": "complete", "dead-letter": "dead-letter", "abandon": "put off", "release": "released"}
 _SAMPLED = frozenset("13579bdfBDF")
 """The last digits of flags with the lowest bit set."""
@@ -163,9 +165,8 @@ class Spans:
         conversation = message.correlation_id or message.outbox_id or message.message_id
         return crc32(conversation.encode("utf-8", "replace")) < self._bound
 
-    @contextmanager
-    def handling(self, call: Call) -> Iterator[None]:
-        """The spans of one attempt: `process`, which the ports go on with, and `handle` in it."""
+    def begun(self, call: Call) -> Open:
+        """The span of an attempt whose handler is to run now; it is current in the handler."""
         context, work = call.context, call.context.work
         delivery = work.delivery.queue, work.delivery.sequence
         attributes: dict[str, Any] = {
@@ -173,6 +174,7 @@ class Spans:
             QUEUE: call.source,
             "messaging.consumer.group.name": self._app,
             IDENTITY: context.message_id,
+            HANDLER: call.handler,
         }
         if context.message.correlation_id:
             attributes["messaging.message.conversation_id"] = context.message.correlation_id
@@ -188,19 +190,16 @@ class Spans:
             start_time=self._received_ns.pop(delivery, None),
         )
         context.trace = traceparent_of(span.get_span_context())
-        within = set_span_in_context(span)
-        attach(set_span_in_context(handle := self._tracer.start_span(f"handle {call.handler}", within)))
-        try:
-            yield
-        except BaseException as error:
-            text = failure_text(error)
-            for each in (handle, span):
-                each.set_attribute("error.type", type(error).__qualname__)
-                each.set_status(Status(StatusCode.ERROR, text))
-            raise
-        finally:
-            handle.end()
-            self.keep_open(Open(span, work.inbox, delivery))
+        attach(set_span_in_context(span))
+        return Open(span, work.inbox, delivery)
+
+    def handled(self, attempt: Open, error: BaseException | None) -> None:
+        """Note that the handler has ended, and keep the span for its commit."""
+        attempt.span.add_event("handled")
+        if error is not None:
+            attempt.span.set_attribute("error.type", type(error).__qualname__)
+            attempt.span.set_status(Status(StatusCode.ERROR, failure_text(error)))
+        self.keep_open(attempt)
 
     def keep_open(self, attempt: Open) -> None:
         """Keep a span until its message is settled, where the ports are traced."""
@@ -232,8 +231,8 @@ class Spans:
 
     def received(self, deliveries: Sequence[Delivery]) -> None:
         """Note when messages came whose senders have sampled them."""
-        for delivery in deliveries:
-            if delivery.message.traceparent and delivery.message.traceparent[-1] in _SAMPLED:
+        for delivery in [each for each in deliveries if each.message.traceparent]:
+            if delivery.message.traceparent[-1] in _SAMPLED:
                 if len(self._received_ns) >= OPEN_COUNT_MAX:
                     self._received_ns.clear()
                 self._received_ns[delivery.queue, delivery.sequence] = time.time_ns()
@@ -278,12 +277,12 @@ class Spans:
             self._end(attempt, how, reason)
 
     def completed(self, attempts: Sequence[Open], consumed: Sequence[Delivery]) -> None:
-        """End the spans of deliveries that a commit has consumed; `attempts` are those that it has committed."""
-        if len(self._by_inbox) > len(attempts) or len(attempts) > 1:
-            for delivery in consumed:
-                self.settled(delivery.queue, delivery.sequence, "complete")
-        elif attempts and any(attempts[0].delivery == (one.queue, one.sequence) for one in consumed):
-            self._end(attempts[0], "complete")
+        """End the spans of those of these attempts whose deliveries a commit has consumed."""
+        if attempts:
+            ended = {(delivery.queue, delivery.sequence) for delivery in consumed}
+            for attempt in attempts:
+                if attempt.delivery in ended:
+                    self._end(attempt, "complete")
 
     def ended_requests(self, attempts: Sequence[Open]) -> None:
         """End the spans of requests, which no bus settles."""
@@ -299,8 +298,21 @@ class Handling:
         self.applies: Callable[[Context], bool] = spans.is_sampled
         self._spans = spans
 
-    def __call__(self, call: Call) -> AbstractContextManager[None]:
-        return self._spans.handling(call)
+    def __call__(self, call: Call) -> _Around:
+        return _Around(self._spans, call)
+
+
+class _Around(AbstractContextManager[None]):
+    """One attempt of a handler."""
+
+    def __init__(self, spans: Spans, call: Call) -> None:
+        self._spans = spans
+        self._open = spans.begun(call)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._spans.handled(self._open, error)
 
 
 def _parent(context: Context) -> SpanContext:

@@ -29,6 +29,7 @@ REASONS = frozenset(
 CLIENT_ERRORS, SERVER_ERRORS = 400, 500
 AGE_BUCKET_COUNT = 26
 """Buckets of ages: the one at index n counts those below 2**n milliseconds, and not below half of that."""
+AGE_MS_MAX = 1 << (AGE_BUCKET_COUNT - 1)
 
 
 @dataclass(slots=True)
@@ -143,15 +144,19 @@ class Counts:
             return
         [source] = sources
         found = self.of(source)
-        ages, last = found.ages, AGE_BUCKET_COUNT - 1
+        ages, last, total_ms = found.ages, AGE_BUCKET_COUNT - 1, 0
         for work in applied:
             delivery = work.delivery
             age_ms = now_ms - (delivery.message.created_ms or delivery.enqueued_ms)
-            if age_ms > 0:
-                found.age_ms += age_ms
-                ages[min(age_ms.bit_length(), last)] += 1
+            if 0 < age_ms < AGE_MS_MAX:
+                total_ms += age_ms
+                ages[age_ms.bit_length()] += 1
+            elif age_ms > 0:
+                total_ms += age_ms
+                ages[last] += 1
             else:
                 ages[0] += 1
+        found.age_ms += total_ms
 
     def _mixed(
         self, works: Sequence[Work], unapplied: Sequence[tuple[Attempt, PoisonMessage | Later]], handled: set[bytes]

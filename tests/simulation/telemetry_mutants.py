@@ -158,6 +158,6 @@ TELEMETRY_MUTANTS = (
     fault(
         "traces: an error is no error of its attempt", OTEL,
         f"{TRACED}::test_every_attempt_is_a_span_of_its_own_in_the_same_trace",
-        ("            for each in (handle, span):\n", "            for each in (handle,):\n"),
+        ("            attempt.span.set_status(Status(StatusCode.ERROR, failure_text(error)))\n", ""),
     ),
 )  # fmt: skip
