@@ -81,4 +81,4 @@ def test_azure_and_spark_are_wanted_only_as_extras(distributions: Distributions)
         line.name for line in found.requires_dist or () if line.marker is None or line.marker.evaluate({"extra": ""})
     }
     assert plain == {"msgspec", "tenacity", "aiohttp"}
-    assert set(found.provides_extra or ()) == {"azure", "spark", "pydantic", "otel"}
+    assert set(found.provides_extra or ()) == {"azure", "completion", "otel", "pydantic", "spark"}

@@ -44,17 +44,14 @@ SCOPES: list[dict[str, Any]] = [
     {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(delay=1)},
     {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(stale=1)},
     {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(error=1)},
-    {"scope": "partition", "item_bytes_max": 400, "sweepers": 1, "budgets": Budgets(crash=1), "workers": 1},
     {"scope": "item", "messages": [T1], "item_bytes_max": 400, "copies": 2, "budgets": Budgets(lost=1)},
 ]
-LONG_SCOPE: dict[str, Any] = {
-    "scope": "item",
-    "messages": [T1],
-    "item_bytes_max": 400,
-    "sweepers": 1,
-    "budgets": Budgets(lost=1),
-    "workers": 1,
-}
+SWEPT: dict[str, Any] = {"item_bytes_max": 400, "sweepers": 1, "workers": 1}
+LONG_SCOPES: list[dict[str, Any]] = [
+    {"scope": "item", "messages": [T1], "budgets": Budgets(lost=1), **SWEPT},
+    {"scope": "partition", "budgets": Budgets(crash=1), **SWEPT},
+]
+LONG = [pytest.param(options, marks=pytest.mark.soak) for options in LONG_SCOPES]
 
 
 def explored(**options: Any) -> Report:
@@ -64,7 +61,7 @@ def explored(**options: Any) -> Report:
     return report
 
 
-@pytest.mark.parametrize("options", [*SCOPES, pytest.param(LONG_SCOPE, marks=pytest.mark.soak)], ids=str)
+@pytest.mark.parametrize("options", [*SCOPES, *LONG], ids=str)
 def test_with_and_without_reductions_the_same_ends_are_reached(options: dict[str, Any]) -> None:
     reduced = explored(**options)
     full = explored(**options, symmetric=False, ample=False, merges=False)

@@ -14,7 +14,12 @@ from tests.wire.on_azure.thousand import ACCOUNT_COUNT, DONE_WITHIN_S, WAIT_S, r
 @pytest.mark.timeout(DONE_WITHIN_S)
 @pytest.mark.parametrize(
     ("ordering", "message_count", "ledger"),
-    [("unordered", 1_000, False), ("per_key", 300, False), ("unordered", 300, True)],
+    [
+        pytest.param("unordered", 1_000, False, marks=pytest.mark.soak),
+        ("unordered", 300, False),
+        ("per_key", 300, False),
+        ("unordered", 300, True),
+    ],
 )
 async def test_messages_under_every_kind_of_fault_are_neither_lost_nor_doubled(
     ordering: Any, message_count: int, ledger: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -1,0 +1,393 @@
+"""Planted situations: for each, one command names the cause, and what to do about it.
+
+A table: what is wrong, how it is planted in a folder, the command, and words of its answer.  What only a running host
+or the services on Azure can be in is planted in tests/wire/cli.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from outbox import App, Context, Engine, Reject, Retries, Retry, Worker
+from outbox.engine.entities import QueueSettings
+from outbox.message import Message
+from outbox.ops.cli import main
+from outbox.testing import START_S, VirtualClock
+
+
+@dataclass
+class Order:
+    key: str
+    how: str = ""
+
+
+@dataclass
+class Count:
+    n: int = 0
+    log: list[str] = field(default_factory=list)
+
+
+def shop() -> App:
+    app = App("shop", retry=Retries(limit=2, delays_s=(600.0,)), hops_max=3)
+    app.queue("ledger", "per_key")
+    app.queue("outside")
+
+    @app.handler("orders", key="key")
+    def take(order: Order, count: Count, ctx: Context) -> None:
+        if order.how == "fail":
+            raise ConnectionError("the pricing service does not answer")
+        if order.how == "refuse":
+            raise Reject("no such article")
+        if order.how == "later":
+            raise Retry("the shelf is locked", after_s=1_800)
+        if order.how == "again":
+            ctx.send("orders", order)
+        if order.how == "pass on":
+            ctx.send("outside", order)
+        count.n += 1
+
+    @app.handler("hopeless", key="key")
+    def give_up(order: Order, count: Count) -> None:
+        raise LookupError(f"no article {order.key}")
+
+    @app.handler("ledger", key="key", on_dead_letter="stop_key")
+    def enter(order: Order, count: Count) -> None:
+        if order.how == "refuse":
+            raise Reject("no such account")
+
+    return app
+
+
+Plant = Callable[[Path], None]
+
+
+def sent(queue: str, *messages: tuple[str, Order], now_s: float | None = None, **more: Any) -> Plant:
+    """An application that handled these messages, by id, as far as it could."""
+
+    def plant(folder: Path) -> None:
+        async def run() -> None:
+            clock: dict[str, Any] = {} if now_s is None else {"clock": VirtualClock(now_s)}
+            async with Engine.open(folder, **clock) as engine, Worker(shop(), engine) as worker:
+                for id, order in messages:
+                    await worker.send(queue, order, id=id, **more)
+                    await worker.wait_idle(timeout_s=20)
+
+        asyncio.run(run())
+
+    return plant
+
+
+def put(queue: str, *messages: Message, then: bool = False) -> Plant:
+    """Messages as any program sends them, which nobody handles, or (`then`) the application does."""
+
+    def plant(folder: Path) -> None:
+        async def run() -> None:
+            async with Engine.open(folder) as engine:
+                engine.declare(QueueSettings(queue))
+                engine.broker.send(queue, list(messages))
+                if then:
+                    async with Worker(shop(), engine) as worker:
+                        await worker.wait_idle(timeout_s=20)
+
+        asyncio.run(run())
+
+    return plant
+
+
+def raw(body: bytes, id: str = "m1", type: str = "Order", **more: Any) -> Message:
+    return Message(body=body, outbox_id=id, type=type, **more)
+
+
+def also(*plants: Plant) -> Plant:
+    def plant(folder: Path) -> None:
+        for each in plants:
+            each(folder)
+
+    return plant
+
+
+def commanded(*arguments: str) -> Plant:
+    """What somebody typed before."""
+
+    def plant(folder: Path) -> None:
+        main([*arguments, "--data", str(folder)])
+
+    return plant
+
+
+def damaged(folder: Path) -> None:
+    put("orders", *(raw(b"x" * 200, f"m{n}") for n in range(50)))(folder)
+    [segment] = folder.glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    segment.write_bytes(bytes(data))
+
+
+def torn(folder: Path) -> None:
+    put("orders", raw(b"{}"))(folder)
+    [segment] = folder.glob("*.log")
+    with segment.open("ab") as file:
+        file.write(b"\xff" * 300)
+
+
+def readable_by_others(folder: Path) -> None:
+    put("orders")(folder)
+    from outbox.ops.access_key import access_key
+
+    access_key(folder)
+    [key] = [path for path in folder.iterdir() if "key" in path.name]
+    key.chmod(0o644)
+
+
+def not_a_folder(folder: Path) -> None:
+    (folder / "notes.txt").write_text("not a log")
+
+
+def expired(folder: Path) -> None:
+    async def run() -> None:
+        clock = VirtualClock(START_S)
+        async with Engine.open(folder, clock=clock) as engine:
+            engine.declare(QueueSettings("orders", time_to_live_s=10.0))
+            engine.broker.send("orders", [raw(b"{}")])
+            clock.seconds += 60
+            engine.broker.claim("orders", 1)
+
+    asyncio.run(run())
+
+
+class Situation(NamedTuple):
+    """What is wrong, how it is planted, the command, and the words of its answer that name cause and cure."""
+
+    name: str
+    plant: Plant
+    command: str
+    words: tuple[str, ...]
+
+
+LATE_S = START_S + 40 * 86_400
+SITUATIONS = (
+    Situation(
+        "nobody handles anything", put("orders", raw(b"{}")), "status", ("no host runs on this folder", "outbox run")
+    ),
+    Situation(
+        "a backlog without a host",
+        put("orders", raw(b"{}")),
+        "doctor",
+        ("no host runs, and 1 message wait", "outbox run"),
+    ),
+    Situation(
+        "a message that waits for its turn",
+        put("orders", raw(b"{}")),
+        "queue peek orders",
+        ("m1", "for a worker to take it"),
+    ),
+    Situation(
+        "a handler that fails",
+        sent("orders", ("m1", Order("a", "fail"))),
+        "queue peek orders",
+        ("retrying", "next try in", "ConnectionError: the pricing service does not answer", "1 failed attempt"),
+    ),
+    Situation(
+        "one message of them",
+        sent("orders", ("m1", Order("a", "fail"))),
+        "message show m1",
+        ("m1", "orders", "ConnectionError"),
+    ),
+    Situation(
+        "a handler that asks for another delivery",
+        sent("orders", ("m1", Order("a", "later"))),
+        "queue peek orders",
+        ("next try in", "the shelf is locked"),
+    ),
+    Situation(
+        "a message for later",
+        sent("orders", ("m1", Order("a")), after_s=3_600),
+        "schedule list orders",
+        ("m1", "due in"),
+    ),
+    Situation(
+        "a message for later, in its queue",
+        sent("orders", ("m1", Order("a")), after_s=3_600),
+        "queue peek orders --state scheduled",
+        ("m1", "due in"),
+    ),
+    Situation(
+        "a handler that gives up",
+        sent("orders", ("m1", Order("a", "fail"))),
+        "queue peek orders --state retrying",
+        ("1 failed attempt",),
+    ),
+    Situation(
+        "a refusal", sent("orders", ("m1", Order("a", "refuse"))), "dead-letters list", ("m1", "no such article")
+    ),
+    Situation(
+        "a refusal, whole",
+        sent("orders", ("m1", Order("a", "refuse"))),
+        "dead-letters show orders m1",
+        ("no such article", "rejected by the handler"),
+    ),
+    Situation(
+        "a body that is no JSON", put("orders", raw(b"{"), then=True), "dead-letters show orders m1", ("undecodable",)
+    ),
+    Situation(
+        "a body of another shape",
+        put("orders", raw(b'{"key": 5}'), then=True),
+        "dead-letters show orders m1",
+        ("undecodable", "key"),
+    ),
+    Situation(
+        "a type that nobody takes",
+        put("orders", raw(b"{}", type="Odrer"), then=True),
+        "dead-letters show orders m1",
+        ("unknown-type", "Odrer"),
+    ),
+    Situation(
+        "a message without an identity",
+        put("orders", Message(body=b'{"key": "a"}', type="Order"), then=True),
+        "dead-letters list orders",
+        ("no-identity",),
+    ),
+    Situation(
+        "a message without a key",
+        put("orders", raw(b'{"key": ""}'), then=True),
+        "dead-letters show orders m1",
+        ("missing-key",),
+    ),
+    Situation(
+        "a message from the future",
+        put("orders", raw(b'{"key": "a"}', created_ms=round(START_S * 1_000) + 10**12), then=True),
+        "dead-letters show orders m1",
+        ("from-the-future",),
+    ),
+    Situation(
+        "a message that is too old",
+        sent("orders", ("m1", Order("a")), now_s=LATE_S, created=START_S),
+        "dead-letters show orders m1 --accept-clock",
+        ("too-old",),
+    ),
+    Situation(
+        "an id used twice",
+        sent("orders", ("m1", Order("a")), ("m1", Order("a", "more"))),
+        "dead-letters show orders m1",
+        ("payload-differs", "use a new id"),
+    ),
+    Situation(
+        "messages that go round", sent("orders", ("m1", Order("a", "again"))), "dead-letters list orders", ("cycle",)
+    ),
+    Situation(
+        "many that went wrong alike",
+        sent("orders", *((f"m{n}", Order("a", "refuse")) for n in range(3))),
+        "dead-letters list --group",
+        ("3", "no such article"),
+    ),
+    Situation(
+        "dead letters that nobody has seen",
+        sent("orders", ("m1", Order("a", "refuse"))),
+        "doctor",
+        ("dead-letters list orders --group",),
+    ),
+    Situation(
+        "a blocked key",
+        sent("ledger", ("m1", Order("a", "refuse")), ("m2", Order("a"))),
+        "queue peek ledger",
+        ("blocked", "'m1'", "resubmit or discard"),
+    ),
+    Situation(
+        "all blocked keys",
+        sent("ledger", ("m1", Order("a", "refuse")), ("m2", Order("a"))),
+        "blocked list",
+        ("ledger", "m1", "no such account"),
+    ),
+    Situation(
+        "a blocked key that nobody has seen",
+        sent("ledger", ("m1", Order("a", "refuse")), ("m2", Order("a"))),
+        "doctor",
+        ("blocked by a dead letter", "queue peek ledger --state blocked"),
+    ),
+    Situation("a message that expired", expired, "dead-letters list orders --accept-clock", ("TTLExpiredException",)),
+    Situation(
+        "a paused queue",
+        also(put("orders", raw(b"{}")), commanded("queue", "pause", "orders")),
+        "status",
+        ("orders is paused", "queue resume orders"),
+    ),
+    Situation(
+        "a message in a paused queue",
+        also(put("orders", raw(b"{}")), commanded("queue", "pause", "orders")),
+        "queue peek orders",
+        ("paused",),
+    ),
+    Situation(
+        "a message that was handled",
+        sent("orders", ("m1", Order("a"))),
+        "message show m1",
+        ("it was handled, or never sent",),
+    ),
+    Situation(
+        "what a message has caused",
+        sent("orders", ("m1", Order("a", "pass on"))),
+        "message trace m1",
+        ("applied in orders by take, key a", "outside"),
+    ),
+    Situation(
+        "an id that several begin with",
+        put("orders", raw(b"{}", "order-1"), raw(b"{}", "order-2")),
+        "message show order",
+        ("2", "order-1", "order-2"),
+    ),
+    Situation("a queue that is misspelt", put("orders", raw(b"{}")), "queue peek ordres", ("ordres", "orders")),
+    Situation("a state that is misspelt", sent("orders", ("m1", Order("a"))), "state Cuont a", ("Cuont", "Count")),
+    Situation(
+        "a filter that fits nothing",
+        sent("orders", ("m1", Order("a", "refuse"))),
+        "dead-letters resubmit orders --text nothing-like-it",
+        ("no dead letter",),
+    ),
+    Situation(
+        "a resubmission that comes back",
+        sent("orders", ("m1", Order("a", "refuse"))),
+        "dead-letters show orders m1",
+        ("no such article",),
+    ),
+    Situation(
+        "an edit of what was too old",
+        sent("orders", ("m1", Order("a")), now_s=LATE_S, created=START_S),
+        "dead-letters resubmit orders m1 --accept-clock",
+        ("too old to run", "new id"),
+    ),
+    Situation(
+        "a clock that went far",
+        sent("orders", ("m1", Order("a")), now_s=START_S - 400 * 86_400),
+        "status",
+        ("clock", "--accept-clock"),
+    ),
+    Situation("a damaged log", damaged, "status", (".log", "salvage")),
+    Situation("a damaged log, looked into", damaged, "log inspect", (".log",)),
+    Situation("a torn tail", torn, "status", ("the log was closed at ordinal", "copy the folder")),
+    Situation(
+        "a key that others can read", readable_by_others, "doctor", ("others than its owner may read it", "chmod 600")
+    ),
+    Situation("a folder that is none of ours", not_a_folder, "status", ("holds no log", "check --data")),
+)
+
+
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
+def test_one_command_names_the_cause_and_the_cure(
+    situation: Situation, disk_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    situation.plant(disk_path)
+    capsys.readouterr()
+    main([*situation.command.split(), "--data", str(disk_path)])
+    said = "".join(capsys.readouterr())
+    assert all(word in said for word in situation.words), said
+    assert "Traceback (most" not in said or "dead-letters show" in situation.command
+
+
+def test_the_table_is_as_long_as_it_should_be() -> None:
+    assert len({situation.name for situation in SITUATIONS}) == len(SITUATIONS) >= 40
