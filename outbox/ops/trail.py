@@ -140,13 +140,17 @@ def _cause(facts: dict[str, list[Fact]], id: str) -> str:
 
 
 def _ordered(facts: dict[str, list[Fact]], id: str) -> list[Fact]:
-    """The facts of a message by time, those without one last; one that says less than another is left out."""
+    """The facts of a message by time, `sent` first and those without a time last; what says less is left out."""
     found = facts.get(id, [])
     if any(fact.place == "applied" and fact.known_by != "its output" for fact in found):
         found = [fact for fact in found if fact.known_by != "its output"]
     if any(fact.known_by == "its output" and fact.handler for fact in found):
         found = [fact for fact in found if fact.known_by != "its output" or fact.handler]
-    return sorted(found, key=lambda fact: math.inf if isinstance(fact.at, UnsetType) else fact.at)
+
+    def when(fact: Fact) -> tuple[float, bool]:
+        return (math.inf if isinstance(fact.at, UnsetType) else fact.at), fact.place != "sent"
+
+    return sorted(found, key=when)
 
 
 def _ends(hops: Sequence[Hop], facts: dict[str, list[Fact]]) -> list[str]:

@@ -268,6 +268,16 @@ def test_the_command_prints_a_tree_and_a_history_knows_what_the_engine_forgot(
     assert "is not there; record one by" in capsys.readouterr().err
 
 
+def test_of_one_moment_a_message_was_sent_before_it_was_applied() -> None:
+    facts = [
+        Fact(id="m1", place="applied", known_by="history", at=1.0),
+        Fact(id="m1", place="waiting", known_by="queue"),
+    ]
+    facts.append(Fact(id="m1", place="sent", known_by="history", at=1.0))
+    [hop] = tree(Trail("m1", facts), depth_max=1, width_max=1).hops
+    assert [fact.place for fact in hop.facts] == ["sent", "applied", "waiting"]
+
+
 def test_a_commit_without_an_outcome_is_said_to_be_unknown(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     lines = [
