@@ -18,7 +18,8 @@ attempt through; with its success it is `ramping`: one attempt a second, then tw
 ten seconds without a failure.  A failure until then opens it.
 
 A rate gives each message that is too early a place in the future and puts it off until then; a message that comes back
-at its place runs.  So each is put off once, whatever the backlog.
+at its place runs, if it is not late.  So each is put off once, and once more for every ten minutes of backlog before
+it.
 
 The state of a guard is one process': of all workers and HTTP entries that share a `Counts`.  On Azure each process has
 its own, so divide a limit by how many processes there may be.
@@ -42,6 +43,10 @@ from outbox.retries import Reject, Retry
 
 PLACE_COUNT_MAX = 100_000
 """How many messages may have a place in the future; above it a message is put off for a while without one."""
+PUT_OFF_S_MAX = 600.0
+"""For how long a message is put off at most before it asks again: retention, which ends all waiting, is longer."""
+LATE_MS_MAX = 5_000
+"""How late a message may come to its place; after that, as behind a stop, it needs another."""
 KEY_COUNT_MAX = 100_000
 """How many keys a rate for each key knows; those idle longest are forgotten."""
 WINDOW_S = 60
@@ -179,7 +184,7 @@ class _Breaker:
         """Put a message off, spread so that not all come back in one moment, nor the same one first each time."""
         self.put_off_count += 1
         chance = crc32(context.work.inbox + self._until_ms.to_bytes(8, "big")) / (1 << 32)
-        return Retry(text, after_s=rest_s * (1 + chance))
+        return Retry(text, after_s=min(rest_s, PUT_OFF_S_MAX) * (1 + chance))
 
     def _rest_s(self, now_ms: int) -> float:
         """For how long no attempt may be made; 0: this one may, and is counted as under way."""
@@ -268,26 +273,36 @@ class _Rate:
             if now_ms < int(place_ms):
                 return place_ms - now_ms
             del self._places[inbox]
-            return 0.0
+            if now_ms <= place_ms + LATE_MS_MAX:
+                return 0.0
         key = str(context.work.key) if declared.by_key else ""
         step_ms = 1_000 / declared.per_s
         at_ms = max(self._free_ms.pop(key, 0.0), now_ms - (declared.burst - 1) * step_ms)
-        if at_ms > now_ms and (len(self._places) >= PLACE_COUNT_MAX or not inbox):
+        is_far = at_ms - now_ms > PUT_OFF_S_MAX * 1_000
+        if at_ms > now_ms and (is_far or len(self._places) >= PLACE_COUNT_MAX or not inbox):
             self._free_ms[key] = at_ms
-            return at_ms - now_ms  # without a place; it asks again then
+            return min(at_ms - now_ms, PUT_OFF_S_MAX * 1_000)  # without a place; it asks again then
         self._free_ms[key] = at_ms + step_ms
         if len(self._free_ms) > KEY_COUNT_MAX:
             del self._free_ms[next(iter(self._free_ms))]
         if at_ms <= now_ms:
             return 0.0
+        self._forget_late(now_ms)
         self._places[inbox] = at_ms
         return at_ms - now_ms
+
+    def _forget_late(self, now_ms: int) -> None:
+        """Forget the oldest places that nobody came back for: their messages may be gone."""
+        places = self._places
+        while places and places[next(iter(places))] + LATE_MS_MAX < now_ms:
+            del places[next(iter(places))]
 
     @property
     def state(self) -> State:
         return "open" if self._places else "closed"
 
     def view(self, now_ms: int) -> GuardView:
+        self._forget_late(now_ms)
         rest_s = max(0.0, (max(self._free_ms.values(), default=0.0) - now_ms) / 1_000)
         why = f"{len(self._places)} messages wait for their place" if self._places else ""
         return GuardView(self.name, "rate", self.state, why, rest_s, self.put_off_count)

@@ -100,7 +100,6 @@ class Control:
                 web.post("/send", self._send),
                 web.get("/status", self._status),
                 web.get("/metrics", self._metrics),
-                web.get("/metrics.json", self._metrics_json),
                 web.get("/state", self._state),
                 web.get("/export", self._export, allow_head=False),
                 web.get("/states", self._states, allow_head=False),
@@ -177,9 +176,6 @@ class Control:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=(await self._operator.metrics()).encode(), headers={"Content-Type": CONTENT_TYPE})
-
-    async def _metrics_json(self, request: web.Request) -> web.Response:
-        return _json({"text": await self._operator.metrics()})
 
     async def _state(self, request: web.Request) -> web.Response:
         asked = _query(request, StateQuery)

@@ -70,12 +70,6 @@ class _Error(msgspec.Struct):
     error: str
 
 
-class MetricsText(msgspec.Struct):
-    """Metrics as JSON."""
-
-    text: str
-
-
 class _State(msgspec.Struct):
     state: msgspec.Raw
 
@@ -97,7 +91,7 @@ class RemoteOperator:
         return await self._get("/status", {}, Status)
 
     async def metrics(self) -> str:
-        return (await self._get("/metrics.json", {}, MetricsText)).text
+        return b"".join([piece async for piece in self._pieces("/metrics", "read")]).decode()
 
     async def state(self, type: str, key: str, kind: KeyKind = "text") -> bytes | None:
         found = bytes((await self._get("/state", {"type": type, "key": key, "kind": kind}, _State)).state)

@@ -93,7 +93,22 @@ TELEMETRY_MUTANTS = (
     fault(
         "guards: a message at its place is put off again", GUARDS,
         f"{SPARED}::test_a_rate_spreads_a_backlog_and_puts_each_message_off_once",
-        ("            del self._places[inbox]\n            return 0.0\n", "            del self._places[inbox]\n"),
+        ("            if now_ms <= place_ms + LATE_MS_MAX:\n                return 0.0\n", ""),
+    ),
+    fault(
+        "guards: all that comes late runs at once", GUARDS,
+        f"{SPARED}::test_what_comes_late_to_its_place_needs_another_and_what_never_comes_is_forgotten",
+        ("            if now_ms <= place_ms + LATE_MS_MAX:\n                return 0.0\n", "            return 0.0\n"),
+    ),
+    fault(
+        "guards: the place of a message that is gone stays taken", GUARDS,
+        f"{SPARED}::test_what_comes_late_to_its_place_needs_another_and_what_never_comes_is_forgotten",
+        ("            del places[next(iter(places))]\n", "            break\n"),
+    ),
+    fault(
+        "guards: a message is put off beyond its retention", GUARDS,
+        f"{SPARED}::test_no_message_is_put_off_for_longer_than_ten_minutes_at_a_time",
+        ("        is_far = at_ms - now_ms > PUT_OFF_S_MAX * 1_000\n", "        is_far = False\n"),
     ),
     fault(
         "guards: all keys share a rate for each", GUARDS,
