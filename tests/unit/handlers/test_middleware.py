@@ -304,7 +304,7 @@ def test_what_is_no_middleware_is_refused() -> None:
 
     for wrong in (waits, "no function"):
         with pytest.raises(NotRegistrable, match="generator function with one yield"):
-            app.middleware(wrong)  # type: ignore[type-var]
+            app.middleware(wrong)  # type: ignore[type-var]  # wrong on purpose
     with pytest.raises(NotRegistrable, match="generator function with one yield"):
         app_with(Seen(), middleware=[waits])
 
