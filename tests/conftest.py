@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.simulation.drawn_faults import is_drawn
+
 ROOT = Path(__file__).resolve().parent.parent
 FIRST = "tests/simulation/test_direct_mutants.py"
 """What takes a process longest; it goes in front of all others."""
@@ -35,8 +37,12 @@ def disk_path() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first: a run of several processes must not end with one of them on a long file."""
+    for item in items:
+        if item.get_closest_marker("planted") and not is_drawn(item.callspec.params["mutant"]):  # type: ignore[attr-defined]
+            item.add_marker(pytest.mark.soak)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     ranks = {ROOT / path: rank for rank, path in enumerate((FIRST, *ONE_SESSION))}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks) + (item.path not in slow)))

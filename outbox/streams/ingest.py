@@ -116,10 +116,13 @@ class Ingestion:
         self._store = store
         self._output = output
         self._targets = rows_written(_OUT, output)
+        self._margin_ms = min(target.row.margin_ms for target in self._targets.values())
         self._settlement = settlement
         self._now_ms = now_ms
         self._new_id = new_id
         self._known_ms = 0
+        self._session = ""
+        """That of the last loss: what committed what was lost to is seen by the next read."""
         self._entry_bytes_max = entry_bytes_max(store, output.log.place)
         """What the register, and a cell of the log, hold of entries."""
         self._unreported = 0
@@ -135,7 +138,7 @@ class Ingestion:
         """
         for group in _apart(works, self._entry_bytes_max // 2):
             outcomes = await self._commit(group)
-            known = self.known or await self._read()  # what a copy's record was committed with may not be appended yet
+            known = await self._fresh()  # what a copy's record was committed with may not be appended yet
             settling = [self._settlement.settle(attempt_at(work), outcome) for work, outcome in outcomes]
             await together([*settling, self._append(known.register)])
             if self._unreported >= REPORT_EVERY:
@@ -171,7 +174,7 @@ class Ingestion:
         for _ in range(TRIES_MAX + len(todo)):
             if not todo:
                 return done  # all of them were committed before
-            known = self.known or await self._read()
+            known = await self._fresh()
             since = await self._append(known.register)
             refusals = {work.inbox: self._refusal(work) for work in todo}
             after = self._after(known.register, [work for work in todo if refusals[work.inbox] is None], since)
@@ -207,6 +210,7 @@ class Ingestion:
         if isinstance(answer, Won):
             self._known_ms = swapped_ms
             return Kept(made, answer.versions[-1]), None, "", None
+        self._session = answer.session
         return None, answer.operation, answer.session, answer.current
 
     def _refusal(self, work: Work) -> PoisonMessage | None:
@@ -268,10 +272,20 @@ class Ingestion:
 
     # The register
 
+    async def _fresh(self) -> Kept:
+        """The register, known from so short a time ago that what it holds may be appended.
+
+        What is appended and what is swapped are of this one: a second read may be stale, and what the register holds
+        by then would be swapped away unwritten.
+        """
+        known = self.known
+        is_past = self._now_ms() - self._known_ms > self._margin_ms // 4
+        return await self._read() if known is None or is_past else known
+
     async def _read(self) -> Kept:
         began_ms = self._now_ms()
         for _ in range(TRIES_MAX):
-            known = await self.register.read()
+            known = await self.register.read(session=self._session)
             if known is None:
                 known = await self.register.swap(None, await self._first())
             if known is not None:
@@ -308,12 +322,9 @@ class Ingestion:
 
     async def _append(self, register: Register) -> dict[str, int]:
         """Append what a register holds; from where on the next is looked for."""
-        margin_ms = min(target.row.margin_ms for target in self._targets.values())
-        if self._now_ms() - self._known_ms > margin_ms // 4:
-            register = (await self._read()).register
         if self._written[0] == register.serial:
             return self._written[1]
-        left_ms = self._known_ms + margin_ms // 2 - self._now_ms()
+        left_ms = self._known_ms + self._margin_ms // 2 - self._now_ms()
         calls = [
             self._targets[out.to].write(
                 step_id(f"ingest/{self.name}", register.serial, out.to),

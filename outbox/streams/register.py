@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from outbox.errors import CorruptRecord, OutcomeUnknown
-from outbox.ports import Create, DocumentKey, Replace, StateStore, Tag, Version, Won
+from outbox.ports import Create, DocumentKey, Replace, Session, StateStore, Tag, Version, Won
 from outbox.streams.cells import DECODE_ERRORS, Position, put
 
 NOTHING = msgspec.Raw(b"null")
@@ -72,13 +72,13 @@ class RegisterCell:
         self.key = DocumentKey(partition, REGISTER)
         self._new_id = new_id
 
-    async def read(self) -> Kept | None:
-        """The register; None where there is none.
+    async def read(self, *, session: Session = "") -> Kept | None:
+        """The register, at least as new as `session` knows it; None where there is none.
 
         Raises:
             CorruptRecord: its document cannot be decoded.
         """
-        document = await self.store.read(self.key)
+        document = await self.store.read(self.key, session=session)
         if document is None:
             return None
         try:

@@ -44,8 +44,9 @@ PROCESS_COUNT = 2
 HEAD = """# The rules, and what finds their faults
 
 Made by `python -m tests.docs.rules`. {rules} rules of [the protocol](protocol/README.md), each with the faults that
-take it out of the code: {faults} of the {all} that are planted in every run of the tests. Of {explored} rules at
-least one fault is found by exploring, or by comparing the engine with its model; of the other {tested} tests find all.
+take it out of the code: {faults} of {all} planted faults, and these are planted in every run of the tests. Of
+{explored} rules at least one fault is found by exploring, or by comparing the engine with its model; of the other
+{tested} tests find all.
 Each fault is planted alone, as a change of one module's text, and stands in one of
 [these tables](verification.md#why-believe-the-explorer).
 

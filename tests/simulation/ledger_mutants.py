@@ -43,12 +43,12 @@ LEDGER_MUTANTS = (
     lost(
         "a number is used again that may land later", DISPATCH,
         ("        self._last += 1\n", "        self._last = min(self._open, default=self._last + 1)\n"),
-        faults={"delay": 1, "error": 2}, amounts=(5, 3),
+        faults={"delay": 1}, amounts=(5, 3),
     ),
     lost(
         "all numbers up to the last count as closed", DISPATCH,
         ("self._last, tuple(opened))", "self._last)"),
-        faults={"delay": 1, "error": 2}, amounts=(5, 3),
+        faults={"delay": 1, "error": 2}, amounts=(5, -50),
     ),
     lost(
         "one worker takes up the ledger of another", DISPATCH,
@@ -69,7 +69,7 @@ LEDGER_MUTANTS = (
     lost(
         "a sweeper asks for no number that is open", DISPATCH,
         ("in (*ranges, beyond):", "in (beyond,):"),
-        faults={"delay": 1, "error": 2}, amounts=(5, 3),
+        faults={"delay": 1, "error": 2}, amounts=(5, -50),
     ),
     lost(
         "who follows a record takes it for sent", PARTITION,

@@ -109,6 +109,11 @@ STREAM_MUTANTS = (
         app="ingested", messages=1, faults={"crash": 1},
     ),
     mutant(
+        "messages are committed over another register than was appended", "log", "NoLost|Monotone", INGEST,
+        ("            since = await self._append(known.register)\n", "            since = await self._append((await self._read()).register)\n"),
+        app="ingested", messages=3, faults={"stale": 1},
+    ),
+    mutant(
         "messages leave no record", "log", "NoDuplicate", INGEST,
         ("            answer = await self._store.write([*records, write])\n", "            answer = await self._store.write([write])\n"),
         app="ingested", messages=1, copies=2, faults={},

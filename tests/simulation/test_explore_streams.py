@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -36,6 +38,19 @@ FAULTS: tuple[dict[str, Any], ...] = (
     {"jump": 1},
 )
 IDS = ["calm", *(kind for faults in FAULTS for kind in faults)]
+KINDS = ("crash", "lost", "delay", "stale", "error", "jump")
+PAIRED: dict[str, Callable[[], Scope]] = {
+    "producers": produced,
+    "beginning together": lambda: replicas_over([1], began=False),
+    "warm": lambda: replicas_over([1, 2], warm=True, batch_max=1),
+    "trimmed": lambda: trimmed(replicas=1),
+    "three stores": two_stores,
+    "to a queue": to_a_queue,
+    "sharded": sharded,
+    "overflowing": overflowing,
+    "taken in": lambda: ingested(copies=2, look_count=2),
+    "funds": lambda: funds(Withdraw("t1", "alice", "bob", 3), replicas=1),
+}
 
 
 def clean(report: Report) -> None:
@@ -45,6 +60,14 @@ def clean(report: Report) -> None:
 @pytest.mark.parametrize("faults", FAULTS, ids=IDS)
 def test_two_producers_and_two_replicas_write_everything_once(faults: dict[str, Any]) -> None:
     clean(produced().explored(**faults))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("pair", combinations(KINDS, 2), ids="-".join)
+@pytest.mark.parametrize("name", PAIRED)
+def test_two_faults_of_different_kinds_break_no_promise(name: str, pair: tuple[str, str]) -> None:
+    faults: dict[str, Any] = dict.fromkeys(pair, 1)
+    clean(PAIRED[name]().explored(cpu_s=300, **faults))
 
 
 @pytest.mark.parametrize("faults", FAULTS, ids=IDS)
@@ -91,6 +114,10 @@ def test_entries_that_no_document_holds_lie_in_blobs_before_their_cell_is_there(
 @pytest.mark.parametrize("faults", FAULTS, ids=IDS)
 def test_each_message_of_a_queue_is_one_entry(faults: dict[str, Any]) -> None:
     clean(ingested(copies=2).explored(**{kind: min(count, 1) for kind, count in faults.items()}))
+
+
+def test_a_register_that_is_read_again_and_stale_takes_no_entry_with_it() -> None:
+    clean(ingested(messages=3).explored(stale=1))
 
 
 def test_two_processes_take_each_message_in_once() -> None:

@@ -79,7 +79,7 @@ COMMANDS: Commands = {
     ),
     "emulator": (
         "Serve Service Bus, and on request Cosmos DB and Blob Storage, on loopback without an application.",
-        (argument("--data", type=Path, metavar="FOLDER", help="the engine's folder (none: in memory)"), *_HOST),
+        (argument("--data", type=Path, metavar="FOLDER", help="the engine's folder (left out: in memory)"), *_HOST),
     ),
     "completion": (
         "Print the script with which a shell completes commands and options.",

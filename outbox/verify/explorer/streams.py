@@ -266,7 +266,10 @@ class Feeder:
 
 @dataclass(frozen=True)
 class Ingesting:
-    """A process that takes the messages of a queue into a log, up to `batch` at a time; it begins by finishing."""
+    """A process that takes the messages of a queue into a log, up to `batch` at a time; it begins by finishing.
+
+    It does so `look_count` times: a process that finds no message finishes again, so one stale answer does not last.
+    """
 
     plan: RuntimePlan
     output: LogWriter[Any]
@@ -274,6 +277,7 @@ class Ingesting:
     bus: int
     ingest: str = "i"
     batch: int = 2
+    look_count: int = 1
     make: Callable[..., Ingestion] = Ingestion
     name: str = "ingest"
 
@@ -291,14 +295,15 @@ class Ingesting:
             new_id=calls.new_id,
         )
         try:
-            if carried is None:
+            looks = carried or 0
+            if looks < self.look_count:
                 await ingestion.finish()
-                return "begun"
+                return looks + 1
             found = await ExploredBus(calls, self.bus).receive_any(self.plan.paths, self.batch)
             await ingestion.take(await Admission(self.plan, NoBlobs(), BACKOFF).admit(found, calls.now_ms()))
         except MAY_RETRY:
             return None
-        return "begun"
+        return looks
 
 
 @dataclass(frozen=True)

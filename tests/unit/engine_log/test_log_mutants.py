@@ -10,11 +10,12 @@ from tests.unit.engine_log.log_mutants import TABLE
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Found]:
-    return outcomes("tests.unit.engine_log.log_mutants")
+def found(request: pytest.FixtureRequest) -> dict[str, Found]:
+    return outcomes("tests.unit.engine_log.log_mutants", request)
 
 
 @pytest.mark.slow
+@pytest.mark.planted
 @pytest.mark.timeout(ALL_WITHIN_S)
 @pytest.mark.parametrize("mutant", TABLE.mutants, ids=lambda mutant: mutant.name)
 def test_a_fault_planted_in_the_log_is_found(mutant: Mutant, found: dict[str, Found]) -> None:

@@ -12,11 +12,12 @@ LEAST_COUNT = 28
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Found]:
-    return outcomes("tests.wire.blobs.blob_mutants")
+def found(request: pytest.FixtureRequest) -> dict[str, Found]:
+    return outcomes("tests.wire.blobs.blob_mutants", request)
 
 
 @pytest.mark.slow
+@pytest.mark.planted
 @pytest.mark.timeout(ALL_WITHIN_S)
 @pytest.mark.parametrize("mutant", TABLE.mutants, ids=lambda mutant: mutant.name)
 def test_a_fault_planted_in_the_emulator_is_found(mutant: Mutant, found: dict[str, Found]) -> None:

@@ -1,0 +1,50 @@
+"""A run plants every fault of a rule and a third of the others; all fit the source that they change."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.docs.rules import tables
+from tests.simulation.drawn_faults import ONE_OF, digest_of, is_drawn, number_of, of_rules, tree_digest
+from tests.simulation.importing import ROOT, planted
+from tests.simulation.planting import Mutant, Table
+
+TABLES = tables()
+ALL = [mutant for table in TABLES.values() for mutant in table.mutants]
+
+
+def test_every_fault_of_a_rule_is_in_every_run() -> None:
+    assert [mutant.name for mutant in ALL if mutant.name in of_rules() and not is_drawn(mutant)] == []
+
+
+def test_of_the_others_a_third_is() -> None:
+    others = [mutant for mutant in ALL if mutant.name not in of_rules()]
+    drawn = sum(is_drawn(mutant) for mutant in others)
+    assert 0.25 < drawn / len(others) < 0.42 and ONE_OF == 3
+
+
+def test_over_some_changes_to_the_code_every_fault_is_planted() -> None:
+    trees = [digest_of([b"a change", bytes([n])]) for n in range(40)]
+    assert {mutant.name for mutant in ALL for tree in trees if number_of(mutant.name, tree) == 0} == {
+        mutant.name for mutant in ALL
+    }
+
+
+def test_a_tree_draws_the_same_whenever_it_is_asked() -> None:
+    first = tree_digest()
+    tree_digest.cache_clear()
+    assert tree_digest() == first
+    assert len({first, digest_of([b"ab", b"c"]), digest_of([b"a", b"bc"]), digest_of([b"c", b"ab"])}) == 4
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_every_fault_fits_the_source_whether_it_is_drawn_or_not(table: Table) -> None:
+    texts: dict[str, str] = {}
+    for mutant in table.mutants:
+        text = texts.setdefault(mutant.file, (ROOT / mutant.file).read_text())
+        assert planted(text, mutant) != text, mutant.name
+
+
+def test_a_fault_that_fits_no_more_is_named() -> None:
+    with pytest.raises(ValueError, match="update the mutant"):
+        planted("nothing of the kind", Mutant("gone", "ops", ("t",), "outbox/app.py", (("what was there", "x"),)))
