@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 from azure.servicebus import ServiceBusClient, _servicebus_receiver, _servicebus_sender, _session_browser
+from azure.servicebus._pyamqp.aio import _client_async, _connection_async, _session_async
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.aio import _servicebus_receiver_async, _servicebus_sender_async, _session_browser_async
 
@@ -50,7 +51,8 @@ def _impatient_sdk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (_servicebus_receiver, _servicebus_sender, _session_browser):
             patch.setattr(module, "time", Impatient(time))
-        for module in (_servicebus_receiver_async, _servicebus_sender_async, _session_browser_async):
+        waiting = (_client_async, _connection_async, _session_async)  # for what a link is opened, and closed, by
+        for module in (_servicebus_receiver_async, _servicebus_sender_async, _session_browser_async, *waiting):
             patch.setattr(module, "asyncio", Impatient(asyncio))
         yield
 

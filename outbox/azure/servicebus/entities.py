@@ -54,6 +54,8 @@ class EntityCounts:
     active: int
     scheduled: int
     dead_letters: int
+    paused: bool = False
+    """Whether nothing can be received from it."""
 
 
 class ServiceBusEntities:
@@ -187,31 +189,18 @@ class ServiceBusEntities:
                     return False
         return True
 
-    async def paused(self) -> set[str]:
-        """The queues and subscriptions from which nothing can be received, among the first thousand.
+    async def is_paused(self, path: str) -> bool:
+        """Whether nothing can be received from a queue or subscription: one request.
 
         Raises:
-            Refused: they cannot be asked: it takes the right to manage.
+            Refused: it cannot be asked: it is not there, or the right to manage is missing.
             OutcomeUnknown: no answer says whether.
         """
-        return await self._call(f"what {self._namespace.host} has", self._all_paused)
-
-    async def _all_paused(self) -> set[str]:
-        admin, found, count = self._namespace.administration(), set[str](), 0
-        async for queue in admin.list_queues():
-            count += 1
-            if queue.status in _PAUSED:
-                found.add(queue.name)
-            if count >= ENTITY_COUNT_MAX:
-                return found
-        async for topic in admin.list_topics():
-            async for one in admin.list_subscriptions(topic.name):
-                count += 1
-                if one.status in _PAUSED:
-                    found.add(f"{topic.name}{SUBSCRIPTIONS}{one.name}")
-                if count >= ENTITY_COUNT_MAX:
-                    return found
-        return found
+        admin = self._namespace.administration()
+        topic, slash, name = path.partition(SUBSCRIPTIONS)
+        if slash:
+            return (await self._call(path, partial(admin.get_subscription, topic, name))).status in _PAUSED
+        return (await self._call(path, partial(admin.get_queue, path))).status in _PAUSED
 
     async def pause(self, path: str, *, paused: bool) -> bool:
         """Set a queue's or subscription's status to ReceiveDisabled, or to Active; whether that was a change.
@@ -235,7 +224,9 @@ class ServiceBusEntities:
         return bool(wants)
 
     async def counts(self) -> dict[str, EntityCounts]:
-        """What lies in every queue and subscription of the namespace, up to a thousand of them.
+        """What lies in every queue and subscription of the namespace, up to a thousand of them, and which are paused.
+
+        A hundred queues are a request, and as many topics; each topic is one more.
 
         Raises:
             Refused: they cannot be asked: it takes the right to manage.
@@ -246,14 +237,13 @@ class ServiceBusEntities:
     async def _all_counts(self) -> dict[str, EntityCounts]:
         admin, found = self._namespace.administration(), dict[str, EntityCounts]()
         async for queue in admin.list_queues_runtime_properties():
-            found[queue.name] = _counted(queue, queue.scheduled_message_count)
+            found[queue.name] = _counted(queue, queue.scheduled_message_count, queue._internal_qr.status)
             if len(found) >= ENTITY_COUNT_MAX:
                 return found
         async for topic in admin.list_topics_runtime_properties():
             async for one in admin.list_subscriptions_runtime_properties(topic.name):
-                found[f"{topic.name}{SUBSCRIPTIONS}{one.name}"] = _counted(
-                    one, 0
-                )  # what is scheduled lies in the topic
+                path = f"{topic.name}{SUBSCRIPTIONS}{one.name}"
+                found[path] = _counted(one, 0, one._internal_sd.status)  # what is scheduled lies in the topic
                 if len(found) >= ENTITY_COUNT_MAX:
                     return found
         return found
@@ -274,8 +264,12 @@ class ServiceBusEntities:
             raise as_error(error, what) from error
 
 
-def _counted(found: QueueRuntimeProperties | SubscriptionRuntimeProperties, scheduled: int | None) -> EntityCounts:
-    return EntityCounts(found.active_message_count or 0, scheduled or 0, found.dead_letter_message_count or 0)
+def _counted(
+    found: QueueRuntimeProperties | SubscriptionRuntimeProperties, scheduled: int | None, status: object
+) -> EntityCounts:
+    """The counts of an entity; the SDK hides its `status`, which came with the same answer, from those who count."""
+    waiting, dead = found.active_message_count or 0, found.dead_letter_message_count or 0
+    return EntityCounts(waiting, scheduled or 0, dead, status in _PAUSED)
 
 
 _PAUSED = (EntityStatus.RECEIVE_DISABLED, EntityStatus.DISABLED)
