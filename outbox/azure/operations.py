@@ -113,6 +113,15 @@ class AzureOperations:
         """
         return await self._entities.is_paused(queue)
 
+    async def is_ordered(self, destination: str) -> bool:
+        """Whether what is sent to a queue needs a session; a topic's messages need none.
+
+        Raises:
+            Refused: it is not there, or the right to manage is missing.
+            OutcomeUnknown: no answer says whether.
+        """
+        return await self._entities.is_ordered(destination)
+
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return await self._entities.is_idle(queues)
 

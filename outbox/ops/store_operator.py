@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES
-from outbox.errors import OutboxError, OutcomeUnknown, Refused
+from outbox.errors import OutboxError, OutcomeUnknown, Refused, TooLarge
 from outbox.lineage import state_id
 from outbox.ops.blocked import page_of
 from outbox.ops.blocked_places import blocked_on_store
@@ -27,6 +27,7 @@ from outbox.ops.held_messages import view_of as view_of_held
 from outbox.ops.names import full_id, listed, parse_key, scheduled_id, the_id
 from outbox.ops.pending import finish_pending, pending_in
 from outbox.ops.pending_values import PendingFinished, PendingView
+from outbox.ops.sending import check_sendable, outgoing
 from outbox.ops.side_by_side import side_by_side
 from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.store_states import states_of_store, write_states_of_store
@@ -62,9 +63,10 @@ from outbox.ops.values import (
     QueueStatus,
     Status,
 )
-from outbox.ports import DeadLetterEntry, Document, HeldMessage, StorePorts
+from outbox.ports import SUBSCRIPTIONS, DeadLetterEntry, Document, HeldMessage, Output, StorePorts
 from outbox.resubmission import is_copy, newest
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
+from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.delivery.edits import edit_of
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.scopes import stores_of
@@ -121,8 +123,8 @@ class Peek(Protocol):
 Cancel = Callable[[str, Sequence[int]], Awaitable[None]]
 """Cancel scheduled messages of a queue or topic, by their numbers."""
 
-IsPaused = Callable[[str], Awaitable[bool]]
-"""Whether nothing can be received from a queue or subscription."""
+Ask = Callable[[str], Awaitable[bool]]
+"""Ask the bus about a queue: whether nothing can be received from it, or whether it is ordered by key."""
 
 
 class Pause(Protocol):
@@ -192,7 +194,8 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
                 text = f"{error}; look at --cosmos, --database and --container, or at their variables"
                 raise Refused(text) from error
             bus = backend.operations
-            more = {"pause": bus.pause, "is_paused": bus.is_paused, "index": backend.infrastructure or backend.store}
+            more = {"pause": bus.pause, "is_paused": bus.is_paused, "is_ordered": bus.is_ordered}
+            more["index"] = backend.infrastructure or backend.store
             yield StoreOperator(backend.ports(), bus.counts, bus.peek, bus.cancel, **more)
         except ValueError as error:  # an SDK's, whose text may repeat a key
             text = f"an address or a key cannot be used ({type(error).__name__}); look at how it was copied"
@@ -221,10 +224,13 @@ class StoreOperator:
         cancel: Cancel,
         *,
         pause: Pause | None = None,
-        is_paused: IsPaused | None = None,
+        is_paused: Ask | None = None,
+        is_ordered: Ask | None = None,
         index: StoreIndex | None = None,
     ) -> None:
         """Take the ports and what is asked of the bus; without `pause` and `is_paused` its queues cannot be paused.
+
+        Without `is_ordered` it is the bus that refuses a message without a key.
 
         Without an `index` of the infrastructure's store each queue is counted, and each key looked up, by itself.
         """
@@ -237,6 +243,7 @@ class StoreOperator:
         self._cancel = cancel
         self._pause = pause
         self._asked_paused = is_paused
+        self._asked_ordered = is_ordered
         self._index = index
         self._blocked = BlockedSessions(self._infrastructure, ports.blobs)
         self._listed: list[DeadLetterView] = []
@@ -507,10 +514,33 @@ class StoreOperator:
     def _logs(self) -> StreamPlace:
         return on_store(Place(self._infrastructure, self._ports.blobs), "this store")
 
-    # Only on an engine's folder
+    # Send
 
     async def send(self, queue: str, messages: Sequence[NewMessage]) -> None:
-        _only_a_folder("send", "send with Client.send, or as any Service Bus sender")
+        """Send messages as `Client.send` does; without the application's code their bodies are not checked."""
+        if SUBSCRIPTIONS in queue:
+            topic = queue.partition(SUBSCRIPTIONS)[0]
+            raise Refused(f"{queue} is a subscription, which cannot be sent to; send to {topic}, for all of them")
+        if len(messages) > BATCH_COUNT_MAX:
+            raise TooLarge(f"{len(messages)} messages in one batch; send at most {BATCH_COUNT_MAX} at a time")
+        types = await types_of(queue, self._infrastructure.scan(NOTES, prefix=NOTE_PREFIX))
+        needs_key = not all(message.key for message in messages) and await self._is_ordered(queue)
+        outputs = []
+        for new in messages:
+            check_sendable(queue, new, types, needs_key=needs_key)
+            message = outgoing(new, types, self._operations.now_ms())
+            message = await check_in(message, self._ports.blobs, above_bytes=CLAIM_CHECK_BYTES)
+            outputs.append(Output(queue, 0, message))
+        await self._operations.send(outputs)
+
+    async def _is_ordered(self, queue: str) -> bool:
+        """Whether a queue is ordered by key, as far as that can be asked; the bus refuses a message without one."""
+        try:
+            return self._asked_ordered is not None and await self._asked_ordered(queue)
+        except OutboxError:
+            return False
+
+    # Only on an engine's folder
 
     def export(self, type: str = "") -> AsyncIterator[bytes]:
         _only_a_folder("export", "a store apart from its bus has no single instant; query the container")

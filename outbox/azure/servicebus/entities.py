@@ -99,10 +99,12 @@ class ServiceBusEntities:
             if slash:
                 found = await self._call(path, partial(admin.get_subscription, topic, name))
             else:
-                found = await self._call(path, partial(admin.get_queue, path))
+                found = await self._queue_of(path)
         except (Refused, OutcomeUnknown) as error:
             if isinstance(error.__cause__, ResourceNotFoundError):
                 return  # its first use says so
+            if isinstance(error.__cause__, AttributeError):
+                raise
             raise _CannotLook(str(error)) from error
         self._judge(path, found, sessions=sessions)
 
@@ -146,7 +148,7 @@ class ServiceBusEntities:
         admin = self._namespace.administration()
         make = partial(admin.create_queue, name, requires_session=sessions, **_LIMITS)
         if not await self._made(f"queue {name}", make):
-            found = await self._call(f"queue {name}", partial(admin.get_queue, name))
+            found = await self._queue_of(name)
             self._judge(name, found, sessions=sessions)
 
     async def _made(self, what: str, make: Callable[[], Awaitable[object]]) -> bool:
@@ -189,6 +191,20 @@ class ServiceBusEntities:
                     return False
         return True
 
+    async def is_ordered(self, destination: str) -> bool:
+        """Whether a queue takes messages with a session only; False for a topic.
+
+        Raises:
+            Refused: it is not there, or the right to manage is missing.
+            OutcomeUnknown: no answer says whether.
+        """
+        try:
+            return bool((await self._queue_of(destination)).requires_session)
+        except Refused as error:
+            if isinstance(error.__cause__, AttributeError):
+                return False
+            raise
+
     async def is_paused(self, path: str) -> bool:
         """Whether nothing can be received from a queue or subscription: one request.
 
@@ -200,7 +216,7 @@ class ServiceBusEntities:
         topic, slash, name = path.partition(SUBSCRIPTIONS)
         if slash:
             return (await self._call(path, partial(admin.get_subscription, topic, name))).status in _PAUSED
-        return (await self._call(path, partial(admin.get_queue, path))).status in _PAUSED
+        return (await self._queue_of(path)).status in _PAUSED
 
     async def pause(self, path: str, *, paused: bool) -> bool:
         """Set a queue's or subscription's status to ReceiveDisabled, or to Active; whether that was a change.
@@ -217,7 +233,7 @@ class ServiceBusEntities:
                 one.status = wants
                 await self._call(path, partial(admin.update_subscription, topic, one))
             return bool(wants)
-        queue = await self._call(path, partial(admin.get_queue, path))
+        queue = await self._queue_of(path)
         if wants := _next_status(path, queue.status, paused=paused):
             queue.status = wants
             await self._call(path, partial(admin.update_queue, queue))
@@ -255,6 +271,18 @@ class ServiceBusEntities:
         if slash:
             return await self._call(path, partial(admin.get_subscription_runtime_properties, topic, name))
         return await self._call(path, partial(admin.get_queue_runtime_properties, path))
+
+    async def _queue_of(self, name: str) -> QueueProperties:
+        """A queue as it is set.
+
+        Raises:
+            Refused: it is not there, or is a topic: the SDK fails at reading its description as that of a queue.
+            OutcomeUnknown: no answer says whether.
+        """
+        try:
+            return await self._call(f"queue {name}", partial(self._namespace.administration().get_queue, name))
+        except AttributeError as error:
+            raise Refused(f"{name} is a topic, not a queue; name a subscription: {name}{SUBSCRIPTIONS}NAME") from error
 
     async def _call(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -199,11 +199,10 @@ class Site:
 
     async def backend(self, container: str, **options: Any) -> AzureBackend:
         """Clients of a process's own, open for the life of the site."""
-        place = {"container": container, "database": "shop", "servicebus": self.bus.connection_string}
+        place: dict[str, Any] = {"container": container, "database": "shop", "servicebus": self.bus.connection_string}
         made = azure.connect(
             cosmos=self.cosmos.connection.connection_string,
-            create=True,
-            **(place | options),
+            **({"create": True} | place | options),
         )
         self.backends[f"{container}{len(self.backends)}"] = made
         return made
@@ -248,6 +247,17 @@ class Site:
             if hasattr(answer, "__await__"):
                 await answer
 
+    def handle(self, app: App, *, scope: str = "partition", stays: Sequence[str] = ()) -> None:
+        """Let a host with this application handle what is there, but for what stays."""
+
+        async def run() -> None:
+            backend = self.backends.get("handling") or await self.backend(container_of(scope), scope=scope)
+            self.backends["handling"] = backend
+            async with Worker(app, backend):
+                await self._wait_handled(app, [Sent("", id, stays=True) for id in stays])
+
+        self.thread.run(run)
+
     async def _wait_handled(self, app: App, steps: Iterable[Step]) -> None:
         """Wait until no message of the application's queues is left to its worker, but for those that stay."""
         stay = {step.message.identity for step in steps if isinstance(step, Put) and step.stays}
@@ -278,6 +288,10 @@ class Site:
     # Commands
 
     def command(self, line: str, *, scope: str = "partition", **options: str) -> int:
+        """Run a command line; its exit code."""
+        return self.run(line.split(), scope=scope, **options)
+
+    def run(self, words: Sequence[str], *, scope: str = "partition", **options: str) -> int:
         """Run a command; its exit code."""
         known = {
             "cosmos": self.cosmos.connection.connection_string,
@@ -288,7 +302,7 @@ class Site:
         where = [text for name, value in known.items() for text in (f"--{name}", value)]
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("OUTBOX_BLOBS", raising=False)
-            return main([*line.split(), *where])
+            return main([*words, *where])
 
     @contextmanager
     def faulty(self, rules: Iterable[During]) -> Iterator[None]:
