@@ -19,7 +19,7 @@ from outbox.guards import Breaker, Rate
 from outbox.ops.cli import main
 from outbox.ops.control import serve_control
 from outbox.ops.engine_operator import EngineOperator
-from outbox.ops.meter import Metered, Meter
+from outbox.ops.meter import Meter, Metered
 from tests.unit.ops.situations import Situation
 
 PAYMENTS = Breaker("payments", least=2, open_s=600)

@@ -242,21 +242,28 @@ class Site:
         await self._leave_pending(
             app, backend, prefix, list(dict.fromkeys(step for step in steps if isinstance(step, Stuck)))
         )
+        await backend.close()  # an open link takes messages from the next host
         for done in dict.fromkeys(step.work for step in steps if isinstance(step, Done)):
             answer = done(self)
             if hasattr(answer, "__await__"):
                 await answer
 
-    def handle(self, app: App, *, scope: str = "partition", stays: Sequence[str] = ()) -> None:
-        """Let a host with this application handle what is there, but for what stays."""
+    def handle(self, app: App, *, stays: Sequence[str] = (), until: Callable[[], bool] | None = None) -> None:
+        """Let a host with this application handle what is there but for what stays, or run until something holds."""
 
         async def run() -> None:
-            backend = self.backends.get("handling") or await self.backend(container_of(scope), scope=scope)
-            self.backends["handling"] = backend
-            async with Worker(app, backend):
-                await self._wait_handled(app, [Sent("", id, stays=True) for id in stays])
+            backend = await self.backend(container_of("partition"))  # a process of its own, which ends here
+            async with backend, Worker(app, backend, drain_s=0.1), asyncio.timeout(20):
+                while until is not None and not until():  # noqa: ASYNC110  # no event says so
+                    await asyncio.sleep(0.01)
+                if until is None:
+                    await self._wait_handled(app, [Sent("", id, stays=True) for id in stays])
 
         self.thread.run(run)
+
+    def statuses(self, path: str) -> dict[str, int]:
+        """The messages of a queue and their statuses, as the broker has them."""
+        return {task.message.identity: task.status for task in self.engine.broker.peek(path, 0, 1_000)}
 
     async def _wait_handled(self, app: App, steps: Iterable[Step]) -> None:
         """Wait until no message of the application's queues is left to its worker, but for those that stay."""

@@ -221,7 +221,7 @@ BUS = (
         "a message that is too old",
         (Sent("orders", "too-old-1", created=START_S),),
         "message show too-old-1 --queue orders",
-        ("too-old", "new id"),
+        ("too-old", "look at the state", "--id NEW-ID"),
     ),
     Situation(
         "messages that go round",
