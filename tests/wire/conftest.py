@@ -60,8 +60,9 @@ def _impatient_sdk() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _certificates_are_read_once() -> Iterator[None]:
-    """Keep the SDK from reading all root certificates for each of its connections, 50 ms each; emulators have no TLS."""
-    build, known = AsyncTransportMixin._build_ssl_opts, dict[str, Any]()
+    """Let the SDK read root certificates once, not for each connection (50 ms); emulators have no TLS."""
+    build: Any = AsyncTransportMixin._build_ssl_opts
+    known: dict[str, Any] = {}
 
     def build_once(self: Any, options: Any) -> Any:
         if repr(options) not in known:

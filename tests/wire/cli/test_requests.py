@@ -75,6 +75,7 @@ def counted(site: Site, command: str) -> int:
         ("status", 7, ["pending transactions: 0"]),
         ("queue peek one", 7, ["m-0", "m-4", "for a worker to take it"]),
         ("queue peek ledger", 8, [f"blocked by dead letter 'first-{n}'" for n in range(len(KEYS))]),
+        ("queue peek ledger --limit 3", 9, [f"blocked by dead letter 'first-{n}'" for n in range(3)]),
         ("queue peek ledger --key key-3", 7, ["second-3", "blocked by dead letter 'first-3'"]),
     ],
 )
