@@ -104,14 +104,23 @@ class AzureOperations:
         """
         return await self._entities.pause(queue, paused=paused)
 
-    async def paused(self) -> set[str]:
-        """The queues and subscriptions from which nothing can be received.
+    async def is_paused(self, queue: str) -> bool:
+        """Whether nothing can be received from a queue or subscription.
 
         Raises:
-            Refused: they cannot be asked.
+            Refused: it cannot be asked.
             OutcomeUnknown: no answer says whether.
         """
-        return await self._entities.paused()
+        return await self._entities.is_paused(queue)
+
+    async def is_ordered(self, destination: str) -> bool:
+        """Whether what is sent to a queue needs a session; a topic's messages need none.
+
+        Raises:
+            Refused: it is not there, or the right to manage is missing.
+            OutcomeUnknown: no answer says whether.
+        """
+        return await self._entities.is_ordered(destination)
 
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return await self._entities.is_idle(queues)

@@ -6,14 +6,9 @@ import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-
-from outbox.ops.values import Operator
-
-if TYPE_CHECKING:
-    from outbox.ops.stream_operator import StreamOperator
 
 Options = argparse.Namespace
 
@@ -26,13 +21,14 @@ def ask(options: Options, question: Callable[[Any], Awaitable[Any]]) -> Any:
     """Connect an operator for the folder, for the application on Azure or for ordered logs there, and ask it."""
 
     async def asked() -> Any:
-        async with _connected(options) as operator:
+        async with connected(options) as operator:
             return await question(operator)
 
     return asyncio.run(asked())
 
 
-def _connected(options: Options) -> AbstractAsyncContextManager[Operator | StreamOperator]:
+def connected(options: Options) -> AbstractAsyncContextManager[Any]:
+    """The operator of the folder, of the application on Azure or of ordered logs there, by the options."""
     if options.data is not None:
         from outbox.ops.connect_operator import connect_operator
 

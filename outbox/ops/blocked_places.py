@@ -10,8 +10,9 @@ from outbox.engine.entities import dead_letter_path
 from outbox.engine.state.queues import Queue
 from outbox.engine.state.session_order import SessionOrder
 from outbox.ops.engine_views import identity_of
+from outbox.ops.side_by_side import side_by_side
 from outbox.ops.values import BATCH_COUNT_MAX, BlockedKey
-from outbox.ports import HeldMessage, StorePorts
+from outbox.ports import DeadLetterEntry, HeldMessage, StorePorts
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.store_operations import StoreOperations
 
@@ -71,11 +72,15 @@ async def blocked_on_store(ports: StorePorts, peek: Peek, queues: Sequence[str])
     operations = StoreOperations(ports)
     blocks = BlockedSessions(ports.infrastructure or ports.store, ports.blobs)
     found: list[BlockedKey] = []
-    for queue in queues:
+
+    async def look(queue: str) -> tuple[list[DeadLetterEntry], list[HeldMessage]]:
         letters = await operations.dead_letters(queue)
         held, _ = await peek(
             queue, after=0, count=BATCH_COUNT_MAX, session="", is_wanted=lambda each: bool(each.message.session_id)
         )
+        return letters, held
+
+    for queue, (letters, held) in zip(queues, await side_by_side(queues, look), strict=True):
         waiting = Counter(each.message.session_id for each in held)
         keys = dict.fromkeys([letter.message.session_id for letter in letters] + list(waiting))
         for key in list(filter(None, keys))[:KEYS_LOOKED_UP_MAX]:

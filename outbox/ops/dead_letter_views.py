@@ -8,7 +8,8 @@ from outbox.deliveries import split_stack
 from outbox.errors import PoisonMessage, Refused
 from outbox.ops.bodies import shown
 from outbox.ops.values import DeadLetterFilter, DeadLetterView
-from outbox.ports import BlobStore, DeadLetterEntry
+from outbox.ports import SUBSCRIPTIONS, BlobStore, DeadLetterEntry
+from outbox.resubmission import NO_RECORD_OF_ITS_OWN, REJECTED, is_edit_without_record, may_have_been_applied
 from outbox.runtime.delivery.claim_check import redeem
 
 
@@ -57,5 +58,23 @@ async def with_body(id: str, dead: DeadLetterEntry, only_type: str, blobs: BlobS
         except PoisonMessage as gone:
             text = f"{dead.queue}/{id}: {gone.description}; it can only be discarded"
             raise Refused(text) from gone
-    letter = msgspec.structs.replace(view_of(id, dead, only_type), size_bytes=len(message.body))
+    letter = msgspec.structs.replace(view_of(id, dead, only_type), size_bytes=len(message.body), cure=cure_of(id, dead))
     return msgspec.structs.replace(letter, **shown(id, message.body))
+
+
+def cure_of(id: str, dead: DeadLetterEntry) -> str:
+    """What may be done about a dead letter, by what its refusal leaves open."""
+    again = f"outbox dead-letters resubmit {dead.queue} {id}"
+    discard = f"outbox dead-letters discard {dead.queue} {id}"
+    send = f"outbox send {dead.queue.partition(SUBSCRIPTIONS)[0]} BODY --id NEW-ID"
+    if may_have_been_applied(dead.reason, dead.description) or is_edit_without_record(dead.reason, dead.description):
+        return f"look at the state that it would have changed; {discard}; if it is still to be done, {send}"
+    if dead.description != REJECTED and dead.reason == "payload-differs":
+        return f"the first message of this id counts; {discard}; if this one is to be done too, {send}"
+    if dead.description != REJECTED and dead.reason in _AS_IT_IS:
+        return f"{discard} and, corrected, {send}; or deploy what takes it as it is, and {again}"
+    return f"{again}, or discard it"
+
+
+_AS_IT_IS = NO_RECORD_OF_ITS_OWN - {"MaxDeliveryCountExceeded", "TTLExpiredException"}
+"""Reasons that lie in the message itself."""

@@ -107,6 +107,10 @@ def of_status(status: Status, *, hosted: bool) -> Iterator[Finding]:
         if queue.oldest_s is not None and queue.oldest_s > OLDEST_S_MAX:
             what = f"its oldest message has waited for {age(queue.oldest_s)}"
             yield Finding("warning", name, what, f"outbox queue peek {name}")
+    for guard in status.guards:
+        if guard.kind == "breaker" and guard.state != "closed":
+            what = f"the breaker is {guard.state}, {age(guard.rest_s)} more: {guard.why}"
+            yield Finding("warning", guard.name, what, "mend what its handlers call; it tries again by itself")
     if status.streams is not None:
         rows = [(each.name, each.error) for each in status.streams.logs]
         for name, error in rows + [(each.name, each.error) for each in status.streams.processors]:

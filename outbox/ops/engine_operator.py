@@ -21,11 +21,9 @@ from outbox.engine.state.session_order import SessionOrder
 from outbox.engine.state.tasks import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
 from outbox.errors import Refused, TooLarge, UnknownDestination
 from outbox.lineage import parse_state_id, state_id
-from outbox.message import Message, schema_properties
 from outbox.ops import held_messages
 from outbox.ops.blocked import page_of
 from outbox.ops.blocked_places import blocked_on_engine
-from outbox.ops.bodies import compact_json
 from outbox.ops.dead_letter_views import matches, view_of, with_body
 from outbox.ops.engine_states import OnWritten, states_of_engine, write_states_of_engine
 from outbox.ops.engine_trail import trail_on_engine
@@ -35,7 +33,7 @@ from outbox.ops.host_metrics import host_metrics
 from outbox.ops.meter import Meter
 from outbox.ops.names import full_id, listed, parse_key, scheduled_id, the_id
 from outbox.ops.pending_values import PendingFinished, PendingView
-from outbox.ops.sending import as_handled
+from outbox.ops.sending import as_handled, check_sendable, outgoing
 from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.stream_values import (
     StreamQuery,
@@ -125,31 +123,14 @@ class EngineOperator:
             raise TooLarge(f"{len(messages)} messages in one batch; send at most {BATCH_COUNT_MAX} at a time")
         types = await self._types(queue)
         is_keyed = any(route.settings.ordering == "per_key" for route in routes)
-        outgoing = []
+        sent = []
         for new in messages:
-            message = new if self._app is None else as_handled(self._app, queue, new, versions=types)
-            if is_keyed and not message.key:
-                raise Refused(f"{queue} is ordered by key and message {message.id} has none; give --key")
-            if len(types) > 1 and not message.type:
-                raise Refused(f"{queue} takes several types of message; say by --type which: {listed(types)}")
-            outgoing.append(await self._outgoing(message, types))
-        engine.broker.send(queue, outgoing)
+            checked = new if self._app is None else as_handled(self._app, queue, new, versions=types)
+            check_sendable(queue, checked, types, needs_key=is_keyed)
+            message = outgoing(checked, types, engine.now_ms())
+            sent.append(await check_in(message, engine.blobs, above_bytes=CLAIM_CHECK_BYTES))
+        engine.broker.send(queue, sent)
         await engine.core.gate()
-
-    async def _outgoing(self, new: NewMessage, types: dict[str, int]) -> Message:
-        """The message, of the newest schema that a handler of its type has registered."""
-        now_ms = self._engine.now_ms()
-        version = types.get(new.type, 1) if new.type else max(types.values(), default=1)
-        message = Message(
-            body=compact_json(new.id, bytes(new.body)),
-            outbox_id=new.id,
-            type=new.type,
-            created_ms=now_ms if new.created is None else round(new.created * 1_000),
-            correlation_id=new.correlation_id,
-            session_id=new.key,
-            properties=schema_properties(version),
-        )
-        return await check_in(message, self._engine.blobs, above_bytes=CLAIM_CHECK_BYTES)
 
     async def _types(self, queue: str) -> dict[str, int]:
         return await types_of(

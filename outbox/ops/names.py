@@ -23,7 +23,10 @@ def full_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
     """
     found = {text} & ids or {id for id in ids if begins(text, id)}
     if not found:
-        raise LookupError(f"{queue} has no dead letter {text!r}; list them to see what is there")
+        raise LookupError(
+            f"{queue} has no dead letter {text!r}; list them to see what is there, or `outbox message show {text}` to "
+            "see where it is"
+        )
     if len(found) > 1:
         raise Refused(f"{len(found)} dead letters of {queue} begin with {text!r}: {_some(found)}; give more of it")
     return next(iter(found))

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from outbox.errors import OutboxError, Refused
-from outbox.ops.connect_operator import connect_operator
+from outbox.ops.asking import connected
 from outbox.ops.values import NewMessage, Text
 
 BATCH_COUNT = 500
@@ -47,7 +47,7 @@ async def send_lines(options: argparse.Namespace, stream: BufferedReader, check:
         Refused: a line cannot be sent; the text names it and counts those sent before.
     """
     ids: list[str] = []
-    async with connect_operator(options.data, accept_clock=options.accept_clock) as operator:
+    async with connected(options) as operator:
         try:
             async for batch in _batches(_messages(stream, options, check)):
                 await operator.send(options.queue, batch)

@@ -15,6 +15,9 @@ from outbox.app import App
 from outbox.codec import Codec
 from outbox.declared import shown, taken
 from outbox.errors import Refused
+from outbox.message import Message, schema_properties
+from outbox.ops.bodies import compact_json
+from outbox.ops.names import listed
 from outbox.ops.values import NewMessage
 
 
@@ -41,6 +44,32 @@ def as_handled(app: App, queue: str, new: NewMessage, *, versions: Mapping[str, 
     if key and new.key and key != new.key:
         raise Refused(f"message {new.id} has the key {key!r}, not {new.key!r}; leave --key out, its handler knows it")
     return msgspec.structs.replace(new, key=key or new.key)
+
+
+def check_sendable(queue: str, new: NewMessage, types: Mapping[str, int], *, needs_key: bool) -> None:
+    """Refuse a message that its queue would not take, or that no handler could tell from another's.
+
+    Raises:
+        Refused: its key or its type is missing.
+    """
+    if needs_key and not new.key:
+        raise Refused(f"{queue} is ordered by key and message {new.id} has none; give --key")
+    if len(types) > 1 and not new.type:
+        raise Refused(f"{queue} takes several types of message; say by --type which: {listed(types)}")
+
+
+def outgoing(new: NewMessage, types: Mapping[str, int], now_ms: int) -> Message:
+    """The message, of the newest schema that a handler of its type has registered."""
+    version = types.get(new.type, 1) if new.type else max(types.values(), default=1)
+    return Message(
+        body=compact_json(new.id, bytes(new.body)),
+        outbox_id=new.id,
+        type=new.type,
+        created_ms=now_ms if new.created is None else round(new.created * 1_000),
+        correlation_id=new.correlation_id,
+        session_id=new.key,
+        properties=schema_properties(version),
+    )
 
 
 def _codec(app: App, queue: str, new: NewMessage) -> Codec | None:

@@ -6,17 +6,18 @@ workers.  Nothing is made or declared here.  Operations of an engine alone are r
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import NoReturn, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES
-from outbox.errors import Refused
+from outbox.errors import OutboxError, OutcomeUnknown, Refused, TooLarge
 from outbox.lineage import state_id
 from outbox.ops.blocked import page_of
 from outbox.ops.blocked_places import blocked_on_store
@@ -26,6 +27,8 @@ from outbox.ops.held_messages import view_of as view_of_held
 from outbox.ops.names import full_id, listed, parse_key, scheduled_id, the_id
 from outbox.ops.pending import finish_pending, pending_in
 from outbox.ops.pending_values import PendingFinished, PendingView
+from outbox.ops.sending import check_sendable, outgoing
+from outbox.ops.side_by_side import side_by_side
 from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.store_states import states_of_store, write_states_of_store
 from outbox.ops.store_trail import trail_on_store
@@ -60,9 +63,10 @@ from outbox.ops.values import (
     QueueStatus,
     Status,
 )
-from outbox.ports import DeadLetterEntry, HeldMessage, StorePorts
+from outbox.ports import SUBSCRIPTIONS, DeadLetterEntry, Document, HeldMessage, Output, StorePorts
 from outbox.resubmission import is_copy, newest
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
+from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.delivery.edits import edit_of
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.scopes import stores_of
@@ -76,8 +80,8 @@ UNFINISHED_COUNT_MAX = 1_000
 """The limits to which a status counts stored dead letters and pending transactions: each costs a read."""
 
 
-KEYS_LOOKED_UP_MAX = 5
-"""For how many keys on a page of messages the store is asked whether they are blocked."""
+KEYS_LOOKED_UP_MAX = 3
+"""For how many keys on a page of messages the store is read, whether they are blocked; more of them cost a query."""
 
 _SDKS = ("azure", "aiohttp", "msal")
 
@@ -94,6 +98,19 @@ class Counted(Protocol):
     @property
     def dead_letters(self) -> int: ...
 
+    @property
+    def paused(self) -> bool: ...
+
+
+class StoreIndex(Protocol):
+    """What a store finds in all of its partitions with one query, by the index of ids; Cosmos DB does."""
+
+    def holders(self, prefix: str) -> AsyncIterator[str]:
+        """The partition of each document whose id begins so."""
+
+    def among(self, partitions: Sequence[str], id: str) -> AsyncIterator[Document]:
+        """The documents of this id in some partitions."""
+
 
 class Peek(Protocol):
     """Look into a queue or subscription of the bus: messages, and the number to look on after (0: that is all)."""
@@ -106,8 +123,8 @@ class Peek(Protocol):
 Cancel = Callable[[str, Sequence[int]], Awaitable[None]]
 """Cancel scheduled messages of a queue or topic, by their numbers."""
 
-PausedNames = Callable[[], Awaitable[set[str]]]
-"""The queues and subscriptions from which nothing can be received."""
+Ask = Callable[[str], Awaitable[bool]]
+"""Ask the bus about a queue: whether nothing can be received from it, or whether it is ordered by key."""
 
 
 class Pause(Protocol):
@@ -171,12 +188,29 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
         raise Refused(f"{error}; look at --cosmos, --servicebus and --blobs, or at their variables") from None
     async with backend:
         try:
-            await backend.operations.declare({}, {})  # checks that the container exists, and makes nothing
+            try:
+                await backend.operations.declare({}, {})  # checks that the container exists, and makes nothing
+            except Refused as error:
+                text = f"{error}; look at --cosmos, --database and --container, or at their variables"
+                raise Refused(text) from error
             bus = backend.operations
-            yield StoreOperator(backend.ports(), bus.counts, bus.peek, bus.cancel, pause=bus.pause, paused=bus.paused)
+            more = {"pause": bus.pause, "is_paused": bus.is_paused, "is_ordered": bus.is_ordered}
+            more["index"] = backend.infrastructure or backend.store
+            yield StoreOperator(backend.ports(), bus.counts, bus.peek, bus.cancel, **more)
         except ValueError as error:  # an SDK's, whose text may repeat a key
             text = f"an address or a key cannot be used ({type(error).__name__}); look at how it was copied"
             raise Refused(text) from None
+        except OutcomeUnknown as error:
+            where = f"{_host_of(addresses.cosmos)} (--cosmos) and {_host_of(addresses.servicebus)} (--servicebus)"
+            text = f"{error}; see whether {where} answer from here, and look again before you repeat a change"
+            raise OutcomeUnknown(text) from error
+
+
+def _host_of(address: str) -> str:
+    """Where an address or a connection string leads, without any key."""
+    parts = dict(part.partition("=")[::2] for part in address.split(";")) if "=" in address else {"": address}
+    found = next((parts[name] for name in ("AccountEndpoint", "Endpoint", "") if name in parts), "")
+    return urlsplit(found if "//" in found else f"//{found}").netloc.rpartition("@")[2]
 
 
 class StoreOperator:
@@ -190,9 +224,16 @@ class StoreOperator:
         cancel: Cancel,
         *,
         pause: Pause | None = None,
-        paused: PausedNames | None = None,
+        is_paused: Ask | None = None,
+        is_ordered: Ask | None = None,
+        index: StoreIndex | None = None,
     ) -> None:
-        """Take the ports and what is asked of the bus; without `pause` and `paused` its queues cannot be paused."""
+        """Take the ports and what is asked of the bus; without `pause` and `is_paused` its queues cannot be paused.
+
+        Without `is_ordered` it is the bus that refuses a message without a key.
+
+        Without an `index` of the infrastructure's store each queue is counted, and each key looked up, by itself.
+        """
         self._ports = ports
         self._infrastructure = ports.infrastructure or ports.store
         self._operations = StoreOperations(ports)
@@ -201,7 +242,9 @@ class StoreOperator:
         self._peek = peek
         self._cancel = cancel
         self._pause = pause
-        self._paused = paused
+        self._asked_paused = is_paused
+        self._asked_ordered = is_ordered
+        self._index = index
         self._blocked = BlockedSessions(self._infrastructure, ports.blobs)
         self._listed: list[DeadLetterView] = []
         """The last list, for its further pages."""
@@ -217,21 +260,26 @@ class StoreOperator:
         Raises:
             Refused: the identity lacks the right to manage, which Service Bus needs for counts.
         """
-        queues, paused = {}, await self._paused_names()
-        for path, counted in sorted((await self._counts()).items()):
-            kept = await self._kept.count(path, count_max=KEPT_COUNT_MAX)
-            queues[path] = QueueStatus(
+        found = await self._counts()
+        kept = await self._kept_counts(found)
+        queues = {
+            path: QueueStatus(
                 active=counted.active,
                 scheduled=counted.scheduled,
                 deferred=0,
-                dead_letters=counted.dead_letters + kept,
+                dead_letters=counted.dead_letters + kept.get(path, 0),
                 oldest_s=None,
-                paused=path in paused,
+                paused=counted.paused,
             )
+            for path, counted in sorted(found.items())
+        }
         return Status(queues, await self._unfinished_count())
 
-    async def _paused_names(self) -> set[str]:
-        return set() if self._paused is None else await self._paused()
+    async def _kept_counts(self, queues: Iterable[str]) -> Mapping[str, int]:
+        """How many dead letters the store has of these queues: one query, where the store can."""
+        if self._index is not None:
+            return await self._kept.counts(self._index.holders, count_max=KEPT_COUNT_MAX)
+        return {path: await self._kept.count(path, count_max=KEPT_COUNT_MAX) for path in queues}
 
     async def metrics(self) -> str:
         raise Refused(
@@ -272,9 +320,11 @@ class StoreOperator:
             raise LookupError(f"no state is of type {type[:80]!r}; there are: {listed(known)}.  Check the spelling")
 
     async def peek(self, asked: PeekQuery) -> Peeked:
-        """A page of a queue; of the keys on it the first few are looked up, whether a dead letter blocks them."""
+        """A page of a queue, and which of the keys on it a dead letter blocks.
+
+        Without an index of the store only the first few keys are looked up.
+        """
         now_ms = self._operations.now_ms()
-        looked_up: dict[str, str | None] = {}
 
         def is_wanted(held: HeldMessage) -> bool:
             return asked.state in ("", "blocked") or state_of(held, now_ms) == asked.state
@@ -282,39 +332,44 @@ class StoreOperator:
         found, more = await self._peek(
             asked.queue, after=asked.after, count=asked.count, session=asked.key, is_wanted=is_wanted
         )
+        keys = dict.fromkeys(held.message.session_id for held in found if held.status == "active")
+        blocks = await self._blocks_of(asked.queue, list(filter(None, keys)))
         shown = []
         for held in found:
-            key = held.message.session_id
-            if key and held.status == "active" and key not in looked_up and len(looked_up) < KEYS_LOOKED_UP_MAX:
-                looked_up[key] = await self._blocked.identity_of(asked.queue, key)
-            one = msgspec.structs.replace(held, blocked_by=looked_up.get(key))
+            one = msgspec.structs.replace(held, blocked_by=blocks.get(held.message.session_id))
             if asked.state != "blocked" or one.blocked_by is not None:
                 shown.append(view_of_held(asked.queue, one, now_ms))
         return Peeked(shown, more, await self._is_paused(asked.queue))
 
+    async def _blocks_of(self, queue: str, keys: Sequence[str]) -> Mapping[str, str | None]:
+        """The dead letters that block some of these keys, by key."""
+        if self._index is not None and len(keys) > KEYS_LOOKED_UP_MAX:
+            return await self._blocked.identities_of(queue, keys, self._index.among)
+        return {key: await self._blocked.identity_of(queue, key) for key in keys[:KEYS_LOOKED_UP_MAX]}
+
     async def _is_paused(self, queue: str) -> bool:
-        """Whether a queue is paused; without the right to manage that is not known."""
+        """Whether a queue is paused; without the right to manage, or an answer, that is not known."""
         try:
-            return queue in await self._paused_names()
-        except Refused:
+            return self._asked_paused is not None and await self._asked_paused(queue)
+        except OutboxError:
             return False
 
     async def find(self, asked: FindQuery) -> list[FoundMessage]:
         """Look for a message in each queue, among the first messages of it that the bus shows."""
         now_ms = self._operations.now_ms()
-        held: list[tuple[str, HeldMessage]] = []
-        dead: list[tuple[str, DeadLetterEntry]] = []
-        for queue in [asked.queue] if asked.queue else sorted(await self._counts()):
-            shown, _ = await self._peek(
-                queue,
-                after=0,
-                count=BATCH_COUNT_MAX,
-                session="",
-                is_wanted=lambda each: each.message.identity.startswith(asked.id),
-            )
-            held += [(queue, each) for each in shown]
-            letters = await self._operations.dead_letters(queue)
-            dead += [(queue, letter) for letter in letters if letter.message.identity.startswith(asked.id)]
+
+        def is_wanted(each: HeldMessage) -> bool:
+            return each.message.identity.startswith(asked.id)
+
+        async def look(queue: str) -> tuple[list[HeldMessage], list[DeadLetterEntry]]:
+            shown, _ = await self._peek(queue, after=0, count=BATCH_COUNT_MAX, session="", is_wanted=is_wanted)
+            return shown, await self._operations.dead_letters(queue)
+
+        queues = [asked.queue] if asked.queue else sorted(await self._counts())
+        looks = list(zip(queues, await side_by_side(queues, look), strict=True))
+        held = [(queue, each) for queue, (shown, _) in looks for each in shown]
+        dead = [(queue, each) for queue, (_, letters) in looks for each in letters]
+        dead = [(queue, letter) for queue, letter in dead if letter.message.identity.startswith(asked.id)]
         ids = {each.message.identity for _, each in held} | {letter.message.identity for _, letter in dead}
         id = the_id(asked.id, ids, asked.queue)
         found = []
@@ -459,10 +514,33 @@ class StoreOperator:
     def _logs(self) -> StreamPlace:
         return on_store(Place(self._infrastructure, self._ports.blobs), "this store")
 
-    # Only on an engine's folder
+    # Send
 
     async def send(self, queue: str, messages: Sequence[NewMessage]) -> None:
-        _only_a_folder("send", "send with Client.send, or as any Service Bus sender")
+        """Send messages as `Client.send` does; without the application's code their bodies are not checked."""
+        if SUBSCRIPTIONS in queue:
+            topic = queue.partition(SUBSCRIPTIONS)[0]
+            raise Refused(f"{queue} is a subscription, which cannot be sent to; send to {topic}, for all of them")
+        if len(messages) > BATCH_COUNT_MAX:
+            raise TooLarge(f"{len(messages)} messages in one batch; send at most {BATCH_COUNT_MAX} at a time")
+        types = await types_of(queue, self._infrastructure.scan(NOTES, prefix=NOTE_PREFIX))
+        needs_key = not all(message.key for message in messages) and await self._is_ordered(queue)
+        outputs = []
+        for new in messages:
+            check_sendable(queue, new, types, needs_key=needs_key)
+            message = outgoing(new, types, self._operations.now_ms())
+            message = await check_in(message, self._ports.blobs, above_bytes=CLAIM_CHECK_BYTES)
+            outputs.append(Output(queue, 0, message))
+        await self._operations.send(outputs)
+
+    async def _is_ordered(self, queue: str) -> bool:
+        """Whether a queue is ordered by key, as far as that can be asked; the bus refuses a message without one."""
+        try:
+            return self._asked_ordered is not None and await self._asked_ordered(queue)
+        except OutboxError:
+            return False
+
+    # Only on an engine's folder
 
     def export(self, type: str = "") -> AsyncIterator[bytes]:
         _only_a_folder("export", "a store apart from its bus has no single instant; query the container")

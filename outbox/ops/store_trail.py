@@ -13,11 +13,12 @@ from outbox.message import Message
 from outbox.ops.held_messages import state_of, why
 from outbox.ops.names import parse_key
 from outbox.ops.pending import pending_records
+from outbox.ops.side_by_side import side_by_side
 from outbox.ops.trail import Sighting
 from outbox.ops.trail_records import Outcome, Registered, causes, handled_by, key_in, outcomes, reach_unseen, registered
 from outbox.ops.trail_values import Fact, KnownBy, Place, Trail, TrailQuery
 from outbox.ops.values import BATCH_COUNT_MAX
-from outbox.ports import Document, DocumentKey, HeldMessage, StorePorts
+from outbox.ports import DeadLetterEntry, Document, DocumentKey, HeldMessage, StorePorts
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES
 from outbox.runtime.store_operations import StoreOperations
 from outbox.stored import Inline, Record, Staged, StateItem, processed_key, record_key, staged_key, state_key
@@ -85,13 +86,16 @@ async def _sightings(
         )
         found.append(Sighting(fact.id, message.causation_id, (queue, message, fact)))
 
-    for queue in queues:
-        shown, more = await peek(queue, after=0, count=BATCH_COUNT_MAX, session="", is_wanted=lambda _: True)
+    async def look(queue: str) -> tuple[tuple[list[HeldMessage], int], list[DeadLetterEntry]]:
+        shown = await peek(queue, after=0, count=BATCH_COUNT_MAX, session="", is_wanted=lambda _: True)
+        return shown, await operations.dead_letters(queue)
+
+    for queue, ((shown, more), letters) in zip(queues, await side_by_side(queues, look), strict=True):
         if more:
             notes.append(f"only the first {len(shown)} messages of {queue} were looked at")
         for held in shown:
             see(queue, held.message, state_of(held, now_ms), "queue", why(held, now_ms), held.enqueued_ms)
-        for dead in await operations.dead_letters(queue):
+        for dead in letters:
             text = f"{dead.reason}: {dead.description.partition(chr(10))[0]}"
             see(queue, dead.message, "dead-letter", "dead letter", text, dead.enqueued_ms)
     async for tx, record in pending_records(ports):

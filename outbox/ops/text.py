@@ -151,9 +151,8 @@ def _place(found: FoundMessage) -> str:
         return printable(f"{view.id} in {view.queue}: {view.state}, {view.why}")
     letter = found.dead_letter
     assert letter is not None, "a message is in a queue, or a dead letter"
-    cure = f"outbox dead-letters resubmit {letter.queue} {letter.id}, or discard it"
     why = shortened(letter.description, WHY_LENGTH_MAX)
-    return printable(f"{letter.id} in the dead letters of {letter.queue}: {letter.reason}, {why}; {cure}")
+    return printable(f"{letter.id} in the dead letters of {letter.queue}: {letter.reason}, {why}; {letter.cure}")
 
 
 def trace(found: Trace) -> str:

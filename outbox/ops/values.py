@@ -120,7 +120,8 @@ class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):
     """A dead letter; its body, if shown, is JSON, else text, else base64.  `created` in seconds since 1970.
 
     `type` is the message's own wire type, `handled_as` that or the queue's only type (empty if there are several, or
-    none is known).  `traceback` is the stack of the application's error; empty without one.
+    none is known).  `traceback` is the stack of the application's error; empty without one.  `cure` says what may be
+    done about it; empty in a list.
     """
 
     id: str
@@ -136,6 +137,7 @@ class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     handled_as: str = ""
     traceback: str = ""
+    cure: str = ""
     body: msgspec.Raw | UnsetType = UNSET
     body_text: str | UnsetType = UNSET
     body_base64: str | UnsetType = UNSET

@@ -80,9 +80,11 @@ class StoreOperations:
             raise LookupError(f"{queue} has no dead letter {sequence} that is free; list them again")
         check_resubmittable(f"{queue}/{dead.message.identity or sequence}", dead.reason, dead.description)
         if edit is not None and SUBSCRIPTIONS in queue:
+            topic = queue.partition(SUBSCRIPTIONS)[0]
             raise Refused(
                 f"{queue} is a subscription, and an edit would reach the topic's other ones too, where the message was "
-                "handled as it is; discard it, and send the corrected message under a new id"
+                "handled as it is; resubmit it as it is once its handler takes it, or discard it and send the "
+                f"corrected message to {topic} under a new id, which the other subscriptions handle as well"
             )
         attempt = next_attempt(dead.message, [other.message for other in found])
         if dead.message.session_id:

@@ -16,6 +16,8 @@ DEAD = "outbox/ops/dead_letters.py"
 PENDING = "outbox/ops/pending.py"
 HANGING = "outbox/runtime/commit/waiting_handlers.py"
 ENGINE = "outbox/ops/engine_operator.py"
+VIEWS = "outbox/ops/dead_letter_views.py"
+CURES, REQUESTS = "unit/ops/test_cures.py", "wire/cli/test_requests.py"
 
 
 def fault(name: str, file: str, test: str, *edits: tuple[str, str]) -> Mutant:
@@ -184,5 +186,45 @@ OPERATOR_MUTANTS = (
         "describe: an entry that reads wants a key", "outbox/describe.py",
         f"{DESCRIBED}::test_an_entry_that_reads_has_the_rest_of_its_message_in_the_query",
         ("handler, is_read = route.handler, route.method in READS", "handler, is_read = route.handler, False"),
+    ),
+    fault(
+        "a resubmission is proposed for what nobody can read", VIEWS,
+        f"{CURES}::test_a_cure_is_never_one_that_is_refused",
+        ("dead.reason in _AS_IT_IS", "False"),
+    ),
+    fault(
+        "a resubmission is proposed for what was too old", VIEWS,
+        f"{CURES}::test_a_cure_is_never_one_that_is_refused",
+        ("    if may_have_been_applied(dead.reason, dead.description) or", "    if"),
+    ),
+    fault(
+        "what is right for a subscription is sent to the subscription", VIEWS,
+        f"{CURES}::test_what_is_right_for_a_subscription_is_sent_to_its_topic",
+        ("outbox send {dead.queue.partition(SUBSCRIPTIONS)[0]}", "outbox send {dead.queue}"),
+    ),
+    fault(
+        "a subscription in lower case is a queue", "outbox/ops/arguments/kinds.py",
+        f"{CURES}::test_a_subscription_is_one_in_any_case",
+        ("flags=re.IGNORECASE", "flags=0"),
+    ),
+    fault(
+        "an open breaker is no finding", "outbox/ops/doctor.py",
+        f"{CURES}::test_an_open_breaker_is_a_finding_and_a_rate_at_work_is_none",
+        ("if guard.kind == \"breaker\" and guard.state != \"closed\":", "if False:"),
+    ),
+    fault(
+        "all queues are asked at once", "outbox/ops/side_by_side.py",
+        f"{CURES}::test_many_are_asked_at_once_and_answer_in_order",
+        ("asyncio.Semaphore(COUNT_MAX)", "asyncio.Semaphore(1_000)"),
+    ),
+    fault(
+        "a status asks the store for each queue", "outbox/ops/store_operator.py",
+        f"{REQUESTS}::test_a_look_takes_at_most_ten_requests",
+        ("        if self._index is not None:\n            return await self._kept", "        if False:\n            return await self._kept"),
+    ),
+    fault(
+        "the fourth key of a page is not looked up", "outbox/ops/store_operator.py",
+        f"{REQUESTS}::test_a_look_takes_at_most_ten_requests",
+        ("if self._index is not None and len(keys) > KEYS_LOOKED_UP_MAX:", "if False:"),
     ),
 )  # fmt: skip

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 import pytest
 from azure.servicebus import ServiceBusClient, _servicebus_receiver, _servicebus_sender, _session_browser
+from azure.servicebus._pyamqp.aio import _client_async, _connection_async, _session_async
+from azure.servicebus._pyamqp.aio._transport_async import AsyncTransportMixin
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.aio import _servicebus_receiver_async, _servicebus_sender_async, _session_browser_async
 
@@ -50,8 +52,25 @@ def _impatient_sdk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (_servicebus_receiver, _servicebus_sender, _session_browser):
             patch.setattr(module, "time", Impatient(time))
-        for module in (_servicebus_receiver_async, _servicebus_sender_async, _session_browser_async):
+        waiting = (_client_async, _connection_async, _session_async)  # for what a link is opened, and closed, by
+        for module in (_servicebus_receiver_async, _servicebus_sender_async, _session_browser_async, *waiting):
             patch.setattr(module, "asyncio", Impatient(asyncio))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _certificates_are_read_once() -> Iterator[None]:
+    """Let the SDK read root certificates once, not for each connection (50 ms); emulators have no TLS."""
+    build: Any = AsyncTransportMixin._build_ssl_opts
+    known: dict[str, Any] = {}
+
+    def build_once(self: Any, options: Any) -> Any:
+        if repr(options) not in known:
+            known[repr(options)] = build(self, options)
+        return known[repr(options)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AsyncTransportMixin, "_build_ssl_opts", build_once)
         yield
 
 

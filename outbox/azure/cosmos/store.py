@@ -61,6 +61,8 @@ _UNFINISHED = "SELECT * FROM c WHERE c.pending = true"
 _UNSENT = "SELECT * FROM c WHERE c.entry >= @first AND c.entry < @before"
 _SCAN = "SELECT * FROM c WHERE STARTSWITH(c.id, @prefix)"
 _PARTITIONS = "SELECT c.pk FROM c WHERE c.id = @id AND STARTSWITH(c.pk, @prefix)"
+_HOLDERS = "SELECT c.pk FROM c WHERE STARTSWITH(c.id, @prefix)"
+_AMONG = "SELECT * FROM c WHERE c.id = @id AND ARRAY_CONTAINS(@partitions, c.pk)"
 
 
 class CosmosStateStore:
@@ -132,6 +134,17 @@ class CosmosStateStore:
         parameters = [{"name": "@id", "value": encode_id(holding)}, {"name": "@prefix", "value": prefix}]
         async for item in self._pages(_PARTITIONS, parameters=parameters):
             yield str(item[PARTITION])
+
+    async def holders(self, prefix: str) -> AsyncIterator[str]:
+        """The partition of each document of the container whose id begins with `prefix`; ids have an index."""
+        async for item in self._pages(_HOLDERS, parameters=[{"name": "@prefix", "value": encode_id(prefix)}]):
+            yield str(item[PARTITION])
+
+    async def among(self, partitions: Sequence[str], id: str) -> AsyncIterator[Document]:
+        """The documents of this id in some partitions, in one query in place of a read for each."""
+        parameters = [{"name": "@id", "value": encode_id(id)}, {"name": "@partitions", "value": list(partitions)}]
+        async for item in self._pages(_AMONG, parameters=parameters):
+            yield from_item(item)
 
     async def key_ranges(self) -> list[KeyRange]:
         """By which ranges of hashed partition keys the container lies apart.

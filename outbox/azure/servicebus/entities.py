@@ -54,6 +54,8 @@ class EntityCounts:
     active: int
     scheduled: int
     dead_letters: int
+    paused: bool = False
+    """Whether nothing can be received from it."""
 
 
 class ServiceBusEntities:
@@ -97,10 +99,12 @@ class ServiceBusEntities:
             if slash:
                 found = await self._call(path, partial(admin.get_subscription, topic, name))
             else:
-                found = await self._call(path, partial(admin.get_queue, path))
+                found = await self._queue_of(path)
         except (Refused, OutcomeUnknown) as error:
             if isinstance(error.__cause__, ResourceNotFoundError):
                 return  # its first use says so
+            if isinstance(error.__cause__, AttributeError):
+                raise
             raise _CannotLook(str(error)) from error
         self._judge(path, found, sessions=sessions)
 
@@ -144,7 +148,7 @@ class ServiceBusEntities:
         admin = self._namespace.administration()
         make = partial(admin.create_queue, name, requires_session=sessions, **_LIMITS)
         if not await self._made(f"queue {name}", make):
-            found = await self._call(f"queue {name}", partial(admin.get_queue, name))
+            found = await self._queue_of(name)
             self._judge(name, found, sessions=sessions)
 
     async def _made(self, what: str, make: Callable[[], Awaitable[object]]) -> bool:
@@ -187,31 +191,32 @@ class ServiceBusEntities:
                     return False
         return True
 
-    async def paused(self) -> set[str]:
-        """The queues and subscriptions from which nothing can be received, among the first thousand.
+    async def is_ordered(self, destination: str) -> bool:
+        """Whether a queue takes messages with a session only; False for a topic.
 
         Raises:
-            Refused: they cannot be asked: it takes the right to manage.
+            Refused: it is not there, or the right to manage is missing.
             OutcomeUnknown: no answer says whether.
         """
-        return await self._call(f"what {self._namespace.host} has", self._all_paused)
+        try:
+            return bool((await self._queue_of(destination)).requires_session)
+        except Refused as error:
+            if isinstance(error.__cause__, AttributeError):
+                return False
+            raise
 
-    async def _all_paused(self) -> set[str]:
-        admin, found, count = self._namespace.administration(), set[str](), 0
-        async for queue in admin.list_queues():
-            count += 1
-            if queue.status in _PAUSED:
-                found.add(queue.name)
-            if count >= ENTITY_COUNT_MAX:
-                return found
-        async for topic in admin.list_topics():
-            async for one in admin.list_subscriptions(topic.name):
-                count += 1
-                if one.status in _PAUSED:
-                    found.add(f"{topic.name}{SUBSCRIPTIONS}{one.name}")
-                if count >= ENTITY_COUNT_MAX:
-                    return found
-        return found
+    async def is_paused(self, path: str) -> bool:
+        """Whether nothing can be received from a queue or subscription: one request.
+
+        Raises:
+            Refused: it cannot be asked: it is not there, or the right to manage is missing.
+            OutcomeUnknown: no answer says whether.
+        """
+        admin = self._namespace.administration()
+        topic, slash, name = path.partition(SUBSCRIPTIONS)
+        if slash:
+            return (await self._call(path, partial(admin.get_subscription, topic, name))).status in _PAUSED
+        return (await self._queue_of(path)).status in _PAUSED
 
     async def pause(self, path: str, *, paused: bool) -> bool:
         """Set a queue's or subscription's status to ReceiveDisabled, or to Active; whether that was a change.
@@ -228,14 +233,16 @@ class ServiceBusEntities:
                 one.status = wants
                 await self._call(path, partial(admin.update_subscription, topic, one))
             return bool(wants)
-        queue = await self._call(path, partial(admin.get_queue, path))
+        queue = await self._queue_of(path)
         if wants := _next_status(path, queue.status, paused=paused):
             queue.status = wants
             await self._call(path, partial(admin.update_queue, queue))
         return bool(wants)
 
     async def counts(self) -> dict[str, EntityCounts]:
-        """What lies in every queue and subscription of the namespace, up to a thousand of them.
+        """What lies in every queue and subscription of the namespace, up to a thousand of them, and which are paused.
+
+        A hundred queues are a request, and as many topics; each topic is one more.
 
         Raises:
             Refused: they cannot be asked: it takes the right to manage.
@@ -246,14 +253,13 @@ class ServiceBusEntities:
     async def _all_counts(self) -> dict[str, EntityCounts]:
         admin, found = self._namespace.administration(), dict[str, EntityCounts]()
         async for queue in admin.list_queues_runtime_properties():
-            found[queue.name] = _counted(queue, queue.scheduled_message_count)
+            found[queue.name] = _counted(queue, queue.scheduled_message_count, queue._internal_qr.status)
             if len(found) >= ENTITY_COUNT_MAX:
                 return found
         async for topic in admin.list_topics_runtime_properties():
             async for one in admin.list_subscriptions_runtime_properties(topic.name):
-                found[f"{topic.name}{SUBSCRIPTIONS}{one.name}"] = _counted(
-                    one, 0
-                )  # what is scheduled lies in the topic
+                path = f"{topic.name}{SUBSCRIPTIONS}{one.name}"
+                found[path] = _counted(one, 0, one._internal_sd.status)  # what is scheduled lies in the topic
                 if len(found) >= ENTITY_COUNT_MAX:
                     return found
         return found
@@ -266,6 +272,18 @@ class ServiceBusEntities:
             return await self._call(path, partial(admin.get_subscription_runtime_properties, topic, name))
         return await self._call(path, partial(admin.get_queue_runtime_properties, path))
 
+    async def _queue_of(self, name: str) -> QueueProperties:
+        """A queue as it is set.
+
+        Raises:
+            Refused: it is not there, or is a topic: the SDK fails at reading its description as that of a queue.
+            OutcomeUnknown: no answer says whether.
+        """
+        try:
+            return await self._call(f"queue {name}", partial(self._namespace.administration().get_queue, name))
+        except AttributeError as error:
+            raise Refused(f"{name} is a topic, not a queue; name a subscription: {name}{SUBSCRIPTIONS}NAME") from error
+
     async def _call(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         try:
             async with asyncio.timeout(CALL_S):
@@ -274,8 +292,12 @@ class ServiceBusEntities:
             raise as_error(error, what) from error
 
 
-def _counted(found: QueueRuntimeProperties | SubscriptionRuntimeProperties, scheduled: int | None) -> EntityCounts:
-    return EntityCounts(found.active_message_count or 0, scheduled or 0, found.dead_letter_message_count or 0)
+def _counted(
+    found: QueueRuntimeProperties | SubscriptionRuntimeProperties, scheduled: int | None, status: object
+) -> EntityCounts:
+    """The counts of an entity; the SDK hides its `status`, which came with the same answer, from those who count."""
+    waiting, dead = found.active_message_count or 0, found.dead_letter_message_count or 0
+    return EntityCounts(waiting, scheduled or 0, dead, status in _PAUSED)
 
 
 _PAUSED = (EntityStatus.RECEIVE_DISABLED, EntityStatus.DISABLED)

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 PAGE_COUNT_MAX = 1_000
 DEPTH_MAX = 50
+
+
+def queue(text: str) -> str:
+    """A queue, or a subscription as `topic/Subscriptions/name`, however that word is written."""
+    topic, *name = re.split("/subscriptions/", text, maxsplit=1, flags=re.IGNORECASE)
+    return "/Subscriptions/".join([topic, *name])
 
 
 def count(text: str) -> int:

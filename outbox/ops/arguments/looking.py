@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from outbox.ops.arguments.kinds import seconds
+from outbox.ops.arguments.kinds import queue, seconds
 from outbox.ops.arguments.shared import ANSWER, Commands, argument, data
 
 COMMANDS: Commands = {
     "send": (
         "Send a message, or one for each line of stdin.",
         (
-            argument("queue", metavar="QUEUE", help="a queue or topic"),
+            argument("queue", metavar="QUEUE", type=queue, help="a queue or topic"),
             argument("body", metavar="JSON", help='the message, or - for lines of {"id": ..., "body": ...} on stdin'),
             argument("--type", default="", help="the wire type; a queue with one type needs none"),
             argument("--id", help="its identity (default: a fresh one); a duplicate has no further effect"),
@@ -25,8 +25,6 @@ COMMANDS: Commands = {
             ),
             argument("--id-field", metavar="NAME", help="with -: lines are bodies, and this field is the identity"),
             argument("--key-field", metavar="NAME", help="with --id-field: this field is the key"),
-            data(),
-            *ANSWER,
         ),
     ),
     "status": ("Count messages and dead letters of every queue.", ()),
@@ -46,4 +44,4 @@ COMMANDS: Commands = {
     ),
 }
 
-ON_AZURE = frozenset(("status", "doctor"))
+ON_AZURE = frozenset(("send", "status", "doctor"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from outbox.ops.arguments.kinds import count, depth, duration, page, rate
+from outbox.ops.arguments.kinds import count, depth, duration, page, queue, rate
 from outbox.ops.arguments.shared import PAGE, QUEUE, Commands, argument
 
 _STATES = ("waiting", "retrying", "blocked", "in-hand", "scheduled", "deferred")
@@ -44,7 +44,7 @@ COMMANDS: Commands = {
         "Show where a message is, in a queue or among dead letters, why it is there, and its body.",
         (
             argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more"),
-            argument("--queue", default="", metavar="QUEUE", help="look into this queue only"),
+            argument("--queue", default="", metavar="QUEUE", type=queue, help="look into this queue only"),
         ),
     ),
     "message trace": (
@@ -79,7 +79,7 @@ COMMANDS: Commands = {
     "blocked": ("List keys that a dead letter blocks, or let one go on.", None),
     "blocked list": (
         "List the keys that a dead letter blocks, by which, since when, and how many messages wait.",
-        (argument("queue", metavar="QUEUE", nargs="?"),),
+        (argument("queue", metavar="QUEUE", nargs="?", type=queue),),
     ),
     "blocked unblock": (
         "Let a key go on: by discarding the dead letter that blocks it, or by resubmitting that.",
@@ -93,7 +93,7 @@ COMMANDS: Commands = {
     "dead-letters list": (
         "List the dead letters of a queue, or of all queues, oldest first.",
         (
-            argument("queue", metavar="QUEUE", nargs="?"),
+            argument("queue", metavar="QUEUE", nargs="?", type=queue),
             *_WHICH,
             argument("--group", action="store_true", help="one line for all that went wrong alike"),
         ),

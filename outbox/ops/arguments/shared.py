@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from outbox.ops.arguments.kinds import number, page
+from outbox.ops.arguments.kinds import number, page, queue
 
 Argument = tuple[tuple[str, ...], dict[str, Any]]
 """The names and settings of one `add_argument`."""
@@ -46,7 +46,7 @@ AZURE_OPTIONS = {
 JSON = argument("--json", action="store_true", help="answer in JSON")
 ACCEPT_CLOCK = argument("--accept-clock", action="store_true", help="confirm a wall clock far ahead of the log")
 ANSWER = (JSON, ACCEPT_CLOCK)
-QUEUE = argument("queue", metavar="QUEUE")
+QUEUE = argument("queue", metavar="QUEUE", type=queue)
 PAGE = (
     argument("--limit", type=page, default=20, metavar="N", help="at most so many (20; up to 1000)"),
     argument("--after", type=number, default=0, metavar="NUMBER", help="behind the message of this number"),

@@ -205,7 +205,10 @@ def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int
             known = ", ".join(sorted(source.routes))
             raise PoisonMessage("unknown-type", f"{message.type!r} has no handler on {source.path}; known are {known}")
         if message.schema > route.version:  # for a newer worker
-            text = f"schema {message.schema} of {route.wire_type} is newer than {route.version}, the newest known here"
+            text = (
+                f"schema {message.schema} of {route.wire_type} is newer than {route.version}, the newest known here; "
+                "deploy the newer build"
+            )
             return unhandled(plan, delivery, Later(REDELIVER_AFTER_S, delivery.failures, text))
     except PoisonMessage as poison:
         return unhandled(plan, delivery, poison)

@@ -8,6 +8,7 @@ resubmission.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from hashlib import sha256
 
 import msgspec
@@ -35,6 +36,9 @@ from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
 from outbox.runtime.work import Attempt
 
+_ID = "stopped"
+Among = Callable[[Sequence[str], str], AsyncIterator[Document]]
+"""The documents of an id in some partitions, where a store finds them in one query."""
 EDIT_COUNT_MAX = 100
 """How many edits of one dead letter a block remembers."""
 
@@ -90,6 +94,15 @@ class BlockedSessions:
         """What blocks a session; None: nothing.  A foreign document blocks under no identity."""
         found = await self._store.read(_key(queue, session_id))
         return None if found is None else _decoded(found) or BlockedSession("")
+
+    async def identities_of(self, queue: str, session_ids: Iterable[str], among: Among) -> dict[str, str]:
+        """The identities of the dead letters that block some of these sessions, by session, in one query."""
+        sessions = {_key(queue, session_id).partition: session_id for session_id in session_ids}
+        found = {}
+        async for document in among(list(sessions), _ID):
+            blocked = _decoded(document)
+            found[sessions[document.key.partition]] = "" if blocked is None else blocked.identity
+        return found
 
     async def block(self, attempt: Attempt) -> None:
         """Block the session of a refused message.
@@ -179,4 +192,4 @@ def _digest(message: Message) -> bytes:
 def _key(queue: str, session_id: str) -> DocumentKey:
     """The place of a session's block, by digest, because a session id may be any text."""
     digest = sha256(f"{len(queue)}:{queue}{session_id}".encode("utf-8", "surrogatepass"))
-    return DocumentKey(f"session:{digest.hexdigest()}", "stopped")
+    return DocumentKey(f"session:{digest.hexdigest()}", _ID)

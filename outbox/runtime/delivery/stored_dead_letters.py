@@ -15,7 +15,8 @@ Nothing here is a commit: the record alone decides the outcome of the message.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 
@@ -117,6 +118,19 @@ class StoredDeadLetters:
             if count >= count_max:
                 break
         return count
+
+    async def counts(self, holders: Callable[[str], AsyncIterator[str]], *, count_max: int) -> Counter[str]:
+        """How many dead letters are stored, by queue or subscription, up to `count_max` in all: in one query.
+
+        `holders` gives the partition of each document whose id begins so.
+        """
+        found = Counter[str]()
+        async for partition in holders(LETTER):
+            if partition.startswith(LETTERS):
+                found[partition.removeprefix(LETTERS)] += 1
+            if found.total() >= count_max:
+                break
+        return found
 
     async def has(self, queue: str, sequence: int) -> bool:
         return await self._store.read(_key(queue, sequence)) is not None

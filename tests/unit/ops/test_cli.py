@@ -453,7 +453,7 @@ def test_an_export_that_breaks_off_leaves_the_file_of_the_last(monkeypatch: pyte
     async def connected(options: Any) -> AsyncIterator[Breaking]:
         yield Breaking()
 
-    monkeypatch.setattr(asking, "_connected", connected)
+    monkeypatch.setattr(asking, "connected", connected)
     output = tmp_path / "states.jsonl"
     output.write_bytes(b"the last one\n")
     with pytest.raises(Refused, match="broke off"):

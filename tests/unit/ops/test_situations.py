@@ -1,7 +1,7 @@
 """Planted situations: for each, one command names the cause, and what to do about it.
 
-A table: what is wrong, how it is planted in a folder, the command, and words of its answer.  What only a running host
-or the services on Azure can be in is planted in tests/wire/cli.
+A table: what is wrong, how it is planted in a folder, the command, and words of its answer.  What only the
+services on Azure can be in is planted in tests/wire/cli, what only a running host can in test_host_situations.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -19,6 +19,7 @@ from outbox.engine.entities import QueueSettings
 from outbox.message import Message
 from outbox.ops.cli import main
 from outbox.testing import START_S, VirtualClock
+from tests.unit.ops.situations import Situation
 
 
 @dataclass
@@ -159,15 +160,6 @@ def expired(folder: Path) -> None:
             engine.broker.claim("orders", 1)
 
     asyncio.run(run())
-
-
-class Situation(NamedTuple):
-    """What is wrong, how it is planted, the command, and the words of its answer that name cause and cure."""
-
-    name: str
-    plant: Plant
-    command: str
-    words: tuple[str, ...]
 
 
 LATE_S = START_S + 40 * 86_400
@@ -379,7 +371,7 @@ SITUATIONS = (
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
 def test_one_command_names_the_cause_and_the_cure(
-    situation: Situation, disk_path: Path, capsys: pytest.CaptureFixture[str]
+    situation: Situation[Plant], disk_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     situation.plant(disk_path)
     capsys.readouterr()

@@ -1,0 +1,98 @@
+"""What a command says to do about a dead letter, how names of subscriptions are read, and looks at many queues."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from outbox.errors import Refused
+from outbox.message import Message
+from outbox.ops.arguments.kinds import queue
+from outbox.ops.dead_letter_views import cure_of
+from outbox.ops.doctor import of_status
+from outbox.ops.side_by_side import COUNT_MAX, side_by_side
+from outbox.ops.values import GuardStatus, Status
+from outbox.ports import SUBSCRIPTIONS, DeadLetterEntry
+from outbox.resubmission import REJECTED
+
+AUDIT = f"news{SUBSCRIPTIONS}audit"
+ANEW = "outbox send orders BODY --id NEW-ID"
+AGAIN = "outbox dead-letters resubmit orders m1"
+
+
+@pytest.mark.parametrize(
+    ("reason", "description", "begins", "has"),
+    [
+        ("failed", "ValueError: no", AGAIN, "or discard it"),
+        ("undecodable", "not an Order", "outbox dead-letters discard orders m1", ANEW),
+        ("undecodable", REJECTED, AGAIN, "or discard it"),
+        ("too-old", "created long ago", "look at the state that it would have changed", ANEW),
+        ("too-old", REJECTED, AGAIN, "or discard it"),
+        ("edit-without-record", "nothing is on record", "look at the state", ANEW),
+        ("payload-differs", "used twice", "the first message of this id counts", ANEW),
+        ("MaxDeliveryCountExceeded", "", AGAIN, "or discard it"),
+        ("no-blob-store", "too large", AGAIN, "or discard it"),
+    ],
+)
+def test_a_cure_is_never_one_that_is_refused(reason: str, description: str, begins: str, has: str) -> None:
+    dead = DeadLetterEntry("orders", 1, Message(body=b"", outbox_id="m1"), reason, description, 0, 0)
+    cure = cure_of("m1", dead)
+    assert cure.startswith(begins) and has in cure
+    assert AGAIN not in cure or reason not in ("too-old", "payload-differs") or description == REJECTED
+
+
+def test_what_is_right_for_a_subscription_is_sent_to_its_topic() -> None:
+    dead = DeadLetterEntry(AUDIT, 1, Message(body=b"", outbox_id="m1"), "undecodable", "", 0, 0)
+    assert "outbox send news BODY" in cure_of("m1", dead)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("orders", "orders"),
+        ("news/subscriptions/audit", AUDIT),
+        ("news/SUBSCRIPTIONS/audit", AUDIT),
+        (AUDIT, AUDIT),
+        ("a/b/Subscriptions/c/subscriptions/d", "a/b/Subscriptions/c/subscriptions/d"),
+    ],
+)
+def test_a_subscription_is_one_in_any_case(text: str, meant: str) -> None:
+    assert queue(text) == meant
+
+
+def test_an_open_breaker_is_a_finding_and_a_rate_at_work_is_none() -> None:
+    guards = [
+        GuardStatus("payments", "breaker", "open", "2 of 2 attempts failed", 30.0, 4),
+        GuardStatus("stock", "breaker", "closed", "", 0.0, 0),
+        GuardStatus("printer", "rate", "open", "5 messages wait for their place", 30.0, 4),
+    ]
+    found = [finding for finding in of_status(Status({}, 0, guards=guards), hosted=True) if finding.level != "ok"]
+    assert [(finding.about, finding.level) for finding in found] == [("payments", "warning")]
+    assert "the breaker is open, 30.0 s more: 2 of 2 attempts failed" in found[0].what
+
+
+async def test_many_are_asked_at_once_and_answer_in_order() -> None:
+    under_way = most = 0
+
+    async def ask(number: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(30 - number):  # the first takes longest
+            await asyncio.sleep(0)
+        under_way -= 1
+        return number
+
+    assert await side_by_side(range(30), ask) == list(range(30)) and most == COUNT_MAX
+
+
+async def test_one_that_fails_ends_the_look_with_its_own_error() -> None:
+    async def ask(number: int) -> int:
+        if number == 2:
+            raise Refused("no such queue")
+        await asyncio.sleep(60)
+        return number
+
+    with pytest.raises(Refused, match="no such queue"):
+        await side_by_side(range(5), ask)
