@@ -17,6 +17,7 @@ COUNTED = "unit/runtime/test_counts.py"
 TRACED = "unit/telemetry/test_otel.py"
 ENDED = "test_spans_that_nothing_settles_end_when_there_are_too_many_or_the_attempt_is_made_again"
 TOLD = "unit/ops/test_metrics.py"
+ASKED = "wire/on_azure/test_metrics.py"
 
 
 def fault(name: str, file: str, test: str, *edits: tuple[str, str]) -> Mutant:
@@ -134,6 +135,31 @@ TELEMETRY_MUTANTS = (
         "guards: an exploration is guarded", "outbox/runtime/start/plan.py",
         f"{SPARED}::test_an_exploration_has_no_guards",
         ("for declared in handler.guards] if counts is not None else []", "for declared in handler.guards] if (counts := counts or Counts()) else []"),
+    ),
+    fault(
+        "metrics: what the adapters count is not read", PORTS,
+        f"{ASKED}::test_requests_and_what_they_cost_are_published",
+        ("        counts.usage = ports.usage\n", "        pass\n"),
+    ),
+    fault(
+        "metrics: what is not due yet waits", "outbox/azure/operations.py",
+        f"{ASKED}::test_how_long_messages_wait_is_looked_for_with_each_sweep",
+        ('            is_wanted=lambda held: held.status == "active",\n', "            is_wanted=lambda held: True,\n"),
+    ),
+    fault(
+        "metrics: the fullest key of one worker stands for all", COUNTS,
+        "unit/stores/test_partition_size.py::test_the_fullest_key_of_all_workers_of_a_process_is_a_metric_after_a_sweep",
+        ("max((filling.fullest()[1] for filling in self.fillings), default=0.0)", "min((filling.fullest()[1] for filling in self.fillings), default=0.0)"),
+    ),
+    fault(
+        "metrics: a traced host looks into no queue", "outbox/ops/host.py",
+        f"{TOLD}::test_a_host_says_what_lies_in_its_queues_and_who_is_behind_in_its_logs",
+        ("            if operator is not None and not turn % LOOK_EVERY:\n", "            if operator is not None and turn % LOOK_EVERY == 1:\n"),
+    ),
+    fault(
+        "metrics: how far a processor is behind is not noted where its run fails", "outbox/azure/functions/triggers.py",
+        "functions/test_stream_processors.py::test_how_far_a_processor_is_behind_is_noted_after_its_run",
+        ("            finally:\n                if site", "            except ZeroDivisionError:\n                if site"),
     ),
     fault(
         "metrics: a label is not escaped", METRICS,
