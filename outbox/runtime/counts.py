@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from outbox.errors import PoisonMessage
+from outbox.errors import NotRegistrable, PoisonMessage
 from outbox.guards import Breaker, Guard, Rate
 from outbox.ports import RequestCounts
 from outbox.resubmission import REJECTED
@@ -107,15 +107,26 @@ class Counts:
     fullest_share: float = 0.0
     """For which share of its partition's limit the fullest key was heading at the last sweep."""
     guards: dict[Any, Guard] = field(default_factory=dict)
-    """The guards at work, by their declarations."""
+    """The guards at work: by name, or by their declaration where that has none."""
     has_ages: bool = False
     """Whether the ages of messages are counted, which costs as much as all else here."""
 
     def guard(self, declared: Breaker | Rate) -> Guard:
-        """The guard of a declaration, which all handlers that name it share."""
-        found = self.guards.get(declared)
+        """The guard of a declaration, which all handlers and calls that name it share.
+
+        Raises:
+            NotRegistrable: another of this name has other limits.
+        """
+        name = (type(declared), declared.name) if declared.name else declared
+        found = self.guards.get(name)
         if found is None:
-            found = self.guards[declared] = declared.started()
+            found = self.guards[name] = declared.started()
+        elif found.declared is not declared and astuple(found.declared) != astuple(declared):
+            kind = type(declared).__name__
+            raise NotRegistrable(
+                f"two of the name {declared.name!r} differ: {found.declared} and {declared}; declare one {kind} and "
+                "share it, or give the other its own name"
+            )
         return found
 
     def of(self, source: str) -> SourceCounts:

@@ -118,7 +118,7 @@ class WatchedContext:
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._context, name, value)
 
-    async def call(self, function: Callable[..., Any], *, idempotent: bool = False) -> Any:
+    async def call(self, function: Callable[..., Any], *, idempotent: bool = False, **options: Any) -> Any:
         """As `Context.call`; a call that is not idempotent is noted when it is made."""
         context = self._context
         side_effect = SideEffect("call", f"{context.idempotency_key}-{context.call_count + 1}")
@@ -134,7 +134,7 @@ class WatchedContext:
                 _calls.reset(token)
             return _awaited(result) if isinstance(result, Awaitable) else result
 
-        return await context.call(noted, idempotent=idempotent)
+        return await context.call(noted, idempotent=idempotent, **options)
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:
