@@ -185,4 +185,19 @@ OPERATOR_MUTANTS = (
         f"{DESCRIBED}::test_an_entry_that_reads_has_the_rest_of_its_message_in_the_query",
         ("handler, is_read = route.handler, route.method in READS", "handler, is_read = route.handler, False"),
     ),
+    fault(
+        "state history: all messages of a batch made the version", "outbox/ops/state_history.py",
+        "unit/ops/test_state_history.py::test_each_version_names_the_messages_that_made_it",
+        ("    if prefixes is not None and applied:\n", "    if False:\n"),
+    ),
+    fault(
+        "state history: a commit that failed made a version", "outbox/ops/trail_history.py",
+        "unit/ops/test_state_history.py::test_what_is_not_known_is_said_what_failed_is_left_out_and_the_newest_are_shown",
+        ("            case Fail():\n                open_.pop(event.op, None)\n", "            case Fail():\n                pass\n"),
+    ),
+    fault(
+        "state history: an import is no version", "outbox/ops/trail_history.py",
+        "unit/ops/test_state_history.py::test_each_version_names_the_messages_that_made_it",
+        ("            case In() | Put():\n", "            case In():\n"),
+    ),
 )  # fmt: skip
