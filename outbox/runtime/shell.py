@@ -130,8 +130,9 @@ class Recovery:
     async def _look_into(self, queue: str, waiting: WaitingQueues) -> None:
         try:
             since_ms = await waiting.waiting_since_ms(queue)
-        except OutboxError:
+        except Exception as error:  # whatever a bus or its SDK raises: sweeps go on
             self._counts.depths.pop(queue, None)
+            log.debug("a queue cannot be looked at", extra={"queue": queue, "error": str(error)})
             return
         waited_ms = 0 if since_ms is None else max(0, self._now_ms() - since_ms)
         self._counts.depths[queue] = Depth(waited_ms / 1_000)

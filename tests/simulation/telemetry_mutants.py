@@ -194,6 +194,11 @@ TELEMETRY_MUTANTS = (
         ('            is_wanted=lambda held: held.status == "active",\n', "            is_wanted=lambda held: True,\n"),
     ),
     fault(
+        "metrics: a queue that cannot be looked at stops sweeps", "outbox/runtime/shell.py",
+        "unit/steps/test_runtime_steps.py::test_a_queue_that_cannot_be_looked_at_stops_no_sweep",
+        ("        except Exception as error:  # whatever", "        except OutboxError as error:  # whatever"),
+    ),
+    fault(
         "metrics: the fullest key of one worker stands for all", COUNTS,
         "unit/stores/test_partition_size.py::test_the_fullest_key_of_all_workers_of_a_process_is_a_metric_after_a_sweep",
         ("max((filling.fullest()[1] for filling in self.fillings), default=0.0)", "min((filling.fullest()[1] for filling in self.fillings), default=0.0)"),

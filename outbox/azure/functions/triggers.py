@@ -22,7 +22,7 @@ import azure.functions as func
 from outbox.app import App, HttpRoute
 from outbox.azure.functions.settings import FunctionsSettings
 from outbox.azure.functions.sites import Site, answer, edge, process, site_of, sweep
-from outbox.errors import OutboxError, Refused
+from outbox.errors import Refused
 from outbox.ports import SUBSCRIPTIONS
 from outbox.runtime.counts import Counts
 from outbox.runtime.start.plan import Source
@@ -141,7 +141,7 @@ def _add_processors(made: func.Blueprint, site: Site, processors: Sequence[Proce
 async def _note_lags(processors: Sequence[Processor[Any]], counts: Counts) -> None:
     """Note how far processors are behind; what cannot be asked now is left as it was, for a metric fails nothing."""
     for processor in processors:
-        with suppress(OutboxError):
+        with suppress(Exception):
             counts.lags.update(await processor.lags())
 
 
