@@ -56,6 +56,10 @@ param alertEmail string = ''
 @description('Alert when something has been unfinished for so long')
 param outboxAgeAlertSeconds int = 600
 
+@minValue(60)
+@description('Alert when a message has waited for so long')
+param waitingAgeAlertSeconds int = 900
+
 @description('Synapse workspace, data lake and Spark pool')
 param synapseEnabled bool = false
 
@@ -204,6 +208,7 @@ module alerts 'modules/alerts.bicep' = {
     tags: tags
     email: alertEmail
     outboxAgeSeconds: outboxAgeAlertSeconds
+    waitingAgeSeconds: waitingAgeAlertSeconds
     serviceBusId: serviceBus.outputs.id
     cosmosId: cosmos.outputs.id
     workspaceId: monitoring.outputs.workspaceId

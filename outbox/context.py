@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -17,6 +18,7 @@ from uuid import UUID
 import msgspec
 
 from outbox.errors import HandlingEnded, OutcomeUnknown, PoisonMessage, Refused, UnknownDestination
+from outbox.guards import Breaker, Rate
 from outbox.http import Reply
 from outbox.lineage import Key, derived_bytes, output_id, traceparent_of
 from outbox.message import Message, Scalar
@@ -133,6 +135,8 @@ class Context(msgspec.Struct, gc=False):
     """Whether it captured nothing but outputs within the claim-check limit."""
     answer: Reply | None = None
     """The reply to an HTTP request."""
+    passed: tuple[Any, ...] = ()
+    """The guards that have let a call of this attempt through."""
     trace: str = ""
     """The W3C trace context of what is sent, where a middleware sets it; empty: the message's, of a span of its own."""
 
@@ -317,7 +321,13 @@ class Context(msgspec.Struct, gc=False):
         return kind
 
     def call(
-        self, function: Callable[..., Any], *, idempotent: bool = False, time_limit_s: float | None = None
+        self,
+        function: Callable[..., Any],
+        *,
+        idempotent: bool = False,
+        time_limit_s: float | None = None,
+        breaker: Breaker | None = None,
+        rate: Rate | None = None,
     ) -> Coroutine[Any, Any, Any]:
         """Call an external system, at least once until the commit.
 
@@ -328,10 +338,15 @@ class Context(msgspec.Struct, gc=False):
         tells the explorer that repeats are harmless.  After `time_limit_s` seconds, or its handler's limit, the call is
         cancelled with an unknown outcome.  A sync function cannot be cancelled and holds the event loop.
 
+        A `breaker` or a `rate` (see `outbox.guards`) may put the message off in place of the call: nothing of it is
+        committed, no attempt counts, and calls that were made before are made again then, under their keys.  Those of
+        one name are shared by all handlers.  Whoever catches that `Retry` goes on without the call.
+
         Raises:
-            Retry: it is not durable yet; let it pass.
+            Retry: it is not durable yet, or a guard puts it off; let it pass.
             TimeoutError: it took longer than `time_limit_s`; let it pass, and the attempt has failed.
-            TypeError: the handler is a blocking one, which cannot await.
+            TypeError: the handler is a blocking one, which cannot await; or the rate has no name.
+            NotRegistrable: another breaker or rate of this name has other limits.
         """
         handler = self.work.handler
         if handler.blocking:
@@ -339,17 +354,37 @@ class Context(msgspec.Struct, gc=False):
                 f"blocking handler {handler.name} cannot await ctx.call; call the function itself and give it "
                 "ctx.idempotency_key, or make the handler async"
             )
-        return self._call(function, time_limit_s)
+        if rate is not None and not rate.name:
+            raise TypeError(f'{rate} of a call needs a name, by which all attempts share it: Rate(..., name="...")')
+        return self._call(function, time_limit_s, [guard for guard in (rate, breaker) if guard is not None])
 
-    async def _call(self, function: Callable[..., Any], time_limit_s: float | None) -> Any:
-        from asyncio import timeout  # here, because a command's help needs no event loop
-
-        self.call_count += 1
+    async def _call(
+        self, function: Callable[..., Any], time_limit_s: float | None, guards: Sequence[Breaker | Rate]
+    ) -> Any:
+        self.call_count = number = self.call_count + 1  # of calls at once each keeps its own
         try:
             await self.durable()  # an external call must not depend on what a power loss could erase
         except (Refused, OutcomeUnknown) as error:
             raise Retry("the message is not durable yet", after_s=0) from error
-        key = self.idempotency_key if self.call_count == 1 else f"{self.idempotency_key}-{self.call_count}"
+        key = self.idempotency_key if number == 1 else f"{self.idempotency_key}-{number}"
+        with ExitStack() as around:  # behind `durable`, because what is let through counts as made
+            self._enter(around, guards)
+            return await self._made(function, key, time_limit_s, number)
+
+    def _enter(self, around: ExitStack, declared: Sequence[Breaker | Rate]) -> None:
+        """Ask the guards of a call, those of its handler aside: they see what it raises anyway."""
+        handler = self.work.handler
+        if not declared or handler.find_guard is None:
+            return
+        asked = [handler.find_guard(guard) for guard in handler.guards]
+        for guard in map(handler.find_guard, declared):
+            if guard not in asked:
+                around.enter_context(guard.around(self, earlier=self.passed.count(guard)))
+                self.passed = (*self.passed, guard)
+
+    async def _made(self, function: Callable[..., Any], key: str, time_limit_s: float | None, number: int) -> Any:
+        from asyncio import timeout  # here, because a command's help needs no event loop
+
         within = timeout(time_limit_s)
         try:
             async with within:
@@ -358,7 +393,7 @@ class Context(msgspec.Struct, gc=False):
         except TimeoutError as error:
             if not within.expired():
                 raise
-            text = f"call {self.call_count} of {self.work.handler.name} had not ended after its {time_limit_s:g} s"
+            text = f"call {number} of {self.work.handler.name} had not ended after its {time_limit_s:g} s"
             raise TimeoutError(text) from error
         return result
 

@@ -1,13 +1,20 @@
-"""Sparing what is down: circuit breakers and rate limits of handlers.
+"""Sparing what is down: circuit breakers and rate limits of handlers, and of single calls.
 
     payments = Breaker("payments", share=0.5, least=10)
 
     @app.handler("orders", key="id", breaker=payments, rate=Rate(20))
     async def order(...): ...
 
-*Theory of operation.*  Both decide before a handler runs, and put a message off as the handler itself would by `Retry`:
-no attempt is counted, a message of an ordered queue keeps its place, and how long a message may wait is retention's to
-say.  So nothing of a commit protocol knows of them, and what explorations show of a `Retry` holds for them.
+    await ctx.call(charge, breaker=payments)            # in a handler: this call alone
+
+*Theory of operation.*  Both decide before a handler runs, or before one call of it is made, and put a message off as
+the handler itself would by `Retry`: nothing of it is committed, no attempt is counted, a message of an ordered queue
+keeps its place, and how long a message may wait is retention's to say.  So nothing of a commit protocol knows of them,
+and what explorations show of a `Retry` holds for them.
+
+Of several calls of one attempt under one guard the first decides for all: else a message with two calls could wait for
+a second place when it has the first, again and again.  Of the later ones only a breaker that is open by then stops any;
+a rate learns how many calls the attempts of a handler make, and gives each as many places at once from then on.
 
 An attempt that fails while its breaker is not closed is put off as well: an outage costs a message no more attempts
 than were made until it was noticed.
@@ -21,8 +28,8 @@ A rate gives each message that is too early a place in the future and puts it of
 at its place runs, if it is not late.  So each is put off once, and once more for every ten minutes of backlog before
 it.
 
-The state of a guard is one process': of all workers and HTTP entries that share a `Counts`.  On Azure each process has
-its own, so divide a limit by how many processes there may be.
+The state of a guard is one process': of all workers and HTTP entries that share a `Counts`, and of all declarations of
+one name.  On Azure each process has its own, so divide a limit by how many processes there may be.
 
 Source: Nygard, Release It!, for the breaker; the virtual scheduling form of the generic cell rate algorithm (ITU-T
 I.371) for the rate.
@@ -34,10 +41,9 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 from zlib import crc32
 
-from outbox.context import Context
 from outbox.errors import NotRegistrable, PoisonMessage
 from outbox.retries import Reject, Retry
 
@@ -59,9 +65,18 @@ ERROR_LENGTH_MAX = 200
 State = Literal["closed", "open", "half-open", "ramping"]
 
 
+class Attempted(Protocol):
+    """What a guard asks of an attempt: when it was made, and at which message."""
+
+    now_ms: int
+    work: Any
+
+
 class Guard(Protocol):
     """A guard of one process: a middleware, and what it says of itself."""
 
+    declared: Any
+    """Its declaration."""
     put_off_count: int
     """How often it has put a message off so far."""
 
@@ -73,8 +88,11 @@ class Guard(Protocol):
     def state(self) -> State:
         """Whether it lets attempts through."""
 
-    def around(self, context: Context) -> AbstractContextManager[None]:
-        """One attempt; `Retry` before it where it may not be made now."""
+    def around(self, attempt: Attempted, *, earlier: int = 0) -> AbstractContextManager[None]:
+        """One attempt, or one call of it; `Retry` before it where it may not be made now.
+
+        So many `earlier` calls of this attempt it has let through.
+        """
 
     def view(self, now_ms: int) -> GuardView:
         """What it does now."""
@@ -94,7 +112,7 @@ class GuardView:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Breaker:
-    """A circuit breaker; handlers that call the same thing share one.
+    """A circuit breaker; handlers and calls that need the same thing share one, by its name.
 
     It opens when `share` of at least `least` attempts of the last minute have failed, for `open_s` seconds.  An attempt
     fails with an error of a class in `errors`; `Reject` and `Retry` are no failures.
@@ -120,7 +138,10 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rate:
-    """A rate limit: `per_s` attempts a second, and up to `burst` at once; with `by_key` each key has its own."""
+    """A rate limit: `per_s` attempts a second, and up to `burst` at once; with `by_key` each key has its own.
+
+    Those of one `name` are one limit; without a name each is its own.
+    """
 
     per_s: float
     burst: int = 1
@@ -160,11 +181,11 @@ class _Breaker:
         return self.declared.name
 
     @contextmanager
-    def around(self, context: Context) -> Iterator[None]:
-        now_ms = context.now_ms
-        rest_s = self._rest_s(now_ms)
+    def around(self, attempt: Attempted, *, earlier: int = 0) -> Iterator[None]:
+        now_ms = attempt.now_ms
+        rest_s = self._rest_again_s(now_ms) if earlier else self._rest_s(now_ms)
         if rest_s > 0:
-            raise self._put_off(context, rest_s, f"the breaker {self.name} is {self.state}: {self._why}")
+            raise self._put_off(attempt, rest_s, f"the breaker {self.name} is {self.state}: {self._why}")
         try:
             yield
         except (Reject, Retry, PoisonMessage):
@@ -177,13 +198,13 @@ class _Breaker:
             if was_closed or not counts or not isinstance(error, Exception):
                 raise
             text = f"the breaker {self.name} is {self.state}: {_text(error)}"
-            raise self._put_off(context, max(1.0, (self._until_ms - now_ms) / 1_000), text) from error
+            raise self._put_off(attempt, max(1.0, (self._until_ms - now_ms) / 1_000), text) from error
         self._note(now_ms, None)
 
-    def _put_off(self, context: Context, rest_s: float, text: str) -> Retry:
+    def _put_off(self, attempt: Attempted, rest_s: float, text: str) -> Retry:
         """Put a message off, spread so that not all come back in one moment, nor the same one first each time."""
         self.put_off_count += 1
-        chance = crc32(context.work.inbox + self._until_ms.to_bytes(8, "big")) / (1 << 32)
+        chance = crc32(attempt.work.inbox + self._until_ms.to_bytes(8, "big")) / (1 << 32)
         return Retry(text, after_s=min(rest_s, PUT_OFF_S_MAX) * (1 + chance))
 
     def _rest_s(self, now_ms: int) -> float:
@@ -203,6 +224,13 @@ class _Breaker:
                     self._close()
                 elif self._made(now_ms // 1_000) >= 1 << second:
                     return 1.0
+        self._attempts(now_ms // 1_000)[1] += 1
+        return 0.0
+
+    def _rest_again_s(self, now_ms: int) -> float:
+        """The same for a later call of an attempt that was let through: only an open breaker stops it."""
+        if self.state == "open":
+            return max(0.0, self._until_ms - now_ms) / 1_000 or 1.0
         self._attempts(now_ms // 1_000)[1] += 1
         return 0.0
 
@@ -252,22 +280,41 @@ class _Rate:
     """From when a key's next attempt is within the rate; one key for all where there is one limit."""
     _places: dict[bytes, float] = field(default_factory=dict)
     """The places of messages that were put off, by inbox key."""
+    _calls: dict[str, int] = field(default_factory=dict)
+    """How many calls the attempts of a handler make, of those that make more than one."""
 
     @property
     def name(self) -> str:
         return self.declared.name or f"{self.declared.per_s:g} a second{' for each key' * self.declared.by_key}"
 
     @contextmanager
-    def around(self, context: Context) -> Iterator[None]:
-        rest_ms = self._rest_ms(context)
+    def around(self, attempt: Attempted, *, earlier: int = 0) -> Iterator[None]:
+        rest_ms = self._take(attempt, earlier) if earlier else self._rest_ms(attempt)
         if rest_ms > 0:
             self.put_off_count += 1
             raise Retry(f"over the rate of {self.name}", after_s=rest_ms / 1_000)
         yield
 
-    def _rest_ms(self, context: Context) -> float:
+    def _take(self, attempt: Attempted, earlier: int) -> float:
+        """Count a later call of an attempt that was let through; what comes next waits for it."""
+        if earlier < self._step_count(attempt):
+            return 0.0  # it was counted with the first
+        self._calls[attempt.work.handler.name] = earlier + 1
+        key, step_ms = self._key(attempt), 1_000 / self.declared.per_s
+        burst_ms = (self.declared.burst - 1) * step_ms
+        self._free_ms[key] = max(self._free_ms.pop(key, 0.0), attempt.now_ms - burst_ms) + step_ms
+        return 0.0
+
+    def _step_count(self, attempt: Attempted) -> int:
+        """How many calls an attempt makes: the most that any of its handler has made."""
+        return self._calls.get(attempt.work.handler.name, 1) if self._calls else 1
+
+    def _key(self, attempt: Attempted) -> str:
+        return str(attempt.work.key) if self.declared.by_key else ""
+
+    def _rest_ms(self, attempt: Attempted) -> float:
         """How long until this attempt is within the rate; 0: it is, and counts."""
-        inbox, now_ms, declared = context.work.inbox, context.now_ms, self.declared
+        inbox, now_ms, declared = attempt.work.inbox, attempt.now_ms, self.declared
         place_ms = self._places.get(inbox)
         if place_ms is not None:
             if now_ms < int(place_ms):
@@ -275,14 +322,14 @@ class _Rate:
             del self._places[inbox]
             if now_ms <= place_ms + LATE_MS_MAX:
                 return 0.0
-        key = str(context.work.key) if declared.by_key else ""
+        key = self._key(attempt)
         step_ms = 1_000 / declared.per_s
         at_ms = max(self._free_ms.pop(key, 0.0), now_ms - (declared.burst - 1) * step_ms)
         is_far = at_ms - now_ms > PUT_OFF_S_MAX * 1_000
         if at_ms > now_ms and (is_far or len(self._places) >= PLACE_COUNT_MAX or not inbox):
             self._free_ms[key] = at_ms
             return min(at_ms - now_ms, PUT_OFF_S_MAX * 1_000)  # without a place; it asks again then
-        self._free_ms[key] = at_ms + step_ms
+        self._free_ms[key] = at_ms + step_ms * self._step_count(attempt)
         if len(self._free_ms) > KEY_COUNT_MAX:
             del self._free_ms[next(iter(self._free_ms))]
         if at_ms <= now_ms:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from outbox.ports import Used
 from outbox.runtime.counts import AGE_BUCKET_COUNT, Counts, SourceCounts
 
 Labels = Mapping[str, str]
@@ -25,6 +26,10 @@ QUEUE = "messaging.destination.name"
 OUTCOME = "outbox.outcome"
 REASON = "error.type"
 GUARD = "outbox.guard.name"
+STATE = "outbox.message.state"
+OPERATION = "outbox.operation"
+ROW = "outbox.log.row"
+READER = "outbox.log.reader"
 STATES = ("closed", "ramping", "half-open", "open")
 
 
@@ -66,6 +71,25 @@ def _sources(counts: Counts) -> list[tuple[str, SourceCounts]]:
     return sorted(counts.sources.items())
 
 
+def _depths(counts: Counts) -> Iterator[tuple[Labels, float]]:
+    for queue, depth in sorted(counts.depths.items()):
+        for state, count in depth.states.items():
+            yield {QUEUE: queue, STATE: state}, count
+
+
+def _requests(read: Callable[[Used], float]) -> Callable[[Counts], Iterator[tuple[Labels, float]]]:
+    def each(counts: Counts) -> Iterator[tuple[Labels, float]]:
+        for kind, used in [] if counts.usage is None else sorted(counts.usage.by_kind.items()):
+            yield {OPERATION: kind}, read(used)
+
+    return each
+
+
+def _failures(counts: Counts) -> Iterator[tuple[Labels, float]]:
+    for (kind, reason), count in [] if counts.usage is None else sorted(counts.usage.reasons.items()):
+        yield {OPERATION: kind, REASON: reason}, count
+
+
 METRICS = (
     Metric("outbox.messages", "counter", "{message}", "Messages that came to an end, by queue and outcome", _ends),
     Metric(
@@ -102,6 +126,31 @@ METRICS = (
     Metric(
         "outbox.pending.oldest", "gauge", "s", "Age of the oldest pending document at the last sweep",
         _of_process(lambda counts: counts.oldest_pending_s),
+    ),
+    Metric("outbox.queue.messages", "gauge", "{message}", "Messages in a queue, by state", _depths),
+    Metric(
+        "outbox.queue.oldest", "gauge", "s", "Age of the oldest active message of a queue",
+        lambda counts: [({QUEUE: queue}, depth.oldest_s) for queue, depth in sorted(counts.depths.items())],
+    ),
+    Metric(
+        "outbox.log.lag", "gauge", "{cell}", "Cells of a log's row, one for each append, that a reader has yet to read",
+        lambda counts: [({ROW: row, READER: reader}, lag) for (row, reader), lag in sorted(counts.lags.items())],
+    ),
+    Metric(
+        "outbox.requests", "counter", "{request}", "Requests to the store, the bus and the blobs, by operation",
+        _requests(lambda used: used.count),
+    ),
+    Metric(
+        "outbox.requests.failed", "counter", "{request}", "Requests that came to nothing, by operation and why",
+        _failures,
+    ),
+    Metric(
+        "outbox.request_units", "counter", "{RU}", "Request units that the store has charged, by operation",
+        _requests(lambda used: used.charge_ru),
+    ),
+    Metric(
+        "outbox.partition.share", "gauge", "1", "Share of a partition's limit that the fullest key heads for",
+        _of_process(lambda counts: counts.fullest_share),
     ),
     Metric(
         "outbox.guard.state", "gauge", "{state}", "0 closed, 1 ramping, 2 half-open, 3 open; a rate limit: 0 or 3",
@@ -162,11 +211,15 @@ def prometheus_name(metric: Metric) -> str:
     return f"{_plain(metric.name)}{unit}{'_total' if metric.kind == 'counter' else ''}"
 
 
-_LABELS = {QUEUE: "queue", OUTCOME: "outcome", REASON: "reason", GUARD: "guard"}
+LABELS = {
+    QUEUE: "queue", OUTCOME: "outcome", REASON: "reason", GUARD: "guard", STATE: "state", OPERATION: "operation",
+    ROW: "row", READER: "reader",
+}  # fmt: skip
+"""The names of labels in Prometheus."""
 
 
 def _labels(app: str, labels: Labels) -> str:
-    known = {"app": app, **{_LABELS.get(name, name): value for name, value in labels.items()}}
+    known = {"app": app, **{LABELS.get(name, name): value for name, value in labels.items()}}
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in known.items()) + "}"
 
 

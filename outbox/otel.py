@@ -23,7 +23,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from types import TracebackType
 from typing import Any
@@ -133,7 +133,7 @@ class Telemetry:
         spans.are_traced = True
         infrastructure = None if ports.infrastructure is None else TracedStore(ports.infrastructure, spans)
         store, bus = TracedStore(ports.store, spans), TracedBus(ports.bus, spans)
-        return StorePorts(store, bus, ports.operations, ports.blobs, infrastructure)
+        return replace(ports, store=store, bus=bus, infrastructure=infrastructure)
 
     def traced_journal(self, journal: Journal) -> Journal:
         """The journal of an engine, traced in the same way."""

@@ -319,11 +319,36 @@ class Ports:
     blobs: BlobStore
 
 
+class Used(Protocol):
+    """What one kind of request came to."""
+
+    @property
+    def count(self) -> int:
+        """How often it was made."""
+
+    @property
+    def charge_ru(self) -> float:
+        """What it cost in request units; 0 where the service names none."""
+
+
+class RequestCounts(Protocol):
+    """What adapters have asked of their services so far, by kind of request; metrics read it."""
+
+    @property
+    def by_kind(self) -> Mapping[str, Used]:
+        """What each kind of request came to."""
+
+    @property
+    def reasons(self) -> Mapping[tuple[str, str], int]:
+        """How often a kind of request came to nothing, by why: `throttled`, `conflict`, `timeout` ..."""
+
+
 @dataclass(frozen=True, slots=True)
 class StorePorts:
     """The ports of a backend with a separate store and bus: partition or item scope, by the store's capabilities.
 
     `infrastructure` holds the protocol's own documents where states have a store of their own; item scope only.
+    `usage` is what the adapters have asked of their services, where they count it.
     """
 
     store: StateStore
@@ -331,6 +356,7 @@ class StorePorts:
     operations: BusOperations
     blobs: BlobStore
     infrastructure: StateStore | None = None
+    usage: RequestCounts | None = None
 
 
 class Backend(Protocol):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from uuid import uuid4
 
 import msgspec
@@ -145,10 +145,9 @@ class Worker(Client):
         )
         self._recovery: Recovery | None = None
         if isinstance(ports, StorePorts) and isinstance(self._scope, StoreScope):
-            scope, now_ms = self._scope, self._operations.now_ms
-            self._recovery = Recovery(
-                scope.protocol, stores_of(ports), scope.failed_pushes, now_ms=now_ms, counts=self.counts
-            )
+            parts = (self._scope.protocol, stores_of(ports), self._scope.failed_pushes)
+            asked: Any = {"operations": ports.operations, "queues": self._plan.paths}
+            self._recovery = Recovery(*parts, now_ms=self._operations.now_ms, counts=self.counts, **asked)
 
     async def __aenter__(self) -> Self:
         await self.declare()

@@ -22,10 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 CORE = (  # what a handler and a port are
     ("declared", "describe"),
     ("app",),
-    ("middleware", "guards"),
+    ("middleware",),
     ("registration",),
     ("codec",),
     ("context",),
+    ("guards",),
     ("retries", "spark"),
     ("stored",),
     ("ports",),

@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from outbox.metrics import CRITICAL_TIME, METRICS, prometheus_name
-from outbox.ops.host_metrics import BLOCKED, LATENCY, OLDEST, QUEUED
+from outbox.metrics import CRITICAL_TIME, LABELS, METRICS, prometheus_name
+from outbox.ops.host_metrics import BLOCKED, LATENCY
 
 FOLDER = Path(__file__).resolve().parent.parent / "infra" / "dashboards"
 OF_PROCESS = {metric.name: metric for metric in METRICS}
-OF_HOST = {metric.name: metric for metric in (QUEUED, OLDEST, BLOCKED, LATENCY)}
-"""What only the host of a folder serves; on Azure, Service Bus' own metrics have it."""
+OF_HOST = {metric.name: metric for metric in (BLOCKED, LATENCY)}
+"""What only the host of a folder serves."""
 
 
 class Panel(NamedTuple):
@@ -28,6 +28,8 @@ class Panel(NamedTuple):
     metric: str
     by: tuple[str, ...]
     unit: str = "short"
+    over: str = ""
+    """The metric that it is divided by, where it is a ratio of two counters."""
 
 
 PANELS = (
@@ -38,6 +40,7 @@ PANELS = (
     Panel("Age at the commit", CRITICAL_TIME, ("queue",), "s"),
     Panel("Waiting", "outbox.queue.messages", ("queue", "state")),
     Panel("Oldest waiting", "outbox.queue.oldest", ("queue",), "s"),
+    Panel("Behind the end of a log", "outbox.log.lag", ("row", "reader")),
     Panel("Blocked keys", "outbox.queue.blocked_keys", ("queue",)),
     Panel("Claim to commit", "outbox.handling", ("quantile",), "s"),
     Panel("Breakers and rates", "outbox.guard.state", ("guard",)),
@@ -49,12 +52,22 @@ PANELS = (
     Panel("Pending documents", "outbox.pending", ()),
     Panel("Oldest pending", "outbox.pending.oldest", (), "s"),
     Panel("Finished by sweeps a second", "outbox.swept", (), "ops"),
+    Panel("Requests a second", "outbox.requests", ("operation",), "reqps"),
+    Panel("Failed requests a second", "outbox.requests.failed", ("operation", "reason"), "reqps"),
+    Panel("Requests a message", "outbox.requests", (), over="outbox.messages"),
+    Panel("Request units a message", "outbox.request_units", (), over="outbox.messages"),
+    Panel("Request units a second", "outbox.request_units", ("operation",)),
+    Panel("Fullest partition", "outbox.partition.share", (), "percentunit"),
 )
 
 
 def promql(panel: Panel) -> str:
     """The query of a panel in Prometheus' language."""
     labels = ", ".join(panel.by)
+    if panel.over:
+        ends = prometheus_name(OF_PROCESS[panel.over])
+        over = f'sum by ({labels}) (rate({ends}{{app=~"$app"}}[5m]))'
+        return f"{promql(panel._replace(over=''))} / {over}"
     if panel.metric == CRITICAL_TIME:
         name = f"{CRITICAL_TIME.replace('.', '_')}_seconds_bucket"
         return f'histogram_quantile(0.99, sum by (le, {labels}) (rate({name}{{app=~"$app"}}[5m])))'
@@ -110,15 +123,19 @@ def grafana() -> dict[str, Any]:
     }
 
 
-_DIMENSIONS = {
-    "queue": "messaging.destination.name", "outcome": "outbox.outcome", "reason": "error.type",
-    "guard": "outbox.guard.name",
-}  # fmt: skip
+_DIMENSIONS = {label: attribute for attribute, label in LABELS.items()}
 
 
 def kusto(panel: Panel) -> str:
     """The query of a panel over Application Insights' customMetrics; a counter arrives as what came since the last."""
     by = "".join(f", {name} = tostring(customDimensions['{_DIMENSIONS[name]}'])" for name in panel.by)
+    if panel.over:
+        return (
+            f"customMetrics | where name in ('{panel.metric}', '{panel.over}') "
+            f"| summarize above = sumif(valueSum, name == '{panel.metric}'), "
+            f"below = sumif(valueSum, name == '{panel.over}') by bin(timestamp, 5m) "
+            "| where below > 0 | project timestamp, ratio = above / below | render timechart"
+        )
     total = "avg(value)" if panel.metric == CRITICAL_TIME else "max(value)"
     if panel.metric in OF_PROCESS and OF_PROCESS[panel.metric].kind == "counter":
         total = "sum(valueSum) / 60"

@@ -5,6 +5,7 @@ param location string
 param tags object
 param email string
 param outboxAgeSeconds int
+param waitingAgeSeconds int
 param serviceBusId string
 param cosmosId string
 param workspaceId string
@@ -92,6 +93,84 @@ var queries = [
     column: 'value'
     operator: 'GreaterThan'
     threshold: 0
+  }
+  // On what the code counts (outbox/metrics.py), where the app sends its metrics; without them these find nothing.
+  {
+    name: 'dead-letters-rising'
+    description: 'Messages have been refused in the last quarter of an hour; outbox dead-letters list --group --cosmos ENDPOINT --servicebus HOST shows why'
+    severity: 2
+    query: 'AppMetrics | where Name == "outbox.messages" and tostring(Properties["outbox.outcome"]) == "refused" | project TimeGenerated, value = Sum, queue = tostring(Properties["messaging.destination.name"])'
+    window: 'PT15M'
+    aggregation: 'Total'
+    column: 'value'
+    operator: 'GreaterThan'
+    threshold: 0
+  }
+  {
+    name: 'pending-oldest'
+    description: 'What was committed has not left for long; outbox pending list --cosmos ENDPOINT --servicebus HOST says why'
+    severity: 1
+    query: 'AppMetrics | where Name == "outbox.pending.oldest" | project TimeGenerated, value = Max'
+    window: 'PT15M'
+    aggregation: 'Maximum'
+    column: 'value'
+    operator: 'GreaterThan'
+    threshold: outboxAgeSeconds
+  }
+  {
+    name: 'waiting-oldest'
+    description: 'A message has waited for long: too few instances, a key that is blocked, or nobody reads; outbox queue peek QUEUE says why'
+    severity: 2
+    query: 'AppMetrics | where Name == "outbox.queue.oldest" | project TimeGenerated, value = Max, queue = tostring(Properties["messaging.destination.name"])'
+    window: 'PT15M'
+    aggregation: 'Maximum'
+    column: 'value'
+    operator: 'GreaterThan'
+    threshold: waitingAgeSeconds
+  }
+  {
+    name: 'unknown-outcomes'
+    description: 'Many commits had an outcome that had to be read back: the store answers late or not at all'
+    severity: 3
+    query: 'AppMetrics | where Name == "outbox.commits.unknown" | project TimeGenerated, value = Sum'
+    window: 'PT15M'
+    aggregation: 'Total'
+    column: 'value'
+    operator: 'GreaterThan'
+    threshold: 20
+  }
+  {
+    name: 'breaker-open'
+    description: 'A breaker spares what its handlers call, and messages wait; its name is that of the dependency'
+    severity: 2
+    query: 'AppMetrics | where Name == "outbox.guard.state" | project TimeGenerated, value = Max, guard = tostring(Properties["outbox.guard.name"])'
+    window: 'PT15M'
+    aggregation: 'Maximum'
+    column: 'value'
+    operator: 'GreaterThan'
+    threshold: 2
+  }
+  {
+    name: 'partition-fill'
+    description: 'A key is heading for the limit of its partition; the log names it: shorten retention, or spread the key over several'
+    severity: 2
+    query: 'AppMetrics | where Name == "outbox.partition.share" | project TimeGenerated, value = Max * 100'
+    window: 'PT1H'
+    aggregation: 'Maximum'
+    column: 'value'
+    operator: 'GreaterThan'
+    threshold: 80
+  }
+  {
+    name: 'throttled'
+    description: 'The services have turned away requests of the app; raise the tier or the throughput, or look for a hot partition'
+    severity: 3
+    query: 'AppMetrics | where Name == "outbox.requests.failed" and tostring(Properties["error.type"]) == "throttled" | project TimeGenerated, value = Sum, operation = tostring(Properties["outbox.operation"])'
+    window: 'PT15M'
+    aggregation: 'Total'
+    column: 'value'
+    operator: 'GreaterThan'
+    threshold: 50
   }
 ]
 

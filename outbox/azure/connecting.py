@@ -57,7 +57,7 @@ class AzureBackend:
 
     def ports(self) -> StorePorts:
         """The ports that the runtime uses."""
-        return StorePorts(self.store, self.bus, self.operations, self.blobs, self.infrastructure)
+        return StorePorts(self.store, self.bus, self.operations, self.blobs, self.infrastructure, self.usage)
 
     def queue(
         self, name: str, *, key: Callable[[Any], Key] | None = None, type: str = "", version: int = 1

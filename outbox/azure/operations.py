@@ -18,6 +18,7 @@ from outbox.ports import SUBSCRIPTIONS, BusOperations, DeadLetterEntry, HeldMess
 SEND_COUNT_MAX = 4
 SEND_PAUSE_S = 0.2
 CANCEL_S = 30.0
+WAITING_PAGE_COUNT, WAITING_COUNT_MAX = 10, 100
 
 
 class AzureOperations:
@@ -81,6 +82,24 @@ class AzureOperations:
     ) -> tuple[list[HeldMessage], int]:
         """What a queue or subscription holds, and the number to look on after: 0 where there is nothing more."""
         return await peek(self._namespace, queue, after=after, count=count, session=session, is_wanted=is_wanted)
+
+    async def waiting_since_ms(self, queue: str) -> int | None:
+        """Since when the oldest message of a queue or subscription waits, of the first hundred; None: none does.
+
+        Raises:
+            OutboxError: it cannot be looked at.
+        """
+        found, _ = await peek(
+            self._namespace,
+            queue,
+            after=0,
+            count=1,
+            session="",
+            is_wanted=lambda held: held.status == "active",
+            page_count=WAITING_PAGE_COUNT,
+            look_count_max=WAITING_COUNT_MAX,
+        )
+        return found[0].enqueued_ms if found else None
 
     async def cancel(self, destination: str, sequences: Sequence[int]) -> None:
         """Cancel scheduled messages of a queue or topic.

@@ -160,7 +160,7 @@ def make_parser() -> argparse.ArgumentParser:
             groups[name] = command.add_subparsers(dest="verb", metavar="VERB", required=True)
         for names, how in arguments or ():
             command.add_argument(*names, **how)
-        if name in ("state show", "message trace"):
+        if name in ("state show", "state history", "message trace"):
             _add_key_kind(command)
         if name in ON_AZURE:
             _add_place(command)

@@ -417,6 +417,7 @@ COMMANDS: dict[str, Callable[[Options], None]] = {
     "metrics": metrics,
     "doctor": doctor,
     "state show": state,
+    "state history": on_states.history,
     "state export": on_states.export_states,
     "state import": on_states.import_states,
     "export": export,

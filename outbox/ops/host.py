@@ -9,11 +9,12 @@ the log close.  A second signal ends the process at once; nothing acknowledged i
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import signal
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -22,12 +23,13 @@ from typing import Any
 from outbox.app import App
 from outbox.engine.engine import Engine
 from outbox.engine.state.tasks import Task
-from outbox.errors import AlreadyOpen, EngineStopped, Refused
+from outbox.errors import AlreadyOpen, EngineStopped, OutboxError, Refused
 from outbox.ops.access_key import access_key, new_key
 from outbox.ops.control_file import add_endpoints, read_control_file, remove_control_file
 from outbox.ops.endpoints import Endpoints, EndpointSettings, check_ports, listen, listen_http, listen_metrics
 from outbox.ops.engine_operator import EngineOperator
 from outbox.ops.engine_states import OnWritten
+from outbox.ops.host_metrics import note_status
 from outbox.ops.meter import RATE_EVERY_S, Meter, Metered
 from outbox.ports import Backend
 from outbox.printable import printable
@@ -39,6 +41,8 @@ log = logging.getLogger("outbox.host")
 OPEN_WITHIN_S = 5.0
 """How long to wait for a command that has the log open; for another host, which has a control file, not at all."""
 OPEN_EVERY_S = 0.05
+LOOK_EVERY = 6
+"""With every so many readings a traced host looks into its queues, for the metrics of OpenTelemetry."""
 READY_LINE = "ready"
 """The announcement of a host without endpoints."""
 
@@ -108,8 +112,9 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
             _log_unhandled(engine, settings.app)
             metered = Metered(backend, meter)
             http = await listen_http(stack, settings.app, metered, settings.endpoints, threads, meter.counts)
-            _read_rates(stack, meter)
-            read = EngineOperator(engine, meter, settings.app).metrics
+            looking = EngineOperator(engine, meter, settings.app)
+            _read_rates(stack, meter, looking if settings.sampled is not None else None)
+            read = looking.metrics
             http += await listen_metrics(stack, read, settings.endpoints)
         for part in watched:
             part.add_done_callback(_seen)
@@ -122,12 +127,15 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
         log.info("draining; a second signal ends the process at once")
 
 
-def _read_rates(stack: AsyncExitStack, meter: Meter) -> None:
-    """Count ages, and take readings for rates as long as the stack is open."""
+def _read_rates(stack: AsyncExitStack, meter: Meter, operator: EngineOperator | None) -> None:
+    """Count ages, and take readings for rates as long as the stack is open; by an `operator` of the queues as well."""
 
     async def read() -> None:
-        while True:
+        for turn in itertools.count():
             meter.tick()
+            if operator is not None and not turn % LOOK_EVERY:
+                with suppress(OutboxError):  # nobody waits for an answer here; the engine's end is told elsewhere
+                    note_status(meter.counts, await operator.status())
             await asyncio.sleep(RATE_EVERY_S)
 
     meter.counts.has_ages = True

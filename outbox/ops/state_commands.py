@@ -1,4 +1,4 @@
-"""The commands that copy states out and in: `outbox state export` and `outbox state import`."""
+"""The commands `outbox state history`, `export` and `import`: a state's versions, and copies of states out and in."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import msgspec
 from outbox.errors import Refused
 from outbox.ops import text
 from outbox.ops.asking import Options, answer, ask
+from outbox.ops.names import parse_key
 from outbox.ops.state_values import LINES_COUNT_MAX, StateLine, StateWrites, StateWritten
 
 LINE_BYTES_MAX = 16 << 20
@@ -34,6 +35,23 @@ class Imported(msgspec.Struct, frozen=True, omit_defaults=True):
     refused: int
     dry_run: bool
     left: list[StateWritten]
+
+
+def history(options: Options) -> None:
+    """Show the versions of a state in a history.
+
+    Raises:
+        Refused: the history is not there, or the application has no such state.
+        LookupError: the history has no version of it.
+    """
+    from outbox.ops.loading import load_app
+    from outbox.ops.state_history import state_history
+
+    app = None if options.app is None else load_app(options.app)
+    found = state_history(options.history, options.type, parse_key(options.key, options.kind), app)
+    if not found.versions:
+        raise LookupError(f"{options.history} has no version of {options.type} {options.key}; check type and key")
+    answer(options, found, text.state_history(found))
 
 
 def export_states(options: Options) -> None:

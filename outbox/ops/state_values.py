@@ -56,3 +56,35 @@ class StatesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """States of which type; empty: of all."""
 
     type: Annotated[str, msgspec.Meta(max_length=1_024)] = ""
+
+
+class MadeBy(msgspec.Struct, frozen=True):
+    """A message that made a version, or one of several of which some did: its id, and the queue that it came from."""
+
+    id: str
+    queue: str
+
+
+class StateVersion(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One version of a state: what it was `before` (0: absent; -1: not known), when, and which messages made it.
+
+    `is_sure` says that all of these did; else they are those of its commit.  `how` is `handled`, `deleted` or
+    `written` by an operator; `why` is what is not known of it.
+    """
+
+    version: int
+    how: str
+    at: float
+    before: int = -1
+    messages: list[MadeBy] = []
+    is_sure: bool = True
+    tx: str = ""
+    why: str = ""
+
+
+class StateHistory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A state's versions, oldest first; with `more` there are earlier ones."""
+
+    state: str
+    versions: list[StateVersion]
+    more: bool = False

@@ -10,7 +10,7 @@ import msgspec
 
 from outbox.errors import OutboxError
 from outbox.ops.pending_values import PendingView
-from outbox.ops.state_values import StateWritten
+from outbox.ops.state_values import StateHistory, StateVersion, StateWritten
 from outbox.ops.stream_values import Streams
 from outbox.ops.trail_values import Fact, Trace
 from outbox.ops.values import (
@@ -27,6 +27,7 @@ from outbox.printable import printable
 
 REASON_LENGTH_MAX = 60
 WHY_LENGTH_MAX = 160
+MESSAGES_SHOWN_MAX = 20
 _ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -163,6 +164,25 @@ def trace(found: Trace) -> str:
         facts = "; ".join(_fact(fact) for fact in hop.facts) or "nothing is known but its id"
         lines.append(printable(f"{'  ' * (hop.depth - least)}{'*' if hop.id == found.id else '-'} {hop.id}: {facts}"))
     return "\n".join([*lines, *(printable(f"note: {note}") for note in found.notes)])
+
+
+def state_history(found: StateHistory) -> str:
+    """A line for each version of a state, oldest first."""
+    earlier = ["(earlier versions are left out)"] if found.more else []
+    return "\n".join([f"{printable(found.state)}", *earlier, *(printable(_version(each)) for each in found.versions)])
+
+
+def _version(each: StateVersion) -> str:
+    how = {"written": "written by an operator", "deleted": "deleted", "handled": ""}[each.how]
+    named = ", ".join(f"{message.id} in {message.queue}" for message in each.messages[:MESSAGES_SHOWN_MAX])
+    more = len(each.messages) - MESSAGES_SHOWN_MAX
+    named += f" and {more} more" if more > 0 else ""
+    if not named and each.how != "written":
+        named = "a request, or what no message names"
+    by = f"by {'' if each.is_sure else 'some of '}{named}" if named else ""
+    tx = f"tx {each.tx}" if each.tx else ""
+    said = ", ".join(filter(None, (how, by, tx, _utc(each.at) if each.at else "", each.why)))
+    return f"  version {each.version}: {said}"
 
 
 def _fact(fact: Fact) -> str:

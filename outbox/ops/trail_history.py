@@ -14,7 +14,7 @@ from outbox.errors import Refused
 from outbox.ops.trail import FACT_COUNT_MAX, Sighting, reach
 from outbox.ops.trail_values import KNOWN_COUNT_MAX, Fact, Place, TrailQuery
 from outbox.verify.history import read_history
-from outbox.verify.recorded.events import AnyEvent, Commit, Emitted, Fail, In, Ok, Push, Settled
+from outbox.verify.recorded.events import AnyEvent, Commit, Emitted, Fail, In, Ok, Push, Put, Settled
 
 EDGE_COUNT_MAX = 2_000_000
 """How many messages of a history are looked at for who caused whom."""
@@ -51,7 +51,7 @@ class HistoryTrail:
     def facts(self, ids: set[str]) -> list[Fact]:
         """What the history says of these messages."""
         found: list[Fact] = []
-        for event, outcome in _ended(read_history(self._path)):
+        for event, outcome in ended(read_history(self._path)):
             found += [fact for fact in _facts(event, outcome, ids) if fact.id in ids]
             if len(found) >= FACT_COUNT_MAX:
                 break
@@ -71,8 +71,8 @@ def _named(event: AnyEvent) -> Iterator[tuple[str, str]]:
             yield from ((each.id, each.cause) for each in event.outputs)
 
 
-def _ended(events: Iterator[AnyEvent]) -> Iterator[tuple[AnyEvent, str]]:
-    """Each event, an operation once it is known how it ended: `ok`, or `unknown` where that is not there."""
+def ended(events: Iterator[AnyEvent]) -> Iterator[tuple[AnyEvent, str]]:
+    """What takes effect, an operation once it is known how it ended: `ok`, or `unknown` where that is not there."""
     open_: dict[int, Commit | Push | Settled] = {}
     for event in events:
         match event:
@@ -84,7 +84,7 @@ def _ended(events: Iterator[AnyEvent]) -> Iterator[tuple[AnyEvent, str]]:
                 yield open_.pop(event.op), "ok"
             case Fail():
                 open_.pop(event.op, None)
-            case In():
+            case In() | Put():
                 yield event, "ok"
     for left in open_.values():
         yield left, "unknown"

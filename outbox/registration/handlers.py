@@ -59,6 +59,8 @@ class Handler:
     """Whether it runs in a thread, where its host has threads."""
     guards: tuple[Any, ...] = ()
     """Its breaker and its rate limit, as declared."""
+    find_guard: Callable[[Any], Any] | None = None
+    """The guard of a declaration in this process, for its calls; None: they are not guarded."""
     middleware: tuple[Any, ...] = ()
     """What its own declaration puts round its attempts, as functions that return a context manager."""
 

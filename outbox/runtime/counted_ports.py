@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from outbox.errors import OutboxError, OutcomeUnknown
@@ -91,10 +92,12 @@ class CountedBus:
 
 
 def counted(ports: StorePorts, counts: Counts) -> StorePorts:
-    """The same ports, counted."""
+    """The same ports, counted; what their adapters count themselves is read with it."""
+    if ports.usage is not None:
+        counts.usage = ports.usage
     infrastructure = None if ports.infrastructure is None else CountedStore(ports.infrastructure, counts)
     store, bus = CountedStore(ports.store, counts), CountedBus(ports.bus, counts)
-    return StorePorts(store, bus, ports.operations, ports.blobs, infrastructure)
+    return replace(ports, store=store, bus=bus, infrastructure=infrastructure)
 
 
 _store: type[LedgerStore] = CountedStore

@@ -8,12 +8,14 @@ what this process has seen: a message whose commit was known to another only is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Any, Protocol
+from weakref import WeakSet
 
-from outbox.errors import PoisonMessage
+from outbox.errors import NotRegistrable, PoisonMessage
 from outbox.guards import Breaker, Guard, Rate
+from outbox.ports import RequestCounts
 from outbox.resubmission import REJECTED
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 
@@ -57,6 +59,24 @@ class SourceCounts:
         self.age_ms += max(0, age_ms)
 
 
+class Filling(Protocol):
+    """What knows how full partitions become."""
+
+    def fullest(self) -> tuple[str, float]:
+        """The key that heads for the largest share of its partition's limit, and that share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """What a queue held when somebody looked last.
+
+    `states` counts its messages by state, where the looker may count; `oldest_s` is the age of the oldest that waits.
+    """
+
+    oldest_s: float
+    states: Mapping[str, int] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class Counts:
     """The counts of one process."""
@@ -76,16 +96,37 @@ class Counts:
     """Pending documents that the last sweep left."""
     oldest_pending_s: float = 0.0
     """The age of the oldest of them."""
+    depths: dict[str, Depth] = field(default_factory=dict)
+    """The queues, as the last look found them: a host's at each reading, over a bus a sweep's."""
+    lags: dict[tuple[str, str], int] = field(default_factory=dict)
+    """How many cells of a log's row its readers have yet to read, by row and reader, as the last look found them."""
+    usage: RequestCounts | None = None
+    """What the adapters have asked of their services, where they count it."""
+    fillings: WeakSet[Filling] = field(default_factory=WeakSet)
+    """What knows how full partitions become."""
+    fullest_share: float = 0.0
+    """For which share of its partition's limit the fullest key was heading at the last sweep."""
     guards: dict[Any, Guard] = field(default_factory=dict)
-    """The guards at work, by their declarations."""
+    """The guards at work: by name, or by their declaration where that has none."""
     has_ages: bool = False
     """Whether the ages of messages are counted, which costs as much as all else here."""
 
     def guard(self, declared: Breaker | Rate) -> Guard:
-        """The guard of a declaration, which all handlers that name it share."""
-        found = self.guards.get(declared)
+        """The guard of a declaration, which all handlers and calls that name it share.
+
+        Raises:
+            NotRegistrable: another of this name has other limits.
+        """
+        name = (type(declared), declared.name) if declared.name else declared
+        found = self.guards.get(name)
         if found is None:
-            found = self.guards[declared] = declared.started()
+            found = self.guards[name] = declared.started()
+        elif found.declared is not declared and astuple(found.declared) != astuple(declared):
+            kind = type(declared).__name__
+            raise NotRegistrable(
+                f"two of the name {declared.name!r} differ: {found.declared} and {declared}; declare one {kind} and "
+                "share it, or give the other its own name"
+            )
         return found
 
     def of(self, source: str) -> SourceCounts:
@@ -181,6 +222,7 @@ class Counts:
         """Count what a sweep finished, and note what it left."""
         self.finished += finished
         self.pending, self.oldest_pending_s = pending, oldest_s if pending else 0.0
+        self.fullest_share = max((filling.fullest()[1] for filling in self.fillings), default=0.0)
 
     @staticmethod
     def _unapplied(counts: SourceCounts, work: Work, outcome: PoisonMessage | Later) -> None:

@@ -11,12 +11,12 @@ import logging
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from outbox.ports import StateStore
 from outbox.runtime.commit.sweeper import GRACE_S, Swept, sweep
-from outbox.runtime.counts import Counts
+from outbox.runtime.counts import Counts, Depth
 from outbox.runtime.delivery.settlement import FailedPushes
 from outbox.runtime.store_protocol import StoreProtocol
 
@@ -70,8 +70,19 @@ class Tasks:
         await asyncio.gather(*running, return_exceptions=True)
 
 
+@runtime_checkable
+class WaitingQueues(Protocol):
+    """A bus that knows since when the oldest message of a queue waits."""
+
+    async def waiting_since_ms(self, queue: str) -> int | None:
+        """The time in milliseconds since 1970; None: none waits."""
+
+
 class Recovery:
-    """Finishes pending documents of some stores, after crashes of this process or any other."""
+    """Finishes pending documents of some stores, after crashes of this process or any other.
+
+    With each sweep it looks how long the oldest messages of `queues` have waited, where `operations` know that.
+    """
 
     def __init__(
         self,
@@ -81,8 +92,12 @@ class Recovery:
         *,
         now_ms: Callable[[], int],
         counts: Counts,
+        operations: object = None,
+        queues: Sequence[str] = (),
     ) -> None:
         self._protocol = protocol
+        self._waiting: WaitingQueues | None = operations if isinstance(operations, WaitingQueues) else None
+        self._queues = queues
         self._stores = stores
         self._failed_pushes = failed_pushes
         self._now_ms = now_ms
@@ -104,7 +119,23 @@ class Recovery:
         if unfinished_count or swept.finished_count:
             fields = {"unfinished": unfinished_count, "finished": swept.finished_count, "oldest_s": swept.oldest_s}
             log.info("swept", extra=fields)
+        await self._look()
         return swept
+
+    async def _look(self) -> None:
+        """Note how long messages have waited; one that cannot be looked at is left out: a metric fails nothing."""
+        if self._waiting is not None:
+            await asyncio.gather(*(self._look_into(queue, self._waiting) for queue in self._queues))
+
+    async def _look_into(self, queue: str, waiting: WaitingQueues) -> None:
+        try:
+            since_ms = await waiting.waiting_since_ms(queue)
+        except Exception as error:  # whatever a bus or its SDK raises: sweeps go on
+            self._counts.depths.pop(queue, None)
+            log.debug("a queue cannot be looked at", extra={"queue": queue, "error": str(error)})
+            return
+        waited_ms = 0 if since_ms is None else max(0, self._now_ms() - since_ms)
+        self._counts.depths[queue] = Depth(waited_ms / 1_000)
 
     async def sweep_for_ever(self) -> None:
         """Sweep every 30 s on average; the jitter keeps workers apart."""

@@ -207,15 +207,26 @@ class Processor(Generic[State]):
         replica = self._replica
         kept = await replica.register.read()
         register = Register() if kept is None else kept.register
-        lag = {}
-        for rows in self.plan.rows().values():
-            for key, row in rows.items():
-                at = register.cursors.get(key) or Position(await row.first())
-                lag[key] = await row.end() - at.index
+        lag = {key: behind for key, (_, behind) in (await self._behind(register)).items()}
         phase: Literal["handling", "writing"] = "writing" if register.outs else "handling"
         return ProcessorStatus(
             self.name, register.serial, phase, lag, replica.won_count, replica.lost_count, register.failures
         )
+
+    async def lags(self) -> dict[tuple[str, str], int]:
+        """How many cells it has yet to read, by row (`LOG/0.0`) and its own name as a reader: for `Counts.lags`."""
+        kept = await self._replica.register.read()
+        behind = await self._behind(Register() if kept is None else kept.register)
+        return {(row.removeprefix("log/"), f"processor/{self.name}"): lag for row, lag in behind.values()}
+
+    async def _behind(self, register: Register) -> dict[str, tuple[str, int]]:
+        """For each cursor the row that it is of, and how many of its cells are to be read."""
+        found = {}
+        for rows in self.plan.rows().values():
+            for key, row in rows.items():
+                at = register.cursors.get(key) or Position(await row.first())
+                found[key] = (row.name, await row.end() - at.index)
+        return found
 
 
 def _check_options(name: str, handler: Handler, state: Any, retries: Any) -> None:

@@ -12,6 +12,7 @@ import pytest
 from outbox import App, Engine
 from outbox.azure import functions
 from outbox.engine.backend.store_scopes import NarrowEngine
+from outbox.otel import Telemetry
 from outbox.retries import Retries
 from outbox.streams import HandlerFailed, Inputs, OrderedLog, Processor, Step
 
@@ -96,6 +97,19 @@ async def test_a_processor_that_fails_fails_the_run_and_keeps_no_other(caplog: p
         await run(None)
     assert await site.emitted() == [1]
     assert any(record.getMessage() == "processor stopped" for record in caplog.records)
+
+
+async def test_how_far_a_processor_is_behind_is_noted_after_its_run() -> None:
+    telemetry = Telemetry(App("telemetry"))
+    site = Site(processors_s=5.0, telemetry=telemetry)
+    for n in (1, 2, 3):
+        await site.numbers.append(Number(n), id=f"n{n}")
+    run = site.functions(site.processor("bad", fail))["processors"].get_user_function()
+    with pytest.raises(HandlerFailed):
+        await run(None)
+    assert telemetry.counts.lags == {("numbers/0.0", "processor/bad"): 3}
+    await site.functions(site.processor("sums"))["processors"].get_user_function()(None)
+    assert telemetry.counts.lags[("numbers/0.0", "processor/sums")] == 0
 
 
 def test_a_run_without_time_is_refused() -> None:

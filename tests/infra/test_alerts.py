@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, cast
 
 import azure.functions as func
 import pytest
@@ -17,9 +19,17 @@ from outbox import App, Engine, Reject
 from outbox.azure.functions import blueprint
 from outbox.azure.functions.processor import KEPT, Processor
 from outbox.azure.functions.settings import FunctionsSettings
+from outbox.azure.usage import Usage
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import Refused
+from outbox.guards import Breaker
+from outbox.metrics import METRICS
 from outbox.ops.cli import make_parser
+from outbox.runtime.counts import Counts, Depth
+from tools.infra_check.agreements import Site
+from tools.infra_check.alerts import CodeAlert, code_alerts
+from tools.infra_check.code import read_code
+from tools.infra_check.project import Project
 
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS = (ROOT / "infra/modules/alerts.bicep").read_text()
@@ -125,6 +135,91 @@ def test_the_command_that_an_alert_names_is_one(name: str) -> None:
     assert text is not None
     options = make_parser().parse_args(text[1].split())
     assert (options.action, options.cosmos, options.servicebus) == ("dead-letters list", "ENDPOINT", "HOST")
+
+
+SITE = Site.of(Project.read(ROOT), read_code())
+CODE_ALERTS = {alert.name: alert for alert in code_alerts(SITE)}
+
+
+def raised(alert: CodeAlert, counts: Counts) -> bool:
+    """Whether the samples of a process raise an alert, summed up as Azure Monitor would."""
+    (metric,) = [metric for metric in METRICS if metric.name == alert.metric]
+    values = [value for labels, value in metric.read(counts) if dict(alert.wanted).items() <= labels.items()]
+    scale = 100 if alert.metric == "outbox.partition.share" else 1
+    limit = alert.threshold if isinstance(alert.threshold, int) else 600
+    return bool(values) and (sum(values) if alert.aggregation == "Total" else max(values)) * scale > limit
+
+
+def well(counts: Counts) -> None:
+    """What a process counts on a good day."""
+    orders = counts.of("orders")
+    orders.applied, orders.duplicates, counts.unknown = 1_000, 20, 3
+    counts.depths["orders"], counts.oldest_pending_s, counts.fullest_share = Depth(5.0), 70.0, 0.4
+    counts.usage = Usage()
+    counts.usage.note("batch", 10.0)
+    for _ in range(60):
+        counts.usage.note("batch", 10.0, failed=True, reason="conflict")
+    counts.guard(Breaker("there"))
+
+
+def refused(counts: Counts) -> None:
+    counts.of("orders").refused["rejected"] += 1
+
+
+def broken(counts: Counts) -> None:
+    guard: Any = counts.guard(Breaker("other", least=1))
+    guard._rest_s(0)
+    guard._note(0, ConnectionError())
+
+
+def throttled(counts: Counts) -> None:
+    for _ in range(51):
+        cast("Usage", counts.usage).note("batch", failed=True, reason="throttled")
+
+
+def unsent(counts: Counts) -> None:
+    counts.oldest_pending_s = 700.0
+
+
+def unread(counts: Counts) -> None:
+    counts.depths["orders"] = Depth(1_000.0)
+
+
+def unknown(counts: Counts) -> None:
+    counts.unknown += 30
+
+
+def filled(counts: Counts) -> None:
+    counts.fullest_share = 0.85
+
+
+WRONG: dict[str, Callable[[Counts], None]] = {
+    "dead-letters-rising": refused,
+    "pending-oldest": unsent,
+    "waiting-oldest": unread,
+    "unknown-outcomes": unknown,
+    "breaker-open": broken,
+    "partition-fill": filled,
+    "throttled": throttled,
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_alert_on_what_the_code_counts_is_raised_by_its_samples_and_by_no_others(name: str) -> None:
+    assert CODE_ALERTS.keys() == WRONG.keys()
+    counts = Counts()
+    well(counts)
+    assert [one for one, alert in CODE_ALERTS.items() if raised(alert, counts)] == []
+    WRONG[name](counts)
+    assert [one for one, alert in CODE_ALERTS.items() if raised(alert, counts)] == [name]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_command_that_an_alert_on_counts_names_is_one(name: str) -> None:
+    text = re.search(rf"name: '{name}'\n    description: '([^']*)'", ALERTS)
+    assert text is not None
+    for command in re.findall(r"outbox ((?:queue|pending|dead-letters) [^;']*?) (?:shows|says) why", text[1]):
+        assert make_parser().parse_args(command.split()).action in {"queue peek", "pending list", "dead-letters list"}
 
 
 def test_an_error_keeps_its_traceback_and_other_libraries_their_lines() -> None:

@@ -185,7 +185,7 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "trigger: everything lies among the states", PROCESSOR, f"{OF_PROCESSOR}::test_nothing_but_states_lies_with_the_states",
-        ("ports.operations, ports.blobs, ports.infrastructure)", "ports.operations, ports.blobs)"),
+        ("replace(ports, bus=bus)", "replace(ports, bus=bus, infrastructure=None)"),
     ),
     mutant(
         "trigger: a message has no time to live", FUNCTIONS_MESSAGES,

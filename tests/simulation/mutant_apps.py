@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from outbox import App, Context, Reject, Retries, Retry
+from outbox.guards import Breaker, Rate
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.requests import ClientRequest
 from outbox.verify.explorer.scenario import START_MS, Scenario
@@ -221,7 +222,58 @@ def ringing() -> App:
     return calling(idempotent=False)
 
 
+def sparing(ordering: Any = "unordered") -> App:
+    """Counts behind a breaker and a rate; what it takes off needs two calls, each with a breaker of its own."""
+    app = App("sparing", retry=Retries(limit=1))
+    app.queue("added")
+    app.queue("adds", ordering)
+
+    @app.handler("adds", key="account", breaker=Breaker("there"), rate=Rate(1))
+    async def add(message: Add, count: Count, ctx: Context) -> None:
+        count.total += message.amount
+        ctx.send("added", Added(message.account, count.total))
+        if message.amount < 0:
+            await ctx.call(lambda: None, idempotent=True, breaker=Breaker("first"))
+            await ctx.call(lambda: None, idempotent=True, breaker=Breaker("second"), rate=Rate(1, name="second"))
+
+    return app
+
+
+def sparing_in_order() -> App:
+    """The same in order."""
+    return sparing("per_key")
+
+
+def sparing_plain() -> App:
+    """Counts behind a breaker, and waits for nothing."""
+    app = App("sparing_plain", retry=Retries(limit=1))
+    app.queue("added")
+
+    @app.handler("adds", key="account", breaker=Breaker("there"))
+    def add(message: Add, count: Count, ctx: Context) -> None:
+        count.total += message.amount
+        ctx.send("added", Added(message.account, count.total))
+
+    return app
+
+
+def sparing_a_call() -> App:
+    """Counts, and makes one guarded call, of a system that does not know a call that it has had."""
+    app = App("sparing_a_call", retry=Retries(limit=1))
+
+    @app.handler("adds", key="account")
+    async def add(message: Add, count: Count, ctx: Context) -> None:
+        count.total += message.amount
+        await ctx.call(lambda: None, breaker=Breaker("there"))
+
+    return app
+
+
 APPS = {
+    "sparing": sparing,
+    "sparing_in_order": sparing_in_order,
+    "sparing_plain": sparing_plain,
+    "sparing_a_call": sparing_a_call,
     "ringing": ringing,
     "counting": counting,
     "asking": asking,

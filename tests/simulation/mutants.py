@@ -9,6 +9,7 @@ imported here.
 from __future__ import annotations
 
 from tests.simulation.edit_mutants import EDIT_MUTANTS
+from tests.simulation.guard_mutants import GUARD_MUTANTS
 from tests.simulation.inline_mutants import INLINE_MUTANTS
 from tests.simulation.ledger_mutants import LEDGER_MUTANTS
 from tests.simulation.overflow_mutants import OVERFLOW_MUTANTS
@@ -290,6 +291,7 @@ MUTANTS = (
         ("        self._mark(work, Refusal(fingerprint, poison.reason, poison.description, work.delivery.message.attempt))\n", "        self.markers.get(fingerprint)\n"),
         amounts=(-11,), copies=2,
     ),
+    *GUARD_MUTANTS,
     *INLINE_MUTANTS,
     *LEDGER_MUTANTS,
     *REQUEST_MUTANTS,

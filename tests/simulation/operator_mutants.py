@@ -227,4 +227,19 @@ OPERATOR_MUTANTS = (
         f"{REQUESTS}::test_a_look_takes_at_most_ten_requests",
         ("if self._index is not None and len(keys) > KEYS_LOOKED_UP_MAX:", "if False:"),
     ),
+    fault(
+        "state history: all messages of a batch made the version", "outbox/ops/state_history.py",
+        "unit/ops/test_state_history.py::test_each_version_names_the_messages_that_made_it",
+        ("    if prefixes is not None and applied:\n", "    if False:\n"),
+    ),
+    fault(
+        "state history: a commit that failed made a version", "outbox/ops/trail_history.py",
+        "unit/ops/test_state_history.py::test_what_is_not_known_is_said_what_failed_is_left_out_and_the_newest_are_shown",
+        ("            case Fail():\n                open_.pop(event.op, None)\n", "            case Fail():\n                pass\n"),
+    ),
+    fault(
+        "state history: an import is no version", "outbox/ops/trail_history.py",
+        "unit/ops/test_state_history.py::test_each_version_names_the_messages_that_made_it",
+        ("            case In() | Put():\n", "            case In():\n"),
+    ),
 )  # fmt: skip

@@ -12,11 +12,14 @@ PORTS = "outbox/runtime/counted_ports.py"
 OTEL = "outbox/otel.py"
 METRICS = "outbox/metrics.py"
 GUARDS = "outbox/guards.py"
+CONTEXT = "outbox/context.py"
 SPARED = "unit/handlers/test_guards.py"
+CALLED = "unit/handlers/test_call_guards.py"
 COUNTED = "unit/runtime/test_counts.py"
 TRACED = "unit/telemetry/test_otel.py"
 ENDED = "test_spans_that_nothing_settles_end_when_there_are_too_many_or_the_attempt_is_made_again"
 TOLD = "unit/ops/test_metrics.py"
+ASKED = "wire/on_azure/test_metrics.py"
 
 
 def fault(name: str, file: str, test: str, *edits: tuple[str, str]) -> Mutant:
@@ -113,7 +116,7 @@ TELEMETRY_MUTANTS = (
     fault(
         "guards: all keys share a rate for each", GUARDS,
         f"{SPARED}::test_a_rate_by_key_limits_each_key_alone",
-        ("        key = str(context.work.key) if declared.by_key else \"\"\n", "        key = \"\"\n"),
+        ("        return str(attempt.work.key) if self.declared.by_key else \"\"\n", "        return \"\"\n"),
     ),
     fault(
         "guards: a failed trial counts for its message", GUARDS,
@@ -123,17 +126,92 @@ TELEMETRY_MUTANTS = (
     fault(
         "guards: the same message is tried each time", GUARDS,
         f"{SPARED}::test_trials_are_spread_over_what_waits",
-        ("crc32(context.work.inbox + self._until_ms.to_bytes(8, \"big\"))", "crc32(context.work.inbox)"),
+        ("crc32(attempt.work.inbox + self._until_ms.to_bytes(8, \"big\"))", "crc32(attempt.work.inbox)"),
     ),
     fault(
         "guards: each worker has its own", COUNTS,
         f"{SPARED}::test_handlers_workers_and_requests_of_a_host_share_a_breaker",
-        ("            found = self.guards[declared] = declared.started()\n", "            found = declared.started()\n"),
+        ("            found = self.guards[name] = declared.started()\n", "            found = declared.started()\n"),
     ),
     fault(
         "guards: an exploration is guarded", "outbox/runtime/start/plan.py",
         f"{SPARED}::test_an_exploration_has_no_guards",
-        ("for declared in handler.guards] if counts is not None else []", "for declared in handler.guards] if (counts := counts or Counts()) else []"),
+        ("    if counts is not None and find_guard is None:\n        find_guard = counts.guard\n", "    find_guard = find_guard or (counts or Counts()).guard\n"),
+    ),
+    fault(
+        "guards: no call is guarded", CONTEXT,
+        f"{CALLED}::test_an_open_breaker_puts_the_message_off_and_nothing_of_it_is_done",
+        ("        if not declared or handler.find_guard is None:\n", "        if True:\n"),
+    ),
+    fault(
+        "guards: each declaration of a name is a breaker of its own", COUNTS,
+        f"{CALLED}::test_handlers_and_requests_share_a_breaker_by_its_name_and_status_shows_it",
+        ("(type(declared), declared.name) if declared.name else declared", "declared"),
+    ),
+    fault(
+        "guards: of two that differ under one name the first counts", COUNTS,
+        f"{CALLED}::test_what_differs_under_one_name_and_a_rate_without_one_are_refused",
+        ("        elif found.declared is not declared and astuple(found.declared) != astuple(declared):\n", "        elif not found.declared:\n"),
+    ),
+    fault(
+        "guards: a failed call counts for its handler's breaker as well", CONTEXT,
+        f"{CALLED}::test_what_a_call_raises_counts_once_where_its_handler_has_the_same_breaker",
+        ("            if guard not in asked:\n", "            if asked is not None:\n"),
+    ),
+    fault(
+        "guards: every call of an attempt waits for a place of its own", CONTEXT,
+        f"{CALLED}::test_a_rate_spreads_calls_and_the_second_of_an_attempt_does_not_wait",
+        ("earlier=self.passed.count(guard)", "earlier=0"),
+    ),
+    fault(
+        "guards: the second call of an attempt has no place", GUARDS,
+        f"{CALLED}::test_a_rate_spreads_calls_and_the_second_of_an_attempt_does_not_wait",
+        ("at_ms + step_ms * self._step_count(attempt)", "at_ms + step_ms"),
+    ),
+    fault(
+        "guards: a breaker that opens between two calls lets the second through", GUARDS,
+        f"{CALLED}::test_a_breaker_that_opens_between_two_calls_stops_the_second",
+        ("            return max(0.0, self._until_ms - now_ms) / 1_000 or 1.0\n", "            return 0.0\n"),
+    ),
+    fault(
+        "guards: a call is put off before it is known whether its message is new", CONTEXT,
+        f"{CALLED}::test_a_copy_of_what_was_applied_is_completed_while_the_breaker_is_open",
+        ("        try:\n            await self.durable()", "        self._enter(ExitStack(), guards)\n        try:\n            await self.durable()"),
+    ),
+    fault(
+        "calls: those made at once have one key", CONTEXT,
+        f"{CALLED}::test_calls_that_are_made_at_once_have_keys_of_their_own",
+        ("        key = self.idempotency_key if number == 1", "        number = self.call_count\n        key = self.idempotency_key if number == 1"),
+    ),
+    fault(
+        "metrics: what the adapters count is not read", PORTS,
+        f"{ASKED}::test_requests_and_what_they_cost_are_published",
+        ("        counts.usage = ports.usage\n", "        pass\n"),
+    ),
+    fault(
+        "metrics: what is not due yet waits", "outbox/azure/operations.py",
+        f"{ASKED}::test_how_long_messages_wait_is_looked_for_with_each_sweep",
+        ('            is_wanted=lambda held: held.status == "active",\n', "            is_wanted=lambda held: True,\n"),
+    ),
+    fault(
+        "metrics: a queue that cannot be looked at stops sweeps", "outbox/runtime/shell.py",
+        "unit/steps/test_runtime_steps.py::test_a_queue_that_cannot_be_looked_at_stops_no_sweep",
+        ("        except Exception as error:  # whatever", "        except OutboxError as error:  # whatever"),
+    ),
+    fault(
+        "metrics: the fullest key of one worker stands for all", COUNTS,
+        "unit/stores/test_partition_size.py::test_the_fullest_key_of_all_workers_of_a_process_is_a_metric_after_a_sweep",
+        ("max((filling.fullest()[1] for filling in self.fillings), default=0.0)", "min((filling.fullest()[1] for filling in self.fillings), default=0.0)"),
+    ),
+    fault(
+        "metrics: a traced host looks into no queue", "outbox/ops/host.py",
+        f"{TOLD}::test_a_host_says_what_lies_in_its_queues_and_who_is_behind_in_its_logs",
+        ("            if operator is not None and not turn % LOOK_EVERY:\n", "            if operator is not None and turn % LOOK_EVERY == 1:\n"),
+    ),
+    fault(
+        "metrics: how far a processor is behind is not noted where its run fails", "outbox/azure/functions/triggers.py",
+        "functions/test_stream_processors.py::test_how_far_a_processor_is_behind_is_noted_after_its_run",
+        ("            finally:\n                if site", "            except ZeroDivisionError:\n                if site"),
     ),
     fault(
         "metrics: a label is not escaped", METRICS,

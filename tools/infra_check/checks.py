@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tools.infra_check import agreements, deployment
+from tools.infra_check import agreements, alerts, deployment
 from tools.infra_check.agreements import Site
 from tools.infra_check.code import Code, read_code
 from tools.infra_check.names import check_names, check_parameters
@@ -22,6 +22,7 @@ AGREEMENTS: tuple[Callable[[Site], Iterator[Finding]], ...] = (
     agreements.check_keys,
     deployment.check_host,
     deployment.check_alerts,
+    alerts.check_code_alerts,
     deployment.check_storage_names,
     deployment.check_azure_yaml,
 )

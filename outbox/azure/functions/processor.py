@@ -29,6 +29,7 @@ import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -141,8 +142,7 @@ class Processor:
         )
         assert isinstance(scope, StoreScope), "a store and a bus make lanes"
         self._scope = scope
-        clock = {"now_ms": self._operations.now_ms}
-        self._recovery = Recovery(scope.protocol, stores_of(ports), scope.failed_pushes, **clock, counts=counts)
+        self._recovery = self._recovery_of(scope, ports)
         self._entry = HttpEntry(
             app,
             backend,
@@ -151,6 +151,15 @@ class Processor:
             spawn=lambda answering: self._tasks.start(_contained(answering), "requests"),
             mark_after_s=MARK_AFTER_S,
             failure_log=failure_log,
+        )
+
+    def _recovery_of(self, scope: StoreScope, ports: StorePorts) -> Recovery:
+        return Recovery(
+            *(scope.protocol, stores_of(ports), scope.failed_pushes),
+            now_ms=self._operations.now_ms,
+            counts=self._plan.counts,
+            operations=ports.operations,
+            queues=self._plan.paths,
         )
 
     async def open(self) -> None:
@@ -326,5 +335,5 @@ async def _contained(coroutine: Coroutine[Any, Any, None]) -> None:
 
 def _triggered(ports: StorePorts, bus: TriggerBus, settings: FunctionsSettings) -> StorePorts:
     """The ports behind triggers, traced where the settings say so."""
-    triggered = StorePorts(ports.store, bus, ports.operations, ports.blobs, ports.infrastructure)
+    triggered = replace(ports, bus=bus)
     return triggered if settings.telemetry is None else settings.telemetry.traced_ports(triggered)

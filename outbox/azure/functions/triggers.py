@@ -12,6 +12,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ from outbox.azure.functions.settings import FunctionsSettings
 from outbox.azure.functions.sites import Site, answer, edge, process, site_of, sweep
 from outbox.errors import Refused
 from outbox.ports import SUBSCRIPTIONS
+from outbox.runtime.counts import Counts
 from outbox.runtime.start.plan import Source
 from outbox.streams import Processor
 
@@ -124,12 +126,23 @@ def _add_timer(made: func.Blueprint, site: Site, names: Names) -> None:
 def _add_processors(made: func.Blueprint, site: Site, processors: Sequence[Processor[Any]], names: Names) -> None:
     async def handle(timer: func.TimerRequest) -> None:
         async with edge():
-            await _run(processors, site.settings.processors_s)
+            try:
+                await _run(processors, site.settings.processors_s)
+            finally:
+                if site.settings.telemetry is not None:
+                    await _note_lags(processors, site.settings.telemetry.counts)
 
     trigger = made.timer_trigger(
         arg_name="timer", schedule=site.settings.processors_schedule, run_on_startup=False, use_monitor=False
     )
     made.function_name(names.name("processors", ""))(trigger(handle))
+
+
+async def _note_lags(processors: Sequence[Processor[Any]], counts: Counts) -> None:
+    """Note how far processors are behind; what cannot be asked now is left as it was, for a metric fails nothing."""
+    for processor in processors:
+        with suppress(Exception):
+            counts.lags.update(await processor.lags())
 
 
 async def _run(processors: Sequence[Processor[Any]], seconds: float) -> None:

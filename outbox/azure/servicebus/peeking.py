@@ -49,16 +49,18 @@ async def peek(
     count: int,
     session: str,
     is_wanted: Callable[[HeldMessage], bool],
+    page_count: int = PAGE_COUNT,
+    look_count_max: int = LOOK_COUNT_MAX,
 ) -> tuple[list[HeldMessage], int]:
     """Messages that are wanted, and the number to look on after: 0 where there is nothing more."""
-    wanted = partial(_wanted, after=after, count=count, is_wanted=is_wanted)
+    wanted = partial(_wanted, after=after, count=count, is_wanted=is_wanted, look_count_max=look_count_max)
     if not session:
         receiver = namespace.peeker(path)
         try:
             async with asyncio.timeout(OPEN_S):
                 await receiver.__aenter__()
             return await wanted(
-                lambda number: receiver.peek_messages(PAGE_COUNT, sequence_number=number, timeout=SETTLE_S)
+                lambda number: receiver.peek_messages(page_count, sequence_number=number, timeout=SETTLE_S)
             )
         except FAILURES as error:
             if "session" not in str(error).lower():
@@ -68,7 +70,7 @@ async def peek(
     browser = namespace.browser(path)
     try:
         async with asyncio.timeout(OPEN_S):
-            return await wanted(partial(_asked, browser, namespace.peeker(path), session))
+            return await wanted(partial(_asked, browser, namespace.peeker(path), session, page_count))
     except FAILURES as error:
         raise as_error(error, f"messages of {path}") from error
     finally:
@@ -76,11 +78,11 @@ async def peek(
 
 
 async def _wanted(
-    page: Page, *, after: int, count: int, is_wanted: Callable[[HeldMessage], bool]
+    page: Page, *, after: int, count: int, is_wanted: Callable[[HeldMessage], bool], look_count_max: int
 ) -> tuple[list[HeldMessage], int]:
     found: list[HeldMessage] = []
     looked = 0
-    while looked < LOOK_COUNT_MAX:
+    while looked < look_count_max:
         messages = await page(after + 1)
         for held in map(as_held, messages):
             after = held.sequence
@@ -94,12 +96,14 @@ async def _wanted(
     return found, after
 
 
-async def _asked(browser: Any, receiver: Any, session: str, number: int) -> Sequence[ServiceBusReceivedMessage]:
+async def _asked(
+    browser: Any, receiver: Any, session: str, page_count: int, number: int
+) -> Sequence[ServiceBusReceivedMessage]:
     """A page over a link for requests; the SDK needs an object to note in which message was the last, never opened."""
     amqp = browser._amqp_transport
     asked: dict[Any, Any] = {
         MGMT_REQUEST_FROM_SEQUENCE_NUMBER: amqp.AMQP_LONG_VALUE(number),
-        MGMT_REQUEST_MAX_MESSAGE_COUNT: PAGE_COUNT,
+        MGMT_REQUEST_MAX_MESSAGE_COUNT: page_count,
     }
     if session:
         asked[MGMT_REQUEST_SESSION_ID] = session

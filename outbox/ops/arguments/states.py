@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from outbox.ops.arguments.shared import Commands, argument
+from outbox.ops.arguments.shared import JSON, Commands, argument
 
 SHOW = "show"
 """The verb that `outbox state TYPE KEY` leaves out."""
 
 COMMANDS: Commands = {
-    "state": ("Show the state of a key (`outbox state TYPE KEY`), export states, or import them.", None),
+    "state": ("Show the state of a key (`outbox state TYPE KEY`) or its history, export states, or import them.", None),
     "state show": (
         "Show the state of a key; the word `show` may be left out.",
         (argument("type", metavar="TYPE", help="the state's name"), argument("key", metavar="KEY")),
+    ),
+    "state history": (
+        "Show the versions of a state in a recorded history, each with the message that made it.",
+        (
+            argument("type", metavar="TYPE", help="the state's name"),
+            argument("key", metavar="KEY"),
+            argument(
+                "--history", type=Path, required=True, metavar="FILE", help="a history that `outbox run` has recorded"
+            ),
+            argument("--app", metavar="APP", help="as MODULE:NAME; tells the messages of one commit apart"),
+            JSON,
+        ),
     ),
     "state export": (
         "Write states as JSON lines with their versions, as `state import` takes them.",

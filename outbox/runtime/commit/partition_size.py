@@ -59,6 +59,8 @@ class PartitionSizes:
         self._bytes_max = bytes_max
         self._now_ms = now_ms
         self._meters: OrderedDict[str, Meter] = OrderedDict()
+        if bytes_max:
+            plan.counts.fillings.add(self)
 
     def note(self, state_id: str | None, record: Record) -> None:
         """Count a record written for a key, at its size once marked."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as with_default
 from typing import Any
 
@@ -12,7 +12,7 @@ import msgspec
 
 from outbox.app import App, Handler
 from outbox.errors import NotRegistrable
-from outbox.guards import Guard
+from outbox.guards import Breaker, Guard, Rate
 from outbox.lineage import field, state_id
 from outbox.middleware import Manager, surrounded
 from outbox.ports import SUBSCRIPTIONS
@@ -20,6 +20,8 @@ from outbox.retries import Retries
 from outbox.runtime.commit.handler_threads import HandlerThreads, hosted
 from outbox.runtime.counts import Counts
 from outbox.runtime.start.retention import RetentionWindow
+
+FindGuard = Callable[[Breaker | Rate], Guard]
 
 KEY_COUNT_MAX = 1 << 16
 """How many keys a handler's cache holds; a full one is cleared."""
@@ -108,8 +110,8 @@ class Plan:
     """How long the host lets any handler run."""
     counts: Counts = with_default(default_factory=Counts)
     """What became of the messages that were handled with it."""
-    is_guarded: bool = False
-    """Whether breakers and rate limits are at work."""
+    find_guard: FindGuard | None = None
+    """The breaker or rate limit of a declaration; None: none is at work."""
 
     @property
     def retention_ms(self) -> int:
@@ -127,8 +129,7 @@ class Plan:
 
     def hosted(self, handler: Handler) -> Handler:
         """A handler ready to run: within its host's time limit, in a thread if it blocks, guards and all round it."""
-        handler = hosted(handler, self.threads, self.time_limit_s_max)
-        return surrounded(handler, _around(self.app, handler, self.counts if self.is_guarded else None))
+        return _ready(self.app, handler, self.threads, self.time_limit_s_max, self.find_guard)
 
     @property
     def threaded(self) -> set[str]:
@@ -155,16 +156,19 @@ def compile_plan(
     threads: HandlerThreads | None = None,
     time_limit_s_max: float = math.inf,
     counts: Counts | None = None,
+    find_guard: FindGuard | None = None,
 ) -> Plan:
     """Make an application ready to run: every handler within its host's time limit, blocking ones in `threads`.
 
-    Without threads blocking handlers run inline.  What becomes of messages is counted in `counts`, where the handlers'
-    guards have their state; without, as in an exploration, no handler is guarded.
+    Without threads blocking handlers run inline.  What becomes of messages is counted in `counts`, where the guards of
+    handlers and calls have their state; without, nothing is guarded.  An exploration decides by its own `find_guard`.
+
+    Raises:
+        NotRegistrable: two breakers or two rates of one name differ.
     """
-    handlers = [
-        surrounded(hosted(handler, threads, time_limit_s_max), _around(app, handler, counts))
-        for handler in app.handlers
-    ]
+    if counts is not None and find_guard is None:
+        find_guard = counts.guard
+    handlers = [_ready(app, handler, threads, time_limit_s_max, find_guard) for handler in app.handlers]
     retention_ms = round(app.retention.total_seconds() * 1_000)
     margin_ms = round(app.margin.total_seconds() * 1_000)
     paths = dict.fromkeys(handler.source for handler in app.handlers)
@@ -180,14 +184,17 @@ def compile_plan(
         threads,
         time_limit_s_max,
         Counts() if counts is None else counts,
-        counts is not None,
+        find_guard,
     )
 
 
-def _around(app: App, handler: Handler, counts: Counts | None) -> list[Manager]:
-    """What is round the attempts of a handler, outermost first: its guards, then middleware."""
-    guards = [counts.guard(declared) for declared in handler.guards] if counts is not None else []
-    return [*map(_guarding, guards), *app.middleware_of(handler)]
+def _ready(
+    app: App, handler: Handler, threads: HandlerThreads | None, limit_s_max: float, find_guard: FindGuard | None
+) -> Handler:
+    """A handler with all that is round its attempts, outermost first: its guards, then middleware."""
+    guards = [] if find_guard is None else [find_guard(declared) for declared in handler.guards]
+    around = [*map(_guarding, guards), *app.middleware_of(handler)]
+    return replace(surrounded(hosted(handler, threads, limit_s_max), around), find_guard=find_guard)
 
 
 def _guarding(guard: Guard) -> Manager:

@@ -36,6 +36,7 @@ from outbox.runtime.store_protocol import Checkpoint
 from outbox.runtime.store_scope import StoreScope
 from outbox.runtime.work import Attempt, Outcome, outcome_data
 from outbox.stored import StateItem, encode
+from outbox.verify.explorer.guards import begin
 from outbox.verify.explorer.models.queues import NEVER_MS
 from outbox.verify.explorer.ports import (
     ExploredBlobs,
@@ -90,6 +91,7 @@ class EngineWorker:
     gated: bool = False
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
+        begin(calls)
         journal: Journal = ExploredJournal(calls, self.journal, until_ms=self.until_ms, gated=self.gated)
         blobs: BlobStore = ExploredBlobs(calls, self.blobs)
         tasks = Tasks()
@@ -225,6 +227,7 @@ class StoreWorker:
     until_ms: int = 0
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
+        begin(calls)
         plan, tasks, ports = self.plan, Tasks(), store_ports(calls, self.at)
         settlement = settlement_over(plan, ports, calls)
         protocol = protocol_over(calls, ports, plan, self.make, settlement)

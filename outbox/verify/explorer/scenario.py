@@ -21,6 +21,7 @@ from outbox.runtime.start.plan import Plan, compile_plan
 from outbox.runtime.start.retention import PastRetention
 from outbox.stored import STAGED_PREFIX, StateItem, encode, state_key
 from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.guards import ChosenGuards, GuardModel
 from outbox.verify.explorer.kernel import Kernel
 from outbox.verify.explorer.models.blobs import BlobModel
 from outbox.verify.explorer.models.bus import BusModel
@@ -79,6 +80,8 @@ class Scenario:
     `hosts` makes what receives messages in place of workers, and whose dead letters are stored.
     A sweeper leaves alone what is younger than `grace_ms`, and may be that of a `neighbour`, an application in the same
     container.
+    Breakers and rates of handlers and calls, not those of requests, put messages off `puts_off` times at most, whenever
+    the explorer chooses (0: never).
     `allow` names what is no finding: "dead-letter", "alarm".  `make` builds what is explored, in place of the runtime's
     own.
     """
@@ -121,6 +124,7 @@ class Scenario:
     grace_ms: int = 0
     neighbour: App | None = None
     hosts: Callable[[App, Plan, StoreResources], Program] | None = None
+    puts_off: int = 0
 
     def describe(self) -> str:
         """The scope in a few words."""
@@ -132,6 +136,8 @@ class Scenario:
             asking += f"{self.resubmissions} resubmission(s), "
         if self.edits:
             asking += f"{len(self.edits)} edit(s), "
+        if self.puts_off:
+            asking += f"{self.puts_off} time(s) put off by guards, "
         return (
             f"{self.scope} scope, {self.workers} worker(s), {len(self.messages)} message(s), "
             f"{sum(self.copy_counts)} with copies, {asking}{self.budgets.describe()}"
@@ -198,6 +204,13 @@ class Scenario:
         plan.retention.heed((PastRetention(START_MS + margin_ms, earlier.retention_ms, margin_ms),), START_MS)
         return [plan, earlier]
 
+    def guarded(self, plan: Plan, resource: int) -> Plan:
+        """The same plan with guards that do as the explorer chooses, who is asked by the resource of that number."""
+        if not self.puts_off:
+            return plan
+        guarded = compile_plan(self.app, find_guard=ChosenGuards(resource))
+        return replace(guarded, retention=plan.retention)
+
     def documents(self) -> dict[str, StateDocument]:
         """The states that are there at the beginning."""
         found = {}
@@ -259,8 +272,10 @@ def _engine(scenario: Scenario) -> Kernel:
     book = Book(Reference(plan), routes, sent, edits=scenario.edited(), retention_ms_min=min(retentions_ms))
     monitor = JournalMonitor(Ends(book, log.queues, scenario.invariant, "dead-letter" in scenario.allow))
     make = scenario.make or EngineScope
-    worker = EngineWorker(watched(plan), journal=0, blobs=1, batch=scenario.batch, make=make, gated=gated)
     models: list[Model] = [log, BlobModel()]
+    working = scenario.guarded(plan, len(models))
+    models += [GuardModel(scenario.puts_off)] * bool(scenario.puts_off)
+    worker = EngineWorker(watched(working), journal=0, blobs=1, batch=scenario.batch, make=make, gated=gated)
     programs: list[Program] = [*_earlier(worker, earlier), *[worker] * (scenario.workers - len(earlier))]
     programs += [Operator(None, resource=0)] * bool(scenario.resubmissions)
     ports = partial(engine_ports, gated=gated)
@@ -297,6 +312,8 @@ def _store(scenario: Scenario) -> Kernel:
     )
     main, *apart = _store_models(scenario, capabilities)
     models: list[Model] = [main, bus, BlobModel(), *apart]
+    working = scenario.guarded(plan, len(models))
+    models += [GuardModel(scenario.puts_off)] * bool(scenario.puts_off)
     book = Book(Reference(plan), routes, sent, edits=scenario.edited(), retention_ms_min=min(retentions_ms))
     monitor = StoreMonitor(
         Ends(book, bus.queues, scenario.invariant, "dead-letter" in scenario.allow),
@@ -305,7 +322,7 @@ def _store(scenario: Scenario) -> Kernel:
         stores=(0, 3) if apart else (0,),
     )
     at, make = StoreResources(capabilities, infrastructure=3 if apart else None), scenario.make or store_protocol
-    programs = _store_programs(scenario, plan, earlier, at, make)
+    programs = _store_programs(scenario, working, earlier, at, make)
     front = partial(
         Front,
         watched_app(app),
@@ -346,7 +363,7 @@ def _store_programs(
         batch=scenario.batch,
         warm=scenario.warm,
         lingers=scenario.lingers,
-        merges=scenario.merges,
+        merges=scenario.merges and not scenario.puts_off,  # what was chosen is no part of what it remembers
         make=make,
     )
     host = worker if scenario.hosts is None else scenario.hosts(scenario.app, plan, at)

@@ -35,6 +35,7 @@ class Arguments:
     seconds: float
     seed: int
     requests: tuple[ClientRequest, ...] = ()
+    put_off: int = 0
 
     def describe(self) -> str:
         """All of it in a line."""
@@ -44,6 +45,7 @@ class Arguments:
             *([_count(len(self.messages), "message")] if self.messages else []),
             *([_count(len(self.requests), "request")] if self.requests else []),
             _count(self.duplicates, "duplicate"),
+            *([f"put off {self.put_off} times"] if self.put_off else []),
             self.faults.describe(),
         ]
         return ", ".join(parts)
@@ -69,10 +71,11 @@ def check_arguments(
 
 
 _FAULT_LIMIT = (0, 15)
+_TIMES = ("crashes", "lost", "refused", "delayed", "expired", "stale", "jumps", "timeouts", "put_off")
 _LIMITS = {
     "workers": (1, WORKER_COUNT_MAX),
     "duplicates": (0, DUPLICATE_COUNT_MAX),
-    **dict.fromkeys(("crashes", "lost", "refused", "delayed", "expired", "stale", "jumps", "timeouts"), _FAULT_LIMIT),
+    **dict.fromkeys(_TIMES, _FAULT_LIMIT),
 }
 
 

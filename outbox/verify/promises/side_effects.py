@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import replace
+from inspect import isawaitable
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ import msgspec
 from outbox.app import App, Handler
 from outbox.context import Context
 from outbox.runtime.start.plan import Plan
+from outbox.verify.explorer.guards import ChosenGuards
 
 LEAVES = frozenset(
     ("open", "socket.connect", "socket.bind", "socket.sendto", "subprocess.Popen", "os.system", "os.posix_spawn",
@@ -96,12 +98,20 @@ def _watched_handler(handler: Handler) -> Handler:
     binding = handler.binding
     if not binding.wants_context:
         return handler
-    call = binding.call
+    call, find = binding.call, handler.find_guard
 
     def calling(message: Any, state: Any, context: Any) -> Any:
         return call(message, state, WatchedContext(context))
 
-    return replace(handler, binding=replace(binding, call=calling))
+    async def asking(message: Any, state: Any, context: Any) -> Any:
+        assert isinstance(find, ChosenGuards), "nobody else decides in an exploration"
+        await find.choose(context)
+        result = calling(message, state, context)
+        return await result if isawaitable(result) else result
+
+    is_asking = bool(handler.guards) and find is not None
+    around = replace(binding, call=asking, is_async=True) if is_asking else replace(binding, call=calling)
+    return replace(handler, binding=around)
 
 
 class WatchedContext:
@@ -118,7 +128,7 @@ class WatchedContext:
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._context, name, value)
 
-    async def call(self, function: Callable[..., Any], *, idempotent: bool = False) -> Any:
+    async def call(self, function: Callable[..., Any], *, idempotent: bool = False, **options: Any) -> Any:
         """As `Context.call`; a call that is not idempotent is noted when it is made."""
         context = self._context
         side_effect = SideEffect("call", f"{context.idempotency_key}-{context.call_count + 1}")
@@ -134,7 +144,10 @@ class WatchedContext:
                 _calls.reset(token)
             return _awaited(result) if isinstance(result, Awaitable) else result
 
-        return await context.call(noted, idempotent=idempotent)
+        find = context.work.handler.find_guard
+        if isinstance(find, ChosenGuards) and (options.get("breaker") or options.get("rate")):
+            await find.choose(context)
+        return await context.call(noted, idempotent=idempotent, **options)
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from outbox import App, Engine, Reject, Worker
+from outbox import App, Client, Engine, Reject, Worker
 from outbox.errors import Refused
 from outbox.metrics import METRICS, prometheus, prometheus_name, quantiles
 from outbox.ops import host
@@ -18,6 +20,7 @@ from outbox.ops.meter import RATE_EVERY_S, RATE_S, Meter, Metered
 from outbox.ops.store_operator import StoreOperator
 from outbox.ops.text import status as status_text
 from outbox.runtime.counts import Counts, SourceCounts
+from outbox.streams import OrderedLog
 
 SAMPLE = re.compile(r'^(\w+)(\{(?:\w+="(?:[^"\\\n]|\\.)*",?)*\}) (\S+)$')
 
@@ -72,8 +75,31 @@ async def test_a_host_says_what_became_of_its_messages() -> None:
     assert read["outbox_critical_time_seconds_count"][f"{labels}}}"] == 2
     buckets = list(read["outbox_critical_time_seconds_bucket"].values())
     assert buckets == sorted(buckets) and buckets[-1] == 2
-    guards = {"outbox_guard_state", "outbox_guard_put_off_total"}  # there are none
-    assert {prometheus_name(metric) for metric in METRICS} - guards <= read.keys()
+    absent = {"outbox_guard_state", "outbox_guard_put_off_total", "outbox_log_lag"}  # there are none
+    absent |= {"outbox_requests_total", "outbox_requests_failed_total", "outbox_request_units_total"}  # nor a service
+    assert {prometheus_name(metric) for metric in METRICS} - absent <= read.keys()
+
+
+async def test_a_host_says_what_lies_in_its_queues_and_who_is_behind_in_its_logs() -> None:
+    app, meter = app_of_steps(), Meter()
+    async with Engine.in_memory() as engine:
+        await Worker(app, engine).declare()
+        await Client(app, engine).send("steps", Step("k"), id="a")
+        log: OrderedLog[Step] = OrderedLog("entries", engine, type=Step)
+        await log.register("audit")
+        for n in range(3):
+            await log.append(Step("k", n), id=f"e{n}")
+        looking = EngineOperator(engine, meter, app)
+        read = samples(await looking.metrics())
+        traced = Meter()
+        async with AsyncExitStack() as stack:
+            host._read_rates(stack, traced, EngineOperator(engine, traced, app))
+            for _ in range(50):
+                await asyncio.sleep(0)
+    label = 'app="a \\"quoted\\"\\\\name\\n",'
+    assert read["outbox_queue_messages"][f'{{{label}queue="steps",state="active"}}'] == 1
+    assert read["outbox_log_lag"] == {f'{{{label}row="entries/0.0",reader="audit"}}': 3}
+    assert traced.counts.depths["steps"].states["active"] == 1 and traced.counts.lags == meter.counts.lags
 
 
 async def test_the_rate_is_of_the_last_minute(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -50,7 +50,7 @@ from outbox.runtime.commit.state_cache import CachedState, StateCache
 from outbox.runtime.commit.store_io import confirmed
 from outbox.runtime.commit.store_transaction import StoreTransaction, never_durable
 from outbox.runtime.commit.sweeper import Swept, sweep
-from outbox.runtime.counts import Counts
+from outbox.runtime.counts import Counts, Depth
 from outbox.runtime.delivery import retrying, waiting
 from outbox.runtime.delivery import settlement as settlements
 from outbox.runtime.delivery.admission import Admission, admit
@@ -717,6 +717,24 @@ async def test_a_sweep_begins_where_the_last_was_cut_off(monkeypatch: pytest.Mon
     for _ in range(3):
         await recovery.sweep()
     assert starts == [0, 7, 0]
+
+
+async def test_a_queue_that_cannot_be_looked_at_stops_no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*stores: Any, **options: Any) -> Swept:
+        return Swept(0, 0, 0, 0, 0.0)
+
+    class Bus:
+        async def waiting_since_ms(self, queue: str) -> int | None:
+            if queue == "broken":
+                raise ValueError("of the SDK's own")
+            return NOW_MS - 5_000
+
+    monkeypatch.setattr(shell, "sweep", nothing)
+    protocol, counts = cast("Any", None), Counts(depths={"broken": Depth(1.0)})
+    parts: Any = (protocol, [], settlements.FailedPushes())
+    watching: Any = {"counts": counts, "operations": Bus(), "queues": ("broken", "orders")}
+    assert (await shell.Recovery(*parts, now_ms=lambda: NOW_MS, **watching).sweep()).seen_count == 0
+    assert counts.depths == {"orders": Depth(5.0)}
 
 
 # Markers of item scope

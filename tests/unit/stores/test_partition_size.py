@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from outbox import Worker
+from outbox.metrics import METRICS
 from outbox.runtime.commit.partition_size import KEY_COUNT_MAX, LOG_EVERY_S, WINDOW_S, PartitionSizes
 from outbox.runtime.start.plan import compile_plan
 from outbox.stored import Record
@@ -45,6 +46,17 @@ def test_neither_a_record_without_a_state_nor_a_store_without_a_limit_is_metered
         fullness.note(None, RECORD)
         assert fullness.fullest() == ("", 0.0) and not fullness._meters
     metered(0, clock).add("Sum:a", 1_000)
+
+
+def test_the_fullest_key_of_all_workers_of_a_process_is_a_metric_after_a_sweep() -> None:
+    clock, plan = VirtualClock(START_S), compile_plan(adding())
+    sizes = [PartitionSizes(plan, 20 << 30, now_ms=clock.wall_ms) for _ in range(2)]
+    (metric,) = [metric for metric in METRICS if metric.name == "outbox.partition.share"]
+    assert list(metric.read(plan.counts)) == [({}, 0.0)]
+    run(sizes[0], clock, rate=10, for_s=WINDOW_S)
+    run(sizes[1], clock, rate=2, for_s=10)
+    plan.counts.swept(0, 0, 0.0)
+    assert list(metric.read(plan.counts)) == [({}, sizes[0].fullest()[1])] and sizes[0].fullest()[1] > 0.05
 
 
 def test_a_burst_is_no_rate_and_fades() -> None:

@@ -458,7 +458,7 @@ ADAPTER_MUTANTS = (
     mutant(
         "ports keep the infrastructure to themselves", CONNECTING,
         "test_what_does_not_go_together_is_refused_with_the_reason",
-        ("self.blobs, self.infrastructure)", "self.blobs)"), of=OF_PLACED,
+        ("self.blobs, self.infrastructure, self.usage)", "self.blobs, None, self.usage)"), of=OF_PLACED,
     ),
     # Blob Storage
     mutant(
