@@ -198,5 +198,5 @@ PARTS += [
 @pytest.mark.parametrize("part", PARTS)
 async def test_a_hostile_text_takes_no_time(part: str, first: str) -> None:
     began = time.process_time()
-    redacted(first + part * (100_000 // len(part)))
-    assert time.process_time() - began < 0.5
+    redacted(first + part * (40_000 // len(part)))
+    assert time.process_time() - began < 0.2
