@@ -162,6 +162,8 @@ class Spans:
         message = context.message
         if message.traceparent and len(message.traceparent) == TRACEPARENT_LENGTH:
             return message.traceparent[-1] in _SAMPLED
+        if not self._bound:
+            return False
         conversation = message.correlation_id or message.outbox_id or message.message_id
         return crc32(conversation.encode("utf-8", "replace")) < self._bound
 

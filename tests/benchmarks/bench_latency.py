@@ -50,7 +50,7 @@ RUN_S_MAX = 120.0
 MARKED_WITHIN_S = 0.5
 WARM_KEY_COUNT = 320
 """More than are in flight, so that messages of one key are not committed together, and few enough to recur soon."""
-IDLE_S = 0.002
+IDLE_S = 0.02
 HOT_KEY_COUNT = 10
 LINKS_COUNT = 64
 SETTLE_MS = (20.0, 100.0)
