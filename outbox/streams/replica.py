@@ -31,7 +31,18 @@ from outbox.lineage import step_id
 from outbox.ports import StateStore
 from outbox.streams.cells import Position, encode
 from outbox.streams.places import Seen
-from outbox.streams.plan import REFUSED, HandlerFailed, Inputs, Plan, RefusedEntry, RowTarget, Step, Target, until_ms
+from outbox.streams.plan import (
+    REFUSED,
+    HandlerFailed,
+    Inputs,
+    Plan,
+    RefusedEntry,
+    RowTarget,
+    Step,
+    Target,
+    check_reached,
+    until_ms,
+)
 from outbox.streams.register import Kept, Out, Register, RegisterCell
 from outbox.streams.row import Entry, Row
 from outbox.streams.values import ENVELOPE_BYTES, check_fits
@@ -157,6 +168,7 @@ class Replica:
             after = msgspec.structs.replace(self._by_this_code(register), outs=[], since=since)  # trims may pass them
         else:
             after = await self._handled(register, ready, since, now_ms)
+            await check_reached(self._targets, {out.to: after.since[out.to] for out in after.outs})
         swapped_ms = self._now_ms()
         self.known = await self.register.swap(known, after)
         if self.known is None:

@@ -125,7 +125,7 @@ STREAM_MUTANTS = (
     ),
     mutant(
         "what a copy was committed with is left unappended", "log", "NoLost", INGEST,
-        ("            known = self.known or await self._read()  # what a copy's record was committed with may not be appended yet\n            settling = [self._settlement.settle(attempt_at(work), outcome) for work, outcome in outcomes]\n            await together([*settling, self._append(known.register)])\n", "            settling = [self._settlement.settle(attempt_at(work), outcome) for work, outcome in outcomes]\n            await together(settling)\n            if self.known is not None:\n                await self._append(self.known.register)\n"),
+        ("            known = await self._fresh()  # what a copy's record was committed with may not be appended yet\n            settling = [self._settlement.settle(attempt_at(work), outcome) for work, outcome in outcomes]\n            await together([*settling, self._append(known.register)])\n", "            settling = [self._settlement.settle(attempt_at(work), outcome) for work, outcome in outcomes]\n            await together(settling)\n            if self.known is not None:\n                await self._append(self.known.register)\n"),
         app="ingested", copies=2, faults={"delay": 1},
     ),
     mutant(
