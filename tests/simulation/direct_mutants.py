@@ -706,6 +706,16 @@ DIRECT_MUTANTS = (
         ("        if replaced is None and work.created_ms <=", "        if work.created_ms <="),
     ),
     mutant(
+        "streams: a renamed input begins where it was first seen", STREAM_REPLICA,
+        "unit/streams/test_bad_input.py::test_new_code_with_another_name_for_an_input_begins_where_old_code_ends",
+        ("if key not in register.cursors and row.name in left:", "if self._begins.get(key, Position(0)) <= Position(0) and row.name in left:"),
+    ),
+    mutant(
+        "streams: inputs that change their names begin anew", STREAM_REPLICA,
+        "unit/streams/test_bad_input.py::test_inputs_that_change_their_names_go_on_where_they_were",
+        ("in register.reads.items() if here.get(key) != row}\n        register = self", "in register.reads.items() if key not in here}\n        register = self"),
+    ),
+    mutant(
         "streams: an empty floor has the version of the one before", STREAM_HORIZON,
         f"{OF_PLACES}::test_a_floor_that_a_stale_read_misses_keeps_its_readers_when_another_reports",
         ("            self._known, self.version = known, version\n", "            self.version = version\n"),
