@@ -716,6 +716,21 @@ DIRECT_MUTANTS = (
         ("in register.reads.items() if here.get(key) != row}\n        register = self", "in register.reads.items() if key not in here}\n        register = self"),
     ),
     mutant(
+        "guards: what runs again before its call has failed", "outbox/guards.py",
+        "unit/handlers/test_guards.py::test_what_runs_again_before_it_has_called_is_no_failure",
+        ("            if _is_broken_off(attempt, error):\n", "            if False:\n"),
+    ),
+    mutant(
+        "guards: what runs again before its call needs another place", "outbox/guards.py",
+        "unit/handlers/test_guards.py::test_what_runs_again_before_it_has_called_has_its_place_in_the_rate",
+        ("                self._places[attempt.work.inbox] = attempt.now_ms\n", "                pass\n"),
+    ),
+    mutant(
+        "guards: a handler that is cancelled to run again has failed", "outbox/runtime/commit/run_handler.py",
+        "unit/handlers/test_guards.py::test_what_runs_again_before_it_has_called_has_its_place_in_the_rate",
+        ("        suspended.context.is_broken_off = True\n", "        pass\n"),
+    ),
+    mutant(
         "streams: an empty floor has the version of the one before", STREAM_HORIZON,
         f"{OF_PLACES}::test_a_floor_that_a_stale_read_misses_keeps_its_readers_when_another_reports",
         ("            self._known, self.version = known, version\n", "            self.version = version\n"),
