@@ -139,6 +139,8 @@ class Context(msgspec.Struct, gc=False):
     """The guards that have let a call of this attempt through."""
     trace: str = ""
     """The W3C trace context of what is sent, where a middleware sets it; empty: the message's, of a span of its own."""
+    is_broken_off: bool = False
+    """Whether the handler is cancelled to run again on its own, which is no failure of what it calls."""
 
     # Who and what
 

@@ -65,6 +65,16 @@ ERROR_LENGTH_MAX = 200
 State = Literal["closed", "open", "half-open", "ramping"]
 
 
+class BrokenOff(BaseException):
+    """The runtime ends a handler before its call, because the message runs again at once or is on record already.
+
+    Where it is cancelled for that, its context is `is_broken_off`.
+
+    It says nothing of what the handler calls: for a breaker the attempt was not made, and a rate lets the next one of
+    this message pass in its place.
+    """
+
+
 class Attempted(Protocol):
     """What a guard asks of an attempt: when it was made, and at which message."""
 
@@ -192,6 +202,9 @@ class _Breaker:
             self._note(now_ms, None)
             raise
         except BaseException as error:
+            if _is_broken_off(attempt, error):
+                self._forget_attempt(now_ms)
+                raise
             counts = isinstance(error, self.declared.errors) or not isinstance(error, Exception)
             was_closed = self.state == "closed"
             self._note(now_ms, error if counts else None)
@@ -249,6 +262,13 @@ class _Breaker:
             open_ms = round(self.declared.open_s * 1_000) << min(self._opened_count, OPEN_DOUBLINGS_MAX)
             self.state, self._until_ms, self._opened_count = "open", now_ms + open_ms, self._opened_count + 1
 
+    def _forget_attempt(self, now_ms: int) -> None:
+        """Count an attempt out again; where it was the one that is let through, the next one is."""
+        seconds = self._attempts(now_ms // 1_000)
+        seconds[1] = max(0, seconds[1] - 1)
+        if self.state == "half-open":
+            self._until_ms = now_ms
+
     def _close(self) -> None:
         self.state, self._opened_count, self._why = "closed", 0, ""
         self._seconds.clear()
@@ -293,7 +313,12 @@ class _Rate:
         if rest_ms > 0:
             self.put_off_count += 1
             raise Retry(f"over the rate of {self.name}", after_s=rest_ms / 1_000)
-        yield
+        try:
+            yield
+        except BaseException as error:
+            if _is_broken_off(attempt, error) and attempt.work.inbox and len(self._places) < PLACE_COUNT_MAX:
+                self._places[attempt.work.inbox] = attempt.now_ms
+            raise
 
     def _take(self, attempt: Attempted, earlier: int) -> float:
         """Count a later call of an attempt that was let through; what comes next waits for it."""
@@ -353,6 +378,10 @@ class _Rate:
         rest_s = max(0.0, (max(self._free_ms.values(), default=0.0) - now_ms) / 1_000)
         why = f"{len(self._places)} messages wait for their place" if self._places else ""
         return GuardView(self.name, "rate", self.state, why, rest_s, self.put_off_count)
+
+
+def _is_broken_off(attempt: Attempted, error: BaseException) -> bool:
+    return isinstance(error, BrokenOff) or getattr(attempt, "is_broken_off", False)
 
 
 def _text(error: BaseException) -> str:

@@ -88,6 +88,19 @@ class Horizon:
         """
         return await self._read("")
 
+    async def read_again(self) -> Floor | None:
+        """The floor of a row that had one; None where it is gone, or the read was stale.
+
+        Then the last floor that was seen stays known, with its version: an empty one under a version that is still
+        that of the store would be swapped in for it, without its readers and writers.
+        """
+        known, version = self._known, self.version
+        floor = await self.read()
+        if version and not self.version:
+            self._known, self.version = known, version
+            return None
+        return floor
+
     async def opened(self, kind: Kind) -> Floor:
         """The floor of a log of this kind.
 

@@ -8,7 +8,7 @@
 
 Theory of operation: one batch of one partition creates a record for each message of a group and swaps the register,
 which from then on holds their entries; it is the commit.  After it the messages are completed, and the entries are
-appended under the identity of the register's serial, by this process or by any other.  A message that comes again finds
+appended under the identity of the register's nonce, by this process or by any other.  A message that comes again finds
 its record: its create loses, and it is completed without an entry.  The rules of identity, time, age, payload and
 refusal are those of handlers: `runtime.delivery.admission`, `runtime.verdict`, `runtime.start.retention`.
 
@@ -32,11 +32,11 @@ import msgspec
 
 from outbox.app import App
 from outbox.errors import NotRegistrable, OutcomeUnknown, PoisonMessage, Refused
-from outbox.lineage import step_id
 from outbox.ports import (
     BlobStore,
     Create,
     Delivery,
+    Document,
     DocumentKey,
     MessageBus,
     NoBlobs,
@@ -54,15 +54,15 @@ from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.start.plan import Plan, compile_plan
 from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
-from outbox.runtime.verdict import Verdict, payload_differs
+from outbox.runtime.verdict import Verdict, differs_from_record, edit_without_record, replaced_over
 from outbox.runtime.work import Later, Outcome, Work, attempt_at
 from outbox.stored import RECORD_PREFIX, Record, decode
 from outbox.stored import encode as encode_record
 from outbox.streams.log import LogWriter, OrderedLog, check_name
 from outbox.streams.places import Place
-from outbox.streams.plan import RowTarget, rows_written, until_ms
+from outbox.streams.plan import RowTarget, check_reached, rows_written, until_ms
 from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX
-from outbox.streams.register import Kept, Out, Register, RegisterCell
+from outbox.streams.register import BY_NONCE, Kept, Out, Register, RegisterCell, cell_id
 from outbox.streams.replica import REPORT_EVERY, together
 from outbox.streams.values import ENVELOPE_BYTES, inline_bytes_max
 
@@ -170,15 +170,16 @@ class Ingestion:
                 done.append((work, work.refusal))
             else:
                 todo.append(work)
-        replaces: dict[bytes, str] = {}
+        replaces: dict[bytes, Document] = {}
         for _ in range(TRIES_MAX + len(todo)):
             if not todo:
                 return done  # all of them were committed before
             known = await self._fresh()
             since = await self._append(known.register)
-            refusals = {work.inbox: self._refusal(work) for work in todo}
+            await check_reached(self._targets, since)
+            refusals = {work.inbox: self._refusal(work, replaces.get(work.inbox)) for work in todo}
             after = self._after(known.register, [work for work in todo if refusals[work.inbox] is None], since)
-            records = [self._record(work, refusals[work.inbox], replaces.get(work.inbox, "")) for work in todo]
+            records = [self._record(work, refusals[work.inbox], replaces.get(work.inbox)) for work in todo]
             self.known, lost, session, current = await self._swap(known, after, records)
             if self.known is not None:
                 self.entry_count += sum(refusal is None for refusal in refusals.values())
@@ -192,7 +193,7 @@ class Ingestion:
                     work = todo[lost]
                     outcome = self._found(work, decode(document, Record))
                     if outcome is Verdict.RESUBMISSION:
-                        replaces[work.inbox] = document.version
+                        replaces[work.inbox] = document
                     else:
                         done.append((todo.pop(lost), None if isinstance(outcome, Verdict) else outcome))
         raise Refused(f"ingest {self.name}: others commit all the time; the messages are delivered again")
@@ -213,11 +214,17 @@ class Ingestion:
         self._session = answer.session
         return None, answer.operation, answer.session, answer.current
 
-    def _refusal(self, work: Work) -> PoisonMessage | None:
+    def _refusal(self, work: Work, replaced: Document | None) -> PoisonMessage | None:
+        """Why a message is refused: the last look at its age, behind which nothing is waited for but the write.
+
+        One whose record is `replaced` was not applied before, however old it is.
+        """
         if isinstance(work.refusal, PoisonMessage):
             return work.refusal
         now_ms = self._now_ms()
-        if work.created_ms <= self._plan.retention.oldest_ms(now_ms):
+        if replaced is None and work.delivery.message.replaces is not None:
+            return edit_without_record(work.delivery.message.identity)  # where there is a record, the create loses
+        if replaced is None and work.created_ms <= self._plan.retention.oldest_ms(now_ms):
             return self._plan.retention.refusal(work.created_ms, now_ms)
         try:
             raws, _ = self._output.log.values.encoded([work.value])
@@ -227,20 +234,22 @@ class Ingestion:
             return PoisonMessage("oversize", f"an entry has at most {self._entry_bytes_max} bytes; send a smaller one")
         return None
 
-    def _record(self, work: Work, refusal: PoisonMessage | None, replaces: str) -> Create | Replace:
+    def _record(self, work: Work, refusal: PoisonMessage | None, replaces: Document | None) -> Create | Replace:
+        now_ms = self._now_ms()
         record = Record(
             tx=self._new_id(),
             fingerprint=work.digest,
-            at_ms=self._now_ms(),
+            at_ms=now_ms,
             reason="" if refusal is None else refusal.reason,
             description="" if refusal is None else refusal.description,
             attempt=work.delivery.message.attempt,
+            replaced=replaced_over(None if replaces is None else decode(replaces, Record), work.digest, now_ms),
         )
         key = DocumentKey(self.register.key.partition, RECORD_PREFIX + work.inbox.hex())
         life_s = self._plan.life_s(0)
         tag = Tag("commit", (work.inbox,), record.tx)
-        if replaces:
-            return Replace(key, encode_record(record), replaces, life_s, tag)
+        if replaces is not None:
+            return Replace(key, encode_record(record), replaces.version, life_s, tag)
         return Create(key, encode_record(record), life_s, tag)
 
     def _found(self, work: Work, record: Record) -> Verdict | PoisonMessage:
@@ -248,7 +257,7 @@ class Ingestion:
         is_past = work.created_ms <= self._plan.retention.oldest_ms(self._now_ms())
         match work.verdict(record, is_past_retention=is_past):
             case Verdict.PAYLOAD_DIFFERS:
-                return payload_differs(work.delivery.message.identity)
+                return differs_from_record(work.delivery.message)
             case Verdict.REFUSED:
                 return record.refusal or Verdict.DUPLICATE
             case Verdict.TOO_OLD:
@@ -268,7 +277,8 @@ class Ingestion:
             key = list(self._targets)[reader]
             outs.append(Out(key, raws, types, target.values.version))
         now_ms = max(before.now, self._now_ms())
-        return msgspec.structs.replace(before, outs=outs, since=since, now=now_ms, writes=self._rows())
+        writes = self._rows()
+        return msgspec.structs.replace(before, outs=outs, since=since, now=now_ms, writes=writes, version=BY_NONCE)
 
     # The register
 
@@ -314,7 +324,7 @@ class Ingestion:
                 writer=f"ingest/{self.name}", at=await target.row.end(), kind=target.row.kind, moves=False
             )
             since[key] = floor.writers[f"ingest/{self.name}"]
-        return Register(since=since, code=f"ingest {self.name}", writes=self._rows())
+        return Register(since=since, code=f"ingest {self.name}", writes=self._rows(), version=BY_NONCE)
 
     def _rows(self) -> dict[str, str]:
         """The rows that this writes to, by their names in the register."""
@@ -327,7 +337,7 @@ class Ingestion:
         left_ms = self._known_ms + self._margin_ms // 2 - self._now_ms()
         calls = [
             self._targets[out.to].write(
-                step_id(f"ingest/{self.name}", register.serial, out.to),
+                cell_id(f"ingest/{self.name}", register, out.to),
                 out,
                 since=register.since[out.to],
                 at_ms=register.now,
@@ -400,11 +410,11 @@ class Ingest:
         self.name = check_name("ingest", name)
         if not hasattr(source, "ports"):
             raise NotRegistrable(
-                f"ingest {name}: {type_name(source)} has no queues; give an Engine, or azure.connect(...)"
+                f"ingest {name}: {source.__class__.__name__} has no queues; give an Engine, or azure.connect(...)"
             )
         if not isinstance(log, OrderedLog | LogWriter):
             raise NotRegistrable(
-                f"ingest {name}: {type_name(log)} is no log; give an OrderedLog, or a writer(n) of one"
+                f"ingest {name}: {log.__class__.__name__} is no log; give an OrderedLog, or a writer(n) of one"
             )
         if not 1 <= shards <= 256:
             raise NotRegistrable(f"ingest {name}: shards={shards}: 1 to 256")
@@ -554,11 +564,6 @@ class _Source:
 
     def ports(self) -> StorePorts:
         return self.given
-
-
-def type_name(value: object) -> str:
-    """The name of a value's type."""
-    return type(value).__name__
 
 
 def ingest_app(name: str, queue: str, kind: Any, retention: timedelta) -> App:

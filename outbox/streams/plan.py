@@ -120,7 +120,7 @@ class RowTarget:
 
     async def write(self, id: str, out: Out, *, since: int, at_ms: int, until_ms: int) -> int:
         cell = await self.row.fitted(Cell(id, at_ms, len(out.v), out.v, out.types, out.schema))
-        await self.row.check_reaches(since, "where an output goes on")
+        await self.check_reaches(since)
         index, found, walked_count = await self.row.cells.append(cell, since, until_ms=until_ms)
         if not found.gone and (found.v, found.digest) != (cell.v, cell.digest):
             raise NotRegistrable(
@@ -129,6 +129,22 @@ class RowTarget:
             )
         await self.row.cells.raise_hint_if_due(walked_count)
         return index + 1
+
+    async def check_reaches(self, since: int) -> None:
+        """Check that a cell may be looked for, and written, from an index on; see `Row.check_reaches`."""
+        await self.row.check_reaches(since, "where an output goes on")
+
+
+async def check_reached(targets: Mapping[str, Target], since: Mapping[str, int]) -> None:
+    """Check that these rows can be written from there on, before a register holds what is to be written.
+
+    Raises:
+        Refused: a log was trimmed beyond that, or ends before it.
+    """
+    for key, index in since.items():
+        target = targets[key]
+        if isinstance(target, RowTarget):
+            await target.check_reaches(index)
 
 
 def until_ms(target: Target, left_ms: int, now_ms: Callable[[], int]) -> int:

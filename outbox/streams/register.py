@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from outbox.errors import CorruptRecord, OutcomeUnknown
+from outbox.lineage import step_id
 from outbox.ports import Create, DocumentKey, Replace, Session, StateStore, Tag, Version, Won
 from outbox.streams.cells import DECODE_ERRORS, Position, put
 
@@ -55,6 +56,24 @@ class Register(msgspec.Struct, frozen=True, omit_defaults=True):
     failures: int = 0
     reads: dict[str, str] = {}
     writes: dict[str, str] = {}
+
+
+INGEST = "ingest/"
+"""How the names of ingests begin; those of processors have no slash."""
+BY_NONCE = 2
+"""From this version on an ingest's register names its cells by its nonce."""
+
+
+def cell_id(name: str, register: Register, to: str) -> str:
+    """The identity of what a register holds for one row or queue.
+
+    A processor's follows from the serial: a register that is restored from a backup takes its steps again, and they
+    are the same.  Those of an ingest are not, because the messages are others, so there the nonce stands for the swap:
+    by their serials they would be taken for cells that an ingest of the same name wrote after the backup.
+    """
+    if name.startswith(INGEST) and register.version >= BY_NONCE:
+        return step_id(f"{name}/{register.nonce}", register.serial, to)
+    return step_id(name, register.serial, to)
 
 
 class Kept(NamedTuple):

@@ -31,7 +31,18 @@ from outbox.lineage import step_id
 from outbox.ports import StateStore
 from outbox.streams.cells import Position, encode
 from outbox.streams.places import Seen
-from outbox.streams.plan import REFUSED, HandlerFailed, Inputs, Plan, RefusedEntry, RowTarget, Step, Target, until_ms
+from outbox.streams.plan import (
+    REFUSED,
+    HandlerFailed,
+    Inputs,
+    Plan,
+    RefusedEntry,
+    RowTarget,
+    Step,
+    Target,
+    check_reached,
+    until_ms,
+)
 from outbox.streams.register import Kept, Out, Register, RegisterCell
 from outbox.streams.row import Entry, Row
 from outbox.streams.values import ENVELOPE_BYTES, check_fits
@@ -157,6 +168,7 @@ class Replica:
             after = msgspec.structs.replace(self._by_this_code(register), outs=[], since=since)  # trims may pass them
         else:
             after = await self._handled(register, ready, since, now_ms)
+            await check_reached(self._targets, {out.to: after.since[out.to] for out in after.outs})
         swapped_ms = self._now_ms()
         self.known = await self.register.swap(known, after)
         if self.known is None:
@@ -285,15 +297,18 @@ class Replica:
                 f"processor {name} has yet to write to {', '.join(owed)}, and this code has no such output; declare it "
                 "until that is written"
             )
+        here = self._names_of(self._rows)
+        left = {row: register.cursors[key] for key, row in register.reads.items() if here.get(key) != row}
         register = self._without_other_logs(register)
         for key, target in self._targets.items():
             if key not in register.since and key not in self._since:
                 self._since[key] = await self._enter_output(target)
-        renamed = {row: register.cursors[key] for key, row in register.reads.items() if key in gone}
         for key, row in self._rows.items():
             if key not in register.cursors and key not in self._begins:
                 await self._enter(row, reader=True)
-                self._begins[key] = renamed.get(row.name) or Position(await row.first())
+                self._begins[key] = Position(await row.first())
+            if key not in register.cursors and row.name in left:  # of this register: older code may have gone on
+                self._begins[key] = left[row.name]
         return register
 
     def _without_other_logs(self, register: Register) -> Register:

@@ -166,9 +166,8 @@ class Row(Generic[T]):
         Raises:
             Refused: it is gone, so the cells before may be as well.
         """
-        version, floor = self.horizon.version, await self.horizon.read()
-        if version and not self.horizon.version:
-            self.horizon.version = version  # a read may have been stale: the next append looks again
+        floor = await self.horizon.read_again()
+        if floor is None:
             raise Refused(
                 f"{self.name}: its floor is gone, so the log was emptied, or this is another store; nothing is written "
                 "behind a hole: restore it, or start this process again to begin a new log"
@@ -186,18 +185,37 @@ class Row(Generic[T]):
         return index, found
 
     async def check_reaches(self, index: int, what: str) -> None:
-        """Check that the cell before an index is there, or was trimmed: nobody may write behind a hole.
+        """Check that an index is at the floor or behind it, and that the cell before it is there or was trimmed.
+
+        Behind a hole, and below the floor once its tombstones are gone, a cell would be written that nobody reads.
 
         Raises:
-            Refused: it is not to be seen.
+            Refused: it is in front of the floor, or the cell before is not to be seen.
         """
-        if index <= max(self.cells.end, self.horizon.index) or await self.cells.read(index - 1) is not None:
+        if not self.horizon.version:  # this process has not seen the floor yet
+            if index and (cell := await self.cells.read(index - 1)) is not None and not cell.gone:
+                return
+            await self.horizon.read()
+        if self.horizon.index <= index <= max(self.cells.end, self.horizon.index):
+            return
+        if index < self.horizon.index:
+            raise Refused(self._passed(index, what))
+        if await self.cells.read(index - 1) is not None:
             return
         if (await self.horizon.read()).index < index:
             raise Refused(
                 f"{self.name}: {what} is {index}, and there is no cell {index - 1}; this is another log, or one "
                 "that was restored from an older backup: give the log that was meant, or restore both from one time"
             )
+
+    def _passed(self, index: int, what: str) -> str:
+        floor = self.horizon.index
+        return (
+            f"{self.name}: {what} is {index}, and cells below {floor} were trimmed: a later register has been there, "
+            "so this one was restored from an older backup, or is another of the same name; give the processor or "
+            f"ingest another name, or, if it was restored, set `since` of this log in its register to {floor} and "
+            "`outs` to []: the log has had those"
+        )
 
     async def fitted(self, cell: Cell) -> Cell:
         """A cell that fits into the store."""

@@ -671,9 +671,69 @@ DIRECT_MUTANTS = (
         ("            self._forget()\n", ""),
     ),
     mutant(
-        "streams: a producer goes on behind an emptied log", STREAM_ROW,
+        "streams: a producer goes on behind an emptied log", STREAM_HORIZON,
         f"{OF_PLACES}::test_a_producer_whose_log_was_emptied_stops_once_it_looks",
-        ("        if version and not self.horizon.version:\n", "        if False:\n"),
+        ("        if version and not self.version:\n", "        if False:\n"),
+    ),
+    mutant(
+        "streams: a restored ingest counts its serials again", "outbox/streams/register.py",
+        f"{OF_PLACES}::test_a_message_after_a_restore_is_no_cell_that_was_written_before_it",
+        ("register.version >= BY_NONCE:\n", "register.version > BY_NONCE:\n"),
+    ),
+    mutant(
+        "streams: a restored register is written below the floor", STREAM_ROW,
+        f"{OF_PLACES}::test_a_restored_processor_writes_nothing_below_the_floor",
+        ("            raise Refused(self._passed(index, what))\n", "            return\n"),
+    ),
+    mutant(
+        "streams: the floor is not looked for before the first write", STREAM_ROW,
+        f"{OF_PLACES}::test_a_restored_ingest_writes_nothing_below_the_floor",
+        ("                return\n            await self.horizon.read()\n", "                return\n"),
+    ),
+    mutant(
+        "streams: an ingest forgets what an edit has replaced", "outbox/streams/ingest.py",
+        "unit/streams/test_ingest.py::test_copies_of_what_an_edit_has_replaced_are_copies_of_the_edit",
+        ("replaced_over(None if replaces is None else decode(replaces, Record), work.digest, now_ms)", "()"),
+    ),
+    mutant(
+        "streams: an ingest takes in an edit of nothing", "outbox/streams/ingest.py",
+        "unit/streams/test_ingest.py::test_an_edit_of_nothing_on_record_is_refused",
+        ("        if replaced is None and work.delivery.message.replaces is not None:\n", "        if False:\n"),
+    ),
+    mutant(
+        "streams: an ingest is too late for what it has refused", "outbox/streams/ingest.py",
+        "unit/streams/test_ingest.py::test_what_is_on_record_as_refused_may_be_resubmitted_past_retention",
+        ("        if replaced is None and work.created_ms <=", "        if work.created_ms <="),
+    ),
+    mutant(
+        "streams: a renamed input begins where it was first seen", STREAM_REPLICA,
+        "unit/streams/test_bad_input.py::test_new_code_with_another_name_for_an_input_begins_where_old_code_ends",
+        ("if key not in register.cursors and row.name in left:", "if self._begins.get(key, Position(0)) <= Position(0) and row.name in left:"),
+    ),
+    mutant(
+        "streams: inputs that change their names begin anew", STREAM_REPLICA,
+        "unit/streams/test_bad_input.py::test_inputs_that_change_their_names_go_on_where_they_were",
+        ("in register.reads.items() if here.get(key) != row}\n        register = self", "in register.reads.items() if key not in here}\n        register = self"),
+    ),
+    mutant(
+        "guards: what runs again before its call has failed", "outbox/guards.py",
+        "unit/handlers/test_guards.py::test_what_runs_again_before_it_has_called_is_no_failure",
+        ("            if _is_broken_off(attempt, error):\n", "            if False:\n"),
+    ),
+    mutant(
+        "guards: what runs again before its call needs another place", "outbox/guards.py",
+        "unit/handlers/test_guards.py::test_what_runs_again_before_it_has_called_has_its_place_in_the_rate",
+        ("                self._places[attempt.work.inbox] = attempt.now_ms\n", "                pass\n"),
+    ),
+    mutant(
+        "guards: a handler that is cancelled to run again has failed", "outbox/runtime/commit/run_handler.py",
+        "unit/handlers/test_guards.py::test_what_runs_again_before_it_has_called_has_its_place_in_the_rate",
+        ("        suspended.context.is_broken_off = True\n", "        pass\n"),
+    ),
+    mutant(
+        "streams: an empty floor has the version of the one before", STREAM_HORIZON,
+        f"{OF_PLACES}::test_a_floor_that_a_stale_read_misses_keeps_its_readers_when_another_reports",
+        ("            self._known, self.version = known, version\n", "            self.version = version\n"),
     ),
     mutant(
         "streams: a row that is new is of any log", STREAM_HORIZON,

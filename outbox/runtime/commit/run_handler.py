@@ -191,6 +191,8 @@ def _cut_off(suspended: Suspended[Made], why: str) -> None:
 
 async def abandon(suspended: Suspended[Made]) -> None:
     """Cancel a handler where it waits, in its own task, and wait a few seconds for its end."""
+    if suspended.context is not None:
+        suspended.context.is_broken_off = True
     if isinstance(suspended.waits_for, Future):
         suspended.waits_for.cancel()
     patience = Patience(lambda: True)

@@ -14,6 +14,7 @@ import msgspec
 
 from outbox.context import ABSENT, Context
 from outbox.errors import PoisonMessage
+from outbox.guards import BrokenOff
 from outbox.http import Reply
 from outbox.ports import Document, Output, Version
 from outbox.runtime.commit.run_handler import Life, run_branch
@@ -34,11 +35,11 @@ class Entry(msgspec.Struct):
     version: Version = ""
 
 
-class Premature(BaseException):
+class Premature(BrokenOff):
     """A handler is about to make an external call on an uncommitted state; not for the handler to catch."""
 
 
-class Superseded(BaseException):
+class Superseded(BrokenOff):
     """The message in a handler is on record already; not for the handler to catch."""
 
     def __init__(self, record: Document) -> None:

@@ -19,13 +19,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from outbox.lineage import step_id
 from outbox.ports import Create, Delete, Won, Write
 from outbox.streams.cells import FLOOR, Cell, Position
 from outbox.streams.horizon import Floor
 from outbox.streams.log import LogWriter
 from outbox.streams.plan import REFUSED, Inputs, Plan, RowTarget, Step, Target, rows_written
-from outbox.streams.register import Out, Register
+from outbox.streams.register import Out, Register, cell_id
 from outbox.streams.row import Entry, Row
 from outbox.verify.explorer.loop import make_loop
 from outbox.verify.explorer.ops import Finding, Op, Outcome
@@ -110,7 +109,7 @@ class StreamView:
         for name, register in self._registers.items():
             for out in register.outs:
                 row = self._monitor.row_of(name, out.to)
-                is_there = any(cell.id == step_id(name, register.serial, out.to) for cell in self._ghost.cells)
+                is_there = any(cell.id == cell_id(name, register, out.to) for cell in self._ghost.cells)
                 if row is not None and row.name.startswith(f"log/{log}/") and not is_there:
                     found += row.values.decoded(Cell("", 0, len(out.v), out.v, out.types, out.schema), row.name)
             for key, row in self._monitor.inputs_of(name).items():
@@ -355,7 +354,7 @@ class StreamMonitor:
         after = self.register(event.after)
         emitted = {*ghost.emitted}
         for out in after.outs:  # a name with a slash is that of an ingest
-            id = step_id(event.name, after.serial, out.to)
+            id = cell_id(event.name, after, out.to)
             if self.row_of(event.name, out.to) is None:
                 emitted |= {(f"{id}-{offset}", _digest([bytes(raw)])) for offset, raw in enumerate(out.v)}
             else:
@@ -366,7 +365,7 @@ class StreamMonitor:
     def _judged(self, ghost: Ghost, name: str, before: Register, after: Register) -> Finding | None:
         there = {(cell.row, cell.id) for cell in ghost.cells}
         for out in before.outs:
-            row, id = self.row_of(name, out.to), step_id(name, before.serial, out.to)
+            row, id = self.row_of(name, out.to), cell_id(name, before, out.to)
             messages = [f"{id}-{offset}" for offset in range(len(out.v))]
             is_done = (row.name, id) in there if row is not None else set(messages) <= set(ghost.sent)
             if not is_done:

@@ -25,7 +25,6 @@ from zlib import crc32
 import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES
-from outbox.lineage import step_id
 from outbox.message import Message
 from outbox.ports import (
     Create,
@@ -49,7 +48,7 @@ from outbox.streams.places import Place
 from outbox.streams.plan import RowTarget, Target
 from outbox.streams.processor import Processor
 from outbox.streams.queues import QueueOutput
-from outbox.streams.register import Out, Register
+from outbox.streams.register import Out, Register, cell_id
 from outbox.verify.history import History
 from outbox.verify.recorded import events
 from outbox.verify.recorded.describe import emitted, recorded_call, state_digest
@@ -117,7 +116,7 @@ class Steps:
             step=step,
             taken=_taken(names, before, after) if isinstance(operation, Replace) else _begun(names, after),
             spilled=[
-                step_id(names.name, after.serial, out.to)
+                cell_id(names.name, after, out.to)
                 for out in after.outs
                 if isinstance(names.outputs.get(out.to), QueueOutput) and any(map(_is_large, out.v))
             ],
@@ -144,7 +143,7 @@ class Steps:
         """Remember what a register's step has made; the step."""
         step = f"{names.name}#{register.serial}"
         for out in register.outs:
-            _keep(self.made, step_id(names.name, register.serial, out.to), step, MADE_COUNT_MAX)
+            _keep(self.made, cell_id(names.name, register, out.to), step, MADE_COUNT_MAX)
         return step
 
     # A log
@@ -302,7 +301,7 @@ def _taken(names: Names, before: Known | None, after: Register) -> list[events.T
 
 def _emitted(names: Names, register: Register, out: Out, step: str) -> list[events.Emitted]:
     """What a step emits to one of its outputs."""
-    id, to = step_id(names.name, register.serial, out.to), names.outputs.get(out.to)
+    id, to = cell_id(names.name, register, out.to), names.outputs.get(out.to)
     if isinstance(to, RowTarget):
         return [events.Emitted(id, to.row.name, cell_digest(Cell(id, v=out.v, types=out.types)), step)]
     if not isinstance(to, QueueOutput):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from outbox import App, Engine, Retries, Retry, Worker
+from outbox import App, Context, Engine, Retries, Retry, Worker
 from outbox.engine.engine import Engine as EmbeddedEngine
 from outbox.errors import NotRegistrable
 from outbox.guards import KEY_COUNT_MAX, Breaker, Rate
@@ -50,6 +50,52 @@ class Dependency:
         self.times.append(now)
         if self.is_down:
             raise ConnectionError("refused")
+
+
+@dataclass
+class Plain:
+    """A step of the same state that calls nothing."""
+
+    key: str
+
+
+def broken_off(dependency: Dependency, **guards: Any) -> App:
+    """Behind a message of its batch a step is ended before its call, and runs again on its own."""
+    app = App("m")
+    app.queue("steps")
+
+    @app.handler("steps", key="key")
+    def plain(plain: Plain, steps: Steps) -> None:
+        steps.ns.append(-1)
+
+    @app.handler("steps", key="key", **guards)
+    async def step(step: Step, steps: Steps, ctx: Context) -> None:
+        steps.ns.append(step.n)
+        await ctx.call(dependency.call)
+
+    return app
+
+
+@every_scope
+async def test_what_runs_again_before_it_has_called_is_no_failure(scope: Scope) -> None:
+    there, breaker = Dependency(), Breaker("there", share=0.1, least=2)
+    async with Harness(broken_off(there, breaker=breaker), scope=scope) as at:
+        for number in range(6):
+            await at.send("steps", Plain(f"k{number}"), id=f"p{number}")
+            await at.send("steps", Step(f"k{number}"), id=f"s{number}")
+        await at.wait_idle()
+        guard = at.counts.guard(breaker)
+        assert (guard.state, guard.put_off_count, there.calls) == ("closed", 0, 6)
+
+
+@every_scope
+async def test_what_runs_again_before_it_has_called_has_its_place_in_the_rate(scope: Scope) -> None:
+    there, rate = Dependency(), Rate(0.01)
+    async with Harness(broken_off(there, rate=rate), scope=scope) as at:
+        await at.send("steps", Plain("k"), id="p")
+        await at.send("steps", Step("k"), id="s")
+        await at.wait_idle()
+        assert (at.counts.guard(rate).put_off_count, there.calls) == (0, 1)
 
 
 def calling(dependency: Dependency, *, ordering: Any = "unordered", limit: int = 1_000, **guards: Any) -> App:

@@ -21,6 +21,7 @@ from outbox.errors import CorruptRecord, FormatTooNew, NotRegistrable, PoisonMes
 from outbox.ports import DocumentKey, Replace
 from outbox.retries import Retries
 from outbox.streams import HandlerFailed, Ingest, Inputs, OrderedLog, Position, Processor, RefusedEntry, Skip, Step
+from outbox.streams.replica import Progress
 from tests.unit.streams.making import Alarm, Reading, Total, fill, made, put_raw, values
 
 AT_ONCE = Retries(limit=2, delays_s=(0.0,))
@@ -309,6 +310,31 @@ async def test_an_input_that_is_renamed_needs_a_version(engine: Engine) -> None:
     await fill(log, 1, 2)
     await processor(engine, add, inputs={"digits": log}, version=2).run_until_idle()
     assert await values(made("out", engine, int)) == [1, 3] and await log.trim() == 2
+
+
+async def test_new_code_with_another_name_for_an_input_begins_where_old_code_ends(engine: Engine) -> None:
+    log = made("numbers", engine, int)
+    await fill(log, 1)
+    old = processor(engine, add).replica()
+    while await old.step() is not Progress.IDLE:
+        pass
+    new = processor(engine, add, inputs={"digits": log}, version=2).replica()
+    await log.append(2, id="two")
+    await new.look_or_begin()
+    while await old.step() is not Progress.IDLE:  # the old one goes on meanwhile
+        pass
+    for _ in range(4):
+        await new.step()
+    assert await values(made("out", engine, int)) == [1, 3]
+
+
+async def test_inputs_that_change_their_names_go_on_where_they_were(engine: Engine) -> None:
+    one, two, three = (made(name, engine, int) for name in ("one", "two", "three"))
+    for log in (one, two, three):
+        await fill(log, 1)
+    await processor(engine, add, inputs={"a": one, "b": two}).run_until_idle()
+    await processor(engine, add, inputs={"a": two, "b": three, "c": one}, version=2).run_until_idle()
+    assert await values(made("out", engine, int)) == [1, 2, 3]
 
 
 async def test_an_output_that_is_owed_entries_cannot_be_dropped(engine: Engine) -> None:

@@ -9,14 +9,17 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.engine import Engine
 from outbox.message import Message
 from outbox.ports import Delivery, MessageBus, Output, Settle, StateStore, StorePorts
+from outbox.resubmission import edited
 from outbox.runtime.delivery.claim_check import check_in
 from outbox.streams import Ingest, OrderedLog
+from outbox.streams.values import ENVELOPE_BYTES
 from outbox.testing import START_S, VirtualClock
 from tests.unit.streams.making import made, values
 
@@ -302,11 +305,11 @@ async def test_an_ingest_that_runs_takes_in_what_comes(site: Site) -> None:
 
 
 class Limited:
-    """A store whose partitions hold so much."""
+    """A store that holds so much, in a partition or in a document."""
 
-    def __init__(self, store: StateStore, bytes_max: int) -> None:
+    def __init__(self, store: StateStore, **limits: Any) -> None:
         self._store = store
-        self.capabilities = replace(store.capabilities, partition_bytes_max=bytes_max)
+        self.capabilities = replace(store.capabilities, **limits)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -317,7 +320,7 @@ async def test_a_shard_whose_partition_will_be_full_is_logged_with_the_cure_and_
 ) -> None:
     bytes_max = 1 << 28
     given = site.ingest(shards=2)
-    ingest = given.over(lambda ports: replace(ports, store=Limited(ports.store, bytes_max)))
+    ingest = given.over(lambda ports: replace(ports, store=Limited(ports.store, partition_bytes_max=bytes_max)))
     ids = [f"p{number}" for number in range(180)]
     await site.send(*ids)
     assert await ingest.run_until_idle() == len(ids)
@@ -344,3 +347,59 @@ async def test_a_store_without_a_limit_is_never_full(site: Site) -> None:
     await ingest.run_until_idle()
     (shard,) = await ingest.status()
     assert (shard.entry_count, shard.phase, shard.partition_share) == (2, "writing", 0.0)
+
+
+# Resubmissions and edits
+
+
+LONG, SHORT = b'{"text":"%s"}' % (b"x" * 200), b'{"text":"short"}'
+
+
+class Refusing(Site):
+    """A site whose ingest refuses the page `a`, because it is too long."""
+
+    async def begin(self, **options: Any) -> Message:
+        """Refuse the page; its message."""
+        await self.send("a", body=LONG)
+        given = self.ingest(**options)
+        limits = {"item_bytes_max": ENVELOPE_BYTES + 100}
+        await given.over(lambda ports: replace(ports, store=Limited(ports.store, **limits))).run_until_idle()
+        assert await self.dead() == [("a", "oversize")] and await self.texts() == []
+        [letter] = await self.engine.apart().operations.dead_letters("pages")
+        return letter.message
+
+    async def take_in(self, *messages: Message, **options: Any) -> None:
+        await self.engine.apart().bus.send([Output("pages", 0, message) for message in messages])
+        await self.ingest(**options).run_until_idle()
+
+
+@pytest.fixture
+async def refusing() -> AsyncIterator[Refusing]:
+    site = Refusing()
+    yield site
+    site.engine.close()
+
+
+async def test_copies_of_what_an_edit_has_replaced_are_copies_of_the_edit(refusing: Refusing) -> None:
+    message = await refusing.begin()
+    edit = msgspec.structs.replace(edited(message, SHORT), attempt=1)
+    await refusing.take_in(edit)
+    await refusing.take_in(msgspec.structs.replace(message, attempt=0), edit)
+    assert await refusing.texts() == ["short"]
+    assert [reason for _, reason in await refusing.dead()] == ["oversize"]
+
+
+async def test_an_edit_of_nothing_on_record_is_refused(refusing: Refusing) -> None:
+    message = await refusing.begin()
+    edit = edited(message, SHORT)
+    await refusing.take_in(msgspec.structs.replace(edit, outbox_id="other", attempt=1))
+    assert await refusing.texts() == []
+    assert ("other", "edit-without-record") in await refusing.dead()
+
+
+async def test_what_is_on_record_as_refused_may_be_resubmitted_past_retention(refusing: Refusing) -> None:
+    hour = timedelta(hours=1)
+    message = await refusing.begin(retention=hour)
+    await refusing.pass_time(3_600 + 60)  # its record lives on for the margin
+    await refusing.take_in(msgspec.structs.replace(message, attempt=1), retention=hour)
+    assert await refusing.texts() == ["x" * 200]

@@ -14,7 +14,7 @@ import pytest
 from outbox.engine.engine import Engine
 from outbox.errors import NotRegistrable, OutcomeUnknown, Refused
 from outbox.message import Message
-from outbox.ports import Delete, Output, StateStore
+from outbox.ports import Delete, Document, DocumentKey, Output, Replace, StateStore
 from outbox.streams import Ingest, Inputs, OrderedLog, Position, Processor, RefusedEntry, Step
 from outbox.streams.places import Place
 from outbox.testing import START_S, Harness, VirtualClock
@@ -155,6 +155,41 @@ async def test_a_producer_whose_log_was_emptied_stops_once_it_looks(engine: Engi
     assert await values(made("numbers", engine, int)) == [3]
 
 
+class Forgetful:
+    """A store of which a read gives nothing, as a replica that is far behind does; `misses` says how often."""
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+        self.capabilities = store.capabilities
+        self.misses = 0
+
+    async def read(self, key: DocumentKey, *, session: str = "") -> Document | None:
+        if self.misses and not session:
+            self.misses -= 1
+            return None
+        return await self._store.read(key, session=session)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+async def test_a_floor_that_a_stale_read_misses_keeps_its_readers_when_another_reports(engine: Engine) -> None:
+    clock: VirtualClock = engine.core.clock  # type: ignore[assignment]  # of the fixture
+    store = Forgetful(engine.store())
+    log = made("numbers", Place(store, engine.blobs, engine.now_ms), int)
+    await fill(log, 1, 2)
+    await log.register("audit", Position(0))
+    clock.seconds += 600
+    store.misses = 1
+    with pytest.raises(Refused, match="its floor is gone"):
+        await log.append(3, id="three")
+    row = log.row(0, 0)
+    await row.horizon.register(writer="processor/p", at=2)  # what a processor in the same process reports
+    assert (await made("numbers", engine, int).row(0, 0).opened()).readers == {"audit": 0}
+    assert await made("numbers", engine, int).trim() == 0
+    assert await log.append(3, id="three") == Position(2)
+
+
 async def test_nobody_appends_or_reads_beyond_the_end(engine: Engine) -> None:
     log = made("in", engine, int)
     await fill(log, 1, 2, 3)
@@ -210,6 +245,93 @@ async def test_an_ingest_into_another_log_is_refused(engine: Engine) -> None:
         NotRegistrable, match=r"ingest i/0 has written to log/one/0\.0, and this code gives log/two/0\.0"
     ):
         await Ingest("i", queue="q", type=Item, source=engine, log=made("two", engine, Item)).run_until_idle()
+
+
+# A register that was restored from an older backup, and the log is elsewhere
+
+
+class Restored:
+    """The registers of one store, as a backup has them, and a log in another store."""
+
+    def __init__(self, engine: Engine, register: str) -> None:
+        self.engine = engine
+        self.logs = Engine.in_memory(clock=engine.core.clock)
+        self._key, self._body = DocumentKey(register, "register"), b""
+
+    async def send(self, *ids: str) -> None:
+        ports = self.engine.apart()
+        await ports.operations.declare({"q": "unordered"}, {})
+        bodies = [Message(body=b'{"n":1}', outbox_id=id, type="Item", created_ms=self.engine.now_ms()) for id in ids]
+        await ports.bus.send([Output("q", 0, body) for body in bodies])
+
+    def ingest(self) -> Ingest:
+        return Ingest("i", queue="q", type=Item, source=self.engine, log=made("out", self.logs, Item))
+
+    def forwarding(self) -> Processor[Seen]:
+        return forwarding(self.engine, made("in", self.engine, int), made("out", self.logs, int))
+
+    async def back_up(self) -> None:
+        kept = await self.engine.store().read(self._key)
+        assert kept is not None
+        self._body = kept.body
+
+    async def restore(self) -> None:
+        kept = await self.engine.store().read(self._key)
+        assert kept is not None
+        await self.engine.store().write([Replace(self._key, self._body, kept.version)])
+
+    async def trim(self, kind: Any, clock: VirtualClock) -> None:
+        """Trim the log, and let its tombstones expire."""
+        assert await made("out", self.logs, kind).trim() > 2
+        clock.seconds += 3_600
+        self.logs.tick()
+
+
+async def test_a_message_after_a_restore_is_no_cell_that_was_written_before_it(engine: Engine) -> None:
+    of = Restored(engine, "ingest/i/0")
+    await of.send("a")
+    await of.ingest().run_until_idle()
+    await of.back_up()
+    await of.send("b")
+    await of.ingest().turn(wait_s=0)
+    await of.restore()
+    await of.send("c")  # of equal payload, under the serial that "b" was committed with
+    await of.ingest().run_until_idle()
+    assert await values(made("out", of.logs, Item)) == [Item(1)] * 3
+    of.logs.close()
+
+
+async def test_a_restored_ingest_writes_nothing_below_the_floor(engine: Engine) -> None:
+    of, clock = Restored(engine, "ingest/i/0"), engine.core.clock
+    await of.send("a")
+    await of.ingest().run_until_idle()
+    await of.back_up()
+    for id in "bcd":
+        await of.send(id)
+        await of.ingest().run_until_idle()
+    await of.trim(Item, clock)  # type: ignore[arg-type]  # of the fixture
+    await of.restore()
+    await of.send("e")
+    with pytest.raises(Refused, match=r"is 0, and cells below 3 were trimmed: .* `since` .* to 3 and `outs` to \[\]"):
+        await of.ingest().run_until_idle()
+    assert [task.message.identity for task in engine.broker.peek("q", 0, 9)] == ["e"]
+    of.logs.close()
+
+
+async def test_a_restored_processor_writes_nothing_below_the_floor(engine: Engine) -> None:
+    of, clock, source = Restored(engine, "processor/p"), engine.core.clock, made("in", engine, int)
+    await fill(source, 0)
+    await of.forwarding().run_until_idle()
+    await of.back_up()
+    for number in (1, 2, 3):
+        await source.append(number, id=f"in-{number}")
+        await of.forwarding().run_until_idle()
+    await of.trim(int, clock)  # type: ignore[arg-type]  # of the fixture
+    await of.restore()
+    with pytest.raises(Refused, match=r"cells below \d were trimmed: a later register has been there"):
+        await of.forwarding().replica().step()
+    assert await values(made("out", of.logs, int)) == []
+    of.logs.close()
 
 
 # Appends of unknown outcome, ids and values
