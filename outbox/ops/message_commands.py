@@ -36,15 +36,16 @@ def pause(options: Options) -> None:
     if asked.paused:
         line = f"{done.queue} is paused; nothing is taken from it until `outbox queue resume {done.queue}`"
     else:
-        line = f"{done.queue} is not paused"
-    answer(options, done, line if done.changed else f"{line} (it was so already)")
+        line = f"{done.queue} is resumed"
+    so_already = "it was paused already" if asked.paused else "it was not paused"
+    answer(options, done, line if done.changed else f"{line} ({so_already})")
 
 
 def show_message(options: Options) -> None:
     """Show where a message is, why it is there, and its body."""
     asked = FindQuery(options.id, options.queue)
     found = ask(options, lambda operator: operator.find(asked))
-    answer(options, found, text.found_messages(found))
+    answer(options, found, and_whether_hosted(options, text.found_messages(found)))
 
 
 def trace_message(options: Options) -> None:

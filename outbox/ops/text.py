@@ -62,6 +62,11 @@ def status(found: Status) -> str:
         for name, q in zip(map(printable, found.queues), found.queues.values(), strict=True)
         if q.paused
     ]
+    lines += [
+        f"{name}: no handler of this host takes from it, so what is in it waits for another receiver"
+        for name, q in zip(map(printable, found.queues), found.queues.values(), strict=True)
+        if q.unhandled and q.active
+    ]
     lines += [_handled(name, q.handled) for name, q in found.queues.items() if q.handled]
     lines += [
         f"{guard.kind} {printable(guard.name)}: {guard.state}, {guard.rest_s:.0f} s more, {printable(guard.why)}; "

@@ -61,6 +61,8 @@ class QueueStatus(msgspec.Struct, frozen=True):
     received: int = 0
     standing: int = 0
     paused: bool = False
+    unhandled: bool | UnsetType = UNSET
+    """True where the application of the host that is asked has no handler for it; else absent."""
     handled: Handled | UnsetType = UNSET
     """What a host has done with its messages since its start; only a host with workers says that."""
 

@@ -103,7 +103,9 @@ def test_the_command_says_in_its_first_line_where_and_why(disk_path: Path, capsy
 
     asyncio.run(prepare())
     assert main(["message", "show", "order-2", "--data", str(disk_path)]) == 0
-    assert capsys.readouterr().out.startswith("order-2 in orders: waiting, for a worker to take it\n{")
+    said = capsys.readouterr().out
+    assert said.startswith("order-2 in orders: waiting, for a worker to take it\n{")
+    assert said.endswith(f"nothing is handled until `outbox run APP --data {disk_path}` does\n")
     assert main(["message", "show", "order-1", "--data", str(disk_path)]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("order-1 in the dead letters of orders: no, by the test; ")
