@@ -73,7 +73,11 @@ def cure_of(id: str, dead: DeadLetterEntry) -> str:
         return f"the first message of this id counts; {discard}; if this one is to be done too, {send}"
     if dead.description != REJECTED and dead.reason in _AS_IT_IS:
         return f"{discard} and, corrected, {send}; or deploy what takes it as it is, and {again}"
-    return f"{again}, or discard it"
+    if SUBSCRIPTIONS in dead.queue or (dead.description != REJECTED and dead.reason in NO_RECORD_OF_ITS_OWN):
+        return f"{again} once its cause is mended, or discard it"  # it cannot be edited
+    if dead.description == REJECTED:
+        return f"{again} --body FILE, with a corrected body; or as it is, once its handler takes it; or discard it"
+    return f"{again} once its cause is mended, or with --body FILE a corrected body; or discard it"
 
 
 _AS_IT_IS = NO_RECORD_OF_ITS_OWN - {"MaxDeliveryCountExceeded", "TTLExpiredException"}

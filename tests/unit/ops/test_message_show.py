@@ -109,6 +109,9 @@ def test_the_command_says_in_its_first_line_where_and_why(disk_path: Path, capsy
     assert main(["message", "show", "order-1", "--data", str(disk_path)]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("order-1 in the dead letters of orders: no, by the test; ")
-    assert first.endswith("outbox dead-letters resubmit orders order-1, or discard it")
+    assert first.endswith(
+        "outbox dead-letters resubmit orders order-1 once its cause is mended, or with --body FILE a corrected body; "
+        "or discard it"
+    )
     assert main(["status", "--data", str(disk_path)]) == 0
     assert "no host runs on this folder" in capsys.readouterr().out
