@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET
 
 from outbox.deliveries import split_stack
 from outbox.errors import PoisonMessage, Refused
 from outbox.ops.bodies import shown
-from outbox.ops.values import DeadLetterFilter, DeadLetterView
+from outbox.ops.values import DeadLetterFilter, DeadLetterView, Moved
 from outbox.ports import SUBSCRIPTIONS, BlobStore, DeadLetterEntry
 from outbox.resubmission import NO_RECORD_OF_ITS_OWN, REJECTED, is_edit_without_record, may_have_been_applied
 from outbox.runtime.delivery.claim_check import redeem
@@ -43,6 +44,11 @@ def view_of(id: str, dead: DeadLetterEntry, only_type: str) -> DeadLetterView:
         handled_as=message.type or only_type,
         traceback=stack,
     )
+
+
+def discarded(id: str, numbers: list[int]) -> Moved:
+    """The discard of an id's dead letters: which they were, where they were several."""
+    return Moved(len(numbers), id=id, numbers=numbers if len(numbers) > 1 else UNSET)
 
 
 async def with_body(id: str, dead: DeadLetterEntry, only_type: str, blobs: BlobStore) -> DeadLetterView:

@@ -24,7 +24,7 @@ from outbox.lineage import parse_state_id, state_id
 from outbox.ops import held_messages
 from outbox.ops.blocked import page_of
 from outbox.ops.blocked_places import blocked_on_engine
-from outbox.ops.dead_letter_views import matches, view_of, with_body
+from outbox.ops.dead_letter_views import discarded, matches, view_of, with_body
 from outbox.ops.engine_states import OnWritten, states_of_engine, write_states_of_engine
 from outbox.ops.engine_trail import trail_on_engine
 from outbox.ops.engine_views import at_work, entry_of, held_in, identity_of
@@ -369,7 +369,7 @@ class EngineOperator:
         for task in same:
             self._engine.dead_letters.discard(queue, task.sequence)
         await self._engine.core.gate()
-        return Moved(len(same), id=id)
+        return discarded(id, [each.sequence for each in same])
 
     async def _move_all(self, queue: str, move: Callable[[str, int], None]) -> Moved:
         tasks = list(self._engine.broker.queue(self._dead(queue)).tasks.values())

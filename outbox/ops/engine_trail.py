@@ -76,7 +76,7 @@ async def trail_on_engine(engine: Engine, asked: TrailQuery, taker: Callable[[st
     notes = [NO_MARKERS]
     if reached.is_cut:
         notes.append("there is more than a trail may hold; trace one of its last messages")
-    return Trail(reached.id, facts, notes)
+    return Trail(reached.id, facts, notes, reached.near)
 
 
 def _sightings(engine: Engine) -> Iterator[Sighting[_Place]]:

@@ -21,7 +21,7 @@ from outbox.errors import OutboxError, OutcomeUnknown, Refused, TooLarge
 from outbox.lineage import state_id
 from outbox.ops.blocked import page_of
 from outbox.ops.blocked_places import blocked_on_store
-from outbox.ops.dead_letter_views import matches, view_of, with_body
+from outbox.ops.dead_letter_views import discarded, matches, view_of, with_body
 from outbox.ops.held_messages import found_with_body, state_of, waits_for
 from outbox.ops.held_messages import view_of as view_of_held
 from outbox.ops.names import full_id, listed, parse_key, scheduled_id, the_id
@@ -456,7 +456,7 @@ class StoreOperator:
         id, found = await self._of(queue, id)
         for dead in found:
             await self._operations.discard(queue, dead.sequence)
-        return Moved(len(found), id=id)
+        return discarded(id, [each.sequence for each in found])
 
     async def _move_all(
         self, queue: str, move: Callable[[str, int], Awaitable[None]], *, is_resubmission: bool

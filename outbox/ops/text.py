@@ -166,9 +166,14 @@ def trace(found: Trace) -> str:
     least = found.hops[0].depth
     lines = []
     for hop in found.hops:
-        facts = "; ".join(_fact(fact) for fact in hop.facts) or "nothing is known but its id"
-        lines.append(printable(f"{'  ' * (hop.depth - least)}{'*' if hop.id == found.id else '-'} {hop.id}: {facts}"))
+        known = facts(hop.facts) or "nothing is known but its id"
+        lines.append(printable(f"{'  ' * (hop.depth - least)}{'*' if hop.id == found.id else '-'} {hop.id}: {known}"))
     return "\n".join([*lines, *(printable(f"note: {note}") for note in found.notes)])
+
+
+def facts(found: Sequence[Fact]) -> str:
+    """What is known of one message, in one line."""
+    return "; ".join(_fact(fact) for fact in found)
 
 
 def state_history(found: StateHistory) -> str:

@@ -268,12 +268,13 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 class Moved(msgspec.Struct, frozen=True):
     """How many dead letters were resubmitted or discarded; `in_hand` were left because a receiver has them.
 
-    `id` is the full identity of a single one.
+    `id` is the full identity of a single one; `numbers` says which were discarded, where it had several.
     """
 
     count: int
     in_hand: int = 0
     id: str | UnsetType = UNSET
+    numbers: list[int] | UnsetType = UNSET
 
 
 class Sealed(msgspec.Struct, frozen=True):

@@ -44,6 +44,19 @@ async def test_one_that_cannot_be_moved_does_not_keep_the_others(what: str, erro
     assert sorted(moved) == [1, 3] and (found.count, found.in_hand) == (2, 1)
 
 
+async def test_a_discard_of_several_dead_letters_says_which_they_were() -> None:
+    async def listed(queue: str) -> list[DeadLetterEntry]:
+        return [dead(2), msgspec.structs.replace(dead(2), sequence=5), dead(3)]
+
+    async def discard(queue: str, sequence: int) -> None: ...
+
+    async with Engine.in_memory() as engine:
+        operator = StoreOperator(NarrowEngine(engine, "partition").ports(), *[cast(Any, None)] * 3)
+        operator._operations = cast(Any, SimpleNamespace(dead_letters=listed, discard=discard))
+        moved = await operator.discard("q", "m2")
+    assert (moved.count, moved.numbers) == (2, [2, 5])
+
+
 async def test_what_is_sent_without_a_type_gets_the_only_one_that_is_registered() -> None:
     async with Engine.in_memory() as engine:
         narrow = NarrowEngine(engine, "partition")
