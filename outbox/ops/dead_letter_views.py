@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET
 
 from outbox.deliveries import split_stack
 from outbox.errors import PoisonMessage, Refused
 from outbox.ops.bodies import shown
-from outbox.ops.values import DeadLetterFilter, DeadLetterView
+from outbox.ops.values import DeadLetterFilter, DeadLetterView, Moved
 from outbox.ports import SUBSCRIPTIONS, BlobStore, DeadLetterEntry
 from outbox.resubmission import NO_RECORD_OF_ITS_OWN, REJECTED, is_edit_without_record, may_have_been_applied
 from outbox.runtime.delivery.claim_check import redeem
@@ -45,6 +46,11 @@ def view_of(id: str, dead: DeadLetterEntry, only_type: str) -> DeadLetterView:
     )
 
 
+def discarded(id: str, numbers: list[int]) -> Moved:
+    """The discard of an id's dead letters: which they were, where they were several."""
+    return Moved(len(numbers), id=id, numbers=numbers if len(numbers) > 1 else UNSET)
+
+
 async def with_body(id: str, dead: DeadLetterEntry, only_type: str, blobs: BlobStore) -> DeadLetterView:
     """A dead letter with its body as JSON, else as text, else as base64.
 
@@ -73,7 +79,11 @@ def cure_of(id: str, dead: DeadLetterEntry) -> str:
         return f"the first message of this id counts; {discard}; if this one is to be done too, {send}"
     if dead.description != REJECTED and dead.reason in _AS_IT_IS:
         return f"{discard} and, corrected, {send}; or deploy what takes it as it is, and {again}"
-    return f"{again}, or discard it"
+    if SUBSCRIPTIONS in dead.queue or (dead.description != REJECTED and dead.reason in NO_RECORD_OF_ITS_OWN):
+        return f"{again} once its cause is mended, or discard it"  # it cannot be edited
+    if dead.description == REJECTED:
+        return f"{again} --body FILE, with a corrected body; or as it is, once its handler takes it; or discard it"
+    return f"{again} once its cause is mended, or with --body FILE a corrected body; or discard it"
 
 
 _AS_IT_IS = NO_RECORD_OF_ITS_OWN - {"MaxDeliveryCountExceeded", "TTLExpiredException"}

@@ -101,6 +101,9 @@ def of_status(status: Status, *, hosted: bool) -> Iterator[Finding]:
             waits = counted(queue.active, "message")
             cure = f"outbox queue resume {name}, if nobody holds it back on purpose"
             yield Finding("warning", name, f"is paused, and {waits} in it", cure)
+        if queue.unhandled and queue.active:
+            what = f"no handler of this host takes from it, and {counted(queue.active, 'message')} in it"
+            yield Finding("warning", name, what, "start the receiver that does, or an application with its handler")
         if queue.dead_letters:
             cure = f"outbox dead-letters list {name} --group"
             yield Finding("warning", name, counted(queue.dead_letters, "dead letter"), cure)

@@ -24,7 +24,7 @@ from outbox.lineage import parse_state_id, state_id
 from outbox.ops import held_messages
 from outbox.ops.blocked import page_of
 from outbox.ops.blocked_places import blocked_on_engine
-from outbox.ops.dead_letter_views import matches, view_of, with_body
+from outbox.ops.dead_letter_views import discarded, matches, view_of, with_body
 from outbox.ops.engine_states import OnWritten, states_of_engine, write_states_of_engine
 from outbox.ops.engine_trail import trail_on_engine
 from outbox.ops.engine_views import at_work, entry_of, held_in, identity_of
@@ -171,6 +171,7 @@ class EngineOperator:
                 if isinstance(queue.order, SessionOrder)
                 else 0,
                 paused=queue.is_paused,
+                unhandled=True if self._is_unhandled(path) else msgspec.UNSET,
                 handled=msgspec.UNSET if self._meter is None else self._meter.handled(path),
             )
         streams = await list_streams(on_engine(engine))
@@ -246,7 +247,9 @@ class EngineOperator:
         shown = [held_in(queue, task, now_ms, dead, busy) for task in tasks[: asked.count]]
         await engine.core.gate()
         more = shown[-1].sequence if len(tasks) > asked.count else 0
-        return Peeked([held_messages.view_of(path, held, now_ms) for held in shown], more, queue.is_paused)
+        return Peeked(
+            [held_messages.view_of(path, held, now_ms, self._taker(path)) for held in shown], more, queue.is_paused
+        )
 
     async def find(self, asked: FindQuery) -> list[FoundMessage]:
         engine, now_ms = self._engine, self._engine.now_ms()
@@ -260,12 +263,23 @@ class EngineOperator:
         found = []
         for _, path, task in (one for one in held if one[0] == id):
             queue, letters = engine.broker.queue(path), engine.broker.queue(dead_letter_path(path)).tasks
-            view = held_messages.view_of(path, held_in(queue, task, now_ms, letters, at_work()), now_ms)
+            its = held_in(queue, task, now_ms, letters, at_work())
+            view = held_messages.view_of(path, its, now_ms, self._taker(path))
             found.append(await found_with_body(view, task.message, engine.blobs))
         for _, path, task in (one for one in dead if one[0] == id):
             only = await self._only_type(path)
             found.append(FoundMessage(None, await with_body(id, entry_of(path, task), only, engine.blobs)))
         return found
+
+    def _taker(self, path: str) -> str:
+        """Whom the messages of a queue wait for."""
+        unhandled = self._app.name if self._app is not None and self._is_unhandled(path) else ""
+        paused = self._engine.broker.queue(path).is_paused
+        return held_messages.waits_for(path, paused=paused, app_without_handler=unhandled)
+
+    def _is_unhandled(self, path: str) -> bool:
+        """Whether this host's application is known to have no handler for a queue."""
+        return self._app is not None and all(handler.source != path for handler in self._app.handlers)
 
     def _beginning(self, text: str, places: Mapping[str, str]) -> list[tuple[str, str, Task]]:
         """The messages with ids that begin so, by id and queue; `places` is where to look, for each queue."""
@@ -277,7 +291,7 @@ class EngineOperator:
         return found
 
     async def trail(self, asked: TrailQuery) -> Trail:
-        return await trail_on_engine(self._engine, asked)
+        return await trail_on_engine(self._engine, asked, self._taker)
 
     async def cancel(self, queue: str, id: str) -> Moved:
         self._dead(queue)  # it exists
@@ -355,7 +369,7 @@ class EngineOperator:
         for task in same:
             self._engine.dead_letters.discard(queue, task.sequence)
         await self._engine.core.gate()
-        return Moved(len(same), id=id)
+        return discarded(id, [each.sequence for each in same])
 
     async def _move_all(self, queue: str, move: Callable[[str, int], None]) -> Moved:
         tasks = list(self._engine.broker.queue(self._dead(queue)).tasks.values())

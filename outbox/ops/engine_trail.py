@@ -6,7 +6,7 @@ once it is applied nothing is left of it but what it sent, and the trail says so
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -47,8 +47,8 @@ _Place = tuple[str, Task, bool]
 """A queue, a message of it, and whether that is a dead letter."""
 
 
-async def trail_on_engine(engine: Engine, asked: TrailQuery) -> Trail:
-    """What the engine knows of a message, its causes and its effects.
+async def trail_on_engine(engine: Engine, asked: TrailQuery, taker: Callable[[str], str]) -> Trail:
+    """What the engine knows of a message, its causes and its effects; `taker` says whom a queue's messages wait for.
 
     Raises:
         Refused: several ids have this prefix, or the key is not of its kind.
@@ -60,7 +60,7 @@ async def trail_on_engine(engine: Engine, asked: TrailQuery) -> Trail:
         return (key,) if key is not None else _keys(engine, state)
 
     reached, linked = reach_unseen(asked, lambda: _sightings(engine), handlers, keys, lambda what: what[1].message)
-    facts = [_fact(engine, each, handlers) for each in reached.sightings]
+    facts = [_fact(engine, each, handlers, taker) for each in reached.sightings]
     facts += linked
     seen = [Sighting(each.id, each.cause, (each.what[0], each.what[1].message)) for each in reached.sightings]
     facts += causes(seen, handlers, keys)
@@ -76,7 +76,7 @@ async def trail_on_engine(engine: Engine, asked: TrailQuery) -> Trail:
     notes = [NO_MARKERS]
     if reached.is_cut:
         notes.append("there is more than a trail may hold; trace one of its last messages")
-    return Trail(reached.id, facts, notes)
+    return Trail(reached.id, facts, notes, reached.near)
 
 
 def _sightings(engine: Engine) -> Iterator[Sighting[_Place]]:
@@ -86,7 +86,7 @@ def _sightings(engine: Engine) -> Iterator[Sighting[_Place]]:
                 yield Sighting(identity_of(path, task), task.message.causation_id, (path, task, is_dead))
 
 
-def _fact(engine: Engine, seen: Sighting[_Place], handlers: list[Registered]) -> Fact:
+def _fact(engine: Engine, seen: Sighting[_Place], handlers: list[Registered], taker: Callable[[str], str]) -> Fact:
     path, task, is_dead = seen.what
     its = [each.handler for each in handlers if each.takes(path)]
     keys = dict.fromkeys(str(key) for each in its if (key := key_in(each, task.message)) is not None)
@@ -104,7 +104,7 @@ def _fact(engine: Engine, seen: Sighting[_Place], handlers: list[Registered]) ->
         return Fact(place="dead-letter", known_by="dead letter", why=text, **more)
     now_ms, dead = engine.now_ms(), engine.broker.queue(dead_letter_path(path)).tasks
     held = held_in(engine.broker.queue(path), task, now_ms, dead, at_work())
-    fact = Fact(place=state_of(held, now_ms), known_by="queue", why=why(held, now_ms), **more)
+    fact = Fact(place=state_of(held, now_ms), known_by="queue", why=why(held, now_ms, taker(path)), **more)
     return msgspec.structs.replace(fact, handler=held.handler) if held.handler else fact
 
 

@@ -33,7 +33,20 @@ def state_of(held: HeldMessage, now_ms: int) -> MessageState:
     return "retrying" if held.due_ms > now_ms and not held.behind else "waiting"
 
 
-def view_of(queue: str, held: HeldMessage, now_ms: int) -> MessageView:
+WORKER = "a worker to take it"
+
+
+def waits_for(queue: str, *, paused: bool, app_without_handler: str = "") -> str:
+    """Whom the messages of a queue wait for, whose turn it is."""
+    if paused:
+        return f"its queue, which is paused until `outbox queue resume {queue}`"
+    if app_without_handler:
+        return f"another receiver to take it: {app_without_handler}, which runs here, has no handler for {queue}"
+    return WORKER
+
+
+def view_of(queue: str, held: HeldMessage, now_ms: int, taker: str = WORKER) -> MessageView:
+    """A message as it is shown; `taker` is whom those wait for whose turn it is."""
     message = held.message
     created_ms = message.created_ms or held.enqueued_ms
     return MessageView(
@@ -41,7 +54,7 @@ def view_of(queue: str, held: HeldMessage, now_ms: int) -> MessageView:
         sequence=held.sequence,
         queue=queue,
         state=state_of(held, now_ms),
-        why=why(held, now_ms),
+        why=why(held, now_ms, taker),
         type=message.type,
         key=message.session_id,
         created=created_ms / 1_000,
@@ -59,7 +72,7 @@ def view_of(queue: str, held: HeldMessage, now_ms: int) -> MessageView:
     )
 
 
-def why(held: HeldMessage, now_ms: int) -> str:
+def why(held: HeldMessage, now_ms: int, taker: str = WORKER) -> str:
     """Why a message is where it is, and for how long, in one line."""
     in_s = max(0, held.due_ms - now_ms) / 1_000
     so_far = _so_far(held)
@@ -84,7 +97,7 @@ def why(held: HeldMessage, now_ms: int) -> str:
     if held.behind:
         first = f"behind number {held.behind} of its key"
         return f"{first}, which is tried again in {age(in_s)}" if held.due_ms > now_ms else f"{first}, which is in hand"
-    return f"for a worker to take it{so_far}"
+    return f"for {taker}{so_far}"
 
 
 def _so_far(held: HeldMessage) -> str:

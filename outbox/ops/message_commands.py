@@ -15,9 +15,18 @@ from outbox.errors import Refused
 from outbox.ops import text
 from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask
 from outbox.ops.bodies import compact_json
+from outbox.ops.names import near
 from outbox.ops.trail import tree
 from outbox.ops.trail_values import Trail, TrailQuery
-from outbox.ops.values import DeadLetterFilter, DeadLetterView, FindQuery, Operator, PauseRequest, PeekQuery
+from outbox.ops.values import (
+    DeadLetterFilter,
+    DeadLetterView,
+    FindQuery,
+    FoundMessage,
+    Operator,
+    PauseRequest,
+    PeekQuery,
+)
 
 EDIT_BYTES_MAX = 16 << 20
 """The largest body of an edit: a running host takes it as one request."""
@@ -36,15 +45,36 @@ def pause(options: Options) -> None:
     if asked.paused:
         line = f"{done.queue} is paused; nothing is taken from it until `outbox queue resume {done.queue}`"
     else:
-        line = f"{done.queue} is not paused"
-    answer(options, done, line if done.changed else f"{line} (it was so already)")
+        line = f"{done.queue} is resumed"
+    so_already = "it was paused already" if asked.paused else "it was not paused"
+    answer(options, done, line if done.changed else f"{line} ({so_already})")
 
 
 def show_message(options: Options) -> None:
-    """Show where a message is, why it is there, and its body."""
+    """Show where a message is, why it is there, and its body.
+
+    Raises:
+        LookupError: it is in no queue and no dead letter; the text says what is on record of it.
+    """
     asked = FindQuery(options.id, options.queue)
-    found = ask(options, lambda operator: operator.find(asked))
-    answer(options, found, text.found_messages(found))
+
+    async def look(operator: Operator) -> list[FoundMessage]:
+        try:
+            return await operator.find(asked)
+        except LookupError as gone:
+            if type(gone) is not LookupError or asked.queue:
+                raise
+            trail = await operator.trail(TrailQuery(asked.id))
+            known = text.facts([fact for fact in trail.facts if fact.id == asked.id])
+            if not known:
+                raise
+            more = f"`outbox message trace {asked.id}` shows what it caused"
+            raise LookupError(
+                f"{asked.id!r} is in no queue and no dead letter: {known}; {more}{near(asked.id, trail.near)}"
+            ) from gone
+
+    found = ask(options, look)
+    answer(options, found, and_whether_hosted(options, text.found_messages(found)))
 
 
 def trace_message(options: Options) -> None:
@@ -63,11 +93,14 @@ def trace_message(options: Options) -> None:
     found = ask(options, lambda operator: operator.trail(asked))
     if history is not None:
         named = {fact.id for fact in found.facts} | {fact.cause for fact in found.facts}
-        found = Trail(found.id, [*found.facts, *history.facts({found.id, *history.ids, *named} - {""})], found.notes)
+        found = Trail(
+            found.id, [*found.facts, *history.facts({found.id, *history.ids, *named} - {""})], found.notes, found.near
+        )
     if not found.facts:
         raise LookupError(
             f"nothing is known of a message {options.id!r}: it is in no queue and no dead letter, and no record of "
             "it was found; --key names the key of its handler, --history a history"
+            f"{near(options.id, found.near)}"
         )
     traced = tree(found, depth_max=options.depth, width_max=options.width)
     answer(options, traced, text.trace(traced))
@@ -213,6 +246,8 @@ def _move(options: Options, verb: str, move: Callable[[Any, str | None], Awaitab
     why = "a receiver has them" + (", or they were too-old" if verb == "resubmitted" and options.all else "")
     left = f"; {moved.in_hand} left, {why}" if moved.in_hand else ""
     which = f": {moved.id!r}" if isinstance(moved.id, str) and moved.id != options.id else ""
+    if not isinstance(moved.numbers, msgspec.UnsetType):
+        which = f": all dead letters of {moved.id!r}, numbers {', '.join(map(str, moved.numbers))}"
     answer(options, moved, f"{verb} {moved.count} of {options.queue}{which}{left}")
 
 

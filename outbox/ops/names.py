@@ -25,7 +25,7 @@ def full_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
     if not found:
         raise LookupError(
             f"{queue} has no dead letter {text!r}; list them to see what is there, or `outbox message show {text}` to "
-            "see where it is"
+            f"see where it is{near(text, ids)}"
         )
     if len(found) > 1:
         raise Refused(f"{len(found)} dead letters of {queue} begin with {text!r}: {_some(found)}; give more of it")
@@ -44,7 +44,7 @@ def the_id(text: str, ids: AbstractSet[str], queue: str = "") -> str:
         where = f"{queue} does not hold" if queue else "no queue holds"
         raise LookupError(
             f"{where} a message {text!r}, and it is no dead letter: it was handled, or never sent; look at the state "
-            f"that it would have changed, or for what is left of it: outbox message trace {text}"
+            f"that it would have changed, or for what is left of it: outbox message trace {text}{near(text, ids)}"
         )
     if len(found) > 1:
         raise Refused(f"{len(found)} ids begin with {text!r}: {_some(found)}; give more of it")
@@ -61,12 +61,22 @@ def scheduled_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
     found = {text} & ids or {id for id in ids if begins(text, id)}
     if not found:
         why = "it was delivered, was never sent, or is tried again after a failure"
-        raise LookupError(f"nothing is scheduled in {queue} under {text!r}: {why}; `outbox message show` finds it")
+        raise LookupError(
+            f"nothing is scheduled in {queue} under {text!r}: {why}; `outbox message show` finds it{near(text, ids)}"
+        )
     if len(found) > 1:
         raise Refused(
             f"{len(found)} scheduled messages of {queue} begin with {text!r}: {_some(found)}; give more of it"
         )
     return next(iter(found))
+
+
+def near(text: str, ids: Collection[str]) -> str:
+    """Which ids begin with a text that stands for none of them; empty without one."""
+    found = {id for id in ids if id.startswith(text)}
+    if not found:
+        return ""
+    return f"; a beginning has four characters and ends with no part of a number, and these begin so: {_some(found)}"
 
 
 def begins(text: str, id: str) -> bool:
@@ -107,7 +117,7 @@ def parse_key(text: str, kind: KeyKind) -> Key:
         raise Refused(f"key {text[:80]!r} is not {'a UUID' if kind == 'uuid' else kind}; check it") from error
 
 
-def _some(ids: AbstractSet[str]) -> str:
+def _some(ids: Collection[str]) -> str:
     return listed([f"{id[:ID_SHOWN_LENGTH]!r}" for id in ids])
 
 

@@ -22,14 +22,17 @@ from outbox.ops.values import NewMessage
 
 
 def as_handled(app: App, queue: str, new: NewMessage, *, versions: Mapping[str, int] | None = None) -> NewMessage:
-    """Check a message by the application's handlers, and add its key.
+    """Check a message by the application's handlers, and add its key, and its type where there is only one.
 
+    A type that is left out counts as another payload than the one that a client names, so it never is.
     `versions` are the newest registered schema versions of types: a newer type than the code's is not checked.
 
     Raises:
         Refused: its handlers could not decode it; the text names the field, or the missing option.
     """
     codec = _codec(app, queue, new)
+    if codec is not None and _is_only(app, queue, codec, versions):
+        new = msgspec.structs.replace(new, type=codec.name)
     if codec is None or (versions or {}).get(codec.name, 1) > codec.version:
         return new
     try:
@@ -46,6 +49,11 @@ def as_handled(app: App, queue: str, new: NewMessage, *, versions: Mapping[str, 
     return msgspec.structs.replace(new, key=key or new.key)
 
 
+def _is_only(app: App, queue: str, codec: Codec, versions: Mapping[str, int] | None) -> bool:
+    """Whether a message of a queue can be of this type alone: other applications may read from a topic."""
+    return queue not in app.topics if versions is None else not versions.keys() - {codec.name}
+
+
 def check_sendable(queue: str, new: NewMessage, types: Mapping[str, int], *, needs_key: bool) -> None:
     """Refuse a message that its queue would not take, or that no handler could tell from another's.
 
@@ -59,12 +67,16 @@ def check_sendable(queue: str, new: NewMessage, types: Mapping[str, int], *, nee
 
 
 def outgoing(new: NewMessage, types: Mapping[str, int], now_ms: int) -> Message:
-    """The message, of the newest schema that a handler of its type has registered."""
-    version = types.get(new.type, 1) if new.type else max(types.values(), default=1)
+    """The message, of the newest schema that a handler of its type has registered.
+
+    Without a type it gets the only one that is registered for its queue: with and without it are two payloads.
+    """
+    type = new.type or (next(iter(types)) if len(types) == 1 else "")
+    version = types.get(type, 1)
     return Message(
         body=compact_json(new.id, bytes(new.body)),
         outbox_id=new.id,
-        type=new.type,
+        type=type,
         created_ms=now_ms if new.created is None else round(new.created * 1_000),
         correlation_id=new.correlation_id,
         session_id=new.key,

@@ -21,8 +21,8 @@ from outbox.errors import OutboxError, OutcomeUnknown, Refused, TooLarge
 from outbox.lineage import state_id
 from outbox.ops.blocked import page_of
 from outbox.ops.blocked_places import blocked_on_store
-from outbox.ops.dead_letter_views import matches, view_of, with_body
-from outbox.ops.held_messages import found_with_body, state_of
+from outbox.ops.dead_letter_views import discarded, matches, view_of, with_body
+from outbox.ops.held_messages import found_with_body, state_of, waits_for
 from outbox.ops.held_messages import view_of as view_of_held
 from outbox.ops.names import full_id, listed, parse_key, scheduled_id, the_id
 from outbox.ops.pending import finish_pending, pending_in
@@ -334,12 +334,13 @@ class StoreOperator:
         )
         keys = dict.fromkeys(held.message.session_id for held in found if held.status == "active")
         blocks = await self._blocks_of(asked.queue, list(filter(None, keys)))
-        shown = []
+        paused = await self._is_paused(asked.queue)
+        taker, shown = waits_for(asked.queue, paused=paused), []
         for held in found:
             one = msgspec.structs.replace(held, blocked_by=blocks.get(held.message.session_id))
             if asked.state != "blocked" or one.blocked_by is not None:
-                shown.append(view_of_held(asked.queue, one, now_ms))
-        return Peeked(shown, more, await self._is_paused(asked.queue))
+                shown.append(view_of_held(asked.queue, one, now_ms, taker))
+        return Peeked(shown, more, paused)
 
     async def _blocks_of(self, queue: str, keys: Sequence[str]) -> Mapping[str, str | None]:
         """The dead letters that block some of these keys, by key."""
@@ -375,7 +376,8 @@ class StoreOperator:
         found = []
         for queue, each in held:
             if each.message.identity == id:
-                view = view_of_held(queue, each, now_ms)
+                taker = waits_for(queue, paused=await self._is_paused(queue))
+                view = view_of_held(queue, each, now_ms, taker)
                 found.append(await found_with_body(view, each.message, self._ports.blobs))
         for queue, letter in dead:
             if letter.message.identity == id:
@@ -454,7 +456,7 @@ class StoreOperator:
         id, found = await self._of(queue, id)
         for dead in found:
             await self._operations.discard(queue, dead.sequence)
-        return Moved(len(found), id=id)
+        return discarded(id, [each.sequence for each in found])
 
     async def _move_all(
         self, queue: str, move: Callable[[str, int], Awaitable[None]], *, is_resubmission: bool

@@ -58,7 +58,7 @@ async def trail_on_store(ports: StorePorts, peek: Peek, queues: Sequence[str], a
     facts += await outcomes(reached.ids, seen, handlers, _Records(ports).look_up, key=key)
     if reached.is_cut:
         notes.append("there is more than a trail may hold; trace one of its last messages")
-    return Trail(reached.id, facts, [RECORDS_EXPIRE, *notes])
+    return Trail(reached.id, facts, [RECORDS_EXPIRE, *notes], reached.near)
 
 
 async def _sightings(

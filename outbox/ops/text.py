@@ -62,6 +62,11 @@ def status(found: Status) -> str:
         for name, q in zip(map(printable, found.queues), found.queues.values(), strict=True)
         if q.paused
     ]
+    lines += [
+        f"{name}: no handler of this host takes from it, so what is in it waits for another receiver"
+        for name, q in zip(map(printable, found.queues), found.queues.values(), strict=True)
+        if q.unhandled and q.active
+    ]
     lines += [_handled(name, q.handled) for name, q in found.queues.items() if q.handled]
     lines += [
         f"{guard.kind} {printable(guard.name)}: {guard.state}, {guard.rest_s:.0f} s more, {printable(guard.why)}; "
@@ -161,9 +166,14 @@ def trace(found: Trace) -> str:
     least = found.hops[0].depth
     lines = []
     for hop in found.hops:
-        facts = "; ".join(_fact(fact) for fact in hop.facts) or "nothing is known but its id"
-        lines.append(printable(f"{'  ' * (hop.depth - least)}{'*' if hop.id == found.id else '-'} {hop.id}: {facts}"))
+        known = facts(hop.facts) or "nothing is known but its id"
+        lines.append(printable(f"{'  ' * (hop.depth - least)}{'*' if hop.id == found.id else '-'} {hop.id}: {known}"))
     return "\n".join([*lines, *(printable(f"note: {note}") for note in found.notes)])
+
+
+def facts(found: Sequence[Fact]) -> str:
+    """What is known of one message, in one line."""
+    return "; ".join(_fact(fact) for fact in found)
 
 
 def state_history(found: StateHistory) -> str:

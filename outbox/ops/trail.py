@@ -20,6 +20,7 @@ from outbox.ops.trail_values import Fact, Hop, Trace, Trail, TrailQuery
 
 FACT_COUNT_MAX = 2_000
 """The most facts of one trail."""
+NEAR_COUNT_MAX = 20
 T = TypeVar("T")
 
 
@@ -37,7 +38,8 @@ class Sighting(NamedTuple, Generic[T]):
 class Reached(NamedTuple, Generic[T]):
     """What belongs to a trail: its sightings, all ids that they name, and whether there were too many.
 
-    `unseen` are the causes, in this trail or not, that are named and were not seen themselves.
+    `unseen` are the causes, in this trail or not, that are named and were not seen themselves; `near` are other ids
+    that begin as the one that was asked for.
     """
 
     id: str
@@ -45,6 +47,7 @@ class Reached(NamedTuple, Generic[T]):
     ids: list[str]
     unseen: set[str]
     is_cut: bool
+    near: list[str]
 
 
 def reach(asked: TrailQuery, sightings: Iterable[Sighting[T]]) -> Reached[T]:
@@ -76,7 +79,8 @@ def reach(asked: TrailQuery, sightings: Iterable[Sighting[T]]) -> Reached[T]:
         ids.update(dict.fromkeys(level))
     found = [each for one in ids for each in by_id.get(one, ())]
     unseen = by_cause.keys() - by_id.keys()
-    return Reached(id, found[:FACT_COUNT_MAX], list(ids), unseen, is_cut or len(found) > FACT_COUNT_MAX)
+    near = sorted({each for each in (*by_id, *by_cause) if each.startswith(asked.id)} - {id})[:NEAR_COUNT_MAX]
+    return Reached(id, found[:FACT_COUNT_MAX], list(ids), unseen, is_cut or len(found) > FACT_COUNT_MAX, near)
 
 
 def full_id(text: str, ids: set[str]) -> str:

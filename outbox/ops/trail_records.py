@@ -62,6 +62,7 @@ class Outcome(NamedTuple):
 
 Seen = tuple[str, Message]
 """A queue or topic, and a message in it."""
+ANY_QUEUE = ""
 LookUp = Callable[[str | None, bytes], Awaitable[Outcome | None]]
 """The record of an inbox key in the partition of a state (None: of its own)."""
 
@@ -104,15 +105,23 @@ async def outcomes(
 ) -> list[Fact]:
     """What records say of these messages, as far as their keys are known.
 
-    `keys` gives keys of a state's name to try for a message that is gone, where a look costs nothing.
+    An id that its sender chose may be that of messages in several queues: such a one is looked up for every handler,
+    also where it is in sight in another's queue; the key is then that of the body in sight.  `keys` gives keys of a
+    state's name to try for a message that is gone, where a look costs nothing.
     """
     found, count, left = list[Fact](), 0, TRIED_COUNT_MAX
     for id in ids:
-        places: list[Seen | None] = [each.what for each in seen if each.id == id] or [None]
+        in_sight = [each.what for each in seen if each.id == id]
+        places: list[Seen | None] = [*in_sight]
+        if not in_sight or inbox_of_cause(id) is None:
+            places += [(ANY_QUEUE, message) for _, message in in_sight]
+            places.append(None)
         tried = set[bytes]()
         for place in places:
             for each in handlers:
                 if place is not None and not each.takes(place[0]):
+                    continue
+                if place is None and any(each.takes(queue) for queue, _ in in_sight):
                     continue
                 keyless = each.handler.key_name == NO_KEY
                 its = None if keyless else key if place is None else key_in(each.handler, place[1], key)

@@ -62,11 +62,15 @@ class TrailQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Trail(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The full id, what is known of it, its causes and its effects, and why there may be more."""
+    """The full id, what is known of it, its causes and its effects, and why there may be more.
+
+    `near` are some other ids in sight that begin with what was asked for.
+    """
 
     id: str
     facts: list[Fact]
     notes: list[str] = []
+    near: list[str] = []
 
 
 class Hop(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -61,6 +61,8 @@ class QueueStatus(msgspec.Struct, frozen=True):
     received: int = 0
     standing: int = 0
     paused: bool = False
+    unhandled: bool | UnsetType = UNSET
+    """True where the application of the host that is asked has no handler for it; else absent."""
     handled: Handled | UnsetType = UNSET
     """What a host has done with its messages since its start; only a host with workers says that."""
 
@@ -266,12 +268,13 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 class Moved(msgspec.Struct, frozen=True):
     """How many dead letters were resubmitted or discarded; `in_hand` were left because a receiver has them.
 
-    `id` is the full identity of a single one.
+    `id` is the full identity of a single one; `numbers` says which were discarded, where it had several.
     """
 
     count: int
     in_hand: int = 0
     id: str | UnsetType = UNSET
+    numbers: list[int] | UnsetType = UNSET
 
 
 class Sealed(msgspec.Struct, frozen=True):

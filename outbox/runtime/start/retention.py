@@ -45,6 +45,14 @@ class RegisteredRetention(msgspec.Struct, frozen=True):
     eras: tuple[PastRetention, ...] = ()
 
 
+def duration(ms: int) -> str:
+    """A length of time in the largest unit of which there are two, rounded down: nothing looks older than it is."""
+    for unit, size_ms in (("days", 86_400_000), ("hours", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if ms >= 2 * size_ms:
+            return f"{ms // size_ms} {unit}"
+    return f"{ms} ms"
+
+
 class RetentionWindow:
     """The retention of one worker: fixed after it has heeded the registered eras at its start."""
 
@@ -65,11 +73,20 @@ class RetentionWindow:
         return oldest_ms
 
     def too_old(self, created_ms: int, now_ms: int) -> str:
-        known_ms = min([self.retention_ms, *(era.retention_ms for era in self.eras if created_ms <= era.until_ms)])
-        return f"created {now_ms - created_ms} ms ago, retention is {known_ms} ms"
+        return f"created {duration(now_ms - created_ms)} ago, retention is {duration(self._known_ms(created_ms))}"
+
+    def _known_ms(self, created_ms: int) -> int:
+        """The retention that holds for what was created then."""
+        return min([self.retention_ms, *(era.retention_ms for era in self.eras if created_ms <= era.until_ms)])
 
     def refusal(self, created_ms: int, now_ms: int) -> PoisonMessage:
-        return PoisonMessage("too-old", self.too_old(created_ms, now_ms))
+        """The refusal of the age fence, in words that hold for all messages of its id: a later one gets them too."""
+        age, known_ms = duration(now_ms - created_ms), self._known_ms(created_ms)
+        return PoisonMessage(
+            "too-old",
+            f"a message of this id came {age} after it was created, and retention is {duration(known_ms)}; all of this "
+            "id is refused since: what is to be done anew needs a new id",
+        )
 
     def heed(self, eras: tuple[PastRetention, ...], now_ms: int) -> None:
         self.eras = eras

@@ -42,6 +42,22 @@ def test_a_cure_is_never_one_that_is_refused(reason: str, description: str, begi
     assert AGAIN not in cure or reason not in ("too-old", "payload-differs") or description == REJECTED
 
 
+@pytest.mark.parametrize(
+    ("queue", "reason", "description", "is_editable"),
+    [
+        ("orders", "no such article", REJECTED, True),
+        ("orders", "undecodable", REJECTED, True),
+        ("orders", "failed", "ValueError: no", True),
+        ("orders", "MaxDeliveryCountExceeded", "", False),
+        (AUDIT, "no such article", REJECTED, False),
+    ],
+)
+def test_a_cure_names_the_edit_where_it_may_help(queue: str, reason: str, description: str, is_editable: bool) -> None:
+    cure = cure_of("m1", DeadLetterEntry(queue, 1, Message(body=b"", outbox_id="m1"), reason, description, 0, 0))
+    assert ("--body FILE" in cure) is is_editable
+    assert (f"{AGAIN} --body FILE" in cure) is (is_editable and description == REJECTED), "it would come straight back"
+
+
 def test_what_is_right_for_a_subscription_is_sent_to_its_topic() -> None:
     dead = DeadLetterEntry(AUDIT, 1, Message(body=b"", outbox_id="m1"), "undecodable", "", 0, 0)
     assert "outbox send news BODY" in cure_of("m1", dead)

@@ -92,6 +92,24 @@ async def test_a_body_in_a_blob_is_fetched_and_one_that_is_gone_is_left_out(bank
     assert (found.message is not None and found.body_text == "") or not found.body_base64
 
 
+@pytest.mark.parametrize("verb", ["show", "trace"])
+def test_what_begins_with_part_of_a_number_is_named(
+    verb: str, disk_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def prepare() -> None:
+        async with Engine.open(disk_path) as engine:
+            engine.declare(QueueSettings("orders"))
+            for n in (1009, 1010, 11):
+                put(engine, "orders", f"order-{n}")
+
+    asyncio.run(prepare())
+    assert main(["message", verb, "order-10", "--data", str(disk_path)]) == 1
+    said = capsys.readouterr().err
+    assert said.endswith("of a number, and these begin so: 'order-1009', 'order-1010'\n")
+    assert main(["message", verb, "nothing", "--data", str(disk_path)]) == 1
+    assert "begin so" not in capsys.readouterr().err
+
+
 def test_the_command_says_in_its_first_line_where_and_why(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def prepare() -> None:
         async with Engine.open(disk_path) as engine:
@@ -103,10 +121,15 @@ def test_the_command_says_in_its_first_line_where_and_why(disk_path: Path, capsy
 
     asyncio.run(prepare())
     assert main(["message", "show", "order-2", "--data", str(disk_path)]) == 0
-    assert capsys.readouterr().out.startswith("order-2 in orders: waiting, for a worker to take it\n{")
+    said = capsys.readouterr().out
+    assert said.startswith("order-2 in orders: waiting, for a worker to take it\n{")
+    assert said.endswith(f"nothing is handled until `outbox run APP --data {disk_path}` does\n")
     assert main(["message", "show", "order-1", "--data", str(disk_path)]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("order-1 in the dead letters of orders: no, by the test; ")
-    assert first.endswith("outbox dead-letters resubmit orders order-1, or discard it")
+    assert first.endswith(
+        "outbox dead-letters resubmit orders order-1 once its cause is mended, or with --body FILE a corrected body; "
+        "or discard it"
+    )
     assert main(["status", "--data", str(disk_path)]) == 0
     assert "no host runs on this folder" in capsys.readouterr().out

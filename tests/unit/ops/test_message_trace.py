@@ -27,6 +27,7 @@ from outbox.ops.trail import Sighting, reach, tree
 from outbox.ops.trail_history import HistoryTrail
 from outbox.ops.trail_values import Fact, Trace, Trail, TrailQuery
 from outbox.ops.values import Operator
+from outbox.ports import HeldMessage
 from tests.unit.stores.store_site import Add, adding, site
 from tests.unit.stores.store_site import handled as site_handled
 
@@ -129,6 +130,17 @@ async def test_an_order_leads_over_a_charge_that_is_gone_to_its_parcel(engine: E
     assert any("an engine keeps no record" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("body", [b'{"customer": "ann"}', b"[]"])
+async def test_an_id_that_waits_in_one_queue_and_was_applied_in_another_shows_both(
+    engine: Engine, operator: Operator, body: bytes
+) -> None:
+    await handled(engine, ("order-1", Order("ann")))
+    engine.broker.send("mails", [Message(body=body, outbox_id="order-1")])
+    found = await traced(operator, "order-1")
+    places = {(fact.place, fact.queue, fact.known_by) for hop in found.hops if not hop.depth for fact in hop.facts}
+    assert places == {("waiting", "mails", "queue"), ("applied", "orders", "record")}
+
+
 async def test_a_parcel_leads_back_to_its_order_without_a_key(engine: Engine, operator: Operator) -> None:
     await handled(engine, ("order-1", Order("ann")), ("order-2", Order("ben")))
     letters = {task.message.correlation_id: task.message.identity for task in engine.broker.peek("parcels", 0, 9)}
@@ -222,6 +234,20 @@ async def test_over_a_store_an_output_that_has_not_left_is_a_hop_too(scope: str)
         assert first.tx == output.tx != "" and first.at == output.at
         below = await trail_on_store(at.ports(), nothing, ["adds", "told"], TrailQuery(found.hops[1].id[:20]))
         assert shape(tree(below, depth_max=5, width_max=5))[-1] == (0, "pending", "told", "")
+
+
+async def test_over_a_store_the_record_of_another_queue_is_found_by_the_body_in_sight() -> None:
+    async with site() as at:
+        await site_handled(at, adding(), Add("a", 5))
+
+        async def waiting(queue: str, **_: Any) -> tuple[list[Any], int]:
+            message = Message(body=b'{"key": "a", "n": 5}', outbox_id="m0")
+            return [
+                HeldMessage(sequence=7, message=message, status="active", enqueued_ms=0)
+            ] if queue == "told" else [], 0
+
+        trail = await trail_on_store(at.ports(), waiting, ["adds", "told"], TrailQuery("m0"))
+        assert {(fact.place, fact.queue) for fact in trail.facts} == {("waiting", "told"), ("applied", "adds")}
 
 
 async def test_over_a_store_another_key_finds_no_record() -> None:

@@ -14,7 +14,8 @@ from outbox.errors import UnknownDestination
 from outbox.message import Message
 from outbox.ops.cli import main
 from outbox.ops.doctor import of_status
-from outbox.ops.values import Operator, PauseRequest, PeekQuery
+from outbox.ops.trail_values import TrailQuery
+from outbox.ops.values import FindQuery, Operator, PauseRequest, PeekQuery
 from outbox.worker import Worker
 from tests.unit.ops.conftest import Deposit, app
 
@@ -90,6 +91,17 @@ async def test_status_peek_and_doctor_say_so(bank: Any, operator: Operator) -> N
     assert (found.level, found.what) == ("warning", "is paused, and 1 message in it") and "queue resume" in found.cure
 
 
+async def test_a_message_says_that_its_queue_is_paused(bank: Any, operator: Operator) -> None:
+    await paused(operator, "deposits")
+    bank.engine.broker.send("deposits", [Message(body=b"{}", outbox_id="m1")])
+    why = "for its queue, which is paused until `outbox queue resume deposits`"
+    [found] = await operator.find(FindQuery("m1"))
+    [fact] = (await operator.trail(TrailQuery("m1"))).facts
+    [peeked] = (await operator.peek(PeekQuery("deposits"))).messages
+    assert found.message is not None
+    assert [found.message.why, fact.why, peeked.why] == [why] * 3
+
+
 async def test_it_survives_a_restart_a_compaction_and_a_declaration(disk_path: Path) -> None:
     async with Engine.open(disk_path) as engine:
         engine.declare(QueueSettings("deposits"), QueueSettings("ledger", ordering="per_key"))
@@ -131,12 +143,17 @@ def test_the_commands_say_what_they_did(disk_path: Path, capsys: pytest.CaptureF
     paused = "orders is paused; nothing is taken from it until `outbox queue resume orders`"
     assert capsys.readouterr().out == f"{paused}\n"
     assert main(["queue", "pause", "orders", *place]) == 0
-    assert capsys.readouterr().out == f"{paused} (it was so already)\n"
+    assert capsys.readouterr().out == f"{paused} (it was paused already)\n"
     for command in (["status"], ["queue", "peek", "orders"]):
         assert main([*command, *place]) == 0
         assert (
             "orders is paused: nothing is taken from it until `outbox queue resume orders`" in capsys.readouterr().out
         )
+    for line in ("orders is resumed", "orders is resumed (it was not paused)"):
+        assert main(["queue", "resume", "orders", *place]) == 0
+        assert capsys.readouterr().out == f"{line}\n"
+    assert main(["queue", "pause", "orders", *place]) == 0
+    capsys.readouterr()
     assert main(["queue", "resume", "orders", "--json", *place]) == 0
     assert capsys.readouterr().out == '{"queue":"orders","paused":false,"changed":true}\n'
     assert main(["queue", "pause", "nope", *place]) == 1

@@ -21,10 +21,11 @@ from outbox.message import Message, with_error
 from outbox.ops import text
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
+from outbox.ops.doctor import of_status
 from outbox.ops.engine_operator import EngineOperator
-from outbox.ops.held_messages import state_of, view_of, why
+from outbox.ops.held_messages import WORKER, state_of, view_of, why
 from outbox.ops.remote import RemoteOperator
-from outbox.ops.values import MessageView, Operator, Peeked, PeekQuery
+from outbox.ops.values import FindQuery, MessageView, Operator, Peeked, PeekQuery
 from outbox.resubmission import resubmission
 from outbox.retries import Reject, Retries, Retry
 from outbox.testing import Harness
@@ -264,6 +265,26 @@ def held(**more: Any) -> HeldMessage:
 )
 def test_the_reason_says_what_is_waited_for(more: dict[str, Any], state: str, words: str) -> None:
     assert (state_of(held(**more), 1_000), why(held(**more), 1_000)) == (state, words)
+
+
+async def test_a_host_says_of_a_queue_that_none_of_its_handlers_takes_from_it(disk_path: Path) -> None:
+    async with Engine.open(disk_path) as engine:
+        engine.declare(QueueSettings("orders"), QueueSettings("exports"))
+        engine.broker.send("exports", [Message(body=b"1", outbox_id="m1")])
+        engine.broker.send("orders", [Message(body=b"1", outbox_id="m2")])
+
+        for operator, unhandled in ((EngineOperator(engine, app=app), True), (EngineOperator(engine), False)):
+            status = await operator.status()
+            assert [name for name, queue in status.queues.items() if queue.unhandled] == ["exports"] * unhandled
+            told = [each.what for each in of_status(status, hosted=True) if each.about == "exports"]
+            assert told == ["no handler of this host takes from it, and 1 message in it"] * unhandled
+            assert ("exports: no handler of this host takes from it" in text.status(status)) is unhandled
+            another = "for another receiver to take it: bank, which runs here, has no handler for exports"
+            for queue, why in (("exports", another if unhandled else WORKER), ("orders", WORKER)):
+                [view] = (await operator.peek(PeekQuery(queue))).messages
+                [found] = await operator.find(FindQuery(view.id))
+                assert found.message is not None and view.why == found.message.why
+                assert view.why.removeprefix("for ") == why.removeprefix("for ")
 
 
 def test_an_error_that_a_sender_made_up_is_cut_and_obeys_no_terminal() -> None:

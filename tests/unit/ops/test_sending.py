@@ -16,6 +16,7 @@ from outbox.app import App
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.errors import Refused
+from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ops import send_lines
 from outbox.ops.cli import main
@@ -25,6 +26,7 @@ from outbox.ops.engine_operator import EngineOperator
 from outbox.ops.remote import RemoteOperator
 from outbox.ops.sending import as_handled
 from outbox.ops.values import NewMessage, Operator
+from outbox.worker import Worker
 from tests.unit.ops.conftest import app
 
 
@@ -78,6 +80,32 @@ async def test_the_key_of_an_ordered_queue_is_taken_from_the_body(bank: Any, kno
     with pytest.raises(Refused, match="m1 has no key: the message has no key"):
         await knowing.send("ledger", [deposit('{"account": "", "amount": 5}')])
     assert len(sent(bank, "ledger")) == 3
+
+
+async def test_the_only_type_of_a_queue_is_filled_in(bank: Any, knowing: Operator) -> None:
+    """With it and without it a message would be two payloads under one id."""
+    body = '{"account": "a", "amount": 5}'
+    await knowing.send("deposits", [deposit(body), deposit(body, type="Deposit")])
+    first, second = sent(bank, "deposits")
+    assert first.type == "Deposit" and fingerprint(first.body, first.type) == fingerprint(second.body, second.type)
+
+
+async def test_the_only_registered_type_is_filled_in_where_no_application_is_known(bank: Any) -> None:
+    async with Worker(app, bank.engine):
+        pass  # registers its handlers
+    await EngineOperator(bank.engine).send("deposits", [deposit('{"account": "a", "amount": 5}')])
+    assert [message.type for message in sent(bank, "deposits")] == ["Deposit"]
+
+
+def test_a_type_that_another_application_may_read_is_not_filled_in() -> None:
+    app, news = App("reads"), deposit('{"id": "a"}')
+
+    @app.handler("topic", subscription="one")
+    def one(first: First) -> None: ...
+
+    assert as_handled(app, "topic", news).type == ""
+    assert as_handled(app, "topic", news, versions={"First": 1, "Other": 1}).type == ""
+    assert as_handled(app, "topic", news, versions={"First": 1}).type == "First"
 
 
 async def test_a_queue_without_a_handler_takes_what_it_took(bank: Any, knowing: Operator) -> None:
@@ -174,6 +202,9 @@ def test_a_command_with_app_judges_and_knows_the_key(shop: Path, capsys: pytest.
     assert send('{"id": "a", "pieces": "3"}') == (1, refused)
     assert send('{"id": "a", "pieces": 3}', "--key", "b")[0] == 1
     assert send('{"id": "a", "pieces": 3}') == (0, "sent o1 to orders\n")
+    engine = Engine.open(shop)
+    assert [task.message.type for task in engine.broker.peek("orders", 0, 9)] == ["Order"]
+    engine.close()
     with pytest.raises(SystemExit) as left:
         main(["send", "orders", "{}", "--app", "sendshop", "--data", str(shop)])
     assert left.value.code == 2

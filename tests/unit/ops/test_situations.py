@@ -319,7 +319,7 @@ SITUATIONS = (
         "a message that was handled",
         sent("orders", ("m1", Order("a"))),
         "message show m1",
-        ("it was handled, or never sent",),
+        ("in no queue and no dead letter: applied in orders by take, key a", "outbox message trace m1"),
     ),
     Situation(
         "what a message has caused",

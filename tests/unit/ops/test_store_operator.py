@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from outbox.engine.backend.store_scopes import NarrowEngine
@@ -12,7 +13,10 @@ from outbox.engine.engine import Engine
 from outbox.errors import Refused
 from outbox.message import Message
 from outbox.ops.store_operator import StoreOperator
+from outbox.ops.values import NewMessage
 from outbox.ports import DeadLetterEntry
+from outbox.worker import Worker
+from tests.unit.ops.conftest import app
 
 
 def dead(sequence: int) -> DeadLetterEntry:
@@ -38,3 +42,30 @@ async def test_one_that_cannot_be_moved_does_not_keep_the_others(what: str, erro
         operator._operations = cast(Any, SimpleNamespace(dead_letters=listed, **{what: move}))
         found = await getattr(operator, what)("q", None)
     assert sorted(moved) == [1, 3] and (found.count, found.in_hand) == (2, 1)
+
+
+async def test_a_discard_of_several_dead_letters_says_which_they_were() -> None:
+    async def listed(queue: str) -> list[DeadLetterEntry]:
+        return [dead(2), msgspec.structs.replace(dead(2), sequence=5), dead(3)]
+
+    async def discard(queue: str, sequence: int) -> None: ...
+
+    async with Engine.in_memory() as engine:
+        operator = StoreOperator(NarrowEngine(engine, "partition").ports(), *[cast(Any, None)] * 3)
+        operator._operations = cast(Any, SimpleNamespace(dead_letters=listed, discard=discard))
+        moved = await operator.discard("q", "m2")
+    assert (moved.count, moved.numbers) == (2, [2, 5])
+
+
+async def test_what_is_sent_without_a_type_gets_the_only_one_that_is_registered() -> None:
+    async with Engine.in_memory() as engine:
+        narrow = NarrowEngine(engine, "partition")
+        async with Worker(app, narrow):
+            pass  # registers its handlers
+        operator = StoreOperator(narrow.ports(), *[cast(Any, None)] * 3)
+        body = msgspec.Raw(b'{"account": "a", "amount": 5}')
+        await operator.send(
+            "deposits", [NewMessage(id="m1", body=body), NewMessage(id="m1", body=body, type="Deposit")]
+        )
+        first, second = (task.message for task in engine.broker.peek("deposits", 0, 9))
+    assert (first.type, first.body) == (second.type, second.body) == ("Deposit", second.body)

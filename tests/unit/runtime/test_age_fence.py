@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from outbox import Retry
+from outbox.runtime.start.retention import duration
 from outbox.testing import Harness
 from tests.unit.runtime.plant import DAY_S, Count, Plant, Task, only, raising
 
@@ -22,6 +23,37 @@ async def test_a_message_as_old_as_retention_is_never_run() -> None:
         dead_letter = await only(world)
         assert (dead_letter.id, dead_letter.reason) == ("1", "too-old")
         assert len(plant.runs) == 1
+
+
+async def test_what_is_sent_anew_under_a_refused_id_gets_a_text_that_holds_for_it_too() -> None:
+    plant = Plant(retention=timedelta(days=7))
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a"), id="1", created=world.now() - 60 * DAY_S)
+        await world.wait_idle()
+        await world.send("q", Task("a"), id="1")
+        await world.wait_idle()
+        first, second = world.dead_letters("q")
+        assert [first.reason, second.reason] == ["too-old"] * 2
+        assert second.description == (
+            "a message of this id came 60 days after it was created, and retention is 7 days; all of this id is "
+            "refused since: what is to be done anew needs a new id"
+        )
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0 ms"),
+        (1_999, "1999 ms"),
+        (2_000, "2 s"),
+        (119_999, "119 s"),
+        (7_199_999, "119 min"),
+        (172_799_999, "47 hours"),
+        (5_184_000_002, "60 days"),
+    ],
+)
+def test_a_length_of_time_is_said_in_a_unit_that_is_read_at_a_glance(ms: int, text: str) -> None:
+    assert duration(ms) == text
 
 
 async def test_a_duplicate_of_an_applied_message_is_completed_at_any_age_that_its_record_lives() -> None:
@@ -110,7 +142,7 @@ async def test_a_retry_that_would_come_too_late_is_the_last_and_keeps_its_words(
         await world.advance(hours=1)
         dead_letter = await only(world)
         assert dead_letter.reason == "too-old" and len(plant.runs) == 1 + is_put_off
-        assert "the bank is closed" in dead_letter.description and "retention is 3600000 ms" in dead_letter.description
+        assert "the bank is closed" in dead_letter.description and "retention is 60 min" in dead_letter.description
 
 
 async def test_what_was_rescheduled_until_it_was_too_old_can_be_resubmitted() -> None:

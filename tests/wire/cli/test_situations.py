@@ -153,7 +153,13 @@ BUS = (
         "a refusal, by its id alone",
         (REFUSED,),
         "message show refused-1",
-        ("in the dead letters of", "no such article", "outbox dead-letters resubmit", "refused-1, or discard it"),
+        (
+            "in the dead letters of",
+            "no such article",
+            "outbox dead-letters resubmit",
+            "refused-1 --body FILE, with a corrected body",
+            "or discard it",
+        ),
     ),
     Situation("a backlog", put("idle", raw("idle-1")), "status", ("idle", "1")),
     Situation(
