@@ -487,6 +487,8 @@ class ItemScope:
             marker = await read(self._infrastructure, processed_key(state_id, inline.inbox), state.item.token)
             if marker is not None and _covers(stored.decode(marker, Record), inline.record):
                 return self._clear_later(state_id, state, marker.session)
+            if inline.record.reason and self._now_ms() - inline.record.at_ms > self._plan.attempt_ms_max:
+                state = await self._confirm(state_id, state)  # else its marker may have been there, and have expired
         else:
             document = await read(self._infrastructure, staged_key(state_id, tx), state.item.token)
             if document is None:
@@ -496,8 +498,8 @@ class ItemScope:
             found = Found(stored.decode(document, Staged), document.version, document.session)
         return await self._finish(state_id, state, found, recurs=False)
 
-    async def _confirm(self, state_id: str, state: CachedState) -> None:
-        """Write a state back unchanged, because a second read could be as stale as the first.
+    async def _confirm(self, state_id: str, state: CachedState) -> CachedState:
+        """Write a state back unchanged, because a second read could be as stale as the first; the state as it is then.
 
         Raises:
             NothingCommitted: it has changed, or the outcome is unknown.
@@ -506,6 +508,7 @@ class ItemScope:
         answer = await write_known(self._states, Replace(key, stored.encode(state.item), state.version, None, tag))
         if isinstance(answer, Lost):
             raise NothingCommitted  # another worker has finished it
+        return CachedState(state.item, answer.versions[0], answer.session)
 
     async def _reclaimed(self, staged: Staged, document: Document) -> bool:
         """Delete a staged record whose state is past it and points elsewhere; whether it was."""

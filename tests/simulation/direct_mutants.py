@@ -731,6 +731,11 @@ DIRECT_MUTANTS = (
         ("        suspended.context.is_broken_off = True\n", "        pass\n"),
     ),
     mutant(
+        "item scope: a refusal is recorded again once it is forgotten", ITEM,
+        "simulation/test_explore_edit.py::test_a_sweeper_that_wakes_up_when_a_refusal_is_forgotten_records_it_no_more",
+        ("                state = await self._confirm(state_id, state)", "                pass"),
+    ),
+    mutant(
         "streams: an empty floor has the version of the one before", STREAM_HORIZON,
         f"{OF_PLACES}::test_a_floor_that_a_stale_read_misses_keeps_its_readers_when_another_reports",
         ("            self._known, self.version = known, version\n", "            self.version = version\n"),

@@ -115,6 +115,10 @@ def test_an_edit_keeps_every_promise_under_any_single_fault(scope: str, fault: F
     explored(scope, LARGE, copies=[2], budgets=Budgets.any_of(1, fault))
 
 
+def test_a_sweeper_that_wakes_up_when_a_refusal_is_forgotten_records_it_no_more() -> None:
+    explored("item", LARGE, budgets=Budgets(crash=1, jump=1))
+
+
 @SCOPES
 def test_copies_of_what_was_edited_follow_the_edit(scope: str) -> None:
     explored(scope, LARGE, copies=[3], sweepers=0)
