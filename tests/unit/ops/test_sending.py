@@ -219,7 +219,7 @@ def test_of_lines_the_one_that_does_not_fit_is_named(
     arguments = ["send", "orders", "-", "--id-field", "id", "--app", "sendshop:app", "--data", str(shop)]
     assert main(arguments) == 1
     err = capsys.readouterr().err
-    assert "line 2: message b is not a Order" in err and "1 messages were sent before" in err
+    assert "line 2: message b is not a Order" in err and "1 message was sent before" in err
     engine = Engine.open(shop)
     assert [(task.message.identity, task.message.session_id) for task in engine.broker.peek("orders", 0, 9)] == [
         ("a", "a")
