@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
+import shlex
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
 
+from outbox.ops.arguments import looking, messages, states
+
 Options = argparse.Namespace
+
+_TAKE_A_FOLDER = sorted(looking.ON_AZURE | states.ON_AZURE | messages.ON_AZURE)
+_COMMAND = re.compile(rf"\boutbox (?:{'|'.join(map(re.escape, _TAKE_A_FOLDER))})\b(?! --data)")
 
 
 class Usage(Exception):
@@ -50,6 +57,19 @@ def connected(options: Options) -> AbstractAsyncContextManager[Any]:
 def answer(options: Options, value: Any, line: str) -> None:
     """Print an answer: JSON where asked for, else its text."""
     print(msgspec.json.encode(value).decode() if options.json else line)
+
+
+def placed(options: Options, text: str) -> str:
+    """A text whose commands name the folder that was asked, so that they run as they are pasted.
+
+    The option stands before the arguments, because where those end the text does not say.  On Azure nothing is added:
+    an address may be a connection string.
+    """
+    folder = getattr(options, "data", None)
+    if folder is None:
+        return text
+    option = f"--data {shlex.quote(str(folder))}"
+    return _COMMAND.sub(lambda found: f"{found[0]} {option}", text).replace("--data FOLDER", option)
 
 
 def and_whether_hosted(options: Options, shown: str) -> str:

@@ -91,7 +91,7 @@ def of_status(status: Status, *, hosted: bool) -> Iterator[Finding]:
     """What the counts of queues say."""
     waiting = sum(queue.active for queue in status.queues.values())
     if not hosted and waiting:
-        what = f"no host runs, and {counted(waiting, 'message')} wait"
+        what = f"no host runs, and {counted(waiting, 'message')} {'waits' if waiting == 1 else 'wait'}"
         yield Finding("error", "host", what, "outbox run APP --data FOLDER")
     for name, queue in status.queues.items():
         if queue.standing:

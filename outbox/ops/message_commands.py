@@ -13,7 +13,7 @@ import msgspec
 
 from outbox.errors import Refused
 from outbox.ops import text
-from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask
+from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask, placed
 from outbox.ops.bodies import compact_json
 from outbox.ops.names import near
 from outbox.ops.trail import tree
@@ -35,7 +35,7 @@ EDIT_BYTES_MAX = 16 << 20
 def peek(options: Options) -> None:
     asked = PeekQuery(options.queue, options.after, options.limit, options.state or "", options.key)
     found = ask(options, lambda operator: operator.peek(asked))
-    answer(options, found, and_whether_hosted(options, text.messages(options.queue, found)))
+    answer(options, found, and_whether_hosted(options, placed(options, text.messages(options.queue, found))))
 
 
 def pause(options: Options) -> None:
@@ -47,6 +47,7 @@ def pause(options: Options) -> None:
     else:
         line = f"{done.queue} is resumed"
     so_already = "it was paused already" if asked.paused else "it was not paused"
+    line = placed(options, line)
     answer(options, done, line if done.changed else f"{line} ({so_already})")
 
 
@@ -73,8 +74,18 @@ def show_message(options: Options) -> None:
                 f"{asked.id!r} is in no queue and no dead letter: {known}; {more}{near(asked.id, trail.near)}"
             ) from gone
 
-    found = ask(options, look)
+    found = [_placed(options, each) for each in ask(options, look)]
     answer(options, found, and_whether_hosted(options, text.found_messages(found)))
+
+
+def _placed(options: Options, found: FoundMessage) -> FoundMessage:
+    """A place of a message, whose cure names the folder; not its body, which may have the same words."""
+    letter, view = found.dead_letter, found.message
+    if letter is not None:
+        letter = msgspec.structs.replace(letter, cure=placed(options, letter.cure))
+    if view is not None:
+        view = msgspec.structs.replace(view, why=placed(options, view.why))
+    return msgspec.structs.replace(found, dead_letter=letter, message=view)
 
 
 def trace_message(options: Options) -> None:
@@ -179,7 +190,7 @@ def list_dead_letters(options: Options) -> None:
         groups = dead_letters.grouped(found)
         answer(options, groups, text.dead_letter_groups(groups))
     else:
-        answer(options, found, text.dead_letters(options.queue or "no queue", found, named=options.queue is None))
+        answer(options, found, text.dead_letters(options.queue or "", found, named=options.queue is None))
 
 
 async def _dead_letters(operator: Operator, options: Options) -> list[DeadLetterView]:
@@ -200,6 +211,7 @@ async def _dead_letters(operator: Operator, options: Options) -> list[DeadLetter
 
 def show_dead_letter(options: Options) -> None:
     found = ask(options, lambda operator: operator.dead_letter(options.queue, options.id))
+    found = msgspec.structs.replace(found, cure=placed(options, found.cure))
     answer(options, found, text.indented(msgspec.json.encode(found)))
 
 

@@ -55,7 +55,8 @@ async def send_lines(options: argparse.Namespace, stream: BufferedReader, check:
         except OutboxError as error:
             if not ids:
                 raise
-            raise Refused(f"{error}; {len(ids)} messages were sent before; send all again under their ids") from error
+            were = "1 message was" if len(ids) == 1 else f"{len(ids)} messages were"
+            raise Refused(f"{error}; {were} sent before; send all again under their ids") from error
     return {"queue": options.queue, "count": len(ids), "ids": ids}
 
 

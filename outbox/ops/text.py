@@ -290,7 +290,7 @@ def dead_letter_groups(groups: Sequence[DeadLetterGroup]) -> str:
 def dead_letters(queue: str, found: Sequence[DeadLetterView], *, named: bool = False) -> str:
     """A line for each; `named` says that they may be of several queues."""
     if not found:
-        return f"{queue} has no dead letters"
+        return f"{queue} has no dead letters" if queue else "no dead letters in any queue"
     head = (*(("queue",) if named else ()), "id", "created", "type", "deliveries", "reason", "description")
     rows = [
         (

@@ -314,7 +314,7 @@ def test_plain_bodies_carry_their_id_and_key_in_fields(cli: Cli, stdin: Any, fol
 def test_a_bad_line_is_named_and_what_stands_before_it_is_sent(cli: Cli, stdin: Any, folder: Path, bad: bytes) -> None:
     stdin(b'{"id": "a", "body": 1}\n' + bad + b'\n{"id": "b", "body": 1}\n')
     code, _, err = cli("send", "transfers", "-")
-    assert code == 1 and "line 2: " in err and "1 messages were sent before" in err and err.count("\n") == 1
+    assert code == 1 and "line 2: " in err and "1 message was sent before" in err and err.count("\n") == 1
     assert [m.identity for m in messages(folder, "transfers")][-1] == "a"
 
 

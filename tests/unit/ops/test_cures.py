@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from argparse import Namespace
+from pathlib import Path
 
 import pytest
 
 from outbox.errors import Refused
 from outbox.message import Message
 from outbox.ops.arguments.kinds import queue
+from outbox.ops.asking import placed
+from outbox.ops.cli import make_parser
 from outbox.ops.dead_letter_views import cure_of
 from outbox.ops.doctor import of_status
 from outbox.ops.side_by_side import COUNT_MAX, side_by_side
@@ -56,6 +60,29 @@ def test_a_cure_names_the_edit_where_it_may_help(queue: str, reason: str, descri
     cure = cure_of("m1", DeadLetterEntry(queue, 1, Message(body=b"", outbox_id="m1"), reason, description, 0, 0))
     assert ("--body FILE" in cure) is is_editable
     assert (f"{AGAIN} --body FILE" in cure) is (is_editable and description == REJECTED), "it would come straight back"
+
+
+@pytest.mark.parametrize(
+    ("folder", "text", "shown"),
+    [
+        ("a b", "`outbox queue resume q`", "`outbox queue resume --data 'a b' q`"),
+        (
+            "d",
+            "outbox dead-letters discard q m or outbox send q",
+            "outbox dead-letters discard --data d q m or outbox send --data d q",
+        ),
+        ("d", "outbox run APP --data FOLDER", "outbox run APP --data d"),
+        ("d", "outbox queue peek --data x q; outbox metrics-of", "outbox queue peek --data x q; outbox metrics-of"),
+        (None, "outbox queue resume q", "outbox queue resume q"),
+    ],
+)
+def test_a_cure_names_the_folder_that_was_asked(folder: str | None, text: str, shown: str) -> None:
+    assert placed(Namespace(data=None if folder is None else Path(folder)), text) == shown
+
+
+def test_a_command_takes_its_folder_before_its_arguments() -> None:
+    options = make_parser().parse_args(["dead-letters", "resubmit", "--data", "d", "orders", "m1", "--body", "f"])
+    assert (options.data, options.queue, options.id) == (Path("d"), "orders", "m1")
 
 
 def test_what_is_right_for_a_subscription_is_sent_to_its_topic() -> None:

@@ -140,14 +140,15 @@ def test_the_commands_say_what_they_did(disk_path: Path, capsys: pytest.CaptureF
     asyncio.run(prepare())
     place = ("--data", str(disk_path))
     assert main(["queue", "pause", "orders", *place]) == 0
-    paused = "orders is paused; nothing is taken from it until `outbox queue resume orders`"
+    paused = f"orders is paused; nothing is taken from it until `outbox queue resume --data {disk_path} orders`"
     assert capsys.readouterr().out == f"{paused}\n"
     assert main(["queue", "pause", "orders", *place]) == 0
     assert capsys.readouterr().out == f"{paused} (it was paused already)\n"
     for command in (["status"], ["queue", "peek", "orders"]):
         assert main([*command, *place]) == 0
         assert (
-            "orders is paused: nothing is taken from it until `outbox queue resume orders`" in capsys.readouterr().out
+            f"orders is paused: nothing is taken from it until `outbox queue resume --data {disk_path} orders`"
+            in capsys.readouterr().out
         )
     for line in ("orders is resumed", "orders is resumed (it was not paused)"):
         assert main(["queue", "resume", "orders", *place]) == 0

@@ -198,7 +198,7 @@ def test_a_command_with_app_judges_and_knows_the_key(shop: Path, capsys: pytest.
         out, err = capsys.readouterr()
         return code, out + err.replace("hello\n", "")
 
-    refused = "outbox: message o1 is not a Order: Expected `int`, got `str` - at `$.pieces`; nothing was sent\n"
+    refused = "outbox: message o1 is not an Order: Expected `int`, got `str` - at `$.pieces`; nothing was sent\n"
     assert send('{"id": "a", "pieces": "3"}') == (1, refused)
     assert send('{"id": "a", "pieces": 3}', "--key", "b")[0] == 1
     assert send('{"id": "a", "pieces": 3}') == (0, "sent o1 to orders\n")
@@ -219,7 +219,7 @@ def test_of_lines_the_one_that_does_not_fit_is_named(
     arguments = ["send", "orders", "-", "--id-field", "id", "--app", "sendshop:app", "--data", str(shop)]
     assert main(arguments) == 1
     err = capsys.readouterr().err
-    assert "line 2: message b is not a Order" in err and "1 messages were sent before" in err
+    assert "line 2: message b is not an Order" in err and "1 message was sent before" in err
     engine = Engine.open(shop)
     assert [(task.message.identity, task.message.session_id) for task in engine.broker.peek("orders", 0, 9)] == [
         ("a", "a")
