@@ -41,7 +41,8 @@ def disk_path() -> Iterator[Path]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first: a run of several processes must not end with one of them on a long file."""
     for item in items:
-        if item.get_closest_marker("planted") and not is_drawn(item.callspec.params["mutant"]):  # type: ignore[attr-defined]
+        callspec: Any = getattr(item, "callspec", None)
+        if item.get_closest_marker("planted") and not is_drawn(callspec.params["mutant"]):
             item.add_marker(pytest.mark.soak)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     ranks = {ROOT / path: rank for rank, path in enumerate((FIRST, *ONE_SESSION))}

@@ -59,7 +59,7 @@ def answer(options: Options, value: Any, line: str) -> None:
     print(msgspec.json.encode(value).decode() if options.json else line)
 
 
-def placed(options: Options, text: str) -> str:
+def with_folder(options: Options, text: str) -> str:
     """A text whose commands name the folder that was asked, so that they run as they are pasted.
 
     The option stands before the arguments, because where those end the text does not say.  On Azure nothing is added:

@@ -10,10 +10,10 @@ from outbox.engine.entities import dead_letter_path
 from outbox.engine.state.queues import Queue
 from outbox.engine.state.session_order import SessionOrder
 from outbox.ops.engine_views import identity_of
-from outbox.ops.side_by_side import side_by_side
 from outbox.ops.values import BATCH_COUNT_MAX, BlockedKey
 from outbox.ports import DeadLetterEntry, HeldMessage, StorePorts
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
+from outbox.runtime.side_by_side import side_by_side
 from outbox.runtime.store_operations import StoreOperations
 
 KEYS_LOOKED_UP_MAX = 2_000

@@ -59,11 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at exit
         return REFUSED
     except (OutboxError, OSError) as error:
-        return _refuse(asking.placed(options, str(error)))
+        return _refuse(asking.with_folder(options, str(error)))
     except LookupError as error:
         if type(error) is not LookupError:
             raise
-        return _refuse(asking.placed(options, str(error)))
+        return _refuse(asking.with_folder(options, str(error)))
     except KeyboardInterrupt:
         return INTERRUPTED
     return DONE

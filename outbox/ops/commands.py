@@ -17,7 +17,7 @@ from outbox.errors import Refused
 from outbox.ops import folder_commands, text
 from outbox.ops import message_commands as on_messages
 from outbox.ops import state_commands as on_states
-from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask, placed
+from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask, with_folder
 from outbox.ops.stream_values import WHO_LENGTH_MAX, StreamQuery, TrimRequest, UnregisterRequest
 from outbox.ops.values import NewMessage
 from outbox.printable import printable
@@ -205,7 +205,7 @@ def metrics(options: Options) -> None:
 
 def status(options: Options) -> None:
     found = ask(options, lambda operator: operator.status())
-    answer(options, found, and_whether_hosted(options, placed(options, text.status(found))))
+    answer(options, found, and_whether_hosted(options, with_folder(options, text.status(found))))
 
 
 def doctor(options: Options) -> None:
@@ -217,7 +217,7 @@ def doctor(options: Options) -> None:
     from outbox.ops.doctor import examine
 
     found = ask(options, lambda operator: examine(operator, options.data))
-    found = [msgspec.structs.replace(each, cure=placed(options, each.cure)) for each in found]
+    found = [msgspec.structs.replace(each, cure=with_folder(options, each.cure)) for each in found]
     answer(options, found, text.findings(found))
     errors = sum(finding.level == "error" for finding in found)
     if errors:

@@ -13,7 +13,7 @@ import msgspec
 
 from outbox.errors import Refused
 from outbox.ops import text
-from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask, placed
+from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask, with_folder
 from outbox.ops.bodies import compact_json
 from outbox.ops.names import near
 from outbox.ops.trail import tree
@@ -35,7 +35,7 @@ EDIT_BYTES_MAX = 16 << 20
 def peek(options: Options) -> None:
     asked = PeekQuery(options.queue, options.after, options.limit, options.state or "", options.key)
     found = ask(options, lambda operator: operator.peek(asked))
-    answer(options, found, and_whether_hosted(options, placed(options, text.messages(options.queue, found))))
+    answer(options, found, and_whether_hosted(options, with_folder(options, text.messages(options.queue, found))))
 
 
 def pause(options: Options) -> None:
@@ -47,7 +47,7 @@ def pause(options: Options) -> None:
     else:
         line = f"{done.queue} is resumed"
     so_already = "it was paused already" if asked.paused else "it was not paused"
-    line = placed(options, line)
+    line = with_folder(options, line)
     answer(options, done, line if done.changed else f"{line} ({so_already})")
 
 
@@ -74,17 +74,17 @@ def show_message(options: Options) -> None:
                 f"{asked.id!r} is in no queue and no dead letter: {known}; {more}{near(asked.id, trail.near)}"
             ) from gone
 
-    found = [_placed(options, each) for each in ask(options, look)]
+    found = [_with_folder(options, each) for each in ask(options, look)]
     answer(options, found, and_whether_hosted(options, text.found_messages(found)))
 
 
-def _placed(options: Options, found: FoundMessage) -> FoundMessage:
+def _with_folder(options: Options, found: FoundMessage) -> FoundMessage:
     """A place of a message, whose cure names the folder; not its body, which may have the same words."""
     letter, view = found.dead_letter, found.message
     if letter is not None:
-        letter = msgspec.structs.replace(letter, cure=placed(options, letter.cure))
+        letter = msgspec.structs.replace(letter, cure=with_folder(options, letter.cure))
     if view is not None:
-        view = msgspec.structs.replace(view, why=placed(options, view.why))
+        view = msgspec.structs.replace(view, why=with_folder(options, view.why))
     return msgspec.structs.replace(found, dead_letter=letter, message=view)
 
 
@@ -211,7 +211,7 @@ async def _dead_letters(operator: Operator, options: Options) -> list[DeadLetter
 
 def show_dead_letter(options: Options) -> None:
     found = ask(options, lambda operator: operator.dead_letter(options.queue, options.id))
-    found = msgspec.structs.replace(found, cure=placed(options, found.cure))
+    found = msgspec.structs.replace(found, cure=with_folder(options, found.cure))
     answer(options, found, text.indented(msgspec.json.encode(found)))
 
 

@@ -39,10 +39,8 @@ def state_history(path: Path, type: str, key: Key, app: App | None = None) -> St
     for version in _versions(ended(read_history(path)), id, key, prefixes):
         found.append(version)
         count += 1
-    found_in_order = sorted(
-        found, key=lambda version: version.at
-    )  # what has no answer is known to have none at the end
-    return StateHistory(id, found_in_order, count > len(found))
+    in_order = sorted(found, key=lambda version: version.at)  # that one has no answer is known at the end only
+    return StateHistory(id, in_order, count > len(found))
 
 
 def _prefixes(app: App, type: str) -> list[bytes]:

@@ -28,7 +28,6 @@ from outbox.ops.names import full_id, listed, parse_key, scheduled_id, the_id
 from outbox.ops.pending import finish_pending, pending_in
 from outbox.ops.pending_values import PendingFinished, PendingView
 from outbox.ops.sending import check_sendable, outgoing
-from outbox.ops.side_by_side import side_by_side
 from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.store_states import states_of_store, write_states_of_store
 from outbox.ops.store_trail import trail_on_store
@@ -70,6 +69,7 @@ from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.delivery.edits import edit_of
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.scopes import stores_of
+from outbox.runtime.side_by_side import side_by_side
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
 from outbox.runtime.store_operations import StoreOperations
 from outbox.stored import LEDGER_PREFIX

@@ -13,12 +13,12 @@ from outbox.message import Message
 from outbox.ops.held_messages import state_of, why
 from outbox.ops.names import parse_key
 from outbox.ops.pending import pending_records
-from outbox.ops.side_by_side import side_by_side
 from outbox.ops.trail import Sighting
 from outbox.ops.trail_records import Outcome, Registered, causes, handled_by, key_in, outcomes, reach_unseen, registered
 from outbox.ops.trail_values import Fact, KnownBy, Place, Trail, TrailQuery
 from outbox.ops.values import BATCH_COUNT_MAX
 from outbox.ports import DeadLetterEntry, Document, DocumentKey, HeldMessage, StorePorts
+from outbox.runtime.side_by_side import side_by_side
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES
 from outbox.runtime.store_operations import StoreOperations
 from outbox.stored import Inline, Record, Staged, StateItem, processed_key, record_key, staged_key, state_key

@@ -11,6 +11,7 @@ import logging
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
@@ -18,6 +19,7 @@ from outbox.ports import StateStore
 from outbox.runtime.commit.sweeper import GRACE_S, Swept, sweep
 from outbox.runtime.counts import Counts, Depth
 from outbox.runtime.delivery.settlement import FailedPushes
+from outbox.runtime.side_by_side import side_by_side
 from outbox.runtime.store_protocol import StoreProtocol
 
 log = logging.getLogger("outbox.worker")
@@ -125,9 +127,9 @@ class Recovery:
     async def _look(self) -> None:
         """Note how long messages have waited; one that cannot be looked at is left out: a metric fails nothing."""
         if self._waiting is not None:
-            await asyncio.gather(*(self._look_into(queue, self._waiting) for queue in self._queues))
+            await side_by_side(self._queues, partial(self._look_into, self._waiting))
 
-    async def _look_into(self, queue: str, waiting: WaitingQueues) -> None:
+    async def _look_into(self, waiting: WaitingQueues, queue: str) -> None:
         try:
             since_ms = await waiting.waiting_since_ms(queue)
         except Exception as error:  # whatever a bus or its SDK raises: sweeps go on

@@ -8,7 +8,7 @@
 
 Theory of operation: one batch of one partition creates a record for each message of a group and swaps the register,
 which from then on holds their entries; it is the commit.  After it the messages are completed, and the entries are
-appended under the identity of the register's nonce, by this process or by any other.  A message that comes again finds
+appended under the identity of the register's nonce, by this process or by any other.  A redelivered message finds
 its record: its create loses, and it is completed without an entry.  The rules of identity, time, age, payload and
 refusal are those of handlers: `runtime.delivery.admission`, `runtime.verdict`, `runtime.start.retention`.
 

@@ -12,6 +12,7 @@ import pytest
 from outbox import App, Engine
 from outbox.azure import functions
 from outbox.engine.backend.store_scopes import NarrowEngine
+from outbox.errors import OutcomeUnknown
 from outbox.otel import Telemetry
 from outbox.retries import Retries
 from outbox.streams import HandlerFailed, Inputs, OrderedLog, Processor, Step
@@ -110,6 +111,24 @@ async def test_how_far_a_processor_is_behind_is_noted_after_its_run() -> None:
     assert telemetry.counts.lags == {("numbers/0.0", "processor/bad"): 3}
     await site.functions(site.processor("sums"))["processors"].get_user_function()(None)
     assert telemetry.counts.lags[("numbers/0.0", "processor/sums")] == 0
+
+
+async def test_a_lag_that_cannot_be_asked_is_logged_and_keeps_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    telemetry = Telemetry(App("telemetry"))
+    site = Site(processors_s=5.0, telemetry=telemetry)
+    gone, sums = site.processor("gone"), site.processor("sums")
+
+    async def lags() -> dict[tuple[str, str], int]:
+        raise OutcomeUnknown("the store does not answer")
+
+    monkeypatch.setattr(gone, "lags", lags)
+    with caplog.at_level("DEBUG", logger="outbox.functions"):
+        await site.functions(gone, sums)["processors"].get_user_function()(None)
+    assert telemetry.counts.lags == {("numbers/0.0", "processor/sums"): 0}
+    said = [record.getMessage() for record in caplog.records if record.name == "outbox.functions"]
+    assert said == ["a processor's lag is not known"]
 
 
 def test_a_run_without_time_is_refused() -> None:

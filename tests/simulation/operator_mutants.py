@@ -213,7 +213,7 @@ OPERATOR_MUTANTS = (
         ("if guard.kind == \"breaker\" and guard.state != \"closed\":", "if False:"),
     ),
     fault(
-        "all queues are asked at once", "outbox/ops/side_by_side.py",
+        "all queues are asked at once", "outbox/runtime/side_by_side.py",
         f"{CURES}::test_many_are_asked_at_once_and_answer_in_order",
         ("asyncio.Semaphore(COUNT_MAX)", "asyncio.Semaphore(1_000)"),
     ),

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,7 +21,7 @@ import azure.functions as func
 from outbox.app import App, HttpRoute
 from outbox.azure.functions.settings import FunctionsSettings
 from outbox.azure.functions.sites import Site, answer, edge, process, site_of, sweep
-from outbox.errors import Refused
+from outbox.errors import OutboxError, Refused
 from outbox.ports import SUBSCRIPTIONS
 from outbox.runtime.counts import Counts
 from outbox.runtime.start.plan import Source
@@ -139,10 +138,12 @@ def _add_processors(made: func.Blueprint, site: Site, processors: Sequence[Proce
 
 
 async def _note_lags(processors: Sequence[Processor[Any]], counts: Counts) -> None:
-    """Note how far processors are behind; what cannot be asked now is left as it was, for a metric fails nothing."""
+    """Note how far processors are behind; of one that cannot be asked now the last is kept: a metric fails nothing."""
     for processor in processors:
-        with suppress(Exception):
+        try:
             counts.lags.update(await processor.lags())
+        except OutboxError as error:
+            log.debug("a processor's lag is not known", extra={"processor": processor.name, "error": str(error)})
 
 
 async def _run(processors: Sequence[Processor[Any]], seconds: float) -> None:

@@ -11,14 +11,14 @@ import pytest
 from outbox.errors import Refused
 from outbox.message import Message
 from outbox.ops.arguments.kinds import queue
-from outbox.ops.asking import placed
+from outbox.ops.asking import with_folder
 from outbox.ops.cli import make_parser
 from outbox.ops.dead_letter_views import cure_of
 from outbox.ops.doctor import of_status
-from outbox.ops.side_by_side import COUNT_MAX, side_by_side
 from outbox.ops.values import GuardStatus, Status
 from outbox.ports import SUBSCRIPTIONS, DeadLetterEntry
 from outbox.resubmission import REJECTED
+from outbox.runtime.side_by_side import COUNT_MAX, side_by_side
 
 AUDIT = f"news{SUBSCRIPTIONS}audit"
 ANEW = "outbox send orders BODY --id NEW-ID"
@@ -77,7 +77,7 @@ def test_a_cure_names_the_edit_where_it_may_help(queue: str, reason: str, descri
     ],
 )
 def test_a_cure_names_the_folder_that_was_asked(folder: str | None, text: str, shown: str) -> None:
-    assert placed(Namespace(data=None if folder is None else Path(folder)), text) == shown
+    assert with_folder(Namespace(data=None if folder is None else Path(folder)), text) == shown
 
 
 def test_a_command_takes_its_folder_before_its_arguments() -> None:

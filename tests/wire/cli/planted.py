@@ -7,6 +7,7 @@ messages of a table are sent at once and handled by one worker for each scope; f
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ from outbox.ops.cli import main
 from outbox.ops.pending import pending_in
 from tests.wire.conftest import LoopThread
 
+Run = Callable[..., tuple[int, str]]
+"""Runs a command of these words: its exit code, and all that it said."""
 BEHIND_MS = 1_200_000
 """How far the clock of the host lags that leaves something pending: what is older than ten minutes is an error."""
 KEY = "c2VjcmV0LWtleS1vZi1vbmUtdGVzdA=="
@@ -332,3 +335,20 @@ def container_of(scope: str) -> str:
 
 def wall_ms() -> int:
     return round(time.time() * 1_000)
+
+
+def running(site: Site, capsys: pytest.CaptureFixture[str]) -> Run:
+    """What runs a command at a site: exit code, and all that it said."""
+
+    def command(*words: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = site.run(words)
+        return code, "".join(capsys.readouterr())
+
+    return command
+
+
+def count(run: Run, key: str) -> int:
+    """How often a key has counted."""
+    found: Any = json.loads(run("state", "Count", key, "--json")[1])
+    return 0 if found is None else int(found["n"])

@@ -7,18 +7,16 @@ other subscriptions, over Cosmos DB and Service Bus.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from outbox import App, Client, Reject
 from outbox.errors import Refused
 from outbox.message import Message
-from tests.wire.cli.planted import Count, Order, Site
+from tests.wire.cli.planted import Count, Order, Run, Site, count, running
 
-Run = Callable[..., tuple[int, str]]
 AUDIT = "news/Subscriptions/audit"
 
 
@@ -34,14 +32,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture
 def run(site: Site, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command: exit code, and all that it said."""
-
-    def command(*words: str) -> tuple[int, str]:
-        capsys.readouterr()
-        code = site.run(words)
-        return code, "".join(capsys.readouterr())
-
-    return command
+    return running(site, capsys)
 
 
 def shop(*, is_mended: bool = False) -> App:
@@ -68,12 +59,6 @@ def shop(*, is_mended: bool = False) -> App:
         count.n += 1
 
     return app
-
-
-def count(run: Run, key: str) -> int:
-    """How often a key has counted."""
-    found: Any = json.loads(run("state", "Count", key, "--json")[1])
-    return 0 if found is None else int(found["n"])
 
 
 def steps(text: str) -> list[list[str]]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,9 +18,7 @@ from outbox.engine.entities import QueueSettings
 from outbox.engine.state.tasks import SCHEDULED
 from outbox.message import Message, schema_properties
 from outbox.testing import START_S
-from tests.wire.cli.planted import Count, During, Order, Site, Stuck
-
-Run = Callable[..., tuple[int, str]]
+from tests.wire.cli.planted import Count, During, Order, Run, Site, Stuck, count, running
 
 
 def shop(*, is_mended: bool = False, schema: int = 1) -> App:
@@ -63,20 +60,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture
 def run(site: Site, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command: exit code, and all that it said."""
-
-    def command(*words: str) -> tuple[int, str]:
-        capsys.readouterr()
-        code = site.run(words)
-        return code, "".join(capsys.readouterr())
-
-    return command
-
-
-def count(run: Run, key: str) -> int:
-    """How often a key has counted."""
-    found: Any = json.loads(run("state", "Count", key, "--json")[1])
-    return 0 if found is None else int(found["n"])
+    return running(site, capsys)
 
 
 def send(run: Run, queue: str, id: str, order: Order, *options: str) -> None:
