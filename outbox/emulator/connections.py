@@ -160,6 +160,8 @@ class Connection(asyncio.Protocol):
         self._count_bytes = 0
         """Of the head that is on its way, or ahead of the answer."""
         self._tail = b""
+        self._early = b""
+        """What came before there was anything to speak HTTP."""
         self._body: StreamReader | None = None
 
     # The transport's side
@@ -181,8 +183,14 @@ class Connection(asyncio.Protocol):
         self._speaker = speaker
         transport.resume_reading()
         speaker.connection_made(transport)
+        early, self._early = self._early, b""
+        if early:
+            self.data_received(early)
 
     def data_received(self, data: bytes) -> None:
+        if self._speaker is None:
+            self._keep(data)
+            return
         if self.phase is Phase.NEW or self.phase is Phase.IDLE:
             self.phase, self._count_bytes, self._tail = Phase.HEAD, 0, b""
             self._since_s = asyncio.get_running_loop().time()
@@ -202,8 +210,14 @@ class Connection(asyncio.Protocol):
             if self._count_bytes > AHEAD_MAX_BYTES:
                 self.abort()
                 return
-        if self._speaker is not None:
-            self._speaker.data_received(data)
+        self._speaker.data_received(data)
+
+    def _keep(self, data: bytes) -> None:
+        """Keep what was read though reading is paused: Python 3.11.2 forgets a pause before its first read."""
+        self._early += data
+        if self._transport is not None:
+            self._transport.resume_reading()
+            self._transport.pause_reading()
 
     def eof_received(self) -> bool:
         self.is_ended = True

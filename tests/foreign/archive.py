@@ -128,10 +128,14 @@ def _extracted(archive: Path, folder: Path) -> Path:
                 count, size_bytes = count + 1, size_bytes + member.size
                 if count > FILE_COUNT_MAX or member.size > FILE_MAX_BYTES or size_bytes > UNPACKED_MAX_BYTES:
                     raise ArchiveRefused(f"{archive.name} is over a limit at {member.name[:80]!r}")
-                if PurePosixPath(member.name).parts[:1] != (top.name,):
+                parts = PurePosixPath(member.name).parts
+                if parts[:1] != (top.name,) or ".." in parts:
                     raise ArchiveRefused(f"{archive.name} holds {member.name[:80]!r}, outside {top.name}")
-                if member.isreg():
-                    tar.extract(member, folder, set_attrs=False, filter="data")
+                if member.isreg() and (content := tar.extractfile(member)) is not None:
+                    target = folder.joinpath(*parts)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with content, target.open("wb") as file:
+                        shutil.copyfileobj(content, file)
     except (tarfile.TarError, OSError, EOFError) as error:
         raise ArchiveRefused(f"{archive.name} cannot be unpacked: {error}") from error
     return top

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from packaging.metadata import Metadata
 from packaging.specifiers import SpecifierSet
@@ -50,7 +51,8 @@ def test_the_source_distribution_holds_what_the_wheel_is_built_of_and_no_more(di
 
 def test_the_source_distribution_builds_the_same_wheel(distributions: Distributions, tmp_path: Path) -> None:
     with tarfile.open(distributions.sdist) as opened:
-        opened.extractall(tmp_path, filter="data")
+        how: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from Python 3.11.4 on
+        opened.extractall(tmp_path, **how)
     unpacked = next(path for path in tmp_path.iterdir() if path.is_dir())
     again = build(unpacked, tmp_path / "dist")
     assert again.wheel.name == distributions.wheel.name

@@ -17,6 +17,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 
+# Groups are not repeated possessively: up to Python 3.11.4 that goes on from where a part of the group has failed.
 _NAME = re.compile(r"""(?<![\w.-])([\w.-]++)([\\"'\]]{0,8}+)\s*+(?:[=:]{1,2}+|(?<=\\)u003[dD])>?+\s*+""")
 _WORDS = re.compile(
     r"(?i:passwd|password|passphrase|pwd|secret|token|key|signature|credential|(?:authorization|cookies?)$)"
@@ -30,7 +31,7 @@ _CODES = {"code": ("?", "&", "&amp;"), "u0026code": ("\\",)}
 """The query parameter of Functions keys, also as JSON escapes it, and the texts before it."""
 
 _OPENED = re.compile(r"""(?i:[bru]{0,2})(\\*+)(["'])|(?:[\w.]*+)([(\[{])|(<)""")
-_PLAIN = re.compile(r"""(?:(?i:basic|bearer|apikey|digest)\s++)?+[^\s;&,'"]*+""")
+_PLAIN = re.compile(r"""(?:(?i:basic|bearer|apikey|digest)\s++)?[^\s;&,'"]*+""")
 _LINE = re.compile(r"[^\r\n]*+")
 _QUOTE_OR_BRACKET = re.compile(r"""(?<!\\)(\\*+)(["'])|([(\[{])|([)\]}])""")
 _QUOTE_OR_ANGLE = re.compile(r"""(?<!\\)(\\*+)(["'])|(<)|(>)""")
@@ -49,18 +50,18 @@ _OPTIONS_WORDS = re.compile(
     r"(?i)passw|passphrase|pwd|secret|token|credential|(?:account|access|api|private)-?key|\bsas\b"
 )
 
-_REFERENCE = re.compile(r"[A-Z][A-Z0-9_]*+=[\w-]++(?:/[\w-]++){1,2}+")
+_REFERENCE = re.compile(r"[A-Z][A-Z0-9_]*+=[\w-]++(?:/[\w-]++){1,2}")
 """The Spark jobs' `--secret`: a variable, and the vault and name of its value; no secret itself."""
 
 _AUTHORITY = re.compile(r"://([^\s/:@\[\]]*+):")
 _PORT = re.compile(r"""\d{1,5}+(?![^\s/?#"'<>,;)\]}])""")
-_REST_OF_URL = re.compile(r"(?:(?!://)\S)*+")
+_REST_OF_URL = re.compile(r"(?:(?!://)\S)*")
 _SCHEME = re.compile(r"(?i)\b(basic|bearer|apikey)(\s++)[\w.~+/=-]{8,}+")
 
 _PEM = re.compile(r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20}-----)(?s:.*?)(-----END |\Z)")
 _TOKEN = re.compile(r"(?<![\w-])eyJ[\w-]{5,}+\.[\w-]{2,}+[\w.-]*+")
 _ENCODED = re.compile(
-    r"(?<![\w.-])((?:(?<=%)(?:25)*+[0-9A-Fa-f]{2})?)([\w.-]++)%(?:25)*+3[dD]((?:(?!%(?:25)*+26)[\w.~%+/=-])*+)"
+    r"(?<![\w.-])((?:(?<=%)(?:25)*+[0-9A-Fa-f]{2})?)([\w.-]++)%(?:25)*+3[dD]((?:(?!%(?:25)*+26)[\w.~%+/=-])*)"
 )
 """`sig%3Dabc%3D`: the text before the name, the name, and its value up to an ampersand, encoded any number of times."""
 _ENCODED_QUERY = ("3f", "26")
