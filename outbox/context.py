@@ -17,6 +17,7 @@ from uuid import UUID
 
 import msgspec
 
+from outbox.cancellation import CANCELLATION_TYPE, cancelling_properties, read_ticket, ticket_text
 from outbox.errors import HandlingEnded, OutcomeUnknown, PoisonMessage, Refused, UnknownDestination
 from outbox.guards import Breaker, Rate
 from outbox.http import Reply
@@ -59,6 +60,14 @@ class Outlet(Protocol):
 
     def way(self, destination: str, message_type: type[Any], kind: str) -> Way:
         """The route of a message type to a destination.
+
+        Raises:
+            UnknownDestination: the application never declared it.
+        """
+        ...
+
+    def destination(self, name: str, kind: str = "queue") -> str:
+        """A declared destination, unchanged.
 
         Raises:
             UnknownDestination: the application never declared it.
@@ -245,8 +254,10 @@ class Context(msgspec.Struct, gc=False):
 
     def schedule(
         self, queue: str, message: Any, *, after_s: float | None = None, at: datetime | float | None = None
-    ) -> None:
+    ) -> str:
         """Send a message that is visible later: `after_s` seconds from now or `at` a time, one of the two.
+
+        Returns its ticket, for `cancel`: a text to keep in the state, with the message in it.
 
         Raises:
             TypeError: neither is given, or both are.
@@ -255,6 +266,42 @@ class Context(msgspec.Struct, gc=False):
         if (after_s is None) == (at is None):
             raise TypeError("schedule needs after_s= or at=, one of the two; send() has neither")
         self.send(queue, message, after_s=after_s, at=at)
+        output = self.outputs[-1]
+        return ticket_text(queue, output.message, output.due_ms)
+
+    def cancel(self, ticket: str) -> None:
+        """Cancel a scheduled message with this commit, by the ticket that `schedule` returned.
+
+        What is sent is a cancellation, to the message's queue.  Handled before the message, it commits that this one
+        has no effect; behind it, nothing is left to cancel.  So the message takes effect or is cancelled, never both,
+        but one that comes due meanwhile may still be first: its handler looks whether it still matters.  Cancelling
+        again, or what was handled long ago, does nothing.
+
+        Raises:
+            ValueError: it is no ticket.
+            UnknownDestination: the application does not declare the message's queue any more.
+            PoisonMessage: there are 10,000 outputs already.
+        """
+        asked, work, cause = read_ticket(ticket), self.work, self.message
+        self.outlet.destination(asked.destination)
+        position = len(self.outputs)
+        if position >= OUTPUT_COUNT_MAX:
+            self._hops(0)  # which says so
+        if len(asked.body) > self.outlet.claim_check_bytes:
+            self.is_plain = False
+        identity = cause.outbox_id or cause.message_id
+        sent = Message(
+            body=asked.body,
+            outbox_id=output_id(work.inbox, position),
+            type=CANCELLATION_TYPE,
+            created_ms=self.now_ms,
+            correlation_id=cause.correlation_id or identity,
+            causation_id=identity,
+            traceparent=self.trace or (traceparent_of(cause.traceparent, work.inbox) if cause.traceparent else ""),
+            session_id=asked.session_id,
+            properties=cancelling_properties(asked),
+        )
+        self.outputs.append(Output(asked.destination, 0, sent))
 
     def publish(
         self, topic: str, message: Any, *, after_s: float | None = None, at: datetime | float | None = None

@@ -30,8 +30,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
     `lock` names the lock together with the queue and sequence; `failures` is our own count of failed attempts,
     `delivery_count` the broker's of deliveries that never settled.
-    `from_outside`: no commit of this very log made the id, so a marker must deduplicate it; then `fingerprint` is the
-    digest of its payload, if the backend stores it (empty: to be computed).
+    `from_outside`: no commit of this very log made the id, or it was scheduled and may be cancelled, so a marker must
+    deduplicate it; then `fingerprint` is the digest of its payload, if the backend stores it (empty: to be computed).
     `waits`: its key is blocked, so it gets a waiting record instead of running.
     """
 

@@ -31,6 +31,7 @@ CORE = (  # what a handler and a port are
     ("stored",),
     ("ports",),
     ("engine_commit", "documents"),
+    ("cancellation",),
     ("resubmission",),
     ("deliveries", "http"),
     ("lineage",),

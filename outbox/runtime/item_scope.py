@@ -454,7 +454,7 @@ class ItemScope:
             return differs_from_record(work.delivery.message)
         attempt.committed(record)
         attempt.is_duplicate = not record.reason and record.tx != own_tx
-        return record.refusal
+        return None if work.cancels_due_ms else record.refusal
 
     # Recover: finish the transaction under a pointer
 

@@ -424,7 +424,7 @@ class PartitionScope:
         attempt, work, record = entry.attempt, entry.attempt.work, entry.stored
         keeps_outputs = record.pending or record.entry
         key, body = record_key(state_id, work.inbox), stored.encode(record if keeps_outputs else record.marked())
-        ttl_s = None if record.pending else self._record_ttl_s
+        ttl_s = None if record.pending else self._plan.life_s(record.life_ms)
         tag = Tag("refuse" if record.reason else "commit", (work.inbox,), record.tx)
         return Replace(key, body, attempt.replaces, ttl_s, tag) if attempt.replaces else Create(key, body, ttl_s, tag)
 
@@ -481,7 +481,7 @@ class PartitionScope:
         await self._push_and_mark(document.key, document, record, work.inbox)
         if self.ledger is not None:
             self.ledger.close([*attempt.ledger_entries, record.entry])
-        return record.refusal
+        return None if work.cancels_due_ms else record.refusal
 
     @staticmethod
     def _replaces(attempt: Attempt, document: Document) -> bool:

@@ -78,6 +78,8 @@ class Work(msgspec.Struct, gc=False, frozen=True):
     """Whether its handler got `value` before, and may have changed it."""
     caller: str = ""
     """The caller of an HTTP request, where its entry declares `caller=`."""
+    cancels_due_ms: int = 0
+    """Of a cancellation when the message is due that it cancels, whose inbox key and payload it has; else 0."""
 
     @property
     def digest(self) -> bytes:
@@ -91,15 +93,20 @@ class Work(msgspec.Struct, gc=False, frozen=True):
         return self.delivery.message.created_ms or self.delivery.enqueued_ms
 
     def verdict(self, record: Stored | None, *, is_past_retention: bool = False) -> Verdict:
-        """The verdict for this record; without `is_past_retention` the age fence is left to the attempt."""
+        """The verdict for this record; without `is_past_retention` the age fence is left to the attempt.
+
+        A cancellation is never too old: it may be put on record twice, and a message past retention does not run anyway.
+        Where the message was handled, however that ended, nothing is left to cancel.
+        """
         message = self.delivery.message
-        return judged(
+        verdict = judged(
             record,
             fingerprint=self.fingerprint,
             attempt=message.attempt,
             replaces=message.replaces,
-            is_past_retention=is_past_retention,
+            is_past_retention=is_past_retention and not self.cancels_due_ms,
         )
+        return Verdict.DUPLICATE if self.cancels_due_ms and verdict is Verdict.REFUSED else verdict
 
     @property
     def stays_in_place(self) -> bool:

@@ -31,6 +31,7 @@ from uuid import uuid4
 import msgspec
 
 from outbox.app import App
+from outbox.cancellation import cancelled
 from outbox.errors import NotRegistrable, OutcomeUnknown, PoisonMessage, Refused
 from outbox.ports import (
     BlobStore,
@@ -178,11 +179,12 @@ class Ingestion:
             since = await self._append(known.register)
             await check_reached(self._targets, since)
             refusals = {work.inbox: self._refusal(work, replaces.get(work.inbox)) for work in todo}
-            after = self._after(known.register, [work for work in todo if refusals[work.inbox] is None], since)
+            entering = [work for work in todo if refusals[work.inbox] is None and not work.cancels_due_ms]
+            after = self._after(known.register, entering, since)
             records = [self._record(work, refusals[work.inbox], replaces.get(work.inbox)) for work in todo]
             self.known, lost, session, current = await self._swap(known, after, records)
             if self.known is not None:
-                self.entry_count += sum(refusal is None for refusal in refusals.values())
+                self.entry_count += len(entering)
                 self._unreported += 1
                 for record in records:
                     self._sizes.add(self.register.key.partition, len(record.body))
@@ -221,6 +223,8 @@ class Ingestion:
         """
         if isinstance(work.refusal, PoisonMessage):
             return work.refusal
+        if work.cancels_due_ms:
+            return None  # it enters nothing, and may do so twice
         now_ms = self._now_ms()
         if replaced is None and work.delivery.message.replaces is not None:
             return edit_without_record(work.delivery.message.identity)  # where there is a record, the create loses
@@ -236,6 +240,9 @@ class Ingestion:
 
     def _record(self, work: Work, refusal: PoisonMessage | None, replaces: Document | None) -> Create | Replace:
         now_ms = self._now_ms()
+        gone = replaced_over(None if replaces is None else decode(replaces, Record), work.digest, now_ms)
+        if work.cancels_due_ms and refusal is None:
+            gone = (*gone, cancelled(work.delivery.message.attempt, now_ms))
         record = Record(
             tx=self._new_id(),
             fingerprint=work.digest,
@@ -243,10 +250,10 @@ class Ingestion:
             reason="" if refusal is None else refusal.reason,
             description="" if refusal is None else refusal.description,
             attempt=work.delivery.message.attempt,
-            replaced=replaced_over(None if replaces is None else decode(replaces, Record), work.digest, now_ms),
+            replaced=gone,
         )
         key = DocumentKey(self.register.key.partition, RECORD_PREFIX + work.inbox.hex())
-        life_s = self._plan.life_s(0)
+        life_s = self._plan.life_s(self._plan.record_life_ms + max(0, work.cancels_due_ms - now_ms))
         tag = Tag("commit", (work.inbox,), record.tx)
         if replaces is not None:
             return Replace(key, encode_record(record), replaces.version, life_s, tag)

@@ -18,6 +18,7 @@ from outbox.verify.explorer.scenario import START_MS, Scenario
 ITEM_BYTES_MAX = 1_300
 """So small is a document where outputs are to lie outside of their record."""
 LONG_NAME = 1_200 * "a"
+BELL_AFTER_S = 20
 BLOCKED_AFTER_S = 15
 """When a key is blocked: later than what came before it was applied, whose record is gone first."""
 
@@ -269,7 +270,37 @@ def sparing_a_call() -> App:
     return app
 
 
+@dataclass
+class Bell:
+    account: str
+
+
+@dataclass
+class Timer:
+    ticket: str = ""
+    rung: int = 0
+
+
+def timing() -> App:
+    """5 schedules a bell, 3 cancels it if it is there."""
+    app = App("timing")
+
+    @app.handler("bells", key="account")
+    def ring(bell: Bell, timer: Timer) -> None:
+        timer.rung += 1
+
+    @app.handler("adds", key="account")
+    def add(message: Add, timer: Timer, ctx: Context) -> None:
+        if message.amount == 5:
+            timer.ticket = ctx.schedule("bells", Bell(message.account), after_s=BELL_AFTER_S)
+        elif timer.ticket:
+            ctx.cancel(timer.ticket)
+
+    return app
+
+
 APPS = {
+    "timing": timing,
     "sparing": sparing,
     "sparing_in_order": sparing_in_order,
     "sparing_plain": sparing_plain,

@@ -110,7 +110,7 @@ MUTANTS = (
     ),
     mutant(
         "a pending record has a time to live", "partition", "NoLost", PARTITION,
-        ("        ttl_s = None if record.pending else self._record_ttl_s\n", "        ttl_s = self._record_ttl_s\n"),
+        ("        ttl_s = None if record.pending else self._plan", "        ttl_s = self._plan"),
         faults={"crash": 1, "jump": 1},
     ),
     mutant(

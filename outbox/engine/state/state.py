@@ -365,7 +365,9 @@ class State:
                 continue
             for queue in [q for q in queues if admits(self.rules, q.path, message)] if ruled else queues:
                 if not (queue.settings.duplicate_window_s and queue.is_duplicate(message.broker_id, now_ms)):
-                    self._insert(queue, message, now_ms, output.due_ms, version, b"")
+                    # A scheduled message may be cancelled: a marker is to say which of the two was first.
+                    digest = fingerprint(message.body, message.type) if output.due_ms else b""
+                    self._insert(queue, message, now_ms, output.due_ms, version, digest)
         self.message_bytes += held_bytes_of(taken)
 
     def _postpone(self, postponed: records.Postponed, version: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from outbox.cancellation import cancelled
 from outbox.context import ABSENT, Context
 from outbox.errors import PoisonMessage
 from outbox.ports import Commit, DeadLettering, Marker, Postponement, Refusal, StateChange, StateDocument
@@ -136,6 +137,15 @@ class EngineTransaction:
             self.commit.if_versions[id] = 0 if loaded is None else loaded.version
         fingerprint = with_replaced(work.digest, self._replaced(work))
         self._mark(work, Refusal(fingerprint, poison.reason, poison.description, work.delivery.message.attempt))
+
+    def cancel(self, attempt: Attempt) -> None:
+        """Add what a cancellation leaves: the marker of its message, for as long as that may still come."""
+        work, commit = attempt.work, self.commit
+        life_ms = self._plan.record_life_ms + max(0, work.cancels_due_ms - self.now_ms)
+        commit.markers_expire_ms = max(commit.markers_expire_ms, self.now_ms + life_ms)
+        commit.handled.append(work.inbox)
+        replaced = (*self._replaced(work), cancelled(work.delivery.message.attempt, self.now_ms))
+        self._mark(work, with_replaced(work.digest, replaced))
 
     def has_refused(self, attempt: Attempt) -> bool:
         """Whether a refusal is on record that this attempt follows: of this attempt, of a later one, or of an edit."""

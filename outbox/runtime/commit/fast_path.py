@@ -1,8 +1,8 @@
 """The fast path: one loop handles the plain messages of a batch, without a function call for each step.
 
-A message is plain when it has no known record or refusal, it is no resubmission, it is younger than retention, its
-handler has a state, and the handler neither awaits nor replaces the state nor writes blobs.  The loop takes the same
-steps in the same order as `run_handler.start` and `EngineTransaction`, which handle every other message.  Both make the
+A message is plain when it has no known record or refusal, it is no resubmission and no cancellation, it is younger than
+retention, its handler has a state, and the handler neither awaits nor replaces the state nor writes blobs.  The loop
+takes the same steps in the same order as `run_handler.start` and `EngineTransaction`, which handle every other message.  Both make the
 same commit.
 """
 
@@ -56,7 +56,7 @@ def _start(plan: Plan, group: EngineTransaction, works: Sequence[Work], first: i
             or id is None
             or work.refusal is not None
             or (message.created_ms or delivery.enqueued_ms) <= oldest_ms
-            or (remembered and (message.attempt or work.inbox in markers))
+            or (remembered and (message.attempt or work.cancels_due_ms or work.inbox in markers))
         ):
             if (outcome := start(plan, group, attempt := attempt_at(work))) is not None:
                 return index, attempt, outcome

@@ -57,6 +57,9 @@ class Effects(Protocol):
     def refuse(self, attempt: Attempt, poison: PoisonMessage) -> None:
         """Add a refusal."""
 
+    def cancel(self, attempt: Attempt) -> None:
+        """Add what a cancellation leaves: its message is on record as applied, and nothing has changed."""
+
     def has_refused(self, attempt: Attempt) -> bool:
         """Whether a refusal is on record that this attempt follows."""
 
@@ -100,6 +103,9 @@ def start(plan: Plan, group: Made, attempt: Attempt, life: Life | None = None) -
     work = attempt.work
     if found is not False or work.handler is None or work.refusal is not None:
         return _recorded(group, attempt, found)
+    if work.cancels_due_ms:
+        group.cancel(attempt)
+        return None
     began_ms = 0 if life is None else life.now_ms()
     context: Context | None = None
     try:

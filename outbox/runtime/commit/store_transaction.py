@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from outbox.cancellation import cancelled
 from outbox.context import ABSENT, Context
 from outbox.errors import PoisonMessage
 from outbox.guards import BrokenOff
@@ -153,6 +154,14 @@ class StoreTransaction:
     def refuse(self, attempt: Attempt, poison: PoisonMessage) -> None:
         """Add a refusal: the message's record; the unchanged state is a condition all the same."""
         self._add(attempt, Record("", b"", 0, reason=poison.reason, description=poison.description))
+
+    def cancel(self, attempt: Attempt) -> None:
+        """Add what a cancellation leaves: the record of its message, for as long as that may still come."""
+        self._add(attempt, Record("", b"", 0))
+        entry = self.entries[-1]
+        gone = (*entry.record.replaced, cancelled(attempt.work.delivery.message.attempt, self.now_ms))
+        life_ms = self._plan.record_life_ms + max(0, attempt.work.cancels_due_ms - self.now_ms)
+        entry.record = entry.stored = msgspec.structs.replace(entry.record, replaced=gone, life_ms=life_ms)
 
     def has_refused(self, attempt: Attempt) -> bool:
         return any(entry.attempt is attempt and entry.record.reason for entry in self.entries)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from outbox.app import Handler
+from outbox.cancellation import CANCELLATION_TYPE, cancelled_by
 from outbox.errors import NoBlobStore, PoisonMessage, TooLarge
 from outbox.lineage import TEXT_TAGS, Key, as_key, fingerprint, inbox_key, state_id
 from outbox.message import Message, excess, is_slight
@@ -191,6 +192,8 @@ def _session_lane(source: Source, message: Message) -> str:
 
 def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int) -> Work:
     """Admit any message: without an identity, ahead of time, of an unknown type, or with several handlers."""
+    if delivery.message.type == CANCELLATION_TYPE:
+        return _admit_cancellation(plan, source, delivery, now_ms)
     try:
         if not delivery.message.identity:
             delivery = _identified(source, delivery)
@@ -218,6 +221,23 @@ def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int
     first, *rest = route.handlers
     others = tuple([_branch(source, route, h, delivery, shared=shared, blocks_key=blocks_key) for h in rest])
     return _branch(source, route, first, delivery, others=others, shared=shared, blocks_key=blocks_key)
+
+
+def _admit_cancellation(plan: Plan, source: Source, delivery: Delivery, now_ms: int) -> Work:
+    """Admit a cancellation as the message that it cancels, whose records it writes; it is settled as itself."""
+    try:
+        message, due_ms = cancelled_by(delivery.message)
+    except PoisonMessage as poison:
+        return unhandled(plan, delivery, poison)
+    target = msgspec.structs.replace(delivery, message=message, fingerprint=b"")
+    work, digest = _admit_with_care(plan, source, target, now_ms), fingerprint(message.body, message.type)
+
+    def cancelling(branch: Work) -> Work:
+        others = tuple(map(cancelling, branch.others))
+        fields = {"remembered": bool(branch.inbox), "fingerprint": digest, "cancels_due_ms": due_ms, "others": others}
+        return msgspec.structs.replace(branch, delivery=delivery, **fields)
+
+    return cancelling(work)
 
 
 def value_again(plan: Plan, work: Work) -> Any:

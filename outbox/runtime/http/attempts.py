@@ -81,6 +81,9 @@ class ReadTransaction:
     def refuse(self, attempt: Attempt, poison: PoisonMessage) -> None:
         """A refusal of a read is not recorded."""
 
+    def cancel(self, attempt: Attempt) -> None:
+        """Nobody cancels a request."""
+
     def may_be_old(self, attempt: Attempt) -> bool:
         """A request that reads has no age."""
         return True

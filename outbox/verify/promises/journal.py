@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
+from outbox.cancellation import cancelled_ms
 from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ports import Commit, Delivery, Marker, Output, StateDocument
@@ -100,7 +101,9 @@ class JournalMonitor:
         for handling in handlings:
             marker = commit.applied.get(handling.inbox) or commit.refused.get(handling.inbox)
             record, message = as_record(marker), handling.message
-            if record is not None and record.fingerprint == fingerprint(message.body, message.type):
+            if record is None or _is_cancelled(marker) != handling.cancels:
+                continue
+            if record.fingerprint == fingerprint(message.body, message.type):
                 found[handling.inbox] = handling
         return found
 
@@ -205,6 +208,7 @@ class JournalMonitor:
                 if dead.reason == "payload-differs"
                 for payload in self._differing(dead.delivery).payloads
             ),
+            tuple(inbox for inbox, marker in commit.applied.items() if _is_cancelled(marker)),
         )
 
     def _differing(self, delivery: Delivery) -> Differs:
@@ -246,3 +250,8 @@ def values_in(state: JournalState) -> Documents:
 
 def _shown(state: Stored | None) -> str:
     return "unchanged" if state is None else f"{state.value.decode() or 'deleted'} (change {state.serial})"
+
+
+def _is_cancelled(marker: Marker | None) -> bool:
+    record = as_record(marker)
+    return record is not None and cancelled_ms(record.replaced) > 0

@@ -86,6 +86,8 @@ class Applied(msgspec.Struct, frozen=True):
     """Refused as edits of nothing, and younger than retention."""
     differing: tuple[Payload, ...] = ()
     """Dead-lettered because their payloads are others than those on record."""
+    cancelled: tuple[bytes, ...] = ()
+    """What of the applied is on record as cancelled, which is no effect."""
 
 
 class Resubmitted(msgspec.Struct, frozen=True):
@@ -218,6 +220,8 @@ class Book:
         """By inbox key and payload."""
         self._shared: dict[bytes, str] = {}
         """Inbox keys that two handlers have in common, and which."""
+        self.cancellable: set[bytes] = set()
+        """The inbox keys for which a cancellation is known."""
         self.requests: set[bytes] = set()
         """The inbox keys of requests: no queue delivers them."""
         self._sessions = SessionOrder()
@@ -248,6 +252,9 @@ class Book:
         """What a message of a queue sets off."""
         found = self.reference.handlings(path, message)
         for handling in found:
+            if handling.cancels:
+                self.cancellable.add(handling.inbox)
+                continue
             payloads = self._handlings.setdefault(handling.inbox, {})
             payloads.setdefault(fingerprint(handling.message.body, message.type), handling)
             known = next(iter(payloads.values()))
@@ -281,6 +288,10 @@ class Book:
             if inbox in self._shared:
                 text = f"{self._shared[inbox]} have one inbox key for {self.name(inbox)}: one swallows the other's part"
                 return Finding("EveryMessageEnds", text)
+            if (
+                inbox in event.cancelled
+            ):  # where it took effect before, and the record of that is gone, nothing does now
+                continue
             if inbox in ledger.applied or event.applied.count(inbox) > 1:
                 return Finding("NoDuplicate", f"{self.name(inbox)} took effect twice")
             if inbox in ledger.refused and not _may_be_tried(ledger, event, inbox):

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from outbox.app import Handler
+from outbox.cancellation import CANCELLATION_TYPE, cancelled_by
 from outbox.context import ABSENT, Context
 from outbox.errors import FormatTooNew
 from outbox.http import Reply
@@ -50,6 +51,8 @@ class Handling:
     decode: Callable[[bytes], Any]
     delivery_count: int = 1
     caller: str = ""
+    cancels: bool = False
+    """Whether it is that of a cancellation: `message` is the one that is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,10 @@ class Effect:
     state: Stored | None
     outputs: tuple[Output, ...]
     reply: Reply | None = None
+
+
+CANCELLED = Effect(None, ())
+"""The effect of a message that is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +100,9 @@ class Reference:
         return found
 
     def _handlings(self, path: str, message: Message) -> list[Handling]:
-        message = self.whole(message)
+        message, is_cancellation = self.whole(message), message.type == CANCELLATION_TYPE
+        if is_cancellation:
+            message, _ = cancelled_by(message)
         source = self.plan.sources.get(path)
         route = None if source is None else source.routes.get(message.type) if message.type else source.only
         found: list[Handling] = []
@@ -108,11 +117,14 @@ class Reference:
             id = state_id(handler.state.name, key) if handler.state is not None and key is not None else None
             inbox = inbox_key(handler.prefix, key, message.identity)
             name = f"{message.identity} at {handler.name}"
-            found.append(Handling(name, handler, message, value, key, inbox, id, route.decode))
+            handling = Handling(name, handler, message, value, key, inbox, id, route.decode, cancels=is_cancellation)
+            found.append(handling)
         return found
 
     def run(self, handling: Handling, before: Stored | None, now_ms: int) -> Effect | Declined:
-        """Run a handling at a state."""
+        """Run a handling at a state; a cancellation has no effect."""
+        if handling.cancels:
+            return CANCELLED
         loop = make_loop()
         task = loop.create_task(self._run(handling, before, now_ms))
         try:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from outbox.cancellation import cancelled_ms
 from outbox.ports import Create, Delete, Delivery, Output, Settle, Won, Write
 from outbox.runtime.delivery.stored_dead_letters import LETTER, LETTERS, StoredDeadLetter
 from outbox.runtime.verdict import OnRecord, kind_of
@@ -37,7 +38,7 @@ from outbox.verify.promises.ledger import (
     digest_of,
     resubmitted,
 )
-from outbox.verify.promises.reference import Declined, Stored
+from outbox.verify.promises.reference import CANCELLED, Declined, Stored
 from outbox.verify.promises.responses import on_record
 from outbox.verify.promises.side_effects import SideEffect
 
@@ -168,8 +169,10 @@ class StoreMonitor:
                 return Finding("NoGhost", f"record {inbox.hex()[:8]} is that of a message that was never sent")
             if handling.state_id is not None and after is None:
                 return Finding("Serializable", f"{self._book.name(inbox)} was committed apart from its state")
-            effect = self._book.reference.run(handling, stored, record.at_ms)
-            name = self._book.name(inbox)
+            name, is_cancelled = self._book.name(inbox), cancelled_ms(record.replaced) > 0
+            if is_cancelled and inbox not in self._book.cancellable:
+                return Finding("NoLost", f"{name} is on record as cancelled, and nobody cancelled it")
+            effect = CANCELLED if is_cancelled else self._book.reference.run(handling, stored, record.at_ms)
             if record.reason:
                 wrong = self._book.not_old(handling, record, record.at_ms)
                 if wrong is not None:
@@ -206,6 +209,7 @@ class StoreMonitor:
             tuple((inbox, record.attempt) for inbox, record in entries if record.attempt),
             tuple((inbox, record.fingerprint) for inbox, record in entries if record.reason not in UNPROVEN),
             tuple(inbox for inbox, record in entries if self._is_unfounded(inbox, record)),
+            cancelled=tuple(inbox for inbox, record in entries if cancelled_ms(record.replaced)),
         )
 
     def _is_unfounded(self, inbox: bytes, record: Record) -> bool:

@@ -333,7 +333,8 @@ class Queues:
         message = self.message_number(output.message)
         name = b"%d/%d/%b" % (number, copy, canonical(output.message))
         sequence = int.from_bytes(sha256(name).digest()[:6], "big")
-        kind = {"from_outside": self._is_bus, "has_digest": self._is_bus}
+        is_remembered = self._is_bus or output.due_ms > 0  # a scheduled message may be cancelled
+        kind = {"from_outside": is_remembered, "has_digest": is_remembered}
         due_ms = NEVER_MS if self._is_beyond(output.message) else output.due_ms
         queue.append(Task(sequence, message, max(output.due_ms, now_ms), due_ms, **kind))
         if not self.specs[number].is_ordered:

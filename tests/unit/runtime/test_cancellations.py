@@ -1,0 +1,244 @@
+"""Cancelling what was scheduled: it takes effect or it is cancelled, never both, in each scope."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from outbox import App, Context, Reject
+from outbox.cancellation import CANCELLATION_TYPE, Ticket, read_ticket
+from outbox.testing import Harness
+from outbox.verify.faults import Faults
+
+HOUR_S, DAY_S = 3_600, 86_400
+
+
+@dataclass
+class Order:
+    id: str
+    does: str
+    after_s: float = HOUR_S
+    note: str = ""
+
+
+@dataclass
+class Timeout:
+    order: str
+    note: str = ""
+
+
+@dataclass
+class Basket:
+    ticket: str = ""
+    log: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Watch:
+    fired: int = 0
+
+
+class Orders:
+    """An order schedules its timeout, pays, which cancels that, or looks what came of it."""
+
+    def __init__(self, ordering: Any = "unordered", retention: timedelta = timedelta(days=1)) -> None:
+        self.app = app = App("orders", retention=retention, claim_check_bytes=2_000)
+        self.run: list[str] = []
+        self.refuses = False
+        app.queue("timeouts", ordering)
+
+        @app.handler("orders", key="id")
+        def take(order: Order, basket: Basket, ctx: Context) -> None:
+            basket.log.append(order.does)
+            if order.does == "start":
+                basket.ticket = ctx.schedule("timeouts", Timeout(order.id, order.note), after_s=order.after_s)
+            if order.does == "both":
+                ctx.cancel(ctx.schedule("timeouts", Timeout(order.id), after_s=order.after_s))
+            if order.does in ("pay", "pay twice"):
+                ctx.cancel(basket.ticket)
+            if order.does == "pay twice":
+                ctx.cancel(basket.ticket)
+
+        @app.handler("timeouts", key="order")
+        def time_out(timeout: Timeout, watch: Watch) -> None:
+            self.run.append(timeout.order)
+            if self.refuses:
+                raise Reject("not now")
+            watch.fired += 1
+
+
+@pytest.fixture
+async def orders() -> AsyncIterator[Orders]:
+    yield Orders()
+
+
+async def fired(world: Harness, order: str = "o") -> int:
+    watch = await world.state(Watch, order)
+    return 0 if watch is None else watch.fired
+
+
+async def test_what_is_cancelled_before_it_is_due_has_no_effect(orders: Orders) -> None:
+    async with Harness(orders.app) as world:
+        await world.send("orders", Order("o", "start"), id="1")
+        await world.send("orders", Order("other", "start"), id="2")
+        await world.send("orders", Order("o", "pay"), id="3")
+        await world.advance(hours=2)
+        assert (await fired(world), await fired(world, "other")) == (0, 1)
+        assert world.dead_letters("timeouts") == []
+
+
+async def test_what_is_due_before_it_is_cancelled_takes_effect_once(orders: Orders) -> None:
+    async with Harness(orders.app) as world:
+        await world.send("orders", Order("o", "start"), id="1")
+        await world.advance(hours=2)
+        await world.send("orders", Order("o", "pay"), id="2")
+        await world.advance(days=3)
+        assert await fired(world) == 1
+        assert world.dead_letters("timeouts") == []
+
+
+@pytest.mark.parametrize("does", ["both", "pay twice"])
+async def test_cancelling_at_once_or_twice_cancels(orders: Orders, does: str) -> None:
+    async with Harness(orders.app) as world:
+        if does == "pay twice":
+            await world.send("orders", Order("o", "start"), id="1")
+        await world.send("orders", Order("o", does), id="2")
+        await world.advance(hours=2)
+        assert await fired(world) == 0
+        assert world.dead_letters("timeouts") == []
+
+
+@pytest.mark.parametrize("due_days", [0.5, 3, 40])
+async def test_it_is_remembered_until_the_message_was_due(orders: Orders, due_days: float) -> None:
+    async with Harness(orders.app) as world:
+        await world.send("orders", Order("o", "start", due_days * DAY_S), id="1")
+        await world.send("orders", Order("o", "pay"), id="2")
+        for _ in range(50):  # in steps, so that sweeps and expiries take place
+            await world.advance(days=1)
+        assert await fired(world) == 0
+        assert world.dead_letters("timeouts") == []
+
+
+async def test_a_cancellation_of_a_refused_message_leaves_its_dead_letter_alone(orders: Orders) -> None:
+    orders.refuses = True
+    async with Harness(orders.app) as world:
+        await world.send("orders", Order("o", "start"), id="1")
+        await world.advance(hours=2)
+        await world.send("orders", Order("o", "pay"), id="2")
+        await world.wait_idle()
+        (letter,) = world.dead_letters("timeouts")
+        assert letter.reason == "not now"
+        orders.refuses = False
+        await world.resubmit("timeouts", letter.id)
+        await world.wait_idle()
+        assert await fired(world) == 1
+
+
+async def test_a_large_message_is_cancelled_by_its_ticket(orders: Orders) -> None:
+    async with Harness(orders.app) as world:
+        await world.send("orders", Order("o", "start", note="n" * 5_000), id="1")
+        await world.send("orders", Order("o", "pay"), id="2")
+        await world.advance(hours=2)
+        assert await fired(world) == 0
+        assert world.dead_letters("timeouts") == []
+
+
+async def test_in_an_ordered_queue_it_is_cancelled_too() -> None:
+    orders = Orders("per_key")
+    async with Harness(orders.app) as world:
+        await world.send("orders", Order("o", "start"), id="1")
+        await world.send("orders", Order("o", "pay"), id="2")
+        await world.advance(hours=2)
+        assert await fired(world) == 0
+        assert world.dead_letters("timeouts") == []
+
+
+async def test_a_cancellation_runs_no_handler_and_keeps_the_state(orders: Orders) -> None:
+    async with Harness(orders.app) as world:
+        await world.given(Watch, "o", Watch(7))
+        await world.send("orders", Order("o", "start"), id="1")
+        await world.send("orders", Order("o", "pay"), id="2")
+        await world.wait_idle()
+        assert (orders.run, await fired(world)) == ([], 7)
+
+
+async def test_a_cancellation_that_comes_twice_is_harmless(orders: Orders) -> None:
+    async with Harness(orders.app, faults=Faults(duplicates=(1, 2, 3, 4))) as world:
+        await world.send("orders", Order("o", "start"), id="1")
+        await world.send("orders", Order("o", "pay"), id="2")
+        await world.advance(hours=2)
+        assert await fired(world) == 0
+        assert world.dead_letters("timeouts") == []
+
+
+@pytest.mark.parametrize(
+    ("ticket", "said"),
+    [
+        ("", "no ticket"),
+        ("o1", "no ticket"),
+        ("o1!", "no ticket"),
+        ("o1!####", "no ticket"),
+        ("o1!" + "é", "no ticket"),
+        (None, "NoneType: it is no ticket"),
+    ],
+)
+async def test_what_is_no_ticket_is_refused_and_says_the_cure(ticket: Any, said: str) -> None:
+    app = App("t")
+
+    @app.handler("orders", key="id")
+    def take(order: Order, basket: Basket, ctx: Context) -> None:
+        ctx.cancel(ticket)
+
+    async with Harness(app) as world:
+        await world.send("orders", Order("o", "pay"), id="1")
+        await world.advance(days=1)
+        (letter,) = world.dead_letters("orders")
+        assert said in letter.description
+        assert "ctx.schedule" in letter.description
+
+
+async def test_a_ticket_of_a_queue_that_is_not_declared_any_more_says_so(orders: Orders) -> None:
+    app = App("t")
+    tickets: list[str] = []
+
+    @orders.app.handler("starts", key="id")
+    def start(order: Order, basket: Basket, ctx: Context) -> None:
+        tickets.append(ctx.schedule("timeouts", Timeout(order.id), after_s=1))
+
+    @app.handler("orders", key="id")
+    def take(order: Order, basket: Basket, ctx: Context) -> None:
+        ctx.cancel(tickets[0])
+
+    async with Harness(orders.app) as world:
+        await world.send("starts", Order("o", "start"), id="1")
+        await world.wait_idle()
+    async with Harness(app) as world:
+        await world.send("orders", Order("o", "pay"), id="1")
+        await world.advance(days=1)
+        (letter,) = world.dead_letters("orders")
+        assert "'timeouts' was never declared" in letter.description
+
+
+async def test_a_cancellation_without_its_properties_is_a_dead_letter(orders: Orders) -> None:
+    async with Harness(orders.app) as world:
+        await world.send_raw("timeouts", b"{}", properties={"outbox-id": "c1", "outbox-type": CANCELLATION_TYPE})
+        await world.wait_idle()
+        (letter,) = world.dead_letters("timeouts")
+        assert letter.reason == "undecodable"
+        assert "outbox-cancels" in letter.description
+
+
+async def test_a_ticket_names_its_message(orders: Orders) -> None:
+    async with Harness(orders.app) as world:
+        await world.send("orders", Order("o", "start"), id="1")
+        await world.wait_idle()
+        basket = await world.state(Basket, "o")
+        assert basket is not None
+        ticket = read_ticket(basket.ticket)
+        assert isinstance(ticket, Ticket)
+        assert basket.ticket.startswith(f"{ticket.id}!")
+        assert (ticket.destination, ticket.type) == ("timeouts", "Timeout")
