@@ -95,7 +95,7 @@ class Work(msgspec.Struct, gc=False, frozen=True):
     def verdict(self, record: Stored | None, *, is_past_retention: bool = False) -> Verdict:
         """The verdict for this record; without `is_past_retention` the age fence is left to the attempt.
 
-        A cancellation is never too old: it may be put on record twice, and a message past retention does not run anyway.
+        A cancellation is never too old: it may be on record twice, and a message past retention does not run anyway.
         Where the message was handled, however that ended, nothing is left to cancel.
         """
         message = self.delivery.message

@@ -6,6 +6,7 @@ Each is planted alone, and the tests that it names must fail of it.  Data only; 
 from __future__ import annotations
 
 from tests.simulation.age_mutants import AGE_MUTANTS
+from tests.simulation.cancellation_mutants import CANCELLATION_MUTANTS
 from tests.simulation.command_mutants import COMMAND_MUTANTS
 from tests.simulation.edit_mutants import TESTED_EDIT_MUTANTS
 from tests.simulation.operator_mutants import OPERATOR_MUTANTS
@@ -1786,6 +1787,7 @@ TABLE = Table(
         *TELEMETRY_MUTANTS,
         *AGE_MUTANTS,
         *TESTED_EDIT_MUTANTS,
+        *CANCELLATION_MUTANTS,
         *THREAD_MUTANTS,
         *STEP_MUTANTS,
         *TESTED_RULE_MUTANTS,

@@ -2,8 +2,8 @@
 
 A message is plain when it has no known record or refusal, it is no resubmission and no cancellation, it is younger than
 retention, its handler has a state, and the handler neither awaits nor replaces the state nor writes blobs.  The loop
-takes the same steps in the same order as `run_handler.start` and `EngineTransaction`, which handle every other message.  Both make the
-same commit.
+takes the same steps in the same order as `run_handler.start` and `EngineTransaction`, which handle every other message.
+Both make the same commit.
 """
 
 from __future__ import annotations
