@@ -106,6 +106,12 @@ def cancelled_by(cancellation: Message) -> tuple[Message, int]:
     return msgspec.structs.replace(cancellation, outbox_id=id, type=type, properties=properties), max(1, due_ms)
 
 
+def handled_identity(message: Message) -> str:
+    """The identity under which a message is on record: of a cancellation that of the message that it cancels."""
+    found = message.properties.get(PROPERTY_CANCELS) if message.properties and message.type == CANCELLATION_TYPE else ""
+    return found if found and isinstance(found, str) else message.identity
+
+
 def cancelled(attempt: int, now_ms: int) -> Replaced:
     """What the record of a cancelled message remembers as replaced: its handling, by nothing."""
     return Replaced(NOTHING, attempt, now_ms)

@@ -297,7 +297,7 @@ class Context(msgspec.Struct, gc=False):
             created_ms=self.now_ms,
             correlation_id=cause.correlation_id or identity,
             causation_id=identity,
-            traceparent=self.trace or (traceparent_of(cause.traceparent, work.inbox) if cause.traceparent else ""),
+            traceparent=self.trace or traceparent_of(cause.traceparent, work.inbox),
             session_id=asked.session_id,
             properties=cancelling_properties(asked),
         )

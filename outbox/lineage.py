@@ -72,6 +72,11 @@ def output_id(inbox: bytes, position: int) -> str:
     return f"{inbox.hex()}-{position}" if position else inbox.hex() + "-0"  # most have one output
 
 
+def shard_of(identity: str, count: int) -> int:
+    """The shard, of so many, that an identity belongs to; the same for every copy."""
+    return int.from_bytes(sha256(identity.encode()).digest()[:8], "big") % count if count > 1 else 0
+
+
 def step_id(processor: str, serial: int, output: str) -> str:
     """The identity of what a processor's step appends to one output: 64 hexadecimal digits.
 

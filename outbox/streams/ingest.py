@@ -24,15 +24,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from hashlib import sha256
 from typing import Any, Literal
 from uuid import uuid4
 
 import msgspec
 
 from outbox.app import App
-from outbox.cancellation import cancelled
+from outbox.cancellation import cancelled, handled_identity
 from outbox.errors import NotRegistrable, OutcomeUnknown, PoisonMessage, Refused
+from outbox.lineage import shard_of
 from outbox.ports import (
     BlobStore,
     Create,
@@ -503,7 +503,7 @@ class Ingest:
         works = await self._admission.admit(deliveries, self._operations.now_ms())
         shares: dict[int, list[Work]] = {}
         for work in works:
-            shares.setdefault(shard_of(work, len(self._shards)), []).append(work)
+            shares.setdefault(shard_of(handled_identity(work.delivery.message), len(self._shards)), []).append(work)
         await together([self._shards[shard].take(share) for shard, share in shares.items()])
 
     async def status(self) -> list[IngestShardStatus]:
@@ -598,10 +598,3 @@ def settlement_of(plan: Plan, bus: MessageBus, blobs: BlobStore, now_ms: Callabl
         settled=lambda _: None,
         failure_log=FailureLog(now_ms),
     )
-
-
-def shard_of(work: Work, count: int) -> int:
-    """The shard of a message, by its identity; the same for every copy."""
-    if count == 1:
-        return 0
-    return int.from_bytes(sha256(work.delivery.message.identity.encode()).digest()[:8], "big") % count

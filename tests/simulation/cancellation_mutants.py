@@ -9,9 +9,14 @@ WORK = "outbox/runtime/work.py"
 ADMISSION = "outbox/runtime/delivery/admission.py"
 
 
+INGEST = "outbox/streams/ingest.py"
+TAKES_IN = "unit/streams/test_ingest.py::test_what_is_cancelled_is_not_taken_in_however_late_it_comes"
+
+
 def tested(name: str, file: str, test: str, *edits: tuple[str, str]) -> Mutant:
     """A fault that a test finds."""
-    return Mutant(f"cancellation: {name}", "letters", (f"{OF_CANCELLATIONS}::{test}",), file, edits)
+    found_by = test if "::" in test else f"{OF_CANCELLATIONS}::{test}"
+    return Mutant(f"cancellation: {name}", "letters", (found_by,), file, edits)
 
 
 CANCELLATION_MUTANTS = (
@@ -48,5 +53,21 @@ CANCELLATION_MUTANTS = (
     tested(
         "its record is that of another payload", ADMISSION, "test_what_is_cancelled_before_it_is_due_has_no_effect",
         ("    work, digest = _admit_with_care(plan, source, target, now_ms), fingerprint(message.body, message.type)\n", "    work, digest = _admit_with_care(plan, source, target, now_ms), fingerprint(message.body, \"\")\n"),
+    ),
+    tested(
+        "it has the type of its message", "outbox/context.py", "test_a_cancellation_runs_no_handler_and_keeps_the_state",
+        ("            type=CANCELLATION_TYPE,\n", "            type=asked.type,\n"),
+    ),
+    tested(
+        "it comes to another shard", INGEST, TAKES_IN,
+        ("shard_of(handled_identity(work.delivery.message), ", "shard_of(work.delivery.message.identity, "),
+    ),
+    tested(
+        "an ingest takes it in", INGEST, TAKES_IN,
+        ("if refusals[work.inbox] is None and not work.cancels_due_ms]", "if refusals[work.inbox] is None]"),
+    ),
+    tested(
+        "an ingest's record is gone before the message is due", INGEST, TAKES_IN,
+        ("self._plan.record_life_ms + max(0, work.cancels_due_ms - now_ms)", "self._plan.record_life_ms"),
     ),
 )  # fmt: skip

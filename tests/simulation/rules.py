@@ -247,6 +247,28 @@ RULES = (
         "edit: a client edits what has no record of its own",
         "edit: it names what is in its place",
     ),
+    tested(
+        "README",
+        "A record for the message, not for the cancellation",
+        "cancellation: its record is that of another payload",
+        "cancellation: it runs its message",
+        "cancellation: it comes to another shard",
+    ),
+    tested(
+        "README",
+        "It lives until the message was due",
+        "cancellation: its marker is gone before the message is due",
+        "cancellation: its record is gone before the message is due",
+        "cancellation: its record is stored for the life of any other",
+        "cancellation: an engine keeps no marker of a scheduled message",
+    ),
+    tested("README", "A type of its own", "cancellation: it has the type of its message"),
+    tested(
+        "README",
+        "Behind a refusal nothing is left to cancel",
+        "cancellation: it follows the refusal of its message",
+        "cancellation: it is dead-lettered by the record of its message",
+    ),
     explored("README", "A record for each handler", "keys without the handler's name"),
     tested(
         "README",

@@ -114,7 +114,7 @@ LEFT_OUT: dict[type, dict[str, str]] = {
     Backoff: dict.fromkeys(("sleep", "count_max", "pause"), MADE_ONCE),
     Attempt: {"others": NOT_MERGED, "fan_out": NOT_MERGED, "on_committed": NOT_MERGED, "is_duplicate": METER},
     Work: dict.fromkeys(("handler", "value", "state_id", "lane", "remembered", "inbox", "fingerprint"), OF_DELIVERY)
-    | dict.fromkeys(("in_order", "blocks_key", "others", "caller"), OF_DELIVERY),
+    | dict.fromkeys(("in_order", "blocks_key", "others", "caller", "cancels_due_ms"), OF_DELIVERY),
 }
 
 

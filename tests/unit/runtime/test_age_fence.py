@@ -119,7 +119,7 @@ async def test_a_scheduled_message_is_as_old_as_its_due_time() -> None:
 
 async def test_an_output_is_as_old_as_its_due_time() -> None:
     plant = Plant(retention=timedelta(hours=1))
-    plant.act = lambda task, ctx: ctx.schedule("q", Task("b"), after_s=5 * DAY_S) if task.key == "a" else None
+    plant.act = lambda task, ctx: ctx.send("q", Task("b"), after_s=5 * DAY_S) if task.key == "a" else None
     async with Harness(plant.app) as world:
         await world.send("q", Task("a"), id="1")
         await world.advance(days=6)

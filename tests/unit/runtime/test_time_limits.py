@@ -15,7 +15,9 @@ from typing import Any, Literal
 import pytest
 
 from outbox import App, Context, Engine, Reject, Retries, Worker
+from outbox.cancellation import ticket_text
 from outbox.errors import HandlingEnded, NotRegistrable
+from outbox.message import Message
 from outbox.runtime.commit import stepping
 from outbox.testing import Harness
 
@@ -195,6 +197,7 @@ USES: dict[str, Callable[[Context], Any]] = {
     "send": lambda ctx: ctx.send("out", Step("a", 1)),
     "send after": lambda ctx: ctx.send("out", Step("a", 1), after_s=1),
     "schedule": lambda ctx: ctx.schedule("out", Step("a", 1), after_s=1),
+    "cancel": lambda ctx: ctx.cancel(ticket_text("out", Message(body=b"", outbox_id="1"), 1)),
     "publish": lambda ctx: ctx.publish("news", Step("a", 1)),
     "reply": lambda ctx: ctx.reply(Step("a", 1)),
     "submit_spark_job": lambda ctx: ctx.submit_spark_job("job"),

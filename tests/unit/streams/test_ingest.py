@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from outbox.cancellation import CANCELLATION_TYPE, cancelling_properties, read_ticket, ticket_text
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.engine import Engine
 from outbox.message import Message
@@ -403,3 +404,37 @@ async def test_what_is_on_record_as_refused_may_be_resubmitted_past_retention(re
     await refusing.pass_time(3_600 + 60)  # its record lives on for the margin
     await refusing.take_in(msgspec.structs.replace(message, attempt=1), retention=hour)
     assert await refusing.texts() == ["x" * 200]
+
+
+async def cancel(site: Site, id: str, due_ms: int) -> None:
+    """Send the cancellation of a page that is scheduled under an id."""
+    page = Message(body=b'{"text":"%s"}' % id.encode(), outbox_id=id, type="Page")
+    ticket = read_ticket(ticket_text("pages", page, due_ms))
+    message = msgspec.structs.replace(
+        page, outbox_id=f"not {id}", type=CANCELLATION_TYPE, properties=cancelling_properties(ticket)
+    )
+    await site.engine.apart().bus.send([Output("pages", 0, message)])
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+async def test_what_is_cancelled_is_not_taken_in_however_late_it_comes(site: Site, shards: int) -> None:
+    ids, day_s = [f"m{n}" for n in range(12)], 86_400
+    await site.send("first")
+    for id in ids:
+        await cancel(site, id, site.engine.now_ms() + 30 * day_s * 1_000)
+    await site.ingest(shards=shards).run_until_idle()
+    for _ in range(30):
+        await site.pass_time(day_s)
+    await site.send(*ids, "last")
+    await site.ingest(shards=shards).run_until_idle()
+    assert sorted(await site.texts()) == ["first", "last"]
+    assert await site.dead() == []
+
+
+async def test_what_was_taken_in_is_not_cancelled(site: Site) -> None:
+    await site.send("a")
+    await site.ingest().run_until_idle()
+    await cancel(site, "a", site.engine.now_ms())
+    await site.ingest().run_until_idle()
+    assert await site.texts() == ["a"]
+    assert await site.dead() == []
