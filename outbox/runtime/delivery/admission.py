@@ -229,7 +229,7 @@ def _admit_cancellation(plan: Plan, source: Source, delivery: Delivery, now_ms: 
         message, due_ms = cancelled_by(delivery.message)
     except PoisonMessage as poison:
         return unhandled(plan, delivery, poison)
-    target = msgspec.structs.replace(delivery, message=message, fingerprint=b"")
+    target = msgspec.structs.replace(delivery, fingerprint=b"", message=message)
     work, digest = _admit_with_care(plan, source, target, now_ms), fingerprint(message.body, message.type)
 
     def cancelling(branch: Work) -> Work:
