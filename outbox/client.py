@@ -12,6 +12,7 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from outbox.app import App
+from outbox.cancellation import CANCELLATION_TYPE, cancelled_by
 from outbox.context import BlobRef, to_ms
 from outbox.declared import known_state, known_state_id, named_states
 from outbox.deliveries import split_stack
@@ -196,7 +197,12 @@ class Client:
         )
 
     def decode(self, source: str, message: Message) -> Any:
-        """A message of a queue, decoded; None where that is not possible."""
+        """A message of a queue, decoded, and a cancellation as what it cancels; None where that is not possible."""
+        if message.type == CANCELLATION_TYPE:
+            try:
+                message, _ = cancelled_by(message)
+            except PoisonMessage:
+                return None
         codecs = [self.app.codec(kind) for h in self.app.handlers if h.source == source for kind in h.binding.messages]
         codecs += [codec for codec in self.app.codecs() if codec not in codecs]
         matching = [codec for codec in codecs if codec.name == message.type] if message.type else codecs[:1]

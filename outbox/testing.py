@@ -26,6 +26,7 @@ import msgspec
 
 from outbox import stored
 from outbox.app import App
+from outbox.cancellation import PROPERTY_CANCELS
 from outbox.client import Client, DeadLetter
 from outbox.context import BlobRef
 from outbox.declared import check_source, check_taken, kept_states, known_state, known_state_id
@@ -454,13 +455,18 @@ class Harness:
     def sent(self, destination: str) -> list[Any]:
         """The decoded messages that commits sent to a queue or topic, once each, in commit then capture order.
 
+        A cancellation is not among them; `sent_records` has it.
+
         Raises:
             UnknownDestination: the application never declared it.
         """
-        return [record.message for record in self.sent_records(destination)]
+        return [sent.message for sent in self.sent_records(destination) if PROPERTY_CANCELS not in sent.properties]
 
     def sent_records(self, destination: str) -> list[SentRecord]:
-        """The same with identity, properties and due time; UnknownDestination where it was never declared."""
+        """The same with identity, properties and due time; UnknownDestination where it was never declared.
+
+        A cancellation is shown as what it cancels, with that one's identity in the property `outbox-cancels`.
+        """
         self.app.destination(destination)
         return [
             SentRecord(

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from outbox.cancellation import cancelled_ms
 from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
@@ -35,7 +36,9 @@ from outbox.ops.trail_records import (
 )
 from outbox.ops.trail_values import Fact, Trail, TrailQuery
 from outbox.ports import Refusal
+from outbox.runtime.commit.marker_replies import as_record
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES
+from outbox.stored import Record
 
 NO_MARKERS = (
     "an engine keeps no record of an applied message that another one sent, and none of any after retention: of those "
@@ -69,7 +72,10 @@ async def trail_on_engine(engine: Engine, asked: TrailQuery, taker: Callable[[st
         marker = engine.state.markers.known.get(inbox)
         if isinstance(marker, Refusal):
             return Outcome(marker.reason, marker.description, waits=marker.waits)
-        return None if marker is None else Outcome()
+        if marker is None:
+            return None
+        record = as_record(marker)
+        return Outcome(cancelled_ms=cancelled_ms(record.replaced if isinstance(record, Record) else ()))
 
     facts += await outcomes(reached.ids, seen, handlers, look_up, key=key, keys=keys)
     await engine.core.gate()

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
 from outbox import stored
+from outbox.cancellation import cancelled_ms
 from outbox.engine_commit import WAITING, WAITING_ATTEMPT
 from outbox.errors import CorruptRecord
 from outbox.lineage import Key
@@ -143,4 +144,5 @@ class _Records:
 
 def _outcome(record: Record) -> Outcome:
     waits = (record.reason, record.attempt) == (WAITING, WAITING_ATTEMPT)
-    return Outcome(record.reason, record.description, record.tx, record.at_ms, waits)
+    gone_ms = cancelled_ms(record.replaced)
+    return Outcome(record.reason, record.description, record.tx, record.at_ms, waits, gone_ms)

@@ -51,13 +51,17 @@ class Registered(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a record says: applied, or (with a reason) refused, or that it `waits`; `at_ms` 0: not known."""
+    """What a record says: applied, or (with a reason) refused, or that it `waits`; `at_ms` 0: not known.
+
+    `cancelled_ms` is above 0 where it was cancelled before it was due.
+    """
 
     reason: str = ""
     description: str = ""
     tx: str = ""
     at_ms: int = 0
     waits: bool = False
+    cancelled_ms: int = 0
 
 
 Seen = tuple[str, Message]
@@ -154,6 +158,8 @@ def _fact(id: str, by: Registered, key: Key | None, outcome: Outcome) -> Fact:
     more: dict[str, Any] = {"at": outcome.at_ms / 1_000} if outcome.at_ms else {}
     place: Place = "refused" if outcome.reason else "applied"
     why = f"{outcome.reason}: {outcome.description.partition(chr(10))[0]}" if outcome.reason else ""
+    if outcome.cancelled_ms:
+        why, more = "cancelled before it was due: its handler never ran", {"at": outcome.cancelled_ms / 1_000}
     if outcome.waits:
         place, why = "blocked", "on record as waiting behind a dead letter of its key"
     return Fact(id=id, place=place, known_by="record", why=why, queue=by.handler.source, handler=by.handler.name,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outbox import App, Context, Reject
-from outbox.cancellation import CANCELLATION_TYPE, Ticket, read_ticket
+from outbox.cancellation import CANCELLATION_TYPE, PROPERTY_CANCELS, Ticket, read_ticket
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
 
@@ -89,6 +89,18 @@ async def test_what_is_cancelled_before_it_is_due_has_no_effect(orders: Orders) 
         await world.advance(hours=2)
         assert (await fired(world), await fired(world, "other")) == (0, 1)
         assert world.dead_letters("timeouts") == []
+
+
+async def test_a_test_sees_what_was_scheduled_and_apart_what_was_cancelled(orders: Orders) -> None:
+    async with Harness(orders.app) as world:
+        await world.send("orders", Order("o", "start"), id="1")
+        await world.send("orders", Order("o", "pay"), id="2")
+        await world.wait_idle()
+        assert world.sent("timeouts") == [Timeout("o")]
+        scheduled, cancellation = world.sent_records("timeouts")
+        assert (scheduled.message, cancellation.message) == (Timeout("o"), Timeout("o"))
+        assert cancellation.properties[PROPERTY_CANCELS] == scheduled.id != cancellation.id
+        assert (scheduled.due is None, cancellation.due) == (False, None)
 
 
 async def test_what_is_due_before_it_is_cancelled_takes_effect_once(orders: Orders) -> None:

@@ -163,6 +163,14 @@ async def place(*, cosmos_faults: Faults | None = None, bus_faults: Faults | Non
         yield Place(cosmos, servicebus)
 
 
+async def settled(place: Place, *queues: str, timeout_s: float = 60.0) -> None:
+    """Wait until these queues hold nothing, scheduled copies included."""
+    engine = place.servicebus.engine
+    async with asyncio.timeout(timeout_s):
+        while any(engine.broker.peek(queue, 0, 1) for queue in queues):  # noqa: ASYNC110  # an engine has no such event
+            await asyncio.sleep(0.05)
+
+
 @asynccontextmanager
 async def blob_emulator(**options: Any) -> AsyncIterator[BlobEmulator]:
     """Blob Storage in memory, on a port of its own."""

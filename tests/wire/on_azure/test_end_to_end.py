@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 import pytest
 
 from outbox import Client, Worker
 from outbox.emulator.faults import FaultRule, Faults
 from outbox.engine.entities import QueueSettings
-from tests.wire.on_azure.ground import Place, place
+from tests.wire.on_azure.ground import place, settled
 from tests.wire.on_azure.ledger_app import Account, Order, books, ledger_app
 
 FAULTS_OF_STORE = (
@@ -33,14 +31,6 @@ ACCOUNTS = [f"account-{n}" for n in range(10)]
 
 def rule_with(rule: FaultRule, **changes: object) -> FaultRule:
     return msgspec.structs.replace(rule, **changes)
-
-
-async def settled(place: Place, *queues: str, timeout_s: float = 60.0) -> None:
-    """Wait until these queues hold nothing, scheduled copies included."""
-    engine = place.servicebus.engine
-    async with asyncio.timeout(timeout_s):
-        while any(engine.broker.peek(queue, 0, 1) for queue in queues):  # noqa: ASYNC110  # an engine has no such event
-            await asyncio.sleep(0.05)
 
 
 async def test_messages_are_handled_once_and_states_read_by_another_client() -> None:
