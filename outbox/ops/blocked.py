@@ -13,7 +13,8 @@ import msgspec
 
 from outbox.errors import Refused
 from outbox.ops.names import begins, listed
-from outbox.ops.values import BlockedKey, BlockedPage, BlockedQuery, Moved, Operator
+from outbox.ops.operator import Operator
+from outbox.ops.values import BlockedKey, BlockedPage, BlockedQuery, Moved
 
 By = Literal["discard", "resubmit"]
 

@@ -438,6 +438,7 @@ COMMANDS: dict[str, Callable[[Options], None]] = {
     "dead-letters show": on_messages.show_dead_letter,
     "dead-letters resubmit": on_messages.resubmit,
     "dead-letters discard": on_messages.discard,
+    "dead-letters restore": on_messages.restore,
     "stream list": list_streams,
     "stream read": read_stream,
     "stream unregister": unregister_stream,

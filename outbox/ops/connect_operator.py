@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from outbox.errors import AlreadyOpen, OutboxError, Refused
 from outbox.ops.control_file import is_held, read_control_file, remove_control_file
+from outbox.ops.operator import Operator
 from outbox.ops.remote import RemoteOperator
-from outbox.ops.values import Operator
 
 if TYPE_CHECKING:
     from outbox.engine.engine import Engine

@@ -36,6 +36,7 @@ from outbox.ops.bodies import compact_json
 from outbox.ops.connection_guard import LOOPBACK, named_host, serve_guarded
 from outbox.ops.control_file import ControlFile, remove_control_file, write_control_file
 from outbox.ops.metrics_server import CONTENT_TYPE
+from outbox.ops.operator import Operator
 from outbox.ops.pending_values import FinishRequest
 from outbox.ops.state_values import StatesQuery, StateWrites
 from outbox.ops.stream_values import StreamQuery, TrimRequest, UnregisterRequest
@@ -45,9 +46,9 @@ from outbox.ops.values import (
     AmongQuery,
     BlockedQuery,
     CancelRequest,
+    DiscardRequest,
     FindQuery,
     MoveRequest,
-    Operator,
     PageQuery,
     PauseRequest,
     PeekQuery,
@@ -115,6 +116,8 @@ class Control:
                 web.get("/dead-letter", self._dead_letter),
                 web.post("/dead-letters/resubmit", self._resubmit),
                 web.post("/dead-letters/discard", self._discard),
+                web.get("/dead-letters/discarded", self._discarded),
+                web.post("/dead-letters/restore", self._restore),
                 web.post("/blocked", self._blocked),
                 web.post("/queue/pause", self._pause),
                 web.get("/streams", self._streams),
@@ -246,8 +249,15 @@ class Control:
         return _json(await self._operator.resubmit(asked.queue, asked.id, body=body))
 
     async def _discard(self, request: web.Request) -> web.Response:
+        asked = await _body(request, DiscardRequest)
+        return _json(await self._operator.discard(asked.queue, asked.id, for_good=asked.for_good))
+
+    async def _discarded(self, request: web.Request) -> web.Response:
+        return _json(await self._operator.discarded(_query(request, PageQuery).queue))
+
+    async def _restore(self, request: web.Request) -> web.Response:
         asked = await _body(request, MoveRequest)
-        return _json(await self._operator.discard(asked.queue, asked.id))
+        return _json(await self._operator.restore(asked.queue, asked.id))
 
     async def _blocked(self, request: web.Request) -> web.Response:
         return _json(await self._operator.blocked(await _body(request, BlockedQuery)))

@@ -2,24 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable
+from typing import NamedTuple
+
 import msgspec
 from msgspec import UNSET
 
 from outbox.deliveries import split_stack
 from outbox.errors import PoisonMessage, Refused
+from outbox.message import Message
 from outbox.ops.bodies import shown
 from outbox.ops.values import DeadLetterFilter, DeadLetterView, Moved
-from outbox.ports import SUBSCRIPTIONS, BlobStore, DeadLetterEntry
+from outbox.ports import SUBSCRIPTIONS, BlobStore, DeadLetterEntry, Document
 from outbox.resubmission import NO_RECORD_OF_ITS_OWN, REJECTED, is_edit_without_record, may_have_been_applied
 from outbox.runtime.delivery.claim_check import redeem
+from outbox.runtime.start.handler_names import handlers_in
 
 
-def matches(dead: DeadLetterEntry, where: DeadLetterFilter, only_type: str) -> bool:
-    """Whether a dead letter is meant by a filter; `only_type` is that of its queue's handlers, if there is one."""
+class TypeNames(NamedTuple):
+    """The message types of a queue's handlers by the names of those, as far as they are registered."""
+
+    by_handler: dict[str, frozenset[str]]
+
+    @property
+    def only(self) -> str:
+        """The only type, which a message without one has; empty if there are several."""
+        names = frozenset[str]().union(*self.by_handler.values())
+        return next(iter(names)) if len(names) == 1 else ""
+
+    def taken_by(self, handler: str, message: Message) -> bool:
+        """Whether a message is of a type that a handler takes."""
+        return (message.type or self.only) in self.by_handler.get(handler, ())
+
+
+async def type_names(queue: str, notes: AsyncIterable[Document]) -> TypeNames:
+    """The message types of a queue's or topic's handlers, from the notes."""
+    found: dict[str, frozenset[str]] = {}
+    async for _, handler in handlers_in(notes):
+        if handler.source == queue or handler.source.startswith(queue + SUBSCRIPTIONS):
+            found[handler.name] = found.get(handler.name, frozenset()) | {kind.name for kind in handler.types}
+    return TypeNames(found)
+
+
+def exception_of(reason: str, description: str) -> str:
+    """The class of the exception that a message failed with; empty where it did not fail, or said no class."""
+    name = description.partition("\n")[0].partition(":")[0].strip()
+    return name if reason == "failed" and name.replace(".", "").replace("_", "").isalnum() else ""
+
+
+def matches(dead: DeadLetterEntry, where: DeadLetterFilter, types: TypeNames) -> bool:
+    """Whether a dead letter is meant by a filter; `types` are those of its queue's handlers."""
     if where.reason and dead.reason != where.reason:
         return False
-    if where.type and (dead.message.type or only_type) != where.type:
+    if where.type and (dead.message.type or types.only) != where.type:
         return False
+    if where.handler and not types.taken_by(where.handler, dead.message):
+        return False
+    if where.exception:
+        name = exception_of(dead.reason, dead.description)
+        if where.exception not in (name, name.rpartition(".")[2]):
+            return False
     if not where.since <= dead.enqueued_ms / 1_000 < where.before:
         return False
     return not where.text or where.text in dead.description or where.text.encode() in dead.message.body

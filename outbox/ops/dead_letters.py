@@ -15,7 +15,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from outbox.errors import OutboxError, Refused
-from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterFilter, DeadLetterGroup, DeadLetterView, Moved, Operator
+from outbox.ops.dead_letter_views import exception_of
+from outbox.ops.operator import Operator
+from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterFilter, DeadLetterGroup, DeadLetterView, Moved
 
 GROUPED_LENGTH_MAX = 200
 LOOK_EVERY_S = 0.5
@@ -78,9 +80,7 @@ def grouped(letters: Sequence[DeadLetterView]) -> list[DeadLetterGroup]:
 def error_of(letter: DeadLetterView) -> str:
     """What all dead letters that went wrong alike have in common: the class of an exception, or a refusal's text."""
     text = letter.description.splitlines()[0] if letter.description else ""
-    name, colon, _ = text.partition(": ")
-    is_class = bool(colon) and name.replace(".", "").replace("_", "").isalnum()
-    return (name if letter.reason == "failed" and is_class else text)[:GROUPED_LENGTH_MAX]
+    return (exception_of(letter.reason, text) or text)[:GROUPED_LENGTH_MAX]
 
 
 def raised_at(letter: DeadLetterView) -> str:
@@ -101,9 +101,15 @@ async def resubmit_all(operator: Operator, letters: Sequence[DeadLetterView], *,
     return await _moved(letters, resubmit, a_second=a_second, relapses=relapses)
 
 
-async def discard_all(operator: Operator, letters: Sequence[DeadLetterView], *, a_second: float | None) -> MovedGroup:
-    """Discard these dead letters, so many a second."""
-    return await _moved(letters, operator.discard, a_second=a_second)
+async def discard_all(
+    operator: Operator, letters: Sequence[DeadLetterView], *, a_second: float | None, for_good: bool = False
+) -> MovedGroup:
+    """Discard these dead letters, so many a second; for a time, or for good."""
+
+    async def discard(queue: str, id: str) -> Moved:
+        return await operator.discard(queue, id, for_good=for_good)
+
+    return await _moved(letters, discard, a_second=a_second)
 
 
 async def _moved(
@@ -125,7 +131,8 @@ async def _moved(
         except (LookupError, Refused) as error:
             left, why = left + 1, why or str(error)
         except OutboxError as error:  # its outcome may be unknown, and the next would fare no better
-            return MovedGroup(count, left + len(wanted) - number, "", str(error), is_broken_off=True)
+            left += len(wanted) - number
+            return MovedGroup(count, left, "", str(error), is_broken_off=True)
     relapsed = "" if relapses is None else await relapses.first(within_s=RELAPSE_WITHIN_S)
     return MovedGroup(count, left, relapsed, why)
 

@@ -16,9 +16,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from outbox.errors import OutboxError
+from outbox.ops.operator import Operator
 from outbox.ops.pending_values import PendingView
 from outbox.ops.text import age
-from outbox.ops.values import Finding, Level, Operator, Status
+from outbox.ops.values import Finding, Level, Status
 
 OLDEST_S_MAX = 300.0
 PENDING_S_MAX = 600.0

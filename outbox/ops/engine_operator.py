@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from uuid import UUID
 
 import msgspec
@@ -24,14 +25,15 @@ from outbox.lineage import parse_state_id, state_id
 from outbox.ops import held_messages
 from outbox.ops.blocked import page_of
 from outbox.ops.blocked_places import blocked_on_engine
-from outbox.ops.dead_letter_views import discarded, matches, view_of, with_body
+from outbox.ops.dead_letter_views import discarded, matches, type_names, view_of, with_body
 from outbox.ops.engine_states import OnWritten, states_of_engine, write_states_of_engine
 from outbox.ops.engine_trail import trail_on_engine
 from outbox.ops.engine_views import at_work, entry_of, held_in, identity_of
 from outbox.ops.held_messages import found_with_body, state_of
 from outbox.ops.host_metrics import host_metrics
 from outbox.ops.meter import Meter
-from outbox.ops.names import full_id, listed, parse_key, scheduled_id, the_id
+from outbox.ops.names import discarded_id, full_id, listed, parse_key, scheduled_id, the_id
+from outbox.ops.operator import Operator
 from outbox.ops.pending_values import PendingFinished, PendingView
 from outbox.ops.sending import as_handled, check_sendable, outgoing
 from outbox.ops.state_values import StateWrites, StateWritten
@@ -58,7 +60,6 @@ from outbox.ops.values import (
     KeyKind,
     Moved,
     NewMessage,
-    Operator,
     Paused,
     PauseRequest,
     Peeked,
@@ -66,11 +67,14 @@ from outbox.ops.values import (
     QueueStatus,
     Status,
 )
+from outbox.ports import Document
 from outbox.resubmission import identified, newest
 from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.delivery.edits import edit_of
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
 from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.retention import NOTE_PREFIX as RETENTION_PREFIX
+from outbox.runtime.start.retention import longest_retention_ms
 
 EXPORT_PAGE_COUNT = 500
 _STATUSES: dict[str, tuple[int, ...]] = {
@@ -133,9 +137,11 @@ class EngineOperator:
         await engine.core.gate()
 
     async def _types(self, queue: str) -> dict[str, int]:
-        return await types_of(
-            queue, EngineStore(self._engine.core, self._engine.documents).scan(NOTES, prefix=NOTE_PREFIX)
-        )
+        return await types_of(queue, self._notes(NOTE_PREFIX))
+
+    def _notes(self, prefix: str) -> AsyncIterator[Document]:
+        """The framework's own notes of a kind."""
+        return EngineStore(self._engine.core, self._engine.documents).scan(NOTES, prefix=prefix)
 
     async def _only_type(self, queue: str) -> str:
         """The only type of a queue's handlers, which a message without a type has; empty if there are several."""
@@ -326,15 +332,15 @@ class EngineOperator:
         where: DeadLetterFilter = ANY_DEAD_LETTER,
     ) -> list[DeadLetterView]:
         path, count_max = self._dead(queue), min(count_max, BATCH_COUNT_MAX)
-        only = await self._only_type(queue)
+        types = await type_names(queue, self._notes(NOTE_PREFIX))
 
         def is_wanted(task: Task) -> bool:
-            return matches(entry_of(queue, task), where, only)
+            return matches(entry_of(queue, task), where, types)
 
         wanted = None if where == ANY_DEAD_LETTER else is_wanted
         tasks = self._engine.broker.peek(path, after + 1, count_max, is_wanted=wanted)
         await self._engine.core.gate()
-        return [view_of(identity_of(queue, task), entry_of(queue, task), only) for task in tasks]
+        return [view_of(identity_of(queue, task), entry_of(queue, task), types.only) for task in tasks]
 
     async def dead_among(self, queue: str, ids: Sequence[str]) -> list[str]:
         wanted, tasks = set(ids), self._engine.broker.queue(self._dead(queue)).tasks.values()
@@ -362,14 +368,36 @@ class EngineOperator:
         await self._engine.core.gate()
         return Moved(1, id=id)
 
-    async def discard(self, queue: str, id: str | None) -> Moved:
+    async def discard(self, queue: str, id: str | None, *, for_good: bool = False) -> Moved:
+        move: Callable[[str, int], None] = self._engine.dead_letters.discard
+        if not for_good:
+            until_ms = self._engine.now_ms() + await longest_retention_ms(self._notes(RETENTION_PREFIX))
+            move = partial(self._engine.dead_letters.set_aside, until_ms=until_ms)
         if id is None:
-            return await self._move_all(queue, self._engine.dead_letters.discard)
+            return await self._move_all(queue, move)
         id, same = self._of(queue, id)
         for task in same:
-            self._engine.dead_letters.discard(queue, task.sequence)
+            move(queue, task.sequence)
         await self._engine.core.gate()
         return discarded(id, [each.sequence for each in same])
+
+    async def discarded(self, queue: str) -> list[DeadLetterView]:
+        self._dead(queue)  # it exists
+        only = await self._only_type(queue)
+        found = self._engine.dead_letters.set_aside_of(queue)
+        await self._engine.core.gate()
+        return [view_of(dead.message.identity, dead, only) for dead in found]
+
+    async def restore(self, queue: str, id: str | None) -> Moved:
+        self._dead(queue)  # it exists
+        kept = self._engine.dead_letters.set_aside_of(queue)
+        if id is not None:
+            id = discarded_id(queue, id, {dead.message.identity for dead in kept})
+            kept = [dead for dead in kept if dead.message.identity == id]
+        for dead in kept:
+            self._engine.dead_letters.restore(queue, dead.sequence)
+        await self._engine.core.gate()
+        return Moved(len(kept)) if id is None else Moved(len(kept), id=id)
 
     async def _move_all(self, queue: str, move: Callable[[str, int], None]) -> Moved:
         tasks = list(self._engine.broker.queue(self._dead(queue)).tasks.values())

@@ -16,6 +16,7 @@ from outbox.ops import text
 from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask, with_folder
 from outbox.ops.bodies import compact_json
 from outbox.ops.names import near
+from outbox.ops.operator import Operator
 from outbox.ops.trail import tree
 from outbox.ops.trail_values import Trail, TrailQuery
 from outbox.ops.values import (
@@ -23,10 +24,11 @@ from outbox.ops.values import (
     DeadLetterView,
     FindQuery,
     FoundMessage,
-    Operator,
     PauseRequest,
+    Peeked,
     PeekQuery,
 )
+from outbox.printable import printable
 
 EDIT_BYTES_MAX = 16 << 20
 """The largest body of an edit: a running host takes it as one request."""
@@ -118,10 +120,23 @@ def trace_message(options: Options) -> None:
 
 
 def list_scheduled(options: Options) -> None:
-    """List what is scheduled in a queue and not due yet."""
-    asked = PeekQuery(options.queue, options.after, options.limit, "scheduled")
-    found = ask(options, lambda operator: operator.peek(asked))
-    answer(options, found, text.messages(options.queue, found))
+    """List what is scheduled in a queue, or in all of them, and not due yet."""
+    if options.queue is None and options.after:
+        raise Usage("--after is a number of one queue; name the QUEUE")
+
+    async def look(operator: Operator) -> dict[str, Peeked]:
+        queues = [options.queue]
+        if options.queue is None:
+            queues = [name for name, queue in (await operator.status()).queues.items() if queue.scheduled]
+        asked = [PeekQuery(queue, options.after, options.limit, "scheduled") for queue in queues]
+        return {each.queue: await operator.peek(each) for each in asked}
+
+    found = ask(options, look)
+    if options.queue is not None:
+        answer(options, found[options.queue], text.messages(options.queue, found[options.queue]))
+        return
+    parts = [f"{printable(queue)}:\n{text.messages(queue, peeked)}" for queue, peeked in found.items()]
+    answer(options, found, "\n".join(parts) or "nothing is scheduled in any queue")
 
 
 def cancel(options: Options) -> None:
@@ -185,12 +200,24 @@ def list_dead_letters(options: Options) -> None:
     """List the dead letters of a queue, or of all; or groups of those that went wrong alike."""
     from outbox.ops import dead_letters
 
+    if options.discarded:
+        if options.group or _filters(options):
+            raise Usage("--discarded lists all that can be restored; leave the other options out")
+        found = ask(options, lambda operator: _discarded(operator, options))
+        answer(options, found, text.dead_letters(options.queue or "", found, named=options.queue is None, gone=True))
+        return
     found = ask(options, lambda operator: _dead_letters(operator, options))
     if options.group:
         groups = dead_letters.grouped(found)
         answer(options, groups, text.dead_letter_groups(groups))
     else:
         answer(options, found, text.dead_letters(options.queue or "", found, named=options.queue is None))
+
+
+async def _discarded(operator: Operator, options: Options) -> list[DeadLetterView]:
+    """What was discarded of a queue, or of all of them."""
+    queues = [options.queue] if options.queue is not None else list((await operator.status()).queues)
+    return [letter for queue in queues for letter in await operator.discarded(queue)]
 
 
 async def _dead_letters(operator: Operator, options: Options) -> list[DeadLetterView]:
@@ -204,6 +231,8 @@ async def _dead_letters(operator: Operator, options: Options) -> list[DeadLetter
         options.text,
         0 if options.newer is None else max(0, now_s - options.newer),
         1e11 if options.older is None else max(0, now_s - options.older),
+        options.exception,
+        options.handler,
     )
     queues = [options.queue] if options.queue is not None else await queues_with_dead_letters(operator)
     return await found_in(operator, queues, where, options.limit)
@@ -242,11 +271,35 @@ def _read_body(file: str) -> bytes:
 
 
 def discard(options: Options) -> None:
-    _move(options, "discarded", lambda operator, id: operator.discard(options.queue, id))
+    """Discard a dead letter, for a time or for good."""
+    good = options.for_good
+    _move(options, "discarded", lambda operator, id: operator.discard(options.queue, id, for_good=good))
+
+
+def restore(options: Options) -> None:
+    """Let what was discarded be dead letters again."""
+    if (options.id is None) is not options.all:
+        raise Usage("name one ID, or give --all")
+    done = ask(options, lambda operator: operator.restore(options.queue, options.id))
+    which = f": {done.id!r}" if isinstance(done.id, str) and done.id != options.id else ""
+    answer(options, done, f"restored {done.count} of {options.queue}{which}")
+
+
+def _filters(options: Options) -> list[str]:
+    """The names of the options that say which dead letters are meant."""
+    names = ("reason", "type", "handler", "exception", "text", "newer", "older", "limit")
+    return [name for name in names if getattr(options, name)]
+
+
+def _say_restorable(options: Options, id: str) -> None:
+    """Say at a terminal how what was discarded comes back; a script's answer stays what it is."""
+    if not options.for_good and sys.stderr.isatty():
+        again = with_folder(options, f"outbox dead-letters restore {options.queue} {id}")
+        print(f"outbox: {printable(again)} takes it back, for as long as retention", file=sys.stderr)
 
 
 def _move(options: Options, verb: str, move: Callable[[Any, str | None], Awaitable[Any]]) -> None:
-    filters = [name for name in ("reason", "type", "text", "newer", "older", "limit", "rate") if getattr(options, name)]
+    filters = [*_filters(options), *(["rate"] if options.rate else [])]
     if options.id is not None and (options.all or filters):
         raise Usage(f"ID names one dead letter; leave --{filters[0] if filters else 'all'} out, or ID")
     if options.id is None and not (options.all or filters):
@@ -261,6 +314,8 @@ def _move(options: Options, verb: str, move: Callable[[Any, str | None], Awaitab
     if not isinstance(moved.numbers, msgspec.UnsetType):
         which = f": all dead letters of {moved.id!r}, numbers {', '.join(map(str, moved.numbers))}"
     answer(options, moved, f"{verb} {moved.count} of {options.queue}{which}{left}")
+    if verb == "discarded" and moved.count:
+        _say_restorable(options, moved.id if isinstance(moved.id, str) else "--all")
 
 
 def _move_some(options: Options, verb: str) -> None:
@@ -275,11 +330,15 @@ def _move_some(options: Options, verb: str) -> None:
         found = await _dead_letters(operator, options)
         if not found:
             raise Refused(f"no dead letter of {options.queue} is meant; `outbox dead-letters list` shows what is there")
-        return await (resubmit_all if verb == "resubmitted" else discard_all)(operator, found, a_second=options.rate)
+        if verb == "resubmitted":
+            return await resubmit_all(operator, found, a_second=options.rate)
+        return await discard_all(operator, found, a_second=options.rate, for_good=options.for_good)
 
     moved = ask(options, move)
     left = f"; {moved.left} left" + (f", the first because {moved.why}" if moved.why else "") if moved.left else ""
     answer(options, moved, f"{verb} {moved.count} of {options.queue}{left}")
+    if verb == "discarded" and moved.count:
+        _say_restorable(options, "ID")
     if moved.is_broken_off:
         raise Refused(f"stopped there; list them, and give the same command again: {moved.why}")
     if moved.relapsed:

@@ -32,6 +32,24 @@ def full_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
     return next(iter(found))
 
 
+def discarded_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
+    """The id that equals a text, or the only one with this prefix of what was discarded of a queue.
+
+    Raises:
+        LookupError: no id has this prefix.
+        Refused: several do.
+    """
+    found = {text} & ids or {id for id in ids if begins(text, id)}
+    if not found:
+        raise LookupError(
+            f"{queue} has no discarded dead letter {text!r}: it was never discarded, was restored, or its time is "
+            f"over; `outbox dead-letters list {queue} --discarded` shows what is there{near(text, ids)}"
+        )
+    if len(found) > 1:
+        raise Refused(f"{len(found)} discarded ones of {queue} begin with {text!r}: {_some(found)}; give more of it")
+    return next(iter(found))
+
+
 def the_id(text: str, ids: AbstractSet[str], queue: str = "") -> str:
     """The id that equals a text, or the only one with this prefix.
 

@@ -19,6 +19,7 @@ from msgspec import UNSET
 from outbox import errors
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from outbox.ops.control_file import ControlFile
+from outbox.ops.operator import Operator
 from outbox.ops.pending_values import FinishRequest, PendingFinished, PendingView
 from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.stream_values import (
@@ -40,13 +41,13 @@ from outbox.ops.values import (
     Compacted,
     DeadLetterFilter,
     DeadLetterView,
+    DiscardRequest,
     FindQuery,
     FoundMessage,
     KeyKind,
     Moved,
     MoveRequest,
     NewMessage,
-    Operator,
     Paused,
     PauseRequest,
     Peeked,
@@ -159,8 +160,14 @@ class RemoteOperator:
         edited = UNSET if body is None else msgspec.Raw(body)
         return await self._post("/dead-letters/resubmit", ResubmitRequest(queue, id, edited), Moved)
 
-    async def discard(self, queue: str, id: str | None) -> Moved:
-        return await self._post("/dead-letters/discard", MoveRequest(queue, id), Moved)
+    async def discard(self, queue: str, id: str | None, *, for_good: bool = False) -> Moved:
+        return await self._post("/dead-letters/discard", DiscardRequest(queue, id, for_good), Moved)
+
+    async def discarded(self, queue: str) -> list[DeadLetterView]:
+        return await self._get("/dead-letters/discarded", {"queue": queue}, list[DeadLetterView])
+
+    async def restore(self, queue: str, id: str | None) -> Moved:
+        return await self._post("/dead-letters/restore", MoveRequest(queue, id), Moved)
 
     async def blocked(self, asked: BlockedQuery) -> BlockedPage:
         return await self._ask_for("/blocked", asked, BlockedPage)

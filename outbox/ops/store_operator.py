@@ -21,14 +21,16 @@ from outbox.errors import OutboxError, OutcomeUnknown, Refused, TooLarge
 from outbox.lineage import state_id
 from outbox.ops.blocked import page_of
 from outbox.ops.blocked_places import blocked_on_store
-from outbox.ops.dead_letter_views import discarded, matches, view_of, with_body
+from outbox.ops.dead_letter_views import with_body
 from outbox.ops.held_messages import found_with_body, state_of, waits_for
 from outbox.ops.held_messages import view_of as view_of_held
-from outbox.ops.names import full_id, listed, parse_key, scheduled_id, the_id
+from outbox.ops.names import listed, parse_key, scheduled_id, the_id
+from outbox.ops.operator import Operator
 from outbox.ops.pending import finish_pending, pending_in
 from outbox.ops.pending_values import PendingFinished, PendingView
 from outbox.ops.sending import check_sendable, outgoing
 from outbox.ops.state_values import StateWrites, StateWritten
+from outbox.ops.store_dead_letters import StoreDeadLetters
 from outbox.ops.store_states import states_of_store, write_states_of_store
 from outbox.ops.store_trail import trail_on_store
 from outbox.ops.stream_values import (
@@ -54,7 +56,6 @@ from outbox.ops.values import (
     KeyKind,
     Moved,
     NewMessage,
-    Operator,
     Paused,
     PauseRequest,
     Peeked,
@@ -63,10 +64,8 @@ from outbox.ops.values import (
     Status,
 )
 from outbox.ports import SUBSCRIPTIONS, DeadLetterEntry, Document, HeldMessage, Output, StorePorts
-from outbox.resubmission import is_copy, newest
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.delivery.claim_check import check_in
-from outbox.runtime.delivery.edits import edit_of
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.scopes import stores_of
 from outbox.runtime.side_by_side import side_by_side
@@ -246,8 +245,7 @@ class StoreOperator:
         self._asked_ordered = is_ordered
         self._index = index
         self._blocked = BlockedSessions(self._infrastructure, ports.blobs)
-        self._listed: list[DeadLetterView] = []
-        """The last list, for its further pages."""
+        self._dead_letters = StoreDeadLetters(ports, self._operations)
 
     # Look
 
@@ -381,7 +379,9 @@ class StoreOperator:
                 found.append(await found_with_body(view, each.message, self._ports.blobs))
         for queue, letter in dead:
             if letter.message.identity == id:
-                shown_letter = await with_body(id, letter, await self._only_type(queue), self._ports.blobs)
+                shown_letter = await with_body(
+                    id, letter, (await self._dead_letters.types(queue)).only, self._ports.blobs
+                )
                 found.append(FoundMessage(None, shown_letter))
         return found
 
@@ -420,72 +420,25 @@ class StoreOperator:
         count_max: int = BATCH_COUNT_MAX,
         where: DeadLetterFilter = ANY_DEAD_LETTER,
     ) -> list[DeadLetterView]:
-        """A page of the dead letters of bus and store, oldest first; the first page reads, others show its result."""
-        if not after:
-            only = await self._only_type(queue)
-            self._listed = [
-                view_of(dead.message.identity, dead, only)
-                for dead in await self._operations.dead_letters(queue)
-                if matches(dead, where, only)
-            ]
-        places = [letter.sequence for letter in self._listed]
-        first = places.index(after) + 1 if after in places else 0
-        return self._listed[first : first + min(count_max, BATCH_COUNT_MAX)]
+        return await self._dead_letters.page(queue, after=after, count_max=count_max, where=where)
 
     async def dead_among(self, queue: str, ids: Sequence[str]) -> list[str]:
-        found = await self._operations.dead_letters(queue)
-        return sorted(set(ids).intersection(dead.message.identity for dead in found))
+        return await self._dead_letters.among(queue, ids)
 
     async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
-        id, found = await self._of(queue, id)
-        return await with_body(id, found[-1], await self._only_type(queue), self._ports.blobs)
+        return await self._dead_letters.one(queue, id)
 
     async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None) -> Moved:
-        if id is not None:
-            id, found = await self._of(queue, id)
-            dead, edit = newest(found), None
-            if body is not None:
-                edit = await edit_of(dead, body, self._ports.blobs, above_bytes=CLAIM_CHECK_BYTES)
-            await self._operations.resubmit(queue, dead.sequence, edit=edit)
-            return Moved(1, id=id)
-        return await self._move_all(queue, self._operations.resubmit, is_resubmission=True)
+        return await self._dead_letters.resubmit(queue, id, body=body)
 
-    async def discard(self, queue: str, id: str | None) -> Moved:
-        if id is None:
-            return await self._move_all(queue, self._operations.discard, is_resubmission=False)
-        id, found = await self._of(queue, id)
-        for dead in found:
-            await self._operations.discard(queue, dead.sequence)
-        return discarded(id, [each.sequence for each in found])
+    async def discard(self, queue: str, id: str | None, *, for_good: bool = False) -> Moved:
+        return await self._dead_letters.discard(queue, id, for_good=for_good)
 
-    async def _move_all(
-        self, queue: str, move: Callable[[str, int], Awaitable[None]], *, is_resubmission: bool
-    ) -> Moved:
-        """Move every dead letter that may be moved; a resubmission takes its older copies with it."""
-        found = await self._operations.dead_letters(queue)
-        moved: list[DeadLetterEntry] = []
-        left = 0
-        for dead in reversed(found):
-            if is_resubmission and any(is_copy(dead.message, other.message) for other in moved):
-                continue
-            try:
-                await move(queue, dead.sequence)
-            except (LookupError, Refused):
-                left += 1
-            else:
-                moved.append(dead)
-        return Moved(len(found) - left, left)
+    async def discarded(self, queue: str) -> list[DeadLetterView]:
+        return await self._dead_letters.discarded(queue)
 
-    async def _of(self, queue: str, text: str) -> tuple[str, list[DeadLetterEntry]]:
-        """The full id of a text, and its dead letters."""
-        dead = await self._operations.dead_letters(queue)
-        id = full_id(queue, text, {one.message.identity for one in dead})
-        return id, [one for one in dead if one.message.identity == id]
-
-    async def _only_type(self, queue: str) -> str:
-        """The only type of a queue's handlers, which a message without a type has; empty if there are several."""
-        types = await types_of(queue, self._infrastructure.scan(NOTES, prefix=NOTE_PREFIX))
-        return next(iter(types)) if len(types) == 1 else ""
+    async def restore(self, queue: str, id: str | None) -> Moved:
+        return await self._dead_letters.restore(queue, id)
 
     async def pause(self, asked: PauseRequest) -> Paused:
         """Set the entity's status, which takes the right to manage."""

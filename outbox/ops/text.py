@@ -138,7 +138,7 @@ def messages(queue: str, found: Peeked) -> str:
         return f"nothing of that kind in {queue}{more}{paused}"
     head = ("number", "id", "state", "key", "enqueued", "why")
     rows = [
-        (str(x.sequence), x.id, x.state, x.key or "-", _utc(x.enqueued), shortened(x.why, WHY_LENGTH_MAX))
+        (str(x.sequence), x.id, x.state, x.key or "-", utc(x.enqueued), shortened(x.why, WHY_LENGTH_MAX))
         for x in found.messages
     ]
     lines = [columns([head, *rows])]
@@ -191,7 +191,7 @@ def _version(each: StateVersion) -> str:
         named = "a request, or what no message names"
     by = f"by {'' if each.is_sure else 'some of '}{named}" if named else ""
     tx = f"tx {each.tx}" if each.tx else ""
-    said = ", ".join(filter(None, (how, by, tx, _utc(each.at) if each.at else "", each.why)))
+    said = ", ".join(filter(None, (how, by, tx, utc(each.at) if each.at else "", each.why)))
     return f"  version {each.version}: {said}"
 
 
@@ -200,7 +200,7 @@ def _fact(fact: Fact) -> str:
     by = f" by {fact.handler}" if fact.handler else ""
     key = f", key {fact.key}" if fact.key else ""
     tx = f", tx {fact.tx}" if fact.tx else ""
-    at = "" if isinstance(fact.at, msgspec.UnsetType) else f", {_utc(fact.at)}"
+    at = "" if isinstance(fact.at, msgspec.UnsetType) else f", {utc(fact.at)}"
     why = f" ({shortened(fact.why, WHY_LENGTH_MAX)})" if fact.why else ""
     return f"{fact.place}{where}{by}{key}{tx}{at}{why}, known by {_KNOWN_BY[fact.known_by]}"
 
@@ -226,7 +226,7 @@ def pending(found: Sequence[PendingView], *, in_full: bool, on_engine: bool) -> 
     rows = [
         (
             x.tx or "-",
-            _utc(x.committed) if x.committed else "-",
+            utc(x.committed) if x.committed else "-",
             ", ".join(sorted({output.destination for output in x.outputs})) or "-",
             shortened(x.why, WHY_LENGTH_MAX),
         )
@@ -247,7 +247,7 @@ def blocked(found: Sequence[BlockedKey]) -> str:
     if not found:
         return "no key is blocked"
     rows = [
-        (x.queue, x.key, x.id or "-", _utc(x.since) if x.since else "-", str(x.waiting), shortened(_why_blocked(x)))
+        (x.queue, x.key, x.id or "-", utc(x.since) if x.since else "-", str(x.waiting), shortened(_why_blocked(x)))
         for x in found
     ]
     return columns([("queue", "key", "dead letter", "since", "waiting", "why"), *rows])
@@ -263,7 +263,8 @@ def findings(found: Sequence[Finding]) -> str:
     return columns(rows)
 
 
-def _utc(seconds: float) -> str:
+def utc(seconds: float) -> str:
+    """A time in seconds since 1970, to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
@@ -278,8 +279,8 @@ def dead_letter_groups(groups: Sequence[DeadLetterGroup]) -> str:
             shortened(g.reason),
             shortened(g.error),
             g.at or "-",
-            _utc(g.first),
-            _utc(g.last),
+            utc(g.first),
+            utc(g.last),
             g.example,
         )
         for g in groups
@@ -287,8 +288,10 @@ def dead_letter_groups(groups: Sequence[DeadLetterGroup]) -> str:
     return columns([head, *rows])
 
 
-def dead_letters(queue: str, found: Sequence[DeadLetterView], *, named: bool = False) -> str:
-    """A line for each; `named` says that they may be of several queues."""
+def dead_letters(queue: str, found: Sequence[DeadLetterView], *, named: bool = False, gone: bool = False) -> str:
+    """A line for each; `named` says that they may be of several queues, `gone` that they were discarded."""
+    if not found and gone:
+        return f"nothing that was discarded of {queue or 'any queue'} can be restored"
     if not found:
         return f"{queue} has no dead letters" if queue else "no dead letters in any queue"
     head = (*(("queue",) if named else ()), "id", "created", "type", "deliveries", "reason", "description")
@@ -296,7 +299,7 @@ def dead_letters(queue: str, found: Sequence[DeadLetterView], *, named: bool = F
         (
             *((x.queue,) if named else ()),
             x.id,
-            _utc(x.created),
+            utc(x.created),
             x.type or x.handled_as or "-",
             str(x.delivery_count),
             shortened(x.reason),

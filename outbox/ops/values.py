@@ -1,29 +1,20 @@
-"""The values that operators send and get, and the interface of every operator.
+"""The values that operators send and get.
 
-The values are the control endpoint's wire format as well: JSON, unknown fields refused, each list with a limit.
+They are the control endpoint's wire format as well: JSON, unknown fields refused, each list with a limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Annotated, Literal, Protocol, get_args
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from outbox.ops.pending_values import PendingFinished, PendingView
-from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.stream_values import (
     Name,
     Seconds,
-    StreamQuery,
     Streams,
-    StreamTrimmed,
-    StreamUnregistered,
-    TrimRequest,
-    UnregisterRequest,
 )
-from outbox.ops.trail_values import Trail, TrailQuery
 
 BATCH_COUNT_MAX = 1_000
 """Messages in one send, and dead letters or messages in one page."""
@@ -313,7 +304,8 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which dead letters are meant, by all that is given.
 
     Their `reason`, the `type` that they were handled as, a `text` in their description, stack or body (not in one that
-    lies in a blob), and when they were enqueued: `since` and `before`, in seconds since 1970.
+    lies in a blob), and when they were enqueued: `since` and `before`, in seconds since 1970.  Of those that failed the
+    `exception`, by the name of its class, and the `handler`, by the name of a function in the stack.
     """
 
     reason: Text = ""
@@ -321,6 +313,8 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: Text = ""
     since: Seconds = 0
     before: Seconds = 1e11
+    exception: Text = ""
+    handler: Text = ""
 
 
 ANY_DEAD_LETTER = DeadLetterFilter()
@@ -382,213 +376,21 @@ class AmongQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MoveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which dead letters to resubmit or discard: the newest of an id, or (null) all."""
+    """Which dead letters to resubmit: the newest of an id, or (null) all; or which discarded ones to restore."""
 
     queue: Name
     id: Text | None
+
+
+class DiscardRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which dead letters to discard: all of an id, or (null) of the queue; `for_good`: they cannot be restored."""
+
+    queue: Name
+    id: Text | None
+    for_good: bool = False
 
 
 class ResubmitRequest(MoveRequest, frozen=True, forbid_unknown_fields=True):
     """Which dead letters to resubmit; a single one may get another body, JSON."""
 
     body: msgspec.Raw | UnsetType = UNSET
-
-
-class Operator(Protocol):
-    """The operations on an application's queues and states, without its code; each answer has passed the gate."""
-
-    async def send(self, queue: str, messages: Sequence[NewMessage]) -> None:
-        """Send up to BATCH_COUNT_MAX messages to a queue or topic, all or none; on return they are durable.
-
-        Raises:
-            UnknownDestination: no such queue or topic.
-            Refused: a body is not JSON or not its handler's message, a key or one type of several is missing, a key
-                is not the message's, or the backend takes no more.
-        """
-
-    async def check(self) -> None:
-        """Raise the error that keeps it from answering, if any."""
-
-    async def status(self) -> Status:
-        """Count the messages of every queue."""
-
-    async def metrics(self) -> str:
-        """The metrics of a host with workers, in Prometheus' text format.
-
-        Raises:
-            Refused: there is no such host.
-        """
-
-    async def state(self, type: str, key: str, kind: KeyKind = "text") -> bytes | None:
-        """The JSON of a state; None where there is none or it was deleted.
-
-        Raises:
-            Refused: the key is not of its kind.
-            LookupError: no state and no handler has this type.
-        """
-
-    def export(self, type: str = "") -> AsyncIterator[bytes]:
-        """Every state of one instant, or those of one type, as JSON lines in pieces of any length.
-
-        Raises:
-            LookupError: no state is of that type.
-        """
-
-    def states(self, type: str = "") -> AsyncIterator[bytes]:
-        """Every state, or those of one type, as JSON lines of `StateLine` in pieces of any length.
-
-        On an engine they are of one instant, on a store each as it was read.
-
-        Raises:
-            LookupError: no state and no handler has this type.
-            Refused: the store cannot list its states.
-        """
-
-    async def write_states(self, asked: StateWrites) -> list[StateWritten]:
-        """Write states, each by If-Match; what became of each, in their order."""
-
-    async def peek(self, asked: PeekQuery) -> Peeked:
-        """A page of what a queue holds, and why; nothing is locked or changed.
-
-        Raises:
-            UnknownDestination: no such queue.
-        """
-
-    async def find(self, asked: FindQuery) -> list[FoundMessage]:
-        """Every place where the message of an id is, or of the one id with this prefix, with its body.
-
-        Raises:
-            LookupError: it is in no queue, and no dead letter.
-            Refused: several ids have this prefix.
-            UnknownDestination: no such queue.
-        """
-
-    async def trail(self, asked: TrailQuery) -> Trail:
-        """What is known of a message, its causes and its effects; nothing but notes where nothing is.
-
-        Raises:
-            Refused: several ids have this prefix, or the key is not of its kind.
-        """
-
-    async def cancel(self, queue: str, id: str) -> Moved:
-        """Cancel what is scheduled under an id, or the one id with this prefix; it is gone.
-
-        Raises:
-            LookupError: nothing is scheduled under it: it was delivered, or is tried again.
-            Refused: several ids have this prefix.
-            UnknownDestination: no such queue.
-        """
-
-    async def pending(self) -> list[PendingView]:
-        """What was committed and is not finished, at most a thousand documents; on an engine there is nothing such."""
-
-    async def finish(self, tx: str) -> PendingFinished:
-        """Finish what the transaction of a name or prefix left, or (empty) everything, if it is older than a minute.
-
-        Raises:
-            LookupError: nothing is pending of it.
-            Refused: several transactions begin so.
-        """
-
-    async def dead_letters(
-        self,
-        queue: str,
-        *,
-        after: int = 0,
-        count_max: int = BATCH_COUNT_MAX,
-        where: DeadLetterFilter = ANY_DEAD_LETTER,
-    ) -> list[DeadLetterView]:
-        """A page of dead letters without bodies, oldest first, after the sequence `after`.
-
-        Raises:
-            UnknownDestination: no such queue.
-        """
-
-    async def dead_among(self, queue: str, ids: Sequence[str]) -> list[str]:
-        """Those of up to BATCH_COUNT_MAX ids that are dead letters of a queue now.
-
-        Raises:
-            UnknownDestination: no such queue.
-        """
-
-    async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
-        """The newest dead letter of an id, or of the one id with this prefix, with its body.
-
-        Raises:
-            LookupError: there is none.
-            Refused: several ids have this prefix, or the body lies in a blob that is gone.
-        """
-
-    async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None) -> Moved:
-        """Run the newest dead letter of an id or prefix again, or (None) all of the queue's but those that were too
-        old.
-
-        A named one may get another `body`, JSON without white space: the edit runs in its place if its refusal is still
-        what is on record.
-
-        Raises:
-            LookupError: there is none, or a receiver has it.
-            Refused: the named one was too old, or an edit of it would be refused.
-        """
-
-    async def discard(self, queue: str, id: str | None) -> Moved:
-        """Delete the dead letters of an id or prefix, or (None) all of the queue's.
-
-        Raises:
-            LookupError: there is none, or a receiver has it.
-        """
-
-    async def blocked(self, asked: BlockedQuery) -> BlockedPage:
-        """A page of the keys that dead letters block, by queue and key.
-
-        Raises:
-            UnknownDestination: no such queue.
-        """
-
-    async def pause(self, asked: PauseRequest) -> Paused:
-        """Let a queue or subscription hand out nothing, or go on; it survives restarts.
-
-        Raises:
-            UnknownDestination, Refused: there is none, or the right to manage is missing.
-        """
-
-    async def compact(self) -> Compacted:
-        """Snapshot the engine in the background and drop the log before it.
-
-        Raises:
-            EngineStopped: the disk failed.
-        """
-
-    async def seal(self) -> int:
-        """Make all that is acknowledged part of segments that are never written again; the last ordinal in them.
-
-        Raises:
-            EngineStopped: the disk failed.
-        """
-
-    async def streams(self) -> Streams:
-        """All ordered logs and registers, with what the logs take."""
-
-    def stream(self, asked: StreamQuery) -> AsyncIterator[bytes]:
-        """The entries of a log as stored, as JSON lines in pieces of any length.
-
-        Raises:
-            LookupError: there is no such log, or row.
-            Trimmed: the position is below the floor.
-            Refused: a position is given and no row, and there are several.
-        """
-
-    async def unregister_stream(self, asked: UnregisterRequest) -> StreamUnregistered:
-        """Forget a reader or writer of a log; trims wait for it no longer.
-
-        Raises:
-            LookupError: there is no such log, or no reader or writer of this name.
-        """
-
-    async def trim_stream(self, asked: TrimRequest) -> StreamTrimmed:
-        """Trim a log up to what its readers and writers need.
-
-        Raises:
-            LookupError: there is no such log.
-            Refused: nobody has registered as a reader, and no age is given.
-        """

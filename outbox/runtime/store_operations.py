@@ -7,6 +7,7 @@ container of states holds nothing else.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -53,6 +54,7 @@ class StoreOperations:
         self._bus = ports.operations
         self._blocked = BlockedSessions(self._infrastructure, ports.blobs)
         self._dead_letters = StoredDeadLetters(self._infrastructure, ports.blobs)
+        self._discarded = StoredDeadLetters(self._infrastructure, ports.blobs, discarded=True)
         self.now_ms = ports.operations.now_ms
 
     async def declare(
@@ -103,6 +105,36 @@ class StoreOperations:
             await self._dead_letters.discard(queue, sequence)
         else:
             await self._bus.discard(queue, sequence)
+
+    async def set_aside(self, queue: str, sequence: int, *, life_s: float) -> None:
+        """Discard a dead letter so that it can be restored for so long; LookupError where there is none.
+
+        A crash in between leaves both: the dead letter is still there to be discarded, and was kept already.
+        """
+        dead = next((each for each in await self.dead_letters(queue) if each.sequence == sequence), None)
+        if dead is None:
+            raise LookupError(f"{queue} has no dead letter {sequence} that is free; list them again")
+        await self._discarded.put(dead, ttl_s=life_s)
+        await self.discard(queue, sequence)
+
+    async def set_aside_of(self, queue: str) -> list[DeadLetterEntry]:
+        """What was discarded of a queue and can be restored, in the order in which it came."""
+        return await self._discarded.list(queue)
+
+    async def restore(self, queue: str, sequence: int) -> None:
+        """Let a discarded dead letter be one again, from now on in the store; it blocks no key again.
+
+        A crash in between leaves both: restored once more it is the same dead letter.
+
+        Raises:
+            LookupError: nothing was discarded under that number, or its time is over.
+        """
+        found = next((each for each in await self._discarded.list(queue) if each.sequence == sequence), None)
+        if found is None:
+            raise LookupError(f"{queue} has no discarded dead letter {sequence} any more; list them again")
+        await self._dead_letters.put(found)
+        with suppress(LookupError):  # its time was over just now, or another has restored it
+            await self._discarded.discard(queue, sequence)
 
     async def unblock(self, queue: str, session_id: str, identity: str) -> bool:
         return await self._blocked.unblock_id(queue, session_id, identity)

@@ -5,7 +5,7 @@ Each is planted alone, and the tests that it names must fail of it.
 
 from __future__ import annotations
 
-from tests.simulation.operator_mutants import fault
+from tests.simulation.operator_mutants import GROUPS, VIEWS, fault
 
 TRACE = "unit/ops/test_message_trace.py"
 STATES = "unit/ops/test_state_import.py"
@@ -16,6 +16,7 @@ BACKUPS, BACKUP, BACKUP_FILES = "unit/ops/test_backup.py", "outbox/ops/backup.py
 BLOCKED, PLACES = "unit/ops/test_blocked.py", "outbox/ops/blocked_places.py"
 COMPLETED, COMPLETION = "unit/ops/test_completion.py", "outbox/ops/completion.py"
 PAUSES = "unit/ops/test_queue_pause.py"
+DISCARDS = "unit/ops/test_discards.py"
 TRAIL, RECORDS, HISTORY = (f"outbox/ops/trail{name}.py" for name in ("", "_records", "_history"))
 
 COMMAND_MUTANTS = (
@@ -164,5 +165,69 @@ COMMAND_MUTANTS = (
         "a queue that is made anew is paused as the one before", "outbox/engine/state/state.py",
         f"{PAUSES}::test_a_queue_that_is_made_anew_is_not_paused",
         ("        self.documents.drop(PAUSED_QUEUES, path)\n", ""),
+    ),
+    fault(
+        "a discard is not kept", "outbox/engine/dead_letters.py",
+        f"{DISCARDS}::test_what_was_discarded_is_restored_as_it_was_and_runs",
+        ("TaskRef(dead.path, sequence, task.version)], documents=[kept])", "TaskRef(dead.path, sequence, task.version)])"),
+    ),
+    fault(
+        "a discard leaves the dead letter", "outbox/engine/dead_letters.py",
+        f"{DISCARDS}::test_what_was_discarded_is_restored_as_it_was_and_runs",
+        ("deletes=[records.TaskRef(dead.path, sequence, task.version)], documents", "documents"),
+    ),
+    fault(
+        "what was discarded is restored after its time, engine", "outbox/engine/dead_letters.py",
+        f"{DISCARDS}::test_it_is_gone_when_its_time_is_over_or_for_good_at_once",
+        ("if space[id].expires_ms > now_ms]", "]"),
+        ("if found is None or found.expires_ms <= self._core.now_ms():\n            raise LookupError(f\"{path} has no disc", "if found is None:\n            raise LookupError(f\"{path} has no disc"),
+    ),
+    fault(
+        "what is restored stays among the discarded ones, engine", "outbox/engine/dead_letters.py",
+        f"{DISCARDS}::test_what_was_discarded_is_restored_as_it_was_and_runs",
+        ("            document_deletes=[records.DocRef(namespace, id, found.version)],\n", ""),
+    ),
+    fault(
+        "what is restored has forgotten until when its refusal is on record", "outbox/engine/state/state.py",
+        f"{DISCARDS}::test_what_was_restored_is_not_resubmitted_when_its_record_is_gone",
+        ("        task.remembered_until_ms = letter.remembered_until_ms\n", ""),
+    ),
+    fault(
+        "what is restored has no reason", "outbox/engine/state/state.py",
+        f"{DISCARDS}::test_what_was_discarded_is_restored_as_it_was_and_runs",
+        ("task.failures, task.reason, task.description = letter.failures, letter.reason, letter.description",
+         "task.failures, task.reason, task.description = letter.failures, \"\", letter.description"),
+    ),
+    fault(
+        "a discard removes before it keeps", "outbox/runtime/store_operations.py",
+        f"{DISCARDS}::test_an_answer_that_is_lost_leaves_both_and_a_second_try_ends_it",
+        ("        await self._discarded.put(dead, ttl_s=life_s)\n        await self.discard(queue, sequence)\n",
+         "        await self.discard(queue, sequence)\n        await self._discarded.put(dead, ttl_s=life_s)\n"),
+    ),
+    fault(
+        "a restore removes before it puts back", "outbox/runtime/store_operations.py",
+        f"{DISCARDS}::test_an_answer_that_is_lost_leaves_both_and_a_second_try_ends_it",
+        ("        await self._dead_letters.put(found)\n        with suppress(LookupError):  # its time was over just now, or another has restored it\n            await self._discarded.discard(queue, sequence)\n",
+         "        with suppress(LookupError):  # its time was over just now, or another has restored it\n            await self._discarded.discard(queue, sequence)\n        await self._dead_letters.put(found)\n"),
+    ),
+    fault(
+        "what was discarded is kept for ever", "outbox/runtime/store_operations.py",
+        f"{DISCARDS}::test_it_is_gone_when_its_time_is_over_or_for_good_at_once",
+        ("self._discarded.put(dead, ttl_s=life_s)", "self._discarded.put(dead)"),
+    ),
+    fault(
+        "a discard is kept as long as by default", "outbox/runtime/start/retention.py",
+        f"{DISCARDS}::test_it_is_gone_when_its_time_is_over_or_for_good_at_once",
+        ("    return max(found, default=", "    return max([], default="),
+    ),
+    fault(
+        "a filter by exception means a part of its name", VIEWS,
+        f"{GROUPS}::test_a_filter_means_those_that_fit_all_of_it",
+        ("        if where.exception not in (name, name.rpartition(\".\")[2]):", "        if where.exception not in name:"),
+    ),
+    fault(
+        "a filter by handler means all of its queue", VIEWS,
+        f"{GROUPS}::test_a_filter_means_those_that_fit_all_of_it",
+        ("    if where.handler and not types.taken_by(where.handler, dead.message):", "    if where.handler == \"?\":"),
     ),
 )  # fmt: skip

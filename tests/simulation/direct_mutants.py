@@ -213,7 +213,7 @@ DIRECT_MUTANTS = (
     mutant(
         "letters: one of the store is deleted before it is sent again", STORED_LETTERS,
         f"{OF_LETTERS}::test_a_resubmission_that_is_repeated_after_a_crash_has_no_further_effect",
-        ("        await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])\n        for copy in sorted({sequence, *copies}):\n            await self._delete(await self._store.read(_key(queue, copy)))\n", "        for copy in sorted({sequence, *copies}):\n            await self._delete(await self._store.read(_key(queue, copy)))\n        await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])\n"),
+        ("        await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])\n        for copy in sorted({sequence, *copies}):\n            await self._delete(await self._store.read(self._key(queue, copy)))\n", "        for copy in sorted({sequence, *copies}):\n            await self._delete(await self._store.read(self._key(queue, copy)))\n        await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])\n"),
     ),
     mutant(
         "letters: one of the bus takes a new time", BUS_LETTERS,
@@ -1260,7 +1260,7 @@ DIRECT_MUTANTS = (
         ("options.output.with_name(options.output.name + \".tmp\")", "options.output"),
     ),
     mutant(
-        "ops: one that cannot be moved keeps the others", "outbox/ops/store_operator.py",
+        "ops: one that cannot be moved keeps the others", "outbox/ops/store_dead_letters.py",
         "unit/ops/test_store_operator.py::test_one_that_cannot_be_moved_does_not_keep_the_others",
         ("                left += 1\n", "                raise\n"),
     ),

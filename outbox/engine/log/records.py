@@ -126,12 +126,25 @@ class Committed(msgspec.Struct, array_like=True, gc=False):
     postponed: list[Postponed]
 
 
+class RestoredLetter(msgspec.Struct, array_like=True, gc=False):
+    """What was known of a dead letter that was discarded and comes back, under the number that it had."""
+
+    sequence: int
+    reason: str
+    description: str
+    failures: int
+    enqueued_ms: int
+    external: bool
+    remembered_until_ms: int
+
+
 class TaskInsert(msgspec.Struct, array_like=True, gc=False):
-    """A message to put into a queue."""
+    """A message to put into a queue; `restored` among its dead letters, as it was before it was discarded."""
 
     path: str
     message: Message
     due_ms: int = 0
+    restored: RestoredLetter | None = None
 
 
 class TaskChange(msgspec.Struct, array_like=True, gc=False):

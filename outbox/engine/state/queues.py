@@ -21,6 +21,8 @@ from outbox.errors import UnknownDestination
 
 PAUSED_QUEUES = "queues/paused"
 """The namespace of the documents that name paused queues."""
+DISCARDED = "discarded/"
+"""With a queue's path: the namespace of what was discarded of its dead letters."""
 
 
 class Queue:

@@ -22,7 +22,7 @@ from outbox.engine.log import records
 from outbox.engine.state.documents import DocumentSpaces
 from outbox.engine.state.markers import Markers
 from outbox.engine.state.plain_order import PlainOrder
-from outbox.engine.state.queues import PAUSED_QUEUES, Queue
+from outbox.engine.state.queues import DISCARDED, PAUSED_QUEUES, Queue
 from outbox.engine.state.rules import Rules, admits
 from outbox.engine.state.session_order import SessionOrder
 from outbox.engine.state.tasks import (
@@ -143,6 +143,8 @@ class State:
         self.routes.pop(path, None)
         self.rules.pop(path, None)
         self.documents.drop(PAUSED_QUEUES, path)
+        for id in list(self.documents.spaces.get(DISCARDED + path, ())):
+            self.documents.drop(DISCARDED + path, id)
         for topic in list(self.topics.values()):
             kept = tuple(name for name in topic.subscriptions if subscription_path(topic.name, name) != path)
             if kept != topic.subscriptions:
@@ -397,6 +399,9 @@ class State:
             self._change_task(item, now_ms, version)
         first = self.sequence + 1
         for insert in change.inserts:
+            if insert.restored is not None:
+                self._restore(self.paths[insert.path], insert.message, insert.restored, version)
+                continue
             digest = fingerprint(insert.message.body, insert.message.type)
             self._insert(self.paths[insert.path], insert.message, now_ms, insert.due_ms, version, digest)
         for doc in change.document_deletes:
@@ -416,6 +421,17 @@ class State:
             self.operations[change.operation_id] = (version, list(range(first, self.sequence + 1)))
             while len(self.operations) > OPERATION_COUNT_MAX:
                 del self.operations[next(iter(self.operations))]
+
+    def _restore(self, dead: Queue, message: Message, letter: records.RestoredLetter, version: int) -> None:
+        """Let a dead letter be where it was before it was discarded; it blocks no key again."""
+        task = Task(letter.sequence, dead.path, message, letter.enqueued_ms, version, external=letter.external)
+        task.failures, task.reason, task.description = letter.failures, letter.reason, letter.description
+        task.remembered_until_ms = letter.remembered_until_ms
+        if task.external:
+            task.fingerprint = fingerprint(message.body, message.type)
+        self.message_bytes += held_bytes(message)
+        dead.tasks[task.sequence] = task
+        dead.index(task)
 
     def _index_paused(self) -> None:
         """Say of each queue anew whether it is paused."""

@@ -11,6 +11,8 @@ _STATES = ("waiting", "retrying", "blocked", "in-hand", "scheduled", "deferred")
 _WHICH = (
     argument("--reason", default="", help="only those of this reason, such as failed or too-old"),
     argument("--type", default="", help="only messages of this wire type"),
+    argument("--handler", default="", metavar="NAME", help="only messages that this handler takes"),
+    argument("--exception", default="", metavar="CLASS", help="only those that failed with it, as KeyError"),
     argument("--text", default="", help="only those with this text in their description, stack or body"),
     argument("--older", type=duration, metavar="AGE", help="only those enqueued longer ago, as 7d, 12h, 15min or 90s"),
     argument("--newer", type=duration, metavar="AGE", help="only those enqueued since"),
@@ -58,7 +60,10 @@ COMMANDS: Commands = {
         ),
     ),
     "schedule": ("List or cancel what is not due yet.", None),
-    "schedule list": ("List what is scheduled in a queue, and when it is due.", (QUEUE, *PAGE)),
+    "schedule list": (
+        "List what is scheduled in a queue, or in all queues, and when it is due.",
+        (argument("queue", metavar="QUEUE", nargs="?", type=queue), *PAGE),
+    ),
     "schedule cancel": (
         "Cancel a scheduled message: it is gone, and nothing remembers it.",
         (QUEUE, argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more")),
@@ -96,6 +101,7 @@ COMMANDS: Commands = {
             argument("queue", metavar="QUEUE", nargs="?", type=queue),
             *_WHICH,
             argument("--group", action="store_true", help="one line for all that went wrong alike"),
+            argument("--discarded", action="store_true", help="those that were discarded and can be restored"),
         ),
     ),
     "dead-letters show": ("Show a dead letter with its body.", (QUEUE, argument("id", metavar="ID"))),
@@ -103,7 +109,14 @@ COMMANDS: Commands = {
         "Run a dead letter again, as a new attempt; of many, up to the first that comes back.",
         (QUEUE, *_ID_OR_ALL, argument("--body", metavar="FILE", help="edit one: another body, JSON (-: from stdin)")),
     ),
-    "dead-letters discard": ("Delete a dead letter.", (QUEUE, *_ID_OR_ALL)),
+    "dead-letters discard": (
+        "Discard a dead letter; for as long as retention it can be restored.",
+        (QUEUE, *_ID_OR_ALL, argument("--for-good", action="store_true", help="delete it: it cannot be restored")),
+    ),
+    "dead-letters restore": (
+        "Take a discard back: it is a dead letter again. A key that has gone on is not blocked again.",
+        (QUEUE, argument("id", metavar="ID", nargs="?"), argument("--all", action="store_true", help="all of them")),
+    ),
 }
 
 ON_AZURE = frozenset(name for name, (_, arguments) in COMMANDS.items() if arguments is not None)

@@ -5,7 +5,8 @@ record already, is stored as a document without a time to live before its delive
 the two the delivery is redelivered, its record is followed, and the same document is found.  Clients and operators see
 the dead letters of bus and store as one list.
 
-    partition = letters:<queue>   `letter:<number>`   the message, why it was refused, and how often it was delivered
+    partition = letters:<queue>     `letter:<number>`      the message, why it was refused, how often it was delivered
+    partition = discarded:<queue>   `discarded:<number>`   the same of a dead letter that was discarded, for a while
 
 A broker's sequence numbers start again with a recreated queue.  So a stored dead letter has a number of its own, made
 of its enqueue time and a digest: the same for every delivery of one message, different for different messages.
@@ -46,6 +47,8 @@ LETTERS = "letters:"
 """With a queue's path: the partition of its dead letters."""
 LETTER = "letter:"
 """With a number: the id of one."""
+DISCARDED = "discarded:"
+"""With a queue's path: the partition of what was discarded of it; with a number, the id of one."""
 _DIGITS = 20
 """Zero-padded, so that the order of ids is the order of numbers."""
 _DIGEST_BITS = 20
@@ -70,11 +73,12 @@ class StoredDeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StoredDeadLetters:
-    """The dead letters of one store."""
+    """The dead letters of one store, or what was `discarded` of them."""
 
-    def __init__(self, store: StateStore, blobs: BlobStore) -> None:
+    def __init__(self, store: StateStore, blobs: BlobStore, *, discarded: bool = False) -> None:
         self._store = store
         self._blobs = blobs
+        self._partitions, self._ids = (DISCARDED, DISCARDED) if discarded else (LETTERS, LETTER)
 
     async def keep(self, delivery: Delivery, reason: str, description: str) -> None:
         """Store a refused message; on return its delivery may be completed.
@@ -82,30 +86,40 @@ class StoredDeadLetters:
         Raises:
             Refused, OutcomeUnknown: it may not be stored; the delivery must be redelivered.
         """
-        message = delivery.message
+        texts, count = (reason, description), 1 + delivery.delivery_count + delivery.failures
+        entry = DeadLetterEntry(
+            delivery.queue, delivery.sequence, delivery.message, *texts, count, delivery.enqueued_ms
+        )
+        await self.put(entry)
+
+    async def put(self, entry: DeadLetterEntry, *, ttl_s: float | None = None) -> None:
+        """Store a dead letter, once; for ever, or for a time.
+
+        Raises:
+            Refused, OutcomeUnknown: it may not be stored.
+        """
+        message = entry.message
         with suppress(NoBlobStore):  # then the body is stored inline
             message = await check_in(message, self._blobs, above_bytes=CLAIM_CHECK_BYTES)
-        count = 1 + delivery.delivery_count + delivery.failures
-        dead = StoredDeadLetter(delivery.sequence, message, reason, description, count, delivery.enqueued_ms)
+        texts = entry.reason, entry.description
+        dead = StoredDeadLetter(entry.sequence, message, *texts, entry.delivery_count, entry.enqueued_ms)
         body, first = msgspec.json.encode(dead), _number(dead)
         for number in range(first, first + NUMBER_COUNT_MAX):
-            key = _key(delivery.queue, number)
-            answer = await self._store.write([Create(key, body, tag=Tag("letter"))])
+            key = self._key(entry.queue, number)
+            answer = await self._store.write([Create(key, body, ttl_s=ttl_s, tag=Tag("letter"))])
             if isinstance(answer, Won):
                 return
             there = answer.current or await self._store.read(key, session=answer.session)
             with suppress(CorruptRecord):  # a foreign document
                 if there is not None and _decoded(there).origin == dead.origin:
                     return  # stored by an earlier delivery
-        raise Refused(
-            f"{delivery.queue}/{delivery.sequence} cannot be stored: its numbers are taken; discard dead letters"
-        )
+        raise Refused(f"{entry.queue}/{entry.sequence} cannot be stored: its numbers are taken; discard dead letters")
 
     async def list(self, queue: str) -> list[DeadLetterEntry]:
         """The stored dead letters of a queue or subscription, oldest first; `sequence` is their own number."""
         found = []
-        async for document in self._store.scan(_partition(queue), prefix=LETTER):
-            dead, number = _decoded(document), int(document.key.id.removeprefix(LETTER))
+        async for document in self._store.scan(self._partitions + queue, prefix=self._ids):
+            dead, number = _decoded(document), int(document.key.id.removeprefix(self._ids))
             texts = dead.reason, dead.description
             found.append(DeadLetterEntry(queue, number, dead.message, *texts, dead.delivery_count, dead.enqueued_ms))
         return found
@@ -113,7 +127,7 @@ class StoredDeadLetters:
     async def count(self, queue: str, *, count_max: int) -> int:
         """How many dead letters of a queue or subscription are stored, up to `count_max`: each costs a read."""
         count = 0
-        async for _ in self._store.scan(_partition(queue), prefix=LETTER):
+        async for _ in self._store.scan(self._partitions + queue, prefix=self._ids):
             count += 1
             if count >= count_max:
                 break
@@ -133,7 +147,7 @@ class StoredDeadLetters:
         return found
 
     async def has(self, queue: str, sequence: int) -> bool:
-        return await self._store.read(_key(queue, sequence)) is not None
+        return await self._store.read(self._key(queue, sequence)) is not None
 
     async def resubmit(
         self,
@@ -167,7 +181,7 @@ class StoredDeadLetters:
         }
         await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])
         for copy in sorted({sequence, *copies}):
-            await self._delete(await self._store.read(_key(queue, copy)))
+            await self._delete(await self._store.read(self._key(queue, copy)))
 
     async def discard(self, queue: str, sequence: int) -> None:
         """Delete a dead letter.
@@ -179,24 +193,19 @@ class StoredDeadLetters:
             raise LookupError(f"dead letter {sequence} of {queue} was moved meanwhile; list them again")
 
     async def _find(self, queue: str, sequence: int) -> Document:
-        found = await self._store.read(_key(queue, sequence))
+        found = await self._store.read(self._key(queue, sequence))
         if found is None:
             raise LookupError(f"{queue} has no dead letter {sequence}; list them to see what is there")
         return found
+
+    def _key(self, queue: str, number: int) -> DocumentKey:
+        return DocumentKey(self._partitions + queue, f"{self._ids}{number:0{_DIGITS}d}")
 
     async def _delete(self, document: Document | None) -> bool:
         if document is None:
             return False
         answer = await self._store.write([Delete(document.key, document.version, Tag("letter-gone"))])
         return isinstance(answer, Won)
-
-
-def _partition(queue: str) -> str:
-    return f"{LETTERS}{queue}"
-
-
-def _key(queue: str, number: int) -> DocumentKey:
-    return DocumentKey(_partition(queue), f"{LETTER}{number:0{_DIGITS}d}")
 
 
 def _number(dead: StoredDeadLetter) -> int:

@@ -10,6 +10,8 @@ after another was first registered, and the workers of the earlier code must hav
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterable
+from datetime import timedelta
 
 import msgspec
 
@@ -19,6 +21,10 @@ from outbox.runtime.start.notes import unreadable, write_note
 
 log = logging.getLogger("outbox.retention")
 
+NOTE_PREFIX = "retention:"
+"""The prefix of the notes of it."""
+RETENTION = timedelta(days=7)
+"""That of an `App` by default."""
 ERA_COUNT_MAX = 16
 UNLIMITED_MS = 1 << 62
 WRITE_COUNT_MAX = 10
@@ -96,13 +102,19 @@ class RetentionWindow:
         self.record_life_ms = max([self.record_life_ms, *lives])
 
 
+async def longest_retention_ms(notes: AsyncIterable[Document]) -> int:
+    """The longest retention of the registered applications, from the notes; that of an `App` by default without one."""
+    found = [_decoded(note).retention_ms async for note in notes]
+    return max(found, default=round(RETENTION.total_seconds() * 1_000))
+
+
 async def register_retention(app_name: str, window: RetentionWindow, operations: Operations) -> None:
     """Register an application's retention, and heed the eras registered before.
 
     Raises:
         NotRegistrable: it has changed too often.
     """
-    name, margin_ms = f"retention:{app_name}", window.record_life_ms - window.retention_ms
+    name, margin_ms = NOTE_PREFIX + app_name, window.record_life_ms - window.retention_ms
     own = RegisteredRetention(window.retention_ms, margin_ms)
     for _ in range(WRITE_COUNT_MAX):
         note, now_ms = await operations.note(name), operations.now_ms()

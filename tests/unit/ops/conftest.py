@@ -14,8 +14,8 @@ from outbox.engine.entities import QueueSettings, Settlement, TopicSettings
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
 from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.operator import Operator
 from outbox.ops.remote import RemoteOperator
-from outbox.ops.values import Operator
 from outbox.retries import Reject
 from outbox.worker import Worker
 

@@ -14,7 +14,8 @@ from outbox.errors import Refused, UnknownDestination
 from outbox.ops.blocked import every_blocked, unblock
 from outbox.ops.blocked_places import GONE
 from outbox.ops.cli import main
-from outbox.ops.values import BlockedQuery, Operator
+from outbox.ops.operator import Operator
+from outbox.ops.values import BlockedQuery
 from outbox.worker import Worker
 from tests.unit.ops.conftest import Deposit, app
 

@@ -44,7 +44,7 @@ def test_bash_completes_commands_verbs_options_and_choices(tmp_path: Path, capsy
         return {line.strip() for line in done.stdout.splitlines()}
 
     assert {"status", "dead-letters", "blocked", "completion"} <= completed("outbox", "")
-    assert completed("outbox", "dead-letters", "re") == {"resubmit"}
+    assert completed("outbox", "dead-letters", "re") == {"resubmit", "restore"}
     assert {"--rate", "--all", "--data"} <= completed("outbox", "dead-letters", "resubmit", "--")
     assert completed("outbox", "completion", "") >= set(SHELLS)
     assert completed("outbox", "blocked", "unblock", "q", "k", "--by", "") >= {"discard", "resubmit"}

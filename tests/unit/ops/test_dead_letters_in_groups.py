@@ -21,8 +21,9 @@ from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
 from outbox.ops.dead_letters import error_of, found_in, grouped, queues_with_dead_letters, raised_at
 from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.operator import Operator
 from outbox.ops.remote import RemoteOperator
-from outbox.ops.values import DeadLetterFilter, DeadLetterView, Operator
+from outbox.ops.values import DeadLetterFilter, DeadLetterView
 from outbox.retries import Reject, Retries
 from outbox.worker import Worker
 
@@ -93,6 +94,9 @@ async def test_a_filter_means_those_that_fit_all_of_it(operator: Operator) -> No
     assert await ids(operator, reason="failed", text="no answer") == ["orders-0", "orders-1", "orders-2"]
     assert await ids(operator, text='"how":"zero"') == ["orders-4"]  # in the body
     assert await ids(operator, text="print(1 // 0)") == ["orders-4"]  # in the stack
+    assert await ids(operator, exception="ConnectionError") == ["orders-0", "orders-1", "orders-2"]
+    assert await ids(operator, exception="ZeroDivisionError", handler="order") == ["orders-4"]
+    assert await ids(operator, exception="Zero") == [] == await ids(operator, handler="refund")
     assert await ids(operator, type="Order") != [] and await ids(operator, type="Refund") == []
     now_s = time.time()
     assert await ids(operator, since=now_s + 60) == [] == await ids(operator, before=now_s - 3_600)
@@ -144,7 +148,7 @@ async def test_an_error_of_the_backend_breaks_off_and_says_what_was_done_before(
         def __init__(self) -> None:
             self.moved: list[str] = []
 
-        async def discard(self, queue: str, id: str) -> Any:
+        async def discard(self, queue: str, id: str, *, for_good: bool) -> Any:
             if len(self.moved) == 2:
                 raise OutcomeUnknown("no answer")
             self.moved.append(id)
@@ -216,6 +220,6 @@ def test_the_commands_list_groups_and_move_what_is_meant(disk_path: Path, capsys
         "outbox: no dead letter of orders"
     )
     assert outbox("discard", "orders", "--reason", "rejected", "--limit", "5", code=1)
-    assert outbox("discard", "orders", "--text", "1 // 0") == "discarded 1 of orders\n"
+    assert outbox("discard", "orders", "--text", "1 // 0", "--for-good") == "discarded 1 of orders\n"
     assert outbox("resubmit", "orders", "--newer", "1h", "--limit", "1") == "resubmitted 1 of orders\n"
     assert outbox("list", "orders", "--older", "1h").startswith("orders has no dead letters")

@@ -19,9 +19,10 @@ from outbox.message import Message
 from outbox.ops import doctor
 from outbox.ops.cli import main
 from outbox.ops.doctor import examine, of_folder, of_pending, of_status, versions
+from outbox.ops.operator import Operator
 from outbox.ops.pending_values import PendingOutput, PendingView
 from outbox.ops.stream_values import ProcessorView, Streams, StreamView
-from outbox.ops.values import Operator, QueueStatus, Status
+from outbox.ops.values import QueueStatus, Status
 
 Usage = namedtuple("Usage", "total used free")
 

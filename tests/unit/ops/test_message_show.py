@@ -15,7 +15,8 @@ from outbox.engine.entities import QueueSettings, Settlement
 from outbox.errors import Refused, UnknownDestination
 from outbox.message import Message
 from outbox.ops.cli import main
-from outbox.ops.values import FindQuery, FoundMessage, Operator
+from outbox.ops.operator import Operator
+from outbox.ops.values import FindQuery, FoundMessage
 from outbox.resubmission import sequence_identity
 from outbox.runtime.delivery.claim_check import check_in
 

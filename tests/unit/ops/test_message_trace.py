@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from outbox import App, Context, Engine, Reject, Worker
+from outbox.cancellation import read_ticket
 from outbox.errors import CorruptRecord, Refused
 from outbox.message import Message
 from outbox.ops import trail_records
@@ -20,14 +21,14 @@ from outbox.ops.cli import main
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
 from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.operator import Operator
 from outbox.ops.pending import pending_in
 from outbox.ops.remote import RemoteOperator
 from outbox.ops.store_trail import trail_on_store
 from outbox.ops.trail import Sighting, reach, tree
 from outbox.ops.trail_history import HistoryTrail
 from outbox.ops.trail_values import Fact, Trace, Trail, TrailQuery
-from outbox.ops.values import Operator
-from outbox.ports import HeldMessage
+from outbox.ports import Backend, HeldMessage
 from tests.unit.stores.store_site import Add, adding, site
 from tests.unit.stores.store_site import handled as site_handled
 
@@ -211,6 +212,64 @@ async def test_no_more_keys_are_tried_than_a_limit(
     [task, *_] = engine.broker.peek("mails", 0, 9)
     found = await traced(operator, task.message.identity)
     assert shape(found)[0] == (-1, "applied", "", "")
+
+
+@dataclass
+class Kept:
+    ticket: str = ""
+
+
+def reminding() -> App:
+    """An order schedules a parcel, which its cancellation cancels."""
+    app = App("reminders")
+
+    @app.handler("orders", key="customer")
+    def take(order: Order, kept: Kept, ctx: Context) -> None:
+        if order.items:
+            kept.ticket = ctx.schedule("parcels", Parcel(order.customer), after_s=3_600)
+        else:
+            ctx.cancel(kept.ticket)
+
+    @app.handler("parcels", key="customer")
+    def send(parcel: Parcel, customer: Customer) -> None:
+        customer.items += 1
+
+    return app
+
+
+async def cancelled_parcel(backend: Backend) -> str:
+    """The id of a parcel that was scheduled and cancelled, and whose cancellation is handled."""
+    async with Worker(reminding(), backend) as worker:
+        for n, items in enumerate((1, 0)):
+            await worker.send("orders", Order("ann", items), id=f"order-{n}")
+            await worker.wait_idle(timeout_s=20)
+        kept = await worker.state(Kept, "ann")
+        assert kept is not None
+        return read_ticket(kept.ticket).id
+
+
+async def test_a_cancelled_message_is_said_to_be_cancelled(engine: Engine, operator: Operator) -> None:
+    id = await cancelled_parcel(engine)
+    [hop] = [hop for hop in (await traced(operator, id, key="ann")).hops if not hop.depth]
+    whys = {fact.place: fact.why for fact in hop.facts}
+    assert whys.keys() == {"scheduled", "applied"}
+    assert whys["applied"] == "cancelled before it was due: its handler never ran"
+    [before] = [hop for hop in (await traced(operator, "order-0", key="ann")).hops if not hop.depth]
+    assert [fact.why for fact in before.facts if fact.place == "applied" and fact.known_by == "record"] == [""]
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_over_a_store_a_cancelled_message_is_said_to_be_cancelled(scope: str) -> None:
+    async def nothing(queue: str, **_: Any) -> tuple[list[Any], int]:
+        return [], 0
+
+    async with site(scope=scope) as at:
+        id = await cancelled_parcel(at)
+        for key, whys in (("ann", ["cancelled before it was due: its handler never ran"]), ("ben", [])):
+            trail = await trail_on_store(at.ports(), nothing, ["orders", "parcels"], TrailQuery(id, key=key))
+            [hop] = [hop for hop in tree(trail, depth_max=5, width_max=5).hops if not hop.depth]
+            assert [fact.why for fact in hop.facts if fact.known_by == "record"] == whys
+            assert all(fact.at for fact in hop.facts if fact.known_by == "record")
 
 
 @pytest.mark.parametrize("scope", ["partition", "item"])

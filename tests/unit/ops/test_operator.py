@@ -17,7 +17,8 @@ from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ops import text
 from outbox.ops.engine_operator import EngineOperator
-from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterView, Moved, NewMessage, Operator
+from outbox.ops.operator import Operator
+from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterView, Moved, NewMessage
 from outbox.ports import StateDocument
 from outbox.worker import Worker
 from tests.unit.ops.conftest import Deposit, app

@@ -13,9 +13,9 @@ from outbox.errors import Refused
 from outbox.message import Message
 from outbox.ops import pending, text
 from outbox.ops.cli import main
+from outbox.ops.operator import Operator
 from outbox.ops.pending import finish_pending, pending_in
 from outbox.ops.pending_values import PendingView
-from outbox.ops.values import Operator
 from outbox.ports import Create, DocumentKey, Output, Tag
 from outbox.runtime.commit.sweeper import GRACE_S
 from outbox.stored import Overflow, Record, Staged, overflow_key, record_key, staged_key

@@ -14,8 +14,9 @@ from outbox.errors import UnknownDestination
 from outbox.message import Message
 from outbox.ops.cli import main
 from outbox.ops.doctor import of_status
+from outbox.ops.operator import Operator
 from outbox.ops.trail_values import TrailQuery
-from outbox.ops.values import FindQuery, Operator, PauseRequest, PeekQuery
+from outbox.ops.values import FindQuery, PauseRequest, PeekQuery
 from outbox.worker import Worker
 from tests.unit.ops.conftest import Deposit, app
 

@@ -24,8 +24,9 @@ from outbox.ops.control_file import read_control_file
 from outbox.ops.doctor import of_status
 from outbox.ops.engine_operator import EngineOperator
 from outbox.ops.held_messages import WORKER, state_of, view_of, why
+from outbox.ops.operator import Operator
 from outbox.ops.remote import RemoteOperator
-from outbox.ops.values import FindQuery, MessageView, Operator, Peeked, PeekQuery
+from outbox.ops.values import FindQuery, MessageView, Peeked, PeekQuery
 from outbox.resubmission import resubmission
 from outbox.retries import Reject, Retries, Retry
 from outbox.testing import Harness

@@ -23,9 +23,10 @@ from outbox.ops.cli import main
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
 from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.operator import Operator
 from outbox.ops.remote import RemoteOperator
 from outbox.ops.sending import as_handled
-from outbox.ops.values import NewMessage, Operator
+from outbox.ops.values import NewMessage
 from outbox.worker import Worker
 from tests.unit.ops.conftest import app
 

@@ -16,9 +16,9 @@ from outbox.ops import state_commands
 from outbox.ops.audit import Audit, judge
 from outbox.ops.cli import main, make_parser
 from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.operator import Operator
 from outbox.ops.state_values import StateLine, StateWrites, StateWritten
 from outbox.ops.store_states import states_of_store, write_states_of_store
-from outbox.ops.values import Operator
 from outbox.ports import StateStore
 from outbox.stored import StateItem, encode, state_key
 from outbox.worker import Worker

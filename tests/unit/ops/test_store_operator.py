@@ -39,8 +39,10 @@ async def test_one_that_cannot_be_moved_does_not_keep_the_others(what: str, erro
 
     async with Engine.in_memory() as engine:
         operator = StoreOperator(NarrowEngine(engine, "partition").ports(), *[cast(Any, None)] * 3)
-        operator._operations = cast(Any, SimpleNamespace(dead_letters=listed, **{what: move}))
-        found = await getattr(operator, what)("q", None)
+        operator._dead_letters._operations = cast(Any, SimpleNamespace(dead_letters=listed, **{what: move}))
+        found = await (
+            operator.resubmit("q", None) if what == "resubmit" else operator.discard("q", None, for_good=True)
+        )
     assert sorted(moved) == [1, 3] and (found.count, found.in_hand) == (2, 1)
 
 
@@ -52,8 +54,8 @@ async def test_a_discard_of_several_dead_letters_says_which_they_were() -> None:
 
     async with Engine.in_memory() as engine:
         operator = StoreOperator(NarrowEngine(engine, "partition").ports(), *[cast(Any, None)] * 3)
-        operator._operations = cast(Any, SimpleNamespace(dead_letters=listed, discard=discard))
-        moved = await operator.discard("q", "m2")
+        operator._dead_letters._operations = cast(Any, SimpleNamespace(dead_letters=listed, discard=discard))
+        moved = await operator.discard("q", "m2", for_good=True)
     assert (moved.count, moved.numbers) == (2, [2, 5])
 
 

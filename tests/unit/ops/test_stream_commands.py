@@ -18,9 +18,9 @@ from outbox.ops.cli import main
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
 from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.operator import Operator
 from outbox.ops.remote import RemoteOperator
 from outbox.ops.stream_values import StreamQuery, StreamRow, TrimRequest, UnregisterRequest
-from outbox.ops.values import Operator
 from outbox.ports import Create, DocumentKey
 from outbox.streams import Inputs, OrderedLog, Position, Processor, Step
 

@@ -1,0 +1,120 @@
+"""The dead letters of a store and a bus, as an operator asks for them: list, show, resubmit, discard, restore."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from outbox.app import CLAIM_CHECK_BYTES
+from outbox.errors import Refused
+from outbox.ops.dead_letter_views import TypeNames, discarded, matches, type_names, view_of, with_body
+from outbox.ops.names import discarded_id, full_id
+from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterFilter, DeadLetterView, Moved
+from outbox.ports import DeadLetterEntry, StorePorts
+from outbox.resubmission import is_copy, newest
+from outbox.runtime.delivery.edits import edit_of
+from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES
+from outbox.runtime.start.retention import NOTE_PREFIX as RETENTION_PREFIX
+from outbox.runtime.start.retention import longest_retention_ms
+from outbox.runtime.store_operations import StoreOperations
+
+
+class StoreDeadLetters:
+    """The dead letters of bus and store as one list."""
+
+    def __init__(self, ports: StorePorts, operations: StoreOperations) -> None:
+        self._notes = ports.infrastructure or ports.store
+        self._blobs = ports.blobs
+        self._operations = operations
+        self._listed: list[DeadLetterView] = []
+        """The last list, for its further pages."""
+
+    async def page(self, queue: str, *, after: int, count_max: int, where: DeadLetterFilter) -> list[DeadLetterView]:
+        """A page of them, oldest first; the first page reads, others show its result."""
+        if not after:
+            types = await self.types(queue)
+            self._listed = [
+                view_of(dead.message.identity, dead, types.only)
+                for dead in await self._operations.dead_letters(queue)
+                if matches(dead, where, types)
+            ]
+        places = [letter.sequence for letter in self._listed]
+        first = places.index(after) + 1 if after in places else 0
+        return self._listed[first : first + min(count_max, BATCH_COUNT_MAX)]
+
+    async def among(self, queue: str, ids: Sequence[str]) -> list[str]:
+        """Those of some ids that are dead letters now."""
+        found = await self._operations.dead_letters(queue)
+        return sorted(set(ids).intersection(dead.message.identity for dead in found))
+
+    async def one(self, queue: str, id: str) -> DeadLetterView:
+        """The newest of an id, with its body."""
+        id, found = await self._of(queue, id)
+        return await with_body(id, found[-1], (await self.types(queue)).only, self._blobs)
+
+    async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None) -> Moved:
+        """Run the newest of an id again, or (None) all; one of them with another body."""
+        if id is not None:
+            id, found = await self._of(queue, id)
+            dead, edit = newest(found), None
+            if body is not None:
+                edit = await edit_of(dead, body, self._blobs, above_bytes=CLAIM_CHECK_BYTES)
+            await self._operations.resubmit(queue, dead.sequence, edit=edit)
+            return Moved(1, id=id)
+        return await self._move_all(queue, self._operations.resubmit, is_resubmission=True)
+
+    async def discard(self, queue: str, id: str | None, *, for_good: bool) -> Moved:
+        """Discard those of an id, or (None) all; for a retention, or for good."""
+        move: Callable[[str, int], Awaitable[None]] = self._operations.discard
+        if not for_good:
+            life_ms = await longest_retention_ms(self._notes.scan(NOTES, prefix=RETENTION_PREFIX))
+            move = partial(self._operations.set_aside, life_s=life_ms / 1_000)
+        if id is None:
+            return await self._move_all(queue, move, is_resubmission=False)
+        id, found = await self._of(queue, id)
+        for dead in found:
+            await move(queue, dead.sequence)
+        return discarded(id, [each.sequence for each in found])
+
+    async def discarded(self, queue: str) -> list[DeadLetterView]:
+        """What was discarded and can be restored."""
+        only = (await self.types(queue)).only
+        return [view_of(dead.message.identity, dead, only) for dead in await self._operations.set_aside_of(queue)]
+
+    async def restore(self, queue: str, id: str | None) -> Moved:
+        """Let those of an id, or (None) all, be dead letters again."""
+        kept = await self._operations.set_aside_of(queue)
+        if id is not None:
+            id = discarded_id(queue, id, {dead.message.identity for dead in kept})
+            kept = [dead for dead in kept if dead.message.identity == id]
+        for dead in kept:
+            await self._operations.restore(queue, dead.sequence)
+        return Moved(len(kept)) if id is None else Moved(len(kept), id=id)
+
+    async def _move_all(
+        self, queue: str, move: Callable[[str, int], Awaitable[None]], *, is_resubmission: bool
+    ) -> Moved:
+        """Move every dead letter that may be moved; a resubmission takes its older copies with it."""
+        found = await self._operations.dead_letters(queue)
+        moved: list[DeadLetterEntry] = []
+        left = 0
+        for dead in reversed(found):
+            if is_resubmission and any(is_copy(dead.message, other.message) for other in moved):
+                continue
+            try:
+                await move(queue, dead.sequence)
+            except (LookupError, Refused):
+                left += 1
+            else:
+                moved.append(dead)
+        return Moved(len(found) - left, left)
+
+    async def _of(self, queue: str, text: str) -> tuple[str, list[DeadLetterEntry]]:
+        """The full id of a text, and its dead letters."""
+        dead = await self._operations.dead_letters(queue)
+        id = full_id(queue, text, {one.message.identity for one in dead})
+        return id, [one for one in dead if one.message.identity == id]
+
+    async def types(self, queue: str) -> TypeNames:
+        """The message types of a queue's handlers."""
+        return await type_names(queue, self._notes.scan(NOTES, prefix=NOTE_PREFIX))
