@@ -3,7 +3,8 @@
 Theory of operation.  The messages of one partition form a lane, on an ordered source those of one session.  This worker
 handles a lane in turn, and lanes side by side.  It first commits a lane's messages together.  If that fails (a
 conflict, a duplicate, an unknown outcome) it handles each on its own, with a bounded number of attempts and pauses
-between, and then releases it.  Other workers may handle the same messages at the same time: safety is the protocols'
+between, and then releases it.  Messages of an unordered queue that were committed together are settled side by side,
+while their lane goes on: in turn, a batch of ten would keep its key for ten round trips.  Other workers may handle the same messages at the same time: safety is the protocols'
 alone.
 """
 
@@ -205,8 +206,11 @@ class StoreScope:
         if outcomes:
             self.retry_backoff.reset()
         holder: int | None = None
+        are_aside = len(outcomes) > 1 and not attempts[0].work.in_order
         for attempt, outcome in zip(attempts, outcomes, strict=False):
-            if await self._end(attempt, outcome) and holder is None:
+            if are_aside:
+                self._spawn(self._end_aside(attempt, outcome))
+            elif await self._end(attempt, outcome) and holder is None:
                 holder = attempt.work.delivery.sequence
         for attempt in attempts[len(outcomes) :]:
             if holder not in (None, attempt.work.delivery.sequence):
@@ -237,6 +241,10 @@ class StoreScope:
             with turn:
                 return await self.protocol.once(attempt)
         raise AssertionError("the last attempt raises")
+
+    async def _end_aside(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Settle a message beside others and beside what follows in its lane, in which nothing holds its successors."""
+        await self._end(attempt, outcome)
 
     async def _end(self, attempt: Attempt, outcome: Outcome) -> bool:
         """Settle a message; whether its outcome keeps its successors back.

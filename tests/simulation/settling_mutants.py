@@ -36,6 +36,11 @@ SETTLING_MUTANTS = (
         app="standing", amounts=(-50, 5), faults={"crash": 1},
     ),
     mutant(
+        "settling: a lane goes on beside what holds it", "partition", "InOrder", LANES,
+        ("len(outcomes) > 1 and not attempts[0].work.in_order", "len(outcomes) > 1"),
+        app="standing", amounts=(5, -50, 5), batch=3,
+    ),
+    mutant(
         "settling: an attempt past its deadline writes", "partition", "NoDuplicate", PARTITION,
         ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n", "        writes = await self._prepared(batch, state_id)\n"),
         app="standing", workers=2, faults={"expire": 1, "jump": 1},

@@ -31,6 +31,8 @@ BLOB_OUTCOMES = "outbox/azure/blobs/outcomes.py"
 BLOB_STATES = "outbox/azure/blobs/state_store.py"
 BLOBS = "outbox/azure/blobs/store.py"
 
+LANES = "outbox/runtime/store_scope.py"
+
 OF_COSMOS = "test_cosmos_traps"
 OF_SENDING = "test_servicebus_traps"
 OF_SETTLING = "test_servicebus_settling_traps"
@@ -342,6 +344,10 @@ ADAPTER_MUTANTS = (
         "settlements are in flight together without a limit", LINKS,
         "test_settlements_are_in_flight_together_up_to_a_limit",
         ("and len(calls) < TOGETHER_COUNT_MAX and", "and"), of=OF_ROUND_TRIPS,
+    ),
+    mutant(
+        "what was committed together is settled in turn", LANES, "test_messages_of_a_few_keys_are_settled_together",
+        ("        are_aside = len(outcomes) > 1 and", "        are_aside = False and"), of=OF_ROUND_TRIPS,
     ),
     mutant(
         "the settlements of a session are in flight together", LINKS,

@@ -37,8 +37,8 @@ class Far:
         return self._ports
 
 
-def rate(concurrency: int, *, batches: int = 8, **options: Any) -> tuple[float, FarNamespace]:
-    """Messages a second of virtual time, each of another key."""
+def rate(concurrency: int, *, batches: int = 8, keys: int = 0, **options: Any) -> tuple[float, FarNamespace]:
+    """Messages a second of virtual time, each of another key, or of so many `keys`."""
     namespace = FarNamespace(RTT_S, **options)
 
     async def handled() -> float:
@@ -48,7 +48,7 @@ def rate(concurrency: int, *, batches: int = 8, **options: Any) -> tuple[float, 
         ):
             count = batches * concurrency
             started_s = asyncio.get_running_loop().time()
-            namespace.put([message(n) for n in range(count)])
+            namespace.put([message(n, n % keys if keys else None) for n in range(count)])
             while worker.handled_count < count:  # noqa: ASYNC110  # a worker has no such event
                 await asyncio.sleep(RTT_S / 10)
             return count / (asyncio.get_running_loop().time() - started_s)
@@ -56,8 +56,8 @@ def rate(concurrency: int, *, batches: int = 8, **options: Any) -> tuple[float, 
     return in_virtual_time(handled), namespace
 
 
-def message(n: int) -> Message:
-    body, kind = app.encode(Add(f"m{n}", f"a{n}", 1))
+def message(n: int, key: int | None = None) -> Message:
+    body, kind = app.encode(Add(f"m{n}", f"a{n if key is None else key}", 1))
     return Message(body=body, outbox_id=f"m{n}", type=kind, created_ms=wall_ms())
 
 
@@ -72,6 +72,11 @@ def test_the_rate_rises_with_concurrency() -> None:
     assert several > 12 * one
     assert many > 3 * several
     assert most > 3 * many
+
+
+def test_messages_of_a_few_keys_are_settled_together() -> None:
+    """In turn, a batch of six took six round trips before the next of its key could begin."""
+    assert rate(64, keys=10)[0] > 0.75 * rate(64)[0]
 
 
 def test_outputs_that_wait_for_one_destination_leave_together() -> None:
