@@ -85,8 +85,9 @@ class _ClaimGroup:
 class Worker(Client):
     """Handles an application's messages on a backend; use it as an async context manager.
 
-    `concurrency` limits the messages in flight, `drain_s` the seconds that they may take when the worker stops,
-    `threads` the concurrent blocking handlers; workers of one process may share one `HandlerThreads`, and `counts`.
+    `concurrency` limits the messages at work; over a store and a bus as many again may wait behind others of their key.
+    `drain_s` limits the seconds that they may take when the worker stops, `threads` the concurrent blocking handlers.
+    Workers of one process may share one `HandlerThreads`, and `counts`.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class Worker(Client):
         )
         self._recovery: Recovery | None = None
         if isinstance(ports, StorePorts) and isinstance(self._scope, StoreScope):
+            self._scope.on_waiting = self._wake_claims
             parts = (self._scope.protocol, stores_of(ports), self._scope.failed_pushes)
             asked: Any = {"operations": ports.operations, "queues": self._plan.paths}
             self._recovery = Recovery(*parts, now_ms=self._operations.now_ms, counts=self.counts, **asked)
@@ -239,7 +241,7 @@ class Worker(Client):
         """Claim and handle batches up to the first that waits; then another loop continues."""
         intake, paths = self._intake, claim_group.paths
         while not self._draining.is_set():
-            free_count = self._concurrency - len(claim_group.in_flight)
+            free_count = self._free_count(claim_group)
             if free_count <= 0:
                 claim_group.has_capacity.clear()
                 await claim_group.has_capacity.wait()
@@ -252,6 +254,20 @@ class Worker(Client):
                 continue
             if deliveries and not await self._take_on(claim_group, deliveries):
                 return
+
+    def _free_count(self, claim_group: _ClaimGroup) -> int:
+        """How many messages to claim: `concurrency` at work, and as many that wait behind others of their lanes.
+
+        Those that wait run no handler; with them the next batch of a key is as large as the one before.
+        """
+        held_count = len(claim_group.in_flight)
+        waiting = self._scope.waiting if isinstance(self._scope, StoreScope) else {}
+        waiting_count = sum(waiting.get(path, 0) for path in claim_group.paths)
+        return min(self._concurrency - held_count + waiting_count, 2 * self._concurrency - held_count)
+
+    def _wake_claims(self) -> None:
+        for claim_group in self._claim_groups:
+            claim_group.has_capacity.set()
 
     async def _take_on(self, claim_group: _ClaimGroup, deliveries: Sequence[Delivery]) -> bool:
         """Handle a batch in this task; whether the task is free to claim again.

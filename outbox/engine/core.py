@@ -27,6 +27,11 @@ from outbox.errors import EngineStopped
 from outbox.ports import Clock
 
 T = TypeVar("T")
+ALONE_COUNT_MAX = 7
+"""How many flushes in a row are made at once, after one that nobody has joined: a turn of the loop costs a tenth of a
+flush, and whoever comes side by side is noticed by the next one that waits for a turn."""
+QUICK_S = 0.001
+"""A flush that takes longer always waits for others to join: the turn costs little of it, and several hold the loop."""
 _STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Not the plain monotonic clock: to a laptop that slept, locks and scheduled messages would be too young."""
 
@@ -89,6 +94,8 @@ class Core:
         self._sync = sync
         self._ordinal = 0
         self._gate_waiters: list[asyncio.Future[None]] = []
+        self._alone_count = 0
+        """How many flushes need not wait for others to join."""
         self._time_base_ms = max(state.time_ms, clock.wall_ms())
         self._monotonic_base_s = clock.monotonic_s()
         self._last_sync_s = self._monotonic_base_s
@@ -211,7 +218,7 @@ class Core:
         """Wait until everything done so far survives the declared failures.
 
         Waiters of one turn of the loop share one flush.  `alone` says that no other caller can join, so that the flush
-        happens at once instead of in the loop's next turn.
+        happens at once instead of in the loop's next turn; so do a few after a quick one that nobody has joined.
 
         Raises:
             EngineStopped: it will not; acknowledge nothing.
@@ -222,7 +229,8 @@ class Core:
             return
         if self._sync.kind != "every":
             self._write_and_sync_when_due()
-        elif alone and not self._gate_waiters:
+        elif (alone or self._alone_count) and not self._gate_waiters:
+            self._alone_count -= not alone
             self.flush()
         else:
             loop = asyncio.get_running_loop()
@@ -233,11 +241,14 @@ class Core:
             await waiter
 
     def _flush_for_waiters(self) -> None:
+        began_s = self.clock.monotonic_s()
         try:
             self.flush()
         except EngineStopped:
             return  # stop has failed the waiters
         waiters, self._gate_waiters = self._gate_waiters, []
+        is_quick = self._last_sync_s - began_s < QUICK_S
+        self._alone_count = ALONE_COUNT_MAX if len(waiters) == 1 and is_quick else 0
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -3,14 +3,15 @@
 Theory of operation.  The messages of one partition form a lane, on an ordered source those of one session.  This worker
 handles a lane in turn, and lanes side by side.  It first commits a lane's messages together.  If that fails (a
 conflict, a duplicate, an unknown outcome) it handles each on its own, with a bounded number of attempts and pauses
-between, and then releases it.  Messages of an unordered queue that were committed together are settled side by side,
-while their lane goes on: in turn, a batch of ten would keep its key for ten round trips.  Other workers may handle the same messages at the same time: safety is the protocols'
-alone.
+between, and then releases it.  Messages of an unordered queue that were committed together are settled side by side
+while their lane goes on: in turn, a batch of ten would keep its key for ten round trips.  Other workers may handle the
+same messages at the same time: safety is the protocols' alone.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from itertools import groupby
@@ -65,6 +66,10 @@ class StoreScope:
         self._lingering = lingering
         """Batches marks; None: each is written at once."""
         self._lanes: Lanes[Attempt] = Lanes()
+        self.waiting: Counter[str] = Counter()
+        """How many messages of each queue wait behind others of their lane."""
+        self.on_waiting: Callable[[], None] = lambda: None
+        """Called when some begin to wait."""
         self._blocked_log = LogThrottle(LOG_BLOCKED_EVERY_MS, now_ms)
         self.retry_backoff = RetryBackoff(backoff, now_ms)
 
@@ -87,6 +92,7 @@ class StoreScope:
         for lane, attempts in lanes.items():
             if lane in self._lanes.taken:
                 self._lanes.wait(lane, attempts)
+                self._count_waiting(attempts, 1)
                 continue
             self._lanes.enter(lane)
             if first is None:
@@ -95,6 +101,14 @@ class StoreScope:
                 self._spawn(self._occupy(lane, attempts))
         if first is not None:
             await self._occupy(first, lanes[first])
+
+    def _count_waiting(self, attempts: Sequence[Attempt], change: int) -> None:
+        """Count messages that wait, or wait no more; one with several branches may be at work in another lane."""
+        for attempt in attempts:
+            if not attempt.others:
+                self.waiting[attempt.work.delivery.queue] += change
+        if change > 0:
+            self.on_waiting()
 
     async def blocked_behind(self, delivery: Delivery) -> BlockedSession | None:
         """The other message that blocks the session of this delivery; None: none does.
@@ -115,10 +129,11 @@ class StoreScope:
                 else:
                     is_held = await self._handle(attempts)
                 attempts = self._lanes.next(lane)
+                self._count_waiting(attempts, -1)
                 if attempts:
                     await self._mark()  # a lane that never empties must write its marks too
         finally:
-            self._lanes.leave(lane)
+            self._count_waiting(self._lanes.leave(lane), -1)
         await self._mark()
 
     async def _mark(self) -> None:

@@ -17,6 +17,7 @@ BLOCKED, PLACES = "unit/ops/test_blocked.py", "outbox/ops/blocked_places.py"
 COMPLETED, COMPLETION = "unit/ops/test_completion.py", "outbox/ops/completion.py"
 PAUSES = "unit/ops/test_queue_pause.py"
 DISCARDS = "unit/ops/test_discards.py"
+IN_LANES = "unit/stores/test_waiting_in_lanes.py"
 TRAIL, RECORDS, HISTORY = (f"outbox/ops/trail{name}.py" for name in ("", "_records", "_history"))
 
 COMMAND_MUTANTS = (
@@ -165,6 +166,21 @@ COMMAND_MUTANTS = (
         "a queue that is made anew is paused as the one before", "outbox/engine/state/state.py",
         f"{PAUSES}::test_a_queue_that_is_made_anew_is_not_paused",
         ("        self.documents.drop(PAUSED_QUEUES, path)\n", ""),
+    ),
+    fault(
+        "what waits behind its key counts as at work", "outbox/worker.py",
+        f"{IN_LANES}::test_a_slow_key_does_not_keep_others_from_their_turn",
+        ("self._concurrency - held_count + waiting_count", "self._concurrency - held_count"),
+    ),
+    fault(
+        "all that comes for a key may wait for it", "outbox/worker.py",
+        f"{IN_LANES}::test_no_more_wait_than_may_be_at_work",
+        (", 2 * self._concurrency - held_count)", ", 20 * self._concurrency - held_count)"),
+    ),
+    fault(
+        "what has waited counts as waiting for ever", "outbox/runtime/store_scope.py",
+        f"{IN_LANES}::test_no_more_wait_than_may_be_at_work",
+        ("                self._count_waiting(attempts, -1)\n", ""),
     ),
     fault(
         "a discard is not kept", "outbox/engine/dead_letters.py",
