@@ -172,6 +172,16 @@ class Broker:
                 self._core.do(records.Cancelled(queue.number, copies))
         return len(due)
 
+    def make_due(self, path: str, sequences: Sequence[int]) -> int:
+        """Let scheduled messages of a queue be due now, with the failures that they have; how many there were."""
+        queue = self.queue(path)
+        due = [queue.tasks[s] for s in dict.fromkeys(sequences) if s in queue.tasks]
+        changes = [records.TaskChange(path, t.sequence, t.version) for t in due if t.status == SCHEDULED]
+        if changes:
+            self._core.do(records.Modified(self._core.now_ms(), records.Modify(changes=changes)))
+            self.wake()
+        return len(changes)
+
     def _copies_in(self, queue: Queue, due: Sequence[Task]) -> list[int]:
         """These scheduled messages in one of their topic's subscriptions; of equal ones each has a copy of its own."""
         found: dict[int, None] = {}

@@ -429,6 +429,7 @@ COMMANDS: dict[str, Callable[[Options], None]] = {
     "message trace": on_messages.trace_message,
     "schedule list": on_messages.list_scheduled,
     "schedule cancel": on_messages.cancel,
+    "schedule now": on_messages.make_due,
     "pending list": on_messages.list_pending,
     "pending explain": on_messages.list_pending,
     "pending finish": on_messages.finish_pending,

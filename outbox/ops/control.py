@@ -109,6 +109,7 @@ class Control:
                 web.get("/message", self._message),
                 web.post("/message/trail", self._trail),
                 web.post("/schedule/cancel", self._cancel),
+                web.post("/schedule/now", self._make_due),
                 web.get("/pending", self._pending),
                 web.post("/pending/finish", self._finish),
                 web.get("/dead-letters", self._dead_letters),
@@ -218,6 +219,10 @@ class Control:
     async def _cancel(self, request: web.Request) -> web.Response:
         asked = await _body(request, CancelRequest)
         return _json(await self._operator.cancel(asked.queue, asked.id))
+
+    async def _make_due(self, request: web.Request) -> web.Response:
+        asked = await _body(request, CancelRequest)
+        return _json(await self._operator.make_due(asked.queue, asked.id))
 
     async def _pending(self, request: web.Request) -> web.Response:
         return _json(await self._operator.pending())

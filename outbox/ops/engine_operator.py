@@ -32,7 +32,7 @@ from outbox.ops.engine_views import at_work, entry_of, held_in, identity_of
 from outbox.ops.held_messages import found_with_body, state_of
 from outbox.ops.host_metrics import host_metrics
 from outbox.ops.meter import Meter
-from outbox.ops.names import discarded_id, full_id, listed, parse_key, scheduled_id, the_id
+from outbox.ops.names import discarded_id, full_id, later_id, listed, parse_key, scheduled_id, the_id
 from outbox.ops.operator import Operator
 from outbox.ops.pending_values import PendingFinished, PendingView
 from outbox.ops.sending import as_handled, check_sendable, outgoing
@@ -309,6 +309,15 @@ class EngineOperator:
         ]
         id = scheduled_id(queue, id, {each for each, _ in scheduled})
         count = self._engine.broker.cancel(queue, [task.sequence for each, task in scheduled if each == id])
+        await self._engine.core.gate()
+        return Moved(count, id=id)
+
+    async def make_due(self, queue: str, id: str) -> Moved:
+        self._dead(queue)  # it exists
+        tasks = [t for t in self._engine.broker.queue(queue).tasks.values() if t.status == SCHEDULED]
+        later = [(identity_of(queue, task), task.sequence) for task in tasks]
+        id = later_id(queue, id, {each for each, _ in later})
+        count = self._engine.broker.make_due(queue, [sequence for each, sequence in later if each == id])
         await self._engine.core.gate()
         return Moved(count, id=id)
 

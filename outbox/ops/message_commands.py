@@ -144,6 +144,11 @@ def cancel(options: Options) -> None:
     answer(options, done, f"cancelled {done.id} in {options.queue}")
 
 
+def make_due(options: Options) -> None:
+    done = ask(options, lambda operator: operator.make_due(options.queue, options.id))
+    answer(options, done, f"{done.id} in {options.queue} is due now")
+
+
 def list_pending(options: Options) -> None:
     """List what was committed and is not finished; of a transaction, if one is named, with its outputs."""
     found = ask(options, lambda operator: operator.pending())

@@ -89,6 +89,26 @@ def scheduled_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
     return next(iter(found))
 
 
+def later_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
+    """The id that equals a text, or the only one with this prefix of what a queue holds for later.
+
+    Raises:
+        LookupError: none has it.
+        Refused: several have.
+    """
+    found = {text} & ids or {id for id in ids if begins(text, id)}
+    if not found:
+        raise LookupError(
+            f"{queue} holds nothing for later under {text!r}: it is due, keeps its place in an ordered queue, or was "
+            f"never sent; `outbox message show` finds it{near(text, ids)}"
+        )
+    if len(found) > 1:
+        raise Refused(
+            f"{len(found)} messages that {queue} holds for later begin with {text!r}: {_some(found)}; give more of it"
+        )
+    return next(iter(found))
+
+
 def near(text: str, ids: Collection[str]) -> str:
     """Which ids begin with a text that stands for none of them; empty without one."""
     found = {id for id in ids if id.startswith(text)}

@@ -126,6 +126,14 @@ class Operator(Protocol):
             UnknownDestination: no such queue.
         """
 
+    async def make_due(self, queue: str, id: str) -> Moved:
+        """Let what is scheduled or waits for its next try under an id, or the one id with this prefix, be due now.
+
+        Raises:
+            LookupError: there is nothing for later under it.
+            Refused: several ids begin so.
+        """
+
     async def pending(self) -> list[PendingView]:
         """What was committed and is not finished, at most a thousand documents; on an engine there is nothing such."""
 

@@ -133,6 +133,9 @@ class RemoteOperator:
     async def cancel(self, queue: str, id: str) -> Moved:
         return await self._post("/schedule/cancel", CancelRequest(queue, id), Moved)
 
+    async def make_due(self, queue: str, id: str) -> Moved:
+        return await self._post("/schedule/now", CancelRequest(queue, id), Moved)
+
     async def pending(self) -> list[PendingView]:
         return await self._get("/pending", {}, list[PendingView])
 

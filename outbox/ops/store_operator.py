@@ -24,7 +24,7 @@ from outbox.ops.blocked_places import blocked_on_store
 from outbox.ops.dead_letter_views import with_body
 from outbox.ops.held_messages import found_with_body, state_of, waits_for
 from outbox.ops.held_messages import view_of as view_of_held
-from outbox.ops.names import listed, parse_key, scheduled_id, the_id
+from outbox.ops.names import later_id, listed, parse_key, scheduled_id, the_id
 from outbox.ops.operator import Operator
 from outbox.ops.pending import finish_pending, pending_in
 from outbox.ops.pending_values import PendingFinished, PendingView
@@ -403,6 +403,27 @@ class StoreOperator:
         sequences = [held.sequence for held in found if held.message.identity == full]
         await self._cancel(queue, sequences)
         return Moved(len(sequences), id=full)
+
+    async def make_due(self, queue: str, id: str) -> Moved:
+        """Send what a queue holds for later once more, to be taken now, and then cancel that.
+
+        If this is broken off in between, both are there: the second of them is a duplicate.
+        """
+        found, _ = await self._peek(
+            queue,
+            after=0,
+            count=BATCH_COUNT_MAX,
+            session="",
+            is_wanted=lambda held: held.status == "scheduled" and held.message.identity.startswith(id),
+        )
+        full = later_id(queue, id, {held.message.identity for held in found})
+        later = [held for held in found if held.message.identity == full]
+        for held in later:
+            own = f"{full}~now-{held.sequence}"  # the bus has seen the other, and may drop duplicates
+            message = msgspec.structs.replace(held.message, outbox_id=full, message_id=own)
+            await self._operations.send([Output(queue, 0, message)])
+            await self._cancel(queue, [held.sequence])
+        return Moved(len(later), id=full)
 
     async def pending(self) -> list[PendingView]:
         return await pending_in(self._ports)

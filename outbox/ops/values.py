@@ -362,7 +362,7 @@ class BlockedQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CancelRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which scheduled message of a queue to cancel."""
+    """Which scheduled message of a queue to cancel, or to make due."""
 
     queue: Name
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]

@@ -16,6 +16,7 @@ BACKUPS, BACKUP, BACKUP_FILES = "unit/ops/test_backup.py", "outbox/ops/backup.py
 BLOCKED, PLACES = "unit/ops/test_blocked.py", "outbox/ops/blocked_places.py"
 COMPLETED, COMPLETION = "unit/ops/test_completion.py", "outbox/ops/completion.py"
 PAUSES = "unit/ops/test_queue_pause.py"
+PEEKED = "unit/ops/test_queue_peek.py"
 DISCARDS = "unit/ops/test_discards.py"
 IN_LANES = "unit/stores/test_waiting_in_lanes.py"
 TRAIL, RECORDS, HISTORY = (f"outbox/ops/trail{name}.py" for name in ("", "_records", "_history"))
@@ -181,6 +182,18 @@ COMMAND_MUTANTS = (
         "what has waited counts as waiting for ever", "outbox/runtime/store_scope.py",
         f"{IN_LANES}::test_no_more_wait_than_may_be_at_work",
         ("                self._count_waiting(attempts, -1)\n", ""),
+    ),
+    fault(
+        "what is to be due now is cancelled before it is sent", "outbox/ops/store_operator.py",
+        "unit/ops/test_store_operator.py::test_what_is_to_be_due_now_is_cancelled_only_when_it_was_sent",
+        ("            await self._operations.send([Output(queue, 0, message)])\n            await self._cancel(queue, [held.sequence])\n",
+         "            await self._cancel(queue, [held.sequence])\n            await self._operations.send([Output(queue, 0, message)])\n"),
+    ),
+    fault(
+        "what is due now forgets that it failed", "outbox/engine/broker.py",
+        f"{PEEKED}::test_what_is_scheduled_or_tried_again_can_be_due_now",
+        ("        changes = [records.TaskChange(path, t.sequence, t.version) for t in due if t.status == SCHEDULED]\n",
+         "        changes = [records.TaskChange(path, t.sequence, t.version) for t in due if t.status == SCHEDULED]\n        for t in due:\n            t.failures = 0\n"),
     ),
     fault(
         "a discard is not kept", "outbox/engine/dead_letters.py",

@@ -59,13 +59,17 @@ COMMANDS: Commands = {
             argument("--width", type=page, default=20, metavar="N", help="at most so many effects of each (20)"),
         ),
     ),
-    "schedule": ("List or cancel what is not due yet.", None),
+    "schedule": ("List or cancel what is not due yet, or let it be due.", None),
     "schedule list": (
         "List what is scheduled in a queue, or in all queues, and when it is due.",
         (argument("queue", metavar="QUEUE", nargs="?", type=queue), *PAGE),
     ),
     "schedule cancel": (
         "Cancel a scheduled message: it is gone, and nothing remembers it.",
+        (QUEUE, argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more")),
+    ),
+    "schedule now": (
+        "Let a scheduled message, or one that waits for its next try, be taken now.",
         (QUEUE, argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more")),
     ),
     "pending": ("List or finish what was committed and whose outputs are not known to have left.", None),

@@ -244,6 +244,35 @@ async def test_what_is_scheduled_can_be_cancelled_and_what_is_tried_again_cannot
             assert list(await looked(operator, "orders")) == ["later-1", "m1"]
 
 
+async def test_what_is_scheduled_or_tried_again_can_be_due_now(disk_path: Path, way: str) -> None:
+    async with Engine.open(disk_path) as engine, Worker(app, engine) as worker:
+        for id in ("later-1", "later-2", "later-30"):
+            await worker.send("orders", Order("k"), id=id, after_s=3_600)
+        await worker.send("orders", Order("k", "fail"), id="m1")
+        await worker.wait_idle(timeout_s=10)
+        direct = EngineOperator(engine)
+        async with serve_control(direct, disk_path):
+            known = read_control_file(disk_path)
+            assert known is not None
+            operator: Operator = direct if way == "direct" else RemoteOperator(known, disk_path)
+            before = (await looked(operator, "orders"))["m1"]
+            moved = await operator.make_due("orders", "later-30")
+            assert (moved.count, moved.id) == (1, "later-30")
+            await worker.wait_idle(timeout_s=10)
+            assert list(await looked(operator, "orders")) == ["later-1", "later-2", "m1"]
+            assert (await operator.make_due("orders", "m1")).count == 1
+            await worker.wait_idle(timeout_s=10)
+            again = (await looked(operator, "orders"))["m1"]
+            assert (again.state, again.failures) == ("retrying", before.failures + 1)
+            with pytest.raises(Refused, match="2 messages that orders holds for later begin with 'later-'"):
+                await operator.make_due("orders", "later-")
+            for id in ("later-30", "nothing"):
+                with pytest.raises(LookupError, match=f"orders holds nothing for later under '{id}'"):
+                    await operator.make_due("orders", id)
+            with pytest.raises(UnknownDestination):
+                await operator.make_due("no-such", "later-1")
+
+
 def held(**more: Any) -> HeldMessage:
     known: dict[str, Any] = {"sequence": 7, "message": Message(body=b"x", outbox_id="m"), "status": "active"}
     return HeldMessage(**(known | {"enqueued_ms": 1_000} | more))

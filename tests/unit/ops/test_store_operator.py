@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,11 +11,11 @@ import pytest
 
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.engine import Engine
-from outbox.errors import Refused
+from outbox.errors import OutcomeUnknown, Refused
 from outbox.message import Message
 from outbox.ops.store_operator import StoreOperator
-from outbox.ops.values import NewMessage
-from outbox.ports import DeadLetterEntry
+from outbox.ops.values import Moved, NewMessage
+from outbox.ports import DeadLetterEntry, HeldMessage, Output
 from outbox.worker import Worker
 from tests.unit.ops.conftest import app
 
@@ -71,3 +72,28 @@ async def test_what_is_sent_without_a_type_gets_the_only_one_that_is_registered(
         )
         first, second = (task.message for task in engine.broker.peek("deposits", 0, 9))
     assert (first.type, first.body) == (second.type, second.body) == ("Deposit", second.body)
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+async def test_what_is_to_be_due_now_is_cancelled_only_when_it_was_sent(is_sent: bool) -> None:
+    done, message = list[str](), Message(body=b"1", message_id="m1")
+
+    async def peek(queue: str, **_: Any) -> tuple[list[HeldMessage], int]:
+        return [HeldMessage(sequence=7, message=message, status="scheduled", enqueued_ms=0, due_ms=9)], 0
+
+    async def send(outputs: list[Output]) -> None:
+        (output,) = outputs
+        done.append(f"{output.message.identity} {output.message.message_id} {output.due_ms}")
+        if not is_sent:
+            raise OutcomeUnknown("no answer")
+
+    async def cancel(queue: str, sequences: list[int]) -> None:
+        done.append(f"cancelled {sequences}")
+
+    async with Engine.in_memory() as engine:
+        operator = StoreOperator(NarrowEngine(engine, "partition").ports(), *[cast(Any, None)] * 3)
+        operator._operations = cast(Any, SimpleNamespace(send=send))
+        operator._peek, operator._cancel = cast(Any, peek), cast(Any, cancel)
+        with nullcontext() if is_sent else pytest.raises(OutcomeUnknown):
+            assert await operator.make_due("q", "m1") == Moved(1, id="m1")
+    assert done == ["m1 m1~now-7 0", "cancelled [7]"][: 1 + is_sent]

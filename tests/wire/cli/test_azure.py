@@ -341,10 +341,12 @@ async def test_a_queue_says_why_its_messages_wait(site: Site) -> None:
         await worker.send("ledger", Order("k"), id="k1")
         await worker.wait_idle()
         await worker.send("orders", Order("o2"), id="o2", after_s=3_600)
+        assert (await site.outbox("schedule", "now", "orders", "o1"))[0] == "o1 in orders is due now\n"
+        await worker.wait_idle()
     await Client(app, site.backend).send("ledger", Order("k"), id="k2")
     found = {view["id"]: view for view in (await site.json("queue", "peek", "orders"))["messages"]}
     assert {id: view["state"] for id, view in found.items()} == {"o1": "retrying", "o2": "scheduled"}
-    assert (found["o1"]["error"], found["o1"]["failures"]) == ("ValueError: the price is unknown", 1)
+    assert (found["o1"]["error"], found["o1"]["failures"]) == ("ValueError: the price is unknown", 2)
     [later] = (await site.json("queue", "peek", "orders", "--state", "scheduled"))["messages"]
     assert later["id"] == "o2"
     page = await site.json("queue", "peek", "orders", "--limit", "1")
