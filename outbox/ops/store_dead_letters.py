@@ -61,11 +61,19 @@ class StoreDeadLetters:
                 edit = await edit_of(dead, body, self._blobs, above_bytes=CLAIM_CHECK_BYTES)
             await self._operations.resubmit(queue, dead.sequence, edit=edit)
             return Moved(1, id=id)
-        return await self._move_all(queue, self._operations.resubmit, is_resubmission=True)
+
+        async def again(dead: DeadLetterEntry) -> None:
+            await self._operations.resubmit(queue, dead.sequence)
+
+        return await self._move_all(queue, again, is_resubmission=True)
 
     async def discard(self, queue: str, id: str | None, *, for_good: bool) -> Moved:
         """Discard those of an id, or (None) all; for a retention, or for good."""
-        move: Callable[[str, int], Awaitable[None]] = self._operations.discard
+
+        async def drop(dead: DeadLetterEntry) -> None:
+            await self._operations.discard(queue, dead.sequence)
+
+        move: Callable[[DeadLetterEntry], Awaitable[None]] = drop
         if not for_good:
             life_ms = await longest_retention_ms(self._notes.scan(NOTES, prefix=RETENTION_PREFIX))
             move = partial(self._operations.set_aside, life_s=life_ms / 1_000)
@@ -73,7 +81,7 @@ class StoreDeadLetters:
             return await self._move_all(queue, move, is_resubmission=False)
         id, found = await self._of(queue, id)
         for dead in found:
-            await move(queue, dead.sequence)
+            await move(dead)
         return discarded(id, [each.sequence for each in found])
 
     async def discarded(self, queue: str) -> list[DeadLetterView]:
@@ -92,7 +100,7 @@ class StoreDeadLetters:
         return Moved(len(kept)) if id is None else Moved(len(kept), id=id)
 
     async def _move_all(
-        self, queue: str, move: Callable[[str, int], Awaitable[None]], *, is_resubmission: bool
+        self, queue: str, move: Callable[[DeadLetterEntry], Awaitable[None]], *, is_resubmission: bool
     ) -> Moved:
         """Move every dead letter that may be moved; a resubmission takes its older copies with it."""
         found = await self._operations.dead_letters(queue)
@@ -102,7 +110,7 @@ class StoreDeadLetters:
             if is_resubmission and any(is_copy(dead.message, other.message) for other in moved):
                 continue
             try:
-                await move(queue, dead.sequence)
+                await move(dead)
             except (LookupError, Refused):
                 left += 1
             else:

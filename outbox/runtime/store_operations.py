@@ -98,7 +98,9 @@ class StoreOperations:
 
     async def discard(self, queue: str, sequence: int) -> None:
         found = await self.dead_letters(queue)
-        dead = next((each for each in found if each.sequence == sequence), None)
+        await self._discard(queue, sequence, next((each for each in found if each.sequence == sequence), None))
+
+    async def _discard(self, queue: str, sequence: int, dead: DeadLetterEntry | None) -> None:
         if dead is not None and dead.message.session_id:
             await self._blocked.unblock(queue, dead.message)  # first: without its dead letter nothing could unblock it
         if await self._dead_letters.has(queue, sequence):
@@ -106,16 +108,13 @@ class StoreOperations:
         else:
             await self._bus.discard(queue, sequence)
 
-    async def set_aside(self, queue: str, sequence: int, *, life_s: float) -> None:
-        """Discard a dead letter so that it can be restored for so long; LookupError where there is none.
+    async def set_aside(self, dead: DeadLetterEntry, *, life_s: float) -> None:
+        """Discard a dead letter so that it can be restored for so long; LookupError where it is gone.
 
         A crash in between leaves both: the dead letter is still there to be discarded, and was kept already.
         """
-        dead = next((each for each in await self.dead_letters(queue) if each.sequence == sequence), None)
-        if dead is None:
-            raise LookupError(f"{queue} has no dead letter {sequence} that is free; list them again")
         await self._discarded.put(dead, ttl_s=life_s)
-        await self.discard(queue, sequence)
+        await self._discard(dead.queue, dead.sequence, dead)
 
     async def set_aside_of(self, queue: str) -> list[DeadLetterEntry]:
         """What was discarded of a queue and can be restored, in the order in which it came."""

@@ -230,8 +230,8 @@ COMMAND_MUTANTS = (
     fault(
         "a discard removes before it keeps", "outbox/runtime/store_operations.py",
         f"{DISCARDS}::test_an_answer_that_is_lost_leaves_both_and_a_second_try_ends_it",
-        ("        await self._discarded.put(dead, ttl_s=life_s)\n        await self.discard(queue, sequence)\n",
-         "        await self.discard(queue, sequence)\n        await self._discarded.put(dead, ttl_s=life_s)\n"),
+        ("        await self._discarded.put(dead, ttl_s=life_s)\n        await self._discard(dead.queue, dead.sequence, dead)\n",
+         "        await self._discard(dead.queue, dead.sequence, dead)\n        await self._discarded.put(dead, ttl_s=life_s)\n"),
     ),
     fault(
         "a restore removes before it puts back", "outbox/runtime/store_operations.py",

@@ -209,9 +209,9 @@ async def test_an_answer_that_is_lost_leaves_both_and_a_second_try_ends_it(lost:
         if lost == "letter":
             store.lost = lost
             with pytest.raises(OutcomeUnknown):
-                await operations.set_aside("adds", dead.sequence, life_s=60)
+                await operations.set_aside(dead, life_s=60)
             assert len(await operations.dead_letters("adds")) == 1 == len(await operations.set_aside_of("adds"))
-        await operations.set_aside("adds", dead.sequence, life_s=60)
+        await operations.set_aside(dead, life_s=60)
         assert (len(await operations.dead_letters("adds")), len(await operations.set_aside_of("adds"))) == (0, 1)
         [kept] = await operations.set_aside_of("adds")
         store.lost = lost
