@@ -15,7 +15,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Literal, NoReturn, TypeVar
 
 from outbox.engine.checks import FROM_OUTSIDE, reread
 from outbox.engine.limits import EngineLimits
@@ -27,11 +27,6 @@ from outbox.errors import EngineStopped
 from outbox.ports import Clock
 
 T = TypeVar("T")
-ALONE_COUNT_MAX = 7
-"""How many flushes in a row a task makes at once, after one that nobody has joined: a turn of the loop costs a tenth of
-a flush, and whoever comes side by side has a turn of the loop at the latest then."""
-QUICK_S = 0.001
-"""A flush that takes longer always waits for others to join: the turn costs little of it, and several hold the loop."""
 _STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Not the plain monotonic clock: to a laptop that slept, locks and scheduled messages would be too young."""
 
@@ -94,10 +89,6 @@ class Core:
         self._sync = sync
         self._ordinal = 0
         self._gate_waiters: list[asyncio.Future[None]] = []
-        self._alone_task: asyncio.Task[Any] | None = None
-        """Whose last flush nobody has joined."""
-        self._alone_count = 0
-        """How many more of its flushes need not wait for others to join."""
         self._time_base_ms = max(state.time_ms, clock.wall_ms())
         self._monotonic_base_s = clock.monotonic_s()
         self._last_sync_s = self._monotonic_base_s
@@ -220,7 +211,7 @@ class Core:
         """Wait until everything done so far survives the declared failures.
 
         Waiters of one turn of the loop share one flush.  `alone` says that no other caller can join, so that the flush
-        happens at once instead of in the loop's next turn; so do the next few of a task whose flush nobody has joined.
+        happens at once instead of in the loop's next turn.
 
         Raises:
             EngineStopped: it will not; acknowledge nothing.
@@ -231,33 +222,22 @@ class Core:
             return
         if self._sync.kind != "every":
             self._write_and_sync_when_due()
-        elif not self._gate_waiters and (alone or self._is_alone()):
+        elif alone and not self._gate_waiters:
             self.flush()
         else:
             loop = asyncio.get_running_loop()
             waiter = loop.create_future()
             self._gate_waiters.append(waiter)
             if len(self._gate_waiters) == 1:
-                loop.call_soon(self._flush_for_waiters, asyncio.current_task())
+                loop.call_soon(self._flush_for_waiters)
             await waiter
 
-    def _is_alone(self) -> bool:
-        """Whether this task need not wait for others to join its flush, because none has joined its last one."""
-        if not self._alone_count or self._alone_task is not asyncio.current_task():
-            return False
-        self._alone_count -= 1
-        return True
-
-    def _flush_for_waiters(self, first: asyncio.Task[Any] | None) -> None:
-        began_s = self.clock.monotonic_s()
+    def _flush_for_waiters(self) -> None:
         try:
             self.flush()
         except EngineStopped:
             return  # stop has failed the waiters
         waiters, self._gate_waiters = self._gate_waiters, []
-        is_quick = self._last_sync_s - began_s < QUICK_S
-        self._alone_task = first if len(waiters) == 1 and is_quick else None
-        self._alone_count = ALONE_COUNT_MAX
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -1777,22 +1777,6 @@ DIRECT_MUTANTS = (
         f"{OF_RECEIVERS}::test_what_fails_beside_a_connection_ends_it_and_what_is_spawned_ends_with_it",
         ("        for task in self._tasks:\n            task.cancel()\n", "        return\n"),
     ),
-    mutant(
-        "gate: a task that has written alone never lets others join", "outbox/engine/core.py",
-        "unit/engine/test_shared_flushes.py::test_a_task_that_writes_alone_flushes_at_once_and_gives_others_a_turn_now_and_then",
-        ("        self._alone_count -= 1\n", ""),
-    ),
-    mutant(
-        "gate: whoever comes behind one that was alone is alone", "outbox/engine/core.py",
-        "unit/stores/test_http_entries.py::test_requests_side_by_side_share_a_flush",
-        ("        if not self._alone_count or self._alone_task is not asyncio.current_task():\n",
-         "        if not self._alone_count or self._alone_task is None:\n"),
-    ),
-    mutant(
-        "gate: a slow flush lets nobody join either", "outbox/engine/core.py",
-        "unit/engine/test_shared_flushes.py::test_a_task_whose_flush_takes_long_lets_others_join_each_time",
-        ("if len(waiters) == 1 and is_quick else None", "if len(waiters) == 1 else None"),
-    ),
 )  # fmt: skip
 
 TABLE = Table(

@@ -93,8 +93,8 @@ LEFT_OUT: dict[type, dict[str, str]] = {
     | {"checkpoint": MADE_ONCE},
     PartitionScope: dict.fromkeys(("_plan", "_store", "_blobs", "_now_ms", "_new_tx", "checkpoint"), MADE_ONCE)
     | {"_looked": PAUSES},
-    StoreScope: dict.fromkeys(("_plan", "_now_ms", "_spawn", "_lingering"), MADE_ONCE)
-    | {"failed_pushes": METER, "_blocked_log": METER},
+    StoreScope: dict.fromkeys(("_plan", "_now_ms", "_spawn", "_lingering", "on_waiting"), MADE_ONCE)
+    | {"failed_pushes": METER, "_blocked_log": METER, "waiting": FOLLOWS},
     Marks: dict.fromkeys(("_plan", "_store", "_blobs", "_written", "_count_max", "_full_count"), MADE_ONCE)
     | dict.fromkeys(("_full", "due_count", "_due_bytes"), FOLLOWS)
     | dict.fromkeys(("_waiting", "_ripe"), PAUSES),
