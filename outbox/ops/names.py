@@ -21,91 +21,55 @@ def full_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
         LookupError: no id has this prefix.
         Refused: several do.
     """
-    found = {text} & ids or {id for id in ids if begins(text, id)}
-    if not found:
-        raise LookupError(
-            f"{queue} has no dead letter {text!r}; list them to see what is there, or `outbox message show {text}` to "
-            f"see where it is{near(text, ids)}"
-        )
-    if len(found) > 1:
-        raise Refused(f"{len(found)} dead letters of {queue} begin with {text!r}: {_some(found)}; give more of it")
-    return next(iter(found))
+    none = (
+        f"{queue} has no dead letter {text!r}; list them to see what is there, or `outbox message show {text}` to see "
+        "where it is"
+    )
+    return _only(text, ids, none, f"dead letters of {queue}")
 
 
 def discarded_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
-    """The id that equals a text, or the only one with this prefix of what was discarded of a queue.
-
-    Raises:
-        LookupError: no id has this prefix.
-        Refused: several do.
-    """
-    found = {text} & ids or {id for id in ids if begins(text, id)}
-    if not found:
-        raise LookupError(
-            f"{queue} has no discarded dead letter {text!r}: it was never discarded, was restored, or its time is "
-            f"over; `outbox dead-letters list {queue} --discarded` shows what is there{near(text, ids)}"
-        )
-    if len(found) > 1:
-        raise Refused(f"{len(found)} discarded ones of {queue} begin with {text!r}: {_some(found)}; give more of it")
-    return next(iter(found))
+    """The same of what was discarded of a queue; LookupError and Refused likewise."""
+    none = (
+        f"{queue} has no discarded dead letter {text!r}: it was never discarded, was restored, or its time is over; "
+        f"`outbox dead-letters list {queue} --discarded` shows what is there"
+    )
+    return _only(text, ids, none, f"discarded ones of {queue}")
 
 
 def the_id(text: str, ids: AbstractSet[str], queue: str = "") -> str:
-    """The id that equals a text, or the only one with this prefix.
-
-    Raises:
-        LookupError: none has it.
-        Refused: several have.
-    """
-    found = {text} & ids or {id for id in ids if begins(text, id)}
-    if not found:
-        where = f"{queue} does not hold" if queue else "no queue holds"
-        raise LookupError(
-            f"{where} a message {text!r}, and it is no dead letter: it was handled, or never sent; look at the state "
-            f"that it would have changed, or for what is left of it: outbox message trace {text}{near(text, ids)}"
-        )
-    if len(found) > 1:
-        raise Refused(f"{len(found)} ids begin with {text!r}: {_some(found)}; give more of it")
-    return next(iter(found))
+    """The same of all messages that are held, or of those of a queue; LookupError and Refused likewise."""
+    where = f"{queue} does not hold" if queue else "no queue holds"
+    none = (
+        f"{where} a message {text!r}, and it is no dead letter: it was handled, or never sent; look at the state that "
+        f"it would have changed, or for what is left of it: outbox message trace {text}"
+    )
+    return _only(text, ids, none, "ids")
 
 
 def scheduled_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
-    """The id that equals a text, or the only one of a queue's scheduled messages with this prefix.
-
-    Raises:
-        LookupError: none has it.
-        Refused: several have.
-    """
-    found = {text} & ids or {id for id in ids if begins(text, id)}
-    if not found:
-        why = "it was delivered, was never sent, or is tried again after a failure"
-        raise LookupError(
-            f"nothing is scheduled in {queue} under {text!r}: {why}; `outbox message show` finds it{near(text, ids)}"
-        )
-    if len(found) > 1:
-        raise Refused(
-            f"{len(found)} scheduled messages of {queue} begin with {text!r}: {_some(found)}; give more of it"
-        )
-    return next(iter(found))
+    """The same of a queue's scheduled messages; LookupError and Refused likewise."""
+    why = "it was delivered, was never sent, or is tried again after a failure"
+    none = f"nothing is scheduled in {queue} under {text!r}: {why}; `outbox message show` finds it"
+    return _only(text, ids, none, f"scheduled messages of {queue}")
 
 
 def later_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
-    """The id that equals a text, or the only one with this prefix of what a queue holds for later.
+    """The same of all that a queue holds for later; LookupError and Refused likewise."""
+    none = (
+        f"{queue} holds nothing for later under {text!r}: it is due, keeps its place in an ordered queue, or was never "
+        "sent; `outbox message show` finds it"
+    )
+    return _only(text, ids, none, f"messages that {queue} holds for later")
 
-    Raises:
-        LookupError: none has it.
-        Refused: several have.
-    """
+
+def _only(text: str, ids: AbstractSet[str], none: str, several: str) -> str:
+    """The id that a text stands for; `none` and `several` say what is wrong where it is not just one."""
     found = {text} & ids or {id for id in ids if begins(text, id)}
     if not found:
-        raise LookupError(
-            f"{queue} holds nothing for later under {text!r}: it is due, keeps its place in an ordered queue, or was "
-            f"never sent; `outbox message show` finds it{near(text, ids)}"
-        )
+        raise LookupError(f"{none}{near(text, ids)}")
     if len(found) > 1:
-        raise Refused(
-            f"{len(found)} messages that {queue} holds for later begin with {text!r}: {_some(found)}; give more of it"
-        )
+        raise Refused(f"{len(found)} {several} begin with {text!r}: {_some(found)}; give more of it")
     return next(iter(found))
 
 
