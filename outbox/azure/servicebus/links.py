@@ -12,8 +12,10 @@ session one after the other), and the pump stands aside: its waiting read is can
 whenever a read runs out of time, and goes on when no settlement is left.  What the settlements read besides, the pump
 takes up meanwhile.
 
-A link that fails is dead: its messages are redelivered when their locks run out.  It is never reopened under the
-messages that it has handed out, because a delivery's number means another message on another link.
+A link that fails is dead: its messages are redelivered when their locks run out.  The SDK closes a receiver's
+connection when a call fails and opens another one in the next, under the messages that are out; but a delivery's number
+means another message there, and the SDK mixes up the answers to two settlements that have the same.  So no call is made
+of a receiver whose connection is not the one that it began with.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from azure.servicebus.aio import ServiceBusReceiver
 
 from outbox.azure.servicebus.messages import milliseconds
 from outbox.azure.servicebus.outcomes import FAILURES, as_error
-from outbox.azure.servicebus.receivers import buffered_count, credit_of, grant, release
+from outbox.azure.servicebus.receivers import buffered_count, credit_of, grant, handler_of, release
 from outbox.errors import LockLost, OutboxError, OutcomeUnknown
 from outbox.log_throttle import LogThrottle
 from outbox.ports import Settle
@@ -119,6 +121,7 @@ class Link:
         self._whole.set()
         self._calls: deque[Call] = deque()
         self._calling: asyncio.Task[None] | None = None
+        self._handler = handler_of(receiver)
 
     @classmethod
     async def open(
@@ -172,7 +175,7 @@ class Link:
             self._want.clear()
 
     async def _read(self) -> None:
-        while not self._closing.is_set():
+        while not (self._closing.is_set() or self._is_dead()):
             await self._want.wait()
             if self._closing.is_set():
                 return
@@ -206,13 +209,16 @@ class Link:
         """Read the socket until so many messages have come; a read that is cancelled leaves fewer with the SDK."""
         if buffered_count(self.receiver):
             return []  # the SDK would take these in hand, and drop them if it is cancelled
-        return await self.receiver.receive_messages(count, max_wait_time=SLICE_S)
+        return await self._receive(count)
+
+    async def _receive(self, count: int) -> list[ServiceBusReceivedMessage]:
+        return [] if self._is_dead() else await self.receiver.receive_messages(count, max_wait_time=SLICE_S)
 
     async def _take_up(self) -> bool:
         """Take what is wanted of what the SDK has read ahead, for which it does not read; whether there was any."""
         count = min(self._wanted_count - len(self.ready), buffered_count(self.receiver))
         if count > 0:
-            self._add(await self._found(self.receiver.receive_messages(count, max_wait_time=SLICE_S)))
+            self._add(await self._found(self._receive(count)))
         return count > 0
 
     async def _found(
@@ -253,6 +259,12 @@ class Link:
                 log.warning(TOO_LATE, extra={"queue": self.path, "sequence": message.sequence_number})
         self.out_count += len(taken)
         return taken
+
+    def _is_dead(self) -> bool:
+        """Whether it has failed, or the SDK has closed its connection."""
+        if self.error is None and handler_of(self.receiver) is not self._handler:
+            self._die(OutcomeUnknown(f"the connection of {self.path} was closed"))
+        return self.error is not None
 
     def _die(self, error: OutboxError) -> None:
         self.error = error
@@ -364,7 +376,7 @@ class Link:
             await asyncio.gather(*(answer(call.done, self._called(call.make, call.what, limit)) for call in calls))
 
     async def _called(self, call: Callable[[], Awaitable[T]], what: str, limit: asyncio.Timeout) -> T:
-        if self.error is not None:
+        if self._is_dead():
             raise LockLost(f"{what}: its link is gone ({self.error}); the message is redelivered")
         try:
             return await call()
@@ -380,8 +392,9 @@ class Link:
 
     def _meant(self, error: BaseException, what: str) -> OutboxError:
         meant = as_error(error, what)
-        if isinstance(error, TimeoutError | AMQPException):
-            self._die(meant)  # it was interrupted in the middle of whatever it did, or its connection is broken
+        is_broken = isinstance(error, TimeoutError | AMQPException | RuntimeError | LookupError)
+        if is_broken or handler_of(self.receiver) is not self._handler:
+            self._die(meant)  # it was interrupted in the middle of whatever it did, or its connection is gone
         return meant
 
     # Closing

@@ -28,11 +28,11 @@ from azure.servicebus.exceptions import (
 
 from outbox.errors import LockLost, OutboxError, OutcomeUnknown, Refused, Throttled, TooLarge, UnknownDestination
 
-FAILURES = (AzureError, AMQPException, TimeoutError, OSError, ValueError, AttributeError)
+FAILURES = (AzureError, AMQPException, TimeoutError, OSError, ValueError, AttributeError, RuntimeError, LookupError)
 """What a call of the SDK raises when it comes to nothing.
 
-The last two where a link is closed under it; an AMQPException where the SDK does not translate what its own protocol
-raises: from what is asked of a link directly, and while it closes one.
+The last four where a link is closed under it, by another call that failed at the same time; an AMQPException where the
+SDK does not translate what its own protocol raises: from what is asked of a link directly, and while it closes one.
 """
 
 BUSY_PAUSE_S = 4.0

@@ -1,6 +1,6 @@
 """What a link needs of the SDK's receiver that the SDK offers no call for.
 
-How much it has read ahead, what the broker may still send, and giving a message back uncounted.
+How much it has read ahead, what the broker may still send, which connection it has; giving a message back uncounted.
 """
 
 from __future__ import annotations
@@ -9,6 +9,12 @@ from typing import Any
 
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusReceiver
+
+
+def handler_of(receiver: ServiceBusReceiver) -> object:
+    """What stands for the connection that a receiver has open; None where it was closed."""
+    handler: object = receiver._handler
+    return handler
 
 
 def buffered_count(receiver: ServiceBusReceiver) -> int:

@@ -57,6 +57,49 @@ async def test_giving_back_over_a_broken_connection_fails_as_the_port_says_and_t
     assert "next" in {one.message.identity for one in await received(bus, count=1)}
 
 
+async def test_no_other_connection_is_opened_under_messages_that_are_out(ground: BusGround) -> None:
+    """The SDK would open one, whose deliveries have the same numbers, and mix up the answers to settlements."""
+    bus = ground.bus()
+    await bus.send([output(str(n)) for n in range(6)])
+    first, second, third = await received(bus, count=3)
+    link = link_of(bus, QUEUE)
+    install(ground, kind="reset", operation="settle")
+    with pytest.raises(OutcomeUnknown):
+        await bus.settle(first, Settle("complete"))
+    with pytest.raises(LockLost, match="its link is gone"):
+        await bus.settle(second, Settle("complete"))
+    with suppress(OutcomeUnknown):  # it says so once
+        await bus.receive(QUEUE, count_max=1, wait_s=0.1)
+    await bus.send([output("next")])
+    assert "next" in {one.message.identity for one in await received(bus, count=1)}
+    assert link_of(bus, QUEUE) is not link
+    with pytest.raises(LockLost):
+        await bus.settle(third, Settle("complete"))
+    assert link.receiver._handler is None  # and none was opened since
+
+
+@pytest.mark.parametrize("error", [KeyError(90), RuntimeError("dictionary changed size during iteration")])
+async def test_what_the_sdk_trips_over_within_itself_leaves_a_settlement_unknown(
+    ground: BusGround, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both were seen where several settlements were in flight on a connection that broke."""
+    bus = ground.bus()
+    await bus.send([output("a")])
+    (delivery,) = await received(bus)
+    link = link_of(bus, QUEUE)
+
+    async def trips(message: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(link.receiver, "complete_message", trips)
+    with pytest.raises(OutcomeUnknown):
+        await bus.settle(delivery, Settle("complete"))
+    with suppress(OutcomeUnknown):
+        await bus.receive(QUEUE, count_max=1, wait_s=0.1)
+    await bus.send([output("next")])
+    assert "next" in {one.message.identity for one in await received(bus, count=1)}
+
+
 async def test_a_link_whose_connection_is_broken_closes_without_failing(ground: BusGround) -> None:
     bus = ground.bus()
     await bus.send([output(str(n)) for n in range(6)])
