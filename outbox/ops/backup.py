@@ -4,9 +4,10 @@ Theory of operation.  A running host is asked to seal its log: everything up to 
 that are never written again.  The newest snapshot and those segments are then copied, file by file, without the host;
 of the segment that it writes to only the header comes along, which was synced before the segment had a name.  So the
 cut is one ordinal: all that was acknowledged before the backup began is in it, and of every commit all or nothing.  A
-file that the host has retired under the copy makes it begin again.  Without a host the folder's lock is taken, and the
-last segment is judged as an open does: a torn tail is left out.  Large bodies are copied before and behind the cut,
-because one that the cut names was written before it.  A backup has its name only once it was read back whole.
+file that the host has retired under the copy makes it begin again.  Large bodies that the host deletes from before the
+cut on are kept until they are copied, because the cut may name them.  Without a host the folder's lock is taken, and
+the last segment is judged as an open does: a torn tail is left out.  A backup has its name only once it was read back
+whole.
 
 A restored log has an id of its own, and its epochs go on well behind those of the log it was copied from, whose host
 may have gone on: a lock that was given out there is void here.
@@ -18,11 +19,12 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
+from outbox.engine.backend.blobs import keep_deleted
 from outbox.engine.log import records, snapshot
 from outbox.engine.log import salvage as salvaging
 from outbox.engine.log.disk import FolderDisk
@@ -82,26 +84,26 @@ async def back_up(folder: Path, target: Path) -> BackedUp:
     """Copy a folder's log and blobs, while a host is running or not.
 
     Raises:
-        Refused: it is not an engine's folder, or something is where the backup is to go.
+        Refused: it is not an engine's folder, another backup of it is running, or something is where this is to go.
         AlreadyOpen: a process holds the folder and does not answer.
         CorruptRecord: what was copied cannot be read.
     """
     check_folder(folder)
     _check_free(target)
     with _scratch(target) as root:
-        files = {file.name: file for file in _blobs(folder, root, set())}
         cut_bytes = 0
         if is_held(folder):
-            async with connect_operator(folder) as operator:
-                least = await operator.seal()
-                log = _sealed(folder, root)
+            with keep_deleted(folder / BLOBS) as deleted:
+                async with connect_operator(folder) as operator:
+                    least = await operator.seal()
+                    files = _sealed(folder, root)
+                files += _blobs(root, folder / BLOBS, deleted)
         else:
-            log, least, cut_bytes = _closed(folder, root)
-        files |= {file.name: file for file in (*_blobs(folder, root, set(files)), *log)}
+            files, least, cut_bytes = _closed(folder, root)
         found = _recovered(root)
         if found.cut_bytes or found.last_ordinal < least:
             raise CorruptRecord(f"{folder}: the copy ends at ordinal {found.last_ordinal}, before {least}; try again")
-        manifest = Manifest(FORMAT, found.log_id.hex(), found.last_ordinal, time.time(), list(files.values()))
+        manifest = Manifest(FORMAT, found.log_id.hex(), found.last_ordinal, time.time(), files)
         written(root, MANIFEST, [msgspec.json.encode(manifest)])
         checked(root)
         finished(root, target)
@@ -178,17 +180,16 @@ def _scratch(target: Path) -> Iterator[Path]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _blobs(folder: Path, root: Path, known: set[str]) -> Iterator[BackupFile]:
-    """Copy the blobs that are there and were not copied yet; one that is deleted meanwhile is not needed."""
-    if not (folder / BLOBS).is_dir():
-        return
-    for path in sorted((folder / BLOBS).glob("*.blob")):
-        name = f"{BLOBS}/{path.name}"
-        if name not in known:
-            try:
-                yield copied(path, root, name)
-            except FileNotFoundError:
-                (root / name).unlink(missing_ok=True)
+def _blobs(root: Path, *folders: Path) -> list[BackupFile]:
+    """Copy the blobs of some folders; one that is not there any more is in the next, or was deleted before the cut."""
+    files: dict[str, BackupFile] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*.blob")):
+            name = f"{BLOBS}/{path.name}"
+            if name not in files:
+                with suppress(FileNotFoundError):
+                    files[name] = copied(path, root, name)
+    return list(files.values())
 
 
 def _sealed(folder: Path, root: Path) -> list[BackupFile]:
@@ -222,7 +223,7 @@ def _header(disk: FolderDisk, ordinal: int) -> bytes:
 
 
 def _closed(folder: Path, root: Path) -> tuple[list[BackupFile], int, int]:
-    """Copy a log that nobody has open: the files, its last ordinal, and how many bytes of torn tail were left out."""
+    """Copy a folder that nobody has open: the files, its last ordinal, and the bytes of its torn tail, left out."""
     disk = FolderDisk(folder, create=False)
     disk.lock()
     try:
@@ -232,6 +233,7 @@ def _closed(folder: Path, root: Path) -> tuple[list[BackupFile], int, int]:
         files = [copied(folder / name, root, f"{LOG}/{name}") for name in names]
         if found.last_segment:
             files.append(written(root, f"{LOG}/{segment_name(found.last_segment)}", [found.tail]))
+        files += _blobs(root, folder / BLOBS)
         return files, found.last_ordinal, found.cut_bytes
     finally:
         disk.unlock()

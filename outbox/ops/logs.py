@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from outbox.engine.backend.blobs import DELETED
 from outbox.engine.log import records, snapshot
 from outbox.engine.log import salvage as salvaging
 from outbox.engine.log.disk import FolderDisk
@@ -68,7 +69,7 @@ def salvage(folder: Path, target: Path) -> Answer:
         readable=records.readable,
     )
     if (folder / BLOBS).is_dir():
-        shutil.copytree(folder / BLOBS, target / BLOBS)
+        shutil.copytree(folder / BLOBS, target / BLOBS, ignore=shutil.ignore_patterns(DELETED))
     kept = f"the snapshot at {done.snapshot}" if done.snapshot else "no snapshot"
     copied = f"{target}: copied {kept} and {done.copied_count} records, skipped {done.skipped_count}"
     lost = [f"  lost: ordinals {first}..{last}" for first, last in done.missing]

@@ -12,6 +12,7 @@ STATES = "unit/ops/test_state_import.py"
 LINES, STORE_STATES, ENGINE_STATES = (
     f"outbox/ops/{name}.py" for name in ("state_lines", "store_states", "engine_states")
 )
+BLOBS = "outbox/engine/backend/blobs.py"
 BACKUPS, BACKUP, BACKUP_FILES = "unit/ops/test_backup.py", "outbox/ops/backup.py", "outbox/ops/backup_files.py"
 BLOCKED, PLACES = "unit/ops/test_blocked.py", "outbox/ops/blocked_places.py"
 COMPLETED, COMPLETION = "unit/ops/test_completion.py", "outbox/ops/completion.py"
@@ -91,7 +92,22 @@ COMMAND_MUTANTS = (
     fault(
         "a backup leaves out what the host has just acknowledged", BACKUP,
         f"{BACKUPS}::test_under_load_a_backup_is_one_moment_and_has_all_that_was_acknowledged",
-        ("                least = await operator.seal()\n", "                least = 0\n"),
+        ("                    least = await operator.seal()\n", "                    least = 0\n"),
+    ),
+    fault(
+        "a large body that the host deletes under the copy is missing", BACKUP,
+        f"{BACKUPS}::test_a_large_body_that_is_deleted_behind_the_cut_comes_along",
+        ("_blobs(root, folder / BLOBS, deleted)", "_blobs(root, folder / BLOBS)"),
+    ),
+    fault(
+        "two backups share what is kept, and the first to end removes it", BLOBS,
+        f"{BACKUPS}::test_a_large_body_that_is_deleted_behind_the_cut_comes_along",
+        ("fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB"),
+    ),
+    fault(
+        "what is deleted is kept for a backup that was killed", BLOBS,
+        "unit/engine/test_blob_folder.py::test_what_a_killed_backup_has_left_is_removed_by_the_next_deletion",
+        ("        shutil.rmtree(folder, ignore_errors=True)\n        return False\n", "        return True\n"),
     ),
     fault(
         "a file that was retired under the copy is left out", BACKUP,

@@ -1,19 +1,31 @@
 """Write-once blobs in a folder or in memory.
 
 What the operating system refuses is `Throttled`: nothing that depends on the blob is done, and it is tried again.
+
+A backup in another process needs what its log names, whatever the host deletes meanwhile.  So it makes a folder beside
+the blobs and holds it by flock, which the kernel gives back however the process ends; a blob that is deleted is moved
+there.  A folder that nobody holds was left by a backup that was killed, and is removed by the next deletion.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
 from outbox.engine.log.disk import sync_folder
-from outbox.errors import Throttled, TooLarge
+from outbox.errors import Refused, Throttled, TooLarge
 from outbox.ports import BlobStore
+
+DELETED = "deleted"
+"""The folder that a backup holds, within that of the blobs."""
+HOLD_TRY_COUNT = 5
+HOLD_PAUSE_S = 0.02
 
 
 class FolderBlobStore:
@@ -45,8 +57,12 @@ class FolderBlobStore:
         return None if data is None else _checked(name, data, bytes_max)
 
     async def delete(self, name: str) -> None:
+        path, deleted = self._path(name), self._folder / DELETED
         with _described(f"blob {name} could not be deleted"):
-            self._path(name).unlink(missing_ok=True)
+            if _is_held(deleted):
+                with suppress(FileNotFoundError):  # it is not there, or the backup has just ended
+                    path.replace(deleted / path.name)
+            path.unlink(missing_ok=True)
 
 
 class MemoryBlobStore:
@@ -67,6 +83,61 @@ class MemoryBlobStore:
 
     async def delete(self, name: str) -> None:
         self._blobs.pop(name, None)
+
+
+@contextmanager
+def keep_deleted(folder: Path) -> Iterator[Path]:
+    """Have the blobs of a folder that its host deletes moved to another one, which is yielded and removed at the end.
+
+    Raises:
+        Refused: somebody else has that done already.
+    """
+    deleted = folder / DELETED
+    descriptor = _held(deleted)
+    try:
+        for left in deleted.iterdir():
+            left.unlink(missing_ok=True)
+        yield deleted
+    finally:
+        shutil.rmtree(deleted, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _held(folder: Path) -> int:
+    """Make a folder and hold it; a host may just be removing one that was left."""
+    for _ in range(HOLD_TRY_COUNT):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(descriptor).st_ino == folder.stat().st_ino:
+                    return descriptor
+            except BlockingIOError:
+                pass
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+        time.sleep(HOLD_PAUSE_S)
+    raise Refused(f"{folder.parent}: another backup of it is running; wait until that has ended")
+
+
+def _is_held(folder: Path) -> bool:
+    """Whether a backup holds a folder; one that nobody holds is removed."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        return False
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

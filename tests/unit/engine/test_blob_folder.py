@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from outbox import App, Client, Engine, Worker
-from outbox.engine.backend.blobs import FolderBlobStore
+from outbox.engine.backend.blobs import DELETED, FolderBlobStore, keep_deleted
 from outbox.errors import Throttled
 
 
@@ -48,6 +48,30 @@ async def test_a_blob_is_in_its_folder_for_good_whichever_process_wrote_it_first
     synced.clear()
     assert not await store.write("a", b"1")
     assert synced[-1] == disk_path
+
+
+async def test_what_a_killed_backup_has_left_is_removed_by_the_next_deletion(disk_path: Path) -> None:
+    store = FolderBlobStore(disk_path)
+    for name in "abc":
+        await store.write(name, b"1")
+    with keep_deleted(disk_path) as deleted:
+        await store.delete("a")
+        assert len(list(deleted.glob("*.blob"))) == 1 and await store.read("a", bytes_max=1) is None
+        left = shutil.copytree(deleted, disk_path / "left")
+    assert not deleted.exists()
+    left.rename(disk_path / DELETED)
+    await store.delete("b")
+    assert not deleted.exists() and await store.read("b", bytes_max=1) is None
+    assert await store.read("c", bytes_max=1) == b"1"
+
+
+async def test_a_backup_begins_with_nothing_that_another_one_has_left(disk_path: Path) -> None:
+    store = FolderBlobStore(disk_path)
+    (disk_path / DELETED).mkdir()
+    (disk_path / DELETED / "0.blob").touch()
+    with keep_deleted(disk_path) as deleted:
+        assert list(deleted.iterdir()) == []
+    await store.delete("a")  # which is not there
 
 
 async def test_what_is_flushed_of_a_blob_is_all_of_it(disk_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from outbox import App, Context, Engine, Worker
+from outbox.engine.backend.blobs import keep_deleted
 from outbox.engine.entities import QueueSettings
 from outbox.engine.limits import EngineLimits
 from outbox.engine.log.disk import FolderDisk
@@ -161,6 +162,29 @@ async def test_large_bodies_come_along(disk_path: Path, tmp_path: Path) -> None:
     with closing(Engine.open(fresh)) as restored:
         assert await restored.blobs.read("large", bytes_max=1 << 20) == b"x" * 300_000
     assert not (fresh / "access.key").exists()
+
+
+async def test_a_large_body_that_is_deleted_behind_the_cut_comes_along(
+    disk_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, fresh = disk_path / "data", disk_path / "fresh"
+
+    def sealed(*given: Any) -> Any:
+        asyncio.run_coroutine_threadsafe(engine.blobs.delete("large"), loop).result(20)
+        with pytest.raises(Refused, match="another backup"), keep_deleted(folder / "blobs"):
+            pass
+        return real(*given)
+
+    loop, real = asyncio.get_running_loop(), backing._sealed
+    monkeypatch.setattr(backing, "_sealed", sealed)
+    async with Engine.open(folder) as engine:
+        await engine.blobs.write("large", b"x" * 300_000)
+        async with serve_control(EngineOperator(engine), folder):
+            await in_thread(lambda: back_up(folder, tmp_path / "backup"))
+    assert list((folder / "blobs").iterdir()) == []
+    restore(tmp_path / "backup", fresh)
+    with closing(Engine.open(fresh)) as restored:
+        assert await restored.blobs.read("large", bytes_max=1 << 20) == b"x" * 300_000
 
 
 async def test_a_file_that_is_retired_meanwhile_makes_the_copy_begin_again(
