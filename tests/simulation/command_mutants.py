@@ -217,6 +217,11 @@ COMMAND_MUTANTS = (
         ("TaskRef(dead.path, sequence, task.version)], documents=[kept])", "TaskRef(dead.path, sequence, task.version)])"),
     ),
     fault(
+        "a discard that is ended later is kept from its first try on", "outbox/runtime/delivery/stored_dead_letters.py",
+        f"{DISCARDS}::test_a_discard_that_is_ended_later_keeps_from_then_on",
+        ("                    if ttl_s is not None:\n                        await self._renew(there, ttl_s)\n", ""),
+    ),
+    fault(
         "a discard leaves the dead letter", "outbox/engine/dead_letters.py",
         f"{DISCARDS}::test_what_was_discarded_is_restored_as_it_was_and_runs",
         ("deletes=[records.TaskRef(dead.path, sequence, task.version)], documents", "documents"),

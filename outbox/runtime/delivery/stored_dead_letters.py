@@ -24,7 +24,7 @@ from hashlib import sha256
 import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES
-from outbox.errors import CorruptRecord, NoBlobStore, Refused
+from outbox.errors import CorruptRecord, NoBlobStore, OutcomeUnknown, Refused
 from outbox.message import Message
 from outbox.ports import (
     SUBSCRIPTIONS,
@@ -36,6 +36,7 @@ from outbox.ports import (
     Document,
     DocumentKey,
     Output,
+    Replace,
     StateStore,
     Tag,
     Won,
@@ -93,7 +94,7 @@ class StoredDeadLetters:
         await self.put(entry)
 
     async def put(self, entry: DeadLetterEntry, *, ttl_s: float | None = None) -> None:
-        """Store a dead letter, once; for ever, or for a time.
+        """Store a dead letter, once; for ever, or for a time, which begins anew where it is stored already.
 
         Raises:
             Refused, OutcomeUnknown: it may not be stored.
@@ -112,8 +113,15 @@ class StoredDeadLetters:
             there = answer.current or await self._store.read(key, session=answer.session)
             with suppress(CorruptRecord):  # a foreign document
                 if there is not None and _decoded(there).origin == dead.origin:
-                    return  # stored by an earlier delivery
+                    if ttl_s is not None:
+                        await self._renew(there, ttl_s)
+                    return  # stored by an earlier delivery, or by a discard that was broken off
         raise Refused(f"{entry.queue}/{entry.sequence} cannot be stored: its numbers are taken; discard dead letters")
+
+    async def _renew(self, there: Document, ttl_s: float) -> None:
+        write = Replace(there.key, there.body, there.version, ttl_s=ttl_s, tag=Tag("letter"))
+        if not isinstance(await self._store.write([write]), Won):
+            raise OutcomeUnknown(f"{there.key.partition}/{there.key.id} was changed meanwhile; try again")
 
     async def list(self, queue: str) -> list[DeadLetterEntry]:
         """The stored dead letters of a queue or subscription, oldest first; `sequence` is their own number."""

@@ -222,6 +222,27 @@ async def test_an_answer_that_is_lost_leaves_both_and_a_second_try_ends_it(lost:
         assert (len(await operations.dead_letters("adds")), len(await operations.set_aside_of("adds"))) == (1, 0)
 
 
+async def test_a_discard_that_is_ended_later_keeps_from_then_on() -> None:
+    clock = VirtualClock(START_S)
+    async with Engine.in_memory(clock=clock) as engine:
+        ports = NarrowEngine(engine, "partition").ports()
+        store = Watched(ports.store)
+        operations = StoreOperations(replace(ports, store=store))
+        async with Worker(adding(), NarrowEngine(engine, "partition")) as worker:
+            await worker.send("adds", Add("a", 1, "reject"), id="m1")
+            await worker.wait_idle(timeout_s=10)
+        [dead] = await operations.dead_letters("adds")
+        store.lost = "letter"
+        with pytest.raises(OutcomeUnknown):
+            await operations.set_aside(dead, life_s=60)
+        clock.seconds += 50
+        await operations.set_aside(dead, life_s=60)
+        clock.seconds += 50
+        assert len(await operations.set_aside_of("adds")) == 1
+        clock.seconds += 11
+        assert await operations.set_aside_of("adds") == []
+
+
 async def test_what_was_discarded_is_there_after_a_reopening(disk_path: Path) -> None:
     IS_DOWN["now"] = True
     async with Engine.open(disk_path) as engine:
