@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +26,7 @@ from outbox.ops.operator import Operator
 from outbox.ops.remote import RemoteOperator
 from outbox.ops.store_operator import StoreOperator
 from outbox.ops.values import DeadLetterFilter
-from outbox.ports import Backend
+from outbox.ports import Backend, DeadLetterEntry
 from outbox.runtime.store_operations import StoreOperations
 from outbox.testing import START_S, VirtualClock
 from tests.unit.stores.store_site import Add, Watched, adding
@@ -195,10 +196,10 @@ async def test_filters_mean_a_handler_and_an_exception(site: Site) -> None:
         assert [each.id for each in await site.operator.dead_letters("orders", where=where)] == found
 
 
-@pytest.mark.parametrize("lost", ["letter", "letter-gone"])
-async def test_an_answer_that_is_lost_leaves_both_and_a_second_try_ends_it(lost: str) -> None:
-    """A discard that is broken off has kept the dead letter and not yet removed it, and a restore likewise."""
-    async with Engine.in_memory() as engine:
+@asynccontextmanager
+async def one_refused(clock: VirtualClock) -> AsyncIterator[tuple[Watched, StoreOperations, DeadLetterEntry]]:
+    """A store whose answers may be lost, its operations, and a dead letter."""
+    async with Engine.in_memory(clock=clock) as engine:
         ports = NarrowEngine(engine, "partition").ports()
         store = Watched(ports.store)
         operations = StoreOperations(replace(ports, store=store))
@@ -206,6 +207,13 @@ async def test_an_answer_that_is_lost_leaves_both_and_a_second_try_ends_it(lost:
             await worker.send("adds", Add("a", 1, "reject"), id="m1")
             await worker.wait_idle(timeout_s=10)
         [dead] = await operations.dead_letters("adds")
+        yield store, operations, dead
+
+
+@pytest.mark.parametrize("lost", ["letter", "letter-gone"])
+async def test_an_answer_that_is_lost_leaves_both_and_a_second_try_ends_it(lost: str) -> None:
+    """A discard that is broken off has kept the dead letter and not yet removed it, and a restore likewise."""
+    async with one_refused(VirtualClock(START_S)) as (store, operations, dead):
         if lost == "letter":
             store.lost = lost
             with pytest.raises(OutcomeUnknown):
@@ -224,14 +232,7 @@ async def test_an_answer_that_is_lost_leaves_both_and_a_second_try_ends_it(lost:
 
 async def test_a_discard_that_is_ended_later_keeps_from_then_on() -> None:
     clock = VirtualClock(START_S)
-    async with Engine.in_memory(clock=clock) as engine:
-        ports = NarrowEngine(engine, "partition").ports()
-        store = Watched(ports.store)
-        operations = StoreOperations(replace(ports, store=store))
-        async with Worker(adding(), NarrowEngine(engine, "partition")) as worker:
-            await worker.send("adds", Add("a", 1, "reject"), id="m1")
-            await worker.wait_idle(timeout_s=10)
-        [dead] = await operations.dead_letters("adds")
+    async with one_refused(clock) as (store, operations, dead):
         store.lost = "letter"
         with pytest.raises(OutcomeUnknown):
             await operations.set_aside(dead, life_s=60)
