@@ -214,7 +214,8 @@ class Http:
         if is_last:
             stream.force_close()
         await _send(stream, request, body)
-        connection.finish(is_last=is_last)
+        if connection.finish(is_last=is_last):  # as where the client has ended its side meanwhile
+            stream.force_close()
         return stream
 
 

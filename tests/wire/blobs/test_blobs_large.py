@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
@@ -42,6 +43,16 @@ async def test_an_answer_in_pieces_is_all_of_the_blob(emulator: BlobEmulator) ->
     await ask(emulator, signed("PUT", "/box/a", data, x_ms_blob_type="BlockBlob"))
     assert len(emulator.store.container("box").blobs["a"].pieces) == 3
     assert (await ask(emulator, signed("GET", "/box/a"))).body == data
+
+
+async def test_behind_an_answer_in_pieces_a_client_that_only_listens_is_let_go(emulator: BlobEmulator) -> None:
+    await ask(emulator, signed("PUT", "/box/a", bytes(DATA_BYTES), x_ms_blob_type="BlockBlob"))
+    reader, writer = await asyncio.open_connection("127.0.0.1", emulator.port)
+    writer.write(signed("GET", "/box/a"))
+    writer.write_eof()
+    async with asyncio.timeout(5):  # it was held for half a minute
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+    writer.close()
 
 
 async def test_of_two_large_blobs_under_one_name_one_is_made_and_the_other_leaves_nothing(
