@@ -6,12 +6,13 @@ its token is never sent to the process that has the port by now.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+
+from outbox.engine.log import disk
 
 FILE_NAME = "control.json"
 LOCK_NAME = "lock"
@@ -80,9 +81,6 @@ def is_held(folder: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return disk.is_held(descriptor)
     finally:
         os.close(descriptor)
-    return False

@@ -102,12 +102,13 @@ COMMAND_MUTANTS = (
     fault(
         "two backups share what is kept, and the first to end removes it", BLOBS,
         f"{BACKUPS}::test_a_large_body_that_is_deleted_behind_the_cut_comes_along",
-        ("fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB"),
+        ("return hold(folder, os.O_RDONLY | os.O_DIRECTORY)", "return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)"),
     ),
     fault(
         "what is deleted is kept for a backup that was killed", BLOBS,
         "unit/engine/test_blob_folder.py::test_what_a_killed_backup_has_left_is_removed_by_the_next_deletion",
-        ("        shutil.rmtree(folder, ignore_errors=True)\n        return False\n", "        return True\n"),
+        ("        shutil.rmtree(folder, ignore_errors=True)  # while nobody can hold it\n        return False\n",
+         "        return True\n"),
     ),
     fault(
         "a file that was retired under the copy is left out", BACKUP,

@@ -14,7 +14,7 @@ takes up meanwhile.
 
 A link that fails is dead: its messages are redelivered when their locks run out.  The SDK closes a receiver's
 connection when a call fails and opens another one in the next, under the messages that are out; but a delivery's number
-means another message there, and the SDK mixes up the answers to two settlements that have the same.  So no call is made
+means another message there, and of two settlements under one number the SDK forgets that one waits.  So no call is made
 of a receiver whose connection is not the one that it began with.
 """
 

@@ -9,7 +9,6 @@ there.  A folder that nobody holds was left by a backup that was killed, and is 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import time
@@ -18,7 +17,7 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
-from outbox.engine.log.disk import sync_folder
+from outbox.engine.log.disk import hold, is_held, sync_folder
 from outbox.errors import Refused, Throttled, TooLarge
 from outbox.ports import BlobStore
 
@@ -107,18 +106,8 @@ def _held(folder: Path) -> int:
     """Make a folder and hold it; a host may just be removing one that was left."""
     for _ in range(HOLD_TRY_COUNT):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(descriptor).st_ino == folder.stat().st_ino:
-                    return descriptor
-            except BlockingIOError:
-                pass
-            except BaseException:
-                os.close(descriptor)
-                raise
-            os.close(descriptor)
+        with suppress(FileNotFoundError, BlockingIOError):
+            return hold(folder, os.O_RDONLY | os.O_DIRECTORY)
         time.sleep(HOLD_PAUSE_S)
     raise Refused(f"{folder.parent}: another backup of it is running; wait until that has ended")
 
@@ -130,11 +119,9 @@ def _is_held(folder: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
+        if is_held(descriptor):
+            return True
+        shutil.rmtree(folder, ignore_errors=True)  # while nobody can hold it
         return False
     finally:
         os.close(descriptor)

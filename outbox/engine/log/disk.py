@@ -257,27 +257,44 @@ class FolderDisk:
         Raises:
             AlreadyOpen: another process, or another engine of this one, holds it.
         """
-        flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(self._path / LOCK_NAME, flags, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(descriptor).st_ino != (self._path / LOCK_NAME).stat().st_ino:
-                raise BlockingIOError(errno.EWOULDBLOCK, "the lock file was replaced meanwhile")
+            self._lock = hold(self._path / LOCK_NAME, os.O_CREAT | os.O_RDWR)
         except BlockingIOError as error:
-            os.close(descriptor)
             raise AlreadyOpen(
                 f"{self._path}: held by another process; stop it, or ask it over its control endpoint "
                 "(the commands with --data do)"
             ) from error
-        except OSError:
-            os.close(descriptor)
-            raise
-        self._lock = descriptor
 
     def unlock(self) -> None:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def hold(path: Path, flags: int) -> int:
+    """Open a file or folder and hold it by flock, which the kernel gives back however the process ends; its descriptor.
+
+    Raises:
+        BlockingIOError: somebody else holds it, or it was replaced meanwhile.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_ino != path.stat().st_ino:
+            raise BlockingIOError(errno.EWOULDBLOCK, f"{path} was replaced meanwhile")
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def is_held(descriptor: int) -> bool:
+    """Whether somebody holds what is open here; where nobody does, nobody can until this descriptor is closed."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
 
 
 def _sync_data(descriptor: int) -> None:

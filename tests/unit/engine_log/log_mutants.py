@@ -426,7 +426,7 @@ LOG_MUTANTS = (
     ),
     mutant(
         "a folder is held by a lock file that was replaced", DISK, NAMELESS,
-        ("if os.fstat(descriptor).st_ino != (self._path / LOCK_NAME).stat().st_ino:", "if descriptor < 0:"),
+        ("if os.fstat(descriptor).st_ino != path.stat().st_ino:", "if descriptor < 0:"),
     ),
     mutant(
         "a lock is renewed after its end", BROKER, LOCKS,

@@ -58,7 +58,7 @@ async def test_giving_back_over_a_broken_connection_fails_as_the_port_says_and_t
 
 
 async def test_no_other_connection_is_opened_under_messages_that_are_out(ground: BusGround) -> None:
-    """The SDK would open one, whose deliveries have the same numbers, and mix up the answers to settlements."""
+    """The SDK would open one, whose deliveries have the same numbers, and trip over two settlements under one."""
     bus = ground.bus()
     await bus.send([output(str(n)) for n in range(6)])
     first, second, third = await received(bus, count=3)
