@@ -69,11 +69,7 @@ class StoreDeadLetters:
 
     async def discard(self, queue: str, id: str | None, *, for_good: bool) -> Moved:
         """Discard those of an id, or (None) all; for a retention, or for good."""
-
-        async def drop(dead: DeadLetterEntry) -> None:
-            await self._operations.discard(queue, dead.sequence)
-
-        move: Callable[[DeadLetterEntry], Awaitable[None]] = drop
+        move: Callable[[DeadLetterEntry], Awaitable[None]] = self._operations.discard_found
         if not for_good:
             life_ms = await longest_retention_ms(self._notes.scan(NOTES, prefix=RETENTION_PREFIX))
             move = partial(self._operations.set_aside, life_s=life_ms / 1_000)

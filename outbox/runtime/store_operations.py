@@ -7,7 +7,6 @@ container of states holds nothing else.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 
 import msgspec
 
@@ -35,7 +34,7 @@ from outbox.resubmission import check_resubmittable, next_attempt
 from outbox.runtime.commit.dispatch_ledger import unsent_of
 from outbox.runtime.commit.state_cache import cached_state
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
-from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
+from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters, StoredEntry
 from outbox.runtime.scopes import stores_of
 from outbox.stored import LEDGER_PREFIX, LedgerItem, state_key
 
@@ -91,49 +90,52 @@ class StoreOperations:
         attempt = next_attempt(dead.message, [other.message for other in found])
         if dead.message.session_id:
             await self._blocked.note_resubmission(queue, dead, attempt, edit=edit)  # unblocked when it is applied
-        if await self._dead_letters.has(queue, sequence):
+        if isinstance(dead, StoredEntry):
             await self._dead_letters.resubmit(queue, sequence, self._bus.send, attempt=attempt, edit=edit)
         else:
             await self._bus.resubmit(queue, sequence, edit=edit)
 
     async def discard(self, queue: str, sequence: int) -> None:
         found = await self.dead_letters(queue)
-        await self._discard(queue, sequence, next((each for each in found if each.sequence == sequence), None))
+        dead = next((each for each in found if each.sequence == sequence), None)
+        await (self._bus.discard(queue, sequence) if dead is None else self.discard_found(dead))
 
-    async def _discard(self, queue: str, sequence: int, dead: DeadLetterEntry | None) -> None:
-        if dead is not None and dead.message.session_id:
-            await self._blocked.unblock(queue, dead.message)  # first: without its dead letter nothing could unblock it
-        if await self._dead_letters.has(queue, sequence):
-            await self._dead_letters.discard(queue, sequence)
-        else:
-            await self._bus.discard(queue, sequence)
+    async def discard_found(self, dead: DeadLetterEntry) -> None:
+        """Delete a dead letter that was listed; LookupError where it is gone, or was restored meanwhile."""
+        if dead.message.session_id:
+            await self._blocked.unblock(dead.queue, dead.message)  # first: without it nothing could unblock its key
+        if not isinstance(dead, StoredEntry):
+            await self._bus.discard(dead.queue, dead.sequence)
+        elif not await self._dead_letters.delete(dead):
+            raise LookupError(f"dead letter {dead.sequence} of {dead.queue} was moved meanwhile; list them again")
 
     async def set_aside(self, dead: DeadLetterEntry, *, life_s: float) -> None:
-        """Discard a dead letter so that it can be restored for so long; LookupError where it is gone.
+        """Discard a dead letter that was listed so that it can be restored for so long; LookupError where it is gone.
 
-        A crash in between leaves both: the dead letter is still there to be discarded, and was kept already.
+        In a store it goes as it was listed, so before it was kept: where a restore has written it since, it stays.  A
+        crash in between leaves both: the dead letter is still there to be discarded, and was kept already.
         """
-        await self._discarded.put(dead, ttl_s=life_s)
-        await self._discard(dead.queue, dead.sequence, dead)
+        await self._discarded.put(dead, ttl_s=life_s, anew=True)
+        await self.discard_found(dead)
 
-    async def set_aside_of(self, queue: str) -> list[DeadLetterEntry]:
+    async def set_aside_of(self, queue: str) -> list[StoredEntry]:
         """What was discarded of a queue and can be restored, in the order in which it came."""
         return await self._discarded.list(queue)
 
     async def restore(self, queue: str, sequence: int) -> None:
         """Let a discarded dead letter be one again, from now on in the store; it blocks no key again.
 
+        It is written anew, also where a discard was broken off and left it: another discard then does not delete it.
         A crash in between leaves both: restored once more it is the same dead letter.
 
         Raises:
             LookupError: nothing was discarded under that number, or its time is over.
         """
-        found = next((each for each in await self._discarded.list(queue) if each.sequence == sequence), None)
-        if found is None:
+        kept = await self._discarded.read(queue, sequence)
+        if kept is None:
             raise LookupError(f"{queue} has no discarded dead letter {sequence} any more; list them again")
-        await self._dead_letters.put(found)
-        with suppress(LookupError):  # its time was over just now, or another has restored it
-            await self._discarded.discard(queue, sequence)
+        await self._dead_letters.put(kept, anew=True)
+        await self._discarded.delete(kept)  # else it was discarded again, or another has restored it
 
     async def unblock(self, queue: str, session_id: str, identity: str) -> bool:
         return await self._blocked.unblock_id(queue, session_id, identity)

@@ -16,6 +16,7 @@ from outbox.message import Message
 from outbox.ports import Delivery, StorePorts
 from outbox.resubmission import edited
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
+from outbox.runtime.store_operations import StoreOperations
 from outbox.testing import START_S, VirtualClock
 from outbox.worker import Worker
 
@@ -179,19 +180,12 @@ async def test_a_dead_letter_of_a_subscription_goes_to_its_topic(place: Place) -
 
 async def test_a_dead_letter_that_another_client_moves_first_is_not_discarded_twice(place: Place) -> None:
     await place.keep("a", 7)
-    (dead_letter,) = await place.letters.list("notes")
-    store, others = place.ports.store, [StoredDeadLetters(place.ports.store, place.ports.blobs)]
-    read = store.read
-
-    async def read_and_lose(key: Any, *, session: str = "") -> Any:
-        found = await read(key, session=session)
-        if others:
-            await others.pop().discard("notes", dead_letter.sequence)
-        return found
-
-    store.read = read_and_lose  # type: ignore[method-assign]  # somebody else is quicker, once
+    operations = StoreOperations(place.ports)
+    (dead_letter,) = await operations.dead_letters("notes")
+    await operations.discard("notes", dead_letter.sequence)
     with pytest.raises(LookupError, match="moved meanwhile"):
-        await place.letters.discard("notes", dead_letter.sequence)
+        await operations.discard_found(dead_letter)
+    assert await operations.dead_letters("notes") == []
 
 
 async def test_a_resubmission_that_is_repeated_after_a_crash_has_no_further_effect(place: Place) -> None:
@@ -242,7 +236,7 @@ async def test_a_large_body_goes_to_a_blob_and_comes_back(place: Place) -> None:
 
 async def test_a_missing_dead_letter_is_named_by_its_id(place: Place) -> None:
     with pytest.raises(LookupError, match="notes has no dead letter 3"):
-        await place.letters.discard("notes", 3)
+        await StoreOperations(place.ports).discard("notes", 3)
     with pytest.raises(LookupError, match="notes has no dead letter 3"):
         await place.letters.resubmit("notes", 3, place.ports.bus.send, attempt=1)
 

@@ -218,9 +218,9 @@ COMMAND_MUTANTS = (
         ("TaskRef(dead.path, sequence, task.version)], documents=[kept])", "TaskRef(dead.path, sequence, task.version)])"),
     ),
     fault(
-        "a discard that is ended later is kept from its first try on", "outbox/runtime/delivery/stored_dead_letters.py",
+        "a discard that is ended later is kept from its first try on", "outbox/runtime/store_operations.py",
         f"{DISCARDS}::test_a_discard_that_is_ended_later_keeps_from_then_on",
-        ("                    if ttl_s is not None:\n                        await self._renew(there, ttl_s)\n", ""),
+        ("ttl_s=life_s, anew=True)", "ttl_s=life_s)"),
     ),
     fault(
         "a discard leaves the dead letter", "outbox/engine/dead_letters.py",
@@ -248,12 +248,6 @@ COMMAND_MUTANTS = (
         f"{DISCARDS}::test_what_was_discarded_is_restored_as_it_was_and_runs",
         ("task.failures, task.reason, task.description = letter.failures, letter.reason, letter.description",
          "task.failures, task.reason, task.description = letter.failures, \"\", letter.description"),
-    ),
-    fault(
-        "a discard removes before it keeps", "outbox/runtime/store_operations.py",
-        f"{DISCARDS}::test_an_answer_that_is_lost_leaves_both_and_a_second_try_ends_it",
-        ("        await self._discarded.put(dead, ttl_s=life_s)\n        await self._discard(dead.queue, dead.sequence, dead)\n",
-         "        await self._discard(dead.queue, dead.sequence, dead)\n        await self._discarded.put(dead, ttl_s=life_s)\n"),
     ),
     fault(
         "a restore removes before it puts back", "outbox/runtime/store_operations.py",

@@ -213,7 +213,7 @@ DIRECT_MUTANTS = (
     mutant(
         "letters: one of the store is deleted before it is sent again", STORED_LETTERS,
         f"{OF_LETTERS}::test_a_resubmission_that_is_repeated_after_a_crash_has_no_further_effect",
-        ("        await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])\n        for copy in sorted({sequence, *copies}):\n            await self._delete(await self._store.read(self._key(queue, copy)))\n", "        for copy in sorted({sequence, *copies}):\n            await self._delete(await self._store.read(self._key(queue, copy)))\n        await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])\n"),
+        ("        await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])\n        for copy in sorted({sequence, *copies}):\n            if (there := await self.read(queue, copy)) is not None:\n                await self.delete(there)\n", "        for copy in sorted({sequence, *copies}):\n            if (there := await self.read(queue, copy)) is not None:\n                await self.delete(there)\n        await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])\n"),
     ),
     mutant(
         "letters: one of the bus takes a new time", BUS_LETTERS,
@@ -233,7 +233,7 @@ DIRECT_MUTANTS = (
     mutant(
         "letters: one of the store has no time", STORED_LETTERS,
         f"{OF_LETTERS}::test_a_resubmission_keeps_its_first_time",
-        ("attempt=attempt, enqueued_ms=dead.enqueued_ms)", "attempt=attempt, enqueued_ms=0)"),
+        ("attempt=attempt, enqueued_ms=found.enqueued_ms)", "attempt=attempt, enqueued_ms=0)"),
     ),
     mutant(
         "letters: what is noted as resubmitted has no time", STOPS,
@@ -270,9 +270,9 @@ DIRECT_MUTANTS = (
         ("(again, outbox_id=message.identity)", "(again, outbox_id=message.identity, failures=message.failures)"),
     ),
     mutant(
-        "letters: one that somebody else has moved is taken for discarded", STORED_LETTERS,
+        "letters: one that somebody else has moved is taken for discarded", OPERATIONS,
         f"{OF_LETTERS}::test_a_dead_letter_that_another_client_moves_first_is_not_discarded_twice",
-        ("        if not await self._delete(await self._find(queue, sequence)):\n", "        if await self._delete(await self._find(queue, sequence)) is None:\n"),
+        ("        elif not await self._dead_letters.delete(dead):\n", "        elif await self._dead_letters.delete(dead) is None:\n"),
     ),
     mutant(
         "letters: one of a subscription of the bus goes to the subscription", BUS_LETTERS,
@@ -309,8 +309,8 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: a key is unblocked behind the discarding of its dead letter", OPERATIONS,
         f"{OF_STOPPED}::test_a_dead_letter_is_discarded_only_when_its_key_is_unblocked",
-        ("            await self._blocked.unblock(queue, dead.message)  # first: without its dead letter nothing could unblock it\n", "            pass\n"),
-        ("            await self._bus.discard(queue, sequence)\n", "            await self._bus.discard(queue, sequence)\n        if dead is not None and dead.message.session_id:\n            await self._blocked.unblock(queue, dead.message)\n"),
+        ("            await self._blocked.unblock(dead.queue, dead.message)  # first: without it nothing could unblock its key\n", "            pass\n"),
+        ("            await self._bus.discard(dead.queue, dead.sequence)\n", "            await self._bus.discard(dead.queue, dead.sequence)\n            await self._blocked.unblock(dead.queue, dead.message)\n"),
     ),
     mutant(
         "blocked: a key learns of a resubmission behind it", OPERATIONS,

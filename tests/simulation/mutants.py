@@ -8,6 +8,7 @@ imported here.
 
 from __future__ import annotations
 
+from tests.simulation.discard_mutants import DISCARD_MUTANTS
 from tests.simulation.edit_mutants import EDIT_MUTANTS
 from tests.simulation.guard_mutants import GUARD_MUTANTS
 from tests.simulation.inline_mutants import INLINE_MUTANTS
@@ -298,6 +299,7 @@ MUTANTS = (
     *OVERFLOW_MUTANTS,
     *RESUBMISSION_MUTANTS,
     *EDIT_MUTANTS,
+    *DISCARD_MUTANTS,
     *SETTLING_MUTANTS,
     *STREAM_MUTANTS,
     *TRIGGER_MUTANTS,

@@ -195,6 +195,17 @@ RULES = (
         "letters: one of the store is deleted before it is sent again",
     ),
     tested("README", "Keep, then complete", "trigger: a refused message is done before it is kept"),
+    explored(
+        "README",
+        "Discard as it was listed",
+        "discard: it is deleted before it is kept",
+        "discard: what was written since the list is deleted",
+        "discard: what was kept before is not kept anew",
+        "restore: what was kept is deleted before it is a dead letter",
+        "restore: what is there is left as it is",
+        "restore: what was discarded since the look is deleted",
+        "discard: it is kept under another number",
+    ),
     tested("README", "Only what can be read back", "rule: a state that cannot be read back is stored"),
     explored(
         "README",

@@ -97,7 +97,7 @@ STEP_MUTANTS = (
     mutant(
         "letters: one whose number is taken is lost", "runtime/delivery/stored_dead_letters.py",
         "functions/test_stored_dead_letters.py::test_dead_letters_whose_numbers_meet_are_all_kept",
-        ("if there is not None and _decoded(there).origin == dead.origin:", "if there is not None and _decoded(there):"),
+        ("        return _decoded(document).origin == dead.origin\n", "        return bool(_decoded(document))\n"),
     ),
     mutant(
         "letters: one that came since goes with a resubmission", "runtime/delivery/stored_dead_letters.py",
@@ -534,8 +534,8 @@ STEP_MUTANTS = (
     ),
     mutant(
         "letters: one that another has just deleted keeps the next from its number", "runtime/delivery/stored_dead_letters.py",
-        f"{OF_STEPS}::test_a_dead_letter_takes_the_next_number_where_another_has_just_left_its_own",
-        ("if there is not None and _decoded(there)", "if _decoded(there)"),
+        f"{OF_STEPS}::test_a_dead_letter_has_its_number_where_another_has_just_deleted_it",
+        ("                continue  # another has just deleted it\n", "                return False\n"),
     ),
     mutant(
         "blocked: what is refused again blocks as resubmitted", "runtime/delivery/blocked_sessions.py",

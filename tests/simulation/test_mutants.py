@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.discard_mutants import DISCARD_MUTANTS
 from tests.simulation.importing import ROOT, planted
 from tests.simulation.mutants import MUTANTS, STEP_COUNT_MAX
 from tests.simulation.planting import Mutant
@@ -45,7 +46,7 @@ def test_a_planted_fault_is_found_by_a_short_way(mutant: Mutant, found: dict[str
     assert first["promise"] in mutant.promises and first["steps"] <= STEP_COUNT_MAX, run["text"]
 
 
-@pytest.mark.parametrize("mutant", (*SETTLING_MUTANTS, *RULE_MUTANTS), ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", (*SETTLING_MUTANTS, *RULE_MUTANTS, *DISCARD_MUTANTS), ids=lambda mutant: mutant.name)
 def test_without_the_fault_its_exploration_finds_nothing(mutant: Mutant) -> None:
     found = explored(mutant)
     assert not found["anomalies"] and "exhausted" in found["text"].splitlines(), found["text"]
@@ -53,7 +54,7 @@ def test_without_the_fault_its_exploration_finds_nothing(mutant: Mutant) -> None
 
 def test_every_protocol_and_the_engine_have_faults_planted() -> None:
     assert len(MUTANTS) >= LEAST_COUNT and len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
-    scopes = {"engine", "partition", "item", "log", "sink", "journal", "store", "bus"}
+    scopes = {"engine", "partition", "item", "log", "sink", "letters", "journal", "store", "bus"}
     assert {mutant.scope for mutant in MUTANTS} == scopes
 
 

@@ -52,8 +52,8 @@ TRIGGER_MUTANTS = (
         "NoLost",
         LETTERS,
         (
-            "        await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])\n        for copy in sorted({sequence, *copies}):\n            await self._delete(await self._store.read(self._key(queue, copy)))\n",
-            "        for copy in sorted({sequence, *copies}):\n            await self._delete(await self._store.read(self._key(queue, copy)))\n        await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])\n",
+            "        await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])\n        for copy in sorted({sequence, *copies}):\n            if (there := await self.read(queue, copy)) is not None:\n                await self.delete(there)\n",
+            "        for copy in sorted({sequence, *copies}):\n            if (there := await self.read(queue, copy)) is not None:\n                await self.delete(there)\n        await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])\n",
         ),
         triggered=True,
         amounts=(-50,),

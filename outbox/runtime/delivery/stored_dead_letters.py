@@ -53,6 +53,8 @@ DISCARDED = "discarded:"
 _DIGITS = 20
 """Zero-padded, so that the order of ids is the order of numbers."""
 _DIGEST_BITS = 20
+TRIES_MAX = 8
+"""How often a dead letter is written where others write or delete it meanwhile."""
 NUMBER_COUNT_MAX = 8
 """How many dead letters may share a number; the chance of two is one in a million for each millisecond."""
 
@@ -71,6 +73,12 @@ class StoredDeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
     def origin(self) -> tuple[int, int, str]:
         """The message of the broker: two deliveries of one message have the same origin."""
         return self.enqueued_ms, self.sequence, self.message.identity
+
+
+class StoredEntry(DeadLetterEntry, frozen=True, gc=False):
+    """A dead letter of a store; its `sequence` is its own number, and this the document as it was read."""
+
+    document: Document
 
 
 class StoredDeadLetters:
@@ -93,44 +101,59 @@ class StoredDeadLetters:
         )
         await self.put(entry)
 
-    async def put(self, entry: DeadLetterEntry, *, ttl_s: float | None = None) -> None:
-        """Store a dead letter, once; for ever, or for a time, which begins anew where it is stored already.
+    async def put(self, entry: DeadLetterEntry, *, ttl_s: float | None = None, anew: bool = False) -> None:
+        """Store a dead letter, once; for ever, or for a time.
+
+        Where it is stored already it is left as it is, or written `anew`: its time begins again, and who has read it
+        before does not delete it any more.
 
         Raises:
             Refused, OutcomeUnknown: it may not be stored.
         """
-        message = entry.message
+        dead = _decoded(entry.document) if isinstance(entry, StoredEntry) else _stored(entry)
         with suppress(NoBlobStore):  # then the body is stored inline
-            message = await check_in(message, self._blobs, above_bytes=CLAIM_CHECK_BYTES)
-        texts = entry.reason, entry.description
-        dead = StoredDeadLetter(entry.sequence, message, *texts, entry.delivery_count, entry.enqueued_ms)
-        body, first = msgspec.json.encode(dead), _number(dead)
+            message = await check_in(dead.message, self._blobs, above_bytes=CLAIM_CHECK_BYTES)
+            dead = msgspec.structs.replace(dead, message=message)
+        first = _number(dead)
         for number in range(first, first + NUMBER_COUNT_MAX):
-            key = self._key(entry.queue, number)
-            answer = await self._store.write([Create(key, body, ttl_s=ttl_s, tag=Tag("letter"))])
-            if isinstance(answer, Won):
+            if await self._is_put(self._key(entry.queue, number), dead, ttl_s=ttl_s, anew=anew):
                 return
-            there = answer.current or await self._store.read(key, session=answer.session)
-            with suppress(CorruptRecord):  # a foreign document
-                if there is not None and _decoded(there).origin == dead.origin:
-                    if ttl_s is not None:
-                        await self._renew(there, ttl_s)
-                    return  # stored by an earlier delivery, or by a discard that was broken off
         raise Refused(f"{entry.queue}/{entry.sequence} cannot be stored: its numbers are taken; discard dead letters")
 
-    async def _renew(self, there: Document, ttl_s: float) -> None:
-        write = Replace(there.key, there.body, there.version, ttl_s=ttl_s, tag=Tag("letter"))
-        if not isinstance(await self._store.write([write]), Won):
-            raise OutcomeUnknown(f"{there.key.partition}/{there.key.id} was changed meanwhile; try again")
+    async def _is_put(self, key: DocumentKey, dead: StoredDeadLetter, *, ttl_s: float | None, anew: bool) -> bool:
+        """Store a dead letter under this key; False where another has it."""
+        body, tag = msgspec.json.encode(dead), Tag("letter")
+        for _ in range(TRIES_MAX):
+            answer = await self._store.write([Create(key, body, ttl_s=ttl_s, tag=tag)])
+            if isinstance(answer, Won):
+                return True
+            there = answer.current or await self._store.read(key, session=answer.session)
+            if there is None:
+                continue  # another has just deleted it
+            if not _is_of(there, dead):
+                return False
+            if not anew:  # stored by an earlier delivery
+                return True
+            if isinstance(await self._store.write([Replace(key, body, there.version, ttl_s=ttl_s, tag=tag)]), Won):
+                return True
+        raise OutcomeUnknown(f"{key.partition}/{key.id} is changed all the time; try again")
 
-    async def list(self, queue: str) -> list[DeadLetterEntry]:
-        """The stored dead letters of a queue or subscription, oldest first; `sequence` is their own number."""
-        found = []
-        async for document in self._store.scan(self._partitions + queue, prefix=self._ids):
-            dead, number = _decoded(document), int(document.key.id.removeprefix(self._ids))
-            texts = dead.reason, dead.description
-            found.append(DeadLetterEntry(queue, number, dead.message, *texts, dead.delivery_count, dead.enqueued_ms))
-        return found
+    async def list(self, queue: str) -> list[StoredEntry]:
+        """The stored dead letters of a queue or subscription, oldest first."""
+        return [
+            self._entry(queue, found) async for found in self._store.scan(self._partitions + queue, prefix=self._ids)
+        ]
+
+    async def read(self, queue: str, number: int) -> StoredEntry | None:
+        """A stored dead letter of a queue or subscription by its number; None: there is none."""
+        document = await self._store.read(self._key(queue, number))
+        return None if document is None else self._entry(queue, document)
+
+    async def delete(self, entry: StoredEntry) -> bool:
+        """Delete a dead letter as it was read; whether nobody has written or deleted it meanwhile."""
+        document = entry.document
+        answer = await self._store.write([Delete(document.key, document.version, Tag("letter-gone"))])
+        return isinstance(answer, Won)
 
     async def count(self, queue: str, *, count_max: int) -> int:
         """How many dead letters of a queue or subscription are stored, up to `count_max`: each costs a read."""
@@ -154,9 +177,6 @@ class StoredDeadLetters:
                 break
         return found
 
-    async def has(self, queue: str, sequence: int) -> bool:
-        return await self._store.read(self._key(queue, sequence)) is not None
-
     async def resubmit(
         self,
         queue: str,
@@ -175,11 +195,12 @@ class StoredDeadLetters:
         Raises:
             LookupError: there is no such dead letter.
         """
-        document = await self._find(queue, sequence)
-        dead = _decoded(document)
-        message = dead.message
+        found = await self.read(queue, sequence)
+        if found is None:
+            raise LookupError(f"{queue} has no dead letter {sequence}; list them to see what is there")
+        message = found.message
         again = msgspec.structs.replace(
-            resubmission(edit or message, attempt=attempt, enqueued_ms=dead.enqueued_ms),
+            resubmission(edit or message, attempt=attempt, enqueued_ms=found.enqueued_ms),
             outbox_id=message.identity,
             message_id=_broker_id(message.identity, sequence, attempt, edit),
         )
@@ -189,31 +210,21 @@ class StoredDeadLetters:
         }
         await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])
         for copy in sorted({sequence, *copies}):
-            await self._delete(await self._store.read(self._key(queue, copy)))
+            if (there := await self.read(queue, copy)) is not None:
+                await self.delete(there)
 
-    async def discard(self, queue: str, sequence: int) -> None:
-        """Delete a dead letter.
-
-        Raises:
-            LookupError: there is no such dead letter, or another client has just moved it.
-        """
-        if not await self._delete(await self._find(queue, sequence)):
-            raise LookupError(f"dead letter {sequence} of {queue} was moved meanwhile; list them again")
-
-    async def _find(self, queue: str, sequence: int) -> Document:
-        found = await self._store.read(self._key(queue, sequence))
-        if found is None:
-            raise LookupError(f"{queue} has no dead letter {sequence}; list them to see what is there")
-        return found
+    def _entry(self, queue: str, document: Document) -> StoredEntry:
+        dead, number = _decoded(document), int(document.key.id.removeprefix(self._ids))
+        texts, count = (dead.reason, dead.description), dead.delivery_count
+        return StoredEntry(queue, number, dead.message, *texts, count, dead.enqueued_ms, document)
 
     def _key(self, queue: str, number: int) -> DocumentKey:
         return DocumentKey(self._partitions + queue, f"{self._ids}{number:0{_DIGITS}d}")
 
-    async def _delete(self, document: Document | None) -> bool:
-        if document is None:
-            return False
-        answer = await self._store.write([Delete(document.key, document.version, Tag("letter-gone"))])
-        return isinstance(answer, Won)
+
+def _stored(entry: DeadLetterEntry) -> StoredDeadLetter:
+    texts = entry.reason, entry.description
+    return StoredDeadLetter(entry.sequence, entry.message, *texts, entry.delivery_count, entry.enqueued_ms)
 
 
 def _number(dead: StoredDeadLetter) -> int:
@@ -229,6 +240,13 @@ def _broker_id(identity: str, sequence: int, attempt: int, edit: Message | None)
         return ""
     plain = f"{identity}~{sequence}-{attempt}"
     return plain if edit is None else f"{plain}-{sha256(edit.body + edit.claim.encode()).hexdigest()[:16]}"
+
+
+def _is_of(document: Document, dead: StoredDeadLetter) -> bool:
+    """Whether a document holds this very dead letter."""
+    with suppress(CorruptRecord):  # a foreign document
+        return _decoded(document).origin == dead.origin
+    return False
 
 
 def _decoded(document: Document) -> StoredDeadLetter:

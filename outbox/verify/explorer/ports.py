@@ -176,6 +176,11 @@ class ExploredOperations:
         await self.send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])
         await self._calls(self._resource, "take-dead-letters", queue, tuple(copy.sequence for copy in copies))
 
+    async def discard(self, queue: str, sequence: int) -> None:
+        if all(dead.sequence != sequence for dead in await self.dead_letters(queue)):
+            raise LookupError(f"{queue} has no dead letter {sequence}")
+        await self._calls(self._resource, "take-dead-letters", queue, (sequence,))
+
 
 class ExploredBlobs:
     """A blob store whose answers are chosen."""

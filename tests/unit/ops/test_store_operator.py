@@ -30,17 +30,25 @@ def dead(sequence: int) -> DeadLetterEntry:
 async def test_one_that_cannot_be_moved_does_not_keep_the_others(what: str, error: Exception) -> None:
     moved = list[int]()
 
-    async def move(queue: str, sequence: int) -> None:
+    async def move(sequence: int) -> None:
         if sequence == 2:
             raise error
         moved.append(sequence)
+
+    async def resubmit(queue: str, sequence: int) -> None:
+        await move(sequence)
+
+    async def discard_found(dead: DeadLetterEntry) -> None:
+        await move(dead.sequence)
 
     async def listed(queue: str) -> list[DeadLetterEntry]:
         return [dead(n) for n in (1, 2, 3)]
 
     async with Engine.in_memory() as engine:
         operator = StoreOperator(NarrowEngine(engine, "partition").ports(), *[cast(Any, None)] * 3)
-        operator._dead_letters._operations = cast(Any, SimpleNamespace(dead_letters=listed, **{what: move}))
+        operator._dead_letters._operations = cast(
+            Any, SimpleNamespace(dead_letters=listed, resubmit=resubmit, discard_found=discard_found)
+        )
         found = await (
             operator.resubmit("q", None) if what == "resubmit" else operator.discard("q", None, for_good=True)
         )
@@ -51,11 +59,13 @@ async def test_a_discard_of_several_dead_letters_says_which_they_were() -> None:
     async def listed(queue: str) -> list[DeadLetterEntry]:
         return [dead(2), msgspec.structs.replace(dead(2), sequence=5), dead(3)]
 
-    async def discard(queue: str, sequence: int) -> None: ...
+    async def discard_found(dead: DeadLetterEntry) -> None: ...
 
     async with Engine.in_memory() as engine:
         operator = StoreOperator(NarrowEngine(engine, "partition").ports(), *[cast(Any, None)] * 3)
-        operator._dead_letters._operations = cast(Any, SimpleNamespace(dead_letters=listed, discard=discard))
+        operator._dead_letters._operations = cast(
+            Any, SimpleNamespace(dead_letters=listed, discard_found=discard_found)
+        )
         moved = await operator.discard("q", "m2", for_good=True)
     assert (moved.count, moved.numbers) == (2, [2, 5])
 
