@@ -250,12 +250,6 @@ COMMAND_MUTANTS = (
          "task.failures, task.reason, task.description = letter.failures, \"\", letter.description"),
     ),
     fault(
-        "a restore removes before it puts back", "outbox/runtime/store_operations.py",
-        f"{DISCARDS}::test_an_answer_that_is_lost_leaves_both_and_a_second_try_ends_it",
-        ("        await self._dead_letters.put(found)\n        with suppress(LookupError):  # its time was over just now, or another has restored it\n            await self._discarded.discard(queue, sequence)\n",
-         "        with suppress(LookupError):  # its time was over just now, or another has restored it\n            await self._discarded.discard(queue, sequence)\n        await self._dead_letters.put(found)\n"),
-    ),
-    fault(
         "what was discarded is kept for ever", "outbox/runtime/store_operations.py",
         f"{DISCARDS}::test_it_is_gone_when_its_time_is_over_or_for_good_at_once",
         ("self._discarded.put(dead, ttl_s=life_s)", "self._discarded.put(dead)"),
