@@ -252,7 +252,7 @@ COMMAND_MUTANTS = (
     fault(
         "what was discarded is kept for ever", "outbox/runtime/store_operations.py",
         f"{DISCARDS}::test_it_is_gone_when_its_time_is_over_or_for_good_at_once",
-        ("self._discarded.put(dead, ttl_s=life_s)", "self._discarded.put(dead)"),
+        ("ttl_s=life_s, anew=True)", "anew=True)"),
     ),
     fault(
         "a discard is kept as long as by default", "outbox/runtime/start/retention.py",
