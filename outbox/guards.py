@@ -37,6 +37,7 @@ I.371) for the rate.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -169,6 +170,11 @@ class Rate:
         return _Rate(self)
 
 
+def _later_ms(began_ms: int, began_s: float) -> int:
+    """The time at the end of what began then; `began_s` is what the monotonic clock said."""
+    return began_ms + round((time.monotonic() - began_s) * 1_000)
+
+
 @dataclass(slots=True)
 class _Breaker:
     """A breaker at work."""
@@ -196,23 +202,24 @@ class _Breaker:
         rest_s = self._rest_again_s(now_ms) if earlier else self._rest_s(now_ms)
         if rest_s > 0:
             raise self._put_off(attempt, rest_s, f"the breaker {self.name} is {self.state}: {self._why}")
+        began_s = time.monotonic()
         try:
             yield
         except (Reject, Retry, PoisonMessage):
-            self._note(now_ms, None)
+            self._note(_later_ms(now_ms, began_s), None)
             raise
         except BaseException as error:
             if _is_broken_off(attempt, error):
                 self._forget_attempt(now_ms)
                 raise
             counts = isinstance(error, self.declared.errors) or not isinstance(error, Exception)
-            was_closed = self.state == "closed"
+            was_closed, now_ms = self.state == "closed", _later_ms(now_ms, began_s)
             self._note(now_ms, error if counts else None)
             if was_closed or not counts or not isinstance(error, Exception):
                 raise
             text = f"the breaker {self.name} is {self.state}: {_text(error)}"
             raise self._put_off(attempt, max(1.0, (self._until_ms - now_ms) / 1_000), text) from error
-        self._note(now_ms, None)
+        self._note(_later_ms(now_ms, began_s), None)
 
     def _put_off(self, attempt: Attempted, rest_s: float, text: str) -> Retry:
         """Put a message off, spread so that not all come back in one moment, nor the same one first each time."""
@@ -232,7 +239,8 @@ class _Breaker:
             case "half-open":
                 self._until_ms = now_ms + round(PROBE_S * 1_000)
             case "ramping":
-                second = (now_ms - self._ramp_ms) // 1_000
+                # An attempt that works before its call may have begun before the ramp.
+                second = max(0, now_ms - self._ramp_ms) // 1_000
                 if second >= RAMP_S:
                     self._close()
                 elif self._made(now_ms // 1_000) >= 1 << second:

@@ -162,15 +162,22 @@ class Cells:
             DeadlinePassed: `until_ms` is past; whether it was written before is not known.
             OutcomeUnknown, Refused: the store failed; append again, with the same identity and `since`.
         """
-        index, session, is_looked_for, misses = since, "", since < self.end, 0
+        index, session, is_looked_for, misses, is_unsure = since, "", since < self.end, 0, False
         while True:
-            there = await self.read(index, session=session) if is_looked_for else None
-            if there is None:
-                misses += is_looked_for
-                self._check(cell, until_ms, misses)
-                there, session = await self._create(index, cell)
+            try:
+                there = await self.read(index, session=session) if is_looked_for else None
+                if there is None:
+                    misses += is_looked_for
+                    self._check(cell, until_ms, misses)
+                    there, session = await self._create(index, cell)
+            except Refused as error:
+                if not is_unsure or isinstance(error, DeadlinePassed):
+                    raise
+                text = f"the append of {cell.id} to {self.row} had no answer, and then: {error}; append it again later"
+                raise OutcomeUnknown(text) from error
             if there is None:
                 is_looked_for = True  # taken, or not known to be: look, and create again at this very index
+                is_unsure = is_unsure or not session
             elif there.id == cell.id:
                 return Found(index, there, index - since)
             else:

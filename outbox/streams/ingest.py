@@ -62,7 +62,7 @@ from outbox.stored import encode as encode_record
 from outbox.streams.log import LogWriter, OrderedLog, check_name
 from outbox.streams.places import Place
 from outbox.streams.plan import RowTarget, check_reached, rows_written, until_ms
-from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX
+from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX, raise_from, started
 from outbox.streams.register import BY_NONCE, Kept, Out, Register, RegisterCell, cell_id
 from outbox.streams.replica import REPORT_EVERY, together
 from outbox.streams.values import ENVELOPE_BYTES, inline_bytes_max
@@ -232,6 +232,7 @@ class Ingestion:
             return self._plan.retention.refusal(work.created_ms, now_ms)
         try:
             raws, _ = self._output.log.values.encoded([work.value])
+            self._output.log.reader_of(work.value)
         except PoisonMessage as error:
             return error
         if len(bytes(raws[0])) > self._entry_bytes_max:
@@ -539,14 +540,13 @@ class Ingest:
     async def run(self) -> AsyncIterator[Ingest]:
         """Take messages in until the context ends."""
         await self.open()
-        task = asyncio.create_task(self._for_ever(), name=f"ingest {self.name}")
+        task = started(self._for_ever(), f"ingest {self.name}")
         try:
             yield self
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error
+        raise_from(task)
 
     async def _for_ever(self) -> None:
         errors_in_a_row = 0

@@ -22,9 +22,10 @@ from types import UnionType
 from typing import Any, Generic, TypeVar, overload
 
 from outbox.codec import Upcast
-from outbox.errors import NotRegistrable, Refused, TooLarge
+from outbox.errors import NotRegistrable, PoisonMessage, Refused, TooLarge
 from outbox.lineage import Key, as_key, field
 from outbox.message import ID_BYTES_MAX
+from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.cells import Position
 from outbox.streams.places import POLL_S_MAX, Place, Waiting, place_of
 from outbox.streams.row import Entry, Row
@@ -190,10 +191,18 @@ class OrderedLog(Generic[T]):
         return LogReader(self, reader)
 
     def reader_of(self, value: T) -> int:
-        """The reader shard of a value; the same on every machine."""
+        """The reader shard of a value; the same on every machine.
+
+        Raises:
+            PoisonMessage: `partition` fails for this value, or gives no key.
+        """
         if self._partition is None or self.readers == 1:
             return 0
-        digest = sha256(field(as_key(self._partition(value)))).digest()
+        try:
+            key = as_key(self._partition(value))
+        except Exception as error:
+            raise PoisonMessage("failed", f"partition= of log {self.name}: {failure_text(error)}") from error
+        digest = sha256(field(key)).digest()
         return int.from_bytes(digest[:8], "big") % self.readers
 
     # Appending

@@ -16,7 +16,7 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -27,6 +27,7 @@ from outbox.codec import StateCodec, Upcast, codec_for
 from outbox.errors import NoBlobStore, NotRegistrable, OutcomeUnknown, Refused, TooLarge, Trimmed
 from outbox.log_throttle import LogThrottle
 from outbox.retries import Retries
+from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.cells import Position
 from outbox.streams.log import LogReader, OrderedLog, check_name
 from outbox.streams.places import POLL_S_MAX, Place, Waiting, place_of
@@ -325,6 +326,29 @@ class Loop:
         self.errors_in_a_row += 1
 
 
+def started(coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    """A task that is to run until it is cancelled; why it stops before is logged at once: who began it may not look."""
+    task = asyncio.create_task(coroutine, name=name)
+    task.add_done_callback(_log_stop)
+    return task
+
+
+def raise_from(task: asyncio.Task[None]) -> None:
+    """Raise what stopped a task."""
+    if (error := _reason(task)) is not None:
+        raise error
+
+
+def _reason(task: asyncio.Task[None]) -> BaseException | None:
+    return task.exception() if task.done() and not task.cancelled() else None
+
+
+def _log_stop(task: asyncio.Task[None]) -> None:
+    if (error := _reason(task)) is not None:
+        fields = {"stopped": task.get_name(), "error": str(error)}
+        log.error("%s stopped for good: %s", task.get_name(), failure_text(error), extra=fields)
+
+
 @dataclass(slots=True)
 class Running:
     """Replicas under way."""
@@ -333,9 +357,7 @@ class Running:
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.tasks = [
-            asyncio.create_task(loop.for_ever(), name=f"processor {loop.replica.plan.name}") for loop in self.loops
-        ]
+        self.tasks = [started(loop.for_ever(), f"processor {loop.replica.plan.name}") for loop in self.loops]
 
     async def wait_stopped(self) -> None:
         """Wait until a replica stops for good, and raise why."""
@@ -351,5 +373,4 @@ class Running:
     def check(self) -> None:
         """Raise what stopped a replica."""
         for task in self.tasks:
-            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                raise error
+            raise_from(task)

@@ -6,12 +6,13 @@ A log has a row for each pair of a writer shard and a reader shard; most have on
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from outbox.errors import CorruptRecord, NoBlobStore, OutcomeUnknown, Refused
+from outbox.errors import CorruptRecord, DeadlinePassed, NoBlobStore, Refused
 from outbox.ports import NoBlobs
 from outbox.streams.cells import Cell, Cells, Position
 from outbox.streams.horizon import Floor, Horizon, Kind, trimmed
@@ -74,6 +75,8 @@ class Row(Generic[T]):
         """The ids of appends whose outcome is not known, oldest first."""
         self._fresh_ms = 0
         """Until when no cell from there on can have been trimmed and have lost its tombstone."""
+        self._looked_ms, self._looked_s = 0, 0.0
+        """When that was found, by the clock and by one that is never set back."""
 
     @property
     def margin_ms(self) -> int:
@@ -95,10 +98,11 @@ class Row(Generic[T]):
         async with self._lock:
             try:
                 index, found = await (self._append(cell) if since is None else self._append_since(cell, since))
-            except OutcomeUnknown:
-                self._unsure[id] = None
-                if len(self._unsure) > IDS_MAX:
-                    del self._unsure[next(iter(self._unsure))]
+            except BaseException as error:  # cancelled as well: what was on its way may have been written
+                if isinstance(error, DeadlinePassed) or not isinstance(error, Refused):
+                    self._unsure[id] = None
+                    if len(self._unsure) > IDS_MAX:
+                        del self._unsure[next(iter(self._unsure))]
                 raise
         self._unsure.pop(id, None)
         is_same = found.gone or (found.v, found.blob, found.types) == (cell.v, cell.blob, cell.types)
@@ -148,16 +152,18 @@ class Row(Generic[T]):
 
     async def _end_known(self) -> int:
         """Where this process's next append begins to look; ids of cells before are known, or were before its time."""
-        now_ms = self.place.now_ms()
+        now_ms, now_s = self.place.now_ms(), time.monotonic()
+        passed_ms = max(now_ms - self._looked_ms, round((now_s - self._looked_s) * 1_000))
         if self._walked is None:
             floor = await self._made()
             self._walked = await self.cells.find_end(floor.index)
-        elif now_ms >= self._fresh_ms - self._margin_ms // 4:
+        elif passed_ms >= self._margin_ms // 4 or now_ms < self._looked_ms:
             floor = await self._floor_again()
         else:
             return self._walked
         self._walked = max(self._walked, floor.index)
         self._fresh_ms = now_ms + self._margin_ms // 2
+        self._looked_ms, self._looked_s = now_ms, now_s
         return self._walked
 
     async def _floor_again(self) -> Floor:

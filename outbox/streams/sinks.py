@@ -36,11 +36,14 @@ from outbox.streams.cells import DECODE_ERRORS, Position, put
 from outbox.streams.database import TABLE, CursorTable, Database, ThreadedDatabase
 from outbox.streams.log import LogReader, OrderedLog, check_name
 from outbox.streams.places import POLL_S_MAX, Waiting, place_of
-from outbox.streams.processor import FINAL, PAUSE_S_FIRST, PAUSE_S_MAX
+from outbox.streams.processor import FINAL, PAUSE_S_FIRST, PAUSE_S_MAX, raise_from, started
 from outbox.streams.replica import REPORT_EVERY, Progress
 from outbox.streams.row import Entry, Row
 
 log = logging.getLogger("outbox.streams")
+
+LOSSES_TOLD = 10
+"""After how many losses in a row each a sink says so."""
 
 BATCH_MAX = 1_000
 LOOK_COUNT = 3
@@ -198,6 +201,7 @@ class SinkLoop:
         self._sink = sink
         self._waiting = Waiting(poll_s_max)
         self._errors_in_a_row = 0
+        self._losses_in_a_row = 0
         self._unreported = 0
 
     async def turn(self, *, pauses: bool = True) -> Progress:
@@ -214,6 +218,10 @@ class SinkLoop:
             self._errors_in_a_row += 1
             return Progress.LOST
         self._errors_in_a_row = 0
+        if progress is Progress.LOST:
+            await self._pause_after_loss()
+            return progress
+        self._losses_in_a_row = 0
         self._unreported += progress is Progress.WON
         if self._unreported >= REPORT_EVERY or (self._unreported and progress is Progress.IDLE):
             self._unreported = 0
@@ -225,6 +233,17 @@ class SinkLoop:
             await self._waiting.wait({sink.row.place.store: sink.row.seen(max(sink.reached.index, sink.row.cells.end))})
         return progress
 
+    async def _pause_after_loss(self) -> None:
+        """Let others go first, for longer each time: a write whose condition does not hold may never win."""
+        self._losses_in_a_row += 1
+        if self._losses_in_a_row % LOSSES_TOLD == 0:
+            name, count = self._sink.name, self._losses_in_a_row
+            fields = {"sink": name, "losses": count}
+            text = "sink %s has lost %d times in a row: a write of its apply has a condition that does not hold"
+            log.warning(text, name, count, extra=fields)
+        again = self._losses_in_a_row - 1
+        await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(again - 1, 10)) if again else 0)
+
     async def for_ever(self) -> None:
         while True:
             await self.turn()
@@ -233,15 +252,14 @@ class SinkLoop:
 @asynccontextmanager
 async def running(sink: Sink, poll_s_max: float) -> AsyncIterator[None]:
     """Run a sink until the context ends, and raise then what stopped it."""
-    task = asyncio.create_task(SinkLoop(sink, poll_s_max).for_ever(), name=f"sink {sink.name}")
+    task = started(SinkLoop(sink, poll_s_max).for_ever(), f"sink {sink.name}")
     try:
         yield
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         sink.close()
-    if not task.cancelled() and (error := task.exception()) is not None:
-        raise error
+    raise_from(task)
 
 
 async def drained(sink: Sink, poll_s_max: float, seconds: float) -> int:

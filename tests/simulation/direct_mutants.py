@@ -647,6 +647,46 @@ DIRECT_MUTANTS = (
     ),
     # Ordered logs: another log, register or cursor than was meant
     mutant(
+        "streams: what was cut off counts as not appended", STREAM_ROW,
+        "unit/streams/test_ordered_log.py::test_what_may_have_been_appended_is_known_again_after_a_trim",
+        ("            except BaseException as error:  #", "            except OutcomeUnknown as error:  #"),
+    ),
+    mutant(
+        "streams: what had no answer counts as refused", "outbox/streams/cells.py",
+        "unit/streams/test_ordered_log.py::test_what_may_have_been_appended_is_known_again_after_a_trim",
+        ("                is_unsure = is_unsure or not session\n", ""),
+    ),
+    mutant(
+        "streams: a refusal counts as an append of unknown outcome", STREAM_ROW,
+        "unit/streams/test_ordered_log.py::test_what_is_refused_for_certain_may_be_appended_again_whatever_was_trimmed",
+        ("                if isinstance(error, DeadlinePassed) or not isinstance(error, Refused):\n", "                if True:\n"),
+    ),
+    mutant(
+        "streams: a clock that was set back keeps the floor from being read", STREAM_ROW,
+        "unit/streams/test_ordered_log.py::test_a_clock_that_was_set_back_makes_a_writer_look_for_the_floor",
+        (" or now_ms < self._looked_ms:\n", ":\n"),
+    ),
+    mutant(
+        "streams: the floor is read again by the wall clock alone", STREAM_ROW,
+        "unit/streams/test_ordered_log.py::test_a_clock_that_was_set_back_makes_a_writer_look_for_the_floor",
+        ("max(now_ms - self._looked_ms, round((now_s - self._looked_s) * 1_000))", "now_ms - self._looked_ms"),
+    ),
+    mutant(
+        "streams: a message without a place in the log stops its ingest", "outbox/streams/ingest.py",
+        "unit/streams/test_ingest.py::test_a_message_without_a_place_in_the_log_is_a_dead_letter_and_the_rest_goes_on",
+        ("            self._output.log.reader_of(work.value)\n", ""),
+    ),
+    mutant(
+        "streams: a sink that stops says nothing", "outbox/streams/processor.py",
+        "unit/streams/test_sinks.py::test_a_sink_that_stops_says_so_at_once",
+        ("    task.add_done_callback(_log_stop)\n", ""),
+    ),
+    mutant(
+        "streams: a sink that loses tries again at once", "outbox/streams/sinks.py",
+        "unit/streams/test_sinks.py::test_a_sink_whose_writes_never_win_leaves_the_others_their_turns",
+        ("            await self._pause_after_loss()\n", ""),
+    ),
+    mutant(
         "streams: an append goes behind a hole", STREAM_ROW,
         f"{OF_PLACES}::test_nobody_appends_or_reads_beyond_the_end",
         ('        await self.check_reaches(since, "since=")\n', ""),

@@ -88,9 +88,19 @@ TELEMETRY_MUTANTS = (
         ("                elif self._made(now_ms // 1_000) >= 1 << second:\n                    return 1.0\n", ""),
     ),
     fault(
+        "guards: an attempt that began before a ramp is an error", GUARDS,
+        f"{SPARED}::test_an_attempt_that_began_before_the_ramp_waits_for_its_turn",
+        ("max(0, now_ms - self._ramp_ms)", "(now_ms - self._ramp_ms)"),
+    ),
+    fault(
+        "guards: a breaker is open from the beginning of what failed", GUARDS,
+        f"{SPARED}::test_a_breaker_is_open_from_the_end_of_what_failed",
+        ("    return began_ms + round((time.monotonic() - began_s) * 1_000)\n", "    return began_ms\n"),
+    ),
+    fault(
         "guards: a refusal counts as a failure", GUARDS,
         f"{SPARED}::test_refusals_and_retries_and_other_errors_open_no_breaker",
-        ("        except (Reject, Retry, PoisonMessage):\n            self._note(now_ms, None)\n            raise\n", ""),
+        ("        except (Reject, Retry, PoisonMessage):\n            self._note(_later_ms(now_ms, began_s), None)\n            raise\n", ""),
         ("isinstance(error, self.declared.errors) or", "True or"),
     ),
     fault(

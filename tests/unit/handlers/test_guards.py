@@ -168,6 +168,30 @@ def test_one_attempt_at_a_time_tries_what_was_down_and_one_that_never_ends_is_gi
     assert state == "ramping"
 
 
+def test_an_attempt_that_began_before_the_ramp_waits_for_its_turn() -> None:
+    guard = Breaker("there", least=1, open_s=1).started()
+    with pytest.raises(ValueError), guard.around(attempt_at(0)):
+        raise ValueError
+    with guard.around(attempt_at(8_000)):
+        pass
+    assert guard.state == "ramping"
+    with pytest.raises(Retry, match="there is ramping"), guard.around(attempt_at(3_000)):
+        pass  # its handler worked for five seconds before the call
+
+
+def test_a_breaker_is_open_from_the_end_of_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = {"s": 100.0}
+    monkeypatch.setattr("outbox.guards.time", SimpleNamespace(monotonic=lambda: clock["s"]))
+    guard = Breaker("there", least=1, open_s=3).started()
+    with pytest.raises(TimeoutError), guard.around(attempt_at(0)):
+        clock["s"] += 3.5
+        raise TimeoutError
+    with pytest.raises(Retry, match="there is open"), guard.around(attempt_at(6_499)):
+        pass
+    with guard.around(attempt_at(6_500)):
+        assert guard.state == "half-open"
+
+
 @every_scope
 async def test_one_message_alone_outlives_an_outage_of_hours(scope: Scope) -> None:
     there = Dependency(is_down=True)

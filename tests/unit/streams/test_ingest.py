@@ -145,6 +145,17 @@ async def test_what_cannot_be_decoded_is_a_dead_letter_and_the_rest_goes_on(site
     assert id == "bad" and reason == "undecodable"
 
 
+async def test_a_message_without_a_place_in_the_log_is_a_dead_letter_and_the_rest_goes_on(site: Site) -> None:
+    def partition(page: Page) -> str:
+        return {"a": "x", "b": "y"}[page.text]
+
+    log: OrderedLog[Page] = OrderedLog("pages", site.engine, type=Page, readers=2, partition=partition)
+    await site.send("a", "odd", "b")
+    await site.ingest(log=log).run_until_idle()
+    assert sorted([page.value.text for n in range(2) async for page in log.reader(n).read()]) == ["a", "b"]
+    assert await site.dead() == [("odd", "failed")]
+
+
 async def test_a_message_of_another_type_is_a_dead_letter(site: Site) -> None:
     await site.send("a", type="Link", body=b'{"to":"x"}')
     await site.ingest().run_until_idle()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,8 +14,17 @@ import pytest
 
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.engine import Engine
-from outbox.errors import CorruptRecord, FormatTooNew, NoBlobStore, NotRegistrable, OutcomeUnknown, Refused, Trimmed
-from outbox.ports import BlobStore, NoBlobs, Replace
+from outbox.errors import (
+    CorruptRecord,
+    FormatTooNew,
+    NoBlobStore,
+    NotRegistrable,
+    OutcomeUnknown,
+    Refused,
+    Throttled,
+    Trimmed,
+)
+from outbox.ports import BlobStore, Create, Delete, NoBlobs, Replace
 from outbox.streams import Entry, OrderedLog, Position
 from outbox.streams.places import Place
 from outbox.testing import START_S, VirtualClock
@@ -71,6 +81,94 @@ async def test_an_id_given_twice_is_one_entry_at_its_first_position(engine: Engi
     assert await log.append(7, id="a") == first
     assert await numbers(place).append(7, id="a", since=Position(0)) == first
     assert await values(log) == [7, 8]
+
+
+class Unsteady:
+    """A store whose creates of cells take effect and are answered late, or not at all, with reads refused then."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.how = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def write(self, operations: Any) -> Any:
+        answer = await self._store.write(operations)
+        if self.how and isinstance(operations[0], Create):
+            if self.how == "late":
+                await asyncio.sleep(3_600)
+            raise OutcomeUnknown("no answer")
+        return answer
+
+    async def read(self, key: Any, *, session: str = "") -> Any:
+        if self.how == "refused":
+            raise Throttled("too many requests")
+        return await self._store.read(key, session=session)
+
+
+async def expire(log: OrderedLog[int], count: int) -> None:
+    """Let the first tombstones of a log be gone."""
+    row = log.row(0, 0)
+    for index in range(count):
+        found = await row.place.store.read(row.cells.key(index))
+        assert found is not None
+        await row.place.store.write([Delete(found.key, found.version)])
+
+
+@pytest.mark.parametrize("how", ["late", "refused"])
+async def test_what_may_have_been_appended_is_known_again_after_a_trim(how: str, engine: Engine) -> None:
+    now_ms = round(START_S * 1_000)
+    store: Any = Unsteady(engine.store())
+    mine, other = (numbers(Place(each, NoBlobs(), lambda: now_ms)) for each in (store, engine.store()))
+    await mine.append(1, id="a")
+    store.how = how
+    with pytest.raises(TimeoutError if how == "late" else OutcomeUnknown):
+        async with asyncio.timeout(0.05):
+            await mine.append(2, id="b")
+    store.how = ""
+    seen = await values(other)
+    await other.trim()
+    now_ms += 200_000
+    assert await mine.append(2, id="b") == Position(1)
+    assert (seen, await values(other)) == ([1, 2], [])
+
+
+async def test_what_is_refused_for_certain_may_be_appended_again_whatever_was_trimmed(engine: Engine) -> None:
+    now_ms = round(START_S * 1_000)
+    store: Any = Unsteady(engine.store())
+    mine, other = (numbers(Place(each, NoBlobs(), lambda: now_ms)) for each in (store, engine.store()))
+    await mine.append(1, id="a")
+    store.how = "refused"
+    now_ms += 200_000
+    with pytest.raises(Throttled):
+        await mine.append(2, id="b")
+    store.how = ""
+    await fill(other, *range(5))
+    await other.trim()
+    await expire(other, 6)
+    now_ms += 700_000
+    await mine.append(2, id="b")
+    assert await values(other) == [2]
+
+
+@pytest.mark.parametrize("passed_ms", [-60_000, 0])
+async def test_a_clock_that_was_set_back_makes_a_writer_look_for_the_floor(
+    passed_ms: int, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tombstones end by the time that has passed, whatever a writer's clock says."""
+    start_ms = round(START_S * 1_000)
+    now_ms, clock, store = start_ms, {"s": 100.0}, engine.store()
+    mine = numbers(Place(store, NoBlobs(), lambda: now_ms))
+    other = numbers(Place(store, NoBlobs(), lambda: start_ms))
+    monkeypatch.setattr("outbox.streams.row.time", SimpleNamespace(monotonic=lambda: clock["s"]))
+    await mine.append(0, id="a0")
+    await fill(other, *range(5))
+    await other.trim()
+    await expire(other, 6)
+    now_ms += passed_ms
+    clock["s"] += 0 if passed_ms else 700
+    assert await mine.append(1, id="a1") == Position(6)
 
 
 async def test_an_id_given_twice_at_once_is_one_entry(engine: Engine) -> None:

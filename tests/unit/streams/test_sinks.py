@@ -65,6 +65,39 @@ def sink(log: OrderedLog[int], path: Path, connection: Any = sqlite3.Connection,
     return TransactionalSink("counter", log, lambda: sqlite3.connect(path, factory=connection), **known)
 
 
+async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    """Wait until something is logged, beside what runs."""
+    for _ in range(1_000):
+        if text in caplog.text:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{text!r} is not in {caplog.text}")
+
+
+async def test_a_sink_that_stops_says_so_at_once(engine: Engine, file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(db: sqlite3.Connection, entries: Sequence[Entry[int]]) -> None:
+        raise ValueError("a passing trouble")
+
+    log = made("numbers", engine, int)
+    await fill(log, 1)
+    with pytest.raises(ValueError, match="passing"):
+        async with sink(log, file, apply=fail).run():
+            await logged(caplog, "sink counter stopped for good: ValueError: a passing trouble")
+
+
+async def test_a_sink_whose_writes_never_win_leaves_the_others_their_turns(
+    engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outbox.streams.sinks.LOSSES_TOLD", 4)
+    there = DocumentKey("sums", "there")
+    await engine.store().write([Create(there, b"{}")])
+    log = made("numbers", engine, int)
+    await fill(log, 1)
+    stuck = StoreSink("stuck", log, engine, partition="sums", apply=lambda entries: [Create(there, b"{}")])
+    async with stuck.run():
+        await logged(caplog, "sink stuck has lost 4 times in a row")
+
+
 # In a database's own transactions
 
 
