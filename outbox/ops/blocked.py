@@ -46,8 +46,9 @@ async def unblock(operator: Operator, queue: str, text: str, by: By) -> Unblocke
     key = next(each for each in keys if each.key in found)
     if not key.is_there:
         raise Refused(f"{queue}, key {key.key!r}: {key.why}")
-    moved: Moved = await (operator.discard if by == "discard" else operator.resubmit)(queue, key.id)
-    assert moved.count, "an id moves one, or raises"
+    move = operator.discard if by == "discard" else operator.resubmit
+    moved: Moved = await move(queue, key.id, sequence=key.sequence)  # another key may have a message of its id
+    assert moved.count, "a dead letter is moved, or that raises"
     return Unblocked(queue, key.key, key.id, by, key.waiting)
 
 

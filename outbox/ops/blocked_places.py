@@ -52,6 +52,7 @@ def _of_queue(queue: Queue, letters: Queue) -> list[BlockedKey]:
                 reason="" if letter is None else letter.reason,
                 why=GONE if letter is None else _first_line(letter.description),
                 is_there=letter is not None,
+                sequence=0 if letter is None else letter.sequence,
             )
         )
     return found
@@ -88,7 +89,7 @@ async def blocked_on_store(ports: StorePorts, peek: Peek, queues: Sequence[str])
             if block is None:
                 continue
             its = [each for each in letters if each.message.session_id == key]
-            letter = next((each for each in its if each.message.identity == block.identity), None)
+            letter = next((each for each in its if block.is_behind(each.message)), None)
             gone = RESUBMITTED if block.resubmitted else GONE
             found.append(
                 BlockedKey(
@@ -100,6 +101,7 @@ async def blocked_on_store(ports: StorePorts, peek: Peek, queues: Sequence[str])
                     reason="" if letter is None else letter.reason,
                     why=gone if letter is None else _first_line(letter.description),
                     is_there=letter is not None,
+                    sequence=0 if letter is None else letter.sequence,
                 )
             )
     return found

@@ -247,15 +247,16 @@ class Control:
     async def _resubmit(self, request: web.Request) -> web.Response:
         asked = await _body(request, ResubmitRequest)
         if isinstance(asked.body, UnsetType):
-            return _json(await self._operator.resubmit(asked.queue, asked.id))
+            return _json(await self._operator.resubmit(asked.queue, asked.id, sequence=asked.sequence))
         if asked.id is None:
             raise web.HTTPBadRequest(reason="a body is for a single id")
         body = compact_json(asked.id, bytes(asked.body))
-        return _json(await self._operator.resubmit(asked.queue, asked.id, body=body))
+        return _json(await self._operator.resubmit(asked.queue, asked.id, body=body, sequence=asked.sequence))
 
     async def _discard(self, request: web.Request) -> web.Response:
         asked = await _body(request, DiscardRequest)
-        return _json(await self._operator.discard(asked.queue, asked.id, for_good=asked.for_good))
+        good, number = asked.for_good, asked.sequence
+        return _json(await self._operator.discard(asked.queue, asked.id, for_good=good, sequence=number))
 
     async def _discarded(self, request: web.Request) -> web.Response:
         return _json(await self._operator.discarded(_query(request, PageQuery).queue))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable
-from typing import NamedTuple
+from collections.abc import AsyncIterable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -12,11 +12,23 @@ from outbox.deliveries import split_stack
 from outbox.errors import PoisonMessage, Refused
 from outbox.message import Message
 from outbox.ops.bodies import shown
+from outbox.ops.names import word
 from outbox.ops.values import DeadLetterFilter, DeadLetterView, Moved
 from outbox.ports import SUBSCRIPTIONS, BlobStore, DeadLetterEntry, Document
 from outbox.resubmission import NO_RECORD_OF_ITS_OWN, REJECTED, is_edit_without_record, may_have_been_applied
 from outbox.runtime.delivery.claim_check import redeem
 from outbox.runtime.start.handler_names import handlers_in
+
+
+class HasNumber(Protocol):
+    """What a queue has numbered."""
+
+    @property
+    def sequence(self) -> int:
+        """Its number."""
+
+
+Numbered = TypeVar("Numbered", bound=HasNumber)
 
 
 class TypeNames(NamedTuple):
@@ -88,6 +100,18 @@ def view_of(id: str, dead: DeadLetterEntry, only_type: str) -> DeadLetterView:
     )
 
 
+def those_of(queue: str, id: str, same: Sequence[Numbered], sequence: int) -> Sequence[Numbered]:
+    """Of an id's dead letters the one of a number, or (0) all of them.
+
+    Raises:
+        LookupError: that one is gone.
+    """
+    found = [each for each in same if sequence in (0, each.sequence)]
+    if not found:
+        raise LookupError(f"{queue} has no dead letter {id!r} of number {sequence} any more; list them again")
+    return found
+
+
 def discarded(id: str, numbers: list[int]) -> Moved:
     """The discard of an id's dead letters: which they were, where they were several."""
     return Moved(len(numbers), id=id, numbers=numbers if len(numbers) > 1 else UNSET)
@@ -112,8 +136,8 @@ async def with_body(id: str, dead: DeadLetterEntry, only_type: str, blobs: BlobS
 
 def cure_of(id: str, dead: DeadLetterEntry) -> str:
     """What may be done about a dead letter, by what its refusal leaves open."""
-    again = f"outbox dead-letters resubmit {dead.queue} {id}"
-    discard = f"outbox dead-letters discard {dead.queue} {id}"
+    again = f"outbox dead-letters resubmit {dead.queue} {word(id)}"
+    discard = f"outbox dead-letters discard {dead.queue} {word(id)}"
     send = f"outbox send {dead.queue.partition(SUBSCRIPTIONS)[0]} BODY --id NEW-ID"
     if may_have_been_applied(dead.reason, dead.description) or is_edit_without_record(dead.reason, dead.description):
         return f"look at the state that it would have changed; {discard}; if it is still to be done, {send}"

@@ -17,7 +17,7 @@ import msgspec
 from outbox.errors import OutboxError, Refused
 from outbox.ops.dead_letter_views import exception_of
 from outbox.ops.operator import Operator
-from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterFilter, DeadLetterGroup, DeadLetterView, Moved
+from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterFilter, DeadLetterGroup, DeadLetterView
 
 GROUPED_LENGTH_MAX = 200
 LOOK_EVERY_S = 0.5
@@ -91,12 +91,19 @@ def raised_at(letter: DeadLetterView) -> str:
 
 async def resubmit_all(operator: Operator, letters: Sequence[DeadLetterView], *, a_second: float | None) -> MovedGroup:
     """Resubmit these dead letters, so many a second, up to the first that comes back."""
-    relapses = _Relapses(operator)
+    relapses, run = _Relapses(operator), set[tuple[str, str]]()
 
-    async def resubmit(queue: str, id: str) -> Moved:
-        moved = await operator.resubmit(queue, id)
-        relapses.watch(queue, id)
-        return moved
+    async def resubmit(letter: DeadLetterView) -> int:
+        its = letter.queue, letter.id
+        try:
+            moved = await operator.resubmit(*its, sequence=letter.sequence)
+        except LookupError:
+            if its in run:
+                return 0  # a copy, which went along
+            raise
+        run.add(its)
+        relapses.watch(*its)
+        return moved.count
 
     return await _moved(letters, resubmit, a_second=a_second, relapses=relapses)
 
@@ -106,32 +113,32 @@ async def discard_all(
 ) -> MovedGroup:
     """Discard these dead letters, so many a second; for a time, or for good."""
 
-    async def discard(queue: str, id: str) -> Moved:
-        return await operator.discard(queue, id, for_good=for_good)
+    async def discard(letter: DeadLetterView) -> int:
+        its = letter.queue, letter.id
+        return (await operator.discard(*its, for_good=for_good, sequence=letter.sequence)).count
 
     return await _moved(letters, discard, a_second=a_second)
 
 
 async def _moved(
     letters: Sequence[DeadLetterView],
-    move: Callable[[str, str], Awaitable[Moved]],
+    move: Callable[[DeadLetterView], Awaitable[int]],
     *,
     a_second: float | None,
     relapses: _Relapses | None = None,
 ) -> MovedGroup:
-    wanted = list(dict.fromkeys((letter.queue, letter.id) for letter in letters))
     began_s, count, left, why = time.monotonic(), 0, 0, ""
-    for number, (queue, id) in enumerate(wanted):
+    for number, letter in enumerate(letters):
         if a_second is not None:
             await asyncio.sleep(max(0.0, began_s + number / a_second - time.monotonic()))
         if relapses is not None and (relapsed := await relapses.first()):
-            return MovedGroup(count, left + len(wanted) - number, relapsed, why)
+            return MovedGroup(count, left + len(letters) - number, relapsed, why)
         try:
-            count += (await move(queue, id)).count
+            count += await move(letter)
         except (LookupError, Refused) as error:
             left, why = left + 1, why or str(error)
         except OutboxError as error:  # its outcome may be unknown, and the next would fare no better
-            left += len(wanted) - number
+            left += len(letters) - number
             return MovedGroup(count, left, "", str(error), is_broken_off=True)
     relapsed = "" if relapses is None else await relapses.first(within_s=RELAPSE_WITHIN_S)
     return MovedGroup(count, left, relapsed, why)

@@ -25,7 +25,7 @@ from outbox.lineage import parse_state_id, state_id
 from outbox.ops import held_messages
 from outbox.ops.blocked import page_of
 from outbox.ops.blocked_places import blocked_on_engine
-from outbox.ops.dead_letter_views import discarded, matches, type_names, view_of, with_body
+from outbox.ops.dead_letter_views import discarded, matches, those_of, type_names, view_of, with_body
 from outbox.ops.engine_states import OnWritten, states_of_engine, write_states_of_engine
 from outbox.ops.engine_trail import trail_on_engine
 from outbox.ops.engine_views import at_work, entry_of, held_in, identity_of
@@ -363,11 +363,11 @@ class EngineOperator:
         await self._engine.core.gate()
         return await with_body(id, entry_of(queue, same[-1]), only, self._engine.blobs)
 
-    async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None) -> Moved:
+    async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None, sequence: int = 0) -> Moved:
         if id is None:
             return await self._move_all(queue, self._engine.dead_letters.resubmit)
         id, same = self._of(queue, id)
-        dead = newest(same)
+        dead = newest(those_of(queue, id, same, sequence))
         edit = None
         if body is not None:
             plan = None if self._app is None else compile_plan(self._app)
@@ -377,7 +377,7 @@ class EngineOperator:
         await self._engine.core.gate()
         return Moved(1, id=id)
 
-    async def discard(self, queue: str, id: str | None, *, for_good: bool = False) -> Moved:
+    async def discard(self, queue: str, id: str | None, *, for_good: bool = False, sequence: int = 0) -> Moved:
         move: Callable[[str, int], None] = self._engine.dead_letters.discard
         if not for_good:
             until_ms = self._engine.now_ms() + await longest_retention_ms(self._notes(RETENTION_PREFIX))
@@ -385,10 +385,11 @@ class EngineOperator:
         if id is None:
             return await self._move_all(queue, move)
         id, same = self._of(queue, id)
-        for task in same:
+        found = those_of(queue, id, same, sequence)
+        for task in found:
             move(queue, task.sequence)
         await self._engine.core.gate()
-        return discarded(id, [each.sequence for each in same])
+        return discarded(id, [each.sequence for each in found])
 
     async def discarded(self, queue: str) -> list[DeadLetterView]:
         self._dead(queue)  # it exists

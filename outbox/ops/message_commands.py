@@ -15,7 +15,7 @@ from outbox.errors import Refused
 from outbox.ops import text
 from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask, with_folder
 from outbox.ops.bodies import compact_json
-from outbox.ops.names import near
+from outbox.ops.names import near, word
 from outbox.ops.operator import Operator
 from outbox.ops.trail import tree
 from outbox.ops.trail_values import Trail, TrailQuery
@@ -71,7 +71,7 @@ def show_message(options: Options) -> None:
             known = text.facts([fact for fact in trail.facts if fact.id == asked.id])
             if not known:
                 raise
-            more = f"`outbox message trace {asked.id}` shows what it caused"
+            more = f"`outbox message trace {word(asked.id)}` shows what it caused"
             raise LookupError(
                 f"{asked.id!r} is in no queue and no dead letter: {known}; {more}{near(asked.id, trail.near)}"
             ) from gone
@@ -299,7 +299,7 @@ def _filters(options: Options) -> list[str]:
 def _say_restorable(options: Options, id: str) -> None:
     """Say at a terminal how what was discarded comes back; a script's answer stays what it is."""
     if not options.for_good and sys.stderr.isatty():
-        again = with_folder(options, f"outbox dead-letters restore {options.queue} {id}")
+        again = with_folder(options, f"outbox dead-letters restore {options.queue} {id if id == '--all' else word(id)}")
         print(f"outbox: {printable(again)} takes it back, for as long as retention", file=sys.stderr)
 
 
@@ -347,5 +347,5 @@ def _move_some(options: Options, verb: str) -> None:
     if moved.is_broken_off:
         raise Refused(f"stopped there; list them, and give the same command again: {moved.why}")
     if moved.relapsed:
-        again = f"outbox dead-letters show {options.queue} {moved.relapsed}"
+        again = f"outbox dead-letters show {options.queue} {word(moved.relapsed)}"
         raise Refused(f"{moved.relapsed!r} is a dead letter again, so no more are resubmitted; look at it: {again}")

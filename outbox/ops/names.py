@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from uuid import UUID
@@ -51,7 +52,7 @@ def scheduled_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
     """The same of a queue's scheduled messages; LookupError and Refused likewise."""
     why = "it was delivered, was never sent, or is tried again after a failure"
     none = f"nothing is scheduled in {queue} under {text!r}: {why}; `outbox message show` finds it"
-    return _only(text, ids, none, f"scheduled messages of {queue}")
+    return _only(text, ids - {""}, none, f"scheduled messages of {queue}")
 
 
 def later_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
@@ -60,7 +61,7 @@ def later_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
         f"{queue} holds nothing for later under {text!r}: it is due, keeps its place in an ordered queue, or was never "
         "sent; `outbox message show` finds it"
     )
-    return _only(text, ids, none, f"messages that {queue} holds for later")
+    return _only(text, ids - {""}, none, f"messages that {queue} holds for later")
 
 
 def _only(text: str, ids: AbstractSet[str], none: str, several: str) -> str:
@@ -98,6 +99,11 @@ PREFIX_LENGTH_MIN = 4
 ID_SHOWN_LENGTH = 100
 _RANDOM = re.compile(r"(?P<digits>[0-9a-f]{64}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(-\d+)?").fullmatch
 """A UUID, or the id of an output: a digest and a number."""
+
+
+def word(text: str) -> str:
+    """A text as one word of a command line: an id is whatever its sender chose."""
+    return shlex.quote(text)
 
 
 def parse_key(text: str, kind: KeyKind) -> Key:

@@ -174,9 +174,9 @@ class Operator(Protocol):
             Refused: several ids have this prefix, or the body lies in a blob that is gone.
         """
 
-    async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None) -> Moved:
+    async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None, sequence: int = 0) -> Moved:
         """Run the newest dead letter of an id or prefix again, or (None) all of the queue's but those that were too
-        old.
+        old.  With a `sequence`: of an id's the one of that number.
 
         A named one may get another `body`, JSON without white space: the edit runs in its place if its refusal is still
         what is on record.
@@ -186,8 +186,10 @@ class Operator(Protocol):
             Refused: the named one was too old, or an edit of it would be refused.
         """
 
-    async def discard(self, queue: str, id: str | None, *, for_good: bool = False) -> Moved:
+    async def discard(self, queue: str, id: str | None, *, for_good: bool = False, sequence: int = 0) -> Moved:
         """Discard the dead letters of an id or prefix, or (None) all of the queue's: for a time, or `for_good`.
+
+        With a `sequence`: of an id's the one of that number.
 
         For as long as the longest registered retention they can be restored.
 

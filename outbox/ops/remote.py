@@ -159,12 +159,12 @@ class RemoteOperator:
     async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
         return await self._get("/dead-letter", {"queue": queue, "id": id}, DeadLetterView)
 
-    async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None) -> Moved:
+    async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None, sequence: int = 0) -> Moved:
         edited = UNSET if body is None else msgspec.Raw(body)
-        return await self._post("/dead-letters/resubmit", ResubmitRequest(queue, id, edited), Moved)
+        return await self._post("/dead-letters/resubmit", ResubmitRequest(queue, id, edited, sequence), Moved)
 
-    async def discard(self, queue: str, id: str | None, *, for_good: bool = False) -> Moved:
-        return await self._post("/dead-letters/discard", DiscardRequest(queue, id, for_good), Moved)
+    async def discard(self, queue: str, id: str | None, *, for_good: bool = False, sequence: int = 0) -> Moved:
+        return await self._post("/dead-letters/discard", DiscardRequest(queue, id, for_good, sequence), Moved)
 
     async def discarded(self, queue: str) -> list[DeadLetterView]:
         return await self._get("/dead-letters/discarded", {"queue": queue}, list[DeadLetterView])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 
 from outbox.app import CLAIM_CHECK_BYTES
 from outbox.errors import Refused
-from outbox.ops.dead_letter_views import TypeNames, discarded, matches, type_names, view_of, with_body
+from outbox.ops.dead_letter_views import TypeNames, discarded, matches, those_of, type_names, view_of, with_body
 from outbox.ops.names import discarded_id, full_id
 from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterFilter, DeadLetterView, Moved
 from outbox.ports import DeadLetterEntry, StorePorts
@@ -52,11 +53,11 @@ class StoreDeadLetters:
         id, found = await self._of(queue, id)
         return await with_body(id, found[-1], (await self.types(queue)).only, self._blobs)
 
-    async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None) -> Moved:
-        """Run the newest of an id again, or (None) all; one of them with another body."""
+    async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None, sequence: int = 0) -> Moved:
+        """Run the newest of an id again, or the one of a number, or (None) all; one of them with another body."""
         if id is not None:
             id, found = await self._of(queue, id)
-            dead, edit = newest(found), None
+            dead, edit = newest(those_of(queue, id, found, sequence)), None
             if body is not None:
                 edit = await edit_of(dead, body, self._blobs, above_bytes=CLAIM_CHECK_BYTES)
             await self._operations.resubmit(queue, dead.sequence, edit=edit)
@@ -67,15 +68,16 @@ class StoreDeadLetters:
 
         return await self._move_all(queue, again, is_resubmission=True)
 
-    async def discard(self, queue: str, id: str | None, *, for_good: bool) -> Moved:
-        """Discard those of an id, or (None) all; for a retention, or for good."""
+    async def discard(self, queue: str, id: str | None, *, for_good: bool, sequence: int = 0) -> Moved:
+        """Discard those of an id, or the one of a number, or (None) all; for a retention, or for good."""
         move: Callable[[DeadLetterEntry], Awaitable[None]] = self._operations.discard_found
         if not for_good:
             life_ms = await longest_retention_ms(self._notes.scan(NOTES, prefix=RETENTION_PREFIX))
             move = partial(self._operations.set_aside, life_s=life_ms / 1_000)
         if id is None:
             return await self._move_all(queue, move, is_resubmission=False)
-        id, found = await self._of(queue, id)
+        id, same = await self._of(queue, id)
+        found = those_of(queue, id, same, sequence)
         for dead in found:
             await move(dead)
         return discarded(id, [each.sequence for each in found])
@@ -91,9 +93,12 @@ class StoreDeadLetters:
         if id is not None:
             id = discarded_id(queue, id, {dead.message.identity for dead in kept})
             kept = [dead for dead in kept if dead.message.identity == id]
+        count = 0
         for dead in kept:
-            await self._operations.restore(queue, dead.sequence)
-        return Moved(len(kept)) if id is None else Moved(len(kept), id=id)
+            with nullcontext() if id is not None else suppress(LookupError):  # another has restored it
+                await self._operations.restore(queue, dead.sequence)
+                count += 1
+        return Moved(count) if id is None else Moved(count, id=id)
 
     async def _move_all(
         self, queue: str, move: Callable[[DeadLetterEntry], Awaitable[None]], *, is_resubmission: bool

@@ -449,11 +449,11 @@ class StoreOperator:
     async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
         return await self._dead_letters.one(queue, id)
 
-    async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None) -> Moved:
-        return await self._dead_letters.resubmit(queue, id, body=body)
+    async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None, sequence: int = 0) -> Moved:
+        return await self._dead_letters.resubmit(queue, id, body=body, sequence=sequence)
 
-    async def discard(self, queue: str, id: str | None, *, for_good: bool = False) -> Moved:
-        return await self._dead_letters.discard(queue, id, for_good=for_good)
+    async def discard(self, queue: str, id: str | None, *, for_good: bool = False, sequence: int = 0) -> Moved:
+        return await self._dead_letters.discard(queue, id, for_good=for_good, sequence=sequence)
 
     async def discarded(self, queue: str) -> list[DeadLetterView]:
         return await self._dead_letters.discarded(queue)

@@ -207,8 +207,9 @@ class BlockedKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A key that a dead letter blocks: its queue, the dead letter's id, reason and error, and how many messages wait.
 
     `since` is when the dead letter was enqueued, in seconds since 1970 (0: not known): the key is blocked since then at
-    the earliest, because when it was refused is not stored.  `is_there` says whether that dead letter can be moved;
-    else `why` says what became of it.  On a bus `waiting` counts among the first messages of the queue.
+    the earliest, because when it was refused is not stored.  `is_there` says whether that dead letter, number
+    `sequence`, can be moved; else `why` says what became of it.  On a bus `waiting` counts among the first messages of
+    the queue.
     """
 
     queue: str
@@ -219,6 +220,7 @@ class BlockedKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     why: str = ""
     is_there: bool
+    sequence: int = 0
 
 
 class BlockedPage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -383,14 +385,19 @@ class MoveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DiscardRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which dead letters to discard: all of an id, or (null) of the queue; `for_good`: they cannot be restored."""
+    """Which dead letters to discard: all of an id, or (null) of the queue; `for_good`: they cannot be restored.
+
+    With a `sequence`, of an id's only the one of that number.
+    """
 
     queue: Name
     id: Text | None
     for_good: bool = False
+    sequence: int = 0
 
 
-class ResubmitRequest(MoveRequest, frozen=True, forbid_unknown_fields=True):
-    """Which dead letters to resubmit; a single one may get another body, JSON."""
+class ResubmitRequest(MoveRequest, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which dead letters to resubmit; a single one may get another body, JSON, and may be one of a `sequence`."""
 
     body: msgspec.Raw | UnsetType = UNSET
+    sequence: int = 0

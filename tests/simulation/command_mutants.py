@@ -19,6 +19,7 @@ COMPLETED, COMPLETION = "unit/ops/test_completion.py", "outbox/ops/completion.py
 PAUSES = "unit/ops/test_queue_pause.py"
 PEEKED = "unit/ops/test_queue_peek.py"
 DISCARDS = "unit/ops/test_discards.py"
+OF_ONE_ID, GROUPED = "unit/ops/test_dead_letters_of_one_id.py", "outbox/ops/dead_letters.py"
 IN_LANES = "unit/stores/test_waiting_in_lanes.py"
 TRAIL, RECORDS, HISTORY = (f"outbox/ops/trail{name}.py" for name in ("", "_records", "_history"))
 
@@ -148,7 +149,7 @@ COMMAND_MUTANTS = (
     fault(
         "a dead letter is discarded where it was to be resubmitted", "outbox/ops/blocked.py",
         f"{BLOCKED}::test_resubmitting_it_runs_it_first_and_blocks_the_key_again_if_it_fails",
-        ("(operator.discard if by == \"discard\" else operator.resubmit)", "(operator.discard)"),
+        ("operator.discard if by == \"discard\" else operator.resubmit", "(operator.discard)"),
     ),
     fault(
         "a list of blocked keys ends with its first page", "outbox/ops/blocked.py",
@@ -221,6 +222,36 @@ COMMAND_MUTANTS = (
         "a discard that is ended later is kept from its first try on", "outbox/runtime/store_operations.py",
         f"{DISCARDS}::test_a_discard_that_is_ended_later_keeps_from_then_on",
         ("ttl_s=life_s, anew=True)", "ttl_s=life_s)"),
+    ),
+    fault(
+        "a filter discards all dead letters of an id", GROUPED,
+        f"{OF_ONE_ID}::test_a_filter_discards_what_it_means_and_no_other_of_the_id",
+        ("operator.discard(*its, for_good=for_good, sequence=letter.sequence)", "operator.discard(*its, for_good=for_good)"),
+    ),
+    fault(
+        "a number means the newest dead letter of an id", VIEWS,
+        f"{OF_ONE_ID}::test_a_filter_resubmits_what_it_means",
+        ("if sequence in (0, each.sequence)]", "]"),
+    ),
+    fault(
+        "copies that went along with a resubmission count as left", GROUPED,
+        f"{OF_ONE_ID}::test_copies_that_go_along_with_a_resubmission_are_not_left",
+        ("            if its in run:\n                return 0  # a copy, which went along\n", ""),
+    ),
+    fault(
+        "unblocking a key goes by the id of its dead letter", "outbox/ops/blocked.py",
+        f"{OF_ONE_ID}::test_unblocking_a_key_moves_the_dead_letter_of_no_other",
+        ("await move(queue, key.id, sequence=key.sequence)", "await move(queue, key.id)"),
+    ),
+    fault(
+        "an id in a cure may be several words", "outbox/ops/names.py",
+        f"{OF_ONE_ID}::test_a_cure_holds_an_id_as_one_word_whatever_its_sender_chose",
+        ("    return shlex.quote(text)\n", "    return text\n"),
+    ),
+    fault(
+        "an empty id means the messages without one", "outbox/ops/names.py",
+        f"{OF_ONE_ID}::test_an_empty_id_means_none_of_the_messages_without_one",
+        ("ids - {\"\"}, none, f\"scheduled", "ids, none, f\"scheduled"),
     ),
     fault(
         "a discard leaves the dead letter", "outbox/engine/dead_letters.py",

@@ -148,7 +148,7 @@ async def test_an_error_of_the_backend_breaks_off_and_says_what_was_done_before(
         def __init__(self) -> None:
             self.moved: list[str] = []
 
-        async def discard(self, queue: str, id: str, *, for_good: bool) -> Any:
+        async def discard(self, queue: str, id: str, *, for_good: bool, sequence: int) -> Any:
             if len(self.moved) == 2:
                 raise OutcomeUnknown("no answer")
             self.moved.append(id)

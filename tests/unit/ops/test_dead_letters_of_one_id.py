@@ -1,0 +1,158 @@
+"""Several dead letters of one id: a filter, a limit and a blocked key mean one of them, and no other is moved."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbox import App, Client, Engine, Reject, Worker
+from outbox.engine.backend.store_scopes import NarrowEngine
+from outbox.message import Message
+from outbox.ops.blocked import every_blocked, unblock
+from outbox.ops.control import serve_control
+from outbox.ops.control_file import read_control_file
+from outbox.ops.dead_letter_views import cure_of
+from outbox.ops.dead_letters import discard_all, found_in, resubmit_all
+from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.names import later_id, scheduled_id
+from outbox.ops.operator import Operator
+from outbox.ops.remote import RemoteOperator
+from outbox.ops.store_operator import StoreOperator
+from outbox.ops.values import DeadLetterFilter
+from outbox.ports import Backend, DeadLetterEntry
+
+
+@dataclass
+class Entry:
+    key: str
+    n: int
+
+
+@dataclass
+class Seen:
+    ns: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Site:
+    """Two keys that are refused, as long as they are down."""
+
+    backend: Backend
+    operator: Operator
+    down: set[str] = field(default_factory=lambda: {"a", "b"})
+
+    def app(self) -> App:
+        app = App("shop")
+        app.queue("ledger", "per_key")
+
+        def enter(entry: Entry, seen: Seen) -> None:
+            if entry.key in self.down:
+                raise Reject(f"down {entry.key}")
+            seen.ns.append(entry.n)
+
+        app.handler("orders", key="key", name="order")(enter)
+        app.handler("ledger", key="key", name="enter", on_dead_letter="stop_key")(enter)
+        return app
+
+    async def handle(self, *sends: tuple[str, Entry, str]) -> None:
+        """Send, and let a worker handle what waits and is not blocked."""
+        async with Worker(self.app(), self.backend) as worker:
+            for queue, entry, id in sends:
+                await worker.send(queue, entry, id=id)
+            await worker.wait_idle(timeout_s=5)
+
+    async def state(self, key: str) -> list[int]:
+        seen = await Client(self.app(), self.backend).state(Seen, key)
+        return [] if seen is None else seen.ns
+
+
+@pytest.fixture(params=["engine", "endpoint", "partition"])
+async def site(request: pytest.FixtureRequest, disk_path: Path) -> AsyncIterator[Site]:
+    async with Engine.open(disk_path) as engine:
+        direct = EngineOperator(engine)
+        if request.param == "engine":
+            yield Site(engine, direct)
+        elif request.param == "partition":
+            narrow = NarrowEngine(engine, "partition")
+            nothing: Any = None
+            yield Site(narrow, StoreOperator(narrow.ports(), nothing, nothing, nothing))
+        else:
+            async with serve_control(direct, disk_path):
+                host = read_control_file(disk_path)
+                assert host is not None
+                yield Site(engine, RemoteOperator(host, disk_path))
+
+
+async def test_a_filter_discards_what_it_means_and_no_other_of_the_id(site: Site) -> None:
+    await site.handle(("orders", Entry("a", 1), "x1"), ("orders", Entry("a", 7), "x1"))
+    meant = await found_in(site.operator, ["orders"], DeadLetterFilter(reason="payload-differs"))
+    moved = await discard_all(site.operator, meant, a_second=None, for_good=True)
+    assert (moved.count, moved.left) == (1, 0)
+    [left] = await site.operator.dead_letters("orders")
+    assert left.reason == "down a"
+
+
+async def test_a_limit_is_one_of_so_many_dead_letters(site: Site) -> None:
+    await site.handle(("orders", Entry("a", 1), "x1"), ("orders", Entry("b", 2), "x1"))
+    first = await found_in(site.operator, ["orders"], DeadLetterFilter(), 1)
+    assert (await discard_all(site.operator, first, a_second=None)).count == 1
+    assert len(await site.operator.dead_letters("orders")) == 1 == len(await site.operator.discarded("orders"))
+
+
+async def test_a_filter_resubmits_what_it_means(site: Site) -> None:
+    await site.handle(("orders", Entry("a", 1), "x1"), ("orders", Entry("b", 2), "x1"))
+    meant = await found_in(site.operator, ["orders"], DeadLetterFilter(reason="down a"))
+    assert len(meant) == 1
+    site.down.clear()
+    await site.operator.resubmit("orders", "x1", sequence=meant[0].sequence)
+    await site.handle()
+    assert (await site.state("a"), await site.state("b")) == ([1], [])
+
+
+async def test_copies_that_go_along_with_a_resubmission_are_not_left(site: Site) -> None:
+    await site.handle(("orders", Entry("a", 1), "x1"))
+    await site.handle(("orders", Entry("a", 1), "x1"))
+    letters = await found_in(site.operator, ["orders"], DeadLetterFilter())
+    assert len(letters) == 2
+    moved = await resubmit_all(site.operator, letters, a_second=None)
+    assert (moved.count, moved.left, moved.why) == (1, 0, "")
+
+
+async def test_one_that_is_gone_is_named_by_its_number(site: Site) -> None:
+    await site.handle(("orders", Entry("a", 1), "x1"))
+    for move in (site.operator.resubmit, site.operator.discard):
+        with pytest.raises(LookupError, match="no dead letter 'x1' of number 99 any more"):
+            await move("orders", "x1", sequence=99)
+
+
+@pytest.mark.parametrize("site", ["engine", "endpoint"], indirect=True)  # a store's keys are looked for on the bus
+@pytest.mark.parametrize("by", ["discard", "resubmit"])
+async def test_unblocking_a_key_moves_the_dead_letter_of_no_other(site: Site, by: Any) -> None:
+    if isinstance(site.operator, StoreOperator):
+        pytest.skip("what a bus holds is not looked at here")
+    await site.handle(
+        ("ledger", Entry("a", 1), "x1"), ("ledger", Entry("b", 2), "x1"), ("ledger", Entry("b", 22), "x3")
+    )
+    site.down.discard("a")
+    await unblock(site.operator, "ledger", "a", by)
+    await site.handle()
+    assert [(key.key, key.id) for key in await every_blocked(site.operator, "ledger")] == [("b", "x1")]
+    assert await site.state("b") == []
+
+
+@pytest.mark.parametrize("one", [scheduled_id, later_id])
+def test_an_empty_id_means_none_of_the_messages_without_one(one: Any) -> None:
+    with pytest.raises(LookupError):
+        one("orders", "", {"", "x1"})
+
+
+@pytest.mark.parametrize("id", ["x; touch y #", "o 1", "$(true)", "it's"])
+def test_a_cure_holds_an_id_as_one_word_whatever_its_sender_chose(id: str) -> None:
+    dead = DeadLetterEntry("orders", 1, Message(body=b"{}", outbox_id=id), "failed", "", 1, 0)
+    cure = cure_of(id, dead).partition(" once its cause")[0]
+    assert shlex.split(cure) == ["outbox", "dead-letters", "resubmit", "orders", id]
