@@ -254,6 +254,10 @@ class Journal(Protocol):
 # Operations
 
 
+First = Callable[[], Awaitable[None]]
+"""What is done with a dead letter in hand, before it goes."""
+
+
 class BusOperations(Protocol):
     """The operations of clients and operators on queues; everything returned has passed the gate."""
 
@@ -269,14 +273,17 @@ class BusOperations(Protocol):
     async def dead_letters(self, queue: str) -> list[DeadLetterEntry]:
         """The dead letters of a queue, oldest first."""
 
-    async def resubmit(self, queue: str, sequence: int, *, edit: Message | None = None) -> None:
+    async def resubmit(
+        self, queue: str, sequence: int, *, edit: Message | None = None, first: First | None = None
+    ) -> None:
         """Resubmit the dead letter of a `sequence` number, as a new attempt; LookupError where there is none.
 
-        An `edit` of it is sent in its place; it names what it replaces.
+        An `edit` of it is sent in its place; it names what it replaces.  `first` is done before, once it is certain
+        that nobody else has the dead letter, and not where there is none.
         """
 
-    async def discard(self, queue: str, sequence: int) -> None:
-        """Delete the dead letter of a `sequence` number; LookupError where there is none."""
+    async def discard(self, queue: str, sequence: int, *, first: First | None = None) -> None:
+        """Delete the dead letter of a `sequence` number; LookupError where there is none.  `first` as above."""
 
     async def is_idle(self, queues: Sequence[str]) -> bool:
         """Whether nothing in these queues waits or is being handled."""

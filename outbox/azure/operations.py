@@ -13,7 +13,7 @@ from outbox.azure.servicebus.outcomes import FAILURES, as_error
 from outbox.azure.servicebus.peeking import peek
 from outbox.errors import OutcomeUnknown, Throttled
 from outbox.message import Message
-from outbox.ports import SUBSCRIPTIONS, BusOperations, DeadLetterEntry, HeldMessage, Output
+from outbox.ports import SUBSCRIPTIONS, BusOperations, DeadLetterEntry, First, HeldMessage, Output
 
 SEND_COUNT_MAX = 4
 SEND_PAUSE_S = 0.2
@@ -71,11 +71,13 @@ class AzureOperations:
     async def dead_letters(self, queue: str) -> list[DeadLetterEntry]:
         return await self._dead_letters.list(queue)
 
-    async def resubmit(self, queue: str, sequence: int, *, edit: Message | None = None) -> None:
-        await self._dead_letters.resubmit(queue, sequence, edit=edit)
+    async def resubmit(
+        self, queue: str, sequence: int, *, edit: Message | None = None, first: First | None = None
+    ) -> None:
+        await self._dead_letters.resubmit(queue, sequence, edit=edit, first=first)
 
-    async def discard(self, queue: str, sequence: int) -> None:
-        await self._dead_letters.discard(queue, sequence)
+    async def discard(self, queue: str, sequence: int, *, first: First | None = None) -> None:
+        await self._dead_letters.discard(queue, sequence, first=first)
 
     async def peek(
         self, queue: str, *, after: int, count: int, session: str, is_wanted: Callable[[HeldMessage], bool]

@@ -136,6 +136,14 @@ class DeadLetters:
         self._core.do(records.Modified(self._core.now_ms(), change))
         self._broker.wake()
 
+    def check_free(self, path: str, sequence: int) -> None:
+        """Check that there is such a dead letter, and that no receiver has claimed it.
+
+        Raises:
+            LookupError: there is none.
+        """
+        self._find(path, sequence)
+
     def _find(self, path: str, sequence: int) -> tuple[Queue, Task]:
         dead = self._broker.queue(dead_letter_path(path))
         task = dead.tasks.get(sequence)

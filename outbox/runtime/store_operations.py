@@ -7,6 +7,7 @@ container of states holds nothing else.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -19,6 +20,7 @@ from outbox.ports import (
     DeadLetterEntry,
     Document,
     DocumentKey,
+    First,
     Operations,
     Output,
     Ports,
@@ -74,7 +76,9 @@ class StoreOperations:
         found = [*await self._bus.dead_letters(queue), *await self._dead_letters.list(queue)]
         return sorted(found, key=lambda dead: (dead.enqueued_ms, dead.sequence))
 
-    async def resubmit(self, queue: str, sequence: int, *, edit: Message | None = None) -> None:
+    async def resubmit(
+        self, queue: str, sequence: int, *, edit: Message | None = None, first: First | None = None
+    ) -> None:
         found = await self.dead_letters(queue)
         dead = next((each for each in found if each.sequence == sequence), None)
         if dead is None:
@@ -88,25 +92,41 @@ class StoreOperations:
                 f"corrected message to {topic} under a new id, which the other subscriptions handle as well"
             )
         attempt = next_attempt(dead.message, [other.message for other in found])
-        if dead.message.session_id:
-            await self._blocked.note_resubmission(queue, dead, attempt, edit=edit)  # unblocked when it is applied
+
+        async def note() -> None:
+            if first is not None:
+                await first()
+            if dead.message.session_id:
+                await self._blocked.note_resubmission(queue, dead, attempt, edit=edit)  # unblocked when it is applied
+
         if isinstance(dead, StoredEntry):
+            await note()
             await self._dead_letters.resubmit(queue, sequence, self._bus.send, attempt=attempt, edit=edit)
         else:
-            await self._bus.resubmit(queue, sequence, edit=edit)
+            await self._bus.resubmit(queue, sequence, edit=edit, first=note)
 
-    async def discard(self, queue: str, sequence: int) -> None:
+    async def discard(self, queue: str, sequence: int, *, first: First | None = None) -> None:
         found = await self.dead_letters(queue)
         dead = next((each for each in found if each.sequence == sequence), None)
-        await (self._bus.discard(queue, sequence) if dead is None else self.discard_found(dead))
+        await (self._bus.discard(queue, sequence) if dead is None else self.discard_found(dead, first=first))
 
-    async def discard_found(self, dead: DeadLetterEntry) -> None:
-        """Delete a dead letter that was listed; LookupError where it is gone, or was restored meanwhile."""
-        if dead.message.session_id:
-            await self._blocked.unblock(dead.queue, dead.message)  # first: without it nothing could unblock its key
+    async def discard_found(self, dead: DeadLetterEntry, *, first: First | None = None) -> None:
+        """Delete a dead letter that was listed; LookupError where it is gone, or was restored meanwhile.
+
+        One of the bus is in hand before anything else is done: another client may have it, and then nothing is.
+        """
+
+        async def let_go() -> None:
+            if first is not None:
+                await first()
+            if dead.message.session_id:
+                await self._blocked.unblock(dead.queue, dead.message)  # else nothing could unblock its key
+
         if not isinstance(dead, StoredEntry):
-            await self._bus.discard(dead.queue, dead.sequence)
-        elif not await self._dead_letters.delete(dead):
+            await self._bus.discard(dead.queue, dead.sequence, first=let_go)
+            return
+        await let_go()
+        if not await self._dead_letters.delete(dead):
             raise LookupError(f"dead letter {dead.sequence} of {dead.queue} was moved meanwhile; list them again")
 
     async def set_aside(self, dead: DeadLetterEntry, *, life_s: float) -> None:
@@ -115,8 +135,7 @@ class StoreOperations:
         In a store it goes as it was listed, so before it was kept: where a restore has written it since, it stays.  A
         crash in between leaves both: the dead letter is still there to be discarded, and was kept already.
         """
-        await self._discarded.put(dead, ttl_s=life_s, anew=True)
-        await self.discard_found(dead)
+        await self.discard_found(dead, first=partial(self._discarded.put, dead, ttl_s=life_s, anew=True))
 
     async def set_aside_of(self, queue: str) -> list[StoredEntry]:
         """What was discarded of a queue and can be restored, in the order in which it came."""

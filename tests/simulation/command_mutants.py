@@ -254,6 +254,18 @@ COMMAND_MUTANTS = (
         ("ids - {\"\"}, none, f\"scheduled", "ids, none, f\"scheduled"),
     ),
     fault(
+        "a discard of what another client has in hand unblocks its key", "outbox/runtime/store_operations.py",
+        f"{DISCARDS}::test_what_another_client_has_in_hand_is_left_as_it_is",
+        ("            await self._bus.discard(dead.queue, dead.sequence, first=let_go)\n",
+         "            await let_go()\n            await self._bus.discard(dead.queue, dead.sequence)\n"),
+    ),
+    fault(
+        "a resubmission of what another client has in hand is noted", "outbox/runtime/store_operations.py",
+        f"{DISCARDS}::test_what_another_client_has_in_hand_is_left_as_it_is",
+        ("            await self._bus.resubmit(queue, sequence, edit=edit, first=note)\n",
+         "            await note()\n            await self._bus.resubmit(queue, sequence, edit=edit)\n"),
+    ),
+    fault(
         "a discard leaves the dead letter", "outbox/engine/dead_letters.py",
         f"{DISCARDS}::test_what_was_discarded_is_restored_as_it_was_and_runs",
         ("deletes=[records.TaskRef(dead.path, sequence, task.version)], documents", "documents"),

@@ -272,7 +272,7 @@ DIRECT_MUTANTS = (
     mutant(
         "letters: one that somebody else has moved is taken for discarded", OPERATIONS,
         f"{OF_LETTERS}::test_a_dead_letter_that_another_client_moves_first_is_not_discarded_twice",
-        ("        elif not await self._dead_letters.delete(dead):\n", "        elif await self._dead_letters.delete(dead) is None:\n"),
+        ("        if not await self._dead_letters.delete(dead):\n", "        if await self._dead_letters.delete(dead) is None:\n"),
     ),
     mutant(
         "letters: one of a subscription of the bus goes to the subscription", BUS_LETTERS,
@@ -309,14 +309,14 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: a key is unblocked behind the discarding of its dead letter", OPERATIONS,
         f"{OF_STOPPED}::test_a_dead_letter_is_discarded_only_when_its_key_is_unblocked",
-        ("            await self._blocked.unblock(dead.queue, dead.message)  # first: without it nothing could unblock its key\n", "            pass\n"),
-        ("            await self._bus.discard(dead.queue, dead.sequence)\n", "            await self._bus.discard(dead.queue, dead.sequence)\n            await self._blocked.unblock(dead.queue, dead.message)\n"),
+        ("                await self._blocked.unblock(dead.queue, dead.message)  # else nothing could unblock its key\n", "                pass\n"),
+        ("            await self._bus.discard(dead.queue, dead.sequence, first=let_go)\n", "            await self._bus.discard(dead.queue, dead.sequence, first=let_go)\n            await self._blocked.unblock(dead.queue, dead.message)\n"),
     ),
     mutant(
         "blocked: a key learns of a resubmission behind it", OPERATIONS,
         f"{OF_STOPPED}::test_a_dead_letter_is_resubmitted_only_when_its_key_has_the_note",
-        ("        if dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt, edit=edit)  # unblocked when it is applied\n", ""),
-        ("            await self._bus.resubmit(queue, sequence, edit=edit)\n", "            await self._bus.resubmit(queue, sequence, edit=edit)\n        if dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt, edit=edit)\n"),
+        ("                await self._blocked.note_resubmission(queue, dead, attempt, edit=edit)  # unblocked when it is applied\n", "                pass\n"),
+        ("            await self._bus.resubmit(queue, sequence, edit=edit, first=note)\n", "            await self._bus.resubmit(queue, sequence, edit=edit)\n        if dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt, edit=edit)\n"),
     ),
     mutant(
         "blocked: any payload under the id of a dead letter is that dead letter", STOPS,

@@ -26,7 +26,7 @@ DISCARD_MUTANTS = (
         "NoLost",
         OPERATIONS,
         (
-            "        await self._discarded.put(dead, ttl_s=life_s, anew=True)\n        await self.discard_found(dead)\n",
+            "        await self.discard_found(dead, first=partial(self._discarded.put, dead, ttl_s=life_s, anew=True))\n",
             "        await self.discard_found(dead)\n        await self._discarded.put(dead, ttl_s=life_s, anew=True)\n",
         ),
         faults={"crash": 1},

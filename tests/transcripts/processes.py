@@ -25,7 +25,7 @@ from outbox.engine.state.documents import STATES
 from outbox.http_entry import HttpEntry
 from outbox.lineage import as_key, inbox_key
 from outbox.message import Message
-from outbox.ports import Delivery, Document, DocumentKey, Output, Ports, StorePorts, Version
+from outbox.ports import Delivery, Document, DocumentKey, First, Output, Ports, StorePorts, Version
 from outbox.runtime.commit.sweeper import sweep
 from outbox.runtime.delivery.intake import BusIntake, Intake
 from outbox.runtime.delivery.retrying import Backoff
@@ -204,11 +204,17 @@ class SeenOperations(EngineOperations):
         call = super().send
         await self._watch.call("send", "send", said, lambda: call(outputs), done)
 
-    async def resubmit(self, queue: str, sequence: int, *, edit: Message | None = None) -> None:
+    async def resubmit(
+        self, queue: str, sequence: int, *, edit: Message | None = None, first: First | None = None
+    ) -> None:
+        if first is not None:
+            await first()
         call, said = super().resubmit, self._of(queue, sequence)
         await self._watch.call("resubmit", "resubmit", said, lambda: call(queue, sequence, edit=edit), done)
 
-    async def discard(self, queue: str, sequence: int) -> None:
+    async def discard(self, queue: str, sequence: int, *, first: First | None = None) -> None:
+        if first is not None:
+            await first()
         call = super().discard
         await self._watch.call("discard", "discard", self._of(queue, sequence), lambda: call(queue, sequence), done)
 

@@ -25,7 +25,7 @@ from outbox.azure.servicebus.outcomes import FAILURES, as_error
 from outbox.azure.servicebus.receivers import release
 from outbox.errors import Refused
 from outbox.message import Message
-from outbox.ports import SUBSCRIPTIONS, DeadLetterEntry, Output
+from outbox.ports import SUBSCRIPTIONS, DeadLetterEntry, First, Output
 from outbox.resubmission import identified, is_copy, next_attempt, resubmission
 
 DEAD_LETTER_COUNT_MAX = 10_000
@@ -56,8 +56,12 @@ class ServiceBusDeadLetters:
                 after = found[-1].sequence + 1
         return found
 
-    async def resubmit(self, path: str, sequence: int, *, edit: Message | None = None) -> None:
+    async def resubmit(
+        self, path: str, sequence: int, *, edit: Message | None = None, first: First | None = None
+    ) -> None:
         """Send a dead letter, or an edit of it, to its queue again, as a new attempt with its first time; copies go.
+
+        With the dead letter under lock `first` is done.
 
         Raises:
             LookupError: there is no such dead letter, or it is locked.
@@ -72,17 +76,21 @@ class ServiceBusDeadLetters:
                 outbox_id=message.identity,
                 message_id=f"{message.identity}~{uuid4().hex}",  # a broker that drops duplicates has seen the other
             )
+            if first is not None:
+                await first()
             await self._bus.send([Output(path.partition(SUBSCRIPTIONS)[0], 0, again)])
             for copy in [letter, *copies]:
                 await receiver.complete_message(copy)
 
-    async def discard(self, path: str, sequence: int) -> None:
-        """Delete a dead letter.
+    async def discard(self, path: str, sequence: int, *, first: First | None = None) -> None:
+        """Delete a dead letter; `first` is done with it under lock.
 
         Raises:
             LookupError: there is no such dead letter, or it is locked.
         """
         async with self._taken(path, sequence) as (receiver, letter, _):
+            if first is not None:
+                await first()
             await receiver.complete_message(letter)
 
     @asynccontextmanager

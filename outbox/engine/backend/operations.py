@@ -20,6 +20,7 @@ from outbox.ports import (
     DeadLetterEntry,
     Document,
     DocumentKey,
+    First,
     Operations,
     Output,
     Replace,
@@ -81,11 +82,19 @@ class EngineOperations:
         await self._core.gate()
         return found
 
-    async def resubmit(self, queue: str, sequence: int, *, edit: Message | None = None) -> None:
+    async def resubmit(
+        self, queue: str, sequence: int, *, edit: Message | None = None, first: First | None = None
+    ) -> None:
+        if first is not None:
+            self._dead_letters.check_free(queue, sequence)
+            await first()
         self._dead_letters.resubmit(queue, sequence, edit=edit)
         await self._core.gate()
 
-    async def discard(self, queue: str, sequence: int) -> None:
+    async def discard(self, queue: str, sequence: int, *, first: First | None = None) -> None:
+        if first is not None:
+            self._dead_letters.check_free(queue, sequence)
+            await first()
         self._dead_letters.discard(queue, sequence)
         await self._core.gate()
 

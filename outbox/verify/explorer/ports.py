@@ -17,6 +17,7 @@ from outbox.ports import (
     Delivery,
     Document,
     DocumentKey,
+    First,
     Journal,
     LedgerStore,
     Lost,
@@ -159,7 +160,9 @@ class ExploredOperations:
     async def dead_letters(self, queue: str) -> list[DeadLetterEntry]:
         return list(await self._calls(self._resource, "dead-letters", queue))
 
-    async def resubmit(self, queue: str, sequence: int, *, edit: Message | None = None) -> None:
+    async def resubmit(
+        self, queue: str, sequence: int, *, edit: Message | None = None, first: First | None = None
+    ) -> None:
         dead = await self.dead_letters(queue)
         found = next((each for each in dead if each.sequence == sequence), None)
         if found is None:
@@ -173,12 +176,16 @@ class ExploredOperations:
             outbox_id=message.identity,
             message_id=f"{message.identity}~{attempt}{which}",
         )
+        if first is not None:
+            await first()
         await self.send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])
         await self._calls(self._resource, "take-dead-letters", queue, tuple(copy.sequence for copy in copies))
 
-    async def discard(self, queue: str, sequence: int) -> None:
+    async def discard(self, queue: str, sequence: int, *, first: First | None = None) -> None:
         if all(dead.sequence != sequence for dead in await self.dead_letters(queue)):
             raise LookupError(f"{queue} has no dead letter {sequence}")
+        if first is not None:
+            await first()
         await self._calls(self._resource, "take-dead-letters", queue, (sequence,))
 
 

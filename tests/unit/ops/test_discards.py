@@ -15,7 +15,7 @@ import pytest
 
 from outbox import App, Client, Engine, Reject, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
-from outbox.engine.entities import QueueSettings, Settlement
+from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path
 from outbox.errors import OutcomeUnknown, Refused, UnknownDestination
 from outbox.message import Message
 from outbox.ops.cli import main
@@ -27,6 +27,7 @@ from outbox.ops.remote import RemoteOperator
 from outbox.ops.store_operator import StoreOperator
 from outbox.ops.values import DeadLetterFilter
 from outbox.ports import Backend, DeadLetterEntry
+from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.store_operations import StoreOperations
 from outbox.testing import START_S, VirtualClock
 from tests.unit.stores.store_site import Add, Watched, adding
@@ -228,6 +229,23 @@ async def test_an_answer_that_is_lost_leaves_both_and_a_second_try_ends_it(lost:
         if lost == "letter":
             await operations.restore("adds", kept.sequence)
         assert (len(await operations.dead_letters("adds")), len(await operations.set_aside_of("adds"))) == (1, 0)
+
+
+@pytest.mark.parametrize("what", ["discard", "resubmit"])
+async def test_what_another_client_has_in_hand_is_left_as_it_is(what: str) -> None:
+    """Its key stays blocked, nothing is kept, and a host that hands out one message at a time is told of nothing."""
+    IS_DOWN["now"] = True
+    async with Engine.in_memory() as engine:
+        narrow = NarrowEngine(engine, "partition")
+        ports = narrow.ports()
+        site = Site(narrow, StoreOperator(ports, *[cast(Any, None)] * 3), VirtualClock(START_S))
+        await site.handle("a1")
+        assert len(engine.broker.claim(dead_letter_path("orders"), 1)) == 1
+        with pytest.raises(LookupError, match="free"):
+            await getattr(site.operator, what)("orders", "a1")
+        block = await BlockedSessions(ports.store, ports.blobs).block_of("orders", "a1")
+        assert block is not None and block.again is None and not block.resubmitted
+        assert (await site.ids(), await site.kept()) == (["a1"], [])
 
 
 async def test_a_discard_that_is_ended_later_keeps_from_then_on() -> None:
