@@ -40,6 +40,8 @@ from outbox.streams.values import ENTRIES_MAX
 log = logging.getLogger("outbox.streams")
 
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.05, 15.0
+AT_ONCE_S = 0.001
+"""A wait that ends so soon has found a change, and not waited for one."""
 LOG_EVERY_MS = 60_000
 MEASURED_COUNT = 32
 ERRORS_SAID = 3
@@ -275,7 +277,7 @@ class Loop:
                 return Progress.LOST
             progress = await self.replica.step()
             if progress is Progress.IDLE and pauses:
-                await self._waiting.wait(self.replica.seen(), at_most_s=self.replica.due_s())
+                await self._rest()
         except FINAL:
             raise
         except (Refused, OutcomeUnknown) as error:
@@ -291,6 +293,13 @@ class Loop:
         elif progress is Progress.LOST:
             self._is_behind = True
         return progress
+
+    async def _rest(self) -> None:
+        """Wait for a change; where there is one at once, another may have swapped the register: it is read again."""
+        began_s = time.monotonic()
+        await self._waiting.wait(self.replica.seen(), at_most_s=self.replica.due_s())
+        if time.monotonic() - began_s < AT_ONCE_S:
+            self.replica.known = None
 
     async def _is_led(self) -> bool:
         """Whether another replica swaps the register while this one stays back."""

@@ -677,6 +677,11 @@ DIRECT_MUTANTS = (
         ("            self._output.log.reader_of(work.value)\n", ""),
     ),
     mutant(
+        "streams: an idle replica goes on with a register that another has swapped", "outbox/streams/processor.py",
+        "unit/streams/test_processor.py::test_an_idle_replica_reads_a_register_again_that_another_has_swapped",
+        ("        if time.monotonic() - began_s < AT_ONCE_S:\n            self.replica.known = None\n", ""),
+    ),
+    mutant(
         "streams: a sink that stops says nothing", "outbox/streams/processor.py",
         "unit/streams/test_sinks.py::test_a_sink_that_stops_says_so_at_once",
         ("    task.add_done_callback(_log_stop)\n", ""),

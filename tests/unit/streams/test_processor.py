@@ -13,10 +13,11 @@ import pytest
 from outbox.engine.backend.store_scopes import ItemStore, NarrowEngine
 from outbox.engine.engine import Engine
 from outbox.errors import FormatTooNew
-from outbox.ports import NoBlobs
+from outbox.ports import NoBlobs, Replace
 from outbox.retries import Retries
 from outbox.streams import HandlerFailed, Inputs, OrderedLog, Position, Processor, Skip, Step
 from outbox.streams.places import Place
+from outbox.streams.replica import Replica
 from outbox.testing import START_S, VirtualClock
 from tests.unit.streams.making import Counting, Reading, Total, entries, fill, made, values
 
@@ -76,6 +77,28 @@ async def test_inputs_come_by_the_order_of_their_names_then_by_position(engine: 
     await right.extend(["r0", "r1"], id="r")
     await processor(engine, handler, inputs={"b-left": left, "a-right": right}).run_until_idle()
     assert found == [["r0", "r1", "l0", "l1"]]
+
+
+async def test_an_idle_replica_reads_a_register_again_that_another_has_swapped(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, count = Replica.step, 0
+
+    async def counted(self: Replica) -> Any:
+        nonlocal count
+        count += 1
+        return await step(self)
+
+    monkeypatch.setattr(Replica, "step", counted)
+    await fill(made("in", engine, int), 1)
+    async with processor(engine).run() as under_way:
+        key = under_way.loops[0].replica.register.key
+        await asyncio.sleep(0.2)
+        found, before = await engine.store().read(key), count
+        assert found is not None and await totals(engine) == [1]
+        await engine.store().write([Replace(found.key, found.body, found.version)])
+        await asyncio.sleep(0.2)
+    assert count - before < 20
 
 
 async def test_an_input_without_entries_does_not_hold_up_the_others(engine: Engine) -> None:
