@@ -116,16 +116,16 @@ class StoreOperations:
         One of the bus is in hand before anything else is done: another client may have it, and then nothing is.
         """
 
-        async def let_go() -> None:
+        async def unblock() -> None:
             if first is not None:
                 await first()
             if dead.message.session_id:
                 await self._blocked.unblock(dead.queue, dead.message)  # else nothing could unblock its key
 
         if not isinstance(dead, StoredEntry):
-            await self._bus.discard(dead.queue, dead.sequence, first=let_go)
+            await self._bus.discard(dead.queue, dead.sequence, first=unblock)
             return
-        await let_go()
+        await unblock()
         if not await self._dead_letters.delete(dead):
             raise LookupError(f"dead letter {dead.sequence} of {dead.queue} was moved meanwhile; list them again")
 

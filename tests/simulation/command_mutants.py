@@ -256,8 +256,8 @@ COMMAND_MUTANTS = (
     fault(
         "a discard of what another client has in hand unblocks its key", "outbox/runtime/store_operations.py",
         f"{DISCARDS}::test_what_another_client_has_in_hand_is_left_as_it_is",
-        ("            await self._bus.discard(dead.queue, dead.sequence, first=let_go)\n",
-         "            await let_go()\n            await self._bus.discard(dead.queue, dead.sequence)\n"),
+        ("            await self._bus.discard(dead.queue, dead.sequence, first=unblock)\n",
+         "            await unblock()\n            await self._bus.discard(dead.queue, dead.sequence)\n"),
     ),
     fault(
         "a resubmission of what another client has in hand is noted", "outbox/runtime/store_operations.py",

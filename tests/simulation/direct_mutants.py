@@ -310,7 +310,7 @@ DIRECT_MUTANTS = (
         "blocked: a key is unblocked behind the discarding of its dead letter", OPERATIONS,
         f"{OF_STOPPED}::test_a_dead_letter_is_discarded_only_when_its_key_is_unblocked",
         ("                await self._blocked.unblock(dead.queue, dead.message)  # else nothing could unblock its key\n", "                pass\n"),
-        ("            await self._bus.discard(dead.queue, dead.sequence, first=let_go)\n", "            await self._bus.discard(dead.queue, dead.sequence, first=let_go)\n            await self._blocked.unblock(dead.queue, dead.message)\n"),
+        ("            await self._bus.discard(dead.queue, dead.sequence, first=unblock)\n", "            await self._bus.discard(dead.queue, dead.sequence, first=unblock)\n            await self._blocked.unblock(dead.queue, dead.message)\n"),
     ),
     mutant(
         "blocked: a key learns of a resubmission behind it", OPERATIONS,
