@@ -42,8 +42,8 @@ from outbox.streams.row import Entry, Row
 
 log = logging.getLogger("outbox.streams")
 
-LOSSES_TOLD = 10
-"""After how many losses in a row each a sink says so."""
+LOG_LOSSES_EVERY = 10
+"""After how many losses in a row each a sink logs them."""
 
 BATCH_MAX = 1_000
 LOOK_COUNT = 3
@@ -236,7 +236,7 @@ class SinkLoop:
     async def _pause_after_loss(self) -> None:
         """Let others go first, for longer each time: a write whose condition does not hold may never win."""
         self._losses_in_a_row += 1
-        if self._losses_in_a_row % LOSSES_TOLD == 0:
+        if self._losses_in_a_row % LOG_LOSSES_EVERY == 0:
             name, count = self._sink.name, self._losses_in_a_row
             fields = {"sink": name, "losses": count}
             text = "sink %s has lost %d times in a row: a write of its apply has a condition that does not hold"

@@ -88,7 +88,7 @@ async def test_a_sink_that_stops_says_so_at_once(engine: Engine, file: Path, cap
 async def test_a_sink_whose_writes_never_win_leaves_the_others_their_turns(
     engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outbox.streams.sinks.LOSSES_TOLD", 4)
+    monkeypatch.setattr("outbox.streams.sinks.LOG_LOSSES_EVERY", 4)
     there = DocumentKey("sums", "there")
     await engine.store().write([Create(there, b"{}")])
     log = made("numbers", engine, int)
