@@ -29,6 +29,8 @@ from outbox.ports import Clock
 T = TypeVar("T")
 _STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Not the plain monotonic clock: to a laptop that slept, locks and scheduled messages would be too young."""
+LONE_COUNT, LONE_S = 16, 0.002
+"""After so many flushes in a row with one waiter each, the next so many, for so long, do not wait for a second one."""
 
 
 class SystemClock:
@@ -89,6 +91,10 @@ class Core:
         self._sync = sync
         self._ordinal = 0
         self._gate_waiters: list[asyncio.Future[None]] = []
+        self._lone_count = 0
+        """Waiters in a row that were alone."""
+        self._lone_until_s = 0.0
+        """Until when one is taken to be alone; then the loop has a turn, and whoever is ready can join."""
         self._time_base_ms = max(state.time_ms, clock.wall_ms())
         self._monotonic_base_s = clock.monotonic_s()
         self._last_sync_s = self._monotonic_base_s
@@ -211,7 +217,7 @@ class Core:
         """Wait until everything done so far survives the declared failures.
 
         Waiters of one turn of the loop share one flush.  `alone` says that no other caller can join, so that the flush
-        happens at once instead of in the loop's next turn.
+        happens at once instead of in the loop's next turn; so do a few in a row where none has joined lately.
 
         Raises:
             EngineStopped: it will not; acknowledge nothing.
@@ -222,7 +228,7 @@ class Core:
             return
         if self._sync.kind != "every":
             self._write_and_sync_when_due()
-        elif alone and not self._gate_waiters:
+        elif not self._gate_waiters and (alone or self._is_lone()):
             self.flush()
         else:
             loop = asyncio.get_running_loop()
@@ -232,12 +238,21 @@ class Core:
                 loop.call_soon(self._flush_for_waiters)
             await waiter
 
+    def _is_lone(self) -> bool:
+        """Whether a waiter is likely to be the only one of this turn, and the loop had its last turn a moment ago."""
+        if self._lone_count < LONE_COUNT:
+            return False
+        self._lone_count += 1
+        return self._lone_count <= 2 * LONE_COUNT and self._last_sync_s < self._lone_until_s
+
     def _flush_for_waiters(self) -> None:
         try:
             self.flush()
         except EngineStopped:
             return  # stop has failed the waiters
         waiters, self._gate_waiters = self._gate_waiters, []
+        self._lone_count = min(self._lone_count + 1, LONE_COUNT) if len(waiters) == 1 else 0
+        self._lone_until_s = self._last_sync_s + LONE_S
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -325,7 +325,7 @@ class LogWriter(Generic[T]):
         shares = {log.reader_of(value) for value in values}
         if len(shares) > 1:
             raise Refused(f"log {log.name}: these entries belong to {len(shares)} readers; append each share by itself")
-        at = await _given(since)
+        at = None if since is None else await _given(since)
         return await log.row(self.writer, shares.pop()).append(values, id, None if at is None else at.index)
 
 

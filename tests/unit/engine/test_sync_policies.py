@@ -1,4 +1,4 @@
-"""How much a sync policy leaves unsynced at most, and what is written although nobody waits for it."""
+"""How much a sync policy leaves unsynced at most, who shares a flush, and what is written unasked."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from outbox.engine import engine as engines
+from outbox.engine.core import LONE_COUNT, LONE_S
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.engine.log.disk import MemoryDisk
@@ -52,3 +53,55 @@ async def test_what_time_brings_is_written_although_nobody_waits_for_it(monkeypa
         for _ in range(50):
             await asyncio.sleep(0)
         assert log.written == log.appended
+
+
+class Writers:
+    """An engine on a disk in memory, writers of it, and how many turns of the loop another task has had meanwhile."""
+
+    def __init__(self, *, sync_s: float = 0.0) -> None:
+        self.clock, self.sync_s = VirtualClock(START_S), sync_s
+        self.engine = Engine.open(MemoryDisk("writers"), clock=self.clock)
+        self.engine.declare(QueueSettings("q"))
+        self.engine.core.flush()
+        self.turns = 0
+
+    async def write(self, writer_count: int, each: int) -> int:
+        """Let so many write so many messages each, every one durable before the next; how many flushes it took."""
+        before, counting = self.engine.core.flush_count, asyncio.create_task(self._count())
+        await asyncio.gather(*(self._one(each) for _ in range(writer_count)))
+        counting.cancel()
+        return self.engine.core.flush_count - before
+
+    async def _one(self, count: int) -> None:
+        log = self.engine.log
+        assert log is not None
+        for _ in range(count):
+            self.engine.broker.send("q", [Message(body=b"{}")])
+            ordinal = log.appended
+            await self.engine.core.gate()
+            assert log.synced >= ordinal
+            self.clock.seconds += self.sync_s
+
+    async def _count(self) -> None:
+        while True:
+            self.turns += 1
+            await asyncio.sleep(0)
+
+
+async def test_who_writes_alone_waits_for_no_turn_of_the_loop_but_gives_it_one_now_and_then() -> None:
+    writers = Writers()
+    assert await writers.write(1, each=10 * LONE_COUNT) == 10 * LONE_COUNT
+    assert LONE_COUNT + 8 <= writers.turns <= 4 * LONE_COUNT  # two for each that is waited for
+
+
+async def test_who_writes_alone_to_a_slow_disk_gives_others_a_turn_after_every_other_flush() -> None:
+    writers = Writers(sync_s=LONE_S)
+    await writers.write(1, each=10 * LONE_COUNT)
+    assert writers.turns >= 10 * LONE_COUNT
+
+
+async def test_writers_side_by_side_share_a_flush_also_after_one_alone() -> None:
+    writers = Writers()
+    assert await writers.write(8, each=50) == 50
+    await writers.write(1, each=50)
+    assert await writers.write(8, each=50) <= 50 + LONE_COUNT
