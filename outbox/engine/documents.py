@@ -45,17 +45,22 @@ class Documents:
         The same `operation_id` again gives the first answer.  It loses when a task or document is not at the version
         that was named, or a receiver has claimed a task.
         """
-        core, state = self._core, self._core.state
+        state = self._core.state
         if change.operation_id and (done := state.operations.get(change.operation_id)) is not None:
             return list(done[1])
         if not self._holds(change):
             return None
         first = state.sequence + 1
-        core.do(records.Modified(core.now_ms(), change))
+        self.apply(change)
+        return list(range(first, state.sequence + 1))
+
+    def apply(self, change: records.Modify) -> int:
+        """Apply a modification whose conditions were just seen to hold; the version of what it wrote."""
+        version = self._core.do(records.Modified(self._core.now_ms(), change))
         self._broker.wake()
         if self._watchers:
             self._wake_watchers(change)
-        return list(range(first, state.sequence + 1))
+        return version
 
     async def wait_changed(self, seen: Sequence[tuple[str, str, int]], timeout_s: float) -> None:
         """Wait until one of these documents (namespace, id, version) has another version, or the time is over."""
@@ -83,9 +88,6 @@ class Documents:
                     watcher.set_result(None)
 
     def _holds(self, change: records.Modify) -> bool:
-        if len(change.documents) == 1 and change == records.Modify(documents=change.documents):
-            (put,) = change.documents  # most changes of a store are
-            return self.version(put.namespace, put.id) == put.version
         for path in [*(i.path for i in change.inserts), *(c.to_path for c in change.changes if c.to_path is not None)]:
             self._broker.queue(path)
         refs = [records.TaskRef(c.path, c.sequence, c.version) for c in change.changes]

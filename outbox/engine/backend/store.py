@@ -14,7 +14,7 @@ from outbox.engine.checks import check_room
 from outbox.engine.core import Core
 from outbox.engine.documents import Documents
 from outbox.engine.log import records
-from outbox.errors import LockLost, TooLarge
+from outbox.errors import TooLarge
 from outbox.ports import (
     Create,
     Delete,
@@ -81,9 +81,7 @@ class EngineStore:
             else:
                 expires_ms = 0 if operation.ttl_s is None else self._core.now_ms() + round(operation.ttl_s * 1_000)
                 puts.append(records.DocWrite(namespace, id, operation.body, version, expires_ms))
-        if self._documents.modify(records.Modify(documents=puts, document_deletes=deletes)) is None:
-            raise LockLost("a document changed between its check and its write; this is a bug, please report it")
-        made = str(self._documents.version(puts[0].namespace, puts[0].id)) if puts else ""
+        made = str(self._documents.apply(records.Modify(documents=puts, document_deletes=deletes)))
         await self._core.gate()
         return Won(tuple(["" if isinstance(operation, Delete) else made for operation in operations]))
 
