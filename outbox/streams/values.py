@@ -73,9 +73,10 @@ class Values:
     def _encoded(self, value: Any) -> tuple[msgspec.Raw, str]:
         name = type(value).__name__ if self._is_union else self.name
         codec = self._codecs.get(name)
-        if codec is None or (is_class(codec.type) and not isinstance(value, codec.type)):
+        if codec is None or (is_class(codec.type) and type(value) is not codec.type):  # a subclass is read as its base
             raise PoisonMessage(
-                "unstorable", f"log {self._log!r} has entries of {self.name}, not {type(value).__name__}"
+                "unstorable",
+                f"log {self._log!r} has entries of {self.name}, not {type(value).__name__}; for those give it a union",
             )
         try:
             data = codec.encode(value)

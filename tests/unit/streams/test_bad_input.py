@@ -27,6 +27,11 @@ from tests.unit.streams.making import Alarm, Reading, Total, fill, made, put_raw
 AT_ONCE = Retries(limit=2, delays_s=(0.0,))
 
 
+@dataclass
+class Dated(Reading):
+    day: str = "2026-01-01"
+
+
 @pytest.fixture
 async def engine() -> AsyncIterator[Engine]:
     async with Engine.in_memory() as engine:
@@ -87,6 +92,8 @@ async def test_the_longest_id_and_the_most_entries_are_taken(engine: Engine) -> 
         (Reading, Reading("a", "hot")),  # type: ignore[arg-type]  # that is the point
         (Reading, Reading(None, 1.0)),  # type: ignore[arg-type]  # that too
         (Reading, Alarm("hot")),
+        (Reading, Dated("a", 1.0)),  # its day would be lost
+        (Reading | Alarm, Dated("a", 1.0)),
         (Reading, {"sensor": "a", "degrees": 1.0}),
         (Reading | Alarm, 5),
         (Reading | Alarm, Alarm(5)),  # type: ignore[arg-type]  # that too
