@@ -210,8 +210,8 @@ class OrderedLog(Generic[T]):
     async def append(self, value: T, *, id: str, since: Since = None) -> Position:
         """Append one entry once; where it is.  The same id again gives the position that it has.
 
-        An id is looked for from `since` on; without it from the end as it was when this process first used the log, so
-        a producer that crashes and begins again may append twice: an `Ingest` or a `Processor` does not.
+        An id is looked for from `since` on; without it from the end as it was when this object was first used, so a
+        producer that crashes and begins again, or has several, may append twice: an `Ingest` or a `Processor` does not.
 
         Raises:
             PoisonMessage: the value cannot be stored.
