@@ -296,7 +296,7 @@ class App:
         `time_limit_s` seconds (default: the App's) has failed and is retried; nothing of it is committed.  `blocking`
         (default: the App's) runs a function that waits without `await` in a thread of the worker.  `middleware` is put
         round each attempt, within the App's.  A `breaker` spares what its attempts call and is down, a `rate` limits
-        how many are made in a second; both put messages off, and count no attempt.
+        how many are made in a second; both reschedule messages, and count no attempt.
 
         Raises:
             NotRegistrable: the function does not fit; the text says what to change.
@@ -363,7 +363,7 @@ class App:
         retries a failed handler at once, and records the last failure; without it no failure is recorded.  A handler
         that takes longer than `time_limit_s` seconds (default: the App's) has failed.  `blocking` (default: the App's)
         runs a function that waits without `await` in a thread.  `middleware`, `breaker` and `rate` are as for messages;
-        a request that they put off is answered 503, with the time to wait.
+        a request that they hold back is answered 503, with the time to wait.
 
         Raises:
             NotRegistrable: the function does not fit; the text says what to change.

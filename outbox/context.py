@@ -387,12 +387,12 @@ class Context(msgspec.Struct, gc=False):
         tells the explorer that repeats are harmless.  After `time_limit_s` seconds, or its handler's limit, the call is
         cancelled with an unknown outcome.  A sync function cannot be cancelled and holds the event loop.
 
-        A `breaker` or a `rate` (see `outbox.guards`) may put the message off in place of the call: nothing of it is
+        A `breaker` or a `rate` (see `outbox.guards`) may reschedule the message in place of the call: nothing of it is
         committed, no attempt counts, and calls that were made before are made again then, under their keys.  Those of
         one name are shared by all handlers.  Whoever catches that `Retry` goes on without the call.
 
         Raises:
-            Retry: it is not durable yet, or a guard puts it off; let it pass.
+            Retry: it is not durable yet, or a guard reschedules it; let it pass.
             TimeoutError: it took longer than `time_limit_s`; let it pass, and the attempt has failed.
             TypeError: the handler is a blocking one, which cannot await; or the rate has no name.
             NotRegistrable: another breaker or rate of this name has other limits.

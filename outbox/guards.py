@@ -7,7 +7,7 @@
 
     await ctx.call(charge, breaker=payments)            # in a handler: this call alone
 
-*Theory of operation.*  Both decide before a handler runs, or before one call of it is made, and put a message off as
+*Theory of operation.*  Both decide before a handler runs, or before one call of it is made, and reschedule a message as
 the handler itself would by `Retry`: nothing of it is committed, no attempt is counted, a message of an ordered queue
 keeps its place, and how long a message may wait is retention's to say.  So nothing of a commit protocol knows of them,
 and what explorations show of a `Retry` holds for them.
@@ -16,7 +16,7 @@ Of several calls of one attempt under one guard the first decides for all: else 
 a second place when it has the first, again and again.  Of the later ones only a breaker that is open by then stops any;
 a rate learns how many calls the attempts of a handler make, and gives each as many places at once from then on.
 
-An attempt that fails while its breaker is not closed is put off as well: an outage costs a message no more attempts
+An attempt that fails while its breaker is not closed is rescheduled as well: an outage costs a message no more attempts
 than were made until it was noticed.
 
 A breaker is `closed` until, of the last minute's attempts, at least `least` were made and `share` of them failed.  Then
@@ -24,9 +24,9 @@ it is `open` for `open_s`, and twice as long each time that it opens again befor
 attempt through; with its success it is `ramping`: one attempt a second, then two, four, and so on, and `closed` after
 ten seconds without a failure.  A failure until then opens it.
 
-A rate gives each message that is too early a place in the future and puts it off until then; a message that comes back
-at its place runs, if it is not late.  So each is put off once, and once more for every ten minutes of backlog before
-it.
+A rate gives each message that is too early a place in the future and reschedules it for then; a message that comes
+back at its place runs, if it is not late.  So each is rescheduled once, and once more for every ten minutes of backlog
+before it.
 
 The state of a guard is one process': of all workers and HTTP entries that share a `Counts`, and of all declarations of
 one name.  On Azure each process has its own, so divide a limit by how many processes there may be.
@@ -49,9 +49,9 @@ from outbox.errors import NotRegistrable, PoisonMessage
 from outbox.retries import Reject, Retry
 
 PLACE_COUNT_MAX = 100_000
-"""How many messages may have a place in the future; above it a message is put off for a while without one."""
-PUT_OFF_S_MAX = 600.0
-"""For how long a message is put off at most before it asks again: retention, which ends all waiting, is longer."""
+"""How many messages may have a place in the future; above it a message is rescheduled for a while without one."""
+WAIT_S_MAX = 600.0
+"""After so long at most a message asks again: retention, which ends all waiting, is longer."""
 LATE_MS_MAX = 5_000
 """How late a message may come to its place; after that, as behind a stop, it needs another."""
 KEY_COUNT_MAX = 100_000
@@ -88,8 +88,8 @@ class Guard(Protocol):
 
     declared: Any
     """Its declaration."""
-    put_off_count: int
-    """How often it has put a message off so far."""
+    rescheduled_count: int
+    """How often it has rescheduled a message so far."""
 
     @property
     def name(self) -> str:
@@ -118,7 +118,7 @@ class GuardView:
     state: State
     why: str
     rest_s: float
-    put_off: int
+    rescheduled: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,7 +181,7 @@ class _Breaker:
 
     declared: Breaker
     state: State = "closed"
-    put_off_count: int = 0
+    rescheduled_count: int = 0
     _until_ms: int = 0
     """Until when it is open, or when an attempt that was let through counts as lost."""
     _opened_count: int = 0
@@ -201,7 +201,7 @@ class _Breaker:
         now_ms = attempt.now_ms
         rest_s = self._rest_again_s(now_ms) if earlier else self._rest_s(now_ms)
         if rest_s > 0:
-            raise self._put_off(attempt, rest_s, f"the breaker {self.name} is {self.state}: {self._why}")
+            raise self._rescheduled(attempt, rest_s, f"the breaker {self.name} is {self.state}: {self._why}")
         began_s = time.monotonic()
         try:
             yield
@@ -218,14 +218,14 @@ class _Breaker:
             if was_closed or not counts or not isinstance(error, Exception):
                 raise
             text = f"the breaker {self.name} is {self.state}: {_text(error)}"
-            raise self._put_off(attempt, max(1.0, (self._until_ms - now_ms) / 1_000), text) from error
+            raise self._rescheduled(attempt, max(1.0, (self._until_ms - now_ms) / 1_000), text) from error
         self._note(_later_ms(now_ms, began_s), None)
 
-    def _put_off(self, attempt: Attempted, rest_s: float, text: str) -> Retry:
-        """Put a message off, spread so that not all come back in one moment, nor the same one first each time."""
-        self.put_off_count += 1
+    def _rescheduled(self, attempt: Attempted, rest_s: float, text: str) -> Retry:
+        """Reschedule a message, spread so that not all come back in one moment, nor the same one first each time."""
+        self.rescheduled_count += 1
         chance = crc32(attempt.work.inbox + self._until_ms.to_bytes(8, "big")) / (1 << 32)
-        return Retry(text, after_s=min(rest_s, PUT_OFF_S_MAX) * (1 + chance))
+        return Retry(text, after_s=min(rest_s, WAIT_S_MAX) * (1 + chance))
 
     def _rest_s(self, now_ms: int) -> float:
         """For how long no attempt may be made; 0: this one may, and is counted as under way."""
@@ -295,7 +295,7 @@ class _Breaker:
 
     def view(self, now_ms: int) -> GuardView:
         rest_s = max(0.0, (self._until_ms - now_ms) / 1_000) if self.state == "open" else 0.0
-        return GuardView(self.name, "breaker", self.state, self._why, rest_s, self.put_off_count)
+        return GuardView(self.name, "breaker", self.state, self._why, rest_s, self.rescheduled_count)
 
 
 @dataclass(slots=True)
@@ -303,11 +303,11 @@ class _Rate:
     """A rate limit at work."""
 
     declared: Rate
-    put_off_count: int = 0
+    rescheduled_count: int = 0
     _free_ms: dict[str, float] = field(default_factory=dict)
     """From when a key's next attempt is within the rate; one key for all where there is one limit."""
     _places: dict[bytes, float] = field(default_factory=dict)
-    """The places of messages that were put off, by inbox key."""
+    """The places of messages that were rescheduled, by inbox key."""
     _calls: dict[str, int] = field(default_factory=dict)
     """How many calls the attempts of a handler make, of those that make more than one."""
 
@@ -319,7 +319,7 @@ class _Rate:
     def around(self, attempt: Attempted, *, earlier: int = 0) -> Iterator[None]:
         rest_ms = self._take(attempt, earlier) if earlier else self._rest_ms(attempt)
         if rest_ms > 0:
-            self.put_off_count += 1
+            self.rescheduled_count += 1
             raise Retry(f"over the rate of {self.name}", after_s=rest_ms / 1_000)
         try:
             yield
@@ -358,10 +358,10 @@ class _Rate:
         key = self._key(attempt)
         step_ms = 1_000 / declared.per_s
         at_ms = max(self._free_ms.pop(key, 0.0), now_ms - (declared.burst - 1) * step_ms)
-        is_far = at_ms - now_ms > PUT_OFF_S_MAX * 1_000
+        is_far = at_ms - now_ms > WAIT_S_MAX * 1_000
         if at_ms > now_ms and (is_far or len(self._places) >= PLACE_COUNT_MAX or not inbox):
             self._free_ms[key] = at_ms
-            return min(at_ms - now_ms, PUT_OFF_S_MAX * 1_000)  # without a place; it asks again then
+            return min(at_ms - now_ms, WAIT_S_MAX * 1_000)  # without a place; it asks again then
         self._free_ms[key] = at_ms + step_ms * self._step_count(attempt)
         if len(self._free_ms) > KEY_COUNT_MAX:
             del self._free_ms[next(iter(self._free_ms))]
@@ -385,7 +385,7 @@ class _Rate:
         self._forget_late(now_ms)
         rest_s = max(0.0, (max(self._free_ms.values(), default=0.0) - now_ms) / 1_000)
         why = f"{len(self._places)} messages wait for their place" if self._places else ""
-        return GuardView(self.name, "rate", self.state, why, rest_s, self.put_off_count)
+        return GuardView(self.name, "rate", self.state, why, rest_s, self.rescheduled_count)
 
 
 def _is_broken_off(attempt: Attempted, error: BaseException) -> bool:

@@ -97,8 +97,8 @@ METRICS = (
         _of_sources(lambda found: found.failed),
     ),
     Metric(
-        "outbox.attempts.put_off", "counter", "{attempt}", "Messages that were put off without a failure",
-        _of_sources(lambda found: found.put_off),
+        "outbox.attempts.rescheduled", "counter", "{attempt}", "Messages that were rescheduled without a failure",
+        _of_sources(lambda found: found.rescheduled),
     ),
     Metric(
         "outbox.commits.lost", "counter", "{commit}", "Commits that lost to another change of their state",
@@ -157,8 +157,8 @@ METRICS = (
         lambda counts: [({GUARD: guard.name}, STATES.index(guard.state)) for guard in counts.guards.values()],
     ),
     Metric(
-        "outbox.guard.put_off", "counter", "{attempt}", "Attempts that a breaker or a rate limit put off",
-        lambda counts: [({GUARD: guard.name}, guard.put_off_count) for guard in counts.guards.values()],
+        "outbox.guard.rescheduled", "counter", "{attempt}", "Attempts that a breaker or a rate limit rescheduled",
+        lambda counts: [({GUARD: guard.name}, guard.rescheduled_count) for guard in counts.guards.values()],
     ),
 )  # fmt: skip
 """What every process counts."""

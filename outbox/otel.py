@@ -80,7 +80,7 @@ OPEN_COUNT_MAX = 10_000
 QUANTILES = (0.5, 0.99)
 IDENTITY, SYSTEM = "messaging.message.id", "messaging.system"
 HANDLER, KEY = "outbox.handler", "outbox.key"
-ENDS = {"complete": "complete", "dead-letter": "dead-letter", "abandon": "put off", "release": "released"}
+ENDS = {"complete": "complete", "dead-letter": "dead-letter", "abandon": "rescheduled", "release": "released"}
 _SAMPLED = frozenset("13579bdfBDF")
 """The last digits of flags with the lowest bit set."""
 _WHOLE = 1 << 32
@@ -393,7 +393,7 @@ class TracedJournal:
             for dead in commit.dead_lettered:
                 spans.settled(dead.delivery.queue, dead.delivery.sequence, "dead-letter", dead.reason)
             for later in commit.postponed:
-                spans.settled(later.delivery.queue, later.delivery.sequence, "put off", later.error)
+                spans.settled(later.delivery.queue, later.delivery.sequence, "rescheduled", later.error)
             spans.ended_requests(attempts)
         return conflict
 

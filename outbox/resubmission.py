@@ -29,7 +29,9 @@ from outbox.message import PROPERTY_REPLACES, Message, with_error
 REJECTED = "rejected by the handler"
 """The stored description of a refusal by the handler itself, whatever its reason."""
 RETRY_PAST_RETENTION = "put off until it is too old: "
-"""How the stored description of a `Retry` beyond retention begins: the message ran, and was not applied."""
+"""How the stored description of a `Retry` beyond retention begins: the message ran, and was not applied.
+
+Dead letters of earlier builds have this text."""
 EDIT_WITHOUT_RECORD = "edit-without-record"
 """The reason of an edit that found nothing on record under its key: neither what it replaces nor itself."""
 NO_RECORD_OF_ITS_OWN = frozenset(

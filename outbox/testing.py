@@ -481,7 +481,7 @@ class Harness:
 
     @property
     def counts(self) -> Counts:
-        """What became of the messages so far: applied, duplicates, failed, put off, refused by reason; by queue."""
+        """What became of the messages so far: applied, duplicates, failed, rescheduled, refused by reason; by queue."""
         return self._plan.counts
 
     def dead_letters(self, queue: str) -> list[DeadLetter]:

@@ -52,7 +52,7 @@ class Meter:
             applied=found.applied,
             duplicates=found.duplicates,
             failed=found.failed,
-            put_off=found.put_off,
+            rescheduled=found.rescheduled,
             refused=dict(found.refused),
             minute=_ended(found) - before,
         )
@@ -60,7 +60,7 @@ class Meter:
     def guards(self, now_ms: int) -> list[GuardStatus]:
         """The breakers and rate limits of the handlers."""
         views = [guard.view(now_ms) for guard in self.counts.guards.values()]
-        return [GuardStatus(v.name, v.kind, v.state, v.why, round(v.rest_s, 3), v.put_off) for v in views]
+        return [GuardStatus(v.name, v.kind, v.state, v.why, round(v.rest_s, 3), v.rescheduled) for v in views]
 
     def note(self, latency_s: float, count: int) -> None:
         self.handled_count += count

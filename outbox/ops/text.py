@@ -70,7 +70,7 @@ def status(found: Status) -> str:
     lines += [_handled(name, q.handled) for name, q in found.queues.items() if q.handled]
     lines += [
         f"{guard.kind} {printable(guard.name)}: {guard.state}, {guard.rest_s:.0f} s more, {printable(guard.why)}; "
-        f"it has put messages off {guard.put_off} times"
+        f"it has rescheduled messages {guard.rescheduled} times"
         for guard in found.guards
         if guard.state != "closed"
     ]
@@ -92,7 +92,7 @@ def _handled(name: str, handled: Handled) -> str:
         f"{handled.duplicates} {'duplicate' if handled.duplicates == 1 else 'duplicates'}",
         f"{sum(handled.refused.values())} refused" + (f" ({refused})" if refused else ""),
         f"{handled.failed} failed {'attempt' if handled.failed == 1 else 'attempts'}",
-        f"{handled.put_off} put off",
+        f"{handled.rescheduled} rescheduled",
     ]
     return f"{printable(name)}: {', '.join(parts)}; {handled.minute} in the last minute"
 

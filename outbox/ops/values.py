@@ -61,14 +61,14 @@ class QueueStatus(msgspec.Struct, frozen=True):
 class Handled(msgspec.Struct, frozen=True):
     """What became of messages since a host's start: applied, duplicates of applied ones, refused by reason.
 
-    `failed` are attempts that raised, whatever came of them, `put_off` those put off without a failure; `minute` are
-    the messages that came to an end in the last minute.
+    `failed` are attempts that raised, whatever came of them, `rescheduled` those after which the message was
+    rescheduled without a failure; `minute` are the messages that came to an end in the last minute.
     """
 
     applied: int
     duplicates: int
     failed: int
-    put_off: int
+    rescheduled: int
     refused: dict[str, int]
     minute: int
 
@@ -98,7 +98,8 @@ class Status(msgspec.Struct, frozen=True, omit_defaults=True):
 class GuardStatus(msgspec.Struct, frozen=True):
     """A breaker (`closed`, `open`, `half-open`, `ramping`) or a rate limit, which is `open` while messages wait for it.
 
-    `why` says what it waits for, `rest_s` for how many seconds more; `put_off` is how often it has put a message off.
+    `why` says what it waits for, `rest_s` for how many seconds more; `rescheduled` is how often it has rescheduled a
+    message.
     """
 
     name: str
@@ -106,7 +107,7 @@ class GuardStatus(msgspec.Struct, frozen=True):
     state: str
     why: str
     rest_s: float
-    put_off: int
+    rescheduled: int
 
 
 class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,14 +38,15 @@ AGE_MS_MAX = 1 << (AGE_BUCKET_COUNT - 1)
 class SourceCounts:
     """The counts of one queue or subscription; each message counts once at each of its ends.
 
-    `failed` counts attempts that raised, whatever came of them; `put_off` those that were put off for another reason.
+    `failed` counts attempts that raised, whatever came of them; `rescheduled` those after which the message was
+    rescheduled for another reason.
     """
 
     applied: int = 0
     duplicates: int = 0
     """Completed without effect, because their record says that they were applied before."""
     failed: int = 0
-    put_off: int = 0
+    rescheduled: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     """Dead-lettered, by reason."""
     ages: list[int] = field(default_factory=lambda: [0] * AGE_BUCKET_COUNT)
@@ -232,7 +233,7 @@ class Counts:
         elif outcome.failures > work.delivery.failures:
             counts.failed += 1
         else:
-            counts.put_off += 1
+            counts.rescheduled += 1
 
 
 def reason_of(poison: PoisonMessage) -> str:

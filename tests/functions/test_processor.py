@@ -188,7 +188,7 @@ async def test_a_message_whose_delayed_copy_cannot_be_sent_is_redelivered(host: 
 
 
 async def test_nothing_is_kept_of_an_invocation_that_has_ended(host: Host) -> None:
-    for number in (1, 0, 13, 15):  # applied, refused, put off, failed
+    for number in (1, 0, 13, 15):  # applied, refused, rescheduled, failed
         await host.deliver(f"o{number}", number)
     assert host.processor._bus._invocations == {}
 
@@ -416,7 +416,7 @@ async def test_what_another_attempt_of_this_process_has_staged_is_not_reclaimed(
         await handling
         await processor.message("adds", received("m2", b'{"key":"ann","n":4}', 2, properties={"outbox-type": "Add"}))
         assert await processor.client.state(Customer, "ann") == Customer(7), "the key goes on"
-        assert not engine.broker.queue("adds").tasks, "nothing was put off"
+        assert not engine.broker.queue("adds").tasks, "nothing was rescheduled"
 
 
 class Pause:

@@ -210,7 +210,7 @@ AGE_MUTANTS = (
         f"{SHOWN}::test_what_a_receiver_had_for_itself_is_shown_when_it_lets_go",
         ("        queue.sessions.show_again(session)\n", ""),
     ),
-    # What is resubmitted or put off too late
+    # What is resubmitted or rescheduled too late
     mutant(
         "a client resubmits what is too old by now", "outbox/client.py",
         f"{RESUBMITTING}::test_a_late_resubmission_is_refused_up_front_and_the_dead_letter_keeps_its_reason|"

@@ -291,7 +291,7 @@ DIRECT_MUTANTS = (
         ("due_ms = self._now_ms() + round(outcome.delay_s * 1_000) if outcome.delay_s > 0 else 0\n                    counts", "due_ms = 0\n                    counts"),
     ),
     mutant(
-        "in place: what fails in a subscription is put off as a copy", WORK,
+        "in place: what fails in a subscription is rescheduled as a copy", WORK,
         f"{OF_CONNECTING}::test_what_fails_in_one_subscription_is_tried_again_there_alone",
         ('self.in_order or "/Subscriptions/" in self.delivery.queue', "self.in_order"),
     ),
@@ -512,7 +512,7 @@ DIRECT_MUTANTS = (
         ("        attempt.failure = None  # the record supersedes this attempt, and what it raised\n", ""),
     ),
     mutant(
-        "log: each failure puts off the next traceback", "outbox/log_throttle.py",
+        "log: each failure delays the next traceback", "outbox/log_throttle.py",
         f"{OF_FAILURES}::test_what_fails_all_the_time_shows_its_traceback_each_minute",
         ("            self._due[subject] = due_ms, count + 1\n", "            self._due[subject] = now_ms + self._every_ms, count + 1\n"),
     ),

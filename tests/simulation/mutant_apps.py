@@ -153,7 +153,7 @@ def standing() -> App:
 
 
 def blocking() -> App:
-    """Counts in order; what it is to take off is put off, then refused until retention is over.
+    """Counts in order; what it is to take off is rescheduled, then refused until retention is over.
 
     Retention is short, because what waits behind a blocked key comes again every few seconds.
     """

@@ -49,7 +49,7 @@ MUTANTS = (
         app="standing", amounts=(-50, 5), patience_ms=11_000,
     ),
     mutant(
-        "a head that is put off is overtaken", "partition", "InOrder", LANES,
+        "a head that is rescheduled is overtaken", "partition", "InOrder", LANES,
         ("            free = [one for one in group if holder in (None, one.work.delivery.sequence)]\n            await self._release([one for one in group if holder not in (None, one.work.delivery.sequence)])\n", "            free = list(group)\n"),
         ("            if holder not in (None, attempt.work.delivery.sequence):\n                await self._settlement.release(attempt)\n            elif await", "            if await"),
         app="standing", amounts=(5, 3), batch=2, faults={"error": 3}, patience_ms=11_000,
@@ -352,7 +352,7 @@ MUTANTS = (
         ("            if task is not None and held and task.locked_until_ms > self._core.now_ms():\n", "            if task is not None:\n"),
     ),
     mutant(
-        "bus: what is put off comes at once", "bus", "Differs", ENGINE_BUS,
+        "bus: what is rescheduled comes at once", "bus", "Differs", ENGINE_BUS,
         ("delivery.sequence, settle.due_ms, count, why)", "delivery.sequence, 0, count, why)"),
     ),
 )  # fmt: skip

@@ -317,7 +317,7 @@ RULES = (
     explored(
         "README",
         "Nothing overtakes the head",
-        "a head that is put off is overtaken",
+        "a head that is rescheduled is overtaken",
         "in place: what fails there is tried again at once",
         "what was read ahead of a session overtakes what is given back",
         "a message that is held no more is overtaken",
@@ -409,7 +409,7 @@ RULES = (
         "Failures travel along",
         "settling: a delayed copy forgets that it failed",
         "settling: every delayed copy of a message has one id",
-        "in place: what fails in a subscription is put off as a copy",
+        "in place: what fails in a subscription is rescheduled as a copy",
     ),
     tested("README", "Fullness is metered", "rule: what a key's records take is not metered"),
     explored(

@@ -70,7 +70,7 @@ TELEMETRY_MUTANTS = (
     fault(
         "guards: an open breaker lets all through", GUARDS,
         f"{SPARED}::test_an_open_breaker_spares_what_is_down_and_counts_no_attempt",
-        ("        if rest_s > 0:\n            raise self._put_off", "        if rest_s < 0:\n            raise self._put_off"),
+        ("        if rest_s > 0:\n            raise self._rescheduled", "        if rest_s < 0:\n            raise self._rescheduled"),
     ),
     fault(
         "guards: a breaker that is half open lets all through", GUARDS,
@@ -104,7 +104,7 @@ TELEMETRY_MUTANTS = (
         ("isinstance(error, self.declared.errors) or", "True or"),
     ),
     fault(
-        "guards: a message at its place is put off again", GUARDS,
+        "guards: a message at its place is rescheduled again", GUARDS,
         f"{SPARED}::test_a_rate_spreads_a_backlog_and_puts_each_message_off_once",
         ("            if now_ms <= place_ms + LATE_MS_MAX:\n                return 0.0\n", ""),
     ),
@@ -119,9 +119,9 @@ TELEMETRY_MUTANTS = (
         ("            del places[next(iter(places))]\n", "            break\n"),
     ),
     fault(
-        "guards: a message is put off beyond its retention", GUARDS,
-        f"{SPARED}::test_no_message_is_put_off_for_longer_than_ten_minutes_at_a_time",
-        ("        is_far = at_ms - now_ms > PUT_OFF_S_MAX * 1_000\n", "        is_far = False\n"),
+        "guards: a message is rescheduled beyond its retention", GUARDS,
+        f"{SPARED}::test_no_message_is_rescheduled_for_longer_than_ten_minutes_at_a_time",
+        ("        is_far = at_ms - now_ms > WAIT_S_MAX * 1_000\n", "        is_far = False\n"),
     ),
     fault(
         "guards: all keys share a rate for each", GUARDS,
@@ -184,7 +184,7 @@ TELEMETRY_MUTANTS = (
         ("            return max(0.0, self._until_ms - now_ms) / 1_000 or 1.0\n", "            return 0.0\n"),
     ),
     fault(
-        "guards: a call is put off before it is known whether its message is new", CONTEXT,
+        "guards: a call is rescheduled before it is known whether its message is new", CONTEXT,
         f"{CALLED}::test_a_copy_of_what_was_applied_is_completed_while_the_breaker_is_open",
         ("        try:\n            await self.durable()", "        self._enter(ExitStack(), guards)\n        try:\n            await self.durable()"),
     ),

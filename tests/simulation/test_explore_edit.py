@@ -162,7 +162,7 @@ def test_an_edit_whose_refusal_is_forgotten_takes_no_effect(scope: str) -> None:
 @SCOPES
 @pytest.mark.parametrize("fault", ["crash", "lost", "error"])
 def test_nothing_goes_ahead_of_an_edited_head(scope: str, fault: FaultKind) -> None:
-    """Over a store and a bus the edit is refused again: behind one that is applied others are put off without end."""
+    """Over a store and a bus the edit is refused again: behind an applied one others are rescheduled without end."""
     options: dict[str, Any] = {"batch": 2, "sweepers": 0, "budgets": Budgets.any_of(1, fault)}
     edits = [LESS, MORE] if scope == "engine" else [MORE]
     explored(scope, LARGE, SMALL, app=drawers("stop_key"), edits=edits, **options)

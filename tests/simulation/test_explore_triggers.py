@@ -57,6 +57,6 @@ def test_a_stored_dead_letter_that_is_resubmitted_ends_again(scope: str, fault: 
 
 
 @SCOPES
-def test_a_message_that_is_put_off_leaves_as_a_copy(scope: str) -> None:
+def test_a_message_that_is_rescheduled_leaves_as_a_copy(scope: str) -> None:
     once = scenario(scope, "trying", amounts=(-50,), triggered=True, faults={"crash": 1, "lost": 1})
     clean(search(once))

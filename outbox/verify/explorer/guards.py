@@ -1,9 +1,10 @@
 """Breakers and rates under exploration: whether one lets an attempt or a call pass is the explorer's choice.
 
 What a breaker or a rate decides depends on the clock and on all that its process has seen.  Here each decision may fall
-either way, up to a number of times that a message is put off in one run; so what is explored holds of every policy that
-puts messages off as `outbox.guards` do.  The decision is asked of a resource that holds how many are left; what then
-puts the message off is the runtime's own way round handlers and calls, with a guard in it that does as was chosen.
+either way, up to a number of times that a message is rescheduled in one run; so what is explored holds of every policy
+that reschedules messages as `outbox.guards` do.  The decision is asked of a resource that holds how many are left; what
+then reschedules the message is the runtime's own way round handlers and calls, with a guard in it that does as was
+chosen.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from outbox.verify.explorer.ops import NO_LOCKS, Event, Locks, Op, Outcome, Reac
 from outbox.verify.explorer.run import Calls
 
 AFTER_S = 1.0
-"""For how long a message is put off; time passes only where nothing else can happen, so any length is alike."""
+"""For how long a message is rescheduled; time passes only where nothing else can happen, so any length is alike."""
 
 _calls: ContextVar[Calls] = ContextVar("_calls")
 """What the program under way calls the outside by."""
@@ -33,7 +34,7 @@ def begin(calls: Calls) -> None:
 
 
 class GuardModel:
-    """How often guards may still put a message off; each that is asked puts off or lets pass."""
+    """How often guards may still reschedule a message; each that is asked does so or lets it pass."""
 
     name = "guards"
 
@@ -54,7 +55,7 @@ class GuardModel:
 
     def outcomes(self, state: int, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
         passes = Outcome("-> lets it pass", state, False)
-        return [passes, Outcome("-> puts it off", state - 1, True)] if state else [passes]
+        return [passes, Outcome("-> reschedules it", state - 1, True)] if state else [passes]
 
     def tokens(self, result: Any) -> frozenset[Hashable]:
         return frozenset()
@@ -72,7 +73,7 @@ class GuardModel:
         return f"ask a guard of {op.args[0]}"
 
     def show(self, state: int, now_ms: int) -> list[str]:
-        return [f"messages may be put off {state} times more"]
+        return [f"messages may be rescheduled {state} times more"]
 
 
 class ChosenGuards:
@@ -81,7 +82,7 @@ class ChosenGuards:
     def __init__(self, resource: int) -> None:
         self._resource = resource
         self._chosen: dict[int, bool] = {}
-        """By the context of an attempt: whether what is asked next puts it off."""
+        """By the context of an attempt: whether what is asked next reschedules it."""
 
     def __call__(self, declared: Any) -> Guard:
         return _Chosen(declared, self._chosen)
@@ -96,7 +97,7 @@ class ChosenGuards:
 class _Chosen:
     """A guard that does once as was chosen."""
 
-    put_off_count = 0
+    rescheduled_count = 0
     name = "chosen"
     state: State = "closed"
 
@@ -107,7 +108,7 @@ class _Chosen:
     @contextmanager
     def around(self, attempt: Attempted, *, earlier: int = 0) -> Iterator[None]:
         if self._chosen.pop(id(getattr(attempt, "_context", attempt)), False):
-            raise Retry("the explorer puts it off", after_s=AFTER_S)
+            raise Retry("the explorer reschedules it", after_s=AFTER_S)
         yield
 
     def view(self, now_ms: int) -> GuardView:

@@ -80,8 +80,8 @@ class Scenario:
     `hosts` makes what receives messages in place of workers, and whose dead letters are stored.
     A sweeper leaves alone what is younger than `grace_ms`, and may be that of a `neighbour`, an application in the same
     container.
-    Breakers and rates of handlers and calls, not those of requests, put messages off `puts_off` times at most, whenever
-    the explorer chooses (0: never).
+    Breakers and rates of handlers and calls, not those of requests, reschedule messages `reschedules` times at most,
+    whenever the explorer chooses (0: never).
     `allow` names what is no finding: "dead-letter", "alarm".  `make` builds what is explored, in place of the runtime's
     own.
     """
@@ -124,7 +124,7 @@ class Scenario:
     grace_ms: int = 0
     neighbour: App | None = None
     hosts: Callable[[App, Plan, StoreResources], Program] | None = None
-    puts_off: int = 0
+    reschedules: int = 0
 
     def describe(self) -> str:
         """The scope in a few words."""
@@ -136,8 +136,8 @@ class Scenario:
             asking += f"{self.resubmissions} resubmission(s), "
         if self.edits:
             asking += f"{len(self.edits)} edit(s), "
-        if self.puts_off:
-            asking += f"{self.puts_off} time(s) put off by guards, "
+        if self.reschedules:
+            asking += f"{self.reschedules} time(s) rescheduled by guards, "
         return (
             f"{self.scope} scope, {self.workers} worker(s), {len(self.messages)} message(s), "
             f"{sum(self.copy_counts)} with copies, {asking}{self.budgets.describe()}"
@@ -206,7 +206,7 @@ class Scenario:
 
     def guarded(self, plan: Plan, resource: int) -> Plan:
         """The same plan with guards that do as the explorer chooses, who is asked by the resource of that number."""
-        if not self.puts_off:
+        if not self.reschedules:
             return plan
         guarded = compile_plan(self.app, find_guard=ChosenGuards(resource))
         return replace(guarded, retention=plan.retention)
@@ -274,7 +274,7 @@ def _engine(scenario: Scenario) -> Kernel:
     make = scenario.make or EngineScope
     models: list[Model] = [log, BlobModel()]
     working = scenario.guarded(plan, len(models))
-    models += [GuardModel(scenario.puts_off)] * bool(scenario.puts_off)
+    models += [GuardModel(scenario.reschedules)] * bool(scenario.reschedules)
     worker = EngineWorker(watched(working), journal=0, blobs=1, batch=scenario.batch, make=make, gated=gated)
     programs: list[Program] = [*_earlier(worker, earlier), *[worker] * (scenario.workers - len(earlier))]
     programs += [Operator(None, resource=0)] * bool(scenario.resubmissions)
@@ -313,7 +313,7 @@ def _store(scenario: Scenario) -> Kernel:
     main, *apart = _store_models(scenario, capabilities)
     models: list[Model] = [main, bus, BlobModel(), *apart]
     working = scenario.guarded(plan, len(models))
-    models += [GuardModel(scenario.puts_off)] * bool(scenario.puts_off)
+    models += [GuardModel(scenario.reschedules)] * bool(scenario.reschedules)
     book = Book(Reference(plan), routes, sent, edits=scenario.edited(), retention_ms_min=min(retentions_ms))
     monitor = StoreMonitor(
         Ends(book, bus.queues, scenario.invariant, "dead-letter" in scenario.allow),
@@ -363,7 +363,7 @@ def _store_programs(
         batch=scenario.batch,
         warm=scenario.warm,
         lingers=scenario.lingers,
-        merges=scenario.merges and not scenario.puts_off,  # what was chosen is no part of what it remembers
+        merges=scenario.merges and not scenario.reschedules,  # what was chosen is no part of what it remembers
         make=make,
     )
     host = worker if scenario.hosts is None else scenario.hosts(scenario.app, plan, at)

@@ -35,7 +35,7 @@ class Arguments:
     seconds: float
     seed: int
     requests: tuple[ClientRequest, ...] = ()
-    put_off: int = 0
+    rescheduled: int = 0
 
     def describe(self) -> str:
         """All of it in a line."""
@@ -45,7 +45,7 @@ class Arguments:
             *([_count(len(self.messages), "message")] if self.messages else []),
             *([_count(len(self.requests), "request")] if self.requests else []),
             _count(self.duplicates, "duplicate"),
-            *([f"put off {self.put_off} times"] if self.put_off else []),
+            *([f"rescheduled {self.rescheduled} times"] if self.rescheduled else []),
             self.faults.describe(),
         ]
         return ", ".join(parts)
@@ -71,7 +71,7 @@ def check_arguments(
 
 
 _FAULT_LIMIT = (0, 15)
-_TIMES = ("crashes", "lost", "refused", "delayed", "expired", "stale", "jumps", "timeouts", "put_off")
+_TIMES = ("crashes", "lost", "refused", "delayed", "expired", "stale", "jumps", "timeouts", "rescheduled")
 _LIMITS = {
     "workers": (1, WORKER_COUNT_MAX),
     "duplicates": (0, DUPLICATE_COUNT_MAX),

@@ -64,7 +64,7 @@ def explore(
     stale: int = 0,
     jumps: int = 0,
     timeouts: int = 0,
-    put_off: int = 0,
+    rescheduled: int = 0,
     scope: str = "engine",
     invariant: Invariant | None = None,
     allow: Collection[str] = (),
@@ -79,8 +79,8 @@ def explore(
     The others count faults in one run: a worker dies (`crashes`), a call takes effect and its reply is lost (`lost`),
     is throttled (`refused`) or lands at any later time (`delayed`), a lock runs out under a worker that goes on
     (`expired`), a read answers from the past (`stale`), time leaps to where something expires (`jumps`), a handler's
-    own timer beats its call (`timeouts`).  Breakers and rates of handlers and calls put a message off `put_off` times,
-    whenever that may be; those of requests let all pass.
+    own timer beats its call (`timeouts`).  Breakers and rates of handlers and calls reschedule a message `rescheduled`
+    times, whenever that may be; those of requests let all pass.
 
     `invariant` is given a world, with `states(T)`, `state(T, key)` and `in_flight(T)`, after every commit and at the
     beginning; it returns whether all is well, or raises an AssertionError.  `allow` names what is no finding: "order",
@@ -92,7 +92,7 @@ def explore(
     numbers = {
         "workers": workers, "duplicates": duplicates, "crashes": crashes, "lost": lost, "refused": refused,
         "delayed": delayed, "expired": expired, "stale": stale, "jumps": jumps, "timeouts": timeouts,
-        "put_off": put_off,
+        "rescheduled": rescheduled,
     }  # fmt: skip
     rest: dict[str, Any] = {"scope": scope, "invariant": invariant, "allow": allow, "seconds": seconds, "seed": seed}
     check_arguments(app, messages, requests, given, numbers, **rest)
@@ -100,7 +100,7 @@ def explore(
     sent, known = tuple(map(tuple, messages)), tuple(map(tuple, given))
     calls = tuple(map(request_of, requests))
     limits = (faults, scope, frozenset(allow), seconds, seed)
-    arguments = Arguments(app, sent, known, workers, duplicates, *limits, calls, put_off)
+    arguments = Arguments(app, sent, known, workers, duplicates, *limits, calls, rescheduled)
     return Exploration(arguments, invariant).run()
 
 
@@ -121,7 +121,7 @@ class Exploration:
             scope=arguments.scope,
             invariant=None if invariant is None else self._checked_safely(invariant),
             allow=arguments.allow & {"dead-letter"},
-            puts_off=arguments.put_off,
+            reschedules=arguments.rescheduled,
         )
         self._rehearsal = Rehearsal(self._whole)
         self._began_s = time.process_time()
@@ -165,7 +165,7 @@ class Exploration:
             )
 
     def _calm(self) -> None:
-        calm = replace(_lone(self._whole), budgets=Budgets(), puts_off=0)
+        calm = replace(_lone(self._whole), budgets=Budgets(), reschedules=0)
         self._search([calm], live=True)
         if "order" not in self._arguments.allow and not self._found:
             shown = order_that_shows(calm, cpu_s=self._time_left_s() / 4)

@@ -185,7 +185,7 @@ def test_a_change_releases_a_claim_and_one_with_a_time_ahead_keeps_others_away(e
     assert len(engine.broker.claim("in", 1)) == 1
 
 
-def test_a_task_that_is_put_off_again_arrives_at_its_last_time_only(engine: Engine) -> None:
+def test_a_task_that_is_rescheduled_again_arrives_at_its_last_time_only(engine: Engine) -> None:
     """README, Modify: a change sets the arrival time."""
     task = insert(engine, due_ms=engine.now_ms() + 1_000)
     assert modify(engine, changes=[change(task, due_ms=engine.now_ms() + 5_000)]) is not None

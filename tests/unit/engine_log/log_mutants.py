@@ -648,8 +648,8 @@ LOG_MUTANTS = (
         ("        if deliveries:\n            self._core.write()", "        elif deliveries:\n            self._core.write()"),
     ),
     mutant(
-        "a task that is put off again arrives at its first time", QUEUE,
-        "engine/test_entroq_semantics.py::test_a_task_that_is_put_off_again_arrives_at_its_last_time_only",
+        "a task that is rescheduled again arrives at its first time", QUEUE,
+        "engine/test_entroq_semantics.py::test_a_task_that_is_rescheduled_again_arrives_at_its_last_time_only",
         (" and task.status == SCHEDULED and task.due_ms == due_ms:", " and task.status == SCHEDULED:"),
     ),
     # Files
@@ -822,7 +822,7 @@ LOG_MUTANTS = (
         ("                check_due(insert.due_ms)\n", ""),
     ),
     mutant(
-        "a modification puts off beyond all records", CHECKS,
+        "a modification reschedules beyond all records", CHECKS,
         "engine/test_checks.py::test_what_could_not_be_read_back_is_refused_before_the_log",
         ("                check_due(item.due_ms)\n", ""),
     ),

@@ -121,7 +121,7 @@ async def until(done: Callable[[], bool]) -> None:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is put off comes again at once."""
+    """What is rescheduled comes again at once."""
     for module in (threads, handling):
         monkeypatch.setattr(module, "RETRY_AFTER_S", 0.01)
 
@@ -201,7 +201,7 @@ async def test_a_key_waits_for_a_thread_past_its_limit_and_other_keys_do_not(sco
         for n, key in enumerate("aab", 2):
             await worker.send("steps", Step(key, n), id=str(n))
         await worker.send("plain", Step("a", 5))
-        await until(lambda: worker.handled_count >= 10)  # those of the key have been put off again and again
+        await until(lambda: worker.handled_count >= 10)  # those of the key have been rescheduled again and again
         assert seen.began == [1, 4] and await worker.state(Steps, "a") is None
         assert await worker.state(Steps, "b") == Steps([4])
         seen.go.set()
@@ -299,7 +299,7 @@ async def test_a_key_waits_for_every_thread_that_was_left_behind_with_it(scope: 
             seen.go.set()  # the one that was left behind last ends first
             await until(lambda: len(shared.running) == 1)
             await one.send("steps", Step("a", 3), id="3")
-            await until(lambda: one.handled_count + other.handled_count >= 4)  # it was put off
+            await until(lambda: one.handled_count + other.handled_count >= 4)  # it was rescheduled
             assert seen.began == [1, 2] and seen.ended == [2]
             first.set()
             await until(lambda: 3 in seen.ended)

@@ -1,4 +1,4 @@
-"""A breaker or a rate round one `ctx.call` puts the whole message off, and nothing of it is done by half."""
+"""A breaker or a rate round one `ctx.call` reschedules the whole message, and nothing of it is done by half."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_an_open_breaker_puts_the_message_off_and_nothing_of_it_is_done(sc
         there.is_down = False
         await at.advance(seconds=300)
         assert at.counts.sources["steps"].applied == 20 and len(at.sent("out")) == 20
-        assert at.counts.sources["steps"].failed == 3, "what was put off counts as no attempt"
+        assert at.counts.sources["steps"].failed == 3, "what was rescheduled counts as no attempt"
         assert len(there.keys) == 23 and len(set(there.keys)) == 20
 
 
@@ -108,7 +108,7 @@ async def test_a_copy_of_what_was_applied_is_completed_while_the_breaker_is_open
 
 
 @every_scope
-async def test_in_order_what_a_call_puts_off_keeps_its_order(scope: Scope) -> None:
+async def test_in_order_what_a_call_reschedules_keeps_its_order(scope: Scope) -> None:
     there = Dependency(is_down=True)
     app = made(there, ordering="per_key", breaker=Breaker("there", least=2, open_s=10))
     async with Harness(app, scope=scope) as at:
@@ -140,7 +140,7 @@ async def test_handlers_and_requests_share_a_breaker_by_its_name_and_status_show
         assert statuses == [500, 503, 503, 503] or statuses[2:] == [503, 503]
         assert len(there.keys) == 2
         [guard] = (await EngineOperator(engine, Meter(counts=counts), app).status()).guards
-        assert (guard.name, guard.kind, guard.state) == ("there", "breaker", "open") and guard.put_off >= 2
+        assert (guard.name, guard.kind, guard.state) == ("there", "breaker", "open") and guard.rescheduled >= 2
         assert len(counts.guards) == 1
 
 
@@ -179,7 +179,7 @@ async def test_a_rate_spreads_calls_and_the_second_of_an_attempt_does_not_wait(s
         assert at.counts.sources["steps"].applied == 31 and len(there.keys) == 62
         assert 5.5 <= there.times[-1] - there.times[0] <= 6.5, "sixty calls, ten a second"
         assert all(later - earlier >= 0.9 for earlier, later in zip(there.times, there.times[14:], strict=False))
-        assert sum(guard.put_off_count for guard in at.counts.guards.values()) == 30, "each once"
+        assert sum(guard.rescheduled_count for guard in at.counts.guards.values()) == 30, "each once"
 
 
 async def test_a_breaker_that_opens_between_two_calls_stops_the_second() -> None:
@@ -204,7 +204,7 @@ async def test_a_breaker_that_opens_between_two_calls_stops_the_second() -> None
         assert len(second.keys) == 1 and at.counts.sources["steps"].applied == 1
 
 
-async def test_whoever_catches_that_it_is_put_off_goes_on_without_the_call() -> None:
+async def test_whoever_catches_that_it_is_rescheduled_goes_on_without_the_call() -> None:
     there = Dependency(is_down=True)
     app = App("m", retry=Retries(limit=9, delays_s=(1.0,)))
     app.queue("later")

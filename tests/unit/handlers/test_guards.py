@@ -1,4 +1,4 @@
-"""Breakers and rate limits put messages off before their handler runs, and lose, double or reorder none."""
+"""Breakers and rate limits reschedule messages before their handler runs, and lose, double or reorder none."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_what_runs_again_before_it_has_called_is_no_failure(scope: Scope) 
             await at.send("steps", Step(f"k{number}"), id=f"s{number}")
         await at.wait_idle()
         guard = at.counts.guard(breaker)
-        assert (guard.state, guard.put_off_count, there.calls) == ("closed", 0, 6)
+        assert (guard.state, guard.rescheduled_count, there.calls) == ("closed", 0, 6)
 
 
 @every_scope
@@ -95,7 +95,7 @@ async def test_what_runs_again_before_it_has_called_has_its_place_in_the_rate(sc
         await at.send("steps", Plain("k"), id="p")
         await at.send("steps", Step("k"), id="s")
         await at.wait_idle()
-        assert (at.counts.guard(rate).put_off_count, there.calls) == (0, 1)
+        assert (at.counts.guard(rate).rescheduled_count, there.calls) == (0, 1)
 
 
 def calling(dependency: Dependency, *, ordering: Any = "unordered", limit: int = 1_000, **guards: Any) -> App:
@@ -267,7 +267,7 @@ async def test_refusals_and_retries_and_other_errors_open_no_breaker() -> None:
     async with Harness(app) as at:
         await sent(at, 4)
         guard = at.counts.guard(breaker)
-        assert (guard.state, guard.put_off_count) == ("closed", 0)
+        assert (guard.state, guard.rescheduled_count) == ("closed", 0)
 
 
 @every_scope
@@ -289,7 +289,7 @@ async def test_a_rate_spreads_a_backlog_and_puts_each_message_off_once(scope: Sc
         for begin in range(100):
             assert times[begin + 5] - times[begin] >= 0.09 or begin < 5, times
         assert 9.5 <= times[-1] - times[0] <= 11.5
-        assert sum(guard.put_off_count for guard in at.counts.guards.values()) == 100
+        assert sum(guard.rescheduled_count for guard in at.counts.guards.values()) == 100
 
 
 async def test_a_rate_by_key_limits_each_key_alone() -> None:
@@ -322,8 +322,8 @@ async def test_a_rate_forgets_keys_and_places_beyond_its_limits(monkeypatch: pyt
     assert KEY_COUNT_MAX == 100_000
 
 
-def put_off_s(guard: Any, now_ms: int, inbox: bytes) -> float:
-    """For how long an attempt is put off; 0: it is made."""
+def rescheduled_s(guard: Any, now_ms: int, inbox: bytes) -> float:
+    """For how long an attempt is rescheduled; 0: it is made."""
     try:
         with guard.around(attempt_at(now_ms, inbox)):
             return 0.0
@@ -334,21 +334,21 @@ def put_off_s(guard: Any, now_ms: int, inbox: bytes) -> float:
 def test_what_comes_late_to_its_place_needs_another_and_what_never_comes_is_forgotten() -> None:
     guard: Any = Rate(1).started()
     inboxes = [bytes([n]) * 32 for n in range(10)]
-    assert [put_off_s(guard, 0, inbox) for inbox in inboxes] == list(range(10))
-    assert put_off_s(guard, 1_000, inboxes[1]) == 0.0
-    assert [put_off_s(guard, 3_600_000, inbox) for inbox in inboxes[2:6]] == [0.0, 1.0, 2.0, 3.0]
+    assert [rescheduled_s(guard, 0, inbox) for inbox in inboxes] == list(range(10))
+    assert rescheduled_s(guard, 1_000, inboxes[1]) == 0.0
+    assert [rescheduled_s(guard, 3_600_000, inbox) for inbox in inboxes[2:6]] == [0.0, 1.0, 2.0, 3.0]
     assert guard.view(3_600_000).why == "3 messages wait for their place"
     assert guard.view(3_700_000).state == "closed"
 
 
-def test_no_message_is_put_off_for_longer_than_ten_minutes_at_a_time() -> None:
+def test_no_message_is_rescheduled_for_longer_than_ten_minutes_at_a_time() -> None:
     slow: Any = Rate(0.001).started()
-    assert [put_off_s(slow, 0, bytes([n]) * 32) for n in range(4)] == [0.0, 600.0, 600.0, 600.0]
-    assert put_off_s(slow, 600_000, b"b" * 32) == 400.0
+    assert [rescheduled_s(slow, 0, bytes([n]) * 32) for n in range(4)] == [0.0, 600.0, 600.0, 600.0]
+    assert rescheduled_s(slow, 600_000, b"b" * 32) == 400.0
     down: Any = Breaker("there", least=1, open_s=86_400).started()
     with pytest.raises(ValueError), down.around(attempt_at(0)):
         raise ValueError
-    assert 600 <= put_off_s(down, 1, b"c" * 32) < 1_200
+    assert 600 <= rescheduled_s(down, 1, b"c" * 32) < 1_200
 
 
 async def test_handlers_workers_and_requests_of_a_host_share_a_breaker() -> None:

@@ -110,7 +110,7 @@ SITUATIONS = (
             "breaker payments: open",
             "s more",
             "2 of 2 attempts failed, the last with ConnectionError",
-            "put messages off",
+            "rescheduled messages",
         ),
     ),
     Situation(
@@ -130,7 +130,7 @@ SITUATIONS = (
         "what became of a queue's messages",
         None,
         "status",
-        ("charges: 0 applied", "2 failed attempts", "put off", "ledger: 0 applied", "refused (rejected 1)"),
+        ("charges: 0 applied", "2 failed attempts", "rescheduled", "ledger: 0 applied", "refused (rejected 1)"),
     ),
     Situation("a breaker, in numbers", None, "metrics", ('outbox_guard_state{app="shop",guard="payments"} 3',)),
     Situation(
@@ -207,8 +207,8 @@ def is_planted(engine: Engine, meter: Meter) -> bool:
     """Whether the host has got to all of it."""
     guards = {view.name: view for view in meter.guards(engine.now_ms())}
     hanging = sum(task.locked_until_ms > 0 for path in ("orders", "reports") for task in engine.broker.peek(path, 0, 9))
-    put_off = sum(view.put_off for view in guards.values())
-    return hanging == 3 and put_off >= 2 and len(engine.broker.peek("ledger/$DeadLetterQueue", 0, 9)) == 1
+    rescheduled = sum(view.rescheduled for view in guards.values())
+    return hanging == 3 and rescheduled >= 2 and len(engine.broker.peek("ledger/$DeadLetterQueue", 0, 9)) == 1
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)

@@ -65,7 +65,7 @@ async def test_a_host_says_what_became_of_its_messages() -> None:
         found = await operator.status()
         handled: Any = found.queues["steps"].handled
         assert (handled.applied, handled.duplicates, handled.refused, handled.minute) == (2, 1, {"rejected": 1}, 4)
-        line = "steps: 2 applied, 1 duplicate, 1 refused (rejected 1), 0 failed attempts, 0 put off; "
+        line = "steps: 2 applied, 1 duplicate, 1 refused (rejected 1), 0 failed attempts, 0 rescheduled; "
         assert f"{line}4 in the last minute" in status_text(found).splitlines()
         text = await operator.metrics()
     labels = '{app="a \\"quoted\\"\\\\name\\n",queue="steps"'
@@ -75,7 +75,7 @@ async def test_a_host_says_what_became_of_its_messages() -> None:
     assert read["outbox_critical_time_seconds_count"][f"{labels}}}"] == 2
     buckets = list(read["outbox_critical_time_seconds_bucket"].values())
     assert buckets == sorted(buckets) and buckets[-1] == 2
-    absent = {"outbox_guard_state", "outbox_guard_put_off_total", "outbox_log_lag"}  # there are none
+    absent = {"outbox_guard_state", "outbox_guard_rescheduled_total", "outbox_log_lag"}  # there are none
     absent |= {"outbox_requests_total", "outbox_requests_failed_total", "outbox_request_units_total"}  # nor a service
     assert {prometheus_name(metric) for metric in METRICS} - absent <= read.keys()
 

@@ -126,22 +126,22 @@ async def test_an_output_is_as_old_as_its_due_time() -> None:
         assert await world.state(Count, "b") == Count(1) and world.dead_letters("q") == []
 
 
-# What is put off until it is too old
+# What is rescheduled until it is too old
 
 
-@pytest.mark.parametrize(("after_s", "is_put_off"), [(3_599.999, True), (3_600, False)])
+@pytest.mark.parametrize(("after_s", "is_rescheduled"), [(3_599.999, True), (3_600, False)])
 async def test_a_retry_that_would_come_too_late_is_the_last_and_keeps_its_words(
-    after_s: float, is_put_off: bool
+    after_s: float, is_rescheduled: bool
 ) -> None:
     plant = Plant(retention=timedelta(hours=1))
     plant.act = raising(Retry("the bank is closed", after_s=after_s))
     async with Harness(plant.app) as world:
         await world.send("q", Task("a"), id="1")
         await world.wait_idle()
-        assert (world.dead_letters("q") == []) == is_put_off
+        assert (world.dead_letters("q") == []) == is_rescheduled
         await world.advance(hours=1)
         dead_letter = await only(world)
-        assert dead_letter.reason == "too-old" and len(plant.runs) == 1 + is_put_off
+        assert dead_letter.reason == "too-old" and len(plant.runs) == 1 + is_rescheduled
         assert "the bank is closed" in dead_letter.description and "retention is 60 min" in dead_letter.description
 
 

@@ -83,7 +83,7 @@ async def test_each_end_of_a_message_is_counted_once(scope: Scope) -> None:
         await at.advance(seconds=5)
         counts = at.counts
         steps = counts.sources["steps"]
-        assert (steps.applied, steps.duplicates, steps.failed, steps.put_off) == (3, 1, 2, 1)
+        assert (steps.applied, steps.duplicates, steps.failed, steps.rescheduled) == (3, 1, 2, 1)
         assert steps.refused == {"rejected": 1, "failed": 1, "payload-differs": 1}
         assert counts.sent >= 3 and counts.unknown == counts.failed_sends == 0
 

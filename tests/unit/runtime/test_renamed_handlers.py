@@ -52,7 +52,7 @@ async def start(app: App, backend: Backend) -> None:
         pass
 
 
-@pytest.mark.parametrize("ends", [Retry("not yet", after_s=60), Reject("no")], ids=["put-off", "dead-letter"])
+@pytest.mark.parametrize("ends", [Retry("not yet", after_s=60), Reject("no")], ids=["rescheduled", "dead-letter"])
 async def test_no_rename_while_a_message_that_was_handled_in_part_rests(scope: str, ends: Exception) -> None:
     async with Engine.in_memory(clock=VirtualClock(START_S)) as engine:
         backend = over(engine, scope)

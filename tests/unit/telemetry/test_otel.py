@@ -168,7 +168,7 @@ async def test_every_attempt_is_a_span_of_its_own_in_the_same_trace(site: Site, 
     assert len(attempts) == 3 and {parent_of(span) for span in attempts} == {id_of(order)} and len(traces(site)) == 1
     assert parent_of(ship) == id_of(attempts[-1])
     states = [(span.status.is_ok, (span.attributes or {}).get("outbox.settled", "complete")) for span in attempts]
-    how = "put off" if scope == "engine" else "complete"  # there a delayed copy takes its place
+    how = "rescheduled" if scope == "engine" else "complete"  # there a delayed copy takes its place
     assert states == [(False, how), (False, how), (True, "complete")]
     assert (attempts[0].attributes or {})["error.type"] == "ValueError"
     assert "out of stock" in (attempts[0].status.description or "")

@@ -1,4 +1,4 @@
-"""Properties near what a broker takes: what is handled can be sent on and put off, what cannot be is dead-lettered."""
+"""Properties near what a broker takes: what is handled can be sent on and rescheduled, the rest is dead-lettered."""
 
 from __future__ import annotations
 
