@@ -21,6 +21,7 @@ from typing import Any
 from outbox.engine.engine import Engine
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.ports import StorePorts
+from outbox.streams.failures import delay_s
 from outbox.streams.ingest import Ingest
 from outbox.streams.log import OrderedLog
 from outbox.streams.places import Place
@@ -134,9 +135,9 @@ class Streams:
         except (Refused, OutcomeUnknown):
             replica.known = None
             return True
-        failures = 0 if replica.known is None else replica.known.register.failures
-        if failures and progress is Progress.WON:
-            rests_ms = round(replica.plan.retries.delay_s(failures) * 1_000)
+        rests_s = 0.0 if replica.known is None else delay_s(replica.plan, replica.known.register)
+        if rests_s and progress is Progress.WON:
+            rests_ms = round(rests_s * 1_000)
             for other in self._replicas[replica.plan.name]:
                 other.stalled_until_ms = max(other.stalled_until_ms, self._engine.now_ms() + rests_ms)
         return progress is not Progress.IDLE

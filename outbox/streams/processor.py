@@ -29,11 +29,12 @@ from outbox.log_throttle import LogThrottle
 from outbox.retries import Retries
 from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.cells import Position
+from outbox.streams.failures import delay_s
 from outbox.streams.log import LogReader, OrderedLog, check_name
 from outbox.streams.places import POLL_S_MAX, Place, Waiting, place_of
 from outbox.streams.plan import BATCH_MAX, HANDLER_S, REFUSED, Handler, Plan, RefusedEntry, input_of, output_of
 from outbox.streams.queues import QueueOutput
-from outbox.streams.register import Register
+from outbox.streams.register import Failed, Register
 from outbox.streams.replica import Progress, Replica
 from outbox.streams.values import ENTRIES_MAX
 
@@ -75,9 +76,10 @@ class Processor(Generic[State]):
     logs, writer shards or queues.  `register` is a backend or a `StateStore`.  `version` is that of the code: replicas
     of a newer one take over, and those of an older one stop; `state_version` is that of the state's schema.
 
-    A handler that fails is run again, `retries.limit` times in all, then the processor stops; with `on_error="refuse"`
-    the entry goes to the log `refused` instead.  A step takes up to `batch_max` entries of each input; an async handler
-    may take `handler_s` seconds.
+    A handler that fails is run again, on one entry of what it was given at a time; where it fails on one alone for
+    the `retries.limit`th time the processor stops, and with `on_error="refuse"` that entry goes to the log `refused`
+    instead.  Nothing that came later is read meanwhile.  A step takes up to `batch_max` entries of each input; an async
+    handler may take `handler_s` seconds.
 
     Raises:
         NotRegistrable: something given cannot be used.
@@ -264,6 +266,9 @@ class Loop:
         """Why the last turn failed; None: it did not."""
         self._is_behind = False
         """Whether another replica was first the last time."""
+        self._failure: tuple[Failed | None, float] = None, 0.0
+        """The failure that the next step is to wait for, and when this loop first saw it, by the monotonic clock."""
+        self._has_stepped = False
         self._throttle = LogThrottle(LOG_EVERY_MS, lambda: time.monotonic_ns() // 1_000_000)
 
     async def turn(self, *, pauses: bool = True) -> Progress:
@@ -275,6 +280,9 @@ class Loop:
         try:
             if self._is_behind and pauses and await self._is_led():
                 return Progress.LOST
+            if await self._is_early():
+                return Progress.LOST
+            self._has_stepped = True
             progress = await self.replica.step()
             if progress is Progress.IDLE and pauses:
                 await self._rest()
@@ -289,7 +297,6 @@ class Loop:
             self._is_behind = False
             self._took_s.append(time.perf_counter() - began_s)
             self._waiting.reset()
-            await self._pause_after_failure()
         elif progress is Progress.LOST:
             self._is_behind = True
         return progress
@@ -317,11 +324,27 @@ class Loop:
             return self._replica_wait_s
         return statistics.median(self._took_s) if self._took_s else PAUSE_S_FIRST
 
-    async def _pause_after_failure(self) -> None:
-        known = self.replica.known
-        failures = 0 if known is None else known.register.failures
-        if failures:
-            await self._pause(self.replica.plan.retries.delay_s(failures))
+    async def _is_early(self) -> bool:
+        """Whether the last step failed, whoever took it, and the next is not due; waits until it may be.
+
+        Each loop waits from when it first saw that failure, so no two clocks need to agree; one that has just begun
+        goes by the register's time, and waits no longer than the others do.  A replica that goes on ends the wait.
+        """
+        replica = self.replica
+        known = replica.known or await replica.look_or_begin()
+        wait_s = 0.0 if known is None else delay_s(replica.plan, known.register)
+        if known is None or not wait_s:
+            return False
+        if self._failure[0] != known.register.failed:
+            age_s = 0.0 if self._has_stepped else max(0.0, replica.age_s(known.register))
+            self._failure = known.register.failed, time.monotonic() - age_s
+        left_s = self._failure[1] + wait_s - time.monotonic()
+        if left_s <= 0:
+            return False
+        at_most_s = max(0.001, min(left_s, self._until_s - time.monotonic()))
+        await self._waiting.wait({replica.register.store: [(replica.register.key, known.version)]}, at_most_s=at_most_s)
+        await replica.look()
+        return True
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(max(0.0, min(seconds, self._until_s - time.monotonic())))

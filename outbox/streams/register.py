@@ -33,13 +33,31 @@ class Out(msgspec.Struct, frozen=True, omit_defaults=True):
     keys: list[str] = []
 
 
+class Failed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A register's note of a step whose handler failed; see `failures`.
+
+    `until` says for each row how far that step had read; rows that are past it are left out.  `tries` counts how often
+    the entry at the cursor of a row has failed alone, or under "" a timer.  The next step takes at most `take` entries,
+    those after it at most `most` (0: any number).  `waits` counts the failures that the next step waits for, 0 after
+    one that succeeded; `timer` says that the last step was that of a timer, and succeeded.
+    """
+
+    until: dict[str, Position] = {}
+    tries: dict[str, int] = {}
+    take: int = 1
+    most: int = 0
+    waits: int = 0
+    timer: bool = False
+
+
 class Register(msgspec.Struct, frozen=True, omit_defaults=True):
     """A register as stored.
 
     `cursors` say for each row of an input which entry is next, `since` for each row of an output from which index on
     the outs of this serial are looked for; `reads` and `writes` name these rows.  `now` is the time of the last step
     and `wake` when one is due without input, in milliseconds since 1970; `failures` counts how often the handler failed
-    on what is next.  `code` and `version` name the handler; `nonce` tells one swap from another with the same serial.
+    on what is next, and `failed` is the note of it.  `code` and `version` name the handler; `nonce` tells one swap from
+    another with the same serial.
     """
 
     serial: int = 0
@@ -56,6 +74,7 @@ class Register(msgspec.Struct, frozen=True, omit_defaults=True):
     failures: int = 0
     reads: dict[str, str] = {}
     writes: dict[str, str] = {}
+    failed: Failed | None = None
 
 
 INGEST = "ingest/"

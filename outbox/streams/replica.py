@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from inspect import isawaitable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -30,10 +30,9 @@ from outbox.errors import FormatTooNew, NotRegistrable, OutcomeUnknown, Refused,
 from outbox.lineage import step_id
 from outbox.ports import StateStore
 from outbox.streams.cells import Position, encode
+from outbox.streams.failures import Ready, after_success, count_of, failed_step, is_timer_first, noted, rows_left
 from outbox.streams.places import Seen
 from outbox.streams.plan import (
-    REFUSED,
-    HandlerFailed,
     Inputs,
     Plan,
     RefusedEntry,
@@ -68,13 +67,6 @@ class Progress(Enum):
     WON = "the register was swapped"
     LOST = "another replica was first"
     IDLE = "there was nothing to do"
-
-
-class Ready(NamedTuple):
-    """What the inputs have: the entries by input, and the cursors behind them."""
-
-    entries: dict[str, list[Entry[Any]]]
-    cursors: dict[str, Position]
 
 
 class Replica:
@@ -300,6 +292,8 @@ class Replica:
         here = self._names_of(self._rows)
         left = {row: register.cursors[key] for key, row in register.reads.items() if here.get(key) != row}
         register = self._without_other_logs(register)
+        if register.version < plan.version:  # the failures of this code are counted anew
+            register = msgspec.structs.replace(register, failed=None, failures=0)
         for key, target in self._targets.items():
             if key not in register.since and key not in self._since:
                 self._since[key] = await self._enter_output(target)
@@ -365,37 +359,57 @@ class Replica:
     # HANDLING
 
     async def _read_inputs(self, register: Register) -> Ready:
-        """The entries at the cursors, up to `batch_max` of each input; after a failure the first one alone."""
-        is_alone = register.failures > 0
+        """The entries at the cursors, up to `batch_max` of each input; after a failure what its note asks for."""
         entries: dict[str, list[Entry[Any]]] = {name: [] for name in self._inputs}
         cursors = {key: self._cursor(register, key) for key in self._rows}
+        failed = None if register.failed is None else noted(register, cursors, self._now_ms())
+        if failed is not None:
+            return await self._read_failed(register, Ready(entries, cursors, failed))
         for name, rows in self._inputs.items():
             found: dict[str, list[Entry[Any]]] = {key: [] for key in rows}
-            room = 1 if is_alone else self.plan.batch_max
+            room = self.plan.batch_max
             turn = register.serial % len(rows)  # a row that has always more must not keep the others out
             for key in (*list(rows)[turn:], *list(rows)[:turn]):
                 if room:
                     found[key], cursors[key] = await self._entries(key, rows[key], cursors[key], room)
                     room -= len(found[key])
             entries[name] = [entry for each in found.values() for entry in each]
-            if entries[name] and is_alone:
-                return Ready(entries, cursors)
         return Ready(entries, cursors)
 
-    async def _entries(self, key: str, row: Row[Any], at: Position, room: int) -> tuple[list[Entry[Any]], Position]:
-        """Up to `room` entries of a row from a position on, and the position behind them."""
+    async def _read_failed(self, register: Register, ready: Ready) -> Ready:
+        """What the note of a failure asks for: a timer's step, or some entries of the first row that is left."""
+        failed = ready.failed
+        assert failed is not None, "there is a note"
+        if is_timer_first(failed, register, self._now_ms()):
+            return ready
+        left = rows_left(failed, ready.cursors)
+        for name, rows in self._inputs.items():
+            for key in [key for key in rows if key in left][:1]:
+                room, at = min(failed.take, self.plan.batch_max), ready.cursors[key]
+                ready.entries[name], ready.cursors[key] = await self._entries(key, rows[key], at, room, left[key])
+                return ready
+        return ready
+
+    async def _entries(
+        self, key: str, row: Row[Any], at: Position, room: int, until: Position | None = None
+    ) -> tuple[list[Entry[Any]], Position]:
+        """Up to `room` entries of a row from a position on, none at `until` or beyond, and the position behind them."""
         found: list[Entry[Any]] = []
         count = min(self._ahead[key], room)
+        if until is not None:
+            count = min(count, until.index - at.index + (until.offset > 0))
         cells = await together([row.read(at.index + i) for i in range(count)])
         for cell in cells:
             if cell is None:
                 self._ahead[key] = 1
                 return found, at
             more = row.entries(at.index, cell, at.offset)[: room - len(found)]
+            if until is not None and at.index == until.index:
+                more = [entry for entry in more if entry.position < until]
             found += more
             offset = at.offset + len(more)
             at = Position(at.index, offset) if offset < cell.count else Position(at.index + 1)
-            if at.offset or len(found) == room:
+            if at.offset or len(found) == room or at == until:
                 break
         self._ahead[key] = min(2 * count, READ_AHEAD_MAX) if 2 * len(found) <= room else max(1, count // 2)
         return found, at
@@ -416,8 +430,9 @@ class Replica:
         except FormatTooNew:
             raise
         except Exception as error:
-            return self._failed(base, ready, refusable, error)
+            return failed_step(plan, base, ready, refusable, error)
         wake = register.wake if register.wake > now_ms else 0
+        failed = after_success(base, ready)
         return msgspec.structs.replace(
             base,
             state=msgspec.Raw(encoded),
@@ -425,7 +440,8 @@ class Replica:
             cursors=ready.cursors,
             outs=outs,
             wake=min(wake, step.wake_ms) if wake and step.wake_ms else wake or step.wake_ms,
-            failures=0,
+            failed=failed,
+            failures=count_of(failed),
         )
 
     def _by_this_code(self, register: Register) -> Register:
@@ -481,34 +497,6 @@ class Replica:
         raws, _ = row.values.encoded([entry.value])
         return RefusedEntry(input, str(entry.position), entry.id, "", raws[0])
 
-    def _failed(self, base: Register, ready: Ready, refusable: RefusedEntry | None, error: Exception) -> Register:
-        """The register after the handler has failed: its count, or the entry refused.
-
-        Raises:
-            HandlerFailed: it has failed too often, and nothing takes what is refused.
-        """
-        name, failures = self.plan.name, base.failures + 1
-        entries = [(input, entry) for input, found in ready.entries.items() for entry in found]
-        reason = f"{type(error).__name__}: {error}"[:1_000]
-        is_alone = len(entries) == 1
-        if failures < self.plan.retries.limit or (failures == 1 and not is_alone):
-            at = ", ".join(f"{input} {entry.position}" for input, entry in entries) or "its timer"
-            fields = {"processor": name, "failures": failures, "error": reason}
-            text = "processor %s fails at %s, try %s of %s; it is run again: %s"
-            log.warning(text, name, at, failures, self.plan.retries.limit, reason, extra=fields)
-            return msgspec.structs.replace(base, outs=[], failures=failures)
-        if refusable is None:
-            at = ", ".join(f"{input} {entry.position}" for input, entry in entries) or "its timer"
-            raise HandlerFailed(
-                f"processor {name} fails at {at} ({reason}); mend the handler and start again, or give refused=log and "
-                'on_error="refuse" to go on without that entry'
-            ) from error
-        refused = msgspec.structs.replace(refusable, reason=reason)
-        fields = {"processor": name, "input": refused.input, "position": refused.position, "error": reason}
-        log.error("processor %s refused entry %s %s: %s", name, refused.input, refused.position, reason, extra=fields)
-        outs = self.plan.outs({REFUSED: [refused]})
-        return msgspec.structs.replace(base, cursors=ready.cursors, outs=outs, failures=0)
-
     # Idle
 
     async def _raises_since(self, since: dict[str, int], now_ms: int) -> bool:
@@ -537,6 +525,10 @@ class Replica:
         """In how many seconds a step is due without input; None: none is."""
         wake = self.known.register.wake if self.known is not None else 0
         return max(0.001, (wake - self._now_ms()) / 1_000) if wake else None
+
+    def age_s(self, register: Register) -> float:
+        """How long ago the last step was, by this replica's clock."""
+        return (self._now_ms() - register.now) / 1_000
 
     async def _check_reaches(self, register: Register) -> None:
         """Check once that the cells before the cursors are there: behind the end a processor would wait for ever."""

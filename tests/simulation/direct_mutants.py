@@ -682,6 +682,41 @@ DIRECT_MUTANTS = (
         ("        if time.monotonic() - began_s < AT_ONCE_S:\n            self.replica.known = None\n", ""),
     ),
     mutant(
+        "streams: what a failed step had read ends with a cell", STREAM_REPLICA,
+        "unit/streams/test_failures.py::test_a_note_ends_within_a_cell_of_which_not_all_was_read",
+        ("            if until is not None and at.index == until.index:\n", "            if until is None and at.index:\n"),
+    ),
+    mutant(
+        "streams: newer code goes on with the failures of older", STREAM_REPLICA,
+        "unit/streams/test_failures.py::test_code_of_a_higher_version_counts_anew",
+        ("            register = msgspec.structs.replace(register, failed=None, failures=0)\n", "            pass\n"),
+    ),
+    mutant(
+        "streams: a replica tries again what another has just failed on", "outbox/streams/processor.py",
+        "unit/streams/test_failures.py::test_no_replica_tries_again_before_the_delay",
+        ("        if left_s <= 0:\n            return False\n", "        if left_s <= 0 or not replica.won_count:\n            return False\n"),
+    ),
+    mutant(
+        "streams: a process that begins waits for the whole delay", "outbox/streams/processor.py",
+        "unit/streams/test_failures.py::test_a_process_that_begins_waits_for_what_is_left_of_the_delay",
+        ("age_s = 0.0 if self._has_stepped else max(0.0, replica.age_s(known.register))", "age_s = 0.0"),
+    ),
+    mutant(
+        "streams: a batch that is too large is tried again at once", "outbox/streams/failures.py",
+        "unit/streams/test_failures.py::test_a_batch_that_is_too_large_is_not_tried_again_at_the_same_size",
+        ("    most = max(1, count // 2) if count > 1 else failed.most\n", "    most = 0\n"),
+    ),
+    mutant(
+        "streams: what failed once is gone through one by one", "outbox/streams/failures.py",
+        "unit/streams/test_failures.py::test_a_large_batch_that_fails_once_is_gone_through_in_few_steps",
+        ("    take = failed.take if is_timer else 2 * failed.take\n", "    take = failed.take\n"),
+    ),
+    mutant(
+        "streams: each step is followed by a pause until all is past", "outbox/streams/failures.py",
+        "unit/streams/test_failures.py::test_only_a_step_that_fails_is_followed_by_a_pause",
+        ("take=take, waits=0, timer=is_timer)", "take=take, timer=is_timer)"),
+    ),
+    mutant(
         "streams: a sink that stops says nothing", "outbox/streams/processor.py",
         "unit/streams/test_sinks.py::test_a_sink_that_stops_says_so_at_once",
         ("    task.add_done_callback(_log_stop)\n", ""),

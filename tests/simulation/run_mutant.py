@@ -96,7 +96,7 @@ def explored(mutant: Mutant) -> Answer:
     options = dict(mutant.options)
     live = options.pop("live", False)
     if mutant.scope == "log":
-        report = streamed.explored(mutant.app, **options)
+        report = streamed.explored(mutant.app, live=live, **options)
     elif mutant.scope == "letters":
         report = discarding.acted(**options)
     elif mutant.scope == "sink":

@@ -6,6 +6,7 @@ from tests.simulation.planting import mutant
 
 CELLS = "outbox/streams/cells.py"
 DATABASE = "outbox/streams/database.py"
+FAILURES = "outbox/streams/failures.py"
 HORIZON = "outbox/streams/horizon.py"
 INGEST = "outbox/streams/ingest.py"
 PLAN = "outbox/streams/plan.py"
@@ -173,5 +174,32 @@ STREAM_MUTANTS = (
         "a cell before the blob that it names", "log", "NoLost", VALUES,
         ("    await blobs.write(name, data)  # one of this name holds these bytes\n", ""),
         app="overflowing", faults={},
+    ),
+    mutant(
+        "a failure counts for what did not fail alone", "log", "Invariant", FAILURES,
+        ("    elif count == 1 and (not is_due or failed.timer):\n        (alone,) = reached\n", "    else:\n        alone = next(iter(reached))\n"),
+        app="failing", busy=[9], given=[-2], traffic=[], replicas=1, faults={},
+    ),
+    mutant(
+        "how far a failed step had read is not kept", "log", "Bounded", FAILURES,
+        ("        failed = Failed(until=reached)\n", "        failed = Failed(until=dict.fromkeys(ready.cursors, Position(1 << 40)))\n"),
+        app="failing", replicas=1, faults={},
+    ),
+    mutant(
+        "a success of something else counts a failure anew", "log", "Invariant", FAILURES,
+        ("        if (not is_timer if key == TIMER else before.cursors.get(key) == ready.cursors.get(key))\n", "        if not ready\n"),
+        app="alarmed", replicas=1, faults={},
+    ),
+    mutant(
+        "the note of a failure is kept for ever", "log", "Progress", FAILURES,
+        ("    if failed is None or rows_left(failed, cursors):\n", "    if failed is not None or failed is None:\n"),
+        ("    if not until:\n        return None\n", ""),
+        app="failing", replicas=1, faults={}, live=True,
+    ),
+    mutant(
+        "an entry counts the failures of a timer", "log", "Invariant", FAILURES,
+        ("    return is_due(register, now_ms) and not failed.timer\n", "    return False\n"),
+        ("    elif count == 1 and (not is_due or failed.timer):\n", "    elif count == 1:\n"),
+        app="failing alarm", replicas=1, faults={},
     ),
 )  # fmt: skip

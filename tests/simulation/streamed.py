@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -79,6 +80,7 @@ class Scope:
     beside: list[Model] = field(default_factory=list)
     ingests: dict[str, LogWriter[Any]] = field(default_factory=dict)
     sent: list[Number] = field(default_factory=list)
+    invariant: Invariant | None = None
 
     @property
     def place(self) -> Place:
@@ -152,7 +154,7 @@ class Scope:
             produced=produced,
             ingests=self.ingests,
             sent=self.sent,
-            invariant=invariant,
+            invariant=invariant or self.invariant,
         )
         monitor.knows(Create(key, body) for key, body in self.given.documents().items())
         given = self.given.apart(self.at)
@@ -258,6 +260,77 @@ def ingested(*, messages: int = 2, copies: int = 1, processes: int = 1, expire: 
     scope.ingests["i"] = output
     scope.programs += [Ingesting(plan, output, scope.at, 1, **options)] * processes
     return scope
+
+
+def failing(
+    *, busy: Sequence[int] = (1,), given: Sequence[int] = (-2, 3), traffic: Sequence[int] = (4,), **options: Any
+) -> Scope:
+    """A processor that fails on some of what one input has, while a producer appends to another."""
+    scope = Scope(invariant=refuses_bad_ones_once)
+    log = scope.log("busy", *busy)
+    if traffic:
+        scope.programs.append(Producer(log, [Number(n) for n in traffic], scope.at))
+    logs = {"busy": log, "given": scope.log("given", *given)}
+    scope.refusing("p", logs, **{"handler": takes_no_negative, **options})
+    return scope
+
+
+def alarmed(**options: Any) -> Scope:
+    """A processor whose timer is due again after each step, and that fails on an entry."""
+    scope = failing(given=(-2,), traffic=(), handler=is_always_due, **options)
+    scope.invariant = refuses_between_alarms
+    return scope
+
+
+FAILS_ONCE = 9
+"""A number that its handler fails on in the second step, and in no other."""
+
+
+def takes_no_negative(total: Total, inputs: Inputs, step: Step) -> None:
+    """Note each number; fail on one below zero, and once on another."""
+    for entry in inputs:
+        if entry.value.n < 0 or (entry.value.n == FAILS_ONCE and step.serial == 2):
+            raise ValueError("not below zero")
+        total.seen.append(entry.value.n)
+
+
+ALARMS_MAX = 5
+
+
+def is_always_due(total: Total, inputs: Inputs, step: Step) -> None:
+    """Count the timers, of which the next is due at once; fail on a number below zero."""
+    takes_no_negative(total, inputs, step)
+    total.sum += not len(inputs)
+    if total.sum < ALARMS_MAX:
+        step.wake_at(step.now_ms)
+
+
+def failing_alarm(**options: Any) -> Scope:
+    """A processor whose timer is due beside an entry, and fails at first."""
+    return failing(busy=(1, 2), given=(), traffic=(), batch_max=1, handler=fails_at_its_timer, **options)
+
+
+def fails_at_its_timer(total: Total, inputs: Inputs, step: Step) -> None:
+    """Ask for a timer with the first entry; what is due then fails twice."""
+    if total.sum == 1 and step.serial < 4:
+        raise ValueError("not yet")
+    total.sum += total.sum == 1
+    for entry in inputs:
+        total.seen.append(entry.value.n)
+        if not total.sum:
+            total.sum = 1
+            step.wake_at(step.now_ms)
+
+
+def refuses_between_alarms(view: Any) -> bool:
+    """Whether the entry that fails is refused before all timers were due."""
+    return refuses_bad_ones_once(view) and (view.state("p").sum < ALARMS_MAX or len(view.entries("refused")) == 1)
+
+
+def refuses_bad_ones_once(view: Any) -> bool:
+    """Whether what was refused is what cannot be handled, and each only once."""
+    refused = [json.loads(bytes(entry.value))["n"] for entry in view.entries("refused")]
+    return len(set(refused)) == len(refused) and all(n < 0 for n in refused)
 
 
 def to_a_queue(**options: Any) -> Scope:
@@ -407,11 +480,14 @@ SCOPES: dict[str, Callable[..., Scope]] = {
     "to a queue": to_a_queue,
     "sharded": sharded,
     "overflowing": overflowing,
+    "failing": failing,
+    "alarmed": alarmed,
+    "failing alarm": failing_alarm,
 }
 """By the names that planted faults have for them."""
 
 
-def explored(name: str, *, cpu_s: float = 60.0, faults: dict[str, Any], **options: Any) -> Report:
+def explored(name: str, *, cpu_s: float = 60.0, faults: dict[str, Any], live: bool = False, **options: Any) -> Report:
     """A scope by its name, explored."""
     inputs = options.pop("inputs", None)
-    return SCOPES[name](*([] if inputs is None else [inputs]), **options).explored(cpu_s=cpu_s, **faults)
+    return SCOPES[name](*([] if inputs is None else [inputs]), **options).explored(cpu_s=cpu_s, live=live, **faults)

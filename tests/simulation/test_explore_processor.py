@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from outbox.engine.engine import Engine
-from outbox.streams import Inputs, OrderedLog, Processor, Step
+from outbox.retries import Retries
+from outbox.streams import Inputs, OrderedLog, Processor, RefusedEntry, Step
 from outbox.verify import explore_processor
 
 
@@ -55,6 +56,38 @@ def test_a_processor_is_explored_as_it_is_declared() -> None:
     report = explore_processor(averages, {"left": [Reading(1), Reading(2)]}, lost=1, crashes=0, batch_max=1)
     assert report.exhausted and not report.anomalies, report.text
     assert engine.state.documents.count == 0  # its own stores were not touched
+
+
+@pytest.mark.parametrize(
+    "faults", [{"crashes": 1}, {"lost": 1}, {"delayed": 1}, {"stale": 1}], ids=lambda each: next(iter(each))
+)
+def test_a_bad_entry_is_refused_once_beside_traffic_on_another_input(faults: dict[str, int]) -> None:
+    engine = Engine.in_memory()
+    inputs: dict[str, Any] = {name: OrderedLog(name, engine, type=Reading) for name in ("busy", "given")}
+    declared: Processor[Window] = Processor(
+        "averages",
+        above_zero,
+        state=Window,
+        register=engine,
+        inputs=inputs,
+        on_error="refuse",
+        refused=OrderedLog("refused", engine, type=RefusedEntry),
+        retries=Retries(limit=2, delays_s=()),
+    )
+
+    def one_is_refused(world: Any) -> bool:
+        refused = [(entry.input, entry.position) for entry in world.entries("refused")]
+        return refused in ([], [("given", "0.0")])
+
+    values = {"busy": [Reading(1), Reading(2)], "given": [Reading(-1)]}
+    report = explore_processor(declared, values, **({"crashes": 0} | faults), invariant=one_is_refused)
+    assert report.exhausted and not report.anomalies, report.text
+
+
+def above_zero(window: Window, inputs: Inputs, step: Step) -> None:
+    if any(entry.value.degrees < 0 for entry in inputs):
+        raise ValueError("below zero")
+    window.degrees += [entry.value.degrees for entry in inputs]
 
 
 def test_an_invariant_that_breaks_is_shown_with_the_way_there() -> None:

@@ -15,7 +15,10 @@ from tests.simulation.streamed import (
     Scope,
     Total,
     Withdraw,
+    alarmed,
     alike,
+    failing,
+    failing_alarm,
     funds,
     ingested,
     law,
@@ -50,6 +53,8 @@ PAIRED: dict[str, Callable[[], Scope]] = {
     "overflowing": overflowing,
     "taken in": lambda: ingested(copies=2, look_count=2),
     "funds": lambda: funds(Withdraw("t1", "alice", "bob", 3), replicas=1),
+    "failing": failing,
+    "alarmed": alarmed,
 }
 
 
@@ -172,6 +177,24 @@ def test_a_handler_that_looks_at_something_else_is_not_consistent() -> None:
     report = scope.explored()
     assert {anomaly.promise for anomaly in report.anomalies} <= {"ConsistentOutput", "Deterministic"}, report.text
     assert report.anomalies
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
+@pytest.mark.parametrize(
+    "scope",
+    [
+        lambda: failing(traffic=(4, 5)),
+        lambda: failing(busy=(9,), given=(-2,)),
+        lambda: failing(given=(3, -2, -5, 4), traffic=()),
+        alarmed,
+        failing_alarm,
+    ],
+    ids=["beside traffic", "beside one that fails once", "two in a row", "between alarms", "at a failing alarm"],
+)
+def test_what_fails_is_refused_once_and_everything_else_handled_once(
+    scope: Callable[[], Scope], faults: dict[str, Any]
+) -> None:
+    clean(scope().explored(live=True, **faults))
 
 
 def test_an_entry_that_is_refused_goes_to_its_log_once() -> None:

@@ -6,6 +6,7 @@ NoGhost           what is appended was committed by a register before, or given 
 NoLost            a register leaves its serial when all that it emitted is in its logs; at the end everything is
 Monotone          serials, cursors, times and `since` never fall, and a serial follows its predecessor
 ConsistentOutput  a step is what its handler makes of the state before and of the entries between the cursors
+Bounded           while an entry fails, no other row is read beyond where it ended at the first failure
 EveryMessageEnds  at the end every processor has read all there is
 Invariant         a user's, of every world
 """
@@ -40,14 +41,27 @@ class Lying(NamedTuple):
     digest: bytes
 
 
+class Standing(NamedTuple):
+    """An entry that a processor's handler fails on: its row, where it is, and where all rows ended at its failure."""
+
+    processor: str
+    key: str
+    at: Position
+    ends: tuple[tuple[str, int], ...]
+
+
 class Ghost(NamedTuple):
-    """What was written so far: cells, what registers committed to write, each register's digest, what was sent."""
+    """What was written so far: cells, what registers committed to write, each register's digest, what was sent.
+
+    And the entries that handlers fail on.
+    """
 
     cells: tuple[Lying, ...] = ()
     emitted: tuple[tuple[str, bytes], ...] = ()
     registers: tuple[tuple[str, bytes], ...] = ()
     sent: tuple[str, ...] = ()
     blobs: tuple[str, ...] = ()
+    standing: tuple[Standing, ...] = ()
 
 
 class Appended(NamedTuple):
@@ -344,9 +358,12 @@ class StreamMonitor:
     def _swapped(self, ghost: Ghost, event: Swapped) -> Ghost | Finding:
         after = self.register(event.after)
         if event.before:
-            finding = self._judged(ghost, event.name, self.register(event.before), after)
+            before = self.register(event.before)
+            finding = self._judged(ghost, event.name, before, after)
             if finding is not None:
                 return finding
+            if event.name in self.plans:
+                ghost = ghost._replace(standing=self._standing(ghost, event.name, before, after))
         return self._committed(ghost, event)
 
     def _committed(self, ghost: Ghost, event: Swapped) -> Ghost:
@@ -376,6 +393,10 @@ class StreamMonitor:
             return Finding("Monotone", f"{name} goes from serial {before.serial} back in {falls or 'time or serial'}")
         if name not in self.plans:
             return self._taken_in(ghost, before, after)
+        for standing in ghost.standing:
+            passed = self._passed(standing, after) if standing.processor == name else []
+            if passed:
+                return Finding("Bounded", f"{name} fails at {standing.key} {standing.at}, and goes on in {passed[0]}")
         if after.cursors == before.cursors and not after.outs and after.state == before.state:
             return None  # what was written is cleared, or a failure counted
         entries = self._between(ghost, name, before, after)
@@ -384,6 +405,49 @@ class StreamMonitor:
         if not any(entries.values()) and not 0 < before.wake <= after.now:
             return Finding("ConsistentOutput", f"{name} steps to serial {after.serial} without input")
         return self._rerun(name, before, after, entries)
+
+    @staticmethod
+    def _passed(standing: Standing, after: Register) -> list[str]:
+        """The rows that are read beyond where they ended when an entry first failed that still stands."""
+        if after.cursors[standing.key] != standing.at:
+            return []
+        return [key for key, end in standing.ends if after.cursors[key] > Position(end)]
+
+    def _standing(self, ghost: Ghost, name: str, before: Register, after: Register) -> tuple[Standing, ...]:
+        """The entries that handlers fail on, once a register was swapped."""
+        known = [each for each in ghost.standing if each.processor != name or after.cursors[each.key] == each.at]
+        is_failure = after.failures > 0 and (after.failures, after.failed) != (before.failures, before.failed)
+        if is_failure and after.cursors == before.cursors and not 0 < before.wake <= after.now:
+            rows = self._inputs[name]
+            ends = tuple((key, sum(cell.row == row.name for cell in ghost.cells)) for key, row in rows.items())
+            there = {each.key for each in known if each.processor == name}
+            known += [
+                Standing(name, key, after.cursors[key], ends)
+                for key, end in ends
+                if key not in there
+                and after.cursors[key] < Position(end)
+                and self._fails_alone(ghost, name, after, key)
+            ]
+        return tuple(sorted(known))
+
+    def _fails_alone(self, ghost: Ghost, name: str, after: Register, key: str) -> bool:
+        """Whether a handler fails on the next entry of a row, if a step has read that."""
+        at, plan = after.cursors[key], self.plans[name]
+        if after.failed is not None and at >= after.failed.until.get(key, at):
+            return False
+        cursors = after.cursors | {key: at.after()}
+        entries = self._between(ghost, name, after, msgspec.structs.replace(after, cursors=cursors))
+        try:
+            result = plan.handler(
+                plan.codec.decode(bytes(after.state), after.schema),
+                Inputs({} if isinstance(entries, Finding) else entries),
+                Step(plan.emits_to, after.now, after.serial),
+            )
+            if isawaitable(result):
+                _ended(result)
+        except Exception:  # whatever a handler raises
+            return True
+        return False
 
     def _taken_in(self, ghost: Ghost, before: Register, after: Register) -> Finding | None:
         """What is wrong with the messages that an ingest commits; each has a value of its own."""
