@@ -60,11 +60,11 @@ from outbox.runtime.work import Later, Outcome, Work, attempt_at
 from outbox.stored import RECORD_PREFIX, Record, decode
 from outbox.stored import encode as encode_record
 from outbox.streams.log import LogWriter, OrderedLog, check_name
-from outbox.streams.places import Place
+from outbox.streams.places import Place, together
 from outbox.streams.plan import RowTarget, check_reached, rows_written, until_ms
 from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX, raise_from, started
 from outbox.streams.register import BY_NONCE, Kept, Out, Register, RegisterCell, cell_id
-from outbox.streams.replica import REPORT_EVERY, together
+from outbox.streams.replica import REPORT_EVERY
 from outbox.streams.values import ENVELOPE_BYTES, inline_bytes_max
 
 log = logging.getLogger("outbox.streams")

@@ -28,6 +28,7 @@ from outbox.message import ID_BYTES_MAX
 from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.cells import Position
 from outbox.streams.places import POLL_S_MAX, Place, Waiting, place_of
+from outbox.streams.read_ahead import ReadAhead
 from outbox.streams.row import Entry, Row
 from outbox.streams.values import ENTRIES_MAX, Values
 
@@ -352,6 +353,7 @@ class LogReader(Generic[T]):
         rows, last, waiting = self.rows(), await _given(until), Waiting(self.log.poll_s_max)
         given = None if isinstance(since, Mapping) else await _given(since)
         cursors = await self._cursors(given) | (dict(since) if isinstance(since, Mapping) else {})
+        ahead = {row.writer: ReadAhead() for row in rows}
         if last is not None and len(rows) > 1:
             raise Refused(f"log {self.log.name} has {len(rows)} writers; until= is for one")
         while True:
@@ -360,15 +362,10 @@ class LogReader(Generic[T]):
                 at = cursors.get(row.writer, Position(0))
                 if last is not None and at >= last:
                     return
-                cell = await row.read(at.index)
-                if cell is None:
-                    continue
-                found = True
-                for entry in row.entries(at.index, cell, at.offset):
-                    if last is not None and entry.position >= last:
-                        return
+                entries, cursors[row.writer] = await ahead[row.writer].entries(row, at, ENTRIES_MAX, last)
+                found = found or cursors[row.writer] > at
+                for entry in entries:
                     yield entry
-                cursors[row.writer] = Position(at.index + 1)
             if found:
                 waiting.reset()
             elif not wait:

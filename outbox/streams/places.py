@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from outbox.errors import NotRegistrable
 from outbox.ports import BlobStore, DocumentKey, NoBlobs, StateStore, StorePorts, Version
+
+T = TypeVar("T")
 
 POLL_S_FIRST = 0.02
 POLL_S_MAX = 1.0
@@ -103,3 +105,14 @@ class Waiting:
                 task.cancel()
         for task in done:
             task.result()
+
+
+async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all calls, made at once; the first error once all have ended."""
+    if len(calls) < 2:
+        return [await call for call in calls]
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return list(results)  # type: ignore[arg-type]  # none is an error

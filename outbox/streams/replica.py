@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from inspect import isawaitable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -31,7 +31,7 @@ from outbox.lineage import step_id
 from outbox.ports import StateStore
 from outbox.streams.cells import Position, encode
 from outbox.streams.failures import Ready, after_success, count_of, failed_step, is_timer_first, noted, rows_left
-from outbox.streams.places import Seen
+from outbox.streams.places import Seen, together
 from outbox.streams.plan import (
     Inputs,
     Plan,
@@ -42,14 +42,13 @@ from outbox.streams.plan import (
     check_reached,
     until_ms,
 )
+from outbox.streams.read_ahead import ReadAhead
 from outbox.streams.register import Kept, Out, Register, RegisterCell
 from outbox.streams.row import Entry, Row
 from outbox.streams.values import ENVELOPE_BYTES, check_fits
 
 log = logging.getLogger("outbox.streams")
 
-READ_AHEAD_MAX = 16
-"""The most cells of an input that are read at once."""
 REPORT_EVERY = 64
 """After so many steps won, a replica reports at the floors of its logs where the register is."""
 REPORT_EVERY_MS = 5_000
@@ -57,8 +56,6 @@ REPORT_EVERY_MS = 5_000
 ENTER_COUNT_MAX = 20
 LOOK_EVERY_MS = 60_000
 """How often an idle replica looks where its outputs end."""
-
-T = TypeVar("T")
 
 
 class Progress(Enum):
@@ -97,8 +94,7 @@ class Replica:
         self._margin_ms = min(row.margin_ms for row in [*self._rows.values(), *self._target_rows().values()])
         self._known_ms = 0
         """When the register was read or swapped; what it says is too old to append by after a while."""
-        self._ahead = dict.fromkeys(self._rows, 1)
-        """How many cells of each row are read at once."""
+        self._ahead = {key: ReadAhead() for key in self._rows}
         self._report_every = report_every
         self._upkeep = upkeep
         self._looked_ms = 0
@@ -117,13 +113,14 @@ class Replica:
         """What this replica keeps for its next step: the register, and where its rows are known to end."""
         ends = tuple((row.cells.end, row.horizon.index, row.horizon.version) for row in self._all_rows())
         known = None if self.known is None else (encode(self.known.register), self.known.version)
-        return known, self._known_ms, self._looked_ms, tuple(self._ahead.items()), ends
+        ahead = tuple((key, each.count) for key, each in self._ahead.items())
+        return known, self._known_ms, self._looked_ms, ahead, ends
 
     def remember(self, kept: Any) -> None:
         """Go on with what a replica has remembered."""
         known, self._known_ms, self._looked_ms, ahead, ends = kept
         self.known = None if known is None else Kept(msgspec.json.decode(known[0], type=Register), known[1])
-        self._ahead = dict(ahead)
+        self._ahead = {key: ReadAhead(count) for key, count in ahead}
         for row, (end, floor, version) in zip(self._all_rows(), ends, strict=True):
             row.cells.end, row.horizon.index, row.horizon.version = end, floor, version
 
@@ -371,7 +368,7 @@ class Replica:
             turn = register.serial % len(rows)  # a row that has always more must not keep the others out
             for key in (*list(rows)[turn:], *list(rows)[:turn]):
                 if room:
-                    found[key], cursors[key] = await self._entries(key, rows[key], cursors[key], room)
+                    found[key], cursors[key] = await self._ahead[key].entries(rows[key], cursors[key], room)
                     room -= len(found[key])
             entries[name] = [entry for each in found.values() for entry in each]
         return Ready(entries, cursors)
@@ -386,33 +383,10 @@ class Replica:
         for name, rows in self._inputs.items():
             for key in [key for key in rows if key in left][:1]:
                 room, at = min(failed.take, self.plan.batch_max), ready.cursors[key]
-                ready.entries[name], ready.cursors[key] = await self._entries(key, rows[key], at, room, left[key])
+                read = self._ahead[key].entries(rows[key], at, room, left[key])
+                ready.entries[name], ready.cursors[key] = await read
                 return ready
         return ready
-
-    async def _entries(
-        self, key: str, row: Row[Any], at: Position, room: int, until: Position | None = None
-    ) -> tuple[list[Entry[Any]], Position]:
-        """Up to `room` entries of a row from a position on, none at `until` or beyond, and the position behind them."""
-        found: list[Entry[Any]] = []
-        count = min(self._ahead[key], room)
-        if until is not None:
-            count = min(count, until.index - at.index + (until.offset > 0))
-        cells = await together([row.read(at.index + i) for i in range(count)])
-        for cell in cells:
-            if cell is None:
-                self._ahead[key] = 1
-                return found, at
-            more = row.entries(at.index, cell, at.offset)[: room - len(found)]
-            if until is not None and at.index == until.index:
-                more = [entry for entry in more if entry.position < until]
-            found += more
-            offset = at.offset + len(more)
-            at = Position(at.index, offset) if offset < cell.count else Position(at.index + 1)
-            if at.offset or len(found) == room or at == until:
-                break
-        self._ahead[key] = min(2 * count, READ_AHEAD_MAX) if 2 * len(found) <= room else max(1, count // 2)
-        return found, at
 
     async def _handled(self, register: Register, ready: Ready, since: dict[str, int], now_ms: int) -> Register:
         """The register after the handler has run."""
@@ -560,14 +534,3 @@ class Replica:
             await row.horizon.register(reader=name, at=self._cursor(register, key).index)
         for key, row in self._target_rows().items():
             await row.horizon.register(writer=name, at=register.since.get(key, self._since.get(key, 0)))
-
-
-async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of all calls, made at once; the first error once all have ended."""
-    if len(calls) < 2:
-        return [await call for call in calls]
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return list(results)  # type: ignore[arg-type]  # none is an error

@@ -10,13 +10,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
 from outbox.errors import CorruptRecord, DeadlinePassed, NoBlobStore, Refused
 from outbox.ports import NoBlobs
 from outbox.streams.cells import Cell, Cells, Position
 from outbox.streams.horizon import Floor, Horizon, Kind, trimmed
-from outbox.streams.places import Place, Seen
+from outbox.streams.places import Place, Seen, together
 from outbox.streams.values import Values, fitted, whole
 
 T = TypeVar("T")
@@ -25,6 +26,8 @@ TRIMS_MAX = 10_000
 """How many rounds a trim makes at most, of 1,024 cells each."""
 PASSED_MAX = 4_096
 """How many tombstones are read to find an append of unknown outcome."""
+BLOBS_MAX = 4
+"""How many large cells are read at once: each may take 64 MB."""
 IDS_MAX = 100_000
 """How many ids of the cells that it has walked past a process keeps, to recognise its own appends."""
 
@@ -252,12 +255,28 @@ class Row(Generic[T]):
         Raises:
             Trimmed: it is below the floor.
         """
-        cell = await self.cells.read(index)
-        if cell is None or cell.gone:
+        found = await self.read_on(index, 1)
+        return found[0] if found else None
+
+    async def read_on(self, index: int, count: int) -> list[Cell]:
+        """So many cells with their entries, read at once, up to the first that is not there yet.
+
+        Raises:
+            Trimmed: the first is below the floor.
+        """
+        cells = await together([self.cells.read(index + step) for step in range(count)])
+        there = [cell for cell in takewhile(_is_there, cells) if cell is not None]
+        if not there and cells:
             floor = await self.horizon.read()  # after the miss
-            if cell is not None or index < floor.index:
-                raise trimmed(self.name, index, max(floor.index, index + 1 if cell else 0))
-            return None
+            if cells[0] is not None or index < floor.index:
+                raise trimmed(self.name, index, max(floor.index, index + 1 if cells[0] else 0))
+        large = [step for step, cell in enumerate(there) if cell.blob][:BLOBS_MAX]
+        bodies = await together([self._whole(index + step, there[step]) for step in large])
+        for step, cell in zip(large, bodies, strict=True):
+            there[step] = cell
+        return list(takewhile(lambda cell: not cell.blob, there))
+
+    async def _whole(self, index: int, cell: Cell) -> Cell:
         try:
             return await whole(cell, self.place.blobs, f"{self.name}/{index}")
         except CorruptRecord:
@@ -312,3 +331,7 @@ class Row(Generic[T]):
                 "(on the command line --blobs), and trim again"
             )
         await self.place.blobs.delete(blob)
+
+
+def _is_there(cell: Cell | None) -> bool:
+    return cell is not None and not cell.gone

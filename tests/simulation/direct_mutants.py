@@ -69,6 +69,7 @@ JUDGED_LOGS = "outbox/verify/recorded/logs.py"
 STREAM_ROW, STREAM_PLAN = "outbox/streams/row.py", "outbox/streams/plan.py"
 STREAM_REPLICA = "outbox/streams/replica.py"
 STREAM_HORIZON = "outbox/streams/horizon.py"
+STREAM_READ_AHEAD, READS_AHEAD = "outbox/streams/read_ahead.py", "unit/streams/test_read_ahead.py"
 RECORDED_STREAMS = "outbox/verify/recorded/streams.py"
 JUDGED_LIVES = "outbox/verify/recorded/linear.py"
 JUDGED_PENDING = "outbox/verify/recorded/pending.py"
@@ -682,7 +683,42 @@ DIRECT_MUTANTS = (
         ("        if time.monotonic() - began_s < AT_ONCE_S:\n            self.replica.known = None\n", ""),
     ),
     mutant(
-        "streams: what a failed step had read ends with a cell", STREAM_REPLICA,
+        "streams: one cell is read after the other", STREAM_READ_AHEAD,
+        f"{READS_AHEAD}::test_a_reader_reads_many_cells_in_few_round_trips_and_little_in_vain",
+        ("            self.count = min(2 * count, CELLS_MAX)\n", "            self.count = 1\n"),
+    ),
+    mutant(
+        "streams: at the end many cells are asked for again and again", STREAM_READ_AHEAD,
+        f"{READS_AHEAD}::test_a_reader_that_waits_asks_for_one_cell",
+        ("        if len(cells) < count:\n            self.count = 1\n", "        if len(cells) < count:\n            pass\n"),
+    ),
+    mutant(
+        "streams: large cells are read at once as small ones are", STREAM_READ_AHEAD,
+        f"{READS_AHEAD}::test_large_cells_are_read_as_fit_into_memory",
+        (" and 2 * size_bytes <= BYTES_MAX:", ":"),
+    ),
+    mutant(
+        "streams: what is not to be read is read ahead", STREAM_READ_AHEAD,
+        f"{READS_AHEAD}::test_a_reader_between_two_places_reads_nothing_in_vain",
+        ("            count = min(count, until.index - at.index + (until.offset > 0))\n", "            pass\n"),
+    ),
+    mutant(
+        "streams: all large cells that were asked for are read at once", STREAM_ROW,
+        f"{READS_AHEAD}::test_few_blobs_are_read_at_once_and_no_entry_is_passed_over",
+        ("if cell.blob][:BLOBS_MAX]", "if cell.blob]"),
+    ),
+    mutant(
+        "streams: a cell whose blob was not read yet is passed over", STREAM_ROW,
+        f"{READS_AHEAD}::test_few_blobs_are_read_at_once_and_no_entry_is_passed_over",
+        ("        return list(takewhile(lambda cell: not cell.blob, there))\n", "        return [cell for cell in there if not cell.blob]\n"),
+    ),
+    mutant(
+        "streams: what was read before a trim is lost with what it took", STREAM_ROW,
+        f"{READS_AHEAD}::test_what_was_read_before_a_trim_is_given_before_it_is_said",
+        ("        if not there and cells:\n", "        if len(there) < count:\n            there = []\n        if not there and cells:\n"),
+    ),
+    mutant(
+        "streams: what a failed step had read ends with a cell", STREAM_READ_AHEAD,
         "unit/streams/test_failures.py::test_a_note_ends_within_a_cell_of_which_not_all_was_read",
         ("            if until is not None and at.index == until.index:\n", "            if until is None and at.index:\n"),
     ),

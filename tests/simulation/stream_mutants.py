@@ -10,6 +10,7 @@ FAILURES = "outbox/streams/failures.py"
 HORIZON = "outbox/streams/horizon.py"
 INGEST = "outbox/streams/ingest.py"
 PLAN = "outbox/streams/plan.py"
+READ_AHEAD = "outbox/streams/read_ahead.py"
 QUEUES = "outbox/streams/queues.py"
 REGISTER = "outbox/streams/register.py"
 REPLICA = "outbox/streams/replica.py"
@@ -74,7 +75,7 @@ STREAM_MUTANTS = (
         app="replicas", inputs=[1], began=False, faults={},
     ),
     mutant(
-        "the rest of a cell is passed over", "log", "ConsistentOutput", REPLICA,
+        "the rest of a cell is passed over", "log", "ConsistentOutput", READ_AHEAD,
         ("            at = Position(at.index, offset) if offset < cell.count else Position(at.index + 1)\n", "            at = Position(at.index + 1)\n"),
         app="in one cell", replicas=1, faults={},
     ),

@@ -1,0 +1,66 @@
+"""Reading on in a row: many cells at once where there are many, one where the next is waited for.
+
+On a store that is a round trip away a reader that takes one cell after the other has as many cells a second as there
+are round trips in it.  How many are read at once doubles while all of them are there, up to what is wanted and to what
+fits into memory; behind the end it is one again, so an idle reader asks for one cell, and at most as many reads are in
+vain as were not.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from outbox.streams.cells import Cell, Position
+from outbox.streams.row import Entry, Row
+
+T = TypeVar("T")
+
+CELLS_MAX = 64
+"""The most cells that are read at once."""
+BYTES_MAX = 8 << 20
+"""So many bytes of entries are read at once, where the next ones are as large as the last."""
+
+
+class ReadAhead:
+    """How many cells of one row are read at once."""
+
+    def __init__(self, count: int = 1) -> None:
+        self.count = count
+
+    async def entries(
+        self, row: Row[T], at: Position, room: int, until: Position | None = None
+    ) -> tuple[list[Entry[T]], Position]:
+        """Up to `room` entries of a row from a position on, none at `until` or beyond, and the position behind them.
+
+        None: the next is not there yet.
+
+        Raises:
+            Trimmed: the first is below the floor.
+        """
+        count = min(self.count, room)
+        if until is not None:
+            count = min(count, until.index - at.index + (until.offset > 0))
+        cells = await row.read_on(at.index, count)
+        self._adapt(cells, count, room)
+        found: list[Entry[T]] = []
+        for cell in cells:
+            more = row.entries(at.index, cell, at.offset)[: room - len(found)]
+            if until is not None and at.index == until.index:
+                more = [entry for entry in more if entry.position < until]
+            found += more
+            offset = at.offset + len(more)
+            at = Position(at.index, offset) if offset < cell.count else Position(at.index + 1)
+            if at.offset or len(found) == room or at == until:
+                break
+        return found, at
+
+    def _adapt(self, cells: list[Cell], count: int, room: int) -> None:
+        """Read more the next time, or less, by what was read now of the `count` cells that were asked for."""
+        entry_count = sum(cell.count for cell in cells)
+        size_bytes = sum(len(memoryview(raw)) for cell in cells for raw in cell.v)
+        if len(cells) < count:
+            self.count = 1
+        elif entry_count > room or size_bytes > BYTES_MAX:
+            self.count = max(1, count // 2)
+        elif 2 * entry_count <= room and 2 * size_bytes <= BYTES_MAX:
+            self.count = min(2 * count, CELLS_MAX)
