@@ -67,26 +67,16 @@ async def test_a_reader_between_two_places_reads_nothing_in_vain(engine: Engine)
 async def test_a_reader_that_waits_asks_for_one_cell(engine: Engine) -> None:
     log = made("numbers", engine, int)
     await fill(log, *range(40))
-    store, found = Far(engine.store()), list[int]()
-
-    async def read() -> None:
-        async for entry in made("numbers", store, int).read(wait=True):
-            found.append(entry.value)
-            store.reset()
-
-    reading = asyncio.create_task(read())
+    store = Far(engine.store())
+    waiting = made("numbers", store, int).read(wait=True)
     async with asyncio.timeout(5):
-        while len(found) < 40:
-            await asyncio.sleep(0.001)
-        await log.append(40, id="one more")
-        while len(found) < 41:
-            await asyncio.sleep(0.001)
-    store.at_once = 0
-    await log.append(41, id="and another")
-    async with asyncio.timeout(5):
-        while len(found) < 42:
-            await asyncio.sleep(0.001)
-    reading.cancel()
+        assert [(await anext(waiting)).value for _ in range(40)] == list(range(40))
+        for number in (40, 41):
+            store.at_once = 0
+            following = asyncio.ensure_future(anext(waiting))
+            await asyncio.sleep(0.01)  # so that it looks, and waits
+            await log.append(number, id=f"and {number}")
+            assert (await following).value == number
     assert store.at_once <= 2
 
 
