@@ -289,6 +289,21 @@ def encode(body: msgspec.Struct) -> bytes:
     return msgspec.json.encode(body)
 
 
+async def stands(store: StateStore, key: DocumentKey, version: Version) -> bool:
+    """Whether a document still has a version: by a write of what it is, because a read may be stale.
+
+    False also where that write has no answer.
+    """
+    document = await store.read(key)
+    if document is None or document.version != version:
+        return False
+    try:
+        answer = await store.write([Replace(key, document.body, version, tag=Tag("stands"))])
+    except OutcomeUnknown:
+        return False
+    return isinstance(answer, Won)
+
+
 def tombstone_of(cell: Cell) -> bytes:
     """What takes a trimmed cell's place: its identity, and the blob that is to be deleted."""
     return encode(Cell(cell.id, gone=True, blob=cell.blob))

@@ -31,7 +31,7 @@ import msgspec
 
 from outbox.app import App
 from outbox.cancellation import cancelled, handled_identity
-from outbox.errors import NotRegistrable, OutcomeUnknown, PoisonMessage, Refused
+from outbox.errors import NotRegistrable, OutcomeUnknown, PoisonMessage, Refused, Trimmed
 from outbox.lineage import shard_of
 from outbox.ports import (
     BlobStore,
@@ -40,7 +40,6 @@ from outbox.ports import (
     Document,
     DocumentKey,
     MessageBus,
-    NoBlobs,
     Replace,
     StateStore,
     StorePorts,
@@ -59,13 +58,13 @@ from outbox.runtime.verdict import Verdict, differs_from_record, edit_without_re
 from outbox.runtime.work import Later, Outcome, Work, attempt_at
 from outbox.stored import RECORD_PREFIX, Record, decode
 from outbox.stored import encode as encode_record
+from outbox.streams.groups import entry_bytes_max, groups_of
 from outbox.streams.log import LogWriter, OrderedLog, check_name
 from outbox.streams.places import Place, together
 from outbox.streams.plan import RowTarget, check_reached, rows_written, until_ms
 from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX, raise_from, started
 from outbox.streams.register import BY_NONCE, Kept, Out, Register, RegisterCell, cell_id
 from outbox.streams.replica import REPORT_EVERY
-from outbox.streams.values import ENVELOPE_BYTES, inline_bytes_max
 
 log = logging.getLogger("outbox.streams")
 
@@ -137,19 +136,44 @@ class Ingestion:
         Raises:
             Refused, OutcomeUnknown: a store failed; what was not settled is delivered again.
         """
-        for group in _apart(works, self._entry_bytes_max // 2):
-            outcomes = await self._commit(group)
+        for group in groups_of(works, self._entry_bytes_max // 2):
+            try:
+                outcomes = await self._commit(group)
+            except Trimmed as error:
+                await self._check_moved(error)
+                outcomes = await self._commit(group)
             known = await self._fresh()  # what a copy's record was committed with may not be appended yet
             settling = [self._settlement.settle(attempt_at(work), outcome) for work, outcome in outcomes]
-            await together([*settling, self._append(known.register)])
+            await together([*settling, self._append_known(known)])
             if self._unreported >= REPORT_EVERY:
                 await self._report()
 
     async def finish(self) -> None:
         """Append what the register holds, also where another process committed it, and report how far the log is."""
-        await self._append((await self._read()).register)
+        await self._append_known(await self._read())
         if self._unreported:
             await self._report()
+
+    async def _append_known(self, known: Kept) -> None:
+        """Append what a register holds, unless another process has done so and gone on.
+
+        Raises:
+            Trimmed: the log was trimmed beyond where this register goes on.
+        """
+        try:
+            await self._append(known.register)
+        except Trimmed as error:
+            await self._check_moved(error)
+
+    async def _check_moved(self, error: Trimmed) -> None:
+        """Forget a register that another process has swapped meanwhile: what it held is in the log.
+
+        Raises:
+            Trimmed: none has.
+        """
+        known, self.known = self.known, None
+        if known is None or await self.register.stands(known):
+            raise error
 
     async def _report(self) -> None:
         """Tell the floors from where on cells are looked for; that it lags only makes trims take less."""
@@ -358,37 +382,6 @@ class Ingestion:
         since = {key: max(at, self._targets[key].row.cells.end) for key, at in since.items()}
         self._written = register.serial, since
         return since
-
-
-def entry_bytes_max(store: StateStore, place: Place) -> int:
-    """The most bytes that one commit may bring: what a register holds and, without blobs, a cell of the log."""
-    register_bytes_max = store.capabilities.item_bytes_max - ENVELOPE_BYTES
-    return (
-        min(register_bytes_max, inline_bytes_max(place.store))
-        if isinstance(place.blobs, NoBlobs)
-        else register_bytes_max
-    )
-
-
-def _apart(works: Sequence[Work], bytes_max: int) -> list[list[Work]]:
-    """Groups in which no message is there twice, and which one commit holds.
-
-    A copy goes into another group, and finds the record; a message that is larger by itself is alone.
-    """
-    groups: list[list[Work]] = []
-    sizes: list[int] = []
-    for work in works:
-        size_bytes = len(work.delivery.message.body)
-        for at, group in enumerate(groups):
-            fits = sizes[at] + size_bytes <= bytes_max
-            if fits and (not work.inbox or all(other.inbox != work.inbox for other in group)):
-                group.append(work)
-                sizes[at] += size_bytes
-                break
-        else:
-            groups.append([work])
-            sizes.append(size_bytes)
-    return groups
 
 
 class Ingest:

@@ -17,7 +17,7 @@ import msgspec
 from outbox.errors import CorruptRecord, OutcomeUnknown
 from outbox.lineage import step_id
 from outbox.ports import Create, DocumentKey, Replace, Session, StateStore, Tag, Version, Won
-from outbox.streams.cells import DECODE_ERRORS, Position, put
+from outbox.streams.cells import DECODE_ERRORS, Position, put, stands
 
 NOTHING = msgspec.Raw(b"null")
 REGISTER = "register"
@@ -132,6 +132,10 @@ class RegisterCell:
         made = msgspec.structs.replace(after, serial=serial, nonce=self._new_id())
         version = "" if known is None else known.version
         return put(self.key, made, version, Tag("register", (), str(serial))), made
+
+    async def stands(self, known: Kept) -> bool:
+        """Whether nobody has swapped a register since it was known."""
+        return await stands(self.store, self.key, known.version)
 
     async def mine(self, made: Register) -> Kept | None:
         """A register whose swap had no answer, if it is the one that is there now; else it counts as lost."""

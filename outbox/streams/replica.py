@@ -137,8 +137,18 @@ class Replica:
         Raises:
             HandlerFailed: the handler fails; nothing was swapped beyond its count.
             NotRegistrable, FormatTooNew: the register belongs to other, or newer, code.
+            Trimmed: what is to be read, or where to write, is below the floor.
             Refused, OutcomeUnknown: a store failed; step again.
         """
+        try:
+            return await self._step()
+        except Trimmed:  # another replica may have gone on, and let that be trimmed
+            known, self.known = self.known, None
+            if known is None or await self.register.stands(known):
+                raise
+            return self._lost()
+
+    async def _step(self) -> Progress:
         began_ms = self._now_ms()
         is_past = began_ms - self._known_ms > self._margin_ms // 4
         known = await self.look_or_begin() if self.known is None or is_past else self.known

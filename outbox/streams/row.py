@@ -13,7 +13,7 @@ from datetime import timedelta
 from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
-from outbox.errors import CorruptRecord, DeadlinePassed, NoBlobStore, Refused
+from outbox.errors import CorruptRecord, DeadlinePassed, NoBlobStore, Refused, Trimmed
 from outbox.ports import NoBlobs
 from outbox.streams.cells import Cell, Cells, Position
 from outbox.streams.horizon import Floor, Horizon, Kind, trimmed
@@ -199,7 +199,8 @@ class Row(Generic[T]):
         Behind a hole, and below the floor once its tombstones are gone, a cell would be written that nobody reads.
 
         Raises:
-            Refused: it is in front of the floor, or the cell before is not to be seen.
+            Trimmed: it is in front of the floor.
+            Refused: the cell before is not to be seen.
         """
         if not self.horizon.version:  # this process has not seen the floor yet
             if index and (cell := await self.cells.read(index - 1)) is not None and not cell.gone:
@@ -208,7 +209,7 @@ class Row(Generic[T]):
         if self.horizon.index <= index <= max(self.cells.end, self.horizon.index):
             return
         if index < self.horizon.index:
-            raise Refused(self._passed(index, what))
+            raise Trimmed(self._passed(index, what), floor=self.horizon.index)
         if await self.cells.read(index - 1) is not None:
             return
         if (await self.horizon.read()).index < index:

@@ -32,7 +32,7 @@ import msgspec
 
 from outbox.errors import CorruptRecord, NotRegistrable, OutcomeUnknown, Refused, Trimmed
 from outbox.ports import DocumentKey, StateStore, Tag, Version, Won, Write
-from outbox.streams.cells import DECODE_ERRORS, Position, put
+from outbox.streams.cells import DECODE_ERRORS, Position, put, stands
 from outbox.streams.database import TABLE, CursorTable, Database, ThreadedDatabase
 from outbox.streams.log import LogReader, OrderedLog, check_name
 from outbox.streams.places import POLL_S_MAX, Waiting, place_of
@@ -337,7 +337,12 @@ class DatabaseSteps:
         at = await self._database.cursor()
         if at is None:
             at = await self._database.begun(await self._following.begin(self._database.cursor))
-        entries, after = await self._following.next(at, self._batch_max)
+        try:
+            entries, after = await self._following.next(at, self._batch_max)
+        except Trimmed:  # another sink of the name may have gone on, and let that be trimmed
+            if await self._database.cursor() == at:
+                raise
+            return Progress.LOST
         if not entries:
             self.reached = after
             return Progress.IDLE
@@ -423,7 +428,12 @@ class StoreSink:
             Refused, OutcomeUnknown: the store failed; whether it wrote, the cursor says at the next step.
         """
         at, version = await self._cursor() or (await self._following.begin(self._position), "")
-        entries, after = await self._following.next(at, self._batch_max)
+        try:
+            entries, after = await self._following.next(at, self._batch_max)
+        except Trimmed:  # another sink of the name may have gone on, and let that be trimmed
+            if await self._stands(at, version):
+                raise
+            return Progress.LOST
         if not entries:
             self.reached = after
             return Progress.IDLE
@@ -440,6 +450,15 @@ class StoreSink:
             return Progress.LOST
         self.reached = after
         return Progress.WON
+
+    async def _stands(self, at: Position, version: Version) -> bool:
+        """Whether nobody has moved the cursor since; where there was none it is made, because a read may be stale."""
+        if version:
+            return await stands(self._store, self.key, version)
+        try:
+            return isinstance(await self._store.write([put(self.key, _Cursor(at), "", Tag("sink"))]), Won)
+        except OutcomeUnknown:
+            return False
 
     async def _position(self) -> Position | None:
         found = await self._cursor()

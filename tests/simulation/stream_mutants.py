@@ -107,7 +107,7 @@ STREAM_MUTANTS = (
     ),
     mutant(
         "messages are completed before they are committed", "log", "NoLost", INGEST,
-        ("            outcomes = await self._commit(group)\n", "            await together([self._settlement.settle(attempt_at(work), None) for work in group])\n            outcomes = await self._commit(group)\n"),
+        ("            try:\n                outcomes = await self._commit(group)\n", "            await together([self._settlement.settle(attempt_at(work), None) for work in group])\n            try:\n                outcomes = await self._commit(group)\n"),
         app="ingested", messages=1, faults={"crash": 1},
     ),
     mutant(
@@ -127,7 +127,7 @@ STREAM_MUTANTS = (
     ),
     mutant(
         "what a copy was committed with is left unappended", "log", "NoLost", INGEST,
-        ("            known = await self._fresh()  # what a copy's record was committed with may not be appended yet\n            settling = [self._settlement.settle(attempt_at(work), outcome) for work, outcome in outcomes]\n            await together([*settling, self._append(known.register)])\n", "            settling = [self._settlement.settle(attempt_at(work), outcome) for work, outcome in outcomes]\n            await together(settling)\n            if self.known is not None:\n                await self._append(self.known.register)\n"),
+        ("            known = await self._fresh()  # what a copy's record was committed with may not be appended yet\n            settling = [self._settlement.settle(attempt_at(work), outcome) for work, outcome in outcomes]\n            await together([*settling, self._append_known(known)])\n", "            settling = [self._settlement.settle(attempt_at(work), outcome) for work, outcome in outcomes]\n            await together(settling)\n            if self.known is not None:\n                await self._append(self.known.register)\n"),
         app="ingested", copies=2, faults={"delay": 1},
     ),
     mutant(
@@ -142,7 +142,7 @@ STREAM_MUTANTS = (
     ),
     mutant(
         "a sink moves past a cell that is not there", "sink", "EffectOnce", SINKS,
-        ("        entries, after = await self._following.next(at, self._batch_max)\n        if not entries:\n            self.reached = after\n            return Progress.IDLE\n        if not await self._database", "        entries, after = await self._following.next(at, self._batch_max)\n        if not entries:\n            await self._database.applied(at, Position(at.index + 1), [])\n            self.reached = after\n            return Progress.IDLE\n        if not await self._database"),
+        ("        if not entries:\n            self.reached = after\n            return Progress.IDLE\n        if not await self._database", "        if not entries:\n            await self._database.applied(at, Position(at.index + 1), [])\n            self.reached = after\n            return Progress.IDLE\n        if not await self._database"),
         app="database", faults={},
     ),
     mutant(
@@ -175,6 +175,31 @@ STREAM_MUTANTS = (
         "a cell before the blob that it names", "log", "NoLost", VALUES,
         ("    await blobs.write(name, data)  # one of this name holds these bytes\n", ""),
         app="overflowing", faults={},
+    ),
+    mutant(
+        "a replica that another has overtaken stops", "log", "AttemptEnds", REPLICA,
+        ("            if known is None or await self.register.stands(known):\n", "            if True:\n"),
+        app="resting", faults={},
+    ),
+    mutant(
+        "a stale read says that nobody has gone on", "log", "AttemptEnds", CELLS,
+        ("    return isinstance(answer, Won)\n\n\ndef tombstone_of", "    return True\n\n\ndef tombstone_of"),
+        app="resting", faults={"stale": 1},
+    ),
+    mutant(
+        "a sink that another has overtaken stops", "sink", "AttemptEnds", SINKS,
+        ("            if await self._database.cursor() == at:\n", "            if True:\n"),
+        app="database", given=[1], appended=[], trims=True, faults={},
+    ),
+    mutant(
+        "a sink into documents that another has overtaken stops", "sink", "AttemptEnds", SINKS,
+        ("            if await self._stands(at, version):\n", "            if True:\n"),
+        app="documents", given=[1], appended=[], trims=True, faults={},
+    ),
+    mutant(
+        "a sink that another was before at the beginning stops", "sink", "AttemptEnds", SINKS,
+        ("            return isinstance(await self._store.write([put(self.key, _Cursor(at), \"\", Tag(\"sink\"))]), Won)\n", "            return True\n"),
+        app="documents", given=[1], appended=[], began=False, trims=True, faults={},
     ),
     mutant(
         "a failure counts for what did not fail alone", "log", "Invariant", FAILURES,

@@ -195,6 +195,20 @@ def trimmed(*, replicas: int = 2, reader: bool = False, keeps: bool = True, **op
     return scope
 
 
+def resting(**options: Any) -> Scope:
+    """Replicas of which one may rest while another goes on, what tells the floor of their input, and its trimmer."""
+    scope = Scope()
+    log = scope.log("in", 1)
+    made = scope.processor("p", {"in": log}, {}, handler=note, **{"warm": True, "batch_max": 1, **options})
+    scope.programs += [Reporter(made.plan, scope.at, inputs=True), Trimmer(log, scope.at)]
+    return scope
+
+
+def note(total: Total, inputs: Inputs, step: Step) -> None:
+    """Note each number."""
+    total.seen += [entry.value.n for entry in inputs]
+
+
 def two_stores(**options: Any) -> Scope:
     """A log, a register and another log, each in a store of its own."""
     scope = Scope(Stores(of_logs={"in": 0, "sums": 2}, of_registers={"p": 1}))
@@ -471,6 +485,7 @@ SCOPES: dict[str, Callable[..., Scope]] = {
     "replicas": replicas_over,
     "produced": produced,
     "trimmed": trimmed,
+    "resting": resting,
     "alike": alike,
     "in one cell": in_one_cell,
     "registering": registering,

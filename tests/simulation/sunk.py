@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from outbox.errors import Trimmed
 from outbox.ports import Create, DocumentKey, Replace, Write
 from outbox.streams import Entry, OrderedLog, StoreSink
 from outbox.streams.cells import Position
@@ -26,7 +27,7 @@ from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import NO_LOCKS, Event, Finding, Locks, Model, Op, Outcome, Reach
 from outbox.verify.explorer.run import Calls, Program
 from outbox.verify.explorer.search import Limits, Report, search
-from outbox.verify.explorer.streams import MAY_RETRY, Given, Producer, Stores, StreamScenario, done
+from outbox.verify.explorer.streams import MAY_RETRY, Given, Producer, Stores, StreamScenario, Trimmer, done
 from tests.simulation.streamed import Number
 
 SINK, PARTITION = "counter", "counters"
@@ -149,20 +150,26 @@ def into_documents(calls: Calls, log: OrderedLog[Number], place: Place, batch_ma
 
 @dataclass(frozen=True)
 class Sinking:
-    """A process that runs a sink; it keeps nothing from one step to the next."""
+    """A process that runs a sink; it keeps nothing from one step to the next, and may tell the floor where it is."""
 
     log: OrderedLog[Number]
     at: Stores
     make: MakeSink
     batch_max: int
+    reports: bool = False
     name: str = "sink"
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
         place = self.at.places(calls).of(self.log)
         sink = self.make(calls, self.log.on(place), place, self.batch_max)
         try:
-            if await sink.step() is Progress.IDLE:
+            progress = await sink.step()
+            if progress is Progress.WON and self.reports:
+                await sink.row.horizon.register(reader=f"sink/{SINK}", at=sink.reached.index)
+            if progress is Progress.IDLE:
                 await Waiting().wait({place.store: sink.row.seen(max(sink.reached.index, sink.row.cells.end))})
+        except Trimmed:  # which stops a sink
+            raise
         except MAY_RETRY:
             pass
         return None
@@ -227,6 +234,7 @@ class SinkScope:
     sinks: int = 2
     batch_max: int = 1
     began: bool = True
+    trims: bool = False
     at: Stores = field(default_factory=Stores)
 
     def explored(self, *, cpu_s: float = 60.0, **faults: int) -> Report:
@@ -240,7 +248,9 @@ class SinkScope:
             done(enter(row, SINK))
         is_database = self.kind == "database"
         make = into_a_database if is_database else into_documents
-        programs: list[Program] = [Sinking(log, self.at, make, self.batch_max)] * self.sinks
+        programs: list[Program] = [Sinking(log, self.at, make, self.batch_max, self.trims)] * self.sinks
+        if self.trims:
+            programs.append(Trimmer(log, self.at))
         if self.appended:
             programs.append(Producer(log, [Number(n) for n in self.appended], self.at))
         beside: list[Model] = [DatabaseModel()] if is_database else []

@@ -34,6 +34,17 @@ def test_a_commit_without_an_answer_is_decided_by_the_cursor_also_beside_another
     assert report.exhausted and report.finals and not report.anomalies, report.text
 
 
+@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
+@pytest.mark.parametrize("kind", ["database", "documents"])
+@pytest.mark.parametrize("began", [True, False], ids=["begun", "at the beginning"])
+def test_a_sink_that_rests_while_another_goes_on_and_trims_goes_on_from_there(
+    kind: str, began: bool, faults: dict[str, int]
+) -> None:
+    faults = {fault: min(count, 1) for fault, count in faults.items()}
+    report = SinkScope(kind, given=(1,), appended=(), began=began, trims=True).explored(**faults)
+    assert report.exhausted and report.finals and not report.anomalies, report.text
+
+
 def test_a_batch_is_one_transaction() -> None:
     report = SinkScope(given=(1, 2, 3), appended=(), batch_max=2).explored(crash=1)
     assert report.exhausted and report.finals and not report.anomalies, report.text

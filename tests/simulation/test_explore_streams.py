@@ -25,6 +25,7 @@ from tests.simulation.streamed import (
     overflowing,
     produced,
     replicas_over,
+    resting,
     sharded,
     to_a_queue,
     trimmed,
@@ -89,6 +90,11 @@ def test_warm_replicas_step_over_what_the_other_did(faults: dict[str, Any]) -> N
 def test_two_processors_of_one_log_and_its_trimmer_write_nothing_below_the_floor(faults: dict[str, Any]) -> None:
     faults = {kind: min(count, 1) for kind, count in faults.items()}
     clean(trimmed(replicas=1).explored(**faults))
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
+def test_a_replica_that_rests_while_another_goes_on_and_trims_goes_on_from_there(faults: dict[str, Any]) -> None:
+    clean(resting().explored(**{kind: min(count, 1) for kind, count in faults.items()}))
 
 
 @pytest.mark.parametrize("faults", [{}, {"lost": 1}, {"stale": 1}], ids=["calm", "lost", "stale"])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from outbox.engine.engine import Engine
-from outbox.errors import OutcomeUnknown, Refused
+from outbox.errors import OutcomeUnknown, Refused, Trimmed
 from outbox.ports import BlobStore, Create, DocumentKey, NoBlobs, StateStore, StoreCapabilities, StorePorts, Tag
 from outbox.runtime.delivery.admission import Admission
 from outbox.runtime.start.plan import Plan as RuntimePlan
@@ -176,6 +176,8 @@ class Replicas:
                 await never(calls)
             if progress is Progress.IDLE:
                 await Waiting().wait(replica.seen())
+        except Trimmed:  # which stops a replica
+            raise
         except MAY_RETRY:
             replica.known = None
         return replica.remembered() if self.warm else None

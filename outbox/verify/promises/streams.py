@@ -356,6 +356,8 @@ class StreamMonitor:
         return ghost._replace(sent=tuple(sorted({*ghost.sent, *(id for id, _ in event.messages)})))
 
     def _swapped(self, ghost: Ghost, event: Swapped) -> Ghost | Finding:
+        if event.before == event.after:
+            return ghost  # a look whether it stands
         after = self.register(event.after)
         if event.before:
             before = self.register(event.before)
