@@ -262,7 +262,7 @@ class EngineOperator:
         if asked.queue:
             self._dead(asked.queue)  # it exists
         paths = [asked.queue] if asked.queue else sorted(engine.topology.queues)
-        held = self._beginning(asked.id, {path: path for path in paths})
+        held = self._beginning(asked.id, {path: path for path in paths}, after=asked.after)
         dead = self._beginning(asked.id, {path: dead_letter_path(path) for path in paths})
         id = the_id(asked.id, {id for id, _, _ in (*held, *dead)}, asked.queue)
         await engine.core.gate()
@@ -287,35 +287,37 @@ class EngineOperator:
         """Whether this host's application is known to have no handler for a queue."""
         return self._app is not None and all(handler.source != path for handler in self._app.handlers)
 
-    def _beginning(self, text: str, places: Mapping[str, str]) -> list[tuple[str, str, Task]]:
+    def _beginning(self, text: str, places: Mapping[str, str], *, after: int = 0) -> list[tuple[str, str, Task]]:
         """The messages with ids that begin so, by id and queue; `places` is where to look, for each queue."""
         found = []
         for path, place in places.items():
             for task in self._engine.broker.queue(place).tasks.values():
-                if (id := identity_of(path, task)).startswith(text):
+                if task.sequence > after and (id := identity_of(path, task)).startswith(text):
                     found.append((id, path, task))
         return found
 
     async def trail(self, asked: TrailQuery) -> Trail:
         return await trail_on_engine(self._engine, asked, self._taker)
 
-    async def cancel(self, queue: str, id: str) -> Moved:
+    async def cancel(self, queue: str, id: str, *, after: int = 0) -> Moved:
         self._dead(queue)  # it exists
         now_ms, place = self._engine.now_ms(), self._engine.broker.queue(queue)
         scheduled = [
             (identity_of(queue, task), task)
             for task in place.tasks.values()
-            if task.status == SCHEDULED and state_of(held_in(place, task, now_ms), now_ms) == "scheduled"
+            if task.status == SCHEDULED and task.sequence > after
+            if state_of(held_in(place, task, now_ms), now_ms) == "scheduled"
         ]
         id = scheduled_id(queue, id, {each for each, _ in scheduled})
         count = self._engine.broker.cancel(queue, [task.sequence for each, task in scheduled if each == id])
         await self._engine.core.gate()
         return Moved(count, id=id)
 
-    async def make_due(self, queue: str, id: str) -> Moved:
+    async def make_due(self, queue: str, id: str, *, after: int = 0) -> Moved:
         self._dead(queue)  # it exists
-        tasks = [t for t in self._engine.broker.queue(queue).tasks.values() if t.status == SCHEDULED]
-        later = [(identity_of(queue, task), task.sequence) for task in tasks]
+        tasks = self._engine.broker.queue(queue).tasks.values()
+        scheduled = [task for task in tasks if task.status == SCHEDULED and task.sequence > after]
+        later = [(identity_of(queue, task), task.sequence) for task in scheduled]
         id = later_id(queue, id, {each for each, _ in later})
         count = self._engine.broker.make_due(queue, [sequence for each, sequence in later if each == id])
         await self._engine.core.gate()

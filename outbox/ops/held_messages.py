@@ -20,6 +20,11 @@ ERROR_LENGTH_MAX = 300
 """How much of an error is shown; a foreign sender may have written any text there."""
 
 
+def identity_of(queue: str, held: HeldMessage) -> str:
+    """The identity of a message, also of one without an id of its own, by its number."""
+    return dead_letter_identity(queue, held.sequence, held.message, "")
+
+
 def state_of(held: HeldMessage, now_ms: int) -> MessageState:
     match held.status:
         case "locked":
@@ -50,7 +55,7 @@ def view_of(queue: str, held: HeldMessage, now_ms: int, taker: str = WORKER) -> 
     message = held.message
     created_ms = message.created_ms or held.enqueued_ms
     return MessageView(
-        id=dead_letter_identity(queue, held.sequence, message, ""),
+        id=identity_of(queue, held),
         sequence=held.sequence,
         queue=queue,
         state=state_of(held, now_ms),

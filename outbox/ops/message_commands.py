@@ -15,15 +15,16 @@ from outbox.errors import Refused
 from outbox.ops import text
 from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask, with_folder
 from outbox.ops.bodies import compact_json
-from outbox.ops.names import near, word
+from outbox.ops.names import look_on, near, word
 from outbox.ops.operator import Operator
 from outbox.ops.trail import tree
-from outbox.ops.trail_values import Trail, TrailQuery
+from outbox.ops.trail_values import TrailQuery
 from outbox.ops.values import (
     DeadLetterFilter,
     DeadLetterView,
     FindQuery,
     FoundMessage,
+    Moved,
     PauseRequest,
     Peeked,
     PeekQuery,
@@ -58,8 +59,11 @@ def show_message(options: Options) -> None:
 
     Raises:
         LookupError: it is in no queue and no dead letter; the text says what is on record of it.
+        Refused: it was not seen, and there is more than was looked through.
     """
-    asked = FindQuery(options.id, options.queue)
+    if options.after and not options.queue:
+        raise Usage("--after is a number of one queue; name it by --queue")
+    asked = FindQuery(options.id, options.queue, options.after)
 
     async def look(operator: Operator) -> list[FoundMessage]:
         try:
@@ -106,9 +110,11 @@ def trace_message(options: Options) -> None:
     found = ask(options, lambda operator: operator.trail(asked))
     if history is not None:
         named = {fact.id for fact in found.facts} | {fact.cause for fact in found.facts}
-        found = Trail(
-            found.id, [*found.facts, *history.facts({found.id, *history.ids, *named} - {""})], found.notes, found.near
-        )
+        more = history.facts({found.id, *history.ids, *named} - {""})
+        found = msgspec.structs.replace(found, facts=[*found.facts, *more])
+    if not found.facts and found.cut:
+        unseen = look_on(options.id, found.cut, "outbox message show {id} --queue {queue}")
+        raise Refused(f"{unseen}; no record of it was found: --key names the key of its handler, --history a history")
     if not found.facts:
         raise LookupError(
             f"nothing is known of a message {options.id!r}: it is in no queue and no dead letter, and no record of "
@@ -140,13 +146,20 @@ def list_scheduled(options: Options) -> None:
 
 
 def cancel(options: Options) -> None:
-    done = ask(options, lambda operator: operator.cancel(options.queue, options.id))
-    answer(options, done, f"cancelled {done.id} in {options.queue}")
+    done = ask(options, lambda operator: operator.cancel(options.queue, options.id, after=options.after))
+    answer(options, done, f"cancelled {done.id} in {options.queue}{_looked_up_to(done)}")
 
 
 def make_due(options: Options) -> None:
-    done = ask(options, lambda operator: operator.make_due(options.queue, options.id))
-    answer(options, done, f"{done.id} in {options.queue} is due now")
+    done = ask(options, lambda operator: operator.make_due(options.queue, options.id, after=options.after))
+    answer(options, done, f"{done.id} in {options.queue} is due now{_looked_up_to(done)}")
+
+
+def _looked_up_to(done: Moved) -> str:
+    """Up to where a queue was looked through, where it holds more."""
+    if isinstance(done.more, msgspec.UnsetType):
+        return ""
+    return f"; looked through up to number {done.more}, for others of this id behind it give --after {done.more}"
 
 
 def list_pending(options: Options) -> None:

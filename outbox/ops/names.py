@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from uuid import UUID
 
@@ -23,8 +23,8 @@ def full_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
         Refused: several do.
     """
     none = (
-        f"{queue} has no dead letter {text!r}; list them to see what is there, or `outbox message show {text}` to see "
-        "where it is"
+        f"{queue} has no dead letter {text!r}; list them to see what is there, or `outbox message show {word(text)}` "
+        "to see where it is"
     )
     return _only(text, ids, none, f"dead letters of {queue}")
 
@@ -43,7 +43,7 @@ def the_id(text: str, ids: AbstractSet[str], queue: str = "") -> str:
     where = f"{queue} does not hold" if queue else "no queue holds"
     none = (
         f"{where} a message {text!r}, and it is no dead letter: it was handled, or never sent; look at the state that "
-        f"it would have changed, or for what is left of it: outbox message trace {text}"
+        f"it would have changed, or for what is left of it: outbox message trace {word(text)}"
     )
     return _only(text, ids, none, "ids")
 
@@ -62,6 +62,18 @@ def later_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
         "sent; `outbox message show` finds it"
     )
     return _only(text, ids - {""}, none, f"messages that {queue} holds for later")
+
+
+def look_on(text: str, cut: Mapping[str, int], command: str) -> str:
+    """What is said of an id that was not seen in queues which were looked through up to a number each."""
+    queue, number = min(cut.items())
+    shown = ", ".join(f"{each} up to number {cut[each]}" for each in sorted(cut)[:NAMES_SHOWN_MAX])
+    more = f" and {len(cut) - NAMES_SHOWN_MAX} more" if len(cut) > NAMES_SHOWN_MAX else ""
+    again = command.format(id=word(text), queue=word(queue))
+    return (
+        f"{text!r} is not among the messages that were looked through, and there are more: {shown}{more}; look on with "
+        f"`{again} --after {number}`, or give the whole id if this is the beginning of one"
+    )
 
 
 def _only(text: str, ids: AbstractSet[str], none: str, several: str) -> str:

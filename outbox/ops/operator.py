@@ -106,7 +106,7 @@ class Operator(Protocol):
 
         Raises:
             LookupError: it is in no queue, and no dead letter.
-            Refused: several ids have this prefix.
+            Refused: several ids have this prefix; or it was not seen, and a queue holds more than was looked through.
             UnknownDestination: no such queue.
         """
 
@@ -117,21 +117,21 @@ class Operator(Protocol):
             Refused: several ids have this prefix, or the key is not of its kind.
         """
 
-    async def cancel(self, queue: str, id: str) -> Moved:
-        """Cancel what is scheduled under an id, or the one id with this prefix; it is gone.
+    async def cancel(self, queue: str, id: str, *, after: int = 0) -> Moved:
+        """Cancel what is scheduled under an id, or the one id with this prefix, behind the number `after`; it is gone.
 
         Raises:
             LookupError: nothing is scheduled under it: it was delivered, or is tried again.
-            Refused: several ids have this prefix.
+            Refused: several ids have this prefix; or it was not seen, and the queue holds more than was looked through.
             UnknownDestination: no such queue.
         """
 
-    async def make_due(self, queue: str, id: str) -> Moved:
+    async def make_due(self, queue: str, id: str, *, after: int = 0) -> Moved:
         """Let what is scheduled or waits for its next try under an id, or the one id with this prefix, be due now.
 
         Raises:
             LookupError: there is nothing for later under it.
-            Refused: several ids begin so.
+            Refused: several ids begin so; or it was not seen, and the queue holds more than was looked through.
         """
 
     async def pending(self) -> list[PendingView]:

@@ -130,11 +130,11 @@ class RemoteOperator:
     async def trail(self, asked: TrailQuery) -> Trail:
         return await self._ask_for("/message/trail", asked, Trail)
 
-    async def cancel(self, queue: str, id: str) -> Moved:
-        return await self._post("/schedule/cancel", CancelRequest(queue, id), Moved)
+    async def cancel(self, queue: str, id: str, *, after: int = 0) -> Moved:
+        return await self._post("/schedule/cancel", CancelRequest(queue, id, after), Moved)
 
-    async def make_due(self, queue: str, id: str) -> Moved:
-        return await self._post("/schedule/now", CancelRequest(queue, id), Moved)
+    async def make_due(self, queue: str, id: str, *, after: int = 0) -> Moved:
+        return await self._post("/schedule/now", CancelRequest(queue, id, after), Moved)
 
     async def pending(self) -> list[PendingView]:
         return await self._get("/pending", {}, list[PendingView])

@@ -21,16 +21,16 @@ from outbox.errors import OutboxError, OutcomeUnknown, Refused, TooLarge
 from outbox.lineage import state_id
 from outbox.ops.blocked import page_of
 from outbox.ops.blocked_places import blocked_on_store
-from outbox.ops.dead_letter_views import with_body
-from outbox.ops.held_messages import found_with_body, state_of, waits_for
+from outbox.ops.held_messages import state_of, waits_for
 from outbox.ops.held_messages import view_of as view_of_held
-from outbox.ops.names import later_id, listed, parse_key, scheduled_id, the_id
+from outbox.ops.names import listed, parse_key
 from outbox.ops.operator import Operator
 from outbox.ops.pending import finish_pending, pending_in
 from outbox.ops.pending_values import PendingFinished, PendingView
 from outbox.ops.sending import check_sendable, outgoing
 from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.store_dead_letters import StoreDeadLetters
+from outbox.ops.store_messages import Ask, Cancel, Peek, StoreMessages
 from outbox.ops.store_states import states_of_store, write_states_of_store
 from outbox.ops.store_trail import trail_on_store
 from outbox.ops.stream_values import (
@@ -63,12 +63,11 @@ from outbox.ops.values import (
     QueueStatus,
     Status,
 )
-from outbox.ports import SUBSCRIPTIONS, DeadLetterEntry, Document, HeldMessage, Output, StorePorts
+from outbox.ports import SUBSCRIPTIONS, Document, HeldMessage, Output, StorePorts
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.scopes import stores_of
-from outbox.runtime.side_by_side import side_by_side
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
 from outbox.runtime.store_operations import StoreOperations
 from outbox.stored import LEDGER_PREFIX
@@ -109,21 +108,6 @@ class StoreIndex(Protocol):
 
     def among(self, partitions: Sequence[str], id: str) -> AsyncIterator[Document]:
         """The documents of this id in some partitions."""
-
-
-class Peek(Protocol):
-    """Look into a queue or subscription of the bus: messages, and the number to look on after (0: that is all)."""
-
-    async def __call__(
-        self, queue: str, *, after: int, count: int, session: str, is_wanted: Callable[[HeldMessage], bool]
-    ) -> tuple[list[HeldMessage], int]: ...
-
-
-Cancel = Callable[[str, Sequence[int]], Awaitable[None]]
-"""Cancel scheduled messages of a queue or topic, by their numbers."""
-
-Ask = Callable[[str], Awaitable[bool]]
-"""Ask the bus about a queue: whether nothing can be received from it, or whether it is ordered by key."""
 
 
 class Pause(Protocol):
@@ -239,13 +223,20 @@ class StoreOperator:
         self._kept = StoredDeadLetters(self._infrastructure, ports.blobs)
         self._counts = counts
         self._peek = peek
-        self._cancel = cancel
         self._pause = pause
         self._asked_paused = is_paused
         self._asked_ordered = is_ordered
         self._index = index
         self._blocked = BlockedSessions(self._infrastructure, ports.blobs)
         self._dead_letters = StoreDeadLetters(ports, self._operations)
+        self._messages = StoreMessages(
+            peek,
+            cancel,
+            self._is_paused,
+            operations=self._operations,
+            dead_letters=self._dead_letters,
+            blobs=ports.blobs,
+        )
 
     # Look
 
@@ -354,76 +345,18 @@ class StoreOperator:
             return False
 
     async def find(self, asked: FindQuery) -> list[FoundMessage]:
-        """Look for a message in each queue, among the first messages of it that the bus shows."""
-        now_ms = self._operations.now_ms()
-
-        def is_wanted(each: HeldMessage) -> bool:
-            return each.message.identity.startswith(asked.id)
-
-        async def look(queue: str) -> tuple[list[HeldMessage], list[DeadLetterEntry]]:
-            shown, _ = await self._peek(queue, after=0, count=BATCH_COUNT_MAX, session="", is_wanted=is_wanted)
-            return shown, await self._operations.dead_letters(queue)
-
-        queues = [asked.queue] if asked.queue else sorted(await self._counts())
-        looks = list(zip(queues, await side_by_side(queues, look), strict=True))
-        held = [(queue, each) for queue, (shown, _) in looks for each in shown]
-        dead = [(queue, each) for queue, (_, letters) in looks for each in letters]
-        dead = [(queue, letter) for queue, letter in dead if letter.message.identity.startswith(asked.id)]
-        ids = {each.message.identity for _, each in held} | {letter.message.identity for _, letter in dead}
-        id = the_id(asked.id, ids, asked.queue)
-        found = []
-        for queue, each in held:
-            if each.message.identity == id:
-                taker = waits_for(queue, paused=await self._is_paused(queue))
-                view = view_of_held(queue, each, now_ms, taker)
-                found.append(await found_with_body(view, each.message, self._ports.blobs))
-        for queue, letter in dead:
-            if letter.message.identity == id:
-                shown_letter = await with_body(
-                    id, letter, (await self._dead_letters.types(queue)).only, self._ports.blobs
-                )
-                found.append(FoundMessage(None, shown_letter))
-        return found
+        """Look for a message in each queue, and no further than a limit."""
+        return await self._messages.find(asked, [asked.queue] if asked.queue else sorted(await self._counts()))
 
     async def trail(self, asked: TrailQuery) -> Trail:
-        """Look in each queue, among the first messages of it that the bus shows, in the store and for records."""
+        """Look in each queue, and no further than a limit, in the store and for records."""
         return await trail_on_store(self._ports, self._peek, sorted(await self._counts()), asked)
 
-    async def cancel(self, queue: str, id: str) -> Moved:
-        """Cancel what is scheduled, among the first messages of the queue that the bus shows."""
-        now_ms = self._operations.now_ms()
-        found, _ = await self._peek(
-            queue,
-            after=0,
-            count=BATCH_COUNT_MAX,
-            session="",
-            is_wanted=lambda held: state_of(held, now_ms) == "scheduled" and held.message.identity.startswith(id),
-        )
-        full = scheduled_id(queue, id, {held.message.identity for held in found})
-        sequences = [held.sequence for held in found if held.message.identity == full]
-        await self._cancel(queue, sequences)
-        return Moved(len(sequences), id=full)
+    async def cancel(self, queue: str, id: str, *, after: int = 0) -> Moved:
+        return await self._messages.cancel(queue, id, after=after)
 
-    async def make_due(self, queue: str, id: str) -> Moved:
-        """Send what a queue holds for later once more, to be taken now, and then cancel that.
-
-        If this is broken off in between, both are there: the second of them is a duplicate.
-        """
-        found, _ = await self._peek(
-            queue,
-            after=0,
-            count=BATCH_COUNT_MAX,
-            session="",
-            is_wanted=lambda held: held.status == "scheduled" and held.message.identity.startswith(id),
-        )
-        full = later_id(queue, id, {held.message.identity for held in found})
-        later = [held for held in found if held.message.identity == full]
-        for held in later:
-            own = f"{full}~now-{held.sequence}"  # the bus has seen the other, and may drop duplicates
-            message = msgspec.structs.replace(held.message, outbox_id=full, message_id=own)
-            await self._operations.send([Output(queue, 0, message)])
-            await self._cancel(queue, [held.sequence])
-        return Moved(len(later), id=full)
+    async def make_due(self, queue: str, id: str, *, after: int = 0) -> Moved:
+        return await self._messages.make_due(queue, id, after=after)
 
     async def pending(self) -> list[PendingView]:
         return await pending_in(self._ports)

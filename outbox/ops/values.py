@@ -261,13 +261,15 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 class Moved(msgspec.Struct, frozen=True):
     """How many dead letters were resubmitted or discarded; `in_hand` were left because a receiver has them.
 
-    `id` is the full identity of a single one; `numbers` says which were discarded, where it had several.
+    `id` is the full identity of a single one; `numbers` says which were discarded, where it had several.  Of what is
+    scheduled `more` is the number up to which a queue was looked through, where it holds more.
     """
 
     count: int
     in_hand: int = 0
     id: str | UnsetType = UNSET
     numbers: list[int] | UnsetType = UNSET
+    more: int | UnsetType = UNSET
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -342,10 +344,11 @@ class PeekQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FindQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which message, by its id or the beginning of it; in one queue, if given."""
+    """Which message, by its id or the beginning of it; in one queue, if given, behind the message of a number."""
 
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
     queue: Text = ""
+    after: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
 
 
 class PauseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -364,10 +367,11 @@ class BlockedQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CancelRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which scheduled message of a queue to cancel, or to make due."""
+    """Which scheduled message of a queue to cancel, or to make due, behind the message of a number."""
 
     queue: Name
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
+    after: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
 
 
 class AmongQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

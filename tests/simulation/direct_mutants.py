@@ -9,6 +9,7 @@ from tests.simulation.age_mutants import AGE_MUTANTS
 from tests.simulation.cancellation_mutants import CANCELLATION_MUTANTS
 from tests.simulation.command_mutants import COMMAND_MUTANTS
 from tests.simulation.edit_mutants import TESTED_EDIT_MUTANTS
+from tests.simulation.lookup_mutants import LOOKUP_MUTANTS
 from tests.simulation.operator_mutants import OPERATOR_MUTANTS
 from tests.simulation.planting import (
     BATCH,
@@ -1828,6 +1829,7 @@ TABLE = Table(
     (
         *DIRECT_MUTANTS,
         *OPERATOR_MUTANTS,
+        *LOOKUP_MUTANTS,
         *COMMAND_MUTANTS,
         *TELEMETRY_MUTANTS,
         *AGE_MUTANTS,

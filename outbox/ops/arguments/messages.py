@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from outbox.ops.arguments.kinds import count, depth, duration, page, queue, rate
-from outbox.ops.arguments.shared import PAGE, QUEUE, Commands, argument
+from outbox.ops.arguments.shared import AFTER, PAGE, QUEUE, Commands, argument
 
 _STATES = ("waiting", "retrying", "blocked", "in-hand", "scheduled", "deferred")
 _WHICH = (
@@ -47,6 +47,7 @@ COMMANDS: Commands = {
         (
             argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more"),
             argument("--queue", default="", metavar="QUEUE", type=queue, help="look into this queue only"),
+            AFTER,
         ),
     ),
     "message trace": (
@@ -66,11 +67,19 @@ COMMANDS: Commands = {
     ),
     "schedule cancel": (
         "Cancel a scheduled message: it is gone, and nothing remembers it.",
-        (QUEUE, argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more")),
+        (
+            QUEUE,
+            argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more"),
+            AFTER,
+        ),
     ),
     "schedule now": (
         "Let a scheduled message, or one that waits for its next try, be taken now.",
-        (QUEUE, argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more")),
+        (
+            QUEUE,
+            argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more"),
+            AFTER,
+        ),
     ),
     "pending": ("List or finish what was committed and whose outputs are not known to have left.", None),
     "pending list": (
