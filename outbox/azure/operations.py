@@ -72,9 +72,9 @@ class AzureOperations:
         return await self._dead_letters.list(queue)
 
     async def resubmit(
-        self, queue: str, sequence: int, *, edit: Message | None = None, first: First | None = None
+        self, queue: str, sequence: int, *, attempt: int = 0, edit: Message | None = None, first: First | None = None
     ) -> None:
-        await self._dead_letters.resubmit(queue, sequence, edit=edit, first=first)
+        await self._dead_letters.resubmit(queue, sequence, attempt=attempt, edit=edit, first=first)
 
     async def discard(self, queue: str, sequence: int, *, first: First | None = None) -> None:
         await self._dead_letters.discard(queue, sequence, first=first)

@@ -7,7 +7,6 @@ are data, so that the same calls work over HTTP.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
@@ -25,7 +24,16 @@ from outbox.lineage import parse_state_id, state_id
 from outbox.ops import held_messages
 from outbox.ops.blocked import page_of
 from outbox.ops.blocked_places import blocked_on_engine
-from outbox.ops.dead_letter_views import discarded, matches, those_of, type_names, view_of, with_body
+from outbox.ops.dead_letter_views import (
+    attempts_of,
+    discarded,
+    matches,
+    name_of,
+    those_of,
+    type_names,
+    view_of,
+    with_body,
+)
 from outbox.ops.engine_states import OnWritten, states_of_engine, write_states_of_engine
 from outbox.ops.engine_trail import trail_on_engine
 from outbox.ops.engine_views import at_work, entry_of, held_in, identity_of
@@ -53,6 +61,7 @@ from outbox.ops.values import (
     BlockedPage,
     BlockedQuery,
     Compacted,
+    DeadAttempt,
     DeadLetterFilter,
     DeadLetterView,
     FindQuery,
@@ -68,7 +77,7 @@ from outbox.ops.values import (
     Status,
 )
 from outbox.ports import Document
-from outbox.resubmission import identified, newest
+from outbox.resubmission import alike, identified, newest
 from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.delivery.edits import edit_of
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
@@ -272,9 +281,11 @@ class EngineOperator:
             its = held_in(queue, task, now_ms, letters, at_work())
             view = held_messages.view_of(path, its, now_ms, self._taker(path))
             found.append(await found_with_body(view, task.message, engine.blobs))
-        for _, path, task in (one for one in dead if one[0] == id):
-            only = await self._only_type(path)
-            found.append(FoundMessage(None, await with_body(id, entry_of(path, task), only, engine.blobs)))
+        its_dead = [(path, task) for own, path, task in dead if own == id]
+        for path, task in its_dead:
+            only, is_only = await self._only_type(path), [each for each, _ in its_dead].count(path) == 1
+            letter = await with_body(id, entry_of(path, task), only, engine.blobs, is_only=is_only)
+            found.append(FoundMessage(None, letter))
         return found
 
     def _taker(self, path: str) -> str:
@@ -353,21 +364,23 @@ class EngineOperator:
         await self._engine.core.gate()
         return [view_of(identity_of(queue, task), entry_of(queue, task), types.only) for task in tasks]
 
-    async def dead_among(self, queue: str, ids: Sequence[str]) -> list[str]:
-        wanted, tasks = set(ids), self._engine.broker.queue(self._dead(queue)).tasks.values()
-        found = wanted.intersection(identity_of(queue, task) for task in tasks)
+    async def dead_among(self, queue: str, ids: Sequence[str]) -> dict[str, list[DeadAttempt]]:
+        tasks = list(self._engine.broker.queue(self._dead(queue)).tasks.values())
         await self._engine.core.gate()
-        return sorted(found)
+        return attempts_of(
+            ids, ((identity_of(queue, task), DeadAttempt(task.sequence, task.message.attempt)) for task in tasks)
+        )
 
-    async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
+    async def dead_letter(self, queue: str, id: str, *, sequence: int = 0) -> DeadLetterView:
         id, same = self._of(queue, id)
+        dead = newest(those_of(queue, id, same, sequence))
         only = await self._only_type(queue)
         await self._engine.core.gate()
-        return await with_body(id, entry_of(queue, same[-1]), only, self._engine.blobs)
+        return await with_body(id, entry_of(queue, dead), only, self._engine.blobs, is_only=len(same) == 1)
 
     async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None, sequence: int = 0) -> Moved:
         if id is None:
-            return await self._move_all(queue, self._engine.dead_letters.resubmit)
+            return await self._move_all(queue, self._engine.dead_letters.resubmit, is_resubmission=True)
         id, same = self._of(queue, id)
         dead = newest(those_of(queue, id, same, sequence))
         edit = None
@@ -385,7 +398,7 @@ class EngineOperator:
             until_ms = self._engine.now_ms() + await longest_retention_ms(self._notes(RETENTION_PREFIX))
             move = partial(self._engine.dead_letters.set_aside, until_ms=until_ms)
         if id is None:
-            return await self._move_all(queue, move)
+            return await self._move_all(queue, move, is_resubmission=False)
         id, same = self._of(queue, id)
         found = those_of(queue, id, same, sequence)
         for task in found:
@@ -398,29 +411,36 @@ class EngineOperator:
         only = await self._only_type(queue)
         found = self._engine.dead_letters.set_aside_of(queue)
         await self._engine.core.gate()
-        return [view_of(dead.message.identity, dead, only) for dead in found]
+        return [view_of(name_of(dead), dead, only) for dead in found]
 
     async def restore(self, queue: str, id: str | None) -> Moved:
         self._dead(queue)  # it exists
         kept = self._engine.dead_letters.set_aside_of(queue)
         if id is not None:
-            id = discarded_id(queue, id, {dead.message.identity for dead in kept})
-            kept = [dead for dead in kept if dead.message.identity == id]
+            id = discarded_id(queue, id, {name_of(dead) for dead in kept})
+            kept = [dead for dead in kept if name_of(dead) == id]
         for dead in kept:
             self._engine.dead_letters.restore(queue, dead.sequence)
         await self._engine.core.gate()
         return Moved(len(kept)) if id is None else Moved(len(kept), id=id)
 
-    async def _move_all(self, queue: str, move: Callable[[str, int], None]) -> Moved:
-        tasks = list(self._engine.broker.queue(self._dead(queue)).tasks.values())
-        count = 0
+    async def _move_all(self, queue: str, move: Callable[[str, int], None], *, is_resubmission: bool) -> Moved:
+        """Move every dead letter that may be moved, the newest first: a resubmission takes its older copies with it."""
+        there = self._engine.broker.queue(self._dead(queue)).tasks
+        tasks, moved, left = [there[number] for number in sorted(there, reverse=True)], set[object](), 0
         for start in range(0, len(tasks), BATCH_COUNT_MAX):
             for task in tasks[start : start + BATCH_COUNT_MAX]:
-                with suppress(LookupError, Refused):  # refused; or a receiver has it, or settled it between two batches
+                if is_resubmission and task.message.identity and alike(task.message) in moved:
+                    left += task.sequence in there  # a receiver has it
+                    continue
+                try:
                     move(queue, task.sequence)
-                    count += 1
+                except (LookupError, Refused):  # refused; or a receiver has it, or settled it between two batches
+                    left += 1
+                else:
+                    moved.add(alike(task.message))
             await self._engine.core.gate()
-        return Moved(count, len(tasks) - count)
+        return Moved(len(tasks) - left, left)
 
     def _of(self, queue: str, text: str) -> tuple[str, list[Task]]:
         """The full id of a text, and its dead letters, oldest first."""

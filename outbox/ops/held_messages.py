@@ -13,7 +13,7 @@ from outbox.ops.bodies import shown
 from outbox.ops.text import age
 from outbox.ops.values import FoundMessage, MessageState, MessageView
 from outbox.ports import BlobStore
-from outbox.resubmission import dead_letter_identity
+from outbox.resubmission import dead_letter_name
 from outbox.runtime.delivery.claim_check import redeem
 
 ERROR_LENGTH_MAX = 300
@@ -21,8 +21,8 @@ ERROR_LENGTH_MAX = 300
 
 
 def identity_of(queue: str, held: HeldMessage) -> str:
-    """The identity of a message, also of one without an id of its own, by its number."""
-    return dead_letter_identity(queue, held.sequence, held.message, "")
+    """The identity of a message; one without an id of its own has its number for one."""
+    return dead_letter_name(queue, held.sequence, held.message, "")
 
 
 def state_of(held: HeldMessage, now_ms: int) -> MessageState:

@@ -257,19 +257,24 @@ async def _dead_letters(operator: Operator, options: Options) -> list[DeadLetter
 
 
 def show_dead_letter(options: Options) -> None:
-    found = ask(options, lambda operator: operator.dead_letter(options.queue, options.id))
+    found = ask(options, lambda operator: operator.dead_letter(options.queue, options.id, sequence=options.sequence))
     found = msgspec.structs.replace(found, cure=with_folder(options, found.cure))
     answer(options, found, text.indented(msgspec.json.encode(found)))
 
 
 def resubmit(options: Options) -> None:
+    number = options.sequence
     if options.body is None:
-        _move(options, "resubmitted", lambda operator, id: operator.resubmit(options.queue, id))
+        _move(options, "resubmitted", lambda operator, id: operator.resubmit(options.queue, id, sequence=number))
         return
     if options.id is None:
         raise Usage("--body is for one dead letter: name its ID")
     body = compact_json(options.id, _read_body(options.body))
-    _move(options, "edited and resubmitted", lambda operator, id: operator.resubmit(options.queue, id, body=body))
+    _move(
+        options,
+        "edited and resubmitted",
+        lambda operator, id: operator.resubmit(options.queue, id, body=body, sequence=number),
+    )
 
 
 def _read_body(file: str) -> bytes:
@@ -290,8 +295,12 @@ def _read_body(file: str) -> bytes:
 
 def discard(options: Options) -> None:
     """Discard a dead letter, for a time or for good."""
-    good = options.for_good
-    _move(options, "discarded", lambda operator, id: operator.discard(options.queue, id, for_good=good))
+    good, number = options.for_good, options.sequence
+    _move(
+        options,
+        "discarded",
+        lambda operator, id: operator.discard(options.queue, id, for_good=good, sequence=number),
+    )
 
 
 def restore(options: Options) -> None:
@@ -318,6 +327,8 @@ def _say_restorable(options: Options, id: str) -> None:
 
 def _move(options: Options, verb: str, move: Callable[[Any, str | None], Awaitable[Any]]) -> None:
     filters = [*_filters(options), *(["rate"] if options.rate else [])]
+    if options.sequence and options.id is None:
+        raise Usage("--sequence is one of an id's several dead letters; name the ID, or sequence-N where it has none")
     if options.id is not None and (options.all or filters):
         raise Usage(f"ID names one dead letter; leave --{filters[0] if filters else 'all'} out, or ID")
     if options.id is None and not (options.all or filters):
@@ -360,5 +371,5 @@ def _move_some(options: Options, verb: str) -> None:
     if moved.is_broken_off:
         raise Refused(f"stopped there; list them, and give the same command again: {moved.why}")
     if moved.relapsed:
-        again = f"outbox dead-letters show {options.queue} {word(moved.relapsed)}"
+        again = f"outbox dead-letters show {options.queue} {word(moved.relapsed)} --sequence {moved.number}"
         raise Refused(f"{moved.relapsed!r} is a dead letter again, so no more are resubmitted; look at it: {again}")

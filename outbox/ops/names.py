@@ -78,6 +78,8 @@ def look_on(text: str, cut: Mapping[str, int], command: str) -> str:
 
 def _only(text: str, ids: AbstractSet[str], none: str, several: str) -> str:
     """The id that a text stands for; `none` and `several` say what is wrong where it is not just one."""
+    if not text:
+        raise LookupError(f"{none}; an empty id stands for none, give one that a list shows")
     found = {text} & ids or {id for id in ids if begins(text, id)}
     if not found:
         raise LookupError(f"{none}{near(text, ids)}")

@@ -26,6 +26,7 @@ from outbox.ops.values import (
     BlockedPage,
     BlockedQuery,
     Compacted,
+    DeadAttempt,
     DeadLetterFilter,
     DeadLetterView,
     FindQuery,
@@ -159,15 +160,17 @@ class Operator(Protocol):
             UnknownDestination: no such queue.
         """
 
-    async def dead_among(self, queue: str, ids: Sequence[str]) -> list[str]:
-        """Those of up to BATCH_COUNT_MAX ids that are dead letters of a queue now.
+    async def dead_among(self, queue: str, ids: Sequence[str]) -> dict[str, list[DeadAttempt]]:
+        """Those of up to BATCH_COUNT_MAX ids that are dead letters of a queue now: their numbers, and of which attempt.
 
         Raises:
             UnknownDestination: no such queue.
         """
 
-    async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
-        """The newest dead letter of an id, or of the one id with this prefix, with its body.
+    async def dead_letter(self, queue: str, id: str, *, sequence: int = 0) -> DeadLetterView:
+        """The dead letter of an id, or of the one id with this prefix, that `resubmit` would take, with its body.
+
+        With a `sequence`: of an id's the one of that number.
 
         Raises:
             LookupError: there is none.

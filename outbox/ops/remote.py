@@ -39,6 +39,7 @@ from outbox.ops.values import (
     BlockedQuery,
     CancelRequest,
     Compacted,
+    DeadAttempt,
     DeadLetterFilter,
     DeadLetterView,
     DiscardRequest,
@@ -153,11 +154,11 @@ class RemoteOperator:
         asked = {"queue": queue, "after": after, "count": count_max, **msgspec.structs.asdict(where)}
         return await self._get("/dead-letters", asked, list[DeadLetterView])
 
-    async def dead_among(self, queue: str, ids: Sequence[str]) -> list[str]:
-        return await self._post("/dead-letters/among", AmongQuery(queue, list(ids)), list[str])
+    async def dead_among(self, queue: str, ids: Sequence[str]) -> dict[str, list[DeadAttempt]]:
+        return await self._ask_for("/dead-letters/among", AmongQuery(queue, list(ids)), dict[str, list[DeadAttempt]])
 
-    async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
-        return await self._get("/dead-letter", {"queue": queue, "id": id}, DeadLetterView)
+    async def dead_letter(self, queue: str, id: str, *, sequence: int = 0) -> DeadLetterView:
+        return await self._get("/dead-letter", {"queue": queue, "id": id, "sequence": sequence}, DeadLetterView)
 
     async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None, sequence: int = 0) -> Moved:
         edited = UNSET if body is None else msgspec.Raw(body)

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from outbox.errors import Refused
-from outbox.ops.dead_letter_views import with_body
+from outbox.ops.dead_letter_views import name_of, with_body
 from outbox.ops.held_messages import found_with_body, identity_of, state_of, view_of, waits_for
 from outbox.ops.names import later_id, look_on, scheduled_id, the_id
 from outbox.ops.store_dead_letters import StoreDeadLetters
@@ -90,9 +90,9 @@ class StoreMessages:
         looks = list(zip(queues, await side_by_side(queues, look), strict=True))
         held = [(queue, each) for queue, (shown, _, _) in looks for each in shown]
         dead = [(queue, each) for queue, (_, _, letters) in looks for each in letters]
-        dead = [(queue, letter) for queue, letter in dead if letter.message.identity.startswith(asked.id)]
+        dead = [(queue, letter) for queue, letter in dead if name_of(letter).startswith(asked.id)]
         cut = {queue: more for queue, (_, more, _) in looks if more}
-        ids = {identity_of(queue, each) for queue, each in held} | {letter.message.identity for _, letter in dead}
+        ids = {identity_of(queue, each) for queue, each in held} | {name_of(letter) for _, letter in dead}
         try:
             id = the_id(asked.id, ids, asked.queue)
         except LookupError:
@@ -105,10 +105,13 @@ class StoreMessages:
                 taker = waits_for(queue, paused=await self._is_paused(queue))
                 view = view_of(queue, each, now_ms, taker)
                 found.append(await found_with_body(view, each.message, self._blobs))
-        for queue, letter in dead:
-            if letter.message.identity == id:
-                types = await self._dead_letters.types(queue)
-                found.append(FoundMessage(None, await with_body(id, letter, types.only, self._blobs)))
+        its_dead = [(queue, letter) for queue, letter in dead if name_of(letter) == id]
+        for queue, letter in its_dead:
+            only, is_only = (
+                (await self._dead_letters.types(queue)).only,
+                [each for each, _ in its_dead].count(queue) == 1,
+            )
+            found.append(FoundMessage(None, await with_body(id, letter, only, self._blobs, is_only=is_only)))
         return found
 
     async def cancel(self, queue: str, id: str, *, after: int) -> Moved:

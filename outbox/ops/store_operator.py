@@ -49,6 +49,7 @@ from outbox.ops.values import (
     BlockedPage,
     BlockedQuery,
     Compacted,
+    DeadAttempt,
     DeadLetterFilter,
     DeadLetterView,
     FindQuery,
@@ -376,11 +377,11 @@ class StoreOperator:
     ) -> list[DeadLetterView]:
         return await self._dead_letters.page(queue, after=after, count_max=count_max, where=where)
 
-    async def dead_among(self, queue: str, ids: Sequence[str]) -> list[str]:
+    async def dead_among(self, queue: str, ids: Sequence[str]) -> dict[str, list[DeadAttempt]]:
         return await self._dead_letters.among(queue, ids)
 
-    async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
-        return await self._dead_letters.one(queue, id)
+    async def dead_letter(self, queue: str, id: str, *, sequence: int = 0) -> DeadLetterView:
+        return await self._dead_letters.one(queue, id, sequence=sequence)
 
     async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None, sequence: int = 0) -> Moved:
         return await self._dead_letters.resubmit(queue, id, body=body, sequence=sequence)

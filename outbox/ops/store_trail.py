@@ -13,6 +13,7 @@ from outbox.engine_commit import WAITING, WAITING_ATTEMPT
 from outbox.errors import CorruptRecord
 from outbox.lineage import Key
 from outbox.message import Message
+from outbox.ops.dead_letter_views import name_of
 from outbox.ops.held_messages import identity_of, state_of, why
 from outbox.ops.names import parse_key, word
 from outbox.ops.pending import pending_records
@@ -109,7 +110,8 @@ async def _sightings(
             see(queue, message, state_of(held, now_ms), "queue", why(held, now_ms), held.enqueued_ms)
         for dead in letters:
             text = f"{dead.reason}: {dead.description.partition(chr(10))[0]}"
-            see(queue, dead.message, "dead-letter", "dead letter", text, dead.enqueued_ms)
+            message = msgspec.structs.replace(dead.message, outbox_id=name_of(dead))
+            see(queue, message, "dead-letter", "dead letter", text, dead.enqueued_ms)
     async for tx, record in pending_records(ports):
         for output in record.outputs:
             text = "committed, and not known to have left"

@@ -5,7 +5,7 @@ They are the control endpoint's wire format as well: JSON, unknown fields refuse
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -134,6 +134,13 @@ class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):
     body: msgspec.Raw | UnsetType = UNSET
     body_text: str | UnsetType = UNSET
     body_base64: str | UnsetType = UNSET
+
+
+class DeadAttempt(NamedTuple):
+    """A dead letter of an id: its number, and of which attempt it is."""
+
+    sequence: int
+    attempt: int
 
 
 MessageState = Literal["waiting", "retrying", "blocked", "in-hand", "scheduled", "deferred"]
@@ -325,10 +332,11 @@ ANY_DEAD_LETTER = DeadLetterFilter()
 
 
 class PageQuery(DeadLetterFilter, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which dead letters: a page of them, or the one of an id."""
+    """Which dead letters: a page of them, or the one of an id, or of its several the one of a number."""
 
     queue: Name
     id: Text = ""
+    sequence: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
     after: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
     count: Annotated[int, msgspec.Meta(ge=0, le=BATCH_COUNT_MAX)] = 0
 

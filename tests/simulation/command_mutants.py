@@ -262,8 +262,8 @@ COMMAND_MUTANTS = (
     fault(
         "a resubmission of what another client has in hand is noted", "outbox/runtime/store_operations.py",
         f"{DISCARDS}::test_what_another_client_has_in_hand_is_left_as_it_is",
-        ("            await self._bus.resubmit(queue, sequence, edit=edit, first=note)\n",
-         "            await note()\n            await self._bus.resubmit(queue, sequence, edit=edit)\n"),
+        ("            await self._bus.resubmit(queue, sequence, attempt=attempt, edit=edit, first=note)\n",
+         "            await note()\n            await self._bus.resubmit(queue, sequence, attempt=attempt, edit=edit)\n"),
     ),
     fault(
         "a discard leaves the dead letter", "outbox/engine/dead_letters.py",

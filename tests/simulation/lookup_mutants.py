@@ -8,6 +8,8 @@ from __future__ import annotations
 from tests.simulation.operator_mutants import fault
 
 DEEP = "wire/cli/test_deep_queues.py"
+ONE, TWO = "unit/ops/test_dead_letters_of_one_id.py", "wire/cli/test_dead_letters_in_two_places.py"
+OPERATIONS, GROUPS = "outbox/runtime/store_operations.py", "outbox/ops/dead_letters.py"
 MESSAGES = "outbox/ops/store_messages.py"
 
 LOOKUP_MUTANTS = (
@@ -30,5 +32,68 @@ LOOKUP_MUTANTS = (
         "a queue is looked through without end", MESSAGES,
         f"{DEEP}::test_a_search_makes_a_limited_number_of_requests",
         ("is_wanted=is_wanted, look_count_max=count", "is_wanted=is_wanted, look_count_max=1 << 40"),
+    ),
+    fault(
+        "a resubmission from the bus knows no copy in the store", OPERATIONS,
+        f"{TWO}::test_a_resubmission_is_above_every_copy_wherever_it_lies",
+        ("await self._bus.resubmit(queue, sequence, attempt=attempt, edit=edit, first=note)",
+         "await self._bus.resubmit(queue, sequence, edit=edit, first=note)"),
+    ),
+    fault(
+        "what is asked of the bus as an attempt is not heard", "outbox/azure/servicebus/dead_letters.py",
+        f"{TWO}::test_a_resubmission_is_above_every_copy_wherever_it_lies",
+        ("attempt = max(attempt, next_attempt(message, [from_wire(copy) for copy in copies]))",
+         "attempt = next_attempt(message, [from_wire(copy) for copy in copies])"),
+    ),
+    fault(
+        "a copy elsewhere outlives the resubmission", OPERATIONS,
+        f"{TWO}::test_a_resubmission_is_above_every_copy_wherever_it_lies",
+        ("            if not is_copy(other.message, dead.message):\n", "            if True:\n"),
+    ),
+    fault(
+        "another message of the id goes with a resubmission", OPERATIONS,
+        f"{TWO}::test_a_resubmission_is_above_every_copy_wherever_it_lies",
+        ("            if not is_copy(other.message, dead.message):\n", "            if False:\n"),
+    ),
+    fault(
+        "any dead letter of an id is its relapse", GROUPS,
+        f"{ONE}::test_another_dead_letter_of_the_id_is_no_relapse",
+        ("set(dead) - self._known.get((queue, id), set())", "set(dead)"),
+    ),
+    fault(
+        "a relapse is shown by the number of another dead letter", GROUPS,
+        f"{ONE}::test_a_relapse_is_seen_beside_another_dead_letter_of_the_id",
+        ("return id, max(fresh).sequence", "return id, max(dead).sequence"),
+    ),
+    fault(
+        "on a folder copies are left by a resubmission of all", "outbox/ops/engine_operator.py",
+        f"{ONE}::test_copies_go_along_with_a_resubmission_of_all",
+        ("if is_resubmission and task.message.identity and alike(task.message) in moved:", "if False:"),
+    ),
+    fault(
+        "a folder shows another dead letter than it resubmits", "outbox/ops/engine_operator.py",
+        f"{ONE}::test_what_is_shown_is_what_is_resubmitted_and_its_cure_names_it",
+        ("        dead = newest(those_of(queue, id, same, sequence))\n        only", "        dead = same[-1]\n        only"),
+    ),
+    fault(
+        "a store shows another dead letter than it resubmits", "outbox/ops/store_dead_letters.py",
+        f"{ONE}::test_what_is_shown_is_what_is_resubmitted_and_its_cure_names_it",
+        ("dead, only = newest(those_of(queue, id, found, sequence)),", "dead, only = found[-1],"),
+    ),
+    fault(
+        "a cure means any dead letter of the id", "outbox/ops/dead_letter_views.py",
+        f"{ONE}::test_every_place_of_an_id_has_a_cure_that_means_it",
+        ("\"\" if is_only else f\" --sequence {dead.sequence}\"", "\"\""),
+    ),
+    fault(
+        "a stored message without an id has none", "outbox/runtime/delivery/stored_dead_letters.py",
+        f"{TWO}::test_a_message_without_an_id_is_named_by_its_number",
+        ("        if identity != message.identity:\n", "        if False:\n"),
+    ),
+    fault(
+        "a dead letter without an identity has no name", "outbox/resubmission.py",
+        f"{TWO}::test_a_message_without_an_id_is_named_by_its_number",
+        ("return dead_letter_identity(queue, sequence, message, reason) or sequence_identity(sequence)",
+         "return dead_letter_identity(queue, sequence, message, reason)"),
     ),
 )  # fmt: skip

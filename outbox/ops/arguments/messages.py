@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from outbox.ops.arguments.kinds import count, depth, duration, page, queue, rate
+from outbox.ops.arguments.kinds import count, depth, duration, number, page, queue, rate
 from outbox.ops.arguments.shared import AFTER, PAGE, QUEUE, Commands, argument
 
 _STATES = ("waiting", "retrying", "blocked", "in-hand", "scheduled", "deferred")
@@ -18,9 +18,17 @@ _WHICH = (
     argument("--newer", type=duration, metavar="AGE", help="only those enqueued since"),
     argument("--limit", type=count, metavar="N", help="at most so many, the oldest first"),
 )
+_SEQUENCE = argument(
+    "--sequence",
+    type=number,
+    default=0,
+    metavar="NUMBER",
+    help="of an id's several dead letters the one of this number",
+)
 _ID_OR_ALL = (
     argument("id", metavar="ID", nargs="?"),
     argument("--all", action="store_true", help="all of the queue's, instead of one ID"),
+    _SEQUENCE,
     *_WHICH,
     argument("--rate", type=rate, metavar="N", help="at most so many a second"),
 )
@@ -117,7 +125,7 @@ COMMANDS: Commands = {
             argument("--discarded", action="store_true", help="those that were discarded and can be restored"),
         ),
     ),
-    "dead-letters show": ("Show a dead letter with its body.", (QUEUE, argument("id", metavar="ID"))),
+    "dead-letters show": ("Show a dead letter with its body.", (QUEUE, argument("id", metavar="ID"), _SEQUENCE)),
     "dead-letters resubmit": (
         "Run a dead letter again, as a new attempt; of many, up to the first that comes back.",
         (QUEUE, *_ID_OR_ALL, argument("--body", metavar="FILE", help="edit one: another body, JSON (-: from stdin)")),
