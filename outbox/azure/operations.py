@@ -164,6 +164,15 @@ class AzureOperations:
     async def is_drained(self, queues: Sequence[str]) -> bool:
         return await self._entities.is_drained(queues)
 
+    async def names(self, like: str) -> list[str]:
+        """The queues and topics of the namespace and the subscriptions of the topic in a path like this.
+
+        Raises:
+            Refused: they cannot be asked.
+            OutcomeUnknown: no answer says what there is.
+        """
+        return await self._entities.names(like)
+
     async def counts(self) -> dict[str, EntityCounts]:
         """What the bus counts in all of its queues and subscriptions, used by this application or not.
 

@@ -63,7 +63,7 @@ def show_message(options: Options) -> None:
     """
     if options.after and not options.queue:
         raise Usage("--after is a number of one queue; name it by --queue")
-    asked = FindQuery(options.id, options.queue, options.after)
+    asked = FindQuery(options.id, options.queue or "", options.after)
 
     async def look(operator: Operator) -> list[FoundMessage]:
         try:
@@ -184,7 +184,7 @@ def finish_pending(options: Options) -> None:
     """
     if (options.tx is None) is not options.all:
         raise Usage("name one TX, or give --all")
-    done = ask(options, lambda operator: operator.finish(options.tx or ""))
+    done = ask(options, lambda operator: operator.finish(options.tx))
     young = f"; {done.young} younger than a minute, which workers finish themselves" if done.young else ""
     answer(options, done, f"finished {done.finished}{young}")
     if done.left or done.troubles:

@@ -6,13 +6,17 @@ import re
 import shlex
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
+from difflib import get_close_matches
 from uuid import UUID
 
-from outbox.errors import Refused
+from outbox.errors import Refused, UnknownDestination
 from outbox.lineage import Key
 from outbox.ops.values import KeyKind
 
 NAMES_SHOWN_MAX = 12
+NEAR_SHOWN_MAX = 3
+NAME_LENGTH_MAX = 260
+"""The longest name of a queue on Service Bus."""
 
 
 def full_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
@@ -118,6 +122,38 @@ _RANDOM = re.compile(r"(?P<digits>[0-9a-f]{64}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9
 def word(text: str) -> str:
     """A text as one word of a command line: an id is whatever its sender chose."""
     return shlex.quote(text)
+
+
+def spelled(name: str, known: Collection[str]) -> str:
+    """The name of these that is given, in any case; empty without one.
+
+    Raises:
+        Refused: several differ from it in their case alone.
+    """
+    if name in known:
+        return name
+    same = {each for each in known if each.casefold() == name.casefold()}
+    if len(same) > 1:
+        raise Refused(f"{name!r} may be {' or '.join(map(repr, sorted(same)))}; give it as it is written")
+    return next(iter(same), "")
+
+
+def declared(name: str, known: Collection[str]) -> str:
+    """The declared name that is given, in any case.
+
+    Raises:
+        UnknownDestination: there is none; the text lists those that are near.
+        Refused: several differ from it in their case alone.
+    """
+    if found := spelled(name, known):
+        return found
+    by_case = {each.casefold(): each for each in known}
+    likely = [by_case[each] for each in get_close_matches(name.casefold()[:NAME_LENGTH_MAX], by_case, NEAR_SHOWN_MAX)]
+    meant = f" (did you mean {' or '.join(map(repr, likely))}?)" if likely else ""
+    raise UnknownDestination(
+        f"{name[:NAME_LENGTH_MAX]!r} does not exist; there are: {listed(known)}{meant}.  Check the spelling, or start "
+        "the application that declares it"
+    )
 
 
 def parse_key(text: str, kind: KeyKind) -> Key:

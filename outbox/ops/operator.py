@@ -138,8 +138,8 @@ class Operator(Protocol):
     async def pending(self) -> list[PendingView]:
         """What was committed and is not finished, at most a thousand documents; on an engine there is nothing such."""
 
-    async def finish(self, tx: str) -> PendingFinished:
-        """Finish what the transaction of a name or prefix left, or (empty) everything, if it is older than a minute.
+    async def finish(self, tx: str | None) -> PendingFinished:
+        """Finish what the transaction of a name or prefix left, or (None) everything, if it is older than a minute.
 
         Raises:
             LookupError: nothing is pending of it.

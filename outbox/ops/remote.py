@@ -140,7 +140,7 @@ class RemoteOperator:
     async def pending(self) -> list[PendingView]:
         return await self._get("/pending", {}, list[PendingView])
 
-    async def finish(self, tx: str) -> PendingFinished:
+    async def finish(self, tx: str | None) -> PendingFinished:
         return await self._post("/pending/finish", FinishRequest(tx), PendingFinished)
 
     async def dead_letters(

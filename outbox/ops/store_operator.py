@@ -6,12 +6,13 @@ workers.  Nothing is made or declared here.  Operations of an engine alone are r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -31,6 +32,7 @@ from outbox.ops.sending import check_sendable, outgoing
 from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.store_dead_letters import StoreDeadLetters
 from outbox.ops.store_messages import Ask, Cancel, Peek, StoreMessages
+from outbox.ops.store_names import OnTheBus, StoreNames
 from outbox.ops.store_states import states_of_store, write_states_of_store
 from outbox.ops.store_trail import trail_on_store
 from outbox.ops.stream_values import (
@@ -82,6 +84,7 @@ UNFINISHED_COUNT_MAX = 1_000
 KEYS_LOOKED_UP_MAX = 3
 """For how many keys on a page of messages the store is read, whether they are blocked; more of them cost a query."""
 
+Asked = TypeVar("Asked", FindQuery, PeekQuery, PauseRequest, BlockedQuery)
 _SDKS = ("azure", "aiohttp", "msal")
 
 
@@ -178,7 +181,7 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
                 text = f"{error}; look at --cosmos, --database and --container, or at their variables"
                 raise Refused(text) from error
             bus = backend.operations
-            more = {"pause": bus.pause, "is_paused": bus.is_paused, "is_ordered": bus.is_ordered}
+            more = {"pause": bus.pause, "is_paused": bus.is_paused, "is_ordered": bus.is_ordered, "names": bus.names}
             more["index"] = backend.infrastructure or backend.store
             yield StoreOperator(backend.ports(), bus.counts, bus.peek, bus.cancel, **more)
         except ValueError as error:  # an SDK's, whose text may repeat a key
@@ -211,10 +214,13 @@ class StoreOperator:
         is_paused: Ask | None = None,
         is_ordered: Ask | None = None,
         index: StoreIndex | None = None,
+        names: OnTheBus | None = None,
     ) -> None:
         """Take the ports and what is asked of the bus; without `pause` and `is_paused` its queues cannot be paused.
 
         Without `is_ordered` it is the bus that refuses a message without a key.
+
+        Without `names` of the bus, the name of a queue without a handler is as it is given.
 
         Without an `index` of the infrastructure's store each queue is counted, and each key looked up, by itself.
         """
@@ -228,6 +234,7 @@ class StoreOperator:
         self._asked_paused = is_paused
         self._asked_ordered = is_ordered
         self._index = index
+        self._names = StoreNames(self._infrastructure, names)
         self._blocked = BlockedSessions(self._infrastructure, ports.blobs)
         self._dead_letters = StoreDeadLetters(ports, self._operations)
         self._messages = StoreMessages(
@@ -251,13 +258,15 @@ class StoreOperator:
             Refused: the identity lacks the right to manage, which Service Bus needs for counts.
         """
         found = await self._counts()
-        kept = await self._kept_counts(found)
+        kept = Counter[str]()
+        for path, count in (await self._kept_counts(found)).items():
+            kept[path.casefold()] += count
         queues = {
             path: QueueStatus(
                 active=counted.active,
                 scheduled=counted.scheduled,
                 deferred=0,
-                dead_letters=counted.dead_letters + kept.get(path, 0),
+                dead_letters=counted.dead_letters + kept[path.casefold()],
                 oldest_s=None,
                 paused=counted.paused,
             )
@@ -269,7 +278,8 @@ class StoreOperator:
         """How many dead letters the store has of these queues: one query, where the store can."""
         if self._index is not None:
             return await self._kept.counts(self._index.holders, count_max=KEPT_COUNT_MAX)
-        return {path: await self._kept.count(path, count_max=KEPT_COUNT_MAX) for path in queues}
+        named = [await self._names.as_registered(path) for path in queues]
+        return {path: await self._kept.count(path, count_max=KEPT_COUNT_MAX) for path in named}
 
     async def metrics(self) -> str:
         raise Refused(
@@ -314,7 +324,7 @@ class StoreOperator:
 
         Without an index of the store only the first few keys are looked up.
         """
-        now_ms = self._operations.now_ms()
+        asked, now_ms = await self._named(asked), self._operations.now_ms()
 
         def is_wanted(held: HeldMessage) -> bool:
             return asked.state in ("", "blocked") or state_of(held, now_ms) == asked.state
@@ -347,22 +357,31 @@ class StoreOperator:
 
     async def find(self, asked: FindQuery) -> list[FoundMessage]:
         """Look for a message in each queue, and no further than a limit."""
-        return await self._messages.find(asked, [asked.queue] if asked.queue else sorted(await self._counts()))
+        asked = await self._named(asked)
+        return await self._messages.find(asked, [asked.queue] if asked.queue else await self._queues())
 
     async def trail(self, asked: TrailQuery) -> Trail:
         """Look in each queue, and no further than a limit, in the store and for records."""
-        return await trail_on_store(self._ports, self._peek, sorted(await self._counts()), asked)
+        return await trail_on_store(self._ports, self._peek, await self._queues(), asked)
+
+    async def _queues(self) -> list[str]:
+        """All queues and subscriptions of the bus, by the names that handlers have for them."""
+        return sorted([await self._names.as_registered(path) for path in await self._counts()])
+
+    async def _named(self, asked: Asked) -> Asked:
+        """A question about a queue, with the name that is declared."""
+        return msgspec.structs.replace(asked, queue=await self._names.declared(asked.queue)) if asked.queue else asked
 
     async def cancel(self, queue: str, id: str, *, after: int = 0) -> Moved:
-        return await self._messages.cancel(queue, id, after=after)
+        return await self._messages.cancel(await self._names.declared(queue), id, after=after)
 
     async def make_due(self, queue: str, id: str, *, after: int = 0) -> Moved:
-        return await self._messages.make_due(queue, id, after=after)
+        return await self._messages.make_due(await self._names.declared(queue), id, after=after)
 
     async def pending(self) -> list[PendingView]:
         return await pending_in(self._ports)
 
-    async def finish(self, tx: str) -> PendingFinished:
+    async def finish(self, tx: str | None) -> PendingFinished:
         return await finish_pending(self._ports, tx)
 
     # Dead letters
@@ -375,36 +394,42 @@ class StoreOperator:
         count_max: int = BATCH_COUNT_MAX,
         where: DeadLetterFilter = ANY_DEAD_LETTER,
     ) -> list[DeadLetterView]:
-        return await self._dead_letters.page(queue, after=after, count_max=count_max, where=where)
+        return await self._dead_letters.page(
+            await self._names.declared(queue), after=after, count_max=count_max, where=where
+        )
 
     async def dead_among(self, queue: str, ids: Sequence[str]) -> dict[str, list[DeadAttempt]]:
-        return await self._dead_letters.among(queue, ids)
+        return await self._dead_letters.among(await self._names.declared(queue), ids)
 
     async def dead_letter(self, queue: str, id: str, *, sequence: int = 0) -> DeadLetterView:
-        return await self._dead_letters.one(queue, id, sequence=sequence)
+        return await self._dead_letters.one(await self._names.declared(queue), id, sequence=sequence)
 
     async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None, sequence: int = 0) -> Moved:
-        return await self._dead_letters.resubmit(queue, id, body=body, sequence=sequence)
+        return await self._dead_letters.resubmit(await self._names.declared(queue), id, body=body, sequence=sequence)
 
     async def discard(self, queue: str, id: str | None, *, for_good: bool = False, sequence: int = 0) -> Moved:
-        return await self._dead_letters.discard(queue, id, for_good=for_good, sequence=sequence)
+        return await self._dead_letters.discard(
+            await self._names.declared(queue), id, for_good=for_good, sequence=sequence
+        )
 
     async def discarded(self, queue: str) -> list[DeadLetterView]:
-        return await self._dead_letters.discarded(queue)
+        return await self._dead_letters.discarded(await self._names.declared(queue))
 
     async def restore(self, queue: str, id: str | None) -> Moved:
-        return await self._dead_letters.restore(queue, id)
+        return await self._dead_letters.restore(await self._names.declared(queue), id)
 
     async def pause(self, asked: PauseRequest) -> Paused:
         """Set the entity's status, which takes the right to manage."""
         if self._pause is None:
             raise Refused(f"{asked.queue}: this bus cannot pause a queue; stop its workers")
+        asked = await self._named(asked)
         changed = await self._pause(asked.queue, paused=asked.paused)
         return Paused(asked.queue, asked.paused, changed)
 
     async def blocked(self, asked: BlockedQuery) -> BlockedPage:
         """Look among the keys of dead letters and of the first messages of each queue."""
-        queues = [asked.queue] if asked.queue else sorted(await self._counts())
+        asked = await self._named(asked)
+        queues = [asked.queue] if asked.queue else await self._queues()
         return page_of(await blocked_on_store(self._ports, self._peek, queues), asked)
 
     # Ordered logs, in the store alone
@@ -433,6 +458,7 @@ class StoreOperator:
             raise Refused(f"{queue} is a subscription, which cannot be sent to; send to {topic}, for all of them")
         if len(messages) > BATCH_COUNT_MAX:
             raise TooLarge(f"{len(messages)} messages in one batch; send at most {BATCH_COUNT_MAX} at a time")
+        queue = await self._names.declared(queue)
         types = await types_of(queue, self._infrastructure.scan(NOTES, prefix=NOTE_PREFIX))
         needs_key = not all(message.key for message in messages) and await self._is_ordered(queue)
         outputs = []

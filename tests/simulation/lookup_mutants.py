@@ -10,6 +10,7 @@ from tests.simulation.operator_mutants import fault
 DEEP = "wire/cli/test_deep_queues.py"
 ONE, TWO = "unit/ops/test_dead_letters_of_one_id.py", "wire/cli/test_dead_letters_in_two_places.py"
 OPERATIONS, GROUPS = "outbox/runtime/store_operations.py", "outbox/ops/dead_letters.py"
+NAMES, WIRE_NAMES = "unit/ops/test_queue_names.py", "wire/cli/test_queue_names.py"
 MESSAGES = "outbox/ops/store_messages.py"
 
 LOOKUP_MUTANTS = (
@@ -95,5 +96,41 @@ LOOKUP_MUTANTS = (
         f"{TWO}::test_a_message_without_an_id_is_named_by_its_number",
         ("return dead_letter_identity(queue, sequence, message, reason) or sequence_identity(sequence)",
          "return dead_letter_identity(queue, sequence, message, reason)"),
+    ),
+    fault(
+        "the case of a queue's name is another queue", "outbox/ops/names.py",
+        f"{NAMES}::test_a_queue_is_meant_in_any_case_as_its_application_writes_it",
+        ("each.casefold() == name.casefold()", "each == name"),
+    ),
+    fault(
+        "the bus's way of writing a name goes before the application's", "outbox/ops/store_names.py",
+        f"{NAMES}::test_a_queue_is_meant_in_any_case_as_its_application_writes_it",
+        ("        if (found := spelled(name, known)) or self._on_the_bus is None:\n            return found or name\n",
+         "        if self._on_the_bus is None:\n            return name\n"),
+    ),
+    fault(
+        "what was discarded of a queue that is not there is nothing", "outbox/ops/store_operator.py",
+        f"{WIRE_NAMES}::test_a_queue_that_is_not_there_is_refused_with_those_that_are_near",
+        ("self._dead_letters.discarded(await self._names.declared(queue))", "self._dead_letters.discarded(queue)"),
+    ),
+    fault(
+        "who may not manage can name no queue", "outbox/ops/store_names.py",
+        f"{NAMES}::test_where_the_bus_does_not_say_its_names_one_is_as_given",
+        ("        except OutboxError:\n            return name\n", "        except EOFError:\n            return name\n"),
+    ),
+    fault(
+        "of two names that differ in case one is taken", "outbox/ops/names.py",
+        f"{NAMES}::test_names_that_differ_in_case_alone_are_told_apart",
+        ("    if len(same) > 1:\n        raise Refused(f\"{name!r} may be", "    if False:\n        raise Refused(f\"{name!r} may be"),
+    ),
+    fault(
+        "an empty id stands for what has none", "outbox/ops/arguments/kinds.py",
+        f"{WIRE_NAMES}::test_an_empty_id_or_name_is_refused",
+        ("        raise argparse.ArgumentTypeError(\"it is empty,", "        str(\"it is empty,"),
+    ),
+    fault(
+        "an empty transaction is all of them", "outbox/ops/pending.py",
+        f"{NAMES}::test_an_empty_id_stands_for_nothing",
+        ("    if not text:\n        raise LookupError(\"an empty", "    if not text:\n        return None  # (\"an empty"),
     ),
 )  # fmt: skip
