@@ -11,6 +11,7 @@ DEEP = "wire/cli/test_deep_queues.py"
 ONE, TWO = "unit/ops/test_dead_letters_of_one_id.py", "wire/cli/test_dead_letters_in_two_places.py"
 OPERATIONS, GROUPS = "outbox/runtime/store_operations.py", "outbox/ops/dead_letters.py"
 NAMES, WIRE_NAMES = "unit/ops/test_queue_names.py", "wire/cli/test_queue_names.py"
+TERMINAL, SHOWN = "outbox/ops/terminal.py", "unit/ops/test_terminal.py"
 MESSAGES = "outbox/ops/store_messages.py"
 
 LOOKUP_MUTANTS = (
@@ -132,5 +133,30 @@ LOOKUP_MUTANTS = (
         "an empty transaction is all of them", "outbox/ops/pending.py",
         f"{NAMES}::test_an_empty_id_stands_for_nothing",
         ("    if not text:\n        raise LookupError(\"an empty", "    if not text:\n        return None  # (\"an empty"),
+    ),
+    fault(
+        "what a terminal cannot show ends a command that is done", TERMINAL,
+        f"{SHOWN}::test_a_terminal_that_cannot_show_an_id_gets_the_answer",
+        ("                stream.reconfigure(errors=ESCAPED)", "                stream.flush()"),
+    ),
+    fault(
+        "what an encoding lacks is escaped as JSON does not know it", TERMINAL,
+        f"{SHOWN}::test_what_an_encoding_lacks_is_escaped_as_in_json",
+        ("ESCAPED = \"outbox-escaped\"", "ESCAPED = \"backslashreplace\""),
+    ),
+    fault(
+        "an id that looks like a secret is redacted in its command", TERMINAL,
+        f"{SHOWN}::test_an_id_in_a_command_to_paste_stays",
+        ("return re.sub(\"\\0(\\\\d+)\\0\", lambda mark: kept[int(mark[1])], redacted(marked))", "return redacted(text)"),
+    ),
+    fault(
+        "whatever stands in a command is an id", TERMINAL,
+        f"{SHOWN}::test_a_secret_does_not_pass_for_an_id",
+        ("_IS_SECRET.search(word[0]) or ", ""),
+    ),
+    fault(
+        "a token that stands for an id is shown", TERMINAL,
+        f"{SHOWN}::test_a_secret_does_not_pass_for_an_id",
+        (" or \"***\" in _strict(word[0])", ""),
     ),
 )  # fmt: skip
