@@ -274,12 +274,13 @@ class BusOperations(Protocol):
         """The dead letters of a queue, oldest first."""
 
     async def resubmit(
-        self, queue: str, sequence: int, *, edit: Message | None = None, first: First | None = None
+        self, queue: str, sequence: int, *, attempt: int = 0, edit: Message | None = None, first: First | None = None
     ) -> None:
         """Resubmit the dead letter of a `sequence` number, as a new attempt; LookupError where there is none.
 
-        An `edit` of it is sent in its place; it names what it replaces.  `first` is done before, once it is certain
-        that nobody else has the dead letter, and not where there is none.
+        It is this `attempt` at least, and above that of every copy of it here.  An `edit` of it is sent in its place;
+        it names what it replaces.  `first` is done before, once it is certain that nobody else has the dead letter,
+        and not where there is none.
         """
 
     async def discard(self, queue: str, sequence: int, *, first: First | None = None) -> None:

@@ -143,10 +143,19 @@ def identified(letter: DeadLetterEntry) -> DeadLetterEntry:
     return msgspec.structs.replace(letter, message=msgspec.structs.replace(letter.message, outbox_id=identity))
 
 
+def dead_letter_name(queue: str, sequence: int, message: Message, reason: str) -> str:
+    """What an operator calls a dead letter or message: its identity, else by its number; never empty."""
+    return dead_letter_identity(queue, sequence, message, reason) or sequence_identity(sequence)
+
+
 def is_copy(one: Message, other: Message) -> bool:
     """Whether two messages are copies of one, of any attempts; without an identity they never are."""
-    names = (one.identity, one.type, one.body, one.claim)
-    return bool(one.identity) and names == (other.identity, other.type, other.body, other.claim)
+    return bool(one.identity) and alike(one) == alike(other)
+
+
+def alike(message: Message) -> tuple[str, str, bytes, str]:
+    """What all copies of a message have in common."""
+    return message.identity, message.type, message.body, message.claim
 
 
 def resubmission(message: Message, *, attempt: int, enqueued_ms: int) -> Message:

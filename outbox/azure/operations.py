@@ -10,7 +10,7 @@ from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
 from outbox.azure.servicebus.entities import EntityCounts, ServiceBusEntities
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.azure.servicebus.outcomes import FAILURES, as_error
-from outbox.azure.servicebus.peeking import peek
+from outbox.azure.servicebus.peeking import LOOK_COUNT_MAX, peek
 from outbox.errors import OutcomeUnknown, Throttled
 from outbox.message import Message
 from outbox.ports import SUBSCRIPTIONS, BusOperations, DeadLetterEntry, First, HeldMessage, Output
@@ -72,18 +72,33 @@ class AzureOperations:
         return await self._dead_letters.list(queue)
 
     async def resubmit(
-        self, queue: str, sequence: int, *, edit: Message | None = None, first: First | None = None
+        self, queue: str, sequence: int, *, attempt: int = 0, edit: Message | None = None, first: First | None = None
     ) -> None:
-        await self._dead_letters.resubmit(queue, sequence, edit=edit, first=first)
+        await self._dead_letters.resubmit(queue, sequence, attempt=attempt, edit=edit, first=first)
 
     async def discard(self, queue: str, sequence: int, *, first: First | None = None) -> None:
         await self._dead_letters.discard(queue, sequence, first=first)
 
     async def peek(
-        self, queue: str, *, after: int, count: int, session: str, is_wanted: Callable[[HeldMessage], bool]
+        self,
+        queue: str,
+        *,
+        after: int,
+        count: int,
+        session: str,
+        is_wanted: Callable[[HeldMessage], bool],
+        look_count_max: int = LOOK_COUNT_MAX,
     ) -> tuple[list[HeldMessage], int]:
         """What a queue or subscription holds, and the number to look on after: 0 where there is nothing more."""
-        return await peek(self._namespace, queue, after=after, count=count, session=session, is_wanted=is_wanted)
+        return await peek(
+            self._namespace,
+            queue,
+            after=after,
+            count=count,
+            session=session,
+            is_wanted=is_wanted,
+            look_count_max=look_count_max,
+        )
 
     async def waiting_since_ms(self, queue: str) -> int | None:
         """Since when the oldest message of a queue or subscription waits, of the first hundred; None: none does.
@@ -148,6 +163,15 @@ class AzureOperations:
 
     async def is_drained(self, queues: Sequence[str]) -> bool:
         return await self._entities.is_drained(queues)
+
+    async def names(self, like: str) -> list[str]:
+        """The queues and topics of the namespace and the subscriptions of the topic in a path like this.
+
+        Raises:
+            Refused: they cannot be asked.
+            OutcomeUnknown: no answer says what there is.
+        """
+        return await self._entities.names(like)
 
     async def counts(self) -> dict[str, EntityCounts]:
         """What the bus counts in all of its queues and subscriptions, used by this application or not.

@@ -43,10 +43,11 @@ class DeadLetters:
         self._core = core
         self._broker = broker
 
-    def resubmit(self, path: str, sequence: int, *, edit: Message | None = None) -> None:
+    def resubmit(self, path: str, sequence: int, *, attempt: int = 0, edit: Message | None = None) -> None:
         """Send a dead letter of the queue `path` back to it, or an edit of it, as a new attempt with its first time.
 
-        Other copies of it go: resubmitted later, when nothing remembers this one, they would be applied again.
+        It is this `attempt` at least.  Other copies of it go: resubmitted later, when nothing remembers this one, they
+        would be applied again.
 
         Raises:
             LookupError: there is no such dead letter, or a receiver has claimed it.
@@ -57,7 +58,7 @@ class DeadLetters:
         check_resubmittable(where, task.reason, task.description, is_remembered=not 0 < until_ms <= core.now_ms())
         others = [other for other in dead.tasks.values() if other is not task]
         copies = [other for other in others if other.status != LOCKED and is_copy(other.message, task.message)]
-        attempt = next_attempt(task.message, [other.message for other in copies])
+        attempt = max(attempt, next_attempt(task.message, [other.message for other in copies]))
         if copies:
             core.do(records.Cancelled(dead.number, [other.sequence for other in copies]))
         message = resubmission(edit or task.message, attempt=attempt, enqueued_ms=task.enqueued_ms)

@@ -18,6 +18,7 @@ from outbox.errors import OutboxError
 from outbox.ops.arguments import checks, folders, hosts, looking, messages, states, streams
 from outbox.ops.arguments.shared import ANSWER, AZURE_OPTIONS, Commands, data
 from outbox.ops.arguments.streams import BLOB_STATES, BLOB_STATES_HELP
+from outbox.ops.terminal import show_anything, without_secrets
 from outbox.printable import printable
 from outbox.runtime.failures.redacting import redacted
 
@@ -42,6 +43,7 @@ ON_AZURE = looking.ON_AZURE | states.ON_AZURE | messages.ON_AZURE
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
+    show_anything()
     parser = make_parser()
     options = parser.parse_args(arguments)
     if hasattr(options, "data") and hasattr(options, "cosmos"):
@@ -70,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _refuse(text: str) -> int:
-    print(f"outbox: {printable(redacted(' '.join(text.split())))}", file=sys.stderr)
+    print(f"outbox: {printable(without_secrets(' '.join(text.split())))}", file=sys.stderr)
     return REFUSED
 
 

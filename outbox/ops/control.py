@@ -218,11 +218,11 @@ class Control:
 
     async def _cancel(self, request: web.Request) -> web.Response:
         asked = await _body(request, CancelRequest)
-        return _json(await self._operator.cancel(asked.queue, asked.id))
+        return _json(await self._operator.cancel(asked.queue, asked.id, after=asked.after))
 
     async def _make_due(self, request: web.Request) -> web.Response:
         asked = await _body(request, CancelRequest)
-        return _json(await self._operator.make_due(asked.queue, asked.id))
+        return _json(await self._operator.make_due(asked.queue, asked.id, after=asked.after))
 
     async def _pending(self, request: web.Request) -> web.Response:
         return _json(await self._operator.pending())
@@ -242,7 +242,7 @@ class Control:
 
     async def _dead_letter(self, request: web.Request) -> web.Response:
         asked = _query(request, PageQuery)
-        return _json(await self._operator.dead_letter(asked.queue, asked.id))
+        return _json(await self._operator.dead_letter(asked.queue, asked.id, sequence=asked.sequence))
 
     async def _resubmit(self, request: web.Request) -> web.Response:
         asked = await _body(request, ResubmitRequest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Sequence
+from collections.abc import AsyncIterable, Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -13,9 +13,15 @@ from outbox.errors import PoisonMessage, Refused
 from outbox.message import Message
 from outbox.ops.bodies import shown
 from outbox.ops.names import word
-from outbox.ops.values import DeadLetterFilter, DeadLetterView, Moved
+from outbox.ops.values import DeadAttempt, DeadLetterFilter, DeadLetterView, Moved
 from outbox.ports import SUBSCRIPTIONS, BlobStore, DeadLetterEntry, Document
-from outbox.resubmission import NO_RECORD_OF_ITS_OWN, REJECTED, is_edit_without_record, may_have_been_applied
+from outbox.resubmission import (
+    NO_RECORD_OF_ITS_OWN,
+    REJECTED,
+    dead_letter_name,
+    is_edit_without_record,
+    may_have_been_applied,
+)
 from outbox.runtime.delivery.claim_check import redeem
 from outbox.runtime.start.handler_names import handlers_in
 
@@ -79,6 +85,11 @@ def matches(dead: DeadLetterEntry, where: DeadLetterFilter, types: TypeNames) ->
     return not where.text or where.text in dead.description or where.text.encode() in dead.message.body
 
 
+def name_of(dead: DeadLetterEntry) -> str:
+    """What a dead letter is called: its identity, else by its number."""
+    return dead_letter_name(dead.queue, dead.sequence, dead.message, dead.reason)
+
+
 def view_of(id: str, dead: DeadLetterEntry, only_type: str) -> DeadLetterView:
     """A dead letter without its body; `only_type` is the only type of its queue's handlers, if there is one."""
     message = dead.message
@@ -112,13 +123,24 @@ def those_of(queue: str, id: str, same: Sequence[Numbered], sequence: int) -> Se
     return found
 
 
+def attempts_of(ids: Collection[str], dead: Iterable[tuple[str, DeadAttempt]]) -> dict[str, list[DeadAttempt]]:
+    """Of all dead letters of a queue, by their ids, those of some ids."""
+    wanted, found = set(ids), dict[str, list[DeadAttempt]]()
+    for id, each in dead:
+        if id in wanted:
+            found.setdefault(id, []).append(each)
+    return found
+
+
 def discarded(id: str, numbers: list[int]) -> Moved:
     """The discard of an id's dead letters: which they were, where they were several."""
     return Moved(len(numbers), id=id, numbers=numbers if len(numbers) > 1 else UNSET)
 
 
-async def with_body(id: str, dead: DeadLetterEntry, only_type: str, blobs: BlobStore) -> DeadLetterView:
-    """A dead letter with its body as JSON, else as text, else as base64.
+async def with_body(
+    id: str, dead: DeadLetterEntry, only_type: str, blobs: BlobStore, *, is_only: bool = True
+) -> DeadLetterView:
+    """A dead letter with its body as JSON, else as text, else as base64; `is_only` says that its id has no other.
 
     Raises:
         Refused: the body lies in a blob that is gone.
@@ -130,14 +152,16 @@ async def with_body(id: str, dead: DeadLetterEntry, only_type: str, blobs: BlobS
         except PoisonMessage as gone:
             text = f"{dead.queue}/{id}: {gone.description}; it can only be discarded"
             raise Refused(text) from gone
-    letter = msgspec.structs.replace(view_of(id, dead, only_type), size_bytes=len(message.body), cure=cure_of(id, dead))
+    cure = cure_of(id, dead, is_only=is_only)
+    letter = msgspec.structs.replace(view_of(id, dead, only_type), size_bytes=len(message.body), cure=cure)
     return msgspec.structs.replace(letter, **shown(id, message.body))
 
 
-def cure_of(id: str, dead: DeadLetterEntry) -> str:
-    """What may be done about a dead letter, by what its refusal leaves open."""
-    again = f"outbox dead-letters resubmit {dead.queue} {word(id)}"
-    discard = f"outbox dead-letters discard {dead.queue} {word(id)}"
+def cure_of(id: str, dead: DeadLetterEntry, *, is_only: bool = True) -> str:
+    """What may be done about a dead letter, by what its refusal leaves open; of several of its id by its number."""
+    which = f"{dead.queue} {word(id)}" + ("" if is_only else f" --sequence {dead.sequence}")
+    again = f"outbox dead-letters resubmit {which}"
+    discard = f"outbox dead-letters discard {which}"
     send = f"outbox send {dead.queue.partition(SUBSCRIPTIONS)[0]} BODY --id NEW-ID"
     if may_have_been_applied(dead.reason, dead.description) or is_edit_without_record(dead.reason, dead.description):
         return f"look at the state that it would have changed; {discard}; if it is still to be done, {send}"

@@ -17,7 +17,7 @@ import msgspec
 from outbox.errors import OutboxError, Refused
 from outbox.ops.dead_letter_views import exception_of
 from outbox.ops.operator import Operator
-from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterFilter, DeadLetterGroup, DeadLetterView
+from outbox.ops.values import BATCH_COUNT_MAX, DeadAttempt, DeadLetterFilter, DeadLetterGroup, DeadLetterView
 
 GROUPED_LENGTH_MAX = 200
 LOOK_EVERY_S = 0.5
@@ -31,12 +31,14 @@ _RAISED_AT = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in ', re.M
 class MovedGroup(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many of a group were moved, how many were left, and `why` the first of those was.
 
-    `relapsed` is the one at which resubmitting stopped; an error of the backend stops too, and `is_broken_off` says so.
+    `relapsed` is the id of the one at which resubmitting stopped, `number` that of the dead letter; an error
+    of the backend stops too, and `is_broken_off` says so.
     """
 
     count: int
     left: int
     relapsed: str = ""
+    number: int = 0
     why: str = ""
     is_broken_off: bool = False
 
@@ -92,6 +94,7 @@ def raised_at(letter: DeadLetterView) -> str:
 async def resubmit_all(operator: Operator, letters: Sequence[DeadLetterView], *, a_second: float | None) -> MovedGroup:
     """Resubmit these dead letters, so many a second, up to the first that comes back."""
     relapses, run = _Relapses(operator), set[tuple[str, str]]()
+    await relapses.know(letters)
 
     async def resubmit(letter: DeadLetterView) -> int:
         its = letter.queue, letter.id
@@ -132,39 +135,57 @@ async def _moved(
         if a_second is not None:
             await asyncio.sleep(max(0.0, began_s + number / a_second - time.monotonic()))
         if relapses is not None and (relapsed := await relapses.first()):
-            return MovedGroup(count, left + len(letters) - number, relapsed, why)
+            return MovedGroup(count, left + len(letters) - number, *relapsed, why)
         try:
             count += await move(letter)
         except (LookupError, Refused) as error:
             left, why = left + 1, why or str(error)
         except OutboxError as error:  # its outcome may be unknown, and the next would fare no better
             left += len(letters) - number
-            return MovedGroup(count, left, "", str(error), is_broken_off=True)
-    relapsed = "" if relapses is None else await relapses.first(within_s=RELAPSE_WITHIN_S)
-    return MovedGroup(count, left, relapsed, why)
+            return MovedGroup(count, left, why=str(error), is_broken_off=True)
+    relapsed = None if relapses is None else await relapses.first(within_s=RELAPSE_WITHIN_S)
+    return MovedGroup(count, left, *(relapsed or ("", 0)), why)
 
 
 class _Relapses:
-    """Looks for the last resubmitted messages among the dead letters."""
+    """Looks for the last resubmitted messages among the dead letters.
+
+    An id may have dead letters of its own that are not resubmitted: a relapse is one that was not there before, by its
+    number and its attempt.
+    """
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
         self._watched: deque[tuple[str, str]] = deque(maxlen=BATCH_COUNT_MAX)
+        self._known: dict[tuple[str, str], set[DeadAttempt]] = {}
         self._looked_s = time.monotonic()
+
+    async def know(self, letters: Sequence[DeadLetterView]) -> None:
+        """Know all dead letters that these ids have before anything is resubmitted."""
+        by_queue: dict[str, dict[str, None]] = {}
+        for letter in letters:
+            by_queue.setdefault(letter.queue, {})[letter.id] = None
+        for queue, found in by_queue.items():
+            ids = list(found)
+            for start in range(0, len(ids), BATCH_COUNT_MAX):
+                there = await self._operator.dead_among(queue, ids[start : start + BATCH_COUNT_MAX])
+                self._known.update({(queue, id): set(dead) for id, dead in there.items()})
 
     def watch(self, queue: str, id: str) -> None:
         """Look for this one from now on."""
         self._watched.append((queue, id))
 
-    async def first(self, *, within_s: float = 0) -> str:
-        """The id of one that came back, waited for so long; empty without one, or where there was a look just now."""
+    async def first(self, *, within_s: float = 0) -> tuple[str, int] | None:
+        """The id and number of one that came back, waited for so long; None: there is none, or was a look just now."""
         until_s = time.monotonic() + within_s
         while self._watched and (within_s or time.monotonic() - self._looked_s >= LOOK_EVERY_S):
             self._looked_s = time.monotonic()
             for queue in {queue for queue, _ in self._watched}:
-                if back := await self._operator.dead_among(queue, [id for of, id in self._watched if of == queue]):
-                    return back[0]
+                watched = list(dict.fromkeys(id for of, id in self._watched if of == queue))
+                for id, dead in sorted((await self._operator.dead_among(queue, watched)).items()):
+                    if fresh := set(dead) - self._known.get((queue, id), set()):
+                        return id, max(fresh).sequence
             if time.monotonic() >= until_s:
                 break
             await asyncio.sleep(LOOK_EVERY_S)
-        return ""
+        return None

@@ -7,7 +7,6 @@ are data, so that the same calls work over HTTP.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
@@ -20,19 +19,28 @@ from outbox.engine.entities import dead_letter_path
 from outbox.engine.state.documents import STATES
 from outbox.engine.state.session_order import SessionOrder
 from outbox.engine.state.tasks import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
-from outbox.errors import Refused, TooLarge, UnknownDestination
+from outbox.errors import Refused, TooLarge
 from outbox.lineage import parse_state_id, state_id
 from outbox.ops import held_messages
 from outbox.ops.blocked import page_of
 from outbox.ops.blocked_places import blocked_on_engine
-from outbox.ops.dead_letter_views import discarded, matches, those_of, type_names, view_of, with_body
+from outbox.ops.dead_letter_views import (
+    attempts_of,
+    discarded,
+    matches,
+    name_of,
+    those_of,
+    type_names,
+    view_of,
+    with_body,
+)
 from outbox.ops.engine_states import OnWritten, states_of_engine, write_states_of_engine
 from outbox.ops.engine_trail import trail_on_engine
 from outbox.ops.engine_views import at_work, entry_of, held_in, identity_of
 from outbox.ops.held_messages import found_with_body, state_of
 from outbox.ops.host_metrics import host_metrics
 from outbox.ops.meter import Meter
-from outbox.ops.names import discarded_id, full_id, later_id, listed, parse_key, scheduled_id, the_id
+from outbox.ops.names import declared, discarded_id, full_id, later_id, listed, parse_key, scheduled_id, the_id
 from outbox.ops.operator import Operator
 from outbox.ops.pending_values import PendingFinished, PendingView
 from outbox.ops.sending import as_handled, check_sendable, outgoing
@@ -53,6 +61,7 @@ from outbox.ops.values import (
     BlockedPage,
     BlockedQuery,
     Compacted,
+    DeadAttempt,
     DeadLetterFilter,
     DeadLetterView,
     FindQuery,
@@ -68,7 +77,7 @@ from outbox.ops.values import (
     Status,
 )
 from outbox.ports import Document
-from outbox.resubmission import identified, newest
+from outbox.resubmission import alike, identified, newest
 from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.delivery.edits import edit_of
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
@@ -120,9 +129,8 @@ class EngineOperator:
 
     async def send(self, queue: str, messages: Sequence[NewMessage]) -> None:
         engine = self._engine
-        routes = engine.state.routes.get(queue)
-        if routes is None:
-            raise self._unknown(queue, [*engine.topology.queues, *engine.topology.topics])
+        queue = declared(queue, [*engine.topology.queues, *engine.topology.topics])
+        routes = engine.state.routes[queue]
         if len(messages) > BATCH_COUNT_MAX:
             raise TooLarge(f"{len(messages)} messages in one batch; send at most {BATCH_COUNT_MAX} at a time")
         types = await self._types(queue)
@@ -233,9 +241,7 @@ class EngineOperator:
         return known | (set() if self._app is None else self._app.states().keys())
 
     async def peek(self, asked: PeekQuery) -> Peeked:
-        engine, path, now_ms = self._engine, asked.queue, self._engine.now_ms()
-        if path not in engine.topology.queues:
-            raise self._unknown(path, list(engine.topology.queues))
+        engine, path, now_ms = self._engine, self._named(asked.queue), self._engine.now_ms()
         queue, statuses = engine.broker.queue(path), _STATUSES.get(asked.state, ())
 
         def is_wanted(task: Task) -> bool:
@@ -259,10 +265,8 @@ class EngineOperator:
 
     async def find(self, asked: FindQuery) -> list[FoundMessage]:
         engine, now_ms = self._engine, self._engine.now_ms()
-        if asked.queue:
-            self._dead(asked.queue)  # it exists
-        paths = [asked.queue] if asked.queue else sorted(engine.topology.queues)
-        held = self._beginning(asked.id, {path: path for path in paths})
+        paths = [self._named(asked.queue)] if asked.queue else sorted(engine.topology.queues)
+        held = self._beginning(asked.id, {path: path for path in paths}, after=asked.after)
         dead = self._beginning(asked.id, {path: dead_letter_path(path) for path in paths})
         id = the_id(asked.id, {id for id, _, _ in (*held, *dead)}, asked.queue)
         await engine.core.gate()
@@ -272,9 +276,11 @@ class EngineOperator:
             its = held_in(queue, task, now_ms, letters, at_work())
             view = held_messages.view_of(path, its, now_ms, self._taker(path))
             found.append(await found_with_body(view, task.message, engine.blobs))
-        for _, path, task in (one for one in dead if one[0] == id):
-            only = await self._only_type(path)
-            found.append(FoundMessage(None, await with_body(id, entry_of(path, task), only, engine.blobs)))
+        its_dead = [(path, task) for own, path, task in dead if own == id]
+        for path, task in its_dead:
+            only, is_only = await self._only_type(path), [each for each, _ in its_dead].count(path) == 1
+            letter = await with_body(id, entry_of(path, task), only, engine.blobs, is_only=is_only)
+            found.append(FoundMessage(None, letter))
         return found
 
     def _taker(self, path: str) -> str:
@@ -287,35 +293,37 @@ class EngineOperator:
         """Whether this host's application is known to have no handler for a queue."""
         return self._app is not None and all(handler.source != path for handler in self._app.handlers)
 
-    def _beginning(self, text: str, places: Mapping[str, str]) -> list[tuple[str, str, Task]]:
+    def _beginning(self, text: str, places: Mapping[str, str], *, after: int = 0) -> list[tuple[str, str, Task]]:
         """The messages with ids that begin so, by id and queue; `places` is where to look, for each queue."""
         found = []
         for path, place in places.items():
             for task in self._engine.broker.queue(place).tasks.values():
-                if (id := identity_of(path, task)).startswith(text):
+                if task.sequence > after and (id := identity_of(path, task)).startswith(text):
                     found.append((id, path, task))
         return found
 
     async def trail(self, asked: TrailQuery) -> Trail:
         return await trail_on_engine(self._engine, asked, self._taker)
 
-    async def cancel(self, queue: str, id: str) -> Moved:
-        self._dead(queue)  # it exists
+    async def cancel(self, queue: str, id: str, *, after: int = 0) -> Moved:
+        queue = self._named(queue)
         now_ms, place = self._engine.now_ms(), self._engine.broker.queue(queue)
         scheduled = [
             (identity_of(queue, task), task)
             for task in place.tasks.values()
-            if task.status == SCHEDULED and state_of(held_in(place, task, now_ms), now_ms) == "scheduled"
+            if task.status == SCHEDULED and task.sequence > after
+            if state_of(held_in(place, task, now_ms), now_ms) == "scheduled"
         ]
         id = scheduled_id(queue, id, {each for each, _ in scheduled})
         count = self._engine.broker.cancel(queue, [task.sequence for each, task in scheduled if each == id])
         await self._engine.core.gate()
         return Moved(count, id=id)
 
-    async def make_due(self, queue: str, id: str) -> Moved:
-        self._dead(queue)  # it exists
-        tasks = [t for t in self._engine.broker.queue(queue).tasks.values() if t.status == SCHEDULED]
-        later = [(identity_of(queue, task), task.sequence) for task in tasks]
+    async def make_due(self, queue: str, id: str, *, after: int = 0) -> Moved:
+        queue = self._named(queue)
+        tasks = self._engine.broker.queue(queue).tasks.values()
+        scheduled = [task for task in tasks if task.status == SCHEDULED and task.sequence > after]
+        later = [(identity_of(queue, task), task.sequence) for task in scheduled]
         id = later_id(queue, id, {each for each, _ in later})
         count = self._engine.broker.make_due(queue, [sequence for each, sequence in later if each == id])
         await self._engine.core.gate()
@@ -325,8 +333,8 @@ class EngineOperator:
         await self._engine.core.gate()
         return []  # outputs are in their queues as soon as the message that emitted them is committed
 
-    async def finish(self, tx: str) -> PendingFinished:
-        if tx:
+    async def finish(self, tx: str | None) -> PendingFinished:
+        if tx is not None:
             raise LookupError(f"nothing is pending of {tx!r}: on an engine outputs commit with their message")
         return PendingFinished(0, 0, 0)
 
@@ -340,32 +348,37 @@ class EngineOperator:
         count_max: int = BATCH_COUNT_MAX,
         where: DeadLetterFilter = ANY_DEAD_LETTER,
     ) -> list[DeadLetterView]:
-        path, count_max = self._dead(queue), min(count_max, BATCH_COUNT_MAX)
+        queue, count_max = self._named(queue), min(count_max, BATCH_COUNT_MAX)
         types = await type_names(queue, self._notes(NOTE_PREFIX))
 
         def is_wanted(task: Task) -> bool:
             return matches(entry_of(queue, task), where, types)
 
         wanted = None if where == ANY_DEAD_LETTER else is_wanted
-        tasks = self._engine.broker.peek(path, after + 1, count_max, is_wanted=wanted)
+        tasks = self._engine.broker.peek(dead_letter_path(queue), after + 1, count_max, is_wanted=wanted)
         await self._engine.core.gate()
         return [view_of(identity_of(queue, task), entry_of(queue, task), types.only) for task in tasks]
 
-    async def dead_among(self, queue: str, ids: Sequence[str]) -> list[str]:
-        wanted, tasks = set(ids), self._engine.broker.queue(self._dead(queue)).tasks.values()
-        found = wanted.intersection(identity_of(queue, task) for task in tasks)
+    async def dead_among(self, queue: str, ids: Sequence[str]) -> dict[str, list[DeadAttempt]]:
+        queue = self._named(queue)
+        tasks = list(self._engine.broker.queue(dead_letter_path(queue)).tasks.values())
         await self._engine.core.gate()
-        return sorted(found)
+        return attempts_of(
+            ids, ((identity_of(queue, task), DeadAttempt(task.sequence, task.message.attempt)) for task in tasks)
+        )
 
-    async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
+    async def dead_letter(self, queue: str, id: str, *, sequence: int = 0) -> DeadLetterView:
+        queue = self._named(queue)
         id, same = self._of(queue, id)
+        dead = newest(those_of(queue, id, same, sequence))
         only = await self._only_type(queue)
         await self._engine.core.gate()
-        return await with_body(id, entry_of(queue, same[-1]), only, self._engine.blobs)
+        return await with_body(id, entry_of(queue, dead), only, self._engine.blobs, is_only=len(same) == 1)
 
     async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None, sequence: int = 0) -> Moved:
+        queue = self._named(queue)
         if id is None:
-            return await self._move_all(queue, self._engine.dead_letters.resubmit)
+            return await self._move_all(queue, self._engine.dead_letters.resubmit, is_resubmission=True)
         id, same = self._of(queue, id)
         dead = newest(those_of(queue, id, same, sequence))
         edit = None
@@ -378,12 +391,12 @@ class EngineOperator:
         return Moved(1, id=id)
 
     async def discard(self, queue: str, id: str | None, *, for_good: bool = False, sequence: int = 0) -> Moved:
-        move: Callable[[str, int], None] = self._engine.dead_letters.discard
+        queue, move = self._named(queue), self._engine.dead_letters.discard
         if not for_good:
             until_ms = self._engine.now_ms() + await longest_retention_ms(self._notes(RETENTION_PREFIX))
             move = partial(self._engine.dead_letters.set_aside, until_ms=until_ms)
         if id is None:
-            return await self._move_all(queue, move)
+            return await self._move_all(queue, move, is_resubmission=False)
         id, same = self._of(queue, id)
         found = those_of(queue, id, same, sequence)
         for task in found:
@@ -392,66 +405,68 @@ class EngineOperator:
         return discarded(id, [each.sequence for each in found])
 
     async def discarded(self, queue: str) -> list[DeadLetterView]:
-        self._dead(queue)  # it exists
+        queue = self._named(queue)
         only = await self._only_type(queue)
         found = self._engine.dead_letters.set_aside_of(queue)
         await self._engine.core.gate()
-        return [view_of(dead.message.identity, dead, only) for dead in found]
+        return [view_of(name_of(dead), dead, only) for dead in found]
 
     async def restore(self, queue: str, id: str | None) -> Moved:
-        self._dead(queue)  # it exists
+        queue = self._named(queue)
         kept = self._engine.dead_letters.set_aside_of(queue)
         if id is not None:
-            id = discarded_id(queue, id, {dead.message.identity for dead in kept})
-            kept = [dead for dead in kept if dead.message.identity == id]
+            id = discarded_id(queue, id, {name_of(dead) for dead in kept})
+            kept = [dead for dead in kept if name_of(dead) == id]
         for dead in kept:
             self._engine.dead_letters.restore(queue, dead.sequence)
         await self._engine.core.gate()
         return Moved(len(kept)) if id is None else Moved(len(kept), id=id)
 
-    async def _move_all(self, queue: str, move: Callable[[str, int], None]) -> Moved:
-        tasks = list(self._engine.broker.queue(self._dead(queue)).tasks.values())
-        count = 0
+    async def _move_all(self, queue: str, move: Callable[[str, int], None], *, is_resubmission: bool) -> Moved:
+        """Move every dead letter that may be moved, the newest first: a resubmission takes its older copies with it."""
+        there = self._engine.broker.queue(dead_letter_path(queue)).tasks
+        tasks, moved, left = [there[number] for number in sorted(there, reverse=True)], set[object](), 0
         for start in range(0, len(tasks), BATCH_COUNT_MAX):
             for task in tasks[start : start + BATCH_COUNT_MAX]:
-                with suppress(LookupError, Refused):  # refused; or a receiver has it, or settled it between two batches
+                if is_resubmission and task.message.identity and alike(task.message) in moved:
+                    left += task.sequence in there  # a receiver has it
+                    continue
+                try:
                     move(queue, task.sequence)
-                    count += 1
+                except (LookupError, Refused):  # refused; or a receiver has it, or settled it between two batches
+                    left += 1
+                else:
+                    moved.add(alike(task.message))
             await self._engine.core.gate()
-        return Moved(count, len(tasks) - count)
+        return Moved(len(tasks) - left, left)
 
     def _of(self, queue: str, text: str) -> tuple[str, list[Task]]:
         """The full id of a text, and its dead letters, oldest first."""
-        tasks = self._engine.broker.queue(self._dead(queue)).tasks.values()
+        tasks = self._engine.broker.queue(dead_letter_path(queue)).tasks.values()
         by_id: dict[str, list[Task]] = {}
         for task in sorted(tasks, key=lambda task: task.sequence):
             by_id.setdefault(identity_of(queue, task), []).append(task)
         id = full_id(queue, text, by_id.keys())
         return id, by_id[id]
 
-    def _dead(self, queue: str) -> str:
-        if queue not in self._engine.topology.queues:
-            raise self._unknown(queue, list(self._engine.topology.queues))
-        return dead_letter_path(queue)
+    def _named(self, queue: str) -> str:
+        """The declared queue or subscription that is given, in any case.
 
-    def _unknown(self, name: str, known: list[str]) -> UnknownDestination:
-        return UnknownDestination(
-            f"{name!r} does not exist; there are: {listed(known)}.  Check the spelling, or start `outbox run` with the "
-            "application that declares it"
-        )
+        Raises:
+            UnknownDestination: there is none; the text lists those that are near.
+        """
+        return declared(queue, self._engine.topology.queues)
 
     async def blocked(self, asked: BlockedQuery) -> BlockedPage:
-        if asked.queue:
-            self._dead(asked.queue)  # it exists
-        found = blocked_on_engine(self._engine, asked.queue)
+        found = blocked_on_engine(self._engine, self._named(asked.queue) if asked.queue else "")
         await self._engine.core.gate()
         return page_of(found, asked)
 
     async def pause(self, asked: PauseRequest) -> Paused:
-        self._dead(asked.queue)  # it exists
-        changed = self._engine.topology.pause(asked.queue, paused=asked.paused)
+        queue = self._named(asked.queue)
+        changed = self._engine.topology.pause(queue, paused=asked.paused)
         await self._engine.core.gate()
-        return Paused(asked.queue, asked.paused, changed)
+        return Paused(queue, asked.paused, changed)
 
     # Ordered logs
 

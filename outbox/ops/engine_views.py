@@ -10,7 +10,7 @@ from outbox.engine.state.queues import Queue
 from outbox.engine.state.session_order import SessionOrder
 from outbox.engine.state.tasks import ACTIVE, LOCKED, Task
 from outbox.ports import DeadLetterEntry
-from outbox.resubmission import dead_letter_identity
+from outbox.resubmission import dead_letter_name
 from outbox.runtime.commit.waiting_handlers import WaitingHandler, waiting_handlers
 
 AtWork = Mapping[tuple[str, int], WaitingHandler]
@@ -59,8 +59,8 @@ def held_in(
 
 
 def identity_of(queue: str, task: Task) -> str:
-    """The identity of a task, also of one that has none of its own."""
-    return dead_letter_identity(queue, task.sequence, task.message, task.reason)
+    """The identity of a task; one without an id of its own has its number for one."""
+    return dead_letter_name(queue, task.sequence, task.message, task.reason)
 
 
 def entry_of(queue: str, task: Task) -> DeadLetterEntry:

@@ -13,11 +13,16 @@ from outbox.ops.bodies import shown
 from outbox.ops.text import age
 from outbox.ops.values import FoundMessage, MessageState, MessageView
 from outbox.ports import BlobStore
-from outbox.resubmission import dead_letter_identity
+from outbox.resubmission import dead_letter_name
 from outbox.runtime.delivery.claim_check import redeem
 
 ERROR_LENGTH_MAX = 300
 """How much of an error is shown; a foreign sender may have written any text there."""
+
+
+def identity_of(queue: str, held: HeldMessage) -> str:
+    """The identity of a message; one without an id of its own has its number for one."""
+    return dead_letter_name(queue, held.sequence, held.message, "")
 
 
 def state_of(held: HeldMessage, now_ms: int) -> MessageState:
@@ -50,7 +55,7 @@ def view_of(queue: str, held: HeldMessage, now_ms: int, taker: str = WORKER) -> 
     message = held.message
     created_ms = message.created_ms or held.enqueued_ms
     return MessageView(
-        id=dead_letter_identity(queue, held.sequence, message, ""),
+        id=identity_of(queue, held),
         sequence=held.sequence,
         queue=queue,
         state=state_of(held, now_ms),

@@ -15,15 +15,16 @@ from outbox.errors import Refused
 from outbox.ops import text
 from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask, with_folder
 from outbox.ops.bodies import compact_json
-from outbox.ops.names import near, word
+from outbox.ops.names import look_on, near, word
 from outbox.ops.operator import Operator
 from outbox.ops.trail import tree
-from outbox.ops.trail_values import Trail, TrailQuery
+from outbox.ops.trail_values import TrailQuery
 from outbox.ops.values import (
     DeadLetterFilter,
     DeadLetterView,
     FindQuery,
     FoundMessage,
+    Moved,
     PauseRequest,
     Peeked,
     PeekQuery,
@@ -58,8 +59,11 @@ def show_message(options: Options) -> None:
 
     Raises:
         LookupError: it is in no queue and no dead letter; the text says what is on record of it.
+        Refused: it was not seen, and there is more than was looked through.
     """
-    asked = FindQuery(options.id, options.queue)
+    if options.after and not options.queue:
+        raise Usage("--after is a number of one queue; name it by --queue")
+    asked = FindQuery(options.id, options.queue or "", options.after)
 
     async def look(operator: Operator) -> list[FoundMessage]:
         try:
@@ -106,9 +110,11 @@ def trace_message(options: Options) -> None:
     found = ask(options, lambda operator: operator.trail(asked))
     if history is not None:
         named = {fact.id for fact in found.facts} | {fact.cause for fact in found.facts}
-        found = Trail(
-            found.id, [*found.facts, *history.facts({found.id, *history.ids, *named} - {""})], found.notes, found.near
-        )
+        more = history.facts({found.id, *history.ids, *named} - {""})
+        found = msgspec.structs.replace(found, facts=[*found.facts, *more])
+    if not found.facts and found.cut:
+        unseen = look_on(options.id, found.cut, "outbox message show {id} --queue {queue}")
+        raise Refused(f"{unseen}; no record of it was found: --key names the key of its handler, --history a history")
     if not found.facts:
         raise LookupError(
             f"nothing is known of a message {options.id!r}: it is in no queue and no dead letter, and no record of "
@@ -140,13 +146,20 @@ def list_scheduled(options: Options) -> None:
 
 
 def cancel(options: Options) -> None:
-    done = ask(options, lambda operator: operator.cancel(options.queue, options.id))
-    answer(options, done, f"cancelled {done.id} in {options.queue}")
+    done = ask(options, lambda operator: operator.cancel(options.queue, options.id, after=options.after))
+    answer(options, done, f"cancelled {done.id} in {options.queue}{_looked_up_to(done)}")
 
 
 def make_due(options: Options) -> None:
-    done = ask(options, lambda operator: operator.make_due(options.queue, options.id))
-    answer(options, done, f"{done.id} in {options.queue} is due now")
+    done = ask(options, lambda operator: operator.make_due(options.queue, options.id, after=options.after))
+    answer(options, done, f"{done.id} in {options.queue} is due now{_looked_up_to(done)}")
+
+
+def _looked_up_to(done: Moved) -> str:
+    """Up to where a queue was looked through, where it holds more."""
+    if isinstance(done.more, msgspec.UnsetType):
+        return ""
+    return f"; looked through up to number {done.more}, for others of this id behind it give --after {done.more}"
 
 
 def list_pending(options: Options) -> None:
@@ -171,7 +184,7 @@ def finish_pending(options: Options) -> None:
     """
     if (options.tx is None) is not options.all:
         raise Usage("name one TX, or give --all")
-    done = ask(options, lambda operator: operator.finish(options.tx or ""))
+    done = ask(options, lambda operator: operator.finish(options.tx))
     young = f"; {done.young} younger than a minute, which workers finish themselves" if done.young else ""
     answer(options, done, f"finished {done.finished}{young}")
     if done.left or done.troubles:
@@ -244,19 +257,24 @@ async def _dead_letters(operator: Operator, options: Options) -> list[DeadLetter
 
 
 def show_dead_letter(options: Options) -> None:
-    found = ask(options, lambda operator: operator.dead_letter(options.queue, options.id))
+    found = ask(options, lambda operator: operator.dead_letter(options.queue, options.id, sequence=options.sequence))
     found = msgspec.structs.replace(found, cure=with_folder(options, found.cure))
     answer(options, found, text.indented(msgspec.json.encode(found)))
 
 
 def resubmit(options: Options) -> None:
+    number = options.sequence
     if options.body is None:
-        _move(options, "resubmitted", lambda operator, id: operator.resubmit(options.queue, id))
+        _move(options, "resubmitted", lambda operator, id: operator.resubmit(options.queue, id, sequence=number))
         return
     if options.id is None:
         raise Usage("--body is for one dead letter: name its ID")
     body = compact_json(options.id, _read_body(options.body))
-    _move(options, "edited and resubmitted", lambda operator, id: operator.resubmit(options.queue, id, body=body))
+    _move(
+        options,
+        "edited and resubmitted",
+        lambda operator, id: operator.resubmit(options.queue, id, body=body, sequence=number),
+    )
 
 
 def _read_body(file: str) -> bytes:
@@ -277,8 +295,12 @@ def _read_body(file: str) -> bytes:
 
 def discard(options: Options) -> None:
     """Discard a dead letter, for a time or for good."""
-    good = options.for_good
-    _move(options, "discarded", lambda operator, id: operator.discard(options.queue, id, for_good=good))
+    good, number = options.for_good, options.sequence
+    _move(
+        options,
+        "discarded",
+        lambda operator, id: operator.discard(options.queue, id, for_good=good, sequence=number),
+    )
 
 
 def restore(options: Options) -> None:
@@ -305,6 +327,8 @@ def _say_restorable(options: Options, id: str) -> None:
 
 def _move(options: Options, verb: str, move: Callable[[Any, str | None], Awaitable[Any]]) -> None:
     filters = [*_filters(options), *(["rate"] if options.rate else [])]
+    if options.sequence and options.id is None:
+        raise Usage("--sequence is one of an id's several dead letters; name the ID, or sequence-N where it has none")
     if options.id is not None and (options.all or filters):
         raise Usage(f"ID names one dead letter; leave --{filters[0] if filters else 'all'} out, or ID")
     if options.id is None and not (options.all or filters):
@@ -347,5 +371,5 @@ def _move_some(options: Options, verb: str) -> None:
     if moved.is_broken_off:
         raise Refused(f"stopped there; list them, and give the same command again: {moved.why}")
     if moved.relapsed:
-        again = f"outbox dead-letters show {options.queue} {word(moved.relapsed)}"
+        again = f"outbox dead-letters show {options.queue} {word(moved.relapsed)} --sequence {moved.number}"
         raise Refused(f"{moved.relapsed!r} is a dead letter again, so no more are resubmitted; look at it: {again}")

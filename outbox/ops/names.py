@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
+from difflib import get_close_matches
 from uuid import UUID
 
-from outbox.errors import Refused
+from outbox.errors import Refused, UnknownDestination
 from outbox.lineage import Key
 from outbox.ops.values import KeyKind
 
 NAMES_SHOWN_MAX = 12
+NEAR_SHOWN_MAX = 3
+NAME_LENGTH_MAX = 260
+"""The longest name of a queue on Service Bus."""
 
 
 def full_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
@@ -23,8 +27,8 @@ def full_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
         Refused: several do.
     """
     none = (
-        f"{queue} has no dead letter {text!r}; list them to see what is there, or `outbox message show {text}` to see "
-        "where it is"
+        f"{queue} has no dead letter {text!r}; list them to see what is there, or `outbox message show {word(text)}` "
+        "to see where it is"
     )
     return _only(text, ids, none, f"dead letters of {queue}")
 
@@ -43,7 +47,7 @@ def the_id(text: str, ids: AbstractSet[str], queue: str = "") -> str:
     where = f"{queue} does not hold" if queue else "no queue holds"
     none = (
         f"{where} a message {text!r}, and it is no dead letter: it was handled, or never sent; look at the state that "
-        f"it would have changed, or for what is left of it: outbox message trace {text}"
+        f"it would have changed, or for what is left of it: outbox message trace {word(text)}"
     )
     return _only(text, ids, none, "ids")
 
@@ -64,8 +68,22 @@ def later_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
     return _only(text, ids - {""}, none, f"messages that {queue} holds for later")
 
 
+def look_on(text: str, cut: Mapping[str, int], command: str) -> str:
+    """What is said of an id that was not seen in queues which were looked through up to a number each."""
+    queue, number = min(cut.items())
+    shown = ", ".join(f"{each} up to number {cut[each]}" for each in sorted(cut)[:NAMES_SHOWN_MAX])
+    more = f" and {len(cut) - NAMES_SHOWN_MAX} more" if len(cut) > NAMES_SHOWN_MAX else ""
+    again = command.format(id=word(text), queue=word(queue))
+    return (
+        f"{text!r} is not among the messages that were looked through, and there are more: {shown}{more}; look on with "
+        f"`{again} --after {number}`, or give the whole id if this is the beginning of one"
+    )
+
+
 def _only(text: str, ids: AbstractSet[str], none: str, several: str) -> str:
     """The id that a text stands for; `none` and `several` say what is wrong where it is not just one."""
+    if not text:
+        raise LookupError(f"{none}; an empty id stands for none, give one that a list shows")
     found = {text} & ids or {id for id in ids if begins(text, id)}
     if not found:
         raise LookupError(f"{none}{near(text, ids)}")
@@ -104,6 +122,38 @@ _RANDOM = re.compile(r"(?P<digits>[0-9a-f]{64}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9
 def word(text: str) -> str:
     """A text as one word of a command line: an id is whatever its sender chose."""
     return shlex.quote(text)
+
+
+def spelled(name: str, known: Collection[str]) -> str:
+    """The name of these that is given, in any case; empty without one.
+
+    Raises:
+        Refused: several differ from it in their case alone.
+    """
+    if name in known:
+        return name
+    same = {each for each in known if each.casefold() == name.casefold()}
+    if len(same) > 1:
+        raise Refused(f"{name!r} may be {' or '.join(map(repr, sorted(same)))}; give it as it is written")
+    return next(iter(same), "")
+
+
+def declared(name: str, known: Collection[str]) -> str:
+    """The declared name that is given, in any case.
+
+    Raises:
+        UnknownDestination: there is none; the text lists those that are near.
+        Refused: several differ from it in their case alone.
+    """
+    if found := spelled(name, known):
+        return found
+    by_case = {each.casefold(): each for each in known}
+    likely = [by_case[each] for each in get_close_matches(name.casefold()[:NAME_LENGTH_MAX], by_case, NEAR_SHOWN_MAX)]
+    meant = f" (did you mean {' or '.join(map(repr, likely))}?)" if likely else ""
+    raise UnknownDestination(
+        f"{name[:NAME_LENGTH_MAX]!r} does not exist; there are: {listed(known)}{meant}.  Check the spelling, or start "
+        "the application that declares it"
+    )
 
 
 def parse_key(text: str, kind: KeyKind) -> Key:

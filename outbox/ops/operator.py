@@ -26,6 +26,7 @@ from outbox.ops.values import (
     BlockedPage,
     BlockedQuery,
     Compacted,
+    DeadAttempt,
     DeadLetterFilter,
     DeadLetterView,
     FindQuery,
@@ -106,7 +107,7 @@ class Operator(Protocol):
 
         Raises:
             LookupError: it is in no queue, and no dead letter.
-            Refused: several ids have this prefix.
+            Refused: several ids have this prefix; or it was not seen, and a queue holds more than was looked through.
             UnknownDestination: no such queue.
         """
 
@@ -117,28 +118,28 @@ class Operator(Protocol):
             Refused: several ids have this prefix, or the key is not of its kind.
         """
 
-    async def cancel(self, queue: str, id: str) -> Moved:
-        """Cancel what is scheduled under an id, or the one id with this prefix; it is gone.
+    async def cancel(self, queue: str, id: str, *, after: int = 0) -> Moved:
+        """Cancel what is scheduled under an id, or the one id with this prefix, behind the number `after`; it is gone.
 
         Raises:
             LookupError: nothing is scheduled under it: it was delivered, or is tried again.
-            Refused: several ids have this prefix.
+            Refused: several ids have this prefix; or it was not seen, and the queue holds more than was looked through.
             UnknownDestination: no such queue.
         """
 
-    async def make_due(self, queue: str, id: str) -> Moved:
+    async def make_due(self, queue: str, id: str, *, after: int = 0) -> Moved:
         """Let what is scheduled or waits for its next try under an id, or the one id with this prefix, be due now.
 
         Raises:
             LookupError: there is nothing for later under it.
-            Refused: several ids begin so.
+            Refused: several ids begin so; or it was not seen, and the queue holds more than was looked through.
         """
 
     async def pending(self) -> list[PendingView]:
         """What was committed and is not finished, at most a thousand documents; on an engine there is nothing such."""
 
-    async def finish(self, tx: str) -> PendingFinished:
-        """Finish what the transaction of a name or prefix left, or (empty) everything, if it is older than a minute.
+    async def finish(self, tx: str | None) -> PendingFinished:
+        """Finish what the transaction of a name or prefix left, or (None) everything, if it is older than a minute.
 
         Raises:
             LookupError: nothing is pending of it.
@@ -159,15 +160,17 @@ class Operator(Protocol):
             UnknownDestination: no such queue.
         """
 
-    async def dead_among(self, queue: str, ids: Sequence[str]) -> list[str]:
-        """Those of up to BATCH_COUNT_MAX ids that are dead letters of a queue now.
+    async def dead_among(self, queue: str, ids: Sequence[str]) -> dict[str, list[DeadAttempt]]:
+        """Those of up to BATCH_COUNT_MAX ids that are dead letters of a queue now: their numbers, and of which attempt.
 
         Raises:
             UnknownDestination: no such queue.
         """
 
-    async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
-        """The newest dead letter of an id, or of the one id with this prefix, with its body.
+    async def dead_letter(self, queue: str, id: str, *, sequence: int = 0) -> DeadLetterView:
+        """The dead letter of an id, or of the one id with this prefix, that `resubmit` would take, with its body.
+
+        With a `sequence`: of an id's the one of that number.
 
         Raises:
             LookupError: there is none.

@@ -51,8 +51,8 @@ async def pending_in(ports: StorePorts) -> list[PendingView]:
     return [view for view in found if view.tx not in pointed or f"/{STAGED_PREFIX}" not in view.document]
 
 
-async def finish_pending(ports: StorePorts, tx: str) -> PendingFinished:
-    """Finish what a transaction left (empty: everything), if it is older than workers leave it to each other.
+async def finish_pending(ports: StorePorts, tx: str | None) -> PendingFinished:
+    """Finish what a transaction left (None: everything), if it is older than workers leave it to each other.
 
     Blobs that were announced are left to workers, which know in which scope they were.
 
@@ -60,14 +60,14 @@ async def finish_pending(ports: StorePorts, tx: str) -> PendingFinished:
         LookupError: nothing is pending of it.
         Refused: nothing of ours is in the store, or several transactions begin so.
     """
-    now_ms, tx = ports.operations.now_ms(), await _full_tx(ports, tx)
+    now_ms, tx = ports.operations.now_ms(), None if tx is None else await _full_tx(ports, tx)
     life_ms, margin_ms = await longest_life(ports.infrastructure or ports.store)
     protocols, failed = protocols_without_app(ports, plan_without_app(life_ms, margin_ms))
     finished = young = left = 0
     pointed, troubles = set[str](), list[str]()
     async for store, document in _unfinished(ports):
         its = {view.tx async for view in _views(store, document, now_ms)}
-        if (tx and tx not in its) or (document.key.id.startswith(STAGED_PREFIX) and its <= pointed):
+        if (tx is not None and tx not in its) or (document.key.id.startswith(STAGED_PREFIX) and its <= pointed):
             continue
         pointed |= its if document.key.id == STATE else set()
         try:
@@ -114,9 +114,9 @@ async def _records(store: StateStore, document: Document) -> AsyncIterator[tuple
 
 
 async def _full_tx(ports: StorePorts, text: str) -> str:
-    """The transaction that a text names or begins; empty for an empty text."""
+    """The transaction that a text names or begins."""
     if not text:
-        return ""
+        raise LookupError("an empty name stands for no transaction; `outbox pending list` shows what is pending")
     known = {view.tx for view in await pending_in(ports)}
     found = {text} & known or {tx for tx in known if tx.startswith(text)}
     if not found:

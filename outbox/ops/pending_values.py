@@ -39,6 +39,6 @@ class PendingFinished(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FinishRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which transaction to finish; empty: all."""
+    """Which transaction to finish; null: all."""
 
-    tx: Annotated[str, msgspec.Meta(max_length=4_096)] = ""
+    tx: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)] | None

@@ -39,6 +39,7 @@ from outbox.ops.values import (
     BlockedQuery,
     CancelRequest,
     Compacted,
+    DeadAttempt,
     DeadLetterFilter,
     DeadLetterView,
     DiscardRequest,
@@ -130,16 +131,16 @@ class RemoteOperator:
     async def trail(self, asked: TrailQuery) -> Trail:
         return await self._ask_for("/message/trail", asked, Trail)
 
-    async def cancel(self, queue: str, id: str) -> Moved:
-        return await self._post("/schedule/cancel", CancelRequest(queue, id), Moved)
+    async def cancel(self, queue: str, id: str, *, after: int = 0) -> Moved:
+        return await self._post("/schedule/cancel", CancelRequest(queue, id, after), Moved)
 
-    async def make_due(self, queue: str, id: str) -> Moved:
-        return await self._post("/schedule/now", CancelRequest(queue, id), Moved)
+    async def make_due(self, queue: str, id: str, *, after: int = 0) -> Moved:
+        return await self._post("/schedule/now", CancelRequest(queue, id, after), Moved)
 
     async def pending(self) -> list[PendingView]:
         return await self._get("/pending", {}, list[PendingView])
 
-    async def finish(self, tx: str) -> PendingFinished:
+    async def finish(self, tx: str | None) -> PendingFinished:
         return await self._post("/pending/finish", FinishRequest(tx), PendingFinished)
 
     async def dead_letters(
@@ -153,11 +154,11 @@ class RemoteOperator:
         asked = {"queue": queue, "after": after, "count": count_max, **msgspec.structs.asdict(where)}
         return await self._get("/dead-letters", asked, list[DeadLetterView])
 
-    async def dead_among(self, queue: str, ids: Sequence[str]) -> list[str]:
-        return await self._post("/dead-letters/among", AmongQuery(queue, list(ids)), list[str])
+    async def dead_among(self, queue: str, ids: Sequence[str]) -> dict[str, list[DeadAttempt]]:
+        return await self._ask_for("/dead-letters/among", AmongQuery(queue, list(ids)), dict[str, list[DeadAttempt]])
 
-    async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
-        return await self._get("/dead-letter", {"queue": queue, "id": id}, DeadLetterView)
+    async def dead_letter(self, queue: str, id: str, *, sequence: int = 0) -> DeadLetterView:
+        return await self._get("/dead-letter", {"queue": queue, "id": id, "sequence": sequence}, DeadLetterView)
 
     async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None, sequence: int = 0) -> Moved:
         edited = UNSET if body is None else msgspec.Raw(body)

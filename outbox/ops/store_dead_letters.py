@@ -8,11 +8,21 @@ from functools import partial
 
 from outbox.app import CLAIM_CHECK_BYTES
 from outbox.errors import Refused
-from outbox.ops.dead_letter_views import TypeNames, discarded, matches, those_of, type_names, view_of, with_body
+from outbox.ops.dead_letter_views import (
+    TypeNames,
+    attempts_of,
+    discarded,
+    matches,
+    name_of,
+    those_of,
+    type_names,
+    view_of,
+    with_body,
+)
 from outbox.ops.names import discarded_id, full_id
-from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterFilter, DeadLetterView, Moved
+from outbox.ops.values import BATCH_COUNT_MAX, DeadAttempt, DeadLetterFilter, DeadLetterView, Moved
 from outbox.ports import DeadLetterEntry, StorePorts
-from outbox.resubmission import is_copy, newest
+from outbox.resubmission import alike, newest
 from outbox.runtime.delivery.edits import edit_of
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES
 from outbox.runtime.start.retention import NOTE_PREFIX as RETENTION_PREFIX
@@ -35,7 +45,7 @@ class StoreDeadLetters:
         if not after:
             types = await self.types(queue)
             self._listed = [
-                view_of(dead.message.identity, dead, types.only)
+                view_of(name_of(dead), dead, types.only)
                 for dead in await self._operations.dead_letters(queue)
                 if matches(dead, where, types)
             ]
@@ -43,15 +53,16 @@ class StoreDeadLetters:
         first = places.index(after) + 1 if after in places else 0
         return self._listed[first : first + min(count_max, BATCH_COUNT_MAX)]
 
-    async def among(self, queue: str, ids: Sequence[str]) -> list[str]:
+    async def among(self, queue: str, ids: Sequence[str]) -> dict[str, list[DeadAttempt]]:
         """Those of some ids that are dead letters now."""
         found = await self._operations.dead_letters(queue)
-        return sorted(set(ids).intersection(dead.message.identity for dead in found))
+        return attempts_of(ids, ((name_of(dead), DeadAttempt(dead.sequence, dead.message.attempt)) for dead in found))
 
-    async def one(self, queue: str, id: str) -> DeadLetterView:
-        """The newest of an id, with its body."""
+    async def one(self, queue: str, id: str, *, sequence: int) -> DeadLetterView:
+        """The one of an id that a resubmission takes, or the one of a number, with its body."""
         id, found = await self._of(queue, id)
-        return await with_body(id, found[-1], (await self.types(queue)).only, self._blobs)
+        dead, only = newest(those_of(queue, id, found, sequence)), (await self.types(queue)).only
+        return await with_body(id, dead, only, self._blobs, is_only=len(found) == 1)
 
     async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None, sequence: int = 0) -> Moved:
         """Run the newest of an id again, or the one of a number, or (None) all; one of them with another body."""
@@ -85,14 +96,14 @@ class StoreDeadLetters:
     async def discarded(self, queue: str) -> list[DeadLetterView]:
         """What was discarded and can be restored."""
         only = (await self.types(queue)).only
-        return [view_of(dead.message.identity, dead, only) for dead in await self._operations.set_aside_of(queue)]
+        return [view_of(name_of(dead), dead, only) for dead in await self._operations.set_aside_of(queue)]
 
     async def restore(self, queue: str, id: str | None) -> Moved:
         """Let those of an id, or (None) all, be dead letters again."""
         kept = await self._operations.set_aside_of(queue)
         if id is not None:
-            id = discarded_id(queue, id, {dead.message.identity for dead in kept})
-            kept = [dead for dead in kept if dead.message.identity == id]
+            id = discarded_id(queue, id, {name_of(dead) for dead in kept})
+            kept = [dead for dead in kept if name_of(dead) == id]
         count = 0
         for dead in kept:
             with nullcontext() if id is not None else suppress(LookupError):  # another has restored it
@@ -105,24 +116,23 @@ class StoreDeadLetters:
     ) -> Moved:
         """Move every dead letter that may be moved; a resubmission takes its older copies with it."""
         found = await self._operations.dead_letters(queue)
-        moved: list[DeadLetterEntry] = []
-        left = 0
+        moved, left = set[object](), 0
         for dead in reversed(found):
-            if is_resubmission and any(is_copy(dead.message, other.message) for other in moved):
+            if is_resubmission and dead.message.identity and alike(dead.message) in moved:
                 continue
             try:
                 await move(dead)
             except (LookupError, Refused):
                 left += 1
             else:
-                moved.append(dead)
+                moved.add(alike(dead.message))
         return Moved(len(found) - left, left)
 
     async def _of(self, queue: str, text: str) -> tuple[str, list[DeadLetterEntry]]:
         """The full id of a text, and its dead letters."""
         dead = await self._operations.dead_letters(queue)
-        id = full_id(queue, text, {one.message.identity for one in dead})
-        return id, [one for one in dead if one.message.identity == id]
+        id = full_id(queue, text, {name_of(one) for one in dead})
+        return id, [one for one in dead if name_of(one) == id]
 
     async def types(self, queue: str) -> TypeNames:
         """The message types of a queue's handlers."""

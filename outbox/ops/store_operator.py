@@ -6,12 +6,13 @@ workers.  Nothing is made or declared here.  Operations of an engine alone are r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,16 +22,17 @@ from outbox.errors import OutboxError, OutcomeUnknown, Refused, TooLarge
 from outbox.lineage import state_id
 from outbox.ops.blocked import page_of
 from outbox.ops.blocked_places import blocked_on_store
-from outbox.ops.dead_letter_views import with_body
-from outbox.ops.held_messages import found_with_body, state_of, waits_for
+from outbox.ops.held_messages import state_of, waits_for
 from outbox.ops.held_messages import view_of as view_of_held
-from outbox.ops.names import later_id, listed, parse_key, scheduled_id, the_id
+from outbox.ops.names import listed, parse_key
 from outbox.ops.operator import Operator
 from outbox.ops.pending import finish_pending, pending_in
 from outbox.ops.pending_values import PendingFinished, PendingView
 from outbox.ops.sending import check_sendable, outgoing
 from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.store_dead_letters import StoreDeadLetters
+from outbox.ops.store_messages import Ask, Cancel, Peek, StoreMessages
+from outbox.ops.store_names import OnTheBus, StoreNames
 from outbox.ops.store_states import states_of_store, write_states_of_store
 from outbox.ops.store_trail import trail_on_store
 from outbox.ops.stream_values import (
@@ -49,6 +51,7 @@ from outbox.ops.values import (
     BlockedPage,
     BlockedQuery,
     Compacted,
+    DeadAttempt,
     DeadLetterFilter,
     DeadLetterView,
     FindQuery,
@@ -63,12 +66,11 @@ from outbox.ops.values import (
     QueueStatus,
     Status,
 )
-from outbox.ports import SUBSCRIPTIONS, DeadLetterEntry, Document, HeldMessage, Output, StorePorts
+from outbox.ports import SUBSCRIPTIONS, Document, HeldMessage, Output, StorePorts
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.scopes import stores_of
-from outbox.runtime.side_by_side import side_by_side
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
 from outbox.runtime.store_operations import StoreOperations
 from outbox.stored import LEDGER_PREFIX
@@ -82,6 +84,7 @@ UNFINISHED_COUNT_MAX = 1_000
 KEYS_LOOKED_UP_MAX = 3
 """For how many keys on a page of messages the store is read, whether they are blocked; more of them cost a query."""
 
+Asked = TypeVar("Asked", FindQuery, PeekQuery, PauseRequest, BlockedQuery)
 _SDKS = ("azure", "aiohttp", "msal")
 
 
@@ -109,21 +112,6 @@ class StoreIndex(Protocol):
 
     def among(self, partitions: Sequence[str], id: str) -> AsyncIterator[Document]:
         """The documents of this id in some partitions."""
-
-
-class Peek(Protocol):
-    """Look into a queue or subscription of the bus: messages, and the number to look on after (0: that is all)."""
-
-    async def __call__(
-        self, queue: str, *, after: int, count: int, session: str, is_wanted: Callable[[HeldMessage], bool]
-    ) -> tuple[list[HeldMessage], int]: ...
-
-
-Cancel = Callable[[str, Sequence[int]], Awaitable[None]]
-"""Cancel scheduled messages of a queue or topic, by their numbers."""
-
-Ask = Callable[[str], Awaitable[bool]]
-"""Ask the bus about a queue: whether nothing can be received from it, or whether it is ordered by key."""
 
 
 class Pause(Protocol):
@@ -193,7 +181,7 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
                 text = f"{error}; look at --cosmos, --database and --container, or at their variables"
                 raise Refused(text) from error
             bus = backend.operations
-            more = {"pause": bus.pause, "is_paused": bus.is_paused, "is_ordered": bus.is_ordered}
+            more = {"pause": bus.pause, "is_paused": bus.is_paused, "is_ordered": bus.is_ordered, "names": bus.names}
             more["index"] = backend.infrastructure or backend.store
             yield StoreOperator(backend.ports(), bus.counts, bus.peek, bus.cancel, **more)
         except ValueError as error:  # an SDK's, whose text may repeat a key
@@ -226,10 +214,13 @@ class StoreOperator:
         is_paused: Ask | None = None,
         is_ordered: Ask | None = None,
         index: StoreIndex | None = None,
+        names: OnTheBus | None = None,
     ) -> None:
         """Take the ports and what is asked of the bus; without `pause` and `is_paused` its queues cannot be paused.
 
         Without `is_ordered` it is the bus that refuses a message without a key.
+
+        Without `names` of the bus, the name of a queue without a handler is as it is given.
 
         Without an `index` of the infrastructure's store each queue is counted, and each key looked up, by itself.
         """
@@ -239,13 +230,21 @@ class StoreOperator:
         self._kept = StoredDeadLetters(self._infrastructure, ports.blobs)
         self._counts = counts
         self._peek = peek
-        self._cancel = cancel
         self._pause = pause
         self._asked_paused = is_paused
         self._asked_ordered = is_ordered
         self._index = index
+        self._names = StoreNames(self._infrastructure, names)
         self._blocked = BlockedSessions(self._infrastructure, ports.blobs)
         self._dead_letters = StoreDeadLetters(ports, self._operations)
+        self._messages = StoreMessages(
+            peek,
+            cancel,
+            self._is_paused,
+            operations=self._operations,
+            dead_letters=self._dead_letters,
+            blobs=ports.blobs,
+        )
 
     # Look
 
@@ -259,13 +258,15 @@ class StoreOperator:
             Refused: the identity lacks the right to manage, which Service Bus needs for counts.
         """
         found = await self._counts()
-        kept = await self._kept_counts(found)
+        kept = Counter[str]()
+        for path, count in (await self._kept_counts(found)).items():
+            kept[path.casefold()] += count
         queues = {
             path: QueueStatus(
                 active=counted.active,
                 scheduled=counted.scheduled,
                 deferred=0,
-                dead_letters=counted.dead_letters + kept.get(path, 0),
+                dead_letters=counted.dead_letters + kept[path.casefold()],
                 oldest_s=None,
                 paused=counted.paused,
             )
@@ -277,7 +278,8 @@ class StoreOperator:
         """How many dead letters the store has of these queues: one query, where the store can."""
         if self._index is not None:
             return await self._kept.counts(self._index.holders, count_max=KEPT_COUNT_MAX)
-        return {path: await self._kept.count(path, count_max=KEPT_COUNT_MAX) for path in queues}
+        named = [await self._names.as_registered(path) for path in queues]
+        return {path: await self._kept.count(path, count_max=KEPT_COUNT_MAX) for path in named}
 
     async def metrics(self) -> str:
         raise Refused(
@@ -322,7 +324,7 @@ class StoreOperator:
 
         Without an index of the store only the first few keys are looked up.
         """
-        now_ms = self._operations.now_ms()
+        asked, now_ms = await self._named(asked), self._operations.now_ms()
 
         def is_wanted(held: HeldMessage) -> bool:
             return asked.state in ("", "blocked") or state_of(held, now_ms) == asked.state
@@ -354,81 +356,32 @@ class StoreOperator:
             return False
 
     async def find(self, asked: FindQuery) -> list[FoundMessage]:
-        """Look for a message in each queue, among the first messages of it that the bus shows."""
-        now_ms = self._operations.now_ms()
-
-        def is_wanted(each: HeldMessage) -> bool:
-            return each.message.identity.startswith(asked.id)
-
-        async def look(queue: str) -> tuple[list[HeldMessage], list[DeadLetterEntry]]:
-            shown, _ = await self._peek(queue, after=0, count=BATCH_COUNT_MAX, session="", is_wanted=is_wanted)
-            return shown, await self._operations.dead_letters(queue)
-
-        queues = [asked.queue] if asked.queue else sorted(await self._counts())
-        looks = list(zip(queues, await side_by_side(queues, look), strict=True))
-        held = [(queue, each) for queue, (shown, _) in looks for each in shown]
-        dead = [(queue, each) for queue, (_, letters) in looks for each in letters]
-        dead = [(queue, letter) for queue, letter in dead if letter.message.identity.startswith(asked.id)]
-        ids = {each.message.identity for _, each in held} | {letter.message.identity for _, letter in dead}
-        id = the_id(asked.id, ids, asked.queue)
-        found = []
-        for queue, each in held:
-            if each.message.identity == id:
-                taker = waits_for(queue, paused=await self._is_paused(queue))
-                view = view_of_held(queue, each, now_ms, taker)
-                found.append(await found_with_body(view, each.message, self._ports.blobs))
-        for queue, letter in dead:
-            if letter.message.identity == id:
-                shown_letter = await with_body(
-                    id, letter, (await self._dead_letters.types(queue)).only, self._ports.blobs
-                )
-                found.append(FoundMessage(None, shown_letter))
-        return found
+        """Look for a message in each queue, and no further than a limit."""
+        asked = await self._named(asked)
+        return await self._messages.find(asked, [asked.queue] if asked.queue else await self._queues())
 
     async def trail(self, asked: TrailQuery) -> Trail:
-        """Look in each queue, among the first messages of it that the bus shows, in the store and for records."""
-        return await trail_on_store(self._ports, self._peek, sorted(await self._counts()), asked)
+        """Look in each queue, and no further than a limit, in the store and for records."""
+        return await trail_on_store(self._ports, self._peek, await self._queues(), asked)
 
-    async def cancel(self, queue: str, id: str) -> Moved:
-        """Cancel what is scheduled, among the first messages of the queue that the bus shows."""
-        now_ms = self._operations.now_ms()
-        found, _ = await self._peek(
-            queue,
-            after=0,
-            count=BATCH_COUNT_MAX,
-            session="",
-            is_wanted=lambda held: state_of(held, now_ms) == "scheduled" and held.message.identity.startswith(id),
-        )
-        full = scheduled_id(queue, id, {held.message.identity for held in found})
-        sequences = [held.sequence for held in found if held.message.identity == full]
-        await self._cancel(queue, sequences)
-        return Moved(len(sequences), id=full)
+    async def _queues(self) -> list[str]:
+        """All queues and subscriptions of the bus, by the names that handlers have for them."""
+        return sorted([await self._names.as_registered(path) for path in await self._counts()])
 
-    async def make_due(self, queue: str, id: str) -> Moved:
-        """Send what a queue holds for later once more, to be taken now, and then cancel that.
+    async def _named(self, asked: Asked) -> Asked:
+        """A question about a queue, with the name that is declared."""
+        return msgspec.structs.replace(asked, queue=await self._names.declared(asked.queue)) if asked.queue else asked
 
-        If this is broken off in between, both are there: the second of them is a duplicate.
-        """
-        found, _ = await self._peek(
-            queue,
-            after=0,
-            count=BATCH_COUNT_MAX,
-            session="",
-            is_wanted=lambda held: held.status == "scheduled" and held.message.identity.startswith(id),
-        )
-        full = later_id(queue, id, {held.message.identity for held in found})
-        later = [held for held in found if held.message.identity == full]
-        for held in later:
-            own = f"{full}~now-{held.sequence}"  # the bus has seen the other, and may drop duplicates
-            message = msgspec.structs.replace(held.message, outbox_id=full, message_id=own)
-            await self._operations.send([Output(queue, 0, message)])
-            await self._cancel(queue, [held.sequence])
-        return Moved(len(later), id=full)
+    async def cancel(self, queue: str, id: str, *, after: int = 0) -> Moved:
+        return await self._messages.cancel(await self._names.declared(queue), id, after=after)
+
+    async def make_due(self, queue: str, id: str, *, after: int = 0) -> Moved:
+        return await self._messages.make_due(await self._names.declared(queue), id, after=after)
 
     async def pending(self) -> list[PendingView]:
         return await pending_in(self._ports)
 
-    async def finish(self, tx: str) -> PendingFinished:
+    async def finish(self, tx: str | None) -> PendingFinished:
         return await finish_pending(self._ports, tx)
 
     # Dead letters
@@ -441,36 +394,42 @@ class StoreOperator:
         count_max: int = BATCH_COUNT_MAX,
         where: DeadLetterFilter = ANY_DEAD_LETTER,
     ) -> list[DeadLetterView]:
-        return await self._dead_letters.page(queue, after=after, count_max=count_max, where=where)
+        return await self._dead_letters.page(
+            await self._names.declared(queue), after=after, count_max=count_max, where=where
+        )
 
-    async def dead_among(self, queue: str, ids: Sequence[str]) -> list[str]:
-        return await self._dead_letters.among(queue, ids)
+    async def dead_among(self, queue: str, ids: Sequence[str]) -> dict[str, list[DeadAttempt]]:
+        return await self._dead_letters.among(await self._names.declared(queue), ids)
 
-    async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
-        return await self._dead_letters.one(queue, id)
+    async def dead_letter(self, queue: str, id: str, *, sequence: int = 0) -> DeadLetterView:
+        return await self._dead_letters.one(await self._names.declared(queue), id, sequence=sequence)
 
     async def resubmit(self, queue: str, id: str | None, *, body: bytes | None = None, sequence: int = 0) -> Moved:
-        return await self._dead_letters.resubmit(queue, id, body=body, sequence=sequence)
+        return await self._dead_letters.resubmit(await self._names.declared(queue), id, body=body, sequence=sequence)
 
     async def discard(self, queue: str, id: str | None, *, for_good: bool = False, sequence: int = 0) -> Moved:
-        return await self._dead_letters.discard(queue, id, for_good=for_good, sequence=sequence)
+        return await self._dead_letters.discard(
+            await self._names.declared(queue), id, for_good=for_good, sequence=sequence
+        )
 
     async def discarded(self, queue: str) -> list[DeadLetterView]:
-        return await self._dead_letters.discarded(queue)
+        return await self._dead_letters.discarded(await self._names.declared(queue))
 
     async def restore(self, queue: str, id: str | None) -> Moved:
-        return await self._dead_letters.restore(queue, id)
+        return await self._dead_letters.restore(await self._names.declared(queue), id)
 
     async def pause(self, asked: PauseRequest) -> Paused:
         """Set the entity's status, which takes the right to manage."""
         if self._pause is None:
             raise Refused(f"{asked.queue}: this bus cannot pause a queue; stop its workers")
+        asked = await self._named(asked)
         changed = await self._pause(asked.queue, paused=asked.paused)
         return Paused(asked.queue, asked.paused, changed)
 
     async def blocked(self, asked: BlockedQuery) -> BlockedPage:
         """Look among the keys of dead letters and of the first messages of each queue."""
-        queues = [asked.queue] if asked.queue else sorted(await self._counts())
+        asked = await self._named(asked)
+        queues = [asked.queue] if asked.queue else await self._queues()
         return page_of(await blocked_on_store(self._ports, self._peek, queues), asked)
 
     # Ordered logs, in the store alone
@@ -499,6 +458,7 @@ class StoreOperator:
             raise Refused(f"{queue} is a subscription, which cannot be sent to; send to {topic}, for all of them")
         if len(messages) > BATCH_COUNT_MAX:
             raise TooLarge(f"{len(messages)} messages in one batch; send at most {BATCH_COUNT_MAX} at a time")
+        queue = await self._names.declared(queue)
         types = await types_of(queue, self._infrastructure.scan(NOTES, prefix=NOTE_PREFIX))
         needs_key = not all(message.key for message in messages) and await self._is_ordered(queue)
         outputs = []

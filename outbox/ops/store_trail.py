@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+
+import msgspec
 
 from outbox import stored
 from outbox.cancellation import cancelled_ms
@@ -11,9 +13,11 @@ from outbox.engine_commit import WAITING, WAITING_ATTEMPT
 from outbox.errors import CorruptRecord
 from outbox.lineage import Key
 from outbox.message import Message
-from outbox.ops.held_messages import state_of, why
-from outbox.ops.names import parse_key
+from outbox.ops.dead_letter_views import name_of
+from outbox.ops.held_messages import identity_of, state_of, why
+from outbox.ops.names import parse_key, word
 from outbox.ops.pending import pending_records
+from outbox.ops.store_messages import Peek, scan_count
 from outbox.ops.trail import Sighting
 from outbox.ops.trail_records import Outcome, Registered, causes, handled_by, key_in, outcomes, reach_unseen, registered
 from outbox.ops.trail_values import Fact, KnownBy, Place, Trail, TrailQuery
@@ -29,9 +33,6 @@ RECORDS_EXPIRE = (
     "body is not at hand"
 )
 
-Peek = Callable[..., Awaitable[tuple[list[HeldMessage], int]]]
-"""As an operator looks into a queue of the bus."""
-
 _Seen = tuple[str, Message, Fact]
 """A queue, a message that was seen there, and what is known by that."""
 
@@ -45,7 +46,7 @@ async def trail_on_store(ports: StorePorts, peek: Peek, queues: Sequence[str], a
     key = parse_key(asked.key, asked.kind) if asked.key else None
     infrastructure = ports.infrastructure or ports.store
     handlers = await registered(infrastructure.scan(NOTES, prefix=NOTE_PREFIX))
-    sightings, notes = await _sightings(ports, peek, queues, handlers)
+    sightings, notes, cut = await _sightings(ports, peek, queues, handlers, asked)
     keys: Mapping[str, list[Key]] = {each.handler.state: [key] for each in handlers if key is not None}
 
     def tried(state: str) -> list[Key]:
@@ -59,15 +60,18 @@ async def trail_on_store(ports: StorePorts, peek: Peek, queues: Sequence[str], a
     facts += await outcomes(reached.ids, seen, handlers, _Records(ports).look_up, key=key)
     if reached.is_cut:
         notes.append("there is more than a trail may hold; trace one of its last messages")
-    return Trail(reached.id, facts, [RECORDS_EXPIRE, *notes], reached.near)
+    return Trail(reached.id, facts, [RECORDS_EXPIRE, *notes], reached.near, cut)
 
 
 async def _sightings(
-    ports: StorePorts, peek: Peek, queues: Sequence[str], handlers: Sequence[Registered]
-) -> tuple[list[Sighting[_Seen]], list[str]]:
-    """Every message that is in sight, and which queues hold more than were looked at."""
+    ports: StorePorts, peek: Peek, queues: Sequence[str], handlers: Sequence[Registered], asked: TrailQuery
+) -> tuple[list[Sighting[_Seen]], list[str], dict[str, int]]:
+    """Every message that is in sight, notes, and up to which number queues that hold more were looked through.
+
+    Behind the first of a queue only those are kept that the question names, and what these have caused.
+    """
     operations, now_ms = StoreOperations(ports), ports.operations.now_ms()
-    found, notes = list[Sighting[_Seen]](), list[str]()
+    found, notes, cut = list[Sighting[_Seen]](), list[str](), dict[str, int]()
 
     def see(queue: str, message: Message, place: Place, known_by: KnownBy, text: str, at_ms: int, tx: str = "") -> None:
         its = [each.handler for each in handlers if each.takes(queue)]
@@ -87,25 +91,48 @@ async def _sightings(
         )
         found.append(Sighting(fact.id, message.causation_id, (queue, message, fact)))
 
-    async def look(queue: str) -> tuple[tuple[list[HeldMessage], int], list[DeadLetterEntry]]:
-        shown = await peek(queue, after=0, count=BATCH_COUNT_MAX, session="", is_wanted=lambda _: True)
-        return shown, await operations.dead_letters(queue)
+    async def look(queue: str) -> tuple[list[HeldMessage], int, int, list[DeadLetterEntry]]:
+        return *await _held(peek, queue, asked, scan_count(len(queues))), await operations.dead_letters(queue)
 
-    for queue, ((shown, more), letters) in zip(queues, await side_by_side(queues, look), strict=True):
+    for queue, (shown, more, seen, letters) in zip(queues, await side_by_side(queues, look), strict=True):
         if more:
-            notes.append(f"only the first {len(shown)} messages of {queue} were looked at")
+            cut[queue] = more
+            notes.append(
+                f"{queue} was looked through up to number {more} and holds more; `outbox message show ID --queue "
+                f"{word(queue)} --after {more}` looks on"
+            )
+        if seen > BATCH_COUNT_MAX:
+            notes.append(
+                f"behind the first {BATCH_COUNT_MAX} messages of {queue} only this one was looked for, and what it sent"
+            )
         for held in shown:
-            see(queue, held.message, state_of(held, now_ms), "queue", why(held, now_ms), held.enqueued_ms)
+            message = msgspec.structs.replace(held.message, outbox_id=identity_of(queue, held))
+            see(queue, message, state_of(held, now_ms), "queue", why(held, now_ms), held.enqueued_ms)
         for dead in letters:
             text = f"{dead.reason}: {dead.description.partition(chr(10))[0]}"
-            see(queue, dead.message, "dead-letter", "dead letter", text, dead.enqueued_ms)
+            message = msgspec.structs.replace(dead.message, outbox_id=name_of(dead))
+            see(queue, message, "dead-letter", "dead letter", text, dead.enqueued_ms)
     async for tx, record in pending_records(ports):
         for output in record.outputs:
             text = "committed, and not known to have left"
             see(output.destination, output.message, "pending", "pending output", text, record.at_ms, tx)
         if record.spilled:
             notes.append(f"transaction {tx} has outputs in a blob, which were not looked at")
-    return found, notes
+    return found, notes, cut
+
+
+async def _held(peek: Peek, queue: str, asked: TrailQuery, scan: int) -> tuple[list[HeldMessage], int, int]:
+    """The first messages of a queue and of the others those that are meant; the number to look on after; how many."""
+    known, seen = set(asked.known), 0
+
+    def is_wanted(held: HeldMessage) -> bool:
+        nonlocal seen
+        seen += 1
+        its = (identity_of(queue, held), held.message.causation_id)
+        return seen <= BATCH_COUNT_MAX or any(each in known or each.startswith(asked.id) for each in its)
+
+    found, more = await peek(queue, after=0, count=scan, session="", is_wanted=is_wanted, look_count_max=scan)
+    return found, more, seen
 
 
 class _Records:

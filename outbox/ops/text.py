@@ -294,11 +294,14 @@ def dead_letters(queue: str, found: Sequence[DeadLetterView], *, named: bool = F
         return f"nothing that was discarded of {queue or 'any queue'} can be restored"
     if not found:
         return f"{queue} has no dead letters" if queue else "no dead letters in any queue"
-    head = (*(("queue",) if named else ()), "id", "created", "type", "deliveries", "reason", "description")
+    is_numbered = len({(x.queue, x.id) for x in found}) < len(found)  # an id alone does not say which
+    first = (*(("queue",) if named else ()), "id", *(("number",) if is_numbered else ()))
+    head = (*first, "created", "type", "deliveries", "reason", "description")
     rows = [
         (
             *((x.queue,) if named else ()),
             x.id,
+            *((str(x.sequence),) if is_numbered else ()),
             utc(x.created),
             x.type or x.handled_as or "-",
             str(x.delivery_count),

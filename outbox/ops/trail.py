@@ -130,7 +130,7 @@ def tree(trail: Trail, *, depth_max: int, width_max: int) -> Trace:
         seen.update(shown)
         hops.append(Hop(id=id, depth=depth, facts=_ordered(facts, id), more=len(below) - len(shown)))
         waiting += [(each, depth + 1) for each in reversed(shown)]
-    return Trace(trail.id, hops, [*dict.fromkeys(trail.notes), *_ends(hops, facts)])
+    return Trace(trail.id, hops, [*dict.fromkeys(trail.notes), *_ends(hops, facts, is_cut=bool(trail.cut))])
 
 
 def _place_of(id: str) -> tuple[str, int]:
@@ -157,11 +157,16 @@ def _ordered(facts: dict[str, list[Fact]], id: str) -> list[Fact]:
     return sorted(found, key=when)
 
 
-def _ends(hops: Sequence[Hop], facts: dict[str, list[Fact]]) -> list[str]:
+def _ends(hops: Sequence[Hop], facts: dict[str, list[Fact]], *, is_cut: bool) -> list[str]:
     """Where the trail ends for another reason than that nothing caused or followed a message."""
     notes = []
     first = hops[0]
-    if not first.facts:
+    if not first.facts and is_cut:
+        notes.append(
+            f"{first.id}: in no dead letter and not among the messages that were looked through, and no record of it "
+            "was found"
+        )
+    elif not first.facts:
         notes.append(
             f"{first.id}: in no queue and no dead letter, and no record of it was found: it was handled and its record "
             "is gone or needs --key, or another program sent it"

@@ -64,13 +64,15 @@ class TrailQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Trail(msgspec.Struct, frozen=True, omit_defaults=True):
     """The full id, what is known of it, its causes and its effects, and why there may be more.
 
-    `near` are some other ids in sight that begin with what was asked for.
+    `near` are some other ids in sight that begin with what was asked for, `cut` the queues that hold more than was
+    looked through, each with the number up to which it was.
     """
 
     id: str
     facts: list[Fact]
     notes: list[str] = []
     near: list[str] = []
+    cut: dict[str, int] = {}
 
 
 class Hop(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -5,7 +5,7 @@ They are the control endpoint's wire format as well: JSON, unknown fields refuse
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -137,6 +137,13 @@ class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):
     body_base64: str | UnsetType = UNSET
 
 
+class DeadAttempt(NamedTuple):
+    """A dead letter of an id: its number, and of which attempt it is."""
+
+    sequence: int
+    attempt: int
+
+
 MessageState = Literal["waiting", "retrying", "blocked", "in-hand", "scheduled", "deferred"]
 MESSAGE_STATES: tuple[MessageState, ...] = get_args(MessageState)
 
@@ -262,13 +269,15 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 class Moved(msgspec.Struct, frozen=True):
     """How many dead letters were resubmitted or discarded; `in_hand` were left because a receiver has them.
 
-    `id` is the full identity of a single one; `numbers` says which were discarded, where it had several.
+    `id` is the full identity of a single one; `numbers` says which were discarded, where it had several.  Of what is
+    scheduled `more` is the number up to which a queue was looked through, where it holds more.
     """
 
     count: int
     in_hand: int = 0
     id: str | UnsetType = UNSET
     numbers: list[int] | UnsetType = UNSET
+    more: int | UnsetType = UNSET
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -324,10 +333,11 @@ ANY_DEAD_LETTER = DeadLetterFilter()
 
 
 class PageQuery(DeadLetterFilter, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which dead letters: a page of them, or the one of an id."""
+    """Which dead letters: a page of them, or the one of an id, or of its several the one of a number."""
 
     queue: Name
     id: Text = ""
+    sequence: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
     after: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
     count: Annotated[int, msgspec.Meta(ge=0, le=BATCH_COUNT_MAX)] = 0
 
@@ -343,10 +353,11 @@ class PeekQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FindQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which message, by its id or the beginning of it; in one queue, if given."""
+    """Which message, by its id or the beginning of it; in one queue, if given, behind the message of a number."""
 
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
     queue: Text = ""
+    after: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
 
 
 class PauseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -365,10 +376,11 @@ class BlockedQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CancelRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which scheduled message of a queue to cancel, or to make due."""
+    """Which scheduled message of a queue to cancel, or to make due, behind the message of a number."""
 
     queue: Name
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
+    after: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
 
 
 class AmongQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

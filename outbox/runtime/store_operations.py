@@ -7,6 +7,7 @@ container of states holds nothing else.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -32,7 +33,7 @@ from outbox.ports import (
     Version,
     Won,
 )
-from outbox.resubmission import check_resubmittable, next_attempt
+from outbox.resubmission import check_resubmittable, is_copy, next_attempt
 from outbox.runtime.commit.dispatch_ledger import unsent_of
 from outbox.runtime.commit.state_cache import cached_state
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
@@ -77,7 +78,7 @@ class StoreOperations:
         return sorted(found, key=lambda dead: (dead.enqueued_ms, dead.sequence))
 
     async def resubmit(
-        self, queue: str, sequence: int, *, edit: Message | None = None, first: First | None = None
+        self, queue: str, sequence: int, *, attempt: int = 0, edit: Message | None = None, first: First | None = None
     ) -> None:
         found = await self.dead_letters(queue)
         dead = next((each for each in found if each.sequence == sequence), None)
@@ -91,7 +92,7 @@ class StoreOperations:
                 "handled as it is; resubmit it as it is once its handler takes it, or discard it and send the "
                 f"corrected message to {topic} under a new id, which the other subscriptions handle as well"
             )
-        attempt = next_attempt(dead.message, [other.message for other in found])
+        attempt = max(attempt, next_attempt(dead.message, [other.message for other in found]))
 
         async def note() -> None:
             if first is not None:
@@ -99,11 +100,27 @@ class StoreOperations:
             if dead.message.session_id:
                 await self._blocked.note_resubmission(queue, dead, attempt, edit=edit)  # unblocked when it is applied
 
-        if isinstance(dead, StoredEntry):
+        is_stored = isinstance(dead, StoredEntry)
+        if is_stored:
             await note()
             await self._dead_letters.resubmit(queue, sequence, self._bus.send, attempt=attempt, edit=edit)
         else:
-            await self._bus.resubmit(queue, sequence, edit=edit, first=note)
+            await self._bus.resubmit(queue, sequence, attempt=attempt, edit=edit, first=note)
+        await self._drop_copies(dead, [each for each in found if isinstance(each, StoredEntry) is not is_stored])
+
+    async def _drop_copies(self, dead: DeadLetterEntry, others: Sequence[DeadLetterEntry]) -> None:
+        """Delete the copies of a resubmitted dead letter that lie elsewhere, as they were listed.
+
+        A crash before leaves them: resubmitted, such a one is an attempt that is on record already, or the next one.
+        """
+        for other in others:
+            if not is_copy(other.message, dead.message):
+                continue
+            if isinstance(other, StoredEntry):
+                await self._dead_letters.delete(other)
+                continue
+            with suppress(LookupError):  # another has it, or has moved it
+                await self._bus.discard(other.queue, other.sequence)
 
     async def discard(self, queue: str, sequence: int, *, first: First | None = None) -> None:
         found = await self.dead_letters(queue)

@@ -202,7 +202,7 @@ COMMAND_MUTANTS = (
         ("                self._count_waiting(attempts, -1)\n", ""),
     ),
     fault(
-        "what is to be due now is cancelled before it is sent", "outbox/ops/store_operator.py",
+        "what is to be due now is cancelled before it is sent", "outbox/ops/store_messages.py",
         "unit/ops/test_store_operator.py::test_what_is_to_be_due_now_is_cancelled_only_when_it_was_sent",
         ("            await self._operations.send([Output(queue, 0, message)])\n            await self._cancel(queue, [held.sequence])\n",
          "            await self._cancel(queue, [held.sequence])\n            await self._operations.send([Output(queue, 0, message)])\n"),
@@ -262,8 +262,8 @@ COMMAND_MUTANTS = (
     fault(
         "a resubmission of what another client has in hand is noted", "outbox/runtime/store_operations.py",
         f"{DISCARDS}::test_what_another_client_has_in_hand_is_left_as_it_is",
-        ("            await self._bus.resubmit(queue, sequence, edit=edit, first=note)\n",
-         "            await note()\n            await self._bus.resubmit(queue, sequence, edit=edit)\n"),
+        ("            await self._bus.resubmit(queue, sequence, attempt=attempt, edit=edit, first=note)\n",
+         "            await note()\n            await self._bus.resubmit(queue, sequence, attempt=attempt, edit=edit)\n"),
     ),
     fault(
         "a discard leaves the dead letter", "outbox/engine/dead_letters.py",

@@ -9,6 +9,7 @@ from tests.simulation.age_mutants import AGE_MUTANTS
 from tests.simulation.cancellation_mutants import CANCELLATION_MUTANTS
 from tests.simulation.command_mutants import COMMAND_MUTANTS
 from tests.simulation.edit_mutants import TESTED_EDIT_MUTANTS
+from tests.simulation.lookup_mutants import LOOKUP_MUTANTS
 from tests.simulation.operator_mutants import OPERATOR_MUTANTS
 from tests.simulation.planting import (
     BATCH,
@@ -317,7 +318,7 @@ DIRECT_MUTANTS = (
         "blocked: a key learns of a resubmission behind it", OPERATIONS,
         f"{OF_STOPPED}::test_a_dead_letter_is_resubmitted_only_when_its_key_has_the_note",
         ("                await self._blocked.note_resubmission(queue, dead, attempt, edit=edit)  # unblocked when it is applied\n", "                pass\n"),
-        ("            await self._bus.resubmit(queue, sequence, edit=edit, first=note)\n", "            await self._bus.resubmit(queue, sequence, edit=edit)\n        if dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt, edit=edit)\n"),
+        ("            await self._bus.resubmit(queue, sequence, attempt=attempt, edit=edit, first=note)\n", "            await self._bus.resubmit(queue, sequence, attempt=attempt, edit=edit)\n        if dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt, edit=edit)\n"),
     ),
     mutant(
         "blocked: any payload under the id of a dead letter is that dead letter", STOPS,
@@ -1904,6 +1905,7 @@ TABLE = Table(
     (
         *DIRECT_MUTANTS,
         *OPERATOR_MUTANTS,
+        *LOOKUP_MUTANTS,
         *COMMAND_MUTANTS,
         *TELEMETRY_MUTANTS,
         *AGE_MUTANTS,

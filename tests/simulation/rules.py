@@ -169,6 +169,7 @@ RULES = (
         *rows("refused (True/False/None) is resubmission"),
         "journal: a resubmission of the same attempt replaces",
         "a resubmission is the attempt before",
+        "a resubmission from the bus knows no copy in the store",
     ),
     tested(
         "README",

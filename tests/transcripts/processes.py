@@ -205,12 +205,14 @@ class SeenOperations(EngineOperations):
         await self._watch.call("send", "send", said, lambda: call(outputs), done)
 
     async def resubmit(
-        self, queue: str, sequence: int, *, edit: Message | None = None, first: First | None = None
+        self, queue: str, sequence: int, *, attempt: int = 0, edit: Message | None = None, first: First | None = None
     ) -> None:
         if first is not None:
             await first()
         call, said = super().resubmit, self._of(queue, sequence)
-        await self._watch.call("resubmit", "resubmit", said, lambda: call(queue, sequence, edit=edit), done)
+        await self._watch.call(
+            "resubmit", "resubmit", said, lambda: call(queue, sequence, attempt=attempt, edit=edit), done
+        )
 
     async def discard(self, queue: str, sequence: int, *, first: First | None = None) -> None:
         if first is not None:

@@ -57,11 +57,11 @@ class ServiceBusDeadLetters:
         return found
 
     async def resubmit(
-        self, path: str, sequence: int, *, edit: Message | None = None, first: First | None = None
+        self, path: str, sequence: int, *, attempt: int = 0, edit: Message | None = None, first: First | None = None
     ) -> None:
         """Send a dead letter, or an edit of it, to its queue again, as a new attempt with its first time; copies go.
 
-        With the dead letter under lock `first` is done.
+        It is this `attempt` at least.  With the dead letter under lock `first` is done.
 
         Raises:
             LookupError: there is no such dead letter, or it is locked.
@@ -69,7 +69,7 @@ class ServiceBusDeadLetters:
         async with self._taken(path, sequence) as (receiver, letter, others):
             message = as_entry(path, letter).message
             copies = [other for other in others if is_copy(as_entry(path, other).message, message)]
-            attempt = next_attempt(message, [from_wire(copy) for copy in copies])
+            attempt = max(attempt, next_attempt(message, [from_wire(copy) for copy in copies]))
             enqueued_ms = milliseconds(letter.enqueued_time_utc)
             again = replace(
                 resubmission(edit or message, attempt=attempt, enqueued_ms=enqueued_ms),

@@ -264,6 +264,32 @@ class ServiceBusEntities:
                     return found
         return found
 
+    async def names(self, like: str) -> list[str]:
+        """The queues and topics, and of the topic in a path like this, in any case, the subscriptions.
+
+        Empty where there are more than a thousand.
+
+        Raises:
+            Refused: they cannot be asked: it takes the right to manage.
+            OutcomeUnknown: no answer says what there is.
+        """
+        return await self._call(f"what {self._namespace.host} holds", partial(self._all_names, like))
+
+    async def _all_names(self, like: str) -> list[str]:
+        admin, found, (topic, slash, _) = self._namespace.administration(), list[str](), like.partition(SUBSCRIPTIONS)
+        async for queue in admin.list_queues():
+            found.append(queue.name)
+            if len(found) >= ENTITY_COUNT_MAX:
+                return []
+        async for each in admin.list_topics():
+            found.append(each.name)
+            if len(found) >= ENTITY_COUNT_MAX:
+                return []
+            if slash and each.name.casefold() == topic.casefold():
+                async for one in admin.list_subscriptions(each.name):
+                    found.append(f"{each.name}{SUBSCRIPTIONS}{one.name}")
+        return found
+
     async def _counts(self, path: str) -> QueueRuntimeProperties | SubscriptionRuntimeProperties:
         """What the namespace counts in a queue or subscription."""
         admin = self._namespace.administration()

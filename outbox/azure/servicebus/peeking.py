@@ -69,8 +69,7 @@ async def peek(
             await _closed(receiver)
     browser = namespace.browser(path)
     try:
-        async with asyncio.timeout(OPEN_S):
-            return await wanted(partial(_asked, browser, namespace.peeker(path), session, page_count))
+        return await wanted(partial(_asked, browser, namespace.peeker(path), session, page_count))
     except FAILURES as error:
         raise as_error(error, f"messages of {path}") from error
     finally:
@@ -108,9 +107,10 @@ async def _asked(
     if session:
         asked[MGMT_REQUEST_SESSION_ID] = session
     answer = partial(peek_op, receiver=receiver, amqp_transport=amqp)
-    found: Sequence[ServiceBusReceivedMessage] = await browser._mgmt_request_response_with_retry(
-        REQUEST_RESPONSE_PEEK_OPERATION, asked, answer, keep_alive_associated_link=False, timeout=SETTLE_S
-    )
+    async with asyncio.timeout(OPEN_S):  # the first one opens the link
+        found: Sequence[ServiceBusReceivedMessage] = await browser._mgmt_request_response_with_retry(
+            REQUEST_RESPONSE_PEEK_OPERATION, asked, answer, keep_alive_associated_link=False, timeout=SETTLE_S
+        )
     return found
 
 

@@ -83,12 +83,12 @@ class EngineOperations:
         return found
 
     async def resubmit(
-        self, queue: str, sequence: int, *, edit: Message | None = None, first: First | None = None
+        self, queue: str, sequence: int, *, attempt: int = 0, edit: Message | None = None, first: First | None = None
     ) -> None:
         if first is not None:
             self._dead_letters.check_free(queue, sequence)
             await first()
-        self._dead_letters.resubmit(queue, sequence, edit=edit)
+        self._dead_letters.resubmit(queue, sequence, attempt=attempt, edit=edit)
         await self._core.gate()
 
     async def discard(self, queue: str, sequence: int, *, first: First | None = None) -> None:

@@ -11,8 +11,17 @@ DEPTH_MAX = 50
 
 def queue(text: str) -> str:
     """A queue, or a subscription as `topic/Subscriptions/name`, however that word is written."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name of a queue is empty; `outbox status` lists them")
     topic, *name = re.split("/subscriptions/", text, maxsplit=1, flags=re.IGNORECASE)
     return "/Subscriptions/".join([topic, *name])
+
+
+def identity(text: str) -> str:
+    """An id, a key, or the beginning of one."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty, which stands for nothing; a list shows what there is")
+    return text
 
 
 def count(text: str) -> int:

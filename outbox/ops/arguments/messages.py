@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from outbox.ops.arguments.kinds import count, depth, duration, page, queue, rate
-from outbox.ops.arguments.shared import PAGE, QUEUE, Commands, argument
+from outbox.ops.arguments.kinds import count, depth, duration, identity, number, page, queue, rate
+from outbox.ops.arguments.shared import AFTER, PAGE, QUEUE, Commands, argument
 
 _STATES = ("waiting", "retrying", "blocked", "in-hand", "scheduled", "deferred")
 _WHICH = (
@@ -18,9 +18,17 @@ _WHICH = (
     argument("--newer", type=duration, metavar="AGE", help="only those enqueued since"),
     argument("--limit", type=count, metavar="N", help="at most so many, the oldest first"),
 )
+_SEQUENCE = argument(
+    "--sequence",
+    type=number,
+    default=0,
+    metavar="NUMBER",
+    help="of an id's several dead letters the one of this number",
+)
 _ID_OR_ALL = (
-    argument("id", metavar="ID", nargs="?"),
+    argument("id", type=identity, metavar="ID", nargs="?"),
     argument("--all", action="store_true", help="all of the queue's, instead of one ID"),
+    _SEQUENCE,
     *_WHICH,
     argument("--rate", type=rate, metavar="N", help="at most so many a second"),
 )
@@ -45,14 +53,19 @@ COMMANDS: Commands = {
     "message show": (
         "Show where a message is, in a queue or among dead letters, why it is there, and its body.",
         (
-            argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more"),
-            argument("--queue", default="", metavar="QUEUE", type=queue, help="look into this queue only"),
+            argument(
+                "id", type=identity, metavar="ID", help="its identity, or the beginning of it: four characters or more"
+            ),
+            argument("--queue", metavar="QUEUE", type=queue, help="look into this queue only"),
+            AFTER,
         ),
     ),
     "message trace": (
         "Show the causes and effects of a message over all hops, and where each of them is.",
         (
-            argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more"),
+            argument(
+                "id", type=identity, metavar="ID", help="its identity, or the beginning of it: four characters or more"
+            ),
             argument("--key", default="", help="the key of its handler, to find a record where the message is gone"),
             argument("--history", type=Path, metavar="FILE", help="a history that `outbox run` has recorded"),
             argument("--depth", type=depth, default=10, metavar="N", help="at most so many hops each way (10)"),
@@ -66,22 +79,37 @@ COMMANDS: Commands = {
     ),
     "schedule cancel": (
         "Cancel a scheduled message: it is gone, and nothing remembers it.",
-        (QUEUE, argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more")),
+        (
+            QUEUE,
+            argument(
+                "id", type=identity, metavar="ID", help="its identity, or the beginning of it: four characters or more"
+            ),
+            AFTER,
+        ),
     ),
     "schedule now": (
         "Let a scheduled message, or one that waits for its next try, be taken now.",
-        (QUEUE, argument("id", metavar="ID", help="its identity, or the beginning of it: four characters or more")),
+        (
+            QUEUE,
+            argument(
+                "id", type=identity, metavar="ID", help="its identity, or the beginning of it: four characters or more"
+            ),
+            AFTER,
+        ),
     ),
     "pending": ("List or finish what was committed and whose outputs are not known to have left.", None),
     "pending list": (
         "List transactions whose outputs are not known to have left, and why.",
-        (argument("--tx", metavar="TX", help="one of them, or those that begin so"),),
+        (argument("--tx", type=identity, metavar="TX", help="one of them, or those that begin so"),),
     ),
-    "pending explain": ("Show all that is known of one.", (argument("tx", metavar="TX", help="or its beginning"),)),
+    "pending explain": (
+        "Show all that is known of one.",
+        (argument("tx", type=identity, metavar="TX", help="or its beginning"),),
+    ),
     "pending finish": (
         "Send what is pending once more, now, and say what stands in the way.",
         (
-            argument("tx", metavar="TX", nargs="?"),
+            argument("tx", type=identity, metavar="TX", nargs="?"),
             argument("--all", action="store_true", help="everything, instead of one TX"),
         ),
     ),
@@ -94,7 +122,9 @@ COMMANDS: Commands = {
         "Let a key go on: by discarding the dead letter that blocks it, or by resubmitting that.",
         (
             QUEUE,
-            argument("key", metavar="KEY", help="the key, or the beginning of it: four characters or more"),
+            argument(
+                "key", type=identity, metavar="KEY", help="the key, or the beginning of it: four characters or more"
+            ),
             argument("--by", choices=("discard", "resubmit"), required=True, help="what to do with the dead letter"),
         ),
     ),
@@ -108,7 +138,10 @@ COMMANDS: Commands = {
             argument("--discarded", action="store_true", help="those that were discarded and can be restored"),
         ),
     ),
-    "dead-letters show": ("Show a dead letter with its body.", (QUEUE, argument("id", metavar="ID"))),
+    "dead-letters show": (
+        "Show a dead letter with its body.",
+        (QUEUE, argument("id", type=identity, metavar="ID"), _SEQUENCE),
+    ),
     "dead-letters resubmit": (
         "Run a dead letter again, as a new attempt; of many, up to the first that comes back.",
         (QUEUE, *_ID_OR_ALL, argument("--body", metavar="FILE", help="edit one: another body, JSON (-: from stdin)")),
@@ -119,7 +152,11 @@ COMMANDS: Commands = {
     ),
     "dead-letters restore": (
         "Take a discard back: it is a dead letter again. A key that has gone on is not blocked again.",
-        (QUEUE, argument("id", metavar="ID", nargs="?"), argument("--all", action="store_true", help="all of them")),
+        (
+            QUEUE,
+            argument("id", type=identity, metavar="ID", nargs="?"),
+            argument("--all", action="store_true", help="all of them"),
+        ),
     ),
 }
 

@@ -47,7 +47,8 @@ JSON = argument("--json", action="store_true", help="answer in JSON")
 ACCEPT_CLOCK = argument("--accept-clock", action="store_true", help="confirm a wall clock far ahead of the log")
 ANSWER = (JSON, ACCEPT_CLOCK)
 QUEUE = argument("queue", metavar="QUEUE", type=queue)
+AFTER = argument("--after", type=number, default=0, metavar="NUMBER", help="behind the message of this number")
 PAGE = (
     argument("--limit", type=page, default=20, metavar="N", help="at most so many (20; up to 1000)"),
-    argument("--after", type=number, default=0, metavar="NUMBER", help="behind the message of this number"),
+    AFTER,
 )

@@ -41,7 +41,7 @@ from outbox.ports import (
     Tag,
     Won,
 )
-from outbox.resubmission import is_copy, resubmission
+from outbox.resubmission import dead_letter_identity, is_copy, resubmission
 from outbox.runtime.delivery.claim_check import check_in
 
 LETTERS = "letters:"
@@ -216,7 +216,11 @@ class StoredDeadLetters:
     def _entry(self, queue: str, document: Document) -> StoredEntry:
         dead, number = _decoded(document), int(document.key.id.removeprefix(self._ids))
         texts, count = (dead.reason, dead.description), dead.delivery_count
-        return StoredEntry(queue, number, dead.message, *texts, count, dead.enqueued_ms, document)
+        identity = dead_letter_identity(queue, dead.sequence, dead.message, dead.reason)  # by the broker's number
+        message = dead.message
+        if identity != message.identity:
+            message = msgspec.structs.replace(message, outbox_id=identity)
+        return StoredEntry(queue, number, message, *texts, count, dead.enqueued_ms, document)
 
     def _key(self, queue: str, number: int) -> DocumentKey:
         return DocumentKey(self._partitions + queue, f"{self._ids}{number:0{_DIGITS}d}")

@@ -161,7 +161,7 @@ class ExploredOperations:
         return list(await self._calls(self._resource, "dead-letters", queue))
 
     async def resubmit(
-        self, queue: str, sequence: int, *, edit: Message | None = None, first: First | None = None
+        self, queue: str, sequence: int, *, attempt: int = 0, edit: Message | None = None, first: First | None = None
     ) -> None:
         dead = await self.dead_letters(queue)
         found = next((each for each in dead if each.sequence == sequence), None)
@@ -169,7 +169,7 @@ class ExploredOperations:
             raise LookupError(f"{queue} has no dead letter {sequence}")
         message = found.message
         copies = [other for other in dead if is_copy(other.message, message)]
-        attempt = next_attempt(message, [copy.message for copy in copies])
+        attempt = max(attempt, next_attempt(message, [copy.message for copy in copies]))
         which = "" if edit is None else f"-{sha256(edit.body).hexdigest()[:8]}"
         again = msgspec.structs.replace(
             resubmission(edit or message, attempt=attempt, enqueued_ms=found.enqueued_ms),

@@ -887,7 +887,7 @@ LOG_MUTANTS = (
     mutant(
         "a dead letter is resubmitted before that is durable", OPERATIONS,
         f"{OF_ANSWERS}::test_what_a_client_is_answered_is_durable",
-        ("        self._dead_letters.resubmit(queue, sequence, edit=edit)\n        await self._core.gate()\n", "        self._dead_letters.resubmit(queue, sequence, edit=edit)\n"),
+        ("        self._dead_letters.resubmit(queue, sequence, attempt=attempt, edit=edit)\n        await self._core.gate()\n", "        self._dead_letters.resubmit(queue, sequence, attempt=attempt, edit=edit)\n"),
     ),
     mutant(
         "a batch is of two partitions", STORE,

@@ -13,6 +13,7 @@ import pytest
 from outbox import App, Client, Engine, Reject, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.message import Message
+from outbox.ops import dead_letters
 from outbox.ops.blocked import every_blocked, unblock
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
@@ -23,7 +24,7 @@ from outbox.ops.names import later_id, scheduled_id
 from outbox.ops.operator import Operator
 from outbox.ops.remote import RemoteOperator
 from outbox.ops.store_operator import StoreOperator
-from outbox.ops.values import DeadLetterFilter
+from outbox.ops.values import DeadLetterFilter, FindQuery
 from outbox.ports import Backend, DeadLetterEntry
 
 
@@ -71,6 +72,11 @@ class Site:
         return [] if seen is None else seen.ns
 
 
+async def no_messages(queue: str, **_: Any) -> tuple[list[Any], int]:
+    """What a queue holds, as a bus shows it."""
+    return [], 0
+
+
 @pytest.fixture(params=["engine", "endpoint", "partition"])
 async def site(request: pytest.FixtureRequest, disk_path: Path) -> AsyncIterator[Site]:
     async with Engine.open(disk_path) as engine:
@@ -80,7 +86,7 @@ async def site(request: pytest.FixtureRequest, disk_path: Path) -> AsyncIterator
         elif request.param == "partition":
             narrow = NarrowEngine(engine, "partition")
             nothing: Any = None
-            yield Site(narrow, StoreOperator(narrow.ports(), nothing, nothing, nothing))
+            yield Site(narrow, StoreOperator(narrow.ports(), nothing, no_messages, nothing))
         else:
             async with serve_control(direct, disk_path):
                 host = read_control_file(disk_path)
@@ -121,6 +127,56 @@ async def test_copies_that_go_along_with_a_resubmission_are_not_left(site: Site)
     assert len(letters) == 2
     moved = await resubmit_all(site.operator, letters, a_second=None)
     assert (moved.count, moved.left, moved.why) == (1, 0, "")
+
+
+async def test_copies_go_along_with_a_resubmission_of_all(site: Site) -> None:
+    await site.handle(("orders", Entry("a", 1), "x1"))
+    await site.handle(("orders", Entry("a", 1), "x1"))
+    moved = await site.operator.resubmit("orders", None)
+    assert (moved.count, moved.in_hand) == (2, 0)
+    site.down.clear()
+    await site.handle()
+    assert await site.state("a") == [1] and await site.operator.dead_letters("orders") == []
+
+
+async def test_another_dead_letter_of_the_id_is_no_relapse(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "RELAPSE_WITHIN_S", 0.6)
+    await site.handle(("orders", Entry("a", 1), "x1"), ("orders", Entry("a", 7), "x1"))
+    meant = await found_in(site.operator, ["orders"], DeadLetterFilter(reason="down a"))
+    moved = await resubmit_all(site.operator, meant, a_second=None)
+    assert (moved.count, moved.left, moved.relapsed) == (1, 0, "")
+
+
+async def test_a_relapse_is_seen_beside_another_dead_letter_of_the_id(site: Site) -> None:
+    await site.handle(("orders", Entry("a", 1), "x1"), ("orders", Entry("a", 7), "x1"))
+    meant = await found_in(site.operator, ["orders"], DeadLetterFilter(reason="down a"))
+    async with Worker(site.app(), site.backend):
+        moved = await resubmit_all(site.operator, meant, a_second=None)
+    assert (moved.count, moved.relapsed) == (1, "x1")
+    [back] = await found_in(site.operator, ["orders"], DeadLetterFilter(reason="down a"))
+    assert moved.number == back.sequence
+
+
+async def test_what_is_shown_is_what_is_resubmitted_and_its_cure_names_it(site: Site) -> None:
+    await site.handle(("orders", Entry("a", 1), "x1"), ("orders", Entry("a", 7), "x1"))
+    by_reason = {letter.reason: letter.sequence for letter in await site.operator.dead_letters("orders")}
+    shown = await site.operator.dead_letter("orders", "x1")
+    assert (shown.reason, shown.sequence) == ("down a", by_reason["down a"])  # not the newest, which reused the id
+    assert f"outbox dead-letters resubmit orders x1 --sequence {shown.sequence} --body FILE" in shown.cure
+    other = await site.operator.dead_letter("orders", "x1", sequence=by_reason["payload-differs"])
+    assert (other.reason, other.sequence) == ("payload-differs", by_reason["payload-differs"])
+    assert f"outbox dead-letters discard orders x1 --sequence {other.sequence}" in other.cure
+    await site.operator.resubmit("orders", "x1")
+    [left] = await site.operator.dead_letters("orders")
+    assert left.sequence == other.sequence
+    assert "--sequence" not in (await site.operator.dead_letter("orders", "x1")).cure
+
+
+async def test_every_place_of_an_id_has_a_cure_that_means_it(site: Site) -> None:
+    await site.handle(("orders", Entry("a", 1), "x1"), ("orders", Entry("a", 7), "x1"))
+    for found in await site.operator.find(FindQuery("x1", "orders")):
+        assert found.dead_letter is not None
+        assert f"x1 --sequence {found.dead_letter.sequence}" in found.dead_letter.cure
 
 
 async def test_one_that_is_gone_is_named_by_its_number(site: Site) -> None:

@@ -55,11 +55,11 @@ async def test_what_has_not_left_is_listed_and_leaves_by_hand(form: str) -> None
         young = await finish_pending(at.ports(), view.tx[:6])
         assert (young.finished, young.young, young.left) == (0, 1, 0)
         at.clock.seconds += GRACE_S + 1
-        failed = await finish_pending(at.ports(), view.tx if form != "an entry of a ledger" else "")
+        failed = await finish_pending(at.ports(), view.tx if form != "an entry of a ledger" else None)
         assert (failed.finished, failed.left) == (0, 1)
         assert "told: 1 not sent" in failed.troubles[0] and "nothing comes back" in failed.troubles[0]
         at.bus.is_mute = False
-        done = await finish_pending(at.ports(), "")
+        done = await finish_pending(at.ports(), None)
         assert done.left == 0 and done.troubles == []
         assert at.engine.broker.queue("told").counts()["active"] == 1
         assert [view for view in await pending_in(at.ports()) if view.outputs] == []
@@ -70,7 +70,7 @@ async def test_what_has_not_left_is_listed_and_leaves_by_hand(form: str) -> None
 async def test_nothing_is_touched_where_no_application_was() -> None:
     async with site() as at:
         with pytest.raises(Refused, match="no application has ever started"):
-            await finish_pending(at.ports(), "")
+            await finish_pending(at.ports(), None)
 
 
 PUSHES = Record("tx1", b"f", 5_000, pending=True, outputs=(Output("q", 0, Message(body=b"{}", outbox_id="m-0")),))
@@ -102,7 +102,7 @@ async def test_what_is_not_ours_is_named_and_left_alone() -> None:
             await at.store.write([Create(DocumentKey("p", id), b'{"pending": "x", "tx": 5}', tag=Tag("x"))])
         views = await pending_in(at.ports())
         assert all("is not of this framework" in view.why for view in views) and len(views) == 2
-        done = await finish_pending(at.ports(), "")
+        done = await finish_pending(at.ports(), None)
         assert (done.finished, done.left, len(done.troubles)) == (0, 2, 2)
 
 
@@ -130,7 +130,7 @@ async def test_a_prefix_of_several_transactions_finishes_none() -> None:
 
 async def test_on_an_engine_nothing_is_pending(operator: Operator) -> None:
     assert await operator.pending() == []
-    assert (await operator.finish("")).finished == 0
+    assert (await operator.finish(None)).finished == 0
     with pytest.raises(LookupError, match="outputs commit with their message"):
         await operator.finish("tx")
 

@@ -101,9 +101,9 @@ async def test_what_is_to_be_due_now_is_cancelled_only_when_it_was_sent(is_sent:
         done.append(f"cancelled {sequences}")
 
     async with Engine.in_memory() as engine:
-        operator = StoreOperator(NarrowEngine(engine, "partition").ports(), *[cast(Any, None)] * 3)
-        operator._operations = cast(Any, SimpleNamespace(send=send))
-        operator._peek, operator._cancel = cast(Any, peek), cast(Any, cancel)
+        ports = NarrowEngine(engine, "partition").ports()
+        operator = StoreOperator(ports, cast(Any, None), cast(Any, peek), cast(Any, cancel))
+        operator._messages._operations = cast(Any, SimpleNamespace(send=send))
         with nullcontext() if is_sent else pytest.raises(OutcomeUnknown):
             assert await operator.make_due("q", "m1") == Moved(1, id="m1")
     assert done == ["m1 m1~now-7 0", "cancelled [7]"][: 1 + is_sent]

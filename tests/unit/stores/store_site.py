@@ -103,12 +103,14 @@ class AtTheEnd(EngineOperations):
         super().__init__(engine.core, engine.broker, engine.topology, engine.documents, engine.dead_letters)
 
     async def resubmit(
-        self, queue: str, sequence: int, *, edit: Message | None = None, first: First | None = None
+        self, queue: str, sequence: int, *, attempt: int = 0, edit: Message | None = None, first: First | None = None
     ) -> None:
         (dead_letter,) = [found for found in await self.dead_letters(queue) if found.sequence == sequence]
         if first is not None:
             await first()
-        again = msgspec.structs.replace(edit or dead_letter.message, attempt=dead_letter.message.attempt + 1)
+        again = msgspec.structs.replace(
+            edit or dead_letter.message, attempt=max(attempt, dead_letter.message.attempt + 1)
+        )
         await self.send([Output(queue, 0, again)])
         await self.discard(queue, sequence)
 

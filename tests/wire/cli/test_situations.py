@@ -272,7 +272,9 @@ BUS = (
         ("2 ids begin with", "prefix-one", "prefix-two", "give more of it"),
     ),
     Situation("an id that none begins with", (), "dead-letters show orders nothing-like", ("no dead letter", "list")),
-    Situation("a queue that is misspelt", (), "queue peek ordres", ("ordres", "no such queue")),
+    Situation(
+        "a queue that is misspelt", (), "queue peek ordres", ("ordres", "does not exist", "did you mean 'orders'?")
+    ),
     Situation("a state that is misspelt", (Sent("orders", "done-1"),), "state Cuont a", ("Cuont", "there are: Count")),
     Situation(
         "a filter that fits nothing",

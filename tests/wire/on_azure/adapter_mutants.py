@@ -431,7 +431,7 @@ ADAPTER_MUTANTS = (
     mutant(
         "a resubmission is the attempt before", LETTERS,
         "test_a_resubmitted_message_runs_once_more_and_has_its_effect",
-        ("attempt = next_attempt(message, [from_wire(copy) for copy in copies])", "attempt = message.attempt"),
+        ("max(attempt, next_attempt(message, [from_wire(copy) for copy in copies]))", "message.attempt"),
     ),
     mutant(
         "a resubmission has another identity", LETTERS,
