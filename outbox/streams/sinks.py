@@ -37,6 +37,7 @@ from outbox.streams.database import TABLE, CursorTable, Database, ThreadedDataba
 from outbox.streams.log import LogReader, OrderedLog, check_name
 from outbox.streams.places import POLL_S_MAX, Waiting, place_of
 from outbox.streams.processor import FINAL, PAUSE_S_FIRST, PAUSE_S_MAX, raise_from, started
+from outbox.streams.read_ahead import ReadAhead
 from outbox.streams.replica import REPORT_EVERY, Progress
 from outbox.streams.row import Entry, Row
 
@@ -79,20 +80,6 @@ def only_row(name: str, given: OrderedLog[Any] | LogReader[Any]) -> Row[Any]:
     return reader.rows()[0]
 
 
-async def next_entries(row: Row[Any], at: Position, count_max: int) -> tuple[list[Entry[Any]], Position]:
-    """Up to so many entries from a position on, and the position behind them."""
-    found: list[Entry[Any]] = []
-    while len(found) < count_max:
-        cell = await row.read(at.index)
-        if cell is None:
-            break
-        more = row.entries(at.index, cell, at.offset)[: count_max - len(found)]
-        found += more
-        offset = at.offset + len(more)
-        at = Position(at.index, offset) if offset < cell.count else Position(at.index + 1)
-    return found, at
-
-
 async def enter(row: Row[Any], name: str) -> tuple[Position, Position]:
     """Register a sink at the floor; where it is registered, and the first position that is left."""
     floor = await row.horizon.register(reader=f"sink/{name}", at=await row.first(), kind=row.kind, moves=False)
@@ -132,6 +119,7 @@ class Following:
         self._setting = setting
         self._look_count = self._looks_left = look_count
         self._is_on_the_row = False
+        self._ahead = ReadAhead()
 
     async def begin(self, again: Callable[[], Awaitable[Position | None]]) -> Position:
         """Where a sink without a cursor begins; `again` looks for the cursor once more.
@@ -164,7 +152,7 @@ class Following:
         """
         self._looks_left = self._look_count
         try:
-            entries, after = await next_entries(self._row, at, count_max)
+            entries, after = await self._read(at, count_max)
         except Trimmed as error:
             left = Position(error.floor)
             raise Trimmed(
@@ -178,6 +166,14 @@ class Following:
                 await self._check(at)
             self._is_on_the_row = True
         return entries, after
+
+    async def _read(self, at: Position, count_max: int) -> tuple[list[Entry[Any]], Position]:
+        """Up to so many entries, in one read after the other while all that are asked for are there."""
+        found, after = await self._ahead.entries(self._row, at, count_max)
+        while len(found) < count_max and self._ahead.count > 1:
+            more, after = await self._ahead.entries(self._row, after, count_max - len(found))
+            found += more
+        return found, after
 
     async def _check(self, at: Position) -> None:
         """Look whether a cursor, whose cell is not there, is at the end: the cell before it was there once."""

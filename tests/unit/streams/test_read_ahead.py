@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
 from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.engine.engine import Engine
 from outbox.errors import Trimmed
-from outbox.ports import Document, DocumentKey, Session, StateStore
-from outbox.streams import Inputs, Processor, Step
+from outbox.ports import Document, DocumentKey, Session, StateStore, Write
+from outbox.streams import Entry, Inputs, Processor, Step, StoreSink
 from outbox.streams.places import Place
 from outbox.streams.read_ahead import BYTES_MAX, CELLS_MAX
 from outbox.streams.row import BLOBS_MAX
@@ -129,3 +129,18 @@ async def test_a_processor_takes_many_cells_in_a_step(engine: Engine) -> None:
     processor = Processor("sums", add, state=Total, register=engine, inputs={"numbers": made("numbers", engine, int)})
     assert await processor.run_until_idle() <= 12
     assert (await processor.state()).n == sum(range(CELL_COUNT))
+
+
+async def test_a_sink_reads_many_cells_in_few_round_trips_and_writes_as_many_entries_as_it_may(engine: Engine) -> None:
+    seen = list[list[int]]()
+
+    async def apply(entries: Sequence[Entry[int]]) -> list[Write]:
+        seen.append([entry.value for entry in entries])
+        return []
+
+    await fill(made("numbers", engine, int), *range(CELL_COUNT))
+    store = Far(engine.store())
+    sink = StoreSink("s", made("numbers", store, int), engine, partition="p", apply=apply, batch_max=100)
+    assert await sink.run_until_idle() == 3
+    assert seen == [list(range(start, start + 100)) for start in range(0, CELL_COUNT, 100)]
+    assert store.round_trips <= 25
