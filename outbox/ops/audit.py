@@ -17,6 +17,7 @@ from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
 from outbox.engine.state.documents import STATES
 from outbox.errors import Refused
+from outbox.ops.names import word
 from outbox.ports import Backend
 from outbox.runtime.start.plan import compile_plan
 from outbox.verify.guarantees import check
@@ -75,17 +76,29 @@ def judge(path: Path, *, alone: bool = False) -> Verdict:
     """Judge a host's history.
 
     Raises:
-        Refused: the file is not there.
+        Refused: there is no such file, or it is no history.
     """
+    record = f"record one by `outbox run APP --data FOLDER --history {word(str(path))}`"
     if not path.exists():
-        raise Refused(f"{path} is not there; record one by `outbox run APP --data FOLDER --history {path}`")
-    return check(path, alone=alone)
+        raise Refused(f"{path} is not there; {record}")
+    if path.is_dir():
+        raise Refused(f"{path} is a folder, and a history is a file; name that, or {record}")
+    verdict = check(path, alone=alone)
+    if verdict.counts.lines == verdict.counts.torn:
+        raise Refused(f"{path} is no history: no line of it is an event; name the file of --history, or {record}")
+    return verdict
 
 
 def as_json(verdict: Verdict) -> bytes:
-    """A verdict as JSON: whether each promise holds, the findings and the counts."""
+    """A verdict as JSON: whether each promise holds, or it is too early to tell, the findings and the counts."""
     holds = {name: verdict.first(name) is None for name in verdict.guarantees}
-    found = {"ok": verdict.ok, "guarantees": holds, "findings": verdict.findings, "counts": verdict.counts}
+    found = {
+        "ok": verdict.ok,
+        "undecided": verdict.is_open,
+        "guarantees": holds,
+        "findings": verdict.findings,
+        "counts": verdict.counts,
+    }
     return msgspec.json.encode(found)
 
 

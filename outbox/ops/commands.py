@@ -347,6 +347,11 @@ def audit(options: Options) -> None:
 
     verdict = judge(options.history, alone=options.alone)
     print(as_json(verdict).decode() if options.json else verdict.text)
+    if verdict.is_open:
+        raise Refused(
+            f"{options.history}: it is not decided yet; start the host again with the same --history, end it by Ctrl-C "
+            "when its queues are empty, and audit again"
+        )
     if not verdict.ok:
         raise Refused(f"{options.history}: a promise does not hold; the line it names shows where")
 

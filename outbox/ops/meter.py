@@ -35,6 +35,9 @@ class Meter:
     _seconds: deque[tuple[float, dict[str, int]]] = field(default_factory=lambda: deque(maxlen=RATE_READING_COUNT))
     """Readings of how many messages of each queue have ended, for the rates of the last minute."""
 
+    def __post_init__(self) -> None:
+        self._seconds.append((time.monotonic(), {}))  # what is handled before the first tick counts as well
+
     def tick(self) -> None:
         """Take a reading; a host does so every few seconds."""
         self._seconds.append((time.monotonic(), {path: _ended(found) for path, found in self.counts.sources.items()}))

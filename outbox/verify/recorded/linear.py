@@ -60,6 +60,7 @@ from outbox.verify.recorded.verdict import (
     EXACTLY_ONCE,
     GHOST,
     LOST,
+    NO_QUIESCE,
     RECOVERABLE,
     TWICE,
     Counts,
@@ -136,8 +137,8 @@ class LinearCheck:
             text = f"recording stopped here ({self._cut}): what came after is not known"
             self._findings.add(self._cut_line, "cut", text, LOST)
         elif not self._quiesced:
-            text = "the history ends without a quiesce: what is unfinished looks like what is lost"
-            self._add("no quiesce", text, LOST)
+            text = "the history ends before its queues were seen empty: what is unfinished looks like what is lost"
+            self._add(NO_QUIESCE, text, LOST)
         if self._serial is not None:
             self._serial.finish(self._line)
         return self.counts

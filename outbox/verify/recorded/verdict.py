@@ -23,6 +23,9 @@ LOST = (AT_LEAST_ONCE, EXACTLY_ONCE)
 GHOST = (CONSISTENT, EXACTLY_ONCE)
 """What is broken by something done twice, lost, or made by no one commit."""
 
+NO_QUIESCE = "no quiesce"
+"""What is found where a history ends before its queues were seen empty."""
+
 FINDING_COUNT_MAX = 100
 
 
@@ -82,6 +85,11 @@ class Verdict(msgspec.Struct, frozen=True):
         return next((finding for finding in self.findings if guarantee in finding.breaks), None)
 
     @property
+    def is_open(self) -> bool:
+        """Whether nothing is broken, and the history ends before it is known what became of all messages."""
+        return not self.ok and all(finding.what == NO_QUIESCE for finding in self.findings)
+
+    @property
     def text(self) -> str:
         """The verdict for a person: what was looked at, each promise, and where the broken ones break first."""
         c = self.counts
@@ -100,7 +108,11 @@ class Verdict(msgspec.Struct, frozen=True):
         width = max((len(name) for name in self.guarantees), default=0) + 2
         for name in self.guarantees:
             first = self.first(name)
-            lines.append(f"{name:<{width}}{'holds' if first is None else f'BROKEN at line {first.line}: {first.text}'}")
+            how = "holds"
+            if first is not None:
+                is_open = first.what == NO_QUIESCE
+                how = f"{'not decided' if is_open else 'BROKEN'} at line {first.line}: {first.text}"
+            lines.append(f"{name:<{width}}{how}")
         if self.finding_count > len(self.findings):
             lines.append(f"{self.finding_count:,} findings in all, the first {len(self.findings):,} are kept")
         return "\n".join(lines)

@@ -118,6 +118,13 @@ async def test_the_rate_is_of_the_last_minute(monkeypatch: pytest.MonkeyPatch) -
     assert meter.handled("steps").minute <= 41
 
 
+def test_what_is_handled_before_the_first_reading_counts_for_the_minute() -> None:
+    meter = Meter()
+    meter.counts.of("steps").applied = 5
+    meter.tick()
+    assert meter.handled("steps").minute == 5
+
+
 async def test_without_a_host_there_are_no_metrics() -> None:
     async with Engine.in_memory() as engine:
         with pytest.raises(Refused, match="outbox run"):

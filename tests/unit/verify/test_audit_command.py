@@ -15,7 +15,7 @@ from function_app.bank import OpenAccount
 from outbox.ops.cli import main
 from outbox.ops.values import NewMessage
 from outbox.verify.history import History, read_history
-from outbox.verify.recorded.events import End, Life, Quiesce
+from outbox.verify.recorded.events import Cut, End, Life, Quiesce
 from tools.arrows import JUDGE
 from tools.demo.host import Host
 from tools.demo.phases import is_idle
@@ -58,9 +58,32 @@ def test_a_broken_promise_is_exit_code_1_with_its_line(tmp_path: Path, capsys: p
     path = tmp_path / "history.jsonl"
     with History(path) as history:
         history.life()
+        history.append(Cut(at_ms=1, why="the disk is full"))
     assert main(["audit", str(path)]) == 1
     reported = capsys.readouterr()
     assert "BROKEN at line 2" in reported.out and "does not hold" in reported.err
+
+
+def test_a_history_that_ends_too_early_is_not_decided_and_the_cure_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "history.jsonl"
+    with History(path) as history:
+        history.life()
+    assert main(["audit", str(path)]) == 1
+    reported = capsys.readouterr()
+    assert "not decided at line 2" in reported.out and "BROKEN" not in reported.out
+    assert "start the host again with the same --history" in reported.err
+
+
+@pytest.mark.parametrize("text", ["", "import outbox\n\nnothing = 1\n"], ids=["empty", "a program"])
+def test_a_file_that_is_no_history_is_refused(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "shop.py"
+    path.write_text(text)
+    for given, why in ((path, "is no history"), (tmp_path, "is a folder")):
+        assert main(["audit", str(given)]) == 1
+        reported = capsys.readouterr()
+        assert why in reported.err and "outbox run APP" in reported.err and not reported.out
 
 
 def test_a_history_that_is_not_there_is_refused_with_the_cure(
