@@ -4,7 +4,8 @@
 
 The bytes, types and keys of the messages are in the register before one is sent, and their ids follow from the step:
 `<identity of the step>-<offset>`.  So any replica sends them, as often as it takes, and a handler takes each once for
-as long as its application remembers ids.  They were created at the time of their step.
+as long as its application remembers ids.  They were created at the time of their step, by the clock of the
+replica that took it: the processor's own time may be ahead, where one replica's clock was.
 
 The next step begins when all of one have been sent.  A replica that was paused sends them again later, all with their
 own ids: copies, and never another order of the first ones.

@@ -56,8 +56,9 @@ class Register(msgspec.Struct, frozen=True, omit_defaults=True):
     `cursors` say for each row of an input which entry is next, `since` for each row of an output from which index on
     the outs of this serial are looked for; `reads` and `writes` name these rows.  `now` is the time of the last step
     and `wake` when one is due without input, in milliseconds since 1970; `failures` counts how often the handler failed
-    on what is next, and `failed` is the note of it.  `code` and `version` name the handler; `nonce` tells one swap from
-    another with the same serial.
+    on what is next, and `failed` is the note of it.  `clock` is the time of the replica that took the last step, where
+    that is well behind `now`.  `code` and `version` name the handler; `nonce` tells one swap from another with the same
+    serial.
     """
 
     serial: int = 0
@@ -75,6 +76,12 @@ class Register(msgspec.Struct, frozen=True, omit_defaults=True):
     reads: dict[str, str] = {}
     writes: dict[str, str] = {}
     failed: Failed | None = None
+    clock: int = 0
+
+    @property
+    def made_ms(self) -> int:
+        """When the messages of the last step were made: of all their copies, whoever sends them."""
+        return self.clock or self.now
 
 
 INGEST = "ingest/"

@@ -57,6 +57,9 @@ ENTER_COUNT_MAX = 20
 LOOK_EVERY_MS = 60_000
 """How often an idle replica looks where its outputs end."""
 
+CLOCKS_AGREE_MS = 1_000
+"""So far apart clocks may be without a word of it in the register."""
+
 
 class Progress(Enum):
     """What a step came to."""
@@ -157,7 +160,8 @@ class Replica:
         register = known.register
         since = await self._write(register)
         ready = await self._read_inputs(register)
-        now_ms = max(register.now, self._now_ms())
+        clock_ms = self._now_ms()
+        now_ms = max(register.now, clock_ms)
         if not any(ready.entries.values()) and not 0 < register.wake <= now_ms:
             is_taken_over = register.version == self.plan.version
             if not register.outs and is_taken_over and not await self._raises_since(since, began_ms):
@@ -166,7 +170,7 @@ class Replica:
                 return Progress.IDLE
             after = msgspec.structs.replace(self._by_this_code(register), outs=[], since=since)  # trims may pass them
         else:
-            after = await self._handled(register, ready, since, now_ms)
+            after = await self._handled(register, ready, since, clock_ms)
             await check_reached(self._targets, {out.to: after.since[out.to] for out in after.outs})
         swapped_ms = self._now_ms()
         self.known = await self.register.swap(known, after)
@@ -351,7 +355,7 @@ class Replica:
                 step_id(self.plan.name, register.serial, out.to),
                 out,
                 since=register.since[out.to],
-                at_ms=register.now,
+                at_ms=register.now if isinstance(self._targets[out.to], RowTarget) else register.made_ms,
                 until_ms=until_ms(self._targets[out.to], left_ms, self._now_ms),
             )
             for out in register.outs
@@ -398,11 +402,13 @@ class Replica:
                 return ready
         return ready
 
-    async def _handled(self, register: Register, ready: Ready, since: dict[str, int], now_ms: int) -> Register:
-        """The register after the handler has run."""
+    async def _handled(self, register: Register, ready: Ready, since: dict[str, int], clock_ms: int) -> Register:
+        """The register after the handler has run, by a replica with this clock."""
+        now_ms = max(register.now, clock_ms)
+        clock = clock_ms if now_ms - clock_ms > CLOCKS_AGREE_MS else 0
         plan, codec = self.plan, self.plan.codec
         step = Step(plan.emits_to, now_ms, register.serial + 1)
-        base = msgspec.structs.replace(self._by_this_code(register), since=since, now=now_ms)
+        base = msgspec.structs.replace(self._by_this_code(register), since=since, now=now_ms, clock=clock)
         refusable = self._refusable(ready)
         try:
             state = codec.decode(bytes(register.state), register.schema)

@@ -764,6 +764,16 @@ DIRECT_MUTANTS = (
         ("        if known is None or await self.register.stands(known):\n", "        if True:\n"),
     ),
     mutant(
+        "streams: messages are as far ahead as the processor's time", STREAM_REPLICA,
+        "unit/streams/test_queue_outputs.py::test_messages_are_dated_by_who_took_their_step_and_not_by_who_sends_them",
+        ("        clock = clock_ms if now_ms - clock_ms > CLOCKS_AGREE_MS else 0\n", "        clock = 0\n"),
+    ),
+    mutant(
+        "streams: a message is dated by who sends it", STREAM_REPLICA,
+        "unit/streams/test_queue_outputs.py::test_messages_are_dated_by_who_took_their_step_and_not_by_who_sends_them",
+        (" else register.made_ms,\n", " else self._now_ms(),\n"),
+    ),
+    mutant(
         "streams: a sink that stops says nothing", "outbox/streams/processor.py",
         "unit/streams/test_sinks.py::test_a_sink_that_stops_says_so_at_once",
         ("    task.add_done_callback(_log_stop)\n", ""),

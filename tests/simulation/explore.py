@@ -43,6 +43,8 @@ LOGS: dict[str, dict[str, Any]] = {
     "2 replicas write a log and send to a queue": {"name": "to a queue"},
     "2 replicas from 2 writers' rows to 2 readers' rows": {"name": "sharded"},
     "2 replicas write blobs and the cells that name them": {"name": "overflowing"},
+    "2 replicas that fail at an entry, a producer": {"name": "failing", "traffic": (4, 5)},
+    "2 replicas of which one may rest, a trimmer": {"name": "resting"},
     "2 sinks into a database, a producer": {"name": "sink", "kind": "database"},
     "2 sinks into documents, a producer": {"name": "sink", "kind": "documents"},
 }

@@ -220,7 +220,9 @@ class StreamMonitor:
     def observe(self, op: Op, before: Any, outcome: Outcome, now_ms: int) -> Hashable:
         if op.verb == "send" and not isinstance(outcome.result, Failed):
             messages = [output.message for output in op.args[0]]
-            return (Sent(tuple((message.identity, _digest([message.body])) for message in messages)),)
+            return (
+                Sent(tuple((message.identity, _digest([message.body, message.created_ms])) for message in messages)),
+            )
         if op.verb == "write" and isinstance(op.args[0], str):  # a blob, which its name tells from others
             self._blobs[op.args[0]] = op.args[1]
             return None if isinstance(outcome.result, Failed) else (Stored(op.args[0]),)
@@ -375,7 +377,9 @@ class StreamMonitor:
         for out in after.outs:  # a name with a slash is that of an ingest
             id = cell_id(event.name, after, out.to)
             if self.row_of(event.name, out.to) is None:
-                emitted |= {(f"{id}-{offset}", _digest([bytes(raw)])) for offset, raw in enumerate(out.v)}
+                emitted |= {
+                    (f"{id}-{offset}", _digest([bytes(raw), after.made_ms])) for offset, raw in enumerate(out.v)
+                }
             else:
                 emitted.add((id, _digest_of(Cell(id, after.now, len(out.v), out.v, out.types, out.schema))))
         registers = {**dict(ghost.registers), event.name: event.after}

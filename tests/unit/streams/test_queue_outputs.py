@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -20,7 +21,7 @@ from outbox.ports import Output, QueueRef
 from outbox.streams import HandlerFailed, Inputs, OrderedLog, Processor, Step
 from outbox.streams.plan import output_of
 from outbox.streams.queues import QueueOutput
-from outbox.streams.replica import Progress
+from outbox.streams.replica import Progress, Replica
 
 
 @dataclass
@@ -100,6 +101,40 @@ async def test_each_entry_is_a_message_of_its_steps_id_and_time(scope: NarrowSco
         assert [m.type for m in sent(engine)] == ["Order", "Order"]
         assert [m.body for m in sent(engine)] == [b'{"sensor":"%s","degrees":71.5}' % s for s in (b"a", b"b")]
         assert {m.created_ms for m in sent(engine)} == {kept.register.now}
+
+
+HOUR_MS = 3_600_000
+
+
+async def test_messages_are_dated_by_who_took_their_step_and_not_by_who_sends_them() -> None:
+    async with Engine.in_memory() as engine:
+        engine.declare(QueueSettings("orders"))
+        plan, store, now_ms = processor(engine, engine.queue("orders")).plan, engine.store(), engine.now_ms()
+        ahead, right = (
+            Replica(plan, store, now_ms=lambda ms=ms: ms, new_id=lambda: uuid4().hex)  # type: ignore[misc]
+            for ms in (now_ms + HOUR_MS, now_ms)
+        )
+        await filled(engine, "a")
+        assert await ahead.step() is Progress.WON
+        await filled(engine, "b")
+        assert await right.step() is Progress.WON  # which sends "a"
+        assert right.known is not None and right.known.register.now == now_ms + HOUR_MS
+        await ahead.look()
+        assert await ahead.step() is Progress.WON  # which sends "b"
+        times = {message.body[11:12]: message.created_ms - now_ms for message in sent(engine)}
+        assert times == {b"a": HOUR_MS, b"b": 0}
+
+
+async def test_a_clock_that_agrees_is_not_in_the_register() -> None:
+    async with Engine.in_memory() as engine:
+        engine.declare(QueueSettings("orders"))
+        plan, store, now_ms = processor(engine, engine.queue("orders")).plan, engine.store(), engine.now_ms()
+        for ms, sensor in ((now_ms + 900, "a"), (now_ms, "b")):
+            await filled(engine, sensor)
+            replica = Replica(plan, store, now_ms=lambda ms=ms: ms, new_id=lambda: uuid4().hex)  # type: ignore[misc]
+            assert await replica.step() is Progress.WON
+            found = await store.read(replica.register.key)
+            assert found is not None and b'"clock"' not in found.body
 
 
 async def test_a_lost_answer_is_repeated_under_the_same_ids_by_any_replica() -> None:
