@@ -79,6 +79,10 @@ class AzureOperations:
     async def discard(self, queue: str, sequence: int, *, first: First | None = None) -> None:
         await self._dead_letters.discard(queue, sequence, first=first)
 
+    async def discard_some(self, queue: str, firsts: Mapping[int, First]) -> set[int]:
+        """Delete the dead letters of these numbers in one pass, each after its `first` under lock; which were there."""
+        return await self._dead_letters.discard_some(queue, firsts)
+
     async def peek(
         self,
         queue: str,

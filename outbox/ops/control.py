@@ -47,6 +47,7 @@ from outbox.ops.values import (
     BlockedQuery,
     CancelRequest,
     DiscardRequest,
+    DiscardSomeRequest,
     FindQuery,
     MoveRequest,
     PageQuery,
@@ -117,6 +118,7 @@ class Control:
                 web.get("/dead-letter", self._dead_letter),
                 web.post("/dead-letters/resubmit", self._resubmit),
                 web.post("/dead-letters/discard", self._discard),
+                web.post("/dead-letters/discard-some", self._discard_some),
                 web.get("/dead-letters/discarded", self._discarded),
                 web.post("/dead-letters/restore", self._restore),
                 web.post("/blocked", self._blocked),
@@ -257,6 +259,10 @@ class Control:
         asked = await _body(request, DiscardRequest)
         good, number = asked.for_good, asked.sequence
         return _json(await self._operator.discard(asked.queue, asked.id, for_good=good, sequence=number))
+
+    async def _discard_some(self, request: web.Request) -> web.Response:
+        asked = await _body(request, DiscardSomeRequest)
+        return _json(await self._operator.discard_some(asked.queue, asked.sequences, for_good=asked.for_good))
 
     async def _discarded(self, request: web.Request) -> web.Response:
         return _json(await self._operator.discarded(_query(request, PageQuery).queue))

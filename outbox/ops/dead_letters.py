@@ -10,9 +10,11 @@ import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
+from msgspec import UnsetType
 
 from outbox.errors import OutboxError, Refused
 from outbox.ops.dead_letter_views import exception_of
@@ -114,13 +116,56 @@ async def resubmit_all(operator: Operator, letters: Sequence[DeadLetterView], *,
 async def discard_all(
     operator: Operator, letters: Sequence[DeadLetterView], *, a_second: float | None, for_good: bool = False
 ) -> MovedGroup:
-    """Discard these dead letters, so many a second; for a time, or for good."""
+    """Discard these dead letters, so many a second; for a time, or for good.
 
-    async def discard(letter: DeadLetterView) -> int:
-        its = letter.queue, letter.id
-        return (await operator.discard(*its, for_good=for_good, sequence=letter.sequence)).count
+    Those of a queue go together, with a pace those of a second: on a bus each look at dead letters locks all of them.
+    """
+    together = BATCH_COUNT_MAX if a_second is None else min(BATCH_COUNT_MAX, max(1, int(a_second)))
+    began_s, count, left, why = time.monotonic(), 0, 0, ""
+    for number, some in _together(letters, together):
+        await _pace(began_s, number, a_second)
+        queue, numbers = some[0].queue, [letter.sequence for letter in some]
+        try:
+            moved = await operator.discard_some(queue, numbers, for_good=for_good)
+        except (LookupError, Refused) as error:
+            left, why = left + len(some), why or str(error)
+        except OutboxError as error:  # its outcome may be unknown, and the next would fare no better
+            count += await _gone_of(operator, some)
+            return MovedGroup(count, len(letters) - count, why=str(error), is_broken_off=True)
+        else:
+            count += moved.count
+            done = set() if isinstance(moved.numbers, UnsetType) else set(moved.numbers)
+            missed = [letter for letter in some if letter.sequence not in done]
+            left += len(missed)
+            if missed and not why:
+                why = f"{queue} has no dead letter {missed[0].id!r} of number {missed[0].sequence} that is free"
+    return MovedGroup(count, left, why=why)
 
-    return await _moved(letters, discard, a_second=a_second)
+
+def _together(letters: Sequence[DeadLetterView], count_max: int) -> Iterator[tuple[int, Sequence[DeadLetterView]]]:
+    """Dead letters of one queue that follow each other, at most so many, and how many were before them."""
+    at = 0
+    while at < len(letters):
+        end = at + 1
+        while end < min(len(letters), at + count_max) and letters[end].queue == letters[at].queue:
+            end += 1
+        yield at, letters[at:end]
+        at = end
+
+
+async def _gone_of(operator: Operator, letters: Sequence[DeadLetterView]) -> int:
+    """How many of a queue's dead letters are gone, as far as that can be seen after an error."""
+    with suppress(OutboxError, LookupError):
+        there = await operator.dead_among(letters[0].queue, list(dict.fromkeys(letter.id for letter in letters)))
+        numbers = {each.sequence for dead in there.values() for each in dead}
+        return sum(letter.sequence not in numbers for letter in letters)
+    return 0
+
+
+async def _pace(began_s: float, number: int, a_second: float | None) -> None:
+    """Wait until it is time for one that has so many before it."""
+    if a_second is not None:
+        await asyncio.sleep(max(0.0, began_s + number / a_second - time.monotonic()))
 
 
 async def _moved(
@@ -132,8 +177,7 @@ async def _moved(
 ) -> MovedGroup:
     began_s, count, left, why = time.monotonic(), 0, 0, ""
     for number, letter in enumerate(letters):
-        if a_second is not None:
-            await asyncio.sleep(max(0.0, began_s + number / a_second - time.monotonic()))
+        await _pace(began_s, number, a_second)
         if relapses is not None and (relapsed := await relapses.first()):
             return MovedGroup(count, left + len(letters) - number, *relapsed, why)
         try:

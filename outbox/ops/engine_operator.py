@@ -7,6 +7,7 @@ are data, so that the same calls work over HTTP.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
@@ -391,10 +392,7 @@ class EngineOperator:
         return Moved(1, id=id)
 
     async def discard(self, queue: str, id: str | None, *, for_good: bool = False, sequence: int = 0) -> Moved:
-        queue, move = self._named(queue), self._engine.dead_letters.discard
-        if not for_good:
-            until_ms = self._engine.now_ms() + await longest_retention_ms(self._notes(RETENTION_PREFIX))
-            move = partial(self._engine.dead_letters.set_aside, until_ms=until_ms)
+        queue, move = self._named(queue), await self._discard(for_good=for_good)
         if id is None:
             return await self._move_all(queue, move, is_resubmission=False)
         id, same = self._of(queue, id)
@@ -403,6 +401,22 @@ class EngineOperator:
             move(queue, task.sequence)
         await self._engine.core.gate()
         return discarded(id, [each.sequence for each in found])
+
+    async def _discard(self, *, for_good: bool) -> Callable[[str, int], None]:
+        """What discards a dead letter of a queue by its number."""
+        if for_good:
+            return self._engine.dead_letters.discard
+        until_ms = self._engine.now_ms() + await longest_retention_ms(self._notes(RETENTION_PREFIX))
+        return partial(self._engine.dead_letters.set_aside, until_ms=until_ms)
+
+    async def discard_some(self, queue: str, sequences: Sequence[int], *, for_good: bool = False) -> Moved:
+        queue, move, done = self._named(queue), await self._discard(for_good=for_good), list[int]()
+        for number in dict.fromkeys(sequences):
+            with suppress(LookupError):  # it is gone, or a receiver has it
+                move(queue, number)
+                done.append(number)
+        await self._engine.core.gate()
+        return Moved(len(done), len(set(sequences)) - len(done), numbers=done)
 
     async def discarded(self, queue: str) -> list[DeadLetterView]:
         queue = self._named(queue)

@@ -200,6 +200,13 @@ class Operator(Protocol):
             LookupError: there is none, or a receiver has it.
         """
 
+    async def discard_some(self, queue: str, sequences: Sequence[int], *, for_good: bool = False) -> Moved:
+        """Discard those of up to BATCH_COUNT_MAX numbers that are free; `numbers` says which.
+
+        Raises:
+            UnknownDestination: no such queue.
+        """
+
     async def discarded(self, queue: str) -> list[DeadLetterView]:
         """What was discarded of a queue and can be restored, without bodies, in the order in which it came.
 

@@ -43,6 +43,7 @@ from outbox.ops.values import (
     DeadLetterFilter,
     DeadLetterView,
     DiscardRequest,
+    DiscardSomeRequest,
     FindQuery,
     FoundMessage,
     KeyKind,
@@ -166,6 +167,11 @@ class RemoteOperator:
 
     async def discard(self, queue: str, id: str | None, *, for_good: bool = False, sequence: int = 0) -> Moved:
         return await self._post("/dead-letters/discard", DiscardRequest(queue, id, for_good, sequence), Moved)
+
+    async def discard_some(self, queue: str, sequences: Sequence[int], *, for_good: bool = False) -> Moved:
+        return await self._post(
+            "/dead-letters/discard-some", DiscardSomeRequest(queue, list(sequences), for_good), Moved
+        )
 
     async def discarded(self, queue: str) -> list[DeadLetterView]:
         return await self._get("/dead-letters/discarded", {"queue": queue}, list[DeadLetterView])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
+from typing import Protocol
 
 from outbox.app import CLAIM_CHECK_BYTES
 from outbox.errors import Refused
@@ -21,19 +22,28 @@ from outbox.ops.dead_letter_views import (
 )
 from outbox.ops.names import discarded_id, full_id
 from outbox.ops.values import BATCH_COUNT_MAX, DeadAttempt, DeadLetterFilter, DeadLetterView, Moved
-from outbox.ports import DeadLetterEntry, StorePorts
+from outbox.ports import DeadLetterEntry, First, StorePorts
 from outbox.resubmission import alike, newest
 from outbox.runtime.delivery.edits import edit_of
+from outbox.runtime.delivery.stored_dead_letters import StoredEntry
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES
 from outbox.runtime.start.retention import NOTE_PREFIX as RETENTION_PREFIX
 from outbox.runtime.start.retention import longest_retention_ms
 from outbox.runtime.store_operations import StoreOperations
 
 
+class DiscardSome(Protocol):
+    """Delete dead letters of the bus by their numbers in one pass, each after its `first` under lock; which it had."""
+
+    async def __call__(self, queue: str, firsts: Mapping[int, First]) -> set[int]: ...
+
+
 class StoreDeadLetters:
     """The dead letters of bus and store as one list."""
 
-    def __init__(self, ports: StorePorts, operations: StoreOperations) -> None:
+    def __init__(self, ports: StorePorts, operations: StoreOperations, on_the_bus: DiscardSome | None = None) -> None:
+        """Take the ports; without `on_the_bus` each dead letter of the bus is discarded by itself."""
+        self._on_the_bus = on_the_bus
         self._notes = ports.infrastructure or ports.store
         self._blobs = ports.blobs
         self._operations = operations
@@ -74,24 +84,56 @@ class StoreDeadLetters:
             await self._operations.resubmit(queue, dead.sequence, edit=edit)
             return Moved(1, id=id)
 
-        async def again(dead: DeadLetterEntry) -> None:
-            await self._operations.resubmit(queue, dead.sequence)
-
-        return await self._move_all(queue, again, is_resubmission=True)
+        return await self._resubmit_all(queue)
 
     async def discard(self, queue: str, id: str | None, *, for_good: bool, sequence: int = 0) -> Moved:
         """Discard those of an id, or the one of a number, or (None) all; for a retention, or for good."""
-        move: Callable[[DeadLetterEntry], Awaitable[None]] = self._operations.discard_found
-        if not for_good:
-            life_ms = await longest_retention_ms(self._notes.scan(NOTES, prefix=RETENTION_PREFIX))
-            move = partial(self._operations.set_aside, life_s=life_ms / 1_000)
+        life_s = await self._life_s(for_good=for_good)
         if id is None:
-            return await self._move_all(queue, move, is_resubmission=False)
+            every = await self._operations.dead_letters(queue)
+            done = await self._discarded_of(queue, every, life_s)
+            return Moved(len(done), len(every) - len(done))
         id, same = await self._of(queue, id)
         found = those_of(queue, id, same, sequence)
         for dead in found:
-            await move(dead)
+            await self._discard(dead, life_s)
         return discarded(id, [each.sequence for each in found])
+
+    async def discard_some(self, queue: str, sequences: Sequence[int], *, for_good: bool) -> Moved:
+        """Discard those of these numbers that are free."""
+        wanted, life_s = set(sequences), await self._life_s(for_good=for_good)
+        found = [dead for dead in await self._operations.dead_letters(queue) if dead.sequence in wanted]
+        done = await self._discarded_of(queue, found, life_s)
+        return Moved(len(done), len(wanted) - len(done), numbers=sorted(done))
+
+    async def _life_s(self, *, for_good: bool) -> float | None:
+        """For how long what is discarded can be restored; None: not at all."""
+        if for_good:
+            return None
+        return await longest_retention_ms(self._notes.scan(NOTES, prefix=RETENTION_PREFIX)) / 1_000
+
+    async def _discard(self, dead: DeadLetterEntry, life_s: float | None) -> None:
+        if life_s is None:
+            await self._operations.discard_found(dead)
+        else:
+            await self._operations.set_aside(dead, life_s=life_s)
+
+    async def _discarded_of(self, queue: str, found: Sequence[DeadLetterEntry], life_s: float | None) -> set[int]:
+        """Discard what was listed, that of the bus in one pass; the numbers of those that were free."""
+        done, by_itself = set[int](), list(found)
+        if self._on_the_bus is not None:
+            by_itself = [dead for dead in found if isinstance(dead, StoredEntry)]
+            firsts = {
+                dead.sequence: partial(self._operations.before_discard, dead, life_s=life_s)
+                for dead in found
+                if not isinstance(dead, StoredEntry)
+            }
+            done |= await self._on_the_bus(queue, firsts) if firsts else set()
+        for dead in by_itself:
+            with suppress(LookupError, Refused):  # it cannot be moved, or another has moved it
+                await self._discard(dead, life_s)
+                done.add(dead.sequence)
+        return done
 
     async def discarded(self, queue: str) -> list[DeadLetterView]:
         """What was discarded and can be restored."""
@@ -111,17 +153,15 @@ class StoreDeadLetters:
                 count += 1
         return Moved(count) if id is None else Moved(count, id=id)
 
-    async def _move_all(
-        self, queue: str, move: Callable[[DeadLetterEntry], Awaitable[None]], *, is_resubmission: bool
-    ) -> Moved:
-        """Move every dead letter that may be moved; a resubmission takes its older copies with it."""
+    async def _resubmit_all(self, queue: str) -> Moved:
+        """Resubmit every dead letter that may be; each takes its older copies with it."""
         found = await self._operations.dead_letters(queue)
         moved, left = set[object](), 0
         for dead in reversed(found):
-            if is_resubmission and dead.message.identity and alike(dead.message) in moved:
+            if dead.message.identity and alike(dead.message) in moved:
                 continue
             try:
-                await move(dead)
+                await self._operations.resubmit(queue, dead.sequence)
             except (LookupError, Refused):
                 left += 1
             else:

@@ -30,7 +30,7 @@ from outbox.ops.pending import finish_pending, pending_in
 from outbox.ops.pending_values import PendingFinished, PendingView
 from outbox.ops.sending import check_sendable, outgoing
 from outbox.ops.state_values import StateWrites, StateWritten
-from outbox.ops.store_dead_letters import StoreDeadLetters
+from outbox.ops.store_dead_letters import DiscardSome, StoreDeadLetters
 from outbox.ops.store_messages import Ask, Cancel, Peek, StoreMessages
 from outbox.ops.store_names import OnTheBus, StoreNames
 from outbox.ops.store_states import states_of_store, write_states_of_store
@@ -182,6 +182,7 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
                 raise Refused(text) from error
             bus = backend.operations
             more = {"pause": bus.pause, "is_paused": bus.is_paused, "is_ordered": bus.is_ordered, "names": bus.names}
+            more["discard_some"] = bus.discard_some
             more["index"] = backend.infrastructure or backend.store
             yield StoreOperator(backend.ports(), bus.counts, bus.peek, bus.cancel, **more)
         except ValueError as error:  # an SDK's, whose text may repeat a key
@@ -215,12 +216,14 @@ class StoreOperator:
         is_ordered: Ask | None = None,
         index: StoreIndex | None = None,
         names: OnTheBus | None = None,
+        discard_some: DiscardSome | None = None,
     ) -> None:
         """Take the ports and what is asked of the bus; without `pause` and `is_paused` its queues cannot be paused.
 
         Without `is_ordered` it is the bus that refuses a message without a key.
 
-        Without `names` of the bus, the name of a queue without a handler is as it is given.
+        Without `discard_some` dead letters of the bus are discarded one by one.  Without `names` of the bus, the name
+        of a queue without a handler is as it is given.
 
         Without an `index` of the infrastructure's store each queue is counted, and each key looked up, by itself.
         """
@@ -236,7 +239,7 @@ class StoreOperator:
         self._index = index
         self._names = StoreNames(self._infrastructure, names)
         self._blocked = BlockedSessions(self._infrastructure, ports.blobs)
-        self._dead_letters = StoreDeadLetters(ports, self._operations)
+        self._dead_letters = StoreDeadLetters(ports, self._operations, discard_some)
         self._messages = StoreMessages(
             peek,
             cancel,
@@ -411,6 +414,10 @@ class StoreOperator:
         return await self._dead_letters.discard(
             await self._names.declared(queue), id, for_good=for_good, sequence=sequence
         )
+
+    async def discard_some(self, queue: str, sequences: Sequence[int], *, for_good: bool = False) -> Moved:
+        queue = await self._names.declared(queue)
+        return await self._dead_letters.discard_some(queue, sequences, for_good=for_good)
 
     async def discarded(self, queue: str) -> list[DeadLetterView]:
         return await self._dead_letters.discarded(await self._names.declared(queue))

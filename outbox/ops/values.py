@@ -409,6 +409,14 @@ class DiscardRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     sequence: int = 0
 
 
+class DiscardSomeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which dead letters of a queue to discard, by their numbers."""
+
+    queue: Name
+    sequences: Annotated[list[int], msgspec.Meta(max_length=BATCH_COUNT_MAX)]
+    for_good: bool = False
+
+
 class ResubmitRequest(MoveRequest, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Which dead letters to resubmit; a single one may get another body, JSON, and may be one of a `sequence`."""
 

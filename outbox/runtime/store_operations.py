@@ -146,6 +146,13 @@ class StoreOperations:
         if not await self._dead_letters.delete(dead):
             raise LookupError(f"dead letter {dead.sequence} of {dead.queue} was moved meanwhile; list them again")
 
+    async def before_discard(self, dead: DeadLetterEntry, *, life_s: float | None) -> None:
+        """Keep a dead letter of the bus for so long (None: not) and unblock its key; it is in hand, and goes then."""
+        if life_s is not None:
+            await self._discarded.put(dead, anew=True, ttl_s=life_s)
+        if dead.message.session_id:
+            await self._blocked.unblock(dead.queue, dead.message)
+
     async def set_aside(self, dead: DeadLetterEntry, *, life_s: float) -> None:
         """Discard a dead letter that was listed so that it can be restored for so long; LookupError where it is gone.
 

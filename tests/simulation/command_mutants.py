@@ -224,9 +224,9 @@ COMMAND_MUTANTS = (
         ("ttl_s=life_s, anew=True)", "ttl_s=life_s)"),
     ),
     fault(
-        "a filter discards all dead letters of an id", GROUPED,
+        "a filter discards all dead letters of an id", "outbox/ops/engine_operator.py",
         f"{OF_ONE_ID}::test_a_filter_discards_what_it_means_and_no_other_of_the_id",
-        ("operator.discard(*its, for_good=for_good, sequence=letter.sequence)", "operator.discard(*its, for_good=for_good)"),
+        ("        for number in dict.fromkeys(sequences):\n", "        for number in [*self._engine.broker.queue(dead_letter_path(queue)).tasks]:\n"),
     ),
     fault(
         "a number means the newest dead letter of an id", VIEWS,

@@ -12,6 +12,7 @@ ONE, TWO = "unit/ops/test_dead_letters_of_one_id.py", "wire/cli/test_dead_letter
 OPERATIONS, GROUPS = "outbox/runtime/store_operations.py", "outbox/ops/dead_letters.py"
 NAMES, WIRE_NAMES = "unit/ops/test_queue_names.py", "wire/cli/test_queue_names.py"
 TERMINAL, SHOWN = "outbox/ops/terminal.py", "unit/ops/test_terminal.py"
+LETTERS = "outbox/azure/servicebus/dead_letters.py"
 MESSAGES = "outbox/ops/store_messages.py"
 
 LOOKUP_MUTANTS = (
@@ -158,5 +159,36 @@ LOOKUP_MUTANTS = (
         "a token that stands for an id is shown", TERMINAL,
         f"{SHOWN}::test_a_secret_does_not_pass_for_an_id",
         (" or \"***\" in _strict(word[0])", ""),
+    ),
+    fault(
+        "each that a filter means is a pass of its own", "outbox/ops/store_operator.py",
+        f"{TWO}::test_those_that_a_filter_means_are_discarded_in_one_pass",
+        ("StoreDeadLetters(ports, self._operations, discard_some)", "StoreDeadLetters(ports, self._operations)"),
+    ),
+    fault(
+        "what a pass does not settle stays under lock", LETTERS,
+        f"{TWO}::test_those_that_a_filter_means_are_discarded_in_one_pass",
+        ("                await _given_back(receiver, held)\n        return done", "                pass\n        return done"),
+    ),
+    fault(
+        "a pass deletes whatever it comes by", LETTERS,
+        f"{TWO}::test_those_that_a_filter_means_are_discarded_in_one_pass",
+        ("                        if number in left:\n                            left.discard(number)\n                            await firsts[number]()\n",
+         "                        if True:\n                            left.discard(number)\n                            await firsts.get(number, [*firsts.values()][0])()\n"),
+    ),
+    fault(
+        "what a pass deletes cannot be restored", OPERATIONS,
+        f"{TWO}::test_those_that_a_filter_means_are_discarded_in_one_pass",
+        ("        if life_s is not None:\n", "        if False:\n"),
+    ),
+    fault(
+        "a pass leaves keys blocked", OPERATIONS,
+        f"{TWO}::test_a_pass_unblocks_the_keys_of_what_it_discards",
+        ("            await self._blocked.unblock(dead.queue, dead.message)\n\n    async def set_aside", "            pass\n\n    async def set_aside"),
+    ),
+    fault(
+        "what a pass has not found counts as discarded", GROUPS,
+        f"{TWO}::test_what_another_has_in_hand_is_left_by_a_pass",
+        ("if letter.sequence not in done]", "if False]"),
     ),
 )  # fmt: skip

@@ -9,7 +9,7 @@ identity.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from uuid import uuid4
 
@@ -93,6 +93,30 @@ class ServiceBusDeadLetters:
                 await first()
             await receiver.complete_message(letter)
 
+    async def discard_some(self, path: str, firsts: Mapping[int, First]) -> set[int]:
+        """Delete the dead letters of these numbers in one pass, each after its `first` under lock; which were there.
+
+        Those between them are locked as they come, and given back once, at the end.
+        """
+        done, held, left = set[int](), list[ServiceBusReceivedMessage](), set(firsts)
+        async with self._open(path) as receiver:
+            try:
+                while left and len(held) - len(done) < LOOK_COUNT_MAX:
+                    page = await receiver.receive_messages(PAGE_COUNT, max_wait_time=LOOK_S)
+                    held += page
+                    for letter in page:
+                        number = letter.sequence_number or 0
+                        if number in left:
+                            left.discard(number)
+                            await firsts[number]()
+                            await receiver.complete_message(letter)
+                            done.add(number)
+                    if not page:
+                        break
+            finally:
+                await _given_back(receiver, held)
+        return done
+
     @asynccontextmanager
     async def _taken(
         self, path: str, sequence: int
@@ -112,10 +136,7 @@ class ServiceBusDeadLetters:
                     raise LookupError(f"{path} has no dead letter {sequence} that is free{more}; list them again")
                 yield receiver, found[0], [message for message in held if message is not found[0]]
             finally:
-                for message in held:
-                    with suppress(*FAILURES):
-                        if not message._settled:
-                            await release(receiver, message)
+                await _given_back(receiver, held)
 
     @asynccontextmanager
     async def _open(self, path: str) -> AsyncIterator[ServiceBusReceiver]:
@@ -132,6 +153,14 @@ class ServiceBusDeadLetters:
             with suppress(*FAILURES):
                 async with asyncio.timeout(CLOSE_S):
                     await receiver.close()
+
+
+async def _given_back(receiver: ServiceBusReceiver, held: Sequence[ServiceBusReceivedMessage]) -> None:
+    """Release what is under lock and not settled."""
+    for message in held:
+        with suppress(*FAILURES):
+            if not message._settled:
+                await release(receiver, message)
 
 
 def as_entry(path: str, letter: ServiceBusReceivedMessage) -> DeadLetterEntry:

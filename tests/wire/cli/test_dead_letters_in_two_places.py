@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
+from outbox import App, Reject
 from outbox.engine.entities import QueueSettings, Settlement
+from outbox.engine.state.tasks import ACTIVE
 from outbox.message import Message
 from outbox.ports import DeadLetterEntry
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
-from tests.wire.cli.planted import Run, Site, running
+from tests.wire.cli.planted import Count, Order, Run, Site, running
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +117,59 @@ def test_a_message_without_an_id_is_named_by_its_number(site: Site, run: Run) ->
     assert (dead[1], 1) in waiting(site, "bare")
     assert run("dead-letters", "resubmit", "bare", "sequence-7000") == (0, "resubmitted 1 of bare\n")  # of the store
     assert ("sequence-7000", 1) in waiting(site, "bare")
+
+
+MANY, CHOSEN = 300, 10
+
+
+def test_those_that_a_filter_means_are_discarded_in_one_pass(site: Site, run: Run) -> None:
+    odd = [n for n in range(MANY) if n % (MANY // CHOSEN) == 7]
+    on_the_bus(site, "many", *[made(f"m-{n}", b'{"how": "odd"}' if n in odd else b"{}") for n in range(MANY)])
+    in_the_store(site, "many", made("stored", b'{"how": "odd"}'))
+    site.bus_faults.asked.clear()
+    assert run("dead-letters", "discard", "many", "--text", "odd") == (0, f"discarded {CHOSEN + 1} of many\n")
+    asked = Counter(site.bus_faults.asked)
+    assert asked["attach"] <= 4, asked  # one for each of: names and lists, and the pass
+    left = site.thread.run(lambda: site.engine.broker.peek("many/$DeadLetterQueue", 0, 1_000))
+    assert len(left) == MANY - CHOSEN and all(task.status == ACTIVE for task in left)  # given back
+    assert not any(task.delivery_count for task in left), "they are given back uncounted"
+    kept = json.loads(run("dead-letters", "list", "many", "--discarded", "--json")[1])
+    assert sorted(each["id"] for each in kept) == sorted([*(f"m-{n}" for n in odd), "stored"])
+
+
+def test_a_pass_unblocks_the_keys_of_what_it_discards(site: Site, run: Run) -> None:
+    app = App("shop")
+    app.queue("ledger", "per_key")
+
+    @app.handler("ledger", key="key", on_dead_letter="stop_key")
+    def enter(order: Order, count: Count) -> None:
+        if order.how == "refuse":
+            raise Reject("no such account")
+        count.n += 1
+
+    site.handle(app)
+    for key in ("a", "b"):
+        body = json.dumps({"key": key, "how": "refuse"})
+        assert run("send", "ledger", body, "--id", f"refused-{key}", "--key", key)[0] == 0
+        assert run("send", "ledger", json.dumps({"key": key}), "--id", f"next-{key}", "--key", key)[0] == 0
+    site.handle(app, stays=["next-a", "next-b"])
+    assert "refused-a" in run("blocked", "list", "ledger")[1]
+    assert run("dead-letters", "discard", "ledger", "--reason", "no such account") == (0, "discarded 2 of ledger\n")
+    assert run("blocked", "list", "ledger")[1] == "no key is blocked\n" and len(waiting(site, "ledger")) == 2
+
+
+def test_all_are_discarded_in_one_pass(site: Site, run: Run) -> None:
+    on_the_bus(site, "every", *[made(f"e-{n}") for n in range(40)])
+    site.bus_faults.asked.clear()
+    assert run("dead-letters", "discard", "every", "--all", "--for-good") == (0, "discarded 40 of every\n")
+    assert Counter(site.bus_faults.asked)["attach"] <= 4
+    assert run("dead-letters", "list", "every")[1] == "every has no dead letters\n"
+
+
+def test_what_another_has_in_hand_is_left_by_a_pass(site: Site, run: Run) -> None:
+    on_the_bus(site, "shared", *[made(f"s-{n}") for n in range(3)])
+    site.thread.run(lambda: site.engine.broker.claim("shared/$DeadLetterQueue", 1))
+    code, said = run("dead-letters", "discard", "shared", "--reason", "no")
+    assert code == 0 and "discarded 2 of shared; 1 left, the first because shared has no dead letter 's-0'" in said
+    kept = json.loads(run("dead-letters", "list", "shared", "--discarded", "--json")[1])
+    assert sorted(each["id"] for each in kept) == ["s-1", "s-2"]

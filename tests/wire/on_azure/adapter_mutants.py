@@ -601,7 +601,7 @@ ADAPTER_MUTANTS = (
     ),
     mutant(
         "dead letters that were looked at stay locked", LETTERS, "test_every_page_of_dead_letters_is_listed",
-        ("                        if not message._settled:\n", "                        if False:\n"), of=OF_ANSWERS,
+        ("            if not message._settled:\n", "            if False:\n"), of=OF_ANSWERS,
     ),
     mutant(
         "a time to live is more than the wire can say", MESSAGES,
