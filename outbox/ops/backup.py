@@ -19,7 +19,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -56,6 +56,7 @@ from outbox.ops.backup_files import (
 )
 from outbox.ops.connect_operator import check_folder, connect_operator
 from outbox.ops.control_file import is_held
+from outbox.ops.scratch import MADE, UNPACKED, scratch
 
 EPOCH_STEP = 256
 """How far a restored log's epoch is ahead: more than what a host restarts between a backup and its loss."""
@@ -90,7 +91,7 @@ async def back_up(folder: Path, target: Path) -> BackedUp:
     """
     check_folder(folder)
     _check_free(target)
-    with _scratch(target) as root:
+    with scratch(target) as root:
         cut_bytes = 0
         if is_held(folder):
             with keep_deleted(folder / BLOBS) as deleted:
@@ -123,21 +124,21 @@ def restore(backup: Path, folder: Path) -> Restored:
     if not backup.exists():
         raise Refused(f"{backup}: is not there; name what `outbox backup` has made")
     _check_parent(folder)
-    with _scratch(folder) as scratch:
+    with scratch(folder) as beside:
         root = backup
         if backup.is_file():
-            root = scratch / "unpacked"
+            root = beside / UNPACKED
             root.mkdir(mode=0o700)
             unpacked(backup, root)
         manifest = checked(root)
         found = _recovered(root)
         if (found.cut_bytes, found.last_ordinal) != (0, manifest.ordinal):
             raise CorruptRecord(f"{backup}: its log ends at ordinal {found.last_ordinal}, not {manifest.ordinal}")
-        _log_anew(root, scratch / "made", found)
+        _log_anew(root, beside / MADE, found)
         for file in manifest.files:
             if file.name.startswith(f"{BLOBS}/"):
-                copied(root / file.name, scratch / "made", file.name)
-        named(scratch / "made", folder)
+                copied(root / file.name, beside / MADE, file.name)
+        named(beside / MADE, folder)
     return Restored(str(folder), manifest.ordinal, manifest.at)
 
 
@@ -166,18 +167,6 @@ def _check_free(target: Path) -> None:
 def _check_parent(path: Path) -> None:
     if not path.absolute().parent.is_dir():
         raise Refused(f"{path}: its folder is not there; make it first")
-
-
-@contextmanager
-def _scratch(target: Path) -> Iterator[Path]:
-    """A folder beside a target, gone afterwards unless it was renamed."""
-    root = target.absolute().with_name(f".{target.name}.{os.getpid()}.tmp")
-    shutil.rmtree(root, ignore_errors=True)
-    root.mkdir(mode=0o700)
-    try:
-        yield root
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
 
 
 def _blobs(root: Path, *folders: Path) -> list[BackupFile]:

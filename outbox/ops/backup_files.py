@@ -74,7 +74,7 @@ def written(root: Path, name: str, pieces: Iterable[bytes]) -> BackupFile:
 def finished(root: Path, target: Path) -> None:
     """Give a complete backup its name: as a folder, or packed into a file where the name ends in `.tar`."""
     if target.suffix == ".tar":
-        packed = root.with_suffix(".tar.tmp")
+        packed = root.with_suffix(".tar.tmp")  # beside it: scratch.py removes what a killed process leaves
         try:
             _pack(root, packed)
             packed.rename(target)

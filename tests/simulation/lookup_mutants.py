@@ -13,6 +13,7 @@ OPERATIONS, GROUPS = "outbox/runtime/store_operations.py", "outbox/ops/dead_lett
 NAMES, WIRE_NAMES = "unit/ops/test_queue_names.py", "wire/cli/test_queue_names.py"
 TERMINAL, SHOWN = "outbox/ops/terminal.py", "unit/ops/test_terminal.py"
 LETTERS = "outbox/azure/servicebus/dead_letters.py"
+SCRATCH, LEFT_BESIDE = "outbox/ops/scratch.py", "unit/ops/test_scratch.py"
 MESSAGES = "outbox/ops/store_messages.py"
 
 LOOKUP_MUTANTS = (
@@ -190,5 +191,35 @@ LOOKUP_MUTANTS = (
         "what a pass has not found counts as discarded", GROUPS,
         f"{TWO}::test_what_another_has_in_hand_is_left_by_a_pass",
         ("if letter.sequence not in done]", "if False]"),
+    ),
+    fault(
+        "what a killed backup has left stays", SCRATCH,
+        f"{LEFT_BESIDE}::test_a_killed_backup_leaves_nothing_for_long",
+        ("    _remove_left(target)\n    root", "    root"),
+    ),
+    fault(
+        "what was packed stays beside its folder", SCRATCH,
+        f"{LEFT_BESIDE}::test_what_was_packed_goes_with_its_folder",
+        ("        packed_name(path).unlink(missing_ok=True)\n", ""),
+    ),
+    fault(
+        "what a process holds is taken for left", SCRATCH,
+        f"{LEFT_BESIDE}::test_what_may_be_in_use_or_anothers_stays",
+        (" or is_held(descriptor):", ":"),
+    ),
+    fault(
+        "what is not of a backup is removed", SCRATCH,
+        f"{LEFT_BESIDE}::test_what_may_be_in_use_or_anothers_stays",
+        (" and parts <= _PARTS", ""),
+    ),
+    fault(
+        "what a living process has just made is removed", SCRATCH,
+        f"{LEFT_BESIDE}::test_what_may_be_in_use_or_anothers_stays",
+        ("        return False\n    return False\n", "        return False\n    return True\n"),
+    ),
+    fault(
+        "a folder of a process of this number is taken over", SCRATCH,
+        f"{LEFT_BESIDE}::test_a_process_of_this_number_elsewhere_keeps_its_folder",
+        ("            return root, hold(root, os.O_RDONLY | os.O_DIRECTORY)", "            return root, os.open(root, os.O_RDONLY | os.O_DIRECTORY)"),
     ),
 )  # fmt: skip
