@@ -12,7 +12,7 @@ from outbox.deliveries import split_stack
 from outbox.errors import PoisonMessage, Refused
 from outbox.message import Message
 from outbox.ops.bodies import shown
-from outbox.ops.names import word
+from outbox.ops.names import last_word, word
 from outbox.ops.values import DeadAttempt, DeadLetterFilter, DeadLetterView, Moved
 from outbox.ports import SUBSCRIPTIONS, BlobStore, DeadLetterEntry, Document
 from outbox.resubmission import (
@@ -159,10 +159,11 @@ async def with_body(
 
 def cure_of(id: str, dead: DeadLetterEntry, *, is_only: bool = True) -> str:
     """What may be done about a dead letter, by what its refusal leaves open; of several of its id by its number."""
-    which = f"{dead.queue} {word(id)}" + ("" if is_only else f" --sequence {dead.sequence}")
-    again = f"outbox dead-letters resubmit {which}"
-    discard = f"outbox dead-letters discard {which}"
-    send = f"outbox send {dead.queue.partition(SUBSCRIPTIONS)[0]} BODY --id NEW-ID"
+    which = ("" if is_only else f"--sequence {dead.sequence} ") + f"{word(dead.queue)} {last_word(id)}"
+    again = f"`outbox dead-letters resubmit {which}`"
+    edited = f"`outbox dead-letters resubmit --body FILE {which}`"
+    discard = f"`outbox dead-letters discard {which}`"
+    send = f"`outbox send {word(dead.queue.partition(SUBSCRIPTIONS)[0])} BODY --type TYPE --id NEW-ID`"
     if may_have_been_applied(dead.reason, dead.description) or is_edit_without_record(dead.reason, dead.description):
         return f"look at the state that it would have changed; {discard}; if it is still to be done, {send}"
     if dead.description != REJECTED and dead.reason == "payload-differs":
@@ -170,10 +171,10 @@ def cure_of(id: str, dead: DeadLetterEntry, *, is_only: bool = True) -> str:
     if dead.description != REJECTED and dead.reason in _AS_IT_IS:
         return f"{discard} and, corrected, {send}; or deploy what takes it as it is, and {again}"
     if SUBSCRIPTIONS in dead.queue or (dead.description != REJECTED and dead.reason in NO_RECORD_OF_ITS_OWN):
-        return f"{again} once its cause is mended, or discard it"  # it cannot be edited
+        return f"{again} once its cause is mended, or {discard}"  # it cannot be edited
     if dead.description == REJECTED:
-        return f"{again} --body FILE, with a corrected body; or as it is, once its handler takes it; or discard it"
-    return f"{again} once its cause is mended, or with --body FILE a corrected body; or discard it"
+        return f"{edited} with a corrected body, or {again} once its handler takes it as it is, or {discard}"
+    return f"{again} once its cause is mended, or {edited} with a corrected body, or {discard}"
 
 
 _AS_IT_IS = NO_RECORD_OF_ITS_OWN - {"MaxDeliveryCountExceeded", "TTLExpiredException"}

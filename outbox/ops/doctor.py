@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from outbox.errors import OutboxError
+from outbox.ops.names import word
 from outbox.ops.operator import Operator
 from outbox.ops.pending_values import PendingView
 from outbox.ops.text import age
@@ -83,7 +84,7 @@ def of_folder(folder: Path) -> Iterator[Finding]:
     for name in PRIVATE_FILES:
         file = folder / name
         if file.exists() and file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            yield Finding("error", name, "others than its owner may read it", f"chmod 600 {file}")
+            yield Finding("error", name, "others than its owner may read it", f"`chmod 600 {word(str(file))}`")
         elif file.exists() and file.stat().st_uid != os.getuid():
             yield Finding("warning", name, "another user owns it", "run as that user")
 
@@ -93,24 +94,29 @@ def of_status(status: Status, *, hosted: bool) -> Iterator[Finding]:
     waiting = sum(queue.active for queue in status.queues.values())
     if not hosted and waiting:
         what = f"no host runs, and {counted(waiting, 'message')} {'waits' if waiting == 1 else 'wait'}"
-        yield Finding("error", "host", what, "outbox run APP --data FOLDER")
+        yield Finding("error", "host", what, "`outbox run APP --data FOLDER`")
     for name, queue in status.queues.items():
         if queue.standing:
-            what = f"{queue.standing} of its keys are blocked by a dead letter"
-            yield Finding("error", name, what, f"outbox queue peek {name} --state blocked, and mend what it names")
+            keys = f"{counted(queue.standing, 'key')} of it {'is' if queue.standing == 1 else 'are'}"
+            cure = (
+                f"`outbox blocked list {word(name)}` names it, `outbox queue peek {word(name)} --state blocked` what "
+                f"waits; `outbox blocked unblock --by resubmit {word(name)} KEY` once its cause is mended, or --by "
+                "discard"
+            )
+            yield Finding("error", name, f"{keys} blocked by a dead letter", cure)
         if queue.paused:
             waits = counted(queue.active, "message")
-            cure = f"outbox queue resume {name}, if nobody holds it back on purpose"
+            cure = f"`outbox queue resume {word(name)}`, if nobody holds it back on purpose"
             yield Finding("warning", name, f"is paused, and {waits} in it", cure)
         if queue.unhandled and queue.active:
             what = f"no handler of this host takes from it, and {counted(queue.active, 'message')} in it"
             yield Finding("warning", name, what, "start the receiver that does, or an application with its handler")
         if queue.dead_letters:
-            cure = f"outbox dead-letters list {name} --group"
+            cure = f"`outbox dead-letters list {word(name)} --group`"
             yield Finding("warning", name, counted(queue.dead_letters, "dead letter"), cure)
         if queue.oldest_s is not None and queue.oldest_s > OLDEST_S_MAX:
             what = f"its oldest message has waited for {age(queue.oldest_s)}"
-            yield Finding("warning", name, what, f"outbox queue peek {name}")
+            yield Finding("warning", name, what, f"`outbox queue peek {word(name)}`")
     for guard in status.guards:
         if guard.kind == "breaker" and guard.state != "closed":
             what = f"the breaker is {guard.state}, {age(guard.rest_s)} more: {guard.why}"
@@ -119,7 +125,7 @@ def of_status(status: Status, *, hosted: bool) -> Iterator[Finding]:
         rows = [(each.name, each.error) for each in status.streams.logs]
         for name, error in rows + [(each.name, each.error) for each in status.streams.processors]:
             if error:
-                yield Finding("error", name, error, "outbox stream list")
+                yield Finding("error", name, error, "`outbox stream list`")
         for processor in status.streams.processors:
             if processor.failures:
                 what = f"its handler has failed {counted(processor.failures, 'time')} on the next entries"
@@ -139,8 +145,8 @@ def of_pending(found: list[PendingView], now_s: float) -> Iterator[Finding]:
     if old:
         oldest = min(old, key=lambda view: view.committed)
         what = f"{counted(len(old), 'transaction')} whose outputs have not left for {age(now_s - oldest.committed)}"
-        yield Finding("error", "pending", what, f"outbox pending finish {oldest.tx or '--all'}")
+        yield Finding("error", "pending", what, f"`outbox pending finish {oldest.tx or '--all'}`")
     foreign = sum("not of this framework" in view.why for view in found)
     if foreign:
         what = f"{counted(foreign, 'document')} with a member `pending`, not of this framework"
-        yield Finding("warning", "container", what, "outbox pending list shows them; another program writes here")
+        yield Finding("warning", "container", what, "`outbox pending list` shows them; another program writes here")

@@ -261,9 +261,7 @@ def _log_unhandled(engine: Engine, app: App) -> None:
     }
     for path, count in left.items():
         if count and path in declared:
-            log.info(
-                "%s: %d messages; %s has no handler for it, so they wait for other receivers", path, count, app.name
-            )
+            log.info("%s holds %d, and %s has no handler for it: they wait for another receiver", path, count, app.name)
         elif count:
             log.warning("%s: %d messages, but %s neither handles nor declares it; check APP", path, count, app.name)
 

@@ -15,7 +15,7 @@ from outbox.errors import Refused
 from outbox.ops import text
 from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask, with_folder
 from outbox.ops.bodies import compact_json
-from outbox.ops.names import look_on, near, word
+from outbox.ops.names import last_word, look_on, near, word
 from outbox.ops.operator import Operator
 from outbox.ops.trail import tree
 from outbox.ops.trail_values import TrailQuery
@@ -75,7 +75,7 @@ def show_message(options: Options) -> None:
             known = text.facts([fact for fact in trail.facts if fact.id == asked.id])
             if not known:
                 raise
-            more = f"`outbox message trace {word(asked.id)}` shows what it caused"
+            more = f"`outbox message trace {last_word(asked.id)}` shows what it caused"
             raise LookupError(
                 f"{asked.id!r} is in no queue and no dead letter: {known}; {more}{near(asked.id, trail.near)}"
             ) from gone
@@ -113,7 +113,7 @@ def trace_message(options: Options) -> None:
         more = history.facts({found.id, *history.ids, *named} - {""})
         found = msgspec.structs.replace(found, facts=[*found.facts, *more])
     if not found.facts and found.cut:
-        unseen = look_on(options.id, found.cut, "outbox message show {id} --queue {queue}")
+        unseen = look_on(options.id, found.cut, "outbox message show --queue {queue} --after {after} {id}")
         raise Refused(f"{unseen}; no record of it was found: --key names the key of its handler, --history a history")
     if not found.facts:
         raise LookupError(
@@ -371,5 +371,6 @@ def _move_some(options: Options, verb: str) -> None:
     if moved.is_broken_off:
         raise Refused(f"stopped there; list them, and give the same command again: {moved.why}")
     if moved.relapsed:
-        again = f"outbox dead-letters show {options.queue} {word(moved.relapsed)} --sequence {moved.number}"
+        which = f"--sequence {moved.number} {word(options.queue)} {last_word(moved.relapsed)}"
+        again = f"`outbox dead-letters show {which}`"
         raise Refused(f"{moved.relapsed!r} is a dead letter again, so no more are resubmitted; look at it: {again}")

@@ -27,8 +27,8 @@ def full_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
         Refused: several do.
     """
     none = (
-        f"{queue} has no dead letter {text!r}; list them to see what is there, or `outbox message show {word(text)}` "
-        "to see where it is"
+        f"{queue} has no dead letter {text!r}; list them to see what is there, or "
+        f"`outbox message show {last_word(text)}` to see where it is"
     )
     return _only(text, ids, none, f"dead letters of {queue}")
 
@@ -47,23 +47,23 @@ def the_id(text: str, ids: AbstractSet[str], queue: str = "") -> str:
     where = f"{queue} does not hold" if queue else "no queue holds"
     none = (
         f"{where} a message {text!r}, and it is no dead letter: it was handled, or never sent; look at the state that "
-        f"it would have changed, or for what is left of it: outbox message trace {word(text)}"
+        f"it would have changed, or for what is left of it: `outbox message trace {last_word(text)}`"
     )
     return _only(text, ids, none, "ids")
 
 
 def scheduled_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
     """The same of a queue's scheduled messages; LookupError and Refused likewise."""
-    why = "it was delivered, was never sent, or is tried again after a failure"
-    none = f"nothing is scheduled in {queue} under {text!r}: {why}; `outbox message show` finds it"
+    why = "it was delivered, cancelled or never sent, or waits for its next try, which `outbox schedule now` lets begin"
+    none = f"nothing is scheduled in {queue} under {text!r}: {why}; `outbox message show {last_word(text)}` finds it"
     return _only(text, ids - {""}, none, f"scheduled messages of {queue}")
 
 
 def later_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
     """The same of all that a queue holds for later; LookupError and Refused likewise."""
     none = (
-        f"{queue} holds nothing for later under {text!r}: it is due, keeps its place in an ordered queue, or was never "
-        "sent; `outbox message show` finds it"
+        f"{queue} holds nothing for later under {text!r}: it is due, keeps its place in an ordered queue, was "
+        f"cancelled or never sent; `outbox message show {last_word(text)}` finds it"
     )
     return _only(text, ids - {""}, none, f"messages that {queue} holds for later")
 
@@ -73,10 +73,10 @@ def look_on(text: str, cut: Mapping[str, int], command: str) -> str:
     queue, number = min(cut.items())
     shown = ", ".join(f"{each} up to number {cut[each]}" for each in sorted(cut)[:NAMES_SHOWN_MAX])
     more = f" and {len(cut) - NAMES_SHOWN_MAX} more" if len(cut) > NAMES_SHOWN_MAX else ""
-    again = command.format(id=word(text), queue=word(queue))
+    again = command.format(id=last_word(text), queue=word(queue), after=number)
     return (
         f"{text!r} is not among the messages that were looked through, and there are more: {shown}{more}; look on with "
-        f"`{again} --after {number}`, or give the whole id if this is the beginning of one"
+        f"`{again}`, or give the whole id if this is the beginning of one"
     )
 
 
@@ -122,6 +122,11 @@ _RANDOM = re.compile(r"(?P<digits>[0-9a-f]{64}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9
 def word(text: str) -> str:
     """A text as one word of a command line: an id is whatever its sender chose."""
     return shlex.quote(text)
+
+
+def last_word(text: str) -> str:
+    """The same of the last word: one that begins as an option does stands behind `--`."""
+    return f"-- {word(text)}" if text.startswith("-") else word(text)
 
 
 def spelled(name: str, known: Collection[str]) -> str:

@@ -97,7 +97,9 @@ class StoreMessages:
             id = the_id(asked.id, ids, asked.queue)
         except LookupError:
             if cut:
-                raise Refused(look_on(asked.id, cut, "outbox message show {id} --queue {queue}")) from None
+                raise Refused(
+                    look_on(asked.id, cut, "outbox message show --queue {queue} --after {after} {id}")
+                ) from None
             raise
         found = []
         for queue, each in held:
@@ -161,7 +163,7 @@ class StoreMessages:
         """
         ids = {identity_of(queue, held) for held in found}
         if more and id not in ids:
-            raise Refused(look_on(id, {queue: more}, f"outbox schedule {verb} {{queue}} {{id}}"))
+            raise Refused(look_on(id, {queue: more}, f"outbox schedule {verb} --after {{after}} {{queue}} {{id}}"))
         return meant(queue, id, ids)
 
     async def _named(

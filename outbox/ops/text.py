@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from outbox.errors import OutboxError
+from outbox.ops.names import word
 from outbox.ops.pending_values import PendingView
 from outbox.ops.state_values import StateHistory, StateVersion, StateWritten
 from outbox.ops.stream_values import Streams
@@ -53,7 +54,8 @@ def status(found: Status) -> str:
     ]
     lines = [columns([head, *rows]), f"pending transactions: {found.pending}"]
     lines += [
-        f"{name}: {q.standing} of its keys are blocked behind a dead letter, until it is resubmitted or discarded"
+        f"{name}: {q.standing} {'key is' if q.standing == 1 else 'keys are'} blocked behind a dead letter, until it is "
+        f"resubmitted or discarded; `outbox blocked list {word(name)}` names it"
         for name, q in zip(map(printable, found.queues), found.queues.values(), strict=True)
         if q.standing
     ]

@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, TypeVar
 from msgspec import UnsetType
 
 from outbox.errors import Refused
-from outbox.ops.names import begins, listed, word
+from outbox.ops.names import begins, last_word, listed
 from outbox.ops.trail_values import Fact, Hop, Trace, Trail, TrailQuery
 
 FACT_COUNT_MAX = 2_000
@@ -174,7 +174,9 @@ def _ends(hops: Sequence[Hop], facts: dict[str, list[Fact]], *, is_cut: bool) ->
     elif cause := _cause(facts, first.id):
         notes.append(f"{first.id}: its cause is {cause}; --depth shows more")
     begun = {fact.correlation_id for hop in hops for fact in hop.facts} - {"", *(hop.id for hop in hops)}
-    notes += [f"the first message of the chain was {id}: `outbox message trace {word(id)}`" for id in sorted(begun)[:1]]
+    notes += [
+        f"the first message of the chain was {id}: `outbox message trace {last_word(id)}`" for id in sorted(begun)[:1]
+    ]
     cut = [hop for hop in hops if hop.more]
     if cut:
         count = sum(hop.more for hop in cut)

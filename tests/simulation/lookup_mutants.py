@@ -87,7 +87,7 @@ LOOKUP_MUTANTS = (
     fault(
         "a cure means any dead letter of the id", "outbox/ops/dead_letter_views.py",
         f"{ONE}::test_every_place_of_an_id_has_a_cure_that_means_it",
-        ("\"\" if is_only else f\" --sequence {dead.sequence}\"", "\"\""),
+        ("\"\" if is_only else f\"--sequence {dead.sequence} \"", "\"\""),
     ),
     fault(
         "a stored message without an id has none", "outbox/runtime/delivery/stored_dead_letters.py",

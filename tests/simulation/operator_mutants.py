@@ -200,7 +200,22 @@ OPERATOR_MUTANTS = (
     fault(
         "what is right for a subscription is sent to the subscription", VIEWS,
         f"{CURES}::test_what_is_right_for_a_subscription_is_sent_to_its_topic",
-        ("outbox send {dead.queue.partition(SUBSCRIPTIONS)[0]}", "outbox send {dead.queue}"),
+        ("outbox send {word(dead.queue.partition(SUBSCRIPTIONS)[0])}", "outbox send {word(dead.queue)}"),
+    ),
+    fault(
+        "an id that begins as an option does is taken for one in a cure", "outbox/ops/names.py",
+        "unit/ops/test_dead_letters_of_one_id.py::test_a_cure_holds_an_id_as_one_word_whatever_its_sender_chose",
+        ("    return f\"-- {word(text)}\" if text.startswith(\"-\") else word(text)\n", "    return word(text)\n"),
+    ),
+    fault(
+        "what is handled before the first reading is not of the last minute", "outbox/ops/meter.py",
+        "unit/ops/test_metrics.py::test_what_is_handled_before_the_first_reading_counts_for_the_minute",
+        ("        self._seconds.append((time.monotonic(), {}))", "        pass"),
+    ),
+    fault(
+        "any file is judged as a history", "outbox/ops/audit.py",
+        "unit/verify/test_audit_command.py::test_a_file_that_is_no_history_is_refused",
+        ("    if verdict.counts.lines == verdict.counts.torn:\n", "    if False:\n"),
     ),
     fault(
         "a subscription in lower case is a queue", "outbox/ops/arguments/kinds.py",

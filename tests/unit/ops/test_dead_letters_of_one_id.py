@@ -15,6 +15,7 @@ from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.message import Message
 from outbox.ops import dead_letters
 from outbox.ops.blocked import every_blocked, unblock
+from outbox.ops.cli import make_parser
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
 from outbox.ops.dead_letter_views import cure_of
@@ -162,10 +163,10 @@ async def test_what_is_shown_is_what_is_resubmitted_and_its_cure_names_it(site: 
     by_reason = {letter.reason: letter.sequence for letter in await site.operator.dead_letters("orders")}
     shown = await site.operator.dead_letter("orders", "x1")
     assert (shown.reason, shown.sequence) == ("down a", by_reason["down a"])  # not the newest, which reused the id
-    assert f"outbox dead-letters resubmit orders x1 --sequence {shown.sequence} --body FILE" in shown.cure
+    assert f"`outbox dead-letters resubmit --body FILE --sequence {shown.sequence} orders x1`" in shown.cure
     other = await site.operator.dead_letter("orders", "x1", sequence=by_reason["payload-differs"])
     assert (other.reason, other.sequence) == ("payload-differs", by_reason["payload-differs"])
-    assert f"outbox dead-letters discard orders x1 --sequence {other.sequence}" in other.cure
+    assert f"`outbox dead-letters discard --sequence {other.sequence} orders x1`" in other.cure
     await site.operator.resubmit("orders", "x1")
     [left] = await site.operator.dead_letters("orders")
     assert left.sequence == other.sequence
@@ -176,7 +177,7 @@ async def test_every_place_of_an_id_has_a_cure_that_means_it(site: Site) -> None
     await site.handle(("orders", Entry("a", 1), "x1"), ("orders", Entry("a", 7), "x1"))
     for found in await site.operator.find(FindQuery("x1", "orders")):
         assert found.dead_letter is not None
-        assert f"x1 --sequence {found.dead_letter.sequence}" in found.dead_letter.cure
+        assert f"--sequence {found.dead_letter.sequence} orders x1" in found.dead_letter.cure
 
 
 async def test_one_that_is_gone_is_named_by_its_number(site: Site) -> None:
@@ -205,8 +206,10 @@ def test_an_empty_id_means_none_of_the_messages_without_one(one: Any) -> None:
         one("orders", "", {"", "x1"})
 
 
-@pytest.mark.parametrize("id", ["x; touch y #", "o 1", "$(true)", "it's"])
+@pytest.mark.parametrize("id", ["x; touch y #", "o 1", "$(true)", "it's", "-dash"])
 def test_a_cure_holds_an_id_as_one_word_whatever_its_sender_chose(id: str) -> None:
     dead = DeadLetterEntry("orders", 1, Message(body=b"{}", outbox_id=id), "failed", "", 1, 0)
-    cure = cure_of(id, dead).partition(" once its cause")[0]
-    assert shlex.split(cure) == ["outbox", "dead-letters", "resubmit", "orders", id]
+    command = cure_of(id, dead).partition("` once its cause")[0].removeprefix("`")
+    words = shlex.split(command)
+    assert words == ["outbox", "dead-letters", "resubmit", "orders", *["--"] * id.startswith("-"), id]
+    assert make_parser().parse_args(words[1:]).id == id

@@ -66,7 +66,7 @@ def view(committed: float, why: str = "", outputs: int = 1) -> PendingView:
 def test_outputs_that_have_not_left_for_ten_minutes_are_an_error() -> None:
     assert wrong(of_pending([view(1_000.0)], 1_599.0)) == []
     [found] = of_pending([view(1_000.0), view(500.0)], 1_601.0)
-    assert (found.level, found.cure) == ("error", "outbox pending finish tx") and "2 transactions" in found.what
+    assert (found.level, found.cure) == ("error", "`outbox pending finish tx`") and "2 transactions" in found.what
     assert wrong(of_pending([view(0.0, outputs=0)], 1e9)) == []
     assert wrong(of_pending([view(0.0, "is not of this framework", 0)], 1e9)) == [("warning", "container")]
 
@@ -84,7 +84,7 @@ def test_a_key_that_others_may_read_is_an_error(tmp_path: Path) -> None:
     key.write_text("x")
     key.chmod(0o640)
     [found] = of_folder(tmp_path)
-    assert (found.level, found.cure) == ("error", f"chmod 600 {key}")
+    assert (found.level, found.cure) == ("error", f"`chmod 600 {key}`")
     key.chmod(0o600)
     assert list(of_folder(tmp_path)) == []
 

@@ -133,14 +133,16 @@ SITUATIONS = (
         ("charges: 0 applied", "2 failed attempts", "rescheduled", "ledger: 0 applied", "refused (rejected 1)"),
     ),
     Situation("a breaker, in numbers", None, "metrics", ('outbox_guard_state{app="shop",guard="payments"} 3',)),
-    Situation(
-        "a blocked key", None, "status", ("ledger: 1 of its keys are blocked behind a dead letter", "resubmitted or")
-    ),
+    Situation("a blocked key", None, "status", ("ledger: 1 key is blocked behind a dead letter", "resubmitted or")),
     Situation(
         "a blocked key, in a look at everything",
         None,
         "doctor",
-        ("1 of its keys are blocked by a dead letter", "outbox queue peek ledger --state blocked"),
+        (
+            "1 key of it is blocked by a dead letter",
+            "`outbox blocked list ledger`",
+            "blocked unblock --by resubmit ledger",
+        ),
     ),
     Situation(
         "a breaker, in a look at everything",

@@ -129,9 +129,9 @@ def test_the_command_says_in_its_first_line_where_and_why(disk_path: Path, capsy
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("order-1 in the dead letters of orders: no, by the test; ")
     assert first.endswith(
-        f"outbox dead-letters resubmit --data {disk_path} orders order-1 once its cause is mended, "
-        "or with --body FILE a corrected body; "
-        "or discard it"
+        f"`outbox dead-letters resubmit --data {disk_path} orders order-1` once its cause is mended, or "
+        f"`outbox dead-letters resubmit --data {disk_path} --body FILE orders order-1` with a corrected body, or "
+        f"`outbox dead-letters discard --data {disk_path} orders order-1`"
     )
     assert main(["status", "--data", str(disk_path)]) == 0
     assert "no host runs on this folder" in capsys.readouterr().out

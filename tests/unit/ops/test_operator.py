@@ -131,7 +131,7 @@ async def test_status_lists_blocked_keys(bank: Any, operator: Operator) -> None:
         async with asyncio.timeout(5):
             while not (found := await operator.status()).queues["ledger"].standing:  # noqa: ASYNC110  # no event says so
                 await asyncio.sleep(0.01)
-        assert "ledger: 1 of its keys are blocked behind a dead letter" in text.status(found)
+        assert "ledger: 1 key is blocked behind a dead letter" in text.status(found)
         await operator.discard("ledger", "e0")
         await worker.wait_idle(timeout_s=5)
     found = await operator.status()

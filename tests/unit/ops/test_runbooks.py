@@ -122,7 +122,7 @@ def _help(words: list[str]) -> str:
 def test_backlog_nobody_runs(disk_path: Path, cli: Cli) -> None:
     put(disk_path, "orders", *(Message(body=b"{}", outbox_id=f"m{n}") for n in range(3)))
     code, said = cli("doctor")
-    assert code == 1 and "no host runs, and 3 messages wait; outbox run APP" in said
+    assert code == 1 and "no host runs, and 3 messages wait; `outbox run APP" in said
     assert "no host runs on this folder" in cli("status")[1]
     assert "for a worker to take it" in cli("queue", "peek", "orders")[1]
 
@@ -187,7 +187,7 @@ def test_poison_of_its_kinds(reason: str, disk_path: Path, cli: Cli) -> None:
 def test_blocked_key(disk_path: Path, cli: Cli) -> None:
     sent(disk_path, ("ledger", "k1", Order("k", "refuse")), ("ledger", "k2", Order("k")))
     code, said = cli("doctor")
-    assert code == 1 and "1 of its keys are blocked by a dead letter; outbox queue peek ledger --state blocked" in said
+    assert code == 1 and "1 key of it is blocked by a dead letter; `outbox blocked list" in said
     said = cli("queue", "peek", "ledger", "--state", "blocked")[1]
     assert "its key is blocked by dead letter 'k1': resubmit or discard that one" in said
     [key] = json.loads(cli("blocked", "list", "--json")[1])

@@ -77,13 +77,13 @@ def test_where_there_is_more_than_is_looked_through_nothing_is_said_to_be_absent
     cut_at(monkeypatch, 400)
     code, said = run("message", "show", "last-of-deep")
     assert code == 1 and "no queue holds" not in said and "never sent" not in said
-    found = re.search(r"`outbox (message show last-of-deep --queue deep --after \d+)`", said)
+    found = re.search(r"`outbox (message show --queue deep --after \d+ last-of-deep)`", said)
     assert found is not None, said
     for verb in ("cancel", "now"):
         code, said = run("schedule", verb, "deep", "later-10")
-        assert code == 1 and f"`outbox schedule {verb} deep later-10 --after " in said and "never" not in said
+        assert code == 1 and f"`outbox schedule {verb} --after " in said and "never" not in said
     code, said = run("message", "trace", "last-of-deep")
-    assert code == 1 and "`outbox message show last-of-deep --queue deep --after " in said
+    assert code == 1 and "`outbox message show --queue deep --after " in said
     assert "in no queue and no dead letter" not in said
     assert "in no queue" not in run("message", "trace", "ahead-5")[1]
     words = found[1].split()

@@ -156,9 +156,9 @@ BUS = (
         (
             "in the dead letters of",
             "no such article",
-            "outbox dead-letters resubmit",
-            "refused-1 --body FILE, with a corrected body",
-            "or discard it",
+            "`outbox dead-letters resubmit --body FILE",
+            "refused-1` with a corrected body",
+            "or `outbox dead-letters discard",
         ),
     ),
     Situation("a backlog", put("idle", raw("idle-1")), "status", ("idle", "1")),
