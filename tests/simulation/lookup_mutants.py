@@ -138,7 +138,7 @@ LOOKUP_MUTANTS = (
     ),
     fault(
         "what a terminal cannot show ends a command that is done", TERMINAL,
-        f"{SHOWN}::test_a_terminal_that_cannot_show_an_id_gets_the_answer",
+        f"{SHOWN}::test_what_an_encoding_lacks_is_escaped_as_in_json",
         ("                stream.reconfigure(errors=ESCAPED)", "                stream.flush()"),
     ),
     fault(
