@@ -60,8 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at exit
         return REFUSED
-    except (OutboxError, OSError) as error:
+    except OutboxError as error:
         return _refuse(asking.with_folder(options, str(error)))
+    except OSError as error:
+        named = f"{error.filename}: {error.strerror}; look at this path" if error.filename else str(error)
+        return _refuse(asking.with_folder(options, named))
     except LookupError as error:
         if type(error) is not LookupError:
             raise

@@ -98,7 +98,10 @@ def emulate(options: Options) -> None:
     _check_sync(options.sync)
     from outbox.ops.endpoints import EndpointSettings
 
-    _serve(options, sys.stdout, endpoints=EndpointSettings(options.amqp_port, options.cosmos_port, options.blob_port))
+    endpoints = EndpointSettings(options.amqp_port, options.cosmos_port, options.blob_port)
+    if not endpoints.ports:
+        raise Usage("an emulator of nothing: leave out --amqp-port none, or give --cosmos-port or --blob-port")
+    _serve(options, sys.stdout, endpoints=endpoints)
 
 
 def _serve(options: Options, out: Any, **more: Any) -> None:

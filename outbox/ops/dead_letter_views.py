@@ -82,7 +82,8 @@ def matches(dead: DeadLetterEntry, where: DeadLetterFilter, types: TypeNames) ->
             return False
     if not where.since <= dead.enqueued_ms / 1_000 < where.before:
         return False
-    return not where.text or where.text in dead.description or where.text.encode() in dead.message.body
+    texts = dead.reason, dead.description
+    return any(where.text in text for text in texts) or where.text.encode() in dead.message.body
 
 
 def name_of(dead: DeadLetterEntry) -> str:

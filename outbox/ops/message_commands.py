@@ -358,7 +358,9 @@ def _move_some(options: Options, verb: str) -> None:
     async def move(operator: Operator) -> MovedGroup:
         found = await _dead_letters(operator, options)
         if not found:
-            raise Refused(f"no dead letter of {options.queue} is meant; `outbox dead-letters list` shows what is there")
+            raise Refused(
+                f"no dead letter of {options.queue} fits; `outbox dead-letters list {word(options.queue)}` shows all"
+            )
         if verb == "resubmitted":
             return await resubmit_all(operator, found, a_second=options.rate)
         return await discard_all(operator, found, a_second=options.rate, for_good=options.for_good)

@@ -26,7 +26,9 @@ def as_error(error: BaseException, what: str) -> OutboxError:
     if status == 413:
         return TooLarge(f"{what}: larger than Blob Storage takes")
     if is_no_container(error):
-        return Refused(f"{what}: there is no such container; make it, or name the one that is there")
+        return Refused(
+            f"{what}: there is no such container; make it, or name the one that is there (a command: by --blob-states)"
+        )
     if status in (400, 401, 403, 404) or isinstance(error, ClientAuthenticationError):
         return Refused(f"{what}: refused ({status or 'no credential'}); look at keys, roles and the container")
     return OutcomeUnknown(f"{what}: outcome unknown ({status or type(error).__name__})")

@@ -24,9 +24,23 @@ def identity(text: str) -> str:
     return text
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+
+
+def _decimal(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+
+
 def count(text: str) -> int:
     """A number of at least one."""
-    value = int(text)
+    value = _whole(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is below 1")
     return value
@@ -34,7 +48,7 @@ def count(text: str) -> int:
 
 def page(text: str) -> int:
     """How many of many to show."""
-    value = int(text)
+    value = _whole(text)
     if not 1 <= value <= PAGE_COUNT_MAX:
         raise argparse.ArgumentTypeError(f"{text} is not 1 to {PAGE_COUNT_MAX}; look on with --after")
     return value
@@ -42,7 +56,7 @@ def page(text: str) -> int:
 
 def depth(text: str) -> int:
     """How many hops of a trail."""
-    value = int(text)
+    value = _whole(text)
     if not 1 <= value <= DEPTH_MAX:
         raise argparse.ArgumentTypeError(f"{text} is not 1 to {DEPTH_MAX}; trace the last message that is shown")
     return value
@@ -50,7 +64,7 @@ def depth(text: str) -> int:
 
 def number(text: str) -> int:
     """The number of a message in its queue."""
-    value = int(text)
+    value = _whole(text)
     if not 0 <= value < 1 << 62:
         raise argparse.ArgumentTypeError(f"{text} is no number of a message")
     return value
@@ -58,7 +72,7 @@ def number(text: str) -> int:
 
 def port(text: str) -> int:
     """A port, or 0 for any free one."""
-    value = int(text)
+    value = _whole(text)
     if not 0 <= value <= 65_535:
         raise argparse.ArgumentTypeError(f"{text} is not a port; use 0 to 65535")
     return value
@@ -71,7 +85,7 @@ def port_or_none(text: str) -> int | None:
 
 def seconds(text: str) -> float:
     """A time in seconds since 1970."""
-    value = float(text)
+    value = _decimal(text)
     if not 0 <= value <= 1e11:
         raise argparse.ArgumentTypeError(f"{text} is not a time in seconds since 1970")
     return value
@@ -79,7 +93,7 @@ def seconds(text: str) -> float:
 
 def rate(text: str) -> float:
     """How many a second."""
-    value = float(text)
+    value = _decimal(text)
     if not 0.01 <= value <= 10_000:
         raise argparse.ArgumentTypeError(f"{text} is no rate; give 0.01 to 10000 a second")
     return value
@@ -87,7 +101,7 @@ def rate(text: str) -> float:
 
 def share(text: str) -> float:
     """A share of all, from 0 to 1."""
-    value = float(text)
+    value = _decimal(text)
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is no share; give 0 to 1, as 0.01 for one in a hundred")
     return value

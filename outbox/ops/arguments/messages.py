@@ -13,7 +13,7 @@ _WHICH = (
     argument("--type", default="", help="only messages of this wire type"),
     argument("--handler", default="", metavar="NAME", help="only messages that this handler takes"),
     argument("--exception", default="", metavar="CLASS", help="only those that failed with it, as KeyError"),
-    argument("--text", default="", help="only those with this text in their description, stack or body"),
+    argument("--text", default="", help="only those with this text in their reason, description, stack or body"),
     argument("--older", type=duration, metavar="AGE", help="only those enqueued longer ago, as 7d, 12h, 15min or 90s"),
     argument("--newer", type=duration, metavar="AGE", help="only those enqueued since"),
     argument("--limit", type=count, metavar="N", help="at most so many, the oldest first"),

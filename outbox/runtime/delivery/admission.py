@@ -26,6 +26,7 @@ from outbox.runtime.start.plan import Plan, Route, Source
 from outbox.runtime.work import Later, Work
 
 REDELIVER_AFTER_S = 5.0
+_DAY_MS = 86_400_000
 """When to redeliver a message that this worker cannot handle yet."""
 
 
@@ -300,4 +301,5 @@ def _check_not_ahead(plan: Plan, delivery: Delivery, now_ms: int) -> None:
     """Refuse a creation time in the future; a scheduled message has its due time, which is past on delivery."""
     ahead_ms = delivery.message.created_ms - max(now_ms, delivery.enqueued_ms)
     if ahead_ms > plan.clock_skew_ms:
-        raise PoisonMessage("from-the-future", f"its creation time is {ahead_ms} ms ahead; correct the sender's clock")
+        text = f"{ahead_ms / 1_000:,.3f} s" if ahead_ms < _DAY_MS else f"{ahead_ms / _DAY_MS:,.1f} days"
+        raise PoisonMessage("from-the-future", f"its creation time is {text} ahead; correct the sender's clock")

@@ -287,6 +287,31 @@ def test_a_folder_below_a_file_is_refused_in_words(cli: Cli, tmp_path: Path) -> 
     assert code == 1 and f"outbox: {tmp_path / 'afile'}: is a file" in err
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["emulator", "--amqp-port", "none"], "an emulator of nothing"),
+        (["emulator", "--amqp-port", "abc"], "'abc' is no whole number"),
+        (["send", "q", "{}", "--created", "yesterday"], "'yesterday' is no number"),
+        (["queue", "peek", "q", "--limit", "many"], "'many' is no whole number"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_what_is_no_number_or_leaves_nothing_to_do_is_said_in_words(
+    capsys: pytest.CaptureFixture[str], command: list[str], said: str
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(command)
+    assert left.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_is_named(cli: Cli, tmp_path: Path) -> None:
+    code, _, err = cli("dead-letters", "resubmit", "orders", "o1", "--body", str(tmp_path / "none.json"))
+    assert (
+        code == 1 and f"outbox: {tmp_path / 'none.json'}: No such file or directory; look" in err and "Errno" not in err
+    )
+
+
 def test_lines_of_stdin_are_messages(cli: Cli, stdin: Any, folder: Path) -> None:
     stdin(
         b'{"id": "a", "body": {"x": 1}, "key": "k", "created": 3}\n\n{"id": 5, "body": [2], "type": "Other", "key": 7}'

@@ -94,6 +94,7 @@ async def test_a_filter_means_those_that_fit_all_of_it(operator: Operator) -> No
     assert await ids(operator, reason="failed", text="no answer") == ["orders-0", "orders-1", "orders-2"]
     assert await ids(operator, text='"how":"zero"') == ["orders-4"]  # in the body
     assert await ids(operator, text="print(1 // 0)") == ["orders-4"]  # in the stack
+    assert await ids(operator, text="nothing ordered") == ["orders-3"]  # a handler's own reason
     assert await ids(operator, exception="ConnectionError") == ["orders-0", "orders-1", "orders-2"]
     assert await ids(operator, exception="ZeroDivisionError", handler="order") == ["orders-4"]
     assert await ids(operator, exception="Zero") == [] == await ids(operator, handler="refund")
