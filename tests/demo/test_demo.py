@@ -28,6 +28,12 @@ def test_a_thousand_transfers_survive_three_kills(disk_path: Path) -> None:
     assert done.returncode == 0, output
     assert "every transfer took effect exactly once" in output
     assert "the recorded history is exactly-once, consistent and recoverable" in output
+    resent = re.search(r"sent a second time +(\d+) of", output)
+    suppressed = re.search(r"duplicates suppressed +(\d+) ", output)
+    refused = re.search(r"; (\d+) cop(?:y|ies) of them likewise", output)
+    assert resent is not None and suppressed is not None and int(resent[1]) >= 40, output
+    assert int(suppressed[1]) + (int(refused[1]) if refused else 0) >= int(resent[1]), output
+    assert not re.search(r" 0 duplicates ended", output), output
     crashes = re.search(r"crashes survived +(\d+) x", output)
     assert crashes is not None and int(crashes[1]) == 3, output
     exported = [json.loads(line) for line in (folder / "states.jsonl").read_text().splitlines()]

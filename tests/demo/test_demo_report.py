@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from outbox.ops.values import QueueStatus, Status
+from outbox.verify.recorded.verdict import USUAL, Counts, Verdict
 from tools.demo.__main__ import parser, usual_kills
-from tools.demo.data import Facts
+from tools.demo.data import Facts, read_facts, write_transfers
 from tools.demo.phases import announcement, chunk_count, feed_rate
-from tools.demo.report import Outcome, rows
+from tools.demo.report import Outcome, rows, verdict_of
+from tools.demo.resending import RESENT_EVERY, copies_of_fed
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def queue(received: int, dead_letters: int = 0) -> QueueStatus:
@@ -35,6 +40,7 @@ OUTCOME = Outcome(
         0,
     ),
     refused_count=1,
+    resent_count=4,
     kills=(),
     recoveries_s=(),
     handling=None,
@@ -44,23 +50,75 @@ OUTCOME = Outcome(
 )
 
 
-def test_only_transfers_that_came_again_without_effect_count_as_suppressed() -> None:
-    found = dict(rows(OUTCOME))
-    assert found["duplicates suppressed"] == "3 transfers that had arrived before"
-    assert found["rejected by a handler"] == "1, dead-lettered"
+JUDGED = Verdict(USUAL, (), Counts(duplicates=3), 0)
+
+
+def test_only_what_the_host_has_recorded_as_a_duplicate_counts_as_suppressed() -> None:
+    found = dict(rows(OUTCOME, JUDGED))
+    assert found["duplicates suppressed"] == "3 messages ended as duplicates, says the host's history"
+    assert dict(rows(OUTCOME, Verdict(USUAL, (), Counts(), 0)))["duplicates suppressed"].startswith("0 ")
+    assert found["sent a second time"] == "4 of them in this run; 14 arrived in all"
+    assert found["rejected by a handler"] == "1, dead-lettered; 1 copy of them likewise, for the same reason"
+
+
+def test_the_rows_say_how_many_of_them_are_fed() -> None:
+    found = dict(rows(OUTCOME, JUDGED))
+    assert found["rows read"] == "12: 10 transfers, and 2 of them repeated"
+    assert found["quarantined by Spark"].startswith("none; ") and found["transfers fed"] == "10"
+
+
+def test_the_verdict_names_the_copies_that_changed_nothing() -> None:
+    assert verdict_of(OUTCOME, JUDGED)[0].endswith("exactly once, although 4 copies arrived as well")
+    single = dataclasses.replace(OUTCOME, fed={**OUTCOME.fed, "messages": 14})
+    assert verdict_of(single, JUDGED)[0].endswith("exactly once")
+    assert "BROKEN" in verdict_of(dataclasses.replace(OUTCOME, ok=False), JUDGED)[0]
 
 
 def test_the_rate_is_that_of_this_run() -> None:
-    assert dict(rows(OUTCOME))["messages handled"] == "31; 23 since feeding began, in 2.0 s: 12 a second"
+    assert dict(rows(OUTCOME, JUDGED))["messages handled"] == "31; 23 since feeding began, in 2.0 s: 12 a second"
     resumed = dataclasses.replace(OUTCOME, handled_before=31)
-    assert dict(rows(resumed))["messages handled"] == "31, all of them before this run"
+    assert dict(rows(resumed, JUDGED))["messages handled"] == "31, all of them before this run"
 
 
 def test_postings_are_explained_where_the_numbers_add_up_and_only_there() -> None:
     kinds = "3 openings, 8 withdrawals, 7 deposits, 1 refunds, 1 refused withdrawals"
-    assert dict(rows(OUTCOME))["ledger"] == f"20 postings: {kinds}"
+    assert dict(rows(OUTCOME, JUDGED))["ledger"] == f"20 postings: {kinds}"
     other_input = dataclasses.replace(OUTCOME, facts=Facts(12, 10, ("a", "b")))
-    assert dict(rows(other_input))["ledger"] == "20 postings"
+    assert dict(rows(other_input, JUDGED))["ledger"] == "20 postings"
+
+
+def test_the_readme_explains_the_figures_of_the_usual_run(tmp_path: Path) -> None:
+    usual = parser().parse_args([])
+    transfers = tmp_path / "transfers.csv"
+    write_transfers(transfers, transfer_count=usual.transfers, account_count=usual.accounts, seed=usual.seed)
+    facts = read_facts(transfers)
+    malformed = transfers.read_text().count(",a lot\n")
+    fed = facts.id_count - malformed
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert (
+        f"{facts.id_count:,} transfers are {facts.row_count:,} rows, because {facts.row_count - facts.id_count} rows "
+        f"are repeated. Spark sends no repeated row, sets {malformed} malformed rows aside and feeds {fed:,} "
+        f"transfers; the demo sends {-(-fed // RESENT_EVERY)} of these a second time"
+    ) in readme
+
+
+def test_copies_of_fed_messages_are_equal_to_them_in_id_body_and_time(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arrow = pytest.importorskip("pyarrow")
+    fed = [(f"t{n:02d}", f'{{"id":"t{n:02d}"}}', 1_700_000_000_123) for n in range(2 * RESENT_EVERY + 1)]
+    for number, part in enumerate((fed[::2], fed[1::2])):
+        chunk = tmp_path / "first" / "stage-a" / "messages" / f"chunk={number}"
+        chunk.mkdir(parents=True)
+        columns = dict(zip(("id", "body", "created_ms"), zip(*part, strict=True), strict=True))
+        parquet.write_table(arrow.table(columns), chunk / "part.parquet")
+    (tmp_path / "first" / "manifest.json").write_text('{"stage": "stage-a"}')
+    copies = copies_of_fed(tmp_path, "Transfer")
+    assert [(copy.id, bytes(copy.body).decode(), round(copy.created * 1_000)) for copy in copies if copy.created] == [
+        fed[0],
+        fed[RESENT_EVERY],
+        fed[2 * RESENT_EVERY],
+    ]
+    assert {copy.type for copy in copies} == {"Transfer"}
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,7 @@ async def steps(demo: Demo, bars: Bars, feeding: int, draining: int, started_s: 
     await demo.open_accounts()
     handled_before, fed_from_s = handled(await demo.host.asked()), time.monotonic()
     fed = await demo.feed(feeding, bars.look)
+    resent_count = await demo.send_again()
     status = await demo.finish(bars.look)
     handled_s = time.monotonic() - fed_from_s
     bars.expect(status.queues["transfers"].received)
@@ -169,6 +170,7 @@ async def steps(demo: Demo, bars: Bars, feeding: int, draining: int, started_s: 
         verdict=verdict,
         status=status,
         refused_count=len(demo.refused_ids),
+        resent_count=resent_count,
         kills=tuple(demo.kills),
         recoveries_s=tuple(demo.host.recoveries_s),
         handling=demo.host.handling,

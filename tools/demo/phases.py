@@ -1,7 +1,7 @@
 """The steps of the demo, each of which can be repeated: what is done already has no further effect.
 
-open the accounts -> feed with Spark -> let the host finish -> drain the ledger with Spark -> reconcile.  While Spark
-feeds and while it drains, the host is killed when a drawn number of messages has gone through.
+open the accounts -> feed with Spark -> send some of it again -> let the host finish -> drain the ledger with Spark ->
+reconcile.  While Spark feeds and while it drains, the host is killed when a drawn number of messages has gone through.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from outbox.ops.values import NewMessage, Status
 from tools.demo.data import OPENING_BALANCE, SCHEMA, Facts
 from tools.demo.host import LOOK_EVERY_S, Host
 from tools.demo.jobs import LookAtStep, reconciled, run_job
+from tools.demo.resending import copies_of_fed
 
 BATCH_COUNT = 500
 HANDLE_WITHIN_S = 600.0
@@ -110,6 +111,14 @@ class Demo:
         if not report["accepted"]:
             self.say("everything had been fed before")
         return report
+
+    async def send_again(self) -> int:
+        """Send some transfers a second time, as a producer does that got no answer; how many."""
+        copies = await asyncio.to_thread(copies_of_fed, self.folder / "feed.progress", "Transfer")
+        self.say(f"sending {len(copies):,} of the transfers a second time, under the same ids")
+        for start in range(0, len(copies), BATCH_COUNT):
+            await self.host.send("transfers", copies[start : start + BATCH_COUNT])
+        return len(copies)
 
     async def finish(self, look: Look) -> Status:
         """Wait until the host has handled everything."""
