@@ -202,7 +202,16 @@ def _check_json(name: str, data: bytes) -> None:
 
 def _plain(value: Any) -> Any:
     """A value as plain data, with its numbers unchanged."""
-    return value.model_dump() if _is_pydantic(type(value)) else msgspec.to_builtins(value, str_keys=True)
+    if _is_pydantic(type(value)):
+        return value.model_dump()
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_parsed)
+
+
+def _parsed(value: Any) -> Any:
+    """A value that is JSON already, as plain data."""
+    if isinstance(value, msgspec.Raw):
+        return _decode_any(value)
+    raise NotImplementedError(f"objects of type {type(value).__name__} are unsupported")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

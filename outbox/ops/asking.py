@@ -78,4 +78,5 @@ def and_whether_hosted(options: Options, shown: str) -> str:
 
     if options.data is None or is_held(options.data):
         return shown
-    return f"{shown}\nno host runs on this folder: nothing is handled until `outbox run APP --data {options.data}` does"
+    run = f"`outbox run APP --data {shlex.quote(str(options.data))}`"
+    return f"{shown}\nno host runs on this folder: nothing is handled until {run} does"

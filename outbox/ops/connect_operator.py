@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from outbox.errors import AlreadyOpen, OutboxError, Refused
 from outbox.ops.control_file import is_held, read_control_file, remove_control_file
+from outbox.ops.names import word
 from outbox.ops.operator import Operator
 from outbox.ops.remote import RemoteOperator
 
@@ -87,9 +88,12 @@ def check_folder(folder: Path) -> None:
     Raises:
         Refused: it is not an engine's folder.
     """
+    run = f"`outbox run APP --data {word(str(folder))}`"
     if folder.exists() and not folder.is_dir():
         raise Refused(f"{folder}: is a file, and the engine's log is a folder; --data names that folder")
     if not folder.is_dir():
-        raise Refused(f"{folder}: there is no such folder; `outbox run APP --data {folder}` makes it")
+        raise Refused(f"{folder}: there is no such folder; {run} makes it")
     if not any(_OWN_FILE(file.name) for file in folder.iterdir()):
-        raise Refused(f"{folder}: holds no log; check --data, or start `outbox run APP --data {folder}` on it")
+        raise Refused(
+            f"{folder}: holds no log; check --data, or start `outbox run APP --data {word(str(folder))}` on it"
+        )

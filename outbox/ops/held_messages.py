@@ -10,6 +10,7 @@ from outbox.deliveries import HeldMessage
 from outbox.errors import PoisonMessage
 from outbox.message import Message
 from outbox.ops.bodies import shown
+from outbox.ops.names import word
 from outbox.ops.text import age
 from outbox.ops.values import FoundMessage, MessageState, MessageView
 from outbox.ports import BlobStore
@@ -44,7 +45,7 @@ WORKER = "a worker to take it"
 def waits_for(queue: str, *, paused: bool, app_without_handler: str = "") -> str:
     """Whom the messages of a queue wait for, whose turn it is."""
     if paused:
-        return f"its queue, which is paused until `outbox queue resume {queue}`"
+        return f"its queue, which is paused until `outbox queue resume {word(queue)}`"
     if app_without_handler:
         return f"another receiver to take it: {app_without_handler}, which runs here, has no handler for {queue}"
     return WORKER

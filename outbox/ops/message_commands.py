@@ -46,7 +46,7 @@ def pause(options: Options) -> None:
     asked = PauseRequest(options.queue, options.action == "queue pause")
     done = ask(options, lambda operator: operator.pause(asked))
     if asked.paused:
-        line = f"{done.queue} is paused; nothing is taken from it until `outbox queue resume {done.queue}`"
+        line = f"{done.queue} is paused; nothing is taken from it until `outbox queue resume {word(done.queue)}`"
     else:
         line = f"{done.queue} is resumed"
     so_already = "it was paused already" if asked.paused else "it was not paused"
@@ -318,10 +318,10 @@ def _filters(options: Options) -> list[str]:
     return [name for name in names if getattr(options, name)]
 
 
-def _say_restorable(options: Options, id: str) -> None:
+def _say_restorable(options: Options, which: str) -> None:
     """Say at a terminal how what was discarded comes back; a script's answer stays what it is."""
     if not options.for_good and sys.stderr.isatty():
-        again = with_folder(options, f"outbox dead-letters restore {options.queue} {id if id == '--all' else word(id)}")
+        again = with_folder(options, f"`outbox dead-letters restore {word(options.queue)} {which}`")
         print(f"outbox: {printable(again)} takes it back, for as long as retention", file=sys.stderr)
 
 
@@ -344,7 +344,7 @@ def _move(options: Options, verb: str, move: Callable[[Any, str | None], Awaitab
         which = f": all dead letters of {moved.id!r}, numbers {', '.join(map(str, moved.numbers))}"
     answer(options, moved, f"{verb} {moved.count} of {options.queue}{which}{left}")
     if verb == "discarded" and moved.count:
-        _say_restorable(options, moved.id if isinstance(moved.id, str) else "--all")
+        _say_restorable(options, last_word(moved.id) if isinstance(moved.id, str) else "--all")
 
 
 def _move_some(options: Options, verb: str) -> None:
@@ -358,9 +358,8 @@ def _move_some(options: Options, verb: str) -> None:
     async def move(operator: Operator) -> MovedGroup:
         found = await _dead_letters(operator, options)
         if not found:
-            raise Refused(
-                f"no dead letter of {options.queue} fits; `outbox dead-letters list {word(options.queue)}` shows all"
-            )
+            shown = f"`outbox dead-letters list {word(options.queue)}` shows all"
+            raise Refused(f"no dead letter of {options.queue} is meant by these options; {shown}")
         if verb == "resubmitted":
             return await resubmit_all(operator, found, a_second=options.rate)
         return await discard_all(operator, found, a_second=options.rate, for_good=options.for_good)

@@ -37,7 +37,7 @@ def discarded_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
     """The same of what was discarded of a queue; LookupError and Refused likewise."""
     none = (
         f"{queue} has no discarded dead letter {text!r}: it was never discarded, was restored, or its time is over; "
-        f"`outbox dead-letters list {queue} --discarded` shows what is there"
+        f"`outbox dead-letters list --discarded {word(queue)}` shows what is there"
     )
     return _only(text, ids, none, f"discarded ones of {queue}")
 

@@ -60,7 +60,7 @@ def status(found: Status) -> str:
         if q.standing
     ]
     lines += [
-        f"{name} is paused: nothing is taken from it until `outbox queue resume {name}`"
+        f"{name} is paused: nothing is taken from it until `outbox queue resume {word(name)}`"
         for name, q in zip(map(printable, found.queues), found.queues.values(), strict=True)
         if q.paused
     ]
@@ -133,7 +133,9 @@ def _lags(lags: Mapping[str, int]) -> str:
 def messages(queue: str, found: Peeked) -> str:
     """A line for each message; with `more` how to see those behind them."""
     paused = (
-        f"\n{queue} is paused: nothing is taken from it until `outbox queue resume {queue}`" if found.paused else ""
+        f"\n{queue} is paused: nothing is taken from it until `outbox queue resume {word(queue)}`"
+        if found.paused
+        else ""
     )
     if not found.messages:
         more = f" so far; look on with --after {found.more}" if found.more else ""

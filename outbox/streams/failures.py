@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.cells import Position
 from outbox.streams.plan import REFUSED, HandlerFailed, Plan, RefusedEntry
 from outbox.streams.register import Failed, Register
@@ -130,7 +131,7 @@ def failed_step(
         HandlerFailed: it has failed too often, and nothing takes what is refused.
     """
     failed, alone = after_failure(before, ready, is_due=is_due(before, before.now))
-    limit, reason = plan.retries.limit, f"{type(error).__name__}: {error}"[:REASON_LENGTH_MAX]
+    limit, reason = plan.retries.limit, failure_text(error)[:REASON_LENGTH_MAX]
     count = 0 if alone is None else failed.tries[alone]
     fields: dict[str, Any] = {"processor": plan.name, "error": reason}
     if count < limit:
@@ -141,11 +142,11 @@ def failed_step(
         log.warning(text, plan.name, ready.where(), max(1, count), limit, reason, extra=fields)
         return msgspec.structs.replace(before, outs=[], failed=failed, failures=count_of(failed))
     if refusable is None:
+        without = "" if alone == TIMER else ', or give refused=log and on_error="refuse" to go on without that entry'
         raise HandlerFailed(
-            f"processor {plan.name} fails at {ready.where()} ({reason}); mend the handler and start again, or give "
-            'refused=log and on_error="refuse" to go on without that entry'
+            f"processor {plan.name} fails at {ready.where()} ({reason}); mend the handler and start again{without}"
         ) from error
-    refused = msgspec.structs.replace(refusable, reason=reason)
+    refused = msgspec.structs.replace(refusable, reason="; ".join(filter(None, (reason, refusable.reason))))
     fields |= {"input": refused.input, "position": refused.position}
     text = "processor %s refused entry %s %s: %s"
     log.error(text, plan.name, refused.input, refused.position, reason, extra=fields)

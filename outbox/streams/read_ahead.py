@@ -26,6 +26,8 @@ class ReadAhead:
 
     def __init__(self, count: int = 1) -> None:
         self.count = count
+        self.size_bytes = 0
+        """What the entries of the cells took that were read last."""
 
     async def entries(
         self, row: Row[T], at: Position, room: int, until: Position | None = None
@@ -57,7 +59,7 @@ class ReadAhead:
     def _adapt(self, cells: list[Cell], count: int, room: int) -> None:
         """Read more the next time, or less, by what was read now of the `count` cells that were asked for."""
         entry_count = sum(cell.count for cell in cells)
-        size_bytes = sum(len(memoryview(raw)) for cell in cells for raw in cell.v)
+        self.size_bytes = size_bytes = sum(len(memoryview(raw)) for cell in cells for raw in cell.v)
         if len(cells) < count:
             self.count = 1
         elif entry_count > room or size_bytes > BYTES_MAX:

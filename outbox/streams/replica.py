@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from enum import Enum
 from inspect import isawaitable
@@ -29,10 +29,12 @@ import msgspec
 from outbox.errors import FormatTooNew, NotRegistrable, OutcomeUnknown, Refused, TooLarge, Trimmed
 from outbox.lineage import step_id
 from outbox.ports import StateStore
+from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.cells import Position, encode
 from outbox.streams.failures import Ready, after_success, count_of, failed_step, is_timer_first, noted, rows_left
 from outbox.streams.places import Seen, together
 from outbox.streams.plan import (
+    REFUSED,
     Inputs,
     Plan,
     RefusedEntry,
@@ -43,9 +45,9 @@ from outbox.streams.plan import (
     until_ms,
 )
 from outbox.streams.read_ahead import ReadAhead
-from outbox.streams.register import Kept, Out, Register, RegisterCell
+from outbox.streams.register import Kept, Register, RegisterCell
+from outbox.streams.register_size import StateFull, check_size, check_state
 from outbox.streams.row import Entry, Row
-from outbox.streams.values import ENVELOPE_BYTES, check_fits
 
 log = logging.getLogger("outbox.streams")
 
@@ -54,6 +56,8 @@ REPORT_EVERY = 64
 REPORT_EVERY_MS = 5_000
 """An idle one that has won steps since reports so often: where entries come singly, each report would cost as much."""
 ENTER_COUNT_MAX = 20
+MISS_COUNT_MAX = 3
+"""So often a row is read in vain before what a failed step had read there counts as gone."""
 LOOK_EVERY_MS = 60_000
 """How often an idle replica looks where its outputs end."""
 
@@ -375,7 +379,9 @@ class Replica:
         cursors = {key: self._cursor(register, key) for key in self._rows}
         failed = None if register.failed is None else noted(register, cursors, self._now_ms())
         if failed is not None:
-            return await self._read_failed(register, Ready(entries, cursors, failed))
+            of_note = await self._read_failed(register, Ready(entries, cursors, failed))
+            if of_note is not None:
+                return of_note
         for name, rows in self._inputs.items():
             found: dict[str, list[Entry[Any]]] = {key: [] for key in rows}
             room = self.plan.batch_max
@@ -387,20 +393,25 @@ class Replica:
             entries[name] = [entry for each in found.values() for entry in each]
         return Ready(entries, cursors)
 
-    async def _read_failed(self, register: Register, ready: Ready) -> Ready:
-        """What the note of a failure asks for: a timer's step, or some entries of the first row that is left."""
+    async def _read_failed(self, register: Register, ready: Ready) -> Ready | None:
+        """What the note of a failure asks for: a timer's step, or some entries of the first row that is left.
+
+        None: no row has any, as where a log was restored from an older backup.
+        """
         failed = ready.failed
         assert failed is not None, "there is a note"
         if is_timer_first(failed, register, self._now_ms()):
             return ready
-        left = rows_left(failed, ready.cursors)
-        for name, rows in self._inputs.items():
-            for key in [key for key in rows if key in left][:1]:
-                room, at = min(failed.take, self.plan.batch_max), ready.cursors[key]
-                read = self._ahead[key].entries(rows[key], at, room, left[key])
-                ready.entries[name], ready.cursors[key] = await read
-                return ready
-        return ready
+        left, room = rows_left(failed, ready.cursors), min(failed.take, self.plan.batch_max)
+        for _ in range(MISS_COUNT_MAX):  # a read may be stale
+            for key, at in left.items():
+                read = self._ahead[key].entries(self._rows[key], ready.cursors[key], room, at)
+                entries, ready.cursors[key] = await read
+                if entries:
+                    (name,) = [name for name, rows in self._inputs.items() if key in rows]
+                    ready.entries[name] = entries
+                    return ready
+        return None
 
     async def _handled(self, register: Register, ready: Ready, since: dict[str, int], clock_ms: int) -> Register:
         """The register after the handler has run, by a replica with this clock."""
@@ -409,15 +420,15 @@ class Replica:
         plan, codec = self.plan, self.plan.codec
         step = Step(plan.emits_to, now_ms, register.serial + 1)
         base = msgspec.structs.replace(self._by_this_code(register), since=since, now=now_ms, clock=clock)
-        refusable = self._refusable(ready)
+        state, refusable = self._state_of(register), self._refusable(register, ready)
         try:
-            state = codec.decode(bytes(register.state), register.schema)
             await self._run(state, Inputs(ready.entries), step)
             encoded = codec.encode(step.saved[0] if step.saved else state)
             codec.decode(encoded, codec.version)  # a state that cannot be read would be the register's for good
             outs = plan.outs(step.emitted)
-            self._check_size(len(encoded), outs)
-        except FormatTooNew:
+            check_state(plan.name, self.register.store, register, len(encoded), ready.entry_count)
+            check_size(self._target_rows(), self.register.store, len(encoded), outs)
+        except StateFull:
             raise
         except Exception as error:
             return failed_step(plan, base, ready, refusable, error)
@@ -463,29 +474,42 @@ class Replica:
                     raise
                 raise RuntimeError("it was cancelled, and not by us: await only what nobody cancels") from error
 
-    def _check_size(self, state_bytes: int, outs: Sequence[Out]) -> None:
-        """Check that a register holds what a step made; else fewer entries at once may."""
-        sizes = {out.to: sum(len(bytes(raw)) + 1 for raw in out.v) for out in outs}
-        for key, row in self._target_rows().items():
-            check_fits(sizes.get(key, 0), row.place.store, row.place.blobs, row.name)
-        size_bytes = state_bytes + sum(sizes.values())
-        size_bytes += sum(len(text.encode()) + 3 for out in outs for text in (*out.keys, *out.types))
-        limit_bytes = self.register.store.capabilities.item_bytes_max - ENVELOPE_BYTES
-        if size_bytes > limit_bytes:
-            raise TooLarge(
-                f"the state and what the step emits are {size_bytes} bytes, the register holds {limit_bytes}; keep a "
-                "smaller state, or handle fewer entries at once: batch_max="
-            )
+    def _state_of(self, register: Register) -> Any:
+        """The state in a register, for the handler to change.
 
-    def _refusable(self, ready: Ready) -> RefusedEntry | None:
-        """The one entry that a step handles, as it would be refused: as it is before the handler can change it."""
+        Raises:
+            NotRegistrable, FormatTooNew: this code cannot read it, which is no entry's fault.
+        """
+        codec = self.plan.codec
+        try:
+            return codec.decode(bytes(register.state), register.schema)
+        except FormatTooNew:
+            raise
+        except Exception as error:  # an upcast's as well
+            raise NotRegistrable(
+                f"processor {self.plan.name}: the state in its register cannot be read: {failure_text(error)}; give "
+                "the class that it was written with, or a higher state_version= and the upcasts to it"
+            ) from error
+
+    def _refusable(self, register: Register, ready: Ready) -> RefusedEntry | None:
+        """The one entry that a step handles, as it would be refused: as it is before the handler can change it.
+
+        Without its value where that does not fit into the register, beside the state.
+        """
         entries = [(input, entry) for input, found in ready.entries.items() for entry in found]
         if not self.plan.refuses or len(entries) != 1:
             return None
         ((input, entry),) = entries
         row = next(iter(self._inputs[input].values()))
         raws, _ = row.values.encoded([entry.value])
-        return RefusedEntry(input, str(entry.position), entry.id, "", raws[0])
+        refused = RefusedEntry(input, str(entry.position), entry.id, "", raws[0])
+        try:
+            outs = self.plan.outs({REFUSED: [refused]})
+            check_size(self._target_rows(), self.register.store, len(bytes(register.state)), outs)
+        except TooLarge:
+            text = f"its value of {len(bytes(raws[0]))} bytes did not fit here, look it up at its position"
+            return msgspec.structs.replace(refused, reason=text, value=msgspec.Raw(b"null"))
+        return refused
 
     # Idle
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import takewhile
@@ -17,7 +17,7 @@ from outbox.errors import CorruptRecord, DeadlinePassed, NoBlobStore, Refused, T
 from outbox.ports import NoBlobs
 from outbox.streams.cells import Cell, Cells, Position
 from outbox.streams.horizon import Floor, Horizon, Kind, trimmed
-from outbox.streams.places import Place, Seen, together
+from outbox.streams.places import Place, Seen
 from outbox.streams.values import Values, fitted, whole
 
 T = TypeVar("T")
@@ -265,15 +265,16 @@ class Row(Generic[T]):
         Raises:
             Trimmed: the first is below the floor.
         """
-        cells = await together([self.cells.read(index + step) for step in range(count)])
-        there = [cell for cell in takewhile(_is_there, cells) if cell is not None]
+        cells = await asyncio.gather(*(self.cells.read(index + step) for step in range(count)), return_exceptions=True)
+        there = list(_good(cells))
         if not there and cells:
             floor = await self.horizon.read()  # after the miss
             if cells[0] is not None or index < floor.index:
                 raise trimmed(self.name, index, max(floor.index, index + 1 if cells[0] else 0))
         large = [step for step, cell in enumerate(there) if cell.blob][:BLOBS_MAX]
-        bodies = await together([self._whole(index + step, there[step]) for step in large])
-        for step, cell in zip(large, bodies, strict=True):
+        bodies = [self._whole(index + step, there[step]) for step in large]
+        whole_cells = list(_good(await asyncio.gather(*bodies, return_exceptions=True), is_first=large[:1] == [0]))
+        for step, cell in zip(large, whole_cells, strict=False):
             there[step] = cell
         return list(takewhile(lambda cell: not cell.blob, there))
 
@@ -334,5 +335,13 @@ class Row(Generic[T]):
         await self.place.blobs.delete(blob)
 
 
-def _is_there(cell: Cell | None) -> bool:
-    return cell is not None and not cell.gone
+def _good(cells: Sequence[Cell | BaseException | None], *, is_first: bool = True) -> Iterator[Cell]:
+    """The cells up to the first that is not there or not to be read; `is_first`: raise what the first came to."""
+    for number, cell in enumerate(cells):
+        if isinstance(cell, BaseException):
+            if number == 0 and is_first:
+                raise cell
+            return
+        if cell is None or cell.gone:
+            return
+        yield cell

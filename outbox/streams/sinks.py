@@ -37,7 +37,7 @@ from outbox.streams.database import TABLE, CursorTable, Database, ThreadedDataba
 from outbox.streams.log import LogReader, OrderedLog, check_name
 from outbox.streams.places import POLL_S_MAX, Waiting, place_of
 from outbox.streams.processor import FINAL, PAUSE_S_FIRST, PAUSE_S_MAX, raise_from, started
-from outbox.streams.read_ahead import ReadAhead
+from outbox.streams.read_ahead import BYTES_MAX, ReadAhead
 from outbox.streams.replica import REPORT_EVERY, Progress
 from outbox.streams.row import Entry, Row
 
@@ -168,10 +168,12 @@ class Following:
         return entries, after
 
     async def _read(self, at: Position, count_max: int) -> tuple[list[Entry[Any]], Position]:
-        """Up to so many entries, in one read after the other while all that are asked for are there."""
+        """Up to so many entries, in one read after the other while all that are asked for are there, and are small."""
         found, after = await self._ahead.entries(self._row, at, count_max)
-        while len(found) < count_max and self._ahead.count > 1:
+        size_bytes = self._ahead.size_bytes
+        while len(found) < count_max and self._ahead.count > 1 and 2 * size_bytes <= BYTES_MAX:
             more, after = await self._ahead.entries(self._row, after, count_max - len(found))
+            size_bytes += self._ahead.size_bytes
             found += more
         return found, after
 

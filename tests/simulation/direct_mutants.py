@@ -70,6 +70,7 @@ JUDGED_LOGS = "outbox/verify/recorded/logs.py"
 STREAM_ROW, STREAM_PLAN = "outbox/streams/row.py", "outbox/streams/plan.py"
 STREAM_REPLICA = "outbox/streams/replica.py"
 STREAM_HORIZON = "outbox/streams/horizon.py"
+FAILING = "unit/streams/test_failures.py"
 STREAM_READ_AHEAD, READS_AHEAD = "outbox/streams/read_ahead.py", "unit/streams/test_read_ahead.py"
 RECORDED_STREAMS = "outbox/verify/recorded/streams.py"
 JUDGED_LIVES = "outbox/verify/recorded/linear.py"
@@ -691,7 +692,7 @@ DIRECT_MUTANTS = (
     mutant(
         "streams: a sink takes what one read has", "outbox/streams/sinks.py",
         f"{READS_AHEAD}::test_a_sink_reads_many_cells_in_few_round_trips_and_writes_as_many_entries_as_it_may",
-        ("        while len(found) < count_max and self._ahead.count > 1:\n", "        while False:\n"),
+        ("        while len(found) < count_max and self._ahead.count > 1 and ", "        while False and "),
     ),
     mutant(
         "streams: at the end many cells are asked for again and again", STREAM_READ_AHEAD,
@@ -727,6 +728,46 @@ DIRECT_MUTANTS = (
         "streams: what a failed step had read ends with a cell", STREAM_READ_AHEAD,
         "unit/streams/test_failures.py::test_a_note_ends_within_a_cell_of_which_not_all_was_read",
         ("            if until is not None and at.index == until.index:\n", "            if until is None and at.index:\n"),
+    ),
+    mutant(
+        "streams: an entry is refused for a state that cannot be read", STREAM_REPLICA,
+        f"{FAILING}::test_a_state_that_cannot_be_read_stops_the_processor_and_refuses_no_entry",
+        ("        state, refusable = self._state_of(register), self._refusable(register, ready)\n        try:\n", "        refusable = self._refusable(register, ready)\n        try:\n            state = self._state_of(register)\n"),
+    ),
+    mutant(
+        "streams: an entry is refused for a state that is full", STREAM_REPLICA,
+        f"{FAILING}::test_a_state_that_has_outgrown_its_register_stops_the_processor_and_refuses_no_entry",
+        ("        except StateFull:\n            raise\n", ""),
+    ),
+    mutant(
+        "streams: a refused entry that is too large stops the processor", STREAM_REPLICA,
+        f"{FAILING}::test_an_entry_is_refused_however_large_it_is",
+        ("            return msgspec.structs.replace(refused, reason=text, value=msgspec.Raw(b\"null\"))\n", "            return msgspec.structs.replace(refused, reason=text)\n"),
+    ),
+    mutant(
+        "streams: the text of an error is taken as it is", "outbox/streams/failures.py",
+        f"{FAILING}::test_an_entry_is_refused_whatever_the_text_of_its_error",
+        ("failure_text(error)[:REASON_LENGTH_MAX]", "f\"{type(error).__name__}: {error}\"[:REASON_LENGTH_MAX]"),
+    ),
+    mutant(
+        "streams: a note of what is gone keeps all rows waiting", STREAM_REPLICA,
+        f"{FAILING}::test_a_note_of_entries_that_are_gone_keeps_no_other_row_waiting",
+        ("            if of_note is not None:\n                return of_note\n", "            return of_note or Ready(entries, cursors, failed)\n"),
+    ),
+    mutant(
+        "streams: a refused entry cannot hold null", "outbox/codec.py",
+        f"{FAILING}::test_an_entry_with_an_absent_field_is_refused",
+        ("str_keys=True, enc_hook=_parsed)", "str_keys=True)"),
+    ),
+    mutant(
+        "streams: a damaged cell hides those before it", STREAM_ROW,
+        f"{READS_AHEAD}::test_what_lies_before_a_damaged_cell_is_read",
+        ("            if number == 0 and is_first:\n                raise cell\n            return\n", "            raise cell\n"),
+    ),
+    mutant(
+        "streams: a sink reads on whatever it has in memory", "outbox/streams/sinks.py",
+        f"{READS_AHEAD}::test_a_sink_takes_no_more_at_once_than_fits_into_memory",
+        (" and 2 * size_bytes <= BYTES_MAX:", ":"),
     ),
     mutant(
         "streams: newer code goes on with the failures of older", STREAM_REPLICA,

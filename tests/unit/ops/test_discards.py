@@ -323,7 +323,7 @@ def test_the_commands_say_how_a_discard_is_taken_back(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     said, hint = outbox("discard", "orders", "a1").splitlines()
     assert said == "discarded 1 of orders"
-    assert f"outbox dead-letters restore --data {disk_path} orders a1 takes it back" in hint
+    assert f"`outbox dead-letters restore --data {disk_path} orders a1` takes it back" in hint
     assert outbox("list", "--discarded").splitlines()[1].startswith("orders  a1")
     assert outbox("restore", "orders", "a1") == "restored 1 of orders\n"
     assert outbox("list", "orders", "--discarded") == "nothing that was discarded of orders can be restored\n"

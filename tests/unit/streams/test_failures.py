@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from outbox.engine.engine import Engine
+from outbox.errors import NotRegistrable, TooLarge
 from outbox.ports import Replace
 from outbox.retries import Retries
 from outbox.streams import HandlerFailed, Inputs, OrderedLog, Processor, RefusedEntry, Step
@@ -36,7 +38,8 @@ def refused_log(engine: Engine) -> OrderedLog[RefusedEntry]:
 def processor(engine: Engine, handler: Any, inputs: dict[str, OrderedLog[Any]], **options: Any) -> Processor[Any]:
     """A processor `p` that refuses at the second failure."""
     given: dict[str, Any] = {"on_error": "refuse", "refused": refused_log(engine), "retries": TWICE, "outputs": {}}
-    return Processor("p", handler, state=Total, register=engine, inputs=inputs, **{**given, **options})
+    given |= {"state": Total, "register": engine}
+    return Processor("p", handler, inputs=inputs, **{**given, **options})
 
 
 def stopping(engine: Engine, handler: Any, inputs: dict[str, OrderedLog[Any]], **options: Any) -> Processor[Any]:
@@ -331,3 +334,118 @@ async def test_a_process_that_begins_waits_for_what_is_left_of_the_delay(engine:
     assert (await given.status()).failures == 1
     assert await given.run_until_idle(seconds=0.29) == 1
     assert (await given.status()).failures == 2
+
+
+# What is no entry's fault, and what cannot be said of one
+
+
+@dataclass
+class Texts:
+    """The state `Total` as other code has it, which forgot to say so."""
+
+    n: str = ""
+
+
+async def test_a_state_that_cannot_be_read_stops_the_processor_and_refuses_no_entry(engine: Engine) -> None:
+    log = made("in", engine, int)
+    await fill(log, 1, 2)
+    assert await processor(engine, no_negative, {"in": log}).run_until_idle()
+    await log.append(3, id="three")
+    with pytest.raises(NotRegistrable, match=r"(?s)cannot be read.*state_version="):
+        await processor(engine, no_negative, {"in": log}, state=Texts).run_until_idle()
+    assert await refused(engine) == []
+    await processor(engine, no_negative, {"in": log}).run_until_idle()
+    assert (await processor(engine, no_negative, {"in": log}).state()).n == 3
+
+
+async def test_an_entry_with_an_absent_field_is_refused(engine: Engine) -> None:
+    log = made("in", engine, int | None)
+    await fill(log, None, 3)
+
+    def no_none(total: Total, inputs: Inputs, step: Step) -> None:
+        total.n += sum(entry.value + 0 for entry in inputs)
+
+    await processor(engine, no_none, {"in": log}).run_until_idle()
+    assert await refused(engine) == ["null"]
+
+
+async def test_a_state_that_has_outgrown_its_register_stops_the_processor_and_refuses_no_entry(engine: Engine) -> None:
+    @dataclass
+    class Kept:
+        texts: list[str] = field(default_factory=list)
+
+    def keep(state: Kept, inputs: Inputs, step: Step) -> None:
+        state.texts += [entry.value for entry in inputs]
+
+    log = made("in", engine, str)
+    await fill(log, *["x" * 300_000] * 9)
+    with pytest.raises(TooLarge, match="keep less in it"):
+        await processor(engine, keep, {"in": log}, state=Kept).run_until_idle()
+    assert await refused(engine) == []
+    assert len((await processor(engine, keep, {"in": log}, state=Kept).state()).texts) == 6
+
+
+@pytest.mark.parametrize("size_bytes", [500_000, 3_000_000])
+async def test_an_entry_is_refused_however_large_it_is(engine: Engine, size_bytes: int) -> None:
+    def fails_on_large(total: Total, inputs: Inputs, step: Step) -> None:
+        for entry in inputs:
+            if len(entry.value) > 1:
+                raise ValueError("too long for me")
+            total.n += 1
+
+    log = made("in", engine, str)
+    await fill(log, "B" * size_bytes, "g")
+    await processor(engine, fails_on_large, {"in": log}).run_until_idle()
+    assert (await processor(engine, fails_on_large, {"in": log}).state()).n == 1
+    [entry] = await values(refused_log(engine))
+    assert entry.position == "0.0" and entry.reason.startswith("ValueError: too long for me")
+    is_left_out = size_bytes > 2 << 20
+    assert (bytes(entry.value) == b"null") is is_left_out is ("did not fit" in entry.reason)
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise IndexError("no text")
+
+
+@pytest.mark.parametrize("error", [ValueError(f"no such file {chr(0xDCE9)}.txt"), Unspeakable()], ids=["text", "none"])
+async def test_an_entry_is_refused_whatever_the_text_of_its_error(engine: Engine, error: Exception) -> None:
+    def fails(total: Total, inputs: Inputs, step: Step) -> None:
+        for entry in inputs:
+            if entry.value < 0:
+                raise error
+            total.n += 1
+
+    log = made("in", engine, int)
+    await fill(log, 1, -2, 3)
+    await processor(engine, fails, {"in": log}).run_until_idle()
+    assert await refused(engine) == ["-2"]
+    assert (await processor(engine, fails, {"in": log}).state()).n == 2
+
+
+async def test_a_note_of_entries_that_are_gone_keeps_no_other_row_waiting(engine: Engine) -> None:
+    one, other = made("one", engine, int), made("other", engine, int)
+    await fill(one, 1)
+    await fill(other, 5, 6)
+    replica = processor(engine, no_negative, {"one": one, "other": other}).replica()
+    assert await replica.look_or_begin() is not None
+    kept = await replica.register.read()
+    assert kept is not None
+    until = {key: Position(9) for key in kept.register.cursors if key.startswith("one")}
+    noted = msgspec.structs.replace(kept.register, failed=Failed(until=until), failures=1)  # `one` had more once
+    assert await replica.register.swap(kept, noted)
+    await steps(processor(engine, no_negative, {"one": one, "other": other}).replica())
+    assert (await processor(engine, no_negative, {"one": one, "other": other}).state()).n == 3
+
+
+async def test_a_timer_that_fails_is_not_said_to_be_an_entry(engine: Engine) -> None:
+    def fails_at_its_timer(total: Total, inputs: Inputs, step: Step) -> None:
+        if not len(inputs):
+            raise ValueError("no time")
+        step.wake_at(step.now_ms)
+
+    log = made("in", engine, int)
+    await fill(log, 1)
+    with pytest.raises(HandlerFailed, match="fails at its timer") as failed:
+        await processor(engine, fails_at_its_timer, {"in": log}).run_until_idle()
+    assert "that entry" not in str(failed.value)

@@ -9,8 +9,8 @@ import pytest
 
 from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.engine.engine import Engine
-from outbox.errors import Trimmed
-from outbox.ports import Document, DocumentKey, Session, StateStore, Write
+from outbox.errors import CorruptRecord, Trimmed
+from outbox.ports import Document, DocumentKey, Replace, Session, StateStore, Write
 from outbox.streams import Entry, Inputs, Processor, Step, StoreSink
 from outbox.streams.places import Place
 from outbox.streams.read_ahead import BYTES_MAX, CELLS_MAX
@@ -144,3 +144,46 @@ async def test_a_sink_reads_many_cells_in_few_round_trips_and_writes_as_many_ent
     assert await sink.run_until_idle() == 3
     assert seen == [list(range(start, start + 100)) for start in range(0, CELL_COUNT, 100)]
     assert store.round_trips <= 25
+
+
+async def test_what_lies_before_a_damaged_cell_is_read(engine: Engine) -> None:
+    log = made("numbers", engine, int)
+    await fill(log, *range(100))
+    store, key = engine.store(), log.row(0, 0).cells.key(70)
+    document = await store.read(key)
+    assert document is not None
+    await store.write([Replace(key, b"no cell", document.version)])
+    found = list[int]()
+    with pytest.raises(CorruptRecord, match="is not a cell"):
+        async for entry in log.read():
+            found.append(entry.value)
+    assert found == list(range(70))
+
+
+async def test_what_lies_before_a_cell_without_its_blob_is_read(engine: Engine) -> None:
+    blobs = Bodies()
+    place = Place(engine.store(), blobs, engine.now_ms)
+    log = made("texts", place, str)
+    given = [str(n) * (1_200_000 if n in (3, 5) else 1) for n in range(8)]
+    await fill(log, *given)
+    cell = await log.row(0, 0).cells.read(5)
+    assert cell is not None
+    await blobs.delete(cell.blob)
+    found = list[str]()
+    with pytest.raises(CorruptRecord, match="is missing"):
+        async for entry in log.read():
+            found.append(entry.value)
+    assert found == given[:5]
+
+
+async def test_a_sink_takes_no_more_at_once_than_fits_into_memory(engine: Engine) -> None:
+    sizes = list[int]()
+
+    async def apply(entries: Sequence[Entry[str]]) -> list[Write]:
+        sizes.append(sum(len(entry.value) for entry in entries))
+        return []
+
+    await fill(made("texts", engine, str), *["x" * 500_000] * 60)
+    sink = StoreSink("s", made("texts", engine, str), engine, partition="p", apply=apply, batch_max=100)
+    await sink.run_until_idle()
+    assert sum(sizes) == 60 * 500_000 and max(sizes) <= 2 * BYTES_MAX

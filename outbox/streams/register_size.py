@@ -1,0 +1,54 @@
+"""What a register holds: the state, and what a step emits, until that is in its logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from outbox.errors import TooLarge
+from outbox.ports import StateStore
+from outbox.streams.register import Out, Register
+from outbox.streams.row import Row
+from outbox.streams.values import ENVELOPE_BYTES, check_fits
+
+
+class StateFull(TooLarge):
+    """A processor's state has outgrown its register."""
+
+
+def register_bytes_max(store: StateStore) -> int:
+    """The most bytes of state and outputs that a register of a store holds."""
+    return store.capabilities.item_bytes_max - ENVELOPE_BYTES
+
+
+def check_size(rows: Mapping[str, Row[Any]], store: StateStore, state_bytes: int, outs: Sequence[Out]) -> None:
+    """Check that a register holds what a step made, and that the rows of its outputs take it.
+
+    Raises:
+        TooLarge: it does not; fewer entries at once may.
+    """
+    sizes = {out.to: sum(len(bytes(raw)) + 1 for raw in out.v) for out in outs}
+    for key, row in rows.items():
+        check_fits(sizes.get(key, 0), row.place.store, row.place.blobs, row.name)
+    size_bytes = state_bytes + sum(sizes.values())
+    size_bytes += sum(len(text.encode()) + 3 for out in outs for text in (*out.keys, *out.types))
+    limit_bytes = register_bytes_max(store)
+    if size_bytes > limit_bytes:
+        raise TooLarge(
+            f"the state and what the step emits are {size_bytes} bytes, the register holds {limit_bytes}; keep a "
+            "smaller state, or handle fewer entries at once: batch_max="
+        )
+
+
+def check_state(processor: str, store: StateStore, before: Register, state_bytes: int, entry_count: int) -> None:
+    """Check that a state that was large before has room for what one more entry adds.
+
+    Raises:
+        StateFull: it has none, which is not that entry's fault.
+    """
+    limit_bytes = register_bytes_max(store)
+    if entry_count <= 1 and state_bytes > limit_bytes and 2 * len(bytes(before.state)) > limit_bytes:
+        raise StateFull(
+            f"processor {processor}: its state is {state_bytes} bytes, the register holds {limit_bytes}; keep less in "
+            "it, with what grows in a log or in a database, and start again"
+        )
