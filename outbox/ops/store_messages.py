@@ -96,11 +96,10 @@ class StoreMessages:
         try:
             id = the_id(asked.id, ids, asked.queue)
         except LookupError:
-            if cut:
-                raise Refused(
-                    look_on(asked.id, cut, "outbox message show --queue {queue} --after {after} {id}")
-                ) from None
-            raise
+            if not cut:
+                raise
+            show = "outbox message show --queue {queue} --after {after} {id}"
+            raise Refused(look_on(asked.id, cut, show)) from None
         found = []
         for queue, each in held:
             if identity_of(queue, each) == id:
@@ -109,10 +108,8 @@ class StoreMessages:
                 found.append(await found_with_body(view, each.message, self._blobs))
         its_dead = [(queue, letter) for queue, letter in dead if name_of(letter) == id]
         for queue, letter in its_dead:
-            only, is_only = (
-                (await self._dead_letters.types(queue)).only,
-                [each for each, _ in its_dead].count(queue) == 1,
-            )
+            only = (await self._dead_letters.types(queue)).only
+            is_only = sum(each == queue for each, _ in its_dead) == 1
             found.append(FoundMessage(None, await with_body(id, letter, only, self._blobs, is_only=is_only)))
         return found
 
