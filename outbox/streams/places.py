@@ -107,11 +107,24 @@ class Waiting:
             task.result()
 
 
+async def settled(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
+    """What all calls come to, made at once: each its result, or its error."""
+    if len(calls) > 1:
+        return await asyncio.gather(*calls, return_exceptions=True)
+    results: list[T | BaseException] = []
+    for call in calls:
+        try:
+            results.append(await call)
+        except Exception as error:
+            results.append(error)
+    return results
+
+
 async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """The results of all calls, made at once; the first error once all have ended."""
     if len(calls) < 2:
         return [await call for call in calls]
-    results = await asyncio.gather(*calls, return_exceptions=True)
+    results = await settled(calls)
     for result in results:
         if isinstance(result, BaseException):
             raise result

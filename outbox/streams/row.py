@@ -17,7 +17,7 @@ from outbox.errors import CorruptRecord, DeadlinePassed, NoBlobStore, Refused, T
 from outbox.ports import NoBlobs
 from outbox.streams.cells import Cell, Cells, Position
 from outbox.streams.horizon import Floor, Horizon, Kind, trimmed
-from outbox.streams.places import Place, Seen
+from outbox.streams.places import Place, Seen, settled
 from outbox.streams.values import Values, fitted, whole
 
 T = TypeVar("T")
@@ -265,15 +265,15 @@ class Row(Generic[T]):
         Raises:
             Trimmed: the first is below the floor.
         """
-        cells = await asyncio.gather(*(self.cells.read(index + step) for step in range(count)), return_exceptions=True)
+        cells = await settled([self.cells.read(index + step) for step in range(count)])
         there = list(_good(cells))
         if not there and cells:
             floor = await self.horizon.read()  # after the miss
             if cells[0] is not None or index < floor.index:
                 raise trimmed(self.name, index, max(floor.index, index + 1 if cells[0] else 0))
         large = [step for step, cell in enumerate(there) if cell.blob][:BLOBS_MAX]
-        bodies = [self._whole(index + step, there[step]) for step in large]
-        whole_cells = list(_good(await asyncio.gather(*bodies, return_exceptions=True), is_first=large[:1] == [0]))
+        bodies = await settled([self._whole(index + step, there[step]) for step in large])
+        whole_cells = list(_good(bodies, is_first=large[:1] == [0]))
         for step, cell in zip(large, whole_cells, strict=False):
             there[step] = cell
         return list(takewhile(lambda cell: not cell.blob, there))

@@ -20,7 +20,7 @@ LOOKUP_MUTANTS = (
     fault(
         "what a look did not reach is in no queue", MESSAGES,
         f"{DEEP}::test_where_there_is_more_than_is_looked_through_nothing_is_said_to_be_absent",
-        ("            if cut:\n", "            if False:\n"),
+        ("            if not cut:\n                raise\n", "            if True:\n                raise\n"),
     ),
     fault(
         "a message behind thousands is not looked for", MESSAGES,

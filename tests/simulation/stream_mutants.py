@@ -217,12 +217,6 @@ STREAM_MUTANTS = (
         app="alarmed", replicas=1, faults={},
     ),
     mutant(
-        "the note of a failure is kept for ever", "log", "Progress", FAILURES,
-        ("    if failed is None or rows_left(failed, cursors):\n", "    if failed is not None or failed is None:\n"),
-        ("    if not until:\n        return None\n", ""),
-        app="failing", replicas=1, faults={}, live=True,
-    ),
-    mutant(
         "an entry counts the failures of a timer", "log", "Invariant", FAILURES,
         ("    return is_due(register, now_ms) and not failed.timer\n", "    return False\n"),
         ("    elif count == 1 and (not is_due or failed.timer):\n", "    elif count == 1:\n"),
