@@ -382,7 +382,7 @@ async def test_idle_threads_end_with_their_worker() -> None:
 def asking(seen: Seen) -> App:
     app = App("asked")
 
-    @app.http("POST", "/steps/{key}", key="key", blocking=True, time_limit_s=0.05)
+    @app.http("POST", "/steps/{key}", key="key", blocking=True, time_limit_s=0.5)
     def step(message: Step, steps: Steps, ctx: Context) -> int:
         seen.enter(message.n)
         steps.ns.append(message.n)

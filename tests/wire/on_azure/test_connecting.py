@@ -308,7 +308,8 @@ async def test_a_resubmission_is_a_later_attempt_than_every_copy() -> None:
         broker.send("orders", [replace(message, attempt=4), message])  # the second was late, and is the newest
         for claim in broker.claim("orders", 2):
             broker.settle(claim.token, Settlement.DEAD_LETTER)
-        await client.resubmit("orders", "r1")
+        newest = max(dead.sequence for dead in await backend.operations.dead_letters("orders"))
+        await backend.operations.resubmit("orders", newest)  # the adapter's own, which knows of no copy in a store
         (task,) = broker.peek("orders", 0, 10)
         assert task.message.attempt == 5, "an earlier one would follow the record of the refusal"
 
