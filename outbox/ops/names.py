@@ -56,7 +56,7 @@ def scheduled_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
     """The same of a queue's scheduled messages; LookupError and Refused likewise."""
     why = "it was delivered, cancelled or never sent, or waits for its next try, which `outbox schedule now` lets begin"
     none = f"nothing is scheduled in {queue} under {text!r}: {why}; `outbox message show {last_word(text)}` finds it"
-    return _only(text, ids - {""}, none, f"scheduled messages of {queue}")
+    return _only(text, ids, none, f"scheduled messages of {queue}")
 
 
 def later_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
@@ -65,7 +65,7 @@ def later_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
         f"{queue} holds nothing for later under {text!r}: it is due, keeps its place in an ordered queue, was "
         f"cancelled or never sent; `outbox message show {last_word(text)}` finds it"
     )
-    return _only(text, ids - {""}, none, f"messages that {queue} holds for later")
+    return _only(text, ids, none, f"messages that {queue} holds for later")
 
 
 def look_on(text: str, cut: Mapping[str, int], command: str) -> str:

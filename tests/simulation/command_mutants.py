@@ -249,11 +249,6 @@ COMMAND_MUTANTS = (
         ("    return shlex.quote(text)\n", "    return text\n"),
     ),
     fault(
-        "an empty id means the messages without one", "outbox/ops/names.py",
-        f"{OF_ONE_ID}::test_an_empty_id_means_none_of_the_messages_without_one",
-        ("ids - {\"\"}, none, f\"scheduled", "ids, none, f\"scheduled"),
-    ),
-    fault(
         "a discard of what another client has in hand unblocks its key", "outbox/runtime/store_operations.py",
         f"{DISCARDS}::test_what_another_client_has_in_hand_is_left_as_it_is",
         ("            await self._bus.discard(dead.queue, dead.sequence, first=unblock)\n",
