@@ -211,7 +211,7 @@ def _parsed(value: Any) -> Any:
     """A value that is JSON already, as plain data."""
     if isinstance(value, msgspec.Raw):
         return _decode_any(value)
-    raise NotImplementedError(f"objects of type {type(value).__name__} are unsupported")
+    raise NotImplementedError(f"objects of type {type(value).__name__} are unsupported")  # as msgspec asks of a hook
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -289,8 +289,8 @@ def encode(body: msgspec.Struct) -> bytes:
     return msgspec.json.encode(body)
 
 
-async def stands(store: StateStore, key: DocumentKey, version: Version) -> bool:
-    """Whether a document still has a version: by a write of what it is, because a read may be stale.
+async def is_current(store: StateStore, key: DocumentKey, version: Version) -> bool:
+    """Whether a document still has a version: by a write of what it holds, because a read may be stale.
 
     False also where that write has no answer.
     """
@@ -298,7 +298,7 @@ async def stands(store: StateStore, key: DocumentKey, version: Version) -> bool:
     if document is None or document.version != version:
         return False
     try:
-        answer = await store.write([Replace(key, document.body, version, tag=Tag("stands"))])
+        answer = await store.write([Replace(key, document.body, version, tag=Tag("current"))])
     except OutcomeUnknown:
         return False
     return isinstance(answer, Won)

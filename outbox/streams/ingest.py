@@ -172,7 +172,7 @@ class Ingestion:
             Trimmed: none has.
         """
         known, self.known = self.known, None
-        if known is None or await self.register.stands(known):
+        if known is None or await self.register.is_current(known):
             raise error
 
     async def _report(self) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from outbox.errors import CorruptRecord, OutcomeUnknown
 from outbox.lineage import step_id
 from outbox.ports import Create, DocumentKey, Replace, Session, StateStore, Tag, Version, Won
-from outbox.streams.cells import DECODE_ERRORS, Position, put, stands
+from outbox.streams.cells import DECODE_ERRORS, Position, is_current, put
 
 NOTHING = msgspec.Raw(b"null")
 REGISTER = "register"
@@ -140,9 +140,9 @@ class RegisterCell:
         version = "" if known is None else known.version
         return put(self.key, made, version, Tag("register", (), str(serial))), made
 
-    async def stands(self, known: Kept) -> bool:
+    async def is_current(self, known: Kept) -> bool:
         """Whether nobody has swapped a register since it was known."""
-        return await stands(self.store, self.key, known.version)
+        return await is_current(self.store, self.key, known.version)
 
     async def mine(self, made: Register) -> Kept | None:
         """A register whose swap had no answer, if it is the one that is there now; else it counts as lost."""

@@ -151,7 +151,7 @@ class Replica:
             return await self._step()
         except Trimmed:  # another replica may have gone on, and let that be trimmed
             known, self.known = self.known, None
-            if known is None or await self.register.stands(known):
+            if known is None or await self.register.is_current(known):
                 raise
             return self._lost()
 
@@ -507,7 +507,8 @@ class Replica:
             outs = self.plan.outs({REFUSED: [refused]})
             check_size(self._target_rows(), self.register.store, len(bytes(register.state)), outs)
         except TooLarge:
-            text = f"its value of {len(bytes(raws[0]))} bytes did not fit here, look it up at its position"
+            size_bytes = len(bytes(raws[0]))
+            text = f"its value of {size_bytes} bytes did not fit here; it is at its position until that is trimmed"
             return msgspec.structs.replace(refused, reason=text, value=msgspec.Raw(b"null"))
         return refused
 

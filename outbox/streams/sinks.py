@@ -32,7 +32,7 @@ import msgspec
 
 from outbox.errors import CorruptRecord, NotRegistrable, OutcomeUnknown, Refused, Trimmed
 from outbox.ports import DocumentKey, StateStore, Tag, Version, Won, Write
-from outbox.streams.cells import DECODE_ERRORS, Position, put, stands
+from outbox.streams.cells import DECODE_ERRORS, Position, is_current, put
 from outbox.streams.database import TABLE, CursorTable, Database, ThreadedDatabase
 from outbox.streams.log import LogReader, OrderedLog, check_name
 from outbox.streams.places import POLL_S_MAX, Waiting, place_of
@@ -429,7 +429,7 @@ class StoreSink:
         try:
             entries, after = await self._following.next(at, self._batch_max)
         except Trimmed:  # another sink of the name may have gone on, and let that be trimmed
-            if await self._stands(at, version):
+            if await self._is_current(at, version):
                 raise
             return Progress.LOST
         if not entries:
@@ -449,10 +449,10 @@ class StoreSink:
         self.reached = after
         return Progress.WON
 
-    async def _stands(self, at: Position, version: Version) -> bool:
+    async def _is_current(self, at: Position, version: Version) -> bool:
         """Whether nobody has moved the cursor since; where there was none it is made, because a read may be stale."""
         if version:
-            return await stands(self._store, self.key, version)
+            return await is_current(self._store, self.key, version)
         try:
             return isinstance(await self._store.write([put(self.key, _Cursor(at), "", Tag("sink"))]), Won)
         except OutcomeUnknown:

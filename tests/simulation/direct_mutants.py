@@ -802,7 +802,7 @@ DIRECT_MUTANTS = (
     mutant(
         "streams: an ingest that another has overtaken takes nothing in", "outbox/streams/ingest.py",
         "unit/streams/test_gone.py::test_an_ingest_that_rests_while_its_log_is_trimmed_takes_the_next_message_in",
-        ("        if known is None or await self.register.stands(known):\n", "        if True:\n"),
+        ("        if known is None or await self.register.is_current(known):\n", "        if True:\n"),
     ),
     mutant(
         "streams: messages are as far ahead as the processor's time", STREAM_REPLICA,

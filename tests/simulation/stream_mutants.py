@@ -178,7 +178,7 @@ STREAM_MUTANTS = (
     ),
     mutant(
         "a replica that another has overtaken stops", "log", "AttemptEnds", REPLICA,
-        ("            if known is None or await self.register.stands(known):\n", "            if True:\n"),
+        ("            if known is None or await self.register.is_current(known):\n", "            if True:\n"),
         app="resting", faults={},
     ),
     mutant(
@@ -193,7 +193,7 @@ STREAM_MUTANTS = (
     ),
     mutant(
         "a sink into documents that another has overtaken stops", "sink", "AttemptEnds", SINKS,
-        ("            if await self._stands(at, version):\n", "            if True:\n"),
+        ("            if await self._is_current(at, version):\n", "            if True:\n"),
         app="documents", given=[1], appended=[], trims=True, faults={},
     ),
     mutant(

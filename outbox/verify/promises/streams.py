@@ -359,7 +359,7 @@ class StreamMonitor:
 
     def _swapped(self, ghost: Ghost, event: Swapped) -> Ghost | Finding:
         if event.before == event.after:
-            return ghost  # a look whether it stands
+            return ghost  # a look whether it is current
         after = self.register(event.after)
         if event.before:
             before = self.register(event.before)
@@ -414,7 +414,7 @@ class StreamMonitor:
 
     @staticmethod
     def _passed(standing: Standing, after: Register) -> list[str]:
-        """The rows that are read beyond where they ended when an entry first failed that still stands."""
+        """The rows that are read beyond where they ended when an entry first failed that is still next."""
         if after.cursors[standing.key] != standing.at:
             return []
         return [key for key, end in standing.ends if after.cursors[key] > Position(end)]

@@ -35,14 +35,14 @@ def refused_log(engine: Engine) -> OrderedLog[RefusedEntry]:
     return OrderedLog("refused", engine, type=RefusedEntry)
 
 
-def processor(engine: Engine, handler: Any, inputs: dict[str, OrderedLog[Any]], **options: Any) -> Processor[Any]:
+def processor(engine: Engine, handler: Any, inputs: dict[str, Any], **options: Any) -> Processor[Any]:
     """A processor `p` that refuses at the second failure."""
     given: dict[str, Any] = {"on_error": "refuse", "refused": refused_log(engine), "retries": TWICE, "outputs": {}}
     given |= {"state": Total, "register": engine}
     return Processor("p", handler, inputs=inputs, **{**given, **options})
 
 
-def stopping(engine: Engine, handler: Any, inputs: dict[str, OrderedLog[Any]], **options: Any) -> Processor[Any]:
+def stopping(engine: Engine, handler: Any, inputs: dict[str, Any], **options: Any) -> Processor[Any]:
     """A processor `p` that stops."""
     return processor(engine, handler, inputs, **{"on_error": "stop", "refused": None} | options)
 
@@ -93,7 +93,7 @@ async def test_an_entry_that_fails_is_refused_while_another_input_has_traffic(en
 async def test_an_entry_that_fails_stops_the_processor_while_another_row_has_traffic(engine: Engine) -> None:
     log: OrderedLog[int] = OrderedLog("in", engine, type=int, writers=2)
     await log.writer(1).append(-1, id="bad")
-    replica = stopping(engine, no_negative, {"in": log.reader(0)}).replica()  # type: ignore[dict-item]
+    replica = stopping(engine, no_negative, {"in": log.reader(0)}).replica()
     with pytest.raises(HandlerFailed, match=r"fails at in 0\.0 .*not below zero"):
         for n in range(12):
             await log.writer(0).append(n, id=f"busy{n}")

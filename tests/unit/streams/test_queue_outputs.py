@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -111,7 +112,7 @@ async def test_messages_are_dated_by_who_took_their_step_and_not_by_who_sends_th
         engine.declare(QueueSettings("orders"))
         plan, store, now_ms = processor(engine, engine.queue("orders")).plan, engine.store(), engine.now_ms()
         ahead, right = (
-            Replica(plan, store, now_ms=lambda ms=ms: ms, new_id=lambda: uuid4().hex)  # type: ignore[misc]
+            Replica(plan, store, now_ms=partial(int, ms), new_id=lambda: uuid4().hex)
             for ms in (now_ms + HOUR_MS, now_ms)
         )
         await filled(engine, "a")
@@ -131,7 +132,7 @@ async def test_a_clock_that_agrees_is_not_in_the_register() -> None:
         plan, store, now_ms = processor(engine, engine.queue("orders")).plan, engine.store(), engine.now_ms()
         for ms, sensor in ((now_ms + 900, "a"), (now_ms, "b")):
             await filled(engine, sensor)
-            replica = Replica(plan, store, now_ms=lambda ms=ms: ms, new_id=lambda: uuid4().hex)  # type: ignore[misc]
+            replica = Replica(plan, store, now_ms=partial(int, ms), new_id=lambda: uuid4().hex)
             assert await replica.step() is Progress.WON
             found = await store.read(replica.register.key)
             assert found is not None and b'"clock"' not in found.body
