@@ -7,6 +7,7 @@ because it is the one failure that says that nothing was done; a batch is then b
 conditions out of the operations that it is given.  Every call has a timeout, after which its outcome is unknown.
 
 The answer to a batch has a session token that the SDK does not remember, so the token is handed on: of what lost, too.
+A request that is given none carries those of the answers so far (see `session_tokens`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,16 @@ from outbox.azure.cosmos.items import (
 )
 from outbox.azure.cosmos.items import to_item as item_of
 from outbox.azure.cosmos.key_ranges import KeyRange
-from outbox.azure.cosmos.outcomes import FAILURES, SESSION_HEADER, as_error, as_lost, headers_of, status_of
+from outbox.azure.cosmos.outcomes import (
+    FAILURES,
+    NOT_YET_READABLE,
+    SESSION_HEADER,
+    as_error,
+    as_lost,
+    headers_of,
+    status_of,
+)
+from outbox.azure.cosmos.session_tokens import SessionTokens
 from outbox.azure.usage import Usage, charge_of, reason_of
 from outbox.errors import CorruptRecord, OutcomeUnknown, Throttled, TooLarge
 from outbox.ports import (
@@ -96,6 +106,7 @@ class CosmosStateStore:
         )
         self.usage = Usage() if usage is None else usage
         self._container = container
+        self._sessions = SessionTokens()
         self._timeout_s = timeout_s
         self._sleep = sleep
         self._chance = chance
@@ -104,12 +115,11 @@ class CosmosStateStore:
 
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         id, partition = encode_id(key.id), check_partition(key.partition)
-        options: dict[str, Any] = {"session_token": session} if session else {}
         what = f"read of {key.partition}/{key.id}"
         answer = Answer()
 
         def send(items: ContainerProxy) -> Awaitable[Mapping[str, Any]]:
-            return items.read_item(id, partition, response_hook=answer.keep, **options)
+            return items.read_item(id, partition, response_hook=answer.keep, **self._in_session(session))
 
         try:
             item = await self._call("read", what, send)
@@ -118,7 +128,7 @@ class CosmosStateStore:
                 return None
             raise as_error(error, what) from error
         self.usage.note("read", charge_of(answer.headers))
-        return from_item(item, answer.headers.get(SESSION_HEADER, ""))
+        return from_item(item, self._session_of(answer.headers))
 
     async def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
         """The documents of a partition whose ids begin with `prefix`, by id: all of them are held for that."""
@@ -211,6 +221,7 @@ class CosmosStateStore:
         except FAILURES as error:
             if (lost := as_lost(error)) is None:
                 raise as_error(error, what) from error
+            self._sessions.learn(lost.session)
             return lost
 
     def _checked(self, operations: Sequence[Write]) -> str:
@@ -254,7 +265,7 @@ class CosmosStateStore:
         version = "" if isinstance(operation, Delete) else headers.get("etag", "")
         if not version and not isinstance(operation, Delete):
             raise OutcomeUnknown(f"{what}: answered without a version; read it")
-        return Won((version,), headers.get(SESSION_HEADER, ""))
+        return Won((version,), self._session_of(headers))
 
     async def _write_batch(self, operations: Sequence[Write], what: str) -> Won:
         size_bytes, items = 0, list[dict[str, Any] | None]()
@@ -268,7 +279,7 @@ class CosmosStateStore:
 
         def send(container: ContainerProxy) -> Awaitable[Any]:
             fresh = [_batched(operation, item) for operation, item in zip(operations, items, strict=True)]
-            return container.execute_item_batch(fresh, partition)
+            return container.execute_item_batch(fresh, partition, **self._in_session(""))
 
         answer = await self._call("batch", what, send)
         headers = answer.get_response_headers()
@@ -277,9 +288,17 @@ class CosmosStateStore:
         versions = tuple(["" if item is None else result.get("eTag", "") for item, result in answered])
         if len(versions) - versions.count("") < len(items) - items.count(None):
             raise OutcomeUnknown(f"{what}: answered without all versions; read it")
-        return Won(versions, headers.get(SESSION_HEADER, ""))
+        return Won(versions, self._session_of(headers))
 
     # Calls
+
+    def _in_session(self, session: Session) -> dict[str, Any]:
+        """The option of a request that is to be answered in a session, or as freshly as others were."""
+        token = session or self._sessions.latest
+        return {"session_token": token} if token else {}
+
+    def _session_of(self, headers: Mapping[str, str]) -> Session:
+        return self._sessions.learn(headers.get(SESSION_HEADER, ""))
 
     async def _call(self, kind: str, what: str, send: Callable[[ContainerProxy], Awaitable[T]]) -> T:
         """Send a request, again while it is throttled and there is time; other failures come as the SDK raises them.
@@ -297,6 +316,8 @@ class CosmosStateStore:
                 raise
             except FAILURES as error:
                 meant, is_lost = as_error(error, what), as_lost(error) is not None
+                if status_of(error)[1] == NOT_YET_READABLE:
+                    self._sessions.forget()
                 is_missing = is_lost and kind == "read"
                 why = "conflict" if is_lost else reason_of(meant, error, status=status_of(error)[0])
                 self.usage.note(

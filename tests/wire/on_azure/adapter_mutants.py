@@ -79,19 +79,39 @@ ADAPTER_MUTANTS = (
     ),
     mutant(
         "a batch that won tells no session", COSMOS, "test_a_session_token_makes_a_read_of_another_process_fresh",
-        ("        return Won(versions, headers.get(SESSION_HEADER, \"\"))", "        return Won(versions, \"\")"),
+        ("        return Won(versions, self._session_of(headers))", "        return Won(versions, \"\")"),
     ),
     mutant(
         "a single write tells no session", COSMOS, "test_a_session_token_makes_a_read_of_another_process_fresh",
-        ("        return Won((version,), headers.get(SESSION_HEADER, \"\"))", "        return Won((version,), \"\")"),
+        ("        return Won((version,), self._session_of(headers))", "        return Won((version,), \"\")"),
     ),
     mutant(
         "a read does not ask for its session", COSMOS, "test_a_session_token_makes_a_read_of_another_process_fresh",
-        ("{\"session_token\": session} if session else {}", "{}"),
+        ("        token = session or self._sessions", "        token = self._sessions"),
     ),
     mutant(
         "a document tells no session", COSMOS, "test_a_session_token_makes_a_read_of_another_process_fresh",
-        ("from_item(item, answer.headers.get(SESSION_HEADER, \"\"))", "from_item(item, \"\")"),
+        ("from_item(item, self._session_of(answer.headers))", "from_item(item, \"\")"),
+    ),
+    mutant(
+        "a read without a session is not as fresh as what its store wrote", COSMOS,
+        "test_a_read_is_as_fresh_as_what_its_store_has_written",
+        ("        token = session or self._sessions.latest", "        token = session"),
+    ),
+    mutant(
+        "what beat a store does not make its reads fresh", COSMOS,
+        "test_a_read_is_as_fresh_as_what_beat_its_store",
+        ("            self._sessions.learn(lost.session)\n", ""),
+    ),
+    mutant(
+        "a batch has its key hashed for a token", COSMOS,
+        "test_a_key_is_not_hashed_for_a_session_token_that_is_known",
+        ("(fresh, partition, **self._in_session(\"\"))", "(fresh, partition)"),
+    ),
+    mutant(
+        "tokens of a container that is gone are kept", COSMOS,
+        "test_tokens_of_another_container_of_the_same_name_are_forgotten",
+        ("                    self._sessions.forget()\n", "                    pass\n"),
     ),
     mutant(
         "a read that cannot be as fresh as its session finds nothing", OUTCOMES,
@@ -162,7 +182,7 @@ ADAPTER_MUTANTS = (
     mutant(
         "a batch goes in two", COSMOS, "test_the_operation_that_lost_is_named",
         (
-            "            return container.execute_item_batch(fresh, partition)\n",
+            "            return container.execute_item_batch(fresh, partition, **self._in_session(\"\"))\n",
             "            return in_two(container, fresh, partition)\n",
         ),
         (

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from azure.cosmos.partition_key import PartitionKey
 
 from outbox.azure.cosmos import store
 from outbox.azure.cosmos.outcomes import FAILURES
@@ -158,6 +159,65 @@ async def test_a_session_token_makes_a_read_of_another_process_fresh(ground: Cos
     stale, fresh = await reader.read(A), await reader.read(A, session=won.session)
     assert stale is not None and stale.body == b"1"
     assert fresh is not None and fresh.body == b"2" and fresh.session
+
+
+@pytest.mark.parametrize("what", ["create", "replace", "delete", "batch"])
+async def test_a_read_is_as_fresh_as_what_its_store_has_written(ground: CosmosGround, what: str) -> None:
+    """The SDK keeps the session tokens of single writes only, and finds each by hashing its key, in Python."""
+    store = ground.store()
+    _, writes = KINDS[what]
+    etag = await version_of(store, Create(A, b"{}"))
+    install(ground, kind="stale-read", operation="item.read", behind_count=1, count=None)
+    await store.write(writes(etag))
+    found = {key: await store.read(key) for key in (A, B)}
+    assert {key: document and document.body for key, document in found.items()} == {
+        A: None if what == "delete" else b'{"tx":1}' if what in ("replace", "batch") else b"{}",
+        B: b'{"tx":1}' if what in ("create", "batch") else None,
+    }
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_read_is_as_fresh_as_what_beat_its_store(ground: CosmosGround, count: int) -> None:
+    store = ground.store()
+    await ground.store().write([Create(A, b"1")])
+    install(ground, kind="stale-read", operation="item.read", behind_count=1, count=None)
+    assert isinstance(await store.write([Create(A, b"2"), Create(B, b"2")][:count]), Lost)
+    found = await store.read(A)
+    assert found is not None and found.body == b"1"
+
+
+async def test_a_key_is_not_hashed_for_a_session_token_that_is_known(
+    ground: CosmosGround, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[object] = []
+    account = ground.account()
+    store = ground.store(account)
+    await version_of(store, Create(A, b"1"))
+    plain = PartitionKey._get_epk_range_for_partition_key
+
+    def noted(partition_key: PartitionKey, *given: Any, **named: Any) -> Any:
+        hashed.append(named or given)
+        return plain(partition_key, *given, **named)
+
+    monkeypatch.setattr(PartitionKey, "_get_epk_range_for_partition_key", noted)
+    assert await store.read(A) is not None and await store.read(B) is None
+    await version_of(store, Create(B, b"1"), Create(DocumentKey("p", "c"), b"1"))
+    assert hashed == []
+    await ground.store(account).read(A)
+    assert hashed != [], "the SDK does it for a store that knows no token yet"
+
+
+async def test_tokens_of_another_container_of_the_same_name_are_forgotten(ground: CosmosGround) -> None:
+    """Its answers count from the beginning again, and would be behind those tokens for ever."""
+    async with cosmos_ground() as other:
+        at = ground
+        accounts = {id(each): each.account() for each in (ground, other)}
+        store = CosmosStateStore(lambda: accounts[id(at)].container("outbox"))
+        for number in range(5):
+            await version_of(store, Create(DocumentKey("p", f"{number}"), b"1"))
+        at = other
+        assert await store.read(A) is None
+        assert await version_of(store, Create(A, b"1"), Create(B, b"1"))
 
 
 async def test_a_read_that_cannot_be_as_fresh_as_its_session_is_no_answer(ground: CosmosGround) -> None:
