@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -51,8 +51,7 @@ def reread(record: records.Record) -> tuple[records.Record, bytes]:
         Refused: it could not be read; the text names the field.
     """
     kind = type(record)
-    for message in _messages(record):
-        _check_times(message)
+    _check_record(record)
     try:
         payload = records.encode(record)
         return records.decode(records.NUMBERS[kind], payload), payload
@@ -67,23 +66,29 @@ def reread(record: records.Record) -> tuple[records.Record, bytes]:
         ) from error
 
 
-def _messages(record: records.Record) -> Iterator[Message]:
+def _check_record(record: records.Record) -> None:
+    """Refuse a record with a time that is none."""
     match record:
+        case records.Modified(modify=change):
+            _check_modify(change)
         case records.Sent(due_ms=due_ms, messages=messages) | records.Routed(due_ms=due_ms, messages=messages):
             check_due(due_ms)
-            yield from messages
+            for message in messages:
+                _check_times(message)
         case records.Resubmitted(message=message):
-            yield message
-        case records.Modified(modify=change):
-            for insert in change.inserts:
-                check_due(insert.due_ms)
-                yield insert.message
-            for item in change.changes:
-                check_due(item.due_ms)
-                if item.message is not None:
-                    yield item.message
-            for write in change.documents:
-                check_due(write.expires_ms)
+            _check_times(message)
+
+
+def _check_modify(change: records.Modify) -> None:
+    for insert in change.inserts:
+        check_due(insert.due_ms)
+        _check_times(insert.message)
+    for item in change.changes:
+        check_due(item.due_ms)
+        if item.message is not None:
+            _check_times(item.message)
+    for write in change.documents:
+        check_due(write.expires_ms)
 
 
 def check_due(due_ms: int) -> None:

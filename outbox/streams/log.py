@@ -154,11 +154,12 @@ class OrderedLog(Generic[T]):
         self._partition = partition
         self._margin_s = margin.total_seconds()
         self._rows: dict[tuple[int, int], Row[T]] = {}
+        self._first_writer = LogWriter(self, 0)
 
     def on(self, place: Place) -> OrderedLog[T]:
         """The same log on another place, or as a process sees it that has just begun."""
         other = copy(self)
-        other.place, other._rows = place, {}
+        other.place, other._rows, other._first_writer = place, {}, LogWriter(other, 0)
         return other
 
     def row(self, writer: int, reader: int) -> Row[T]:
@@ -228,7 +229,7 @@ class OrderedLog(Generic[T]):
     def _only_writer(self) -> LogWriter[T]:
         if self.writers > 1:
             raise NotRegistrable(f"log {self.name} has {self.writers} writers; append by one of them: .writer(0)")
-        return LogWriter(self, 0)
+        return self._first_writer
 
     # Reading
 
@@ -323,7 +324,7 @@ class LogWriter(Generic[T]):
         """
         log, values = self.log, list(values)
         _check_append(log.name, values, id)
-        shares = {log.reader_of(value) for value in values}
+        shares = {log.reader_of(value) for value in values} if log.readers > 1 else {0}
         if len(shares) > 1:
             raise Refused(f"log {log.name}: these entries belong to {len(shares)} readers; append each share by itself")
         at = None if since is None else await _given(since)

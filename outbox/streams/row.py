@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import takewhile
@@ -98,17 +98,19 @@ class Row(Generic[T]):
         raws, types = self.values.encoded(values)
         made = Cell(id, self.place.now_ms(), len(raws), raws, types, self.values.version)
         cell = await self.fitted(made)
-        async with self._lock:
-            try:
-                index, found = await (self._append(cell) if since is None else self._append_since(cell, since))
-            except BaseException as error:  # cancelled as well: what was on its way may have been written
-                if isinstance(error, DeadlinePassed) or not isinstance(error, Refused):
-                    self._unsure[id] = None
-                    if len(self._unsure) > IDS_MAX:
-                        del self._unsure[next(iter(self._unsure))]
-                raise
+        await self._lock.acquire()
+        try:
+            index, found = await (self._append(cell) if since is None else self._append_since(cell, since))
+        except BaseException as error:  # cancelled as well: what was on its way may have been written
+            if isinstance(error, DeadlinePassed) or not isinstance(error, Refused):
+                self._unsure[id] = None
+                if len(self._unsure) > IDS_MAX:
+                    del self._unsure[next(iter(self._unsure))]
+            raise
+        finally:
+            self._lock.release()
         self._unsure.pop(id, None)
-        is_same = found.gone or (found.v, found.blob, found.types) == (cell.v, cell.blob, cell.types)
+        is_same = found is cell or found.gone or (found.v, found.blob, found.types) == (cell.v, cell.blob, cell.types)
         if not is_same and not await self._holds(found, values):
             raise Refused(f"{self.name}: id {id!r} was appended with other entries, at {index}.0; use a new id")
         return Position(index)
@@ -119,8 +121,9 @@ class Row(Generic[T]):
         return bool(found == list(values))
 
     async def _append(self, cell: Cell) -> tuple[int, Cell]:
-        before = self._walked
-        start = await self._end_known()
+        before = start = self._walked
+        if start is None or self._is_floor_old():
+            start = await self._looked()
         if cell.id in self._unsure and before is not None:
             await self._pass_trimmed(cell.id, before, start)
         known = self._ids.get(cell.id)
@@ -153,17 +156,20 @@ class Row(Generic[T]):
                 )
             self._pass(index, cell)
 
-    async def _end_known(self) -> int:
-        """Where this process's next append begins to look; ids of cells before are known, or were before its time."""
+    def _is_floor_old(self) -> bool:
+        """Whether so much time has passed since the floor was read that it is to be read again."""
         now_ms, now_s = self.place.now_ms(), time.monotonic()
         passed_ms = max(now_ms - self._looked_ms, round((now_s - self._looked_s) * 1_000))
+        return passed_ms >= self._margin_ms // 4 or now_ms < self._looked_ms
+
+    async def _looked(self) -> int:
+        """Where this process's next append begins to look; ids of cells before are known, or were before its time."""
+        now_ms, now_s = self.place.now_ms(), time.monotonic()
         if self._walked is None:
             floor = await self._made()
             self._walked = await self.cells.find_end(floor.index)
-        elif passed_ms >= self._margin_ms // 4 or now_ms < self._looked_ms:
-            floor = await self._floor_again()
         else:
-            return self._walked
+            floor = await self._floor_again()
         self._walked = max(self._walked, floor.index)
         self._fresh_ms = now_ms + self._margin_ms // 2
         self._looked_ms, self._looked_s = now_ms, now_s
@@ -227,9 +233,9 @@ class Row(Generic[T]):
             "`outs` to []: the log has had those"
         )
 
-    async def fitted(self, cell: Cell) -> Cell:
+    def fitted(self, cell: Cell) -> Awaitable[Cell]:
         """A cell that fits into the store."""
-        return await fitted(cell, self.place.store, self.place.blobs, self.name)
+        return fitted(cell, self.place.store, self.place.blobs, self.name)
 
     async def opened(self) -> Floor:
         """The floor, as it is read.

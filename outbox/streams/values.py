@@ -60,8 +60,8 @@ class Values:
 
     def _encoded_at_once(self, values: Sequence[Any]) -> list[msgspec.Raw] | None:
         """Values of one class as stored; None where one needs a closer look, or cannot be stored."""
-        kind, many = self._kind, self._many
-        if many is None or any(type(value) is not kind for value in values):
+        many = self._many
+        if many is None or {*map(type, values)} != {self._kind}:
             return None
         try:
             data = msgspec.json.encode(values)
@@ -168,7 +168,7 @@ async def fitted(cell: Cell, store: StateStore, blobs: BlobStore, prefix: str) -
         TooLarge: they are too large for a blob, too.
         NoBlobStore: there is none to write them to.
     """
-    size_bytes = sum(len(bytes(raw)) + 1 for raw in cell.v)
+    size_bytes = sum(map(len, map(bytes, cell.v))) + len(cell.v)
     if size_bytes <= inline_bytes_max(store):
         return cell
     if size_bytes > BLOB_BYTES_MAX:

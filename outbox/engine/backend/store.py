@@ -64,8 +64,7 @@ class EngineStore:
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
         _check_limits(operations)
-        if any(isinstance(op, Create) and op.key.partition.startswith(LOGS) for op in operations):
-            check_room(self._core.state, self._core.limits, cure="trim ordered logs")
+        takes_room = False
         puts: list[records.DocWrite] = []
         deletes: list[records.DocRef] = []
         for index, operation in enumerate(operations):
@@ -81,6 +80,9 @@ class EngineStore:
             else:
                 expires_ms = 0 if operation.ttl_s is None else self._core.now_ms() + round(operation.ttl_s * 1_000)
                 puts.append(records.DocWrite(namespace, id, operation.body, version, expires_ms))
+                takes_room = takes_room or (current is None and operation.key.partition.startswith(LOGS))
+        if takes_room:
+            check_room(self._core.state, self._core.limits, cure="trim ordered logs")
         made = str(self._documents.apply(records.Modify(documents=puts, document_deletes=deletes)))
         await self._core.gate()
         return Won(tuple(["" if isinstance(operation, Delete) else made for operation in operations]))
@@ -150,7 +152,7 @@ def _check_limits(operations: Sequence[Write]) -> None:
         raise TooLarge(
             f"a batch of {len(operations)} operations is over {BATCH_COUNT_MAX}; split what need not be atomic"
         )
-    if sum(len(op.body) for op in operations if not isinstance(op, Delete)) > ITEM_BYTES_MAX:
+    if sum([0 if isinstance(op, Delete) else len(op.body) for op in operations]) > ITEM_BYTES_MAX:
         raise TooLarge(f"a batch is over {ITEM_BYTES_MAX} bytes; move large values to a blob")
     if len(operations) > 1 and (
         len({op.key.partition for op in operations}) > 1 or len({op.key for op in operations}) < len(operations)

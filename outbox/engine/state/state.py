@@ -87,7 +87,7 @@ class State:
     @property
     def overhead_bytes(self) -> int:
         """An estimate of what everything but the bodies takes in memory."""
-        tasks = sum(len(queue.tasks) for queue in self.queues)
+        tasks = sum([len(queue.tasks) for queue in self.queues])
         return tasks * 700 + self.documents.count * 400 + len(self.markers.known) * 200
 
     def apply(self, record: records.Record, version: int) -> None:

@@ -540,7 +540,7 @@ LOG_MUTANTS = (
     ),
     mutant(
         "a document expires beyond all records", CHECKS, "engine/test_checks.py",
-        ("                check_due(write.expires_ms)", "                pass"),
+        ("        check_due(write.expires_ms)", "        pass"),
     ),
     # Queues, copies and sessions
     mutant(
@@ -819,17 +819,17 @@ LOG_MUTANTS = (
     mutant(
         "a modification inserts what is due beyond all records", CHECKS,
         "engine/test_checks.py::test_what_could_not_be_read_back_is_refused_before_the_log",
-        ("                check_due(insert.due_ms)\n", ""),
+        ("        check_due(insert.due_ms)\n", ""),
     ),
     mutant(
         "a modification reschedules beyond all records", CHECKS,
         "engine/test_checks.py::test_what_could_not_be_read_back_is_refused_before_the_log",
-        ("                check_due(item.due_ms)\n", ""),
+        ("        check_due(item.due_ms)\n", ""),
     ),
     mutant(
         "a modification writes a message with times that are none", CHECKS,
         "engine/test_checks.py::test_what_could_not_be_read_back_is_refused_before_the_log",
-        ("                if item.message is not None:\n                    yield item.message\n", ""),
+        ("        if item.message is not None:\n            _check_times(item.message)\n", ""),
     ),
     mutant(
         "a message that was rewritten keeps its digest", STATE,
