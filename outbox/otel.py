@@ -242,7 +242,7 @@ class Spans:
     def of_inboxes(self, inboxes: Iterable[bytes]) -> list[Open]:
         """The attempts under way with these inbox keys."""
         known = self._by_inbox
-        return [known[inbox] for inbox in dict.fromkeys(inboxes) if inbox in known] if known else []
+        return [*dict.fromkeys([known[inbox] for inbox in inboxes if inbox in known])] if known else []
 
     def of_outputs(self, outputs: Sequence[Output]) -> list[Open]:
         """The attempts under way that made these outputs."""
@@ -280,8 +280,9 @@ class Spans:
 
     def completed(self, attempts: Sequence[Open], consumed: Sequence[Delivery]) -> None:
         """End the spans of those of these attempts whose deliveries a commit has consumed."""
-        if attempts:
-            ended = {(delivery.queue, delivery.sequence) for delivery in consumed}
+        if attempts:  # few of the deliveries of a batch have one
+            sequences = {sequence for _, sequence in [attempt.delivery for attempt in attempts]}
+            ended = {(each.queue, each.sequence) for each in consumed if each.sequence in sequences}
             for attempt in attempts:
                 if attempt.delivery in ended:
                     self._end(attempt, "complete")

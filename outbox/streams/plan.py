@@ -127,7 +127,8 @@ class RowTarget:
                 f"{self.row.name}: cell {index} has the identity of this step and other entries: another processor of "
                 "this name, with a register elsewhere, writes to this log; give one of them another name"
             )
-        await self.row.cells.raise_hint_if_due(walked_count)
+        if self.row.cells.is_hint_due(walked_count):
+            await self.row.cells.raise_hint()
         return index + 1
 
     async def check_reaches(self, since: int) -> None:

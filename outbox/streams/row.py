@@ -132,7 +132,8 @@ class Row(Generic[T]):
             return known, found or Cell(cell.id, gone=True)
         index, found, walked = await self.cells.append(cell, start, until_ms=self._fresh_ms, passed=self._pass)
         self._pass(index, found)
-        await self.cells.raise_hint_if_due(walked)
+        if self.cells.is_hint_due(walked):
+            await self.cells.raise_hint()
         return index, found
 
     def _pass(self, index: int, cell: Cell) -> None:
@@ -196,7 +197,8 @@ class Row(Generic[T]):
             raise trimmed(self.name, since, floor.index)
         await self.check_reaches(since, "since=")
         index, found, walked = await self.cells.append(cell, since, until_ms=until_ms)
-        await self.cells.raise_hint_if_due(walked)
+        if self.cells.is_hint_due(walked):
+            await self.cells.raise_hint()
         return index, found
 
     async def check_reaches(self, index: int, what: str) -> None:

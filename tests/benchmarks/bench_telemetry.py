@@ -1,6 +1,7 @@
 """What OpenTelemetry costs a message of W1: not there, there and not sampled, sampled for one in a hundred, for all.
 
-The SDK takes the spans and drops them: an exporter's network is another process' CPU.
+The SDK takes the spans and drops them: an exporter's network is another process' CPU.  Beside it runs a handler that
+makes the same two spans and the event with the SDK alone, for one message in a hundred: what nobody can be below.
 """
 
 from __future__ import annotations
@@ -11,22 +12,25 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import SpanKind, set_span_in_context
 
-from outbox import Engine, Worker
+from outbox import App, Context, Engine, Worker
 from outbox.message import Message
 from outbox.otel import Telemetry
 from outbox.ports import Backend
 from outbox.runtime.counts import Counts
 from tests.benchmarks import report
-from tests.benchmarks.measure import Counter, Stopwatch, expected_total, inputs
+from tests.benchmarks.measure import Add, Added, Counter, Stopwatch, expected_total, inputs
 from tests.benchmarks.ours import RUN_S_MAX, w1
 
 VARIANTS: dict[str, float | None] = {"none": None, "not sampled": 0.0, "one in a hundred": 0.01, "all": 1.0}
 """Which share of the messages is sampled; None: no telemetry."""
+ALONE = "one in a hundred, the SDK alone"
 IN_FLIGHT = 64
 
 
@@ -37,14 +41,39 @@ class Dropping(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
-def run(share: float | None, message_count: int) -> dict[str, float]:
-    """Run W1 with this share sampled, on an engine in memory, and check the states afterwards."""
-    return asyncio.run(_run(share, message_count))
+def spanned(provider: TracerProvider) -> App:
+    """W1 without telemetry, whose handler makes the spans of one message in a hundred: its own, and a commit's."""
+    app, tracer = App("w1"), provider.get_tracer("w1")
+    app.queue("added")
+    attributes = {"messaging.system": "outbox", "messaging.destination.name": "adds", "outbox.handler": "add"}
+
+    @app.handler("adds", key="account")
+    async def add(message: Add, counter: Counter, ctx: Context) -> None:
+        span = None
+        if crc32(ctx.correlation_id.encode()) < (1 << 32) // 100:
+            own = {**attributes, "messaging.message.id": ctx.message_id, "outbox.key": message.account}
+            span = tracer.start_span("process adds", kind=SpanKind.CONSUMER, attributes=own)
+        counter.total += message.amount
+        counter.changes += 1
+        ctx.send("added", Added(message.id, message.account, counter.total))
+        if span is not None:
+            span.add_event("handled")
+            commit = tracer.start_span("commit", set_span_in_context(span), SpanKind.CLIENT, attributes)
+            commit.end()
+            span.end()
+
+    return app
 
 
-async def _run(share: float | None, message_count: int) -> dict[str, float]:
-    app, counts, provider = w1(), Counts(), TracerProvider()
+def run(share: float | None, message_count: int, *, alone: bool = False) -> dict[str, float]:
+    """Run W1 with this share sampled, or with the SDK `alone`, on an engine in memory; the states are checked."""
+    return asyncio.run(_run(share, message_count, alone=alone))
+
+
+async def _run(share: float | None, message_count: int, *, alone: bool = False) -> dict[str, float]:
+    counts, provider = Counts(), TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(Dropping()))
+    app = spanned(provider) if alone else w1()
     async with Engine.in_memory() as engine:
         backend: Backend = engine
         if share is not None:
@@ -72,11 +101,12 @@ async def _run(share: float | None, message_count: int) -> dict[str, float]:
 
 def publish(repeats: int, message_count: int, folder: Path) -> str:
     """Measure, and write telemetry.json and telemetry.txt."""
-    found: dict[str, list[dict[str, float]]] = {variant: [] for variant in VARIANTS}
+    found: dict[str, list[dict[str, float]]] = {variant: [] for variant in (*VARIANTS, ALONE)}
     run(None, message_count)
     for _ in range(repeats):
         for variant, share in VARIANTS.items():
             found[variant].append(run(share, message_count))
+        found[ALONE].append(run(None, message_count, alone=True))
     rows = []
     for variant, runs in found.items():
         beside = list(zip(runs, found["none"], strict=True))

@@ -46,9 +46,7 @@ class EngineOperations:
         self._documents = documents
         self._dead_letters = dead_letters
         self._store = EngineStore(core, documents)
-
-    def now_ms(self) -> int:
-        return self._core.now_ms()
+        self.now_ms = core.now_ms
 
     async def declare(
         self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]], *, stop_keys: Collection[str] = ()
