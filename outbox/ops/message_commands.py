@@ -17,7 +17,7 @@ from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask, w
 from outbox.ops.bodies import compact_json
 from outbox.ops.names import last_word, look_on, near, word
 from outbox.ops.operator import Operator
-from outbox.ops.trail import tree
+from outbox.ops.trail import facts_of, tree
 from outbox.ops.trail_values import TrailQuery
 from outbox.ops.values import (
     DeadLetterFilter,
@@ -55,10 +55,10 @@ def pause(options: Options) -> None:
 
 
 def show_message(options: Options) -> None:
-    """Show where a message is, why it is there, and its body.
+    """Show where a message is, why it is there, and its body; of one that is gone, what is on record of it.
 
     Raises:
-        LookupError: it is in no queue and no dead letter; the text says what is on record of it.
+        LookupError: it is in no queue and no dead letter, and nothing is on record of it.
         Refused: it was not seen, and there is more than was looked through.
     """
     if options.after and not options.queue:
@@ -72,15 +72,14 @@ def show_message(options: Options) -> None:
             if type(gone) is not LookupError or asked.queue:
                 raise
             trail = await operator.trail(TrailQuery(asked.id))
-            known = text.facts([fact for fact in trail.facts if fact.id == asked.id])
-            if not known:
+            if not (known := facts_of(trail)):
                 raise
-            more = f"`outbox message trace {last_word(asked.id)}` shows what it caused"
-            raise LookupError(
-                f"{asked.id!r} is in no queue and no dead letter: {known}; {more}{near(asked.id, trail.near)}"
-            ) from gone
+            return [FoundMessage(facts=known)]
 
     found = [_with_folder(options, each) for each in ask(options, look)]
+    if found[0].facts:  # it is gone: no host has anything to do with it
+        answer(options, found, with_folder(options, text.gone(found[0].facts)))
+        return
     answer(options, found, and_whether_hosted(options, text.found_messages(found)))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from outbox.errors import OutboxError
-from outbox.ops.names import word
+from outbox.ops.names import last_word, word
 from outbox.ops.pending_values import PendingView
 from outbox.ops.state_values import StateHistory, StateVersion, StateWritten
 from outbox.ops.stream_values import Streams
@@ -154,6 +154,13 @@ def messages(queue: str, found: Peeked) -> str:
 def found_messages(found: Sequence[FoundMessage]) -> str:
     """For each place of a message a line that says where and why, and the whole of it as JSON."""
     return "\n".join(f"{_place(one)}\n{indented(msgspec.json.encode(one))}" for one in found)
+
+
+def gone(known: Sequence[Fact]) -> str:
+    """What is on record of a message that is in no queue and no dead letter, in one line."""
+    id = known[0].id
+    more = f"`outbox message trace {last_word(id)}` shows what it caused"
+    return printable(f"{id} is in no queue and no dead letter: {facts(known)}; {more}")
 
 
 def _place(found: FoundMessage) -> str:

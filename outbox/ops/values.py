@@ -15,6 +15,7 @@ from outbox.ops.stream_values import (
     Seconds,
     Streams,
 )
+from outbox.ops.trail_values import Fact
 
 BATCH_COUNT_MAX = 1_000
 """Messages in one send, and dead letters or messages in one page."""
@@ -191,7 +192,7 @@ class Peeked(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FoundMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a message is: in a queue, or among its dead letters; one of the two.
+    """Where a message is: in a queue, or among its dead letters; or, where it is in none of the two, what is on record.
 
     The body of one in a queue is JSON, else text, else base64; it is empty where it lies in a blob that is gone.
     """
@@ -201,6 +202,7 @@ class FoundMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     body: msgspec.Raw | UnsetType = UNSET
     body_text: str | UnsetType = UNSET
     body_base64: str | UnsetType = UNSET
+    facts: list[Fact] = []
 
 
 class Paused(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from outbox.ops.operator import Operator
 from outbox.ops.values import FindQuery, FoundMessage
 from outbox.resubmission import sequence_identity
 from outbox.runtime.delivery.claim_check import check_in
+from tests.unit.ops.test_message_trace import Order, handled
 
 
 def put(engine: Engine, queue: str, id: str, body: bytes = b'{"n": 1}', **more: Any) -> None:
@@ -135,3 +136,23 @@ def test_the_command_says_in_its_first_line_where_and_why(disk_path: Path, capsy
     )
     assert main(["status", "--data", str(disk_path)]) == 0
     assert "no host runs on this folder" in capsys.readouterr().out
+
+
+def test_of_an_applied_message_the_command_says_once_what_is_on_record_of_it(
+    disk_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def prepare() -> None:
+        async with Engine.open(disk_path) as engine:
+            await handled(engine, ("order-1", Order("ann")))  # its mail and its parcel are still there
+
+    asyncio.run(prepare())
+    for asked in ("order-1", "orde"):
+        assert main(["message", "show", asked, "--data", str(disk_path)]) == 0
+        assert capsys.readouterr().out == (
+            "order-1 is in no queue and no dead letter: applied in orders by take, key ann, known by its record; "
+            f"`outbox message trace --data {disk_path} order-1` shows what it caused\n"
+        )
+    assert main(["message", "show", "order-1", "--json", "--data", str(disk_path)]) == 0
+    [found] = json.loads(capsys.readouterr().out)
+    assert [(fact["place"], fact["queue"]) for fact in found["facts"]] == [("applied", "orders")]
+    assert main(["message", "show", "order-9", "--data", str(disk_path)]) == 1
