@@ -258,7 +258,7 @@ async def _dead_letters(operator: Operator, options: Options) -> list[DeadLetter
 def show_dead_letter(options: Options) -> None:
     found = ask(options, lambda operator: operator.dead_letter(options.queue, options.id, sequence=options.sequence))
     found = msgspec.structs.replace(found, cure=with_folder(options, found.cure))
-    answer(options, found, text.indented(msgspec.json.encode(found)))
+    answer(options, found, text.whole(found))
 
 
 def resubmit(options: Options) -> None:

@@ -153,7 +153,7 @@ def messages(queue: str, found: Peeked) -> str:
 
 def found_messages(found: Sequence[FoundMessage]) -> str:
     """For each place of a message a line that says where and why, and the whole of it as JSON."""
-    return "\n".join(f"{_place(one)}\n{indented(msgspec.json.encode(one))}" for one in found)
+    return "\n".join(f"{_place(one)}\n{whole(one)}" for one in found)
 
 
 def gone(known: Sequence[Fact]) -> str:
@@ -233,11 +233,11 @@ def pending(found: Sequence[PendingView], *, in_full: bool, on_engine: bool) -> 
     if not found:
         return "nothing is pending"
     if in_full:
-        return "\n".join(f"{printable(f'{x.tx}: {x.why}')}\n{indented(msgspec.json.encode(x))}" for x in found)
+        return "\n".join(f"{printable(f'{x.tx}: {x.why}')}\n{whole(x)}" for x in found)
     rows = [
         (
             x.tx or "-",
-            utc(x.committed) if x.committed else "-",
+            _time(x.committed),
             ", ".join(sorted({output.destination for output in x.outputs})) or "-",
             shortened(x.why, WHY_LENGTH_MAX),
         )
@@ -257,10 +257,7 @@ def blocked(found: Sequence[BlockedKey]) -> str:
     """A line for each key."""
     if not found:
         return "no key is blocked"
-    rows = [
-        (x.queue, x.key, x.id or "-", utc(x.since) if x.since else "-", str(x.waiting), shortened(_why_blocked(x)))
-        for x in found
-    ]
+    rows = [(x.queue, x.key, x.id or "-", _time(x.since), str(x.waiting), shortened(_why_blocked(x))) for x in found]
     return columns([("queue", "key", "dead letter", "since", "waiting", "why"), *rows])
 
 
@@ -322,6 +319,34 @@ def dead_letters(queue: str, found: Sequence[DeadLetterView], *, named: bool = F
         for x in found
     ]
     return columns([head, *rows])
+
+
+_TIMES = frozenset(("created", "enqueued", "due", "locked_until", "since", "committed"))
+_VIEWS = frozenset(("message", "dead_letter"))
+"""The fields of an answer that are times, and those that are answers themselves."""
+
+
+def whole(value: msgspec.Struct) -> str:
+    """All of an answer as indented JSON, its times and an absent key as in a list."""
+    return indented(_as_in_a_list(msgspec.json.encode(value)))
+
+
+def _as_in_a_list(data: bytes) -> bytes:
+    """The JSON object of an answer with times for a reader; what its sender chose, such as the body, as it is."""
+    fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    for name, raw in fields.items():
+        if name in _VIEWS and bytes(raw) != b"null":
+            fields[name] = msgspec.Raw(_as_in_a_list(bytes(raw)))
+        elif name in _TIMES:
+            fields[name] = msgspec.Raw(msgspec.json.encode(_time(msgspec.json.decode(raw, type=float))))
+        elif name == "key" and bytes(raw) == b'""':
+            fields[name] = msgspec.Raw(b'"-"')
+    return msgspec.json.encode(fields)
+
+
+def _time(seconds: float) -> str:
+    """A time, or `-` where it is not known."""
+    return utc(seconds) if seconds else "-"
 
 
 def indented(data: bytes) -> str:
