@@ -131,7 +131,7 @@ def _lags(lags: Mapping[str, int]) -> str:
 
 
 def messages(queue: str, found: Peeked) -> str:
-    """A line for each message; with `more` how to see those behind them."""
+    """A line for each message; with `more` how to see those behind them.  A time that none of them has is no column."""
     paused = (
         f"\n{queue} is paused: nothing is taken from it until `outbox queue resume {word(queue)}`"
         if found.paused
@@ -140,10 +140,17 @@ def messages(queue: str, found: Peeked) -> str:
     if not found.messages:
         more = f" so far; look on with --after {found.more}" if found.more else ""
         return f"nothing of that kind in {queue}{more}{paused}"
-    head = ("number", "id", "state", "key", "enqueued", "why")
+    came = [_time_if_known(x.enqueued) for x in found.messages]
+    due = [_time_if_known(x.due) if x.state in ("scheduled", "retrying") else "-" for x in found.messages]
+    times = [(name, column) for name, column in (("enqueued", came), ("due", due)) if set(column) != {"-"}]
+    head = ("number", "id", "state", "key", *(name for name, _ in times), "why")
     rows = [
-        (str(x.sequence), x.id, x.state, x.key or "-", utc(x.enqueued), shortened(x.why, WHY_LENGTH_MAX))
-        for x in found.messages
+        (
+            *(str(x.sequence), x.id, x.state, x.key or "-"),
+            *(column[index] for _, column in times),
+            shortened(x.why, WHY_LENGTH_MAX),
+        )
+        for index, x in enumerate(found.messages)
     ]
     lines = [columns([head, *rows])]
     if found.more:
@@ -347,6 +354,10 @@ def _as_in_a_list(data: bytes) -> bytes:
 def _time(seconds: float) -> str:
     """A time, or `-` where it is not known."""
     return utc(seconds) if seconds else "-"
+
+
+def _time_if_known(seconds: float | msgspec.UnsetType) -> str:
+    return "-" if isinstance(seconds, msgspec.UnsetType) else utc(seconds)
 
 
 def indented(data: bytes) -> str:

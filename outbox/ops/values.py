@@ -153,10 +153,10 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """A message in a queue that is not settled: its state, and `why` it is in it.
 
     `waiting` is for a worker, `retrying` for its next try, `blocked` for the dead letter of its key, `in-hand` is under
-    the lock of a receiver.  Times are in seconds since 1970: when it was `created` and `enqueued`, when it is `due`,
-    and how long it is locked (`locked_until`).  `failures` counts failed attempts, `deliveries` those that were never
-    settled; `error` is what it was put back for.  Of a message in hand of the host that is asked, `handler` has it
-    `since` then, and waits `at` a line, as `file:line in name`.
+    the lock of a receiver.  Times are in seconds since 1970: when it was `created` and `enqueued` (absent where it will
+    be when it is due), when it is `due`, and how long it is locked (`locked_until`).  `failures` counts failed tries,
+    `deliveries` those that were never settled; `error` is what it was put back for.  Of a message in hand of the host
+    that is asked, `handler` has it `since` then, and waits `at` a line, as `file:line in name`.
     """
 
     id: str
@@ -167,7 +167,7 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     type: str = ""
     key: str = ""
     created: float
-    enqueued: float
+    enqueued: float | UnsetType = UNSET
     due: float | UnsetType = UNSET
     locked_until: float | UnsetType = UNSET
     handler: str = ""

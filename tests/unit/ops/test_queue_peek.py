@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from outbox.app import App
 from outbox.context import Context
@@ -271,6 +272,42 @@ async def test_what_is_scheduled_or_tried_again_can_be_due_now(disk_path: Path, 
                     await operator.make_due("orders", id)
             with pytest.raises(UnknownDestination):
                 await operator.make_due("no-such", "later-1")
+
+
+async def test_what_is_for_later_shows_when_it_is_due_and_not_as_when_it_was_enqueued(
+    disk_path: Path, way: str
+) -> None:
+    async with Engine.open(disk_path) as engine:
+        async with Worker(app, engine) as worker:
+            await worker.send("orders", Order("k"), id="later-1", after_s=3_600)
+            await worker.send("orders", Order("k", "fail"), id="m1")
+            await worker.wait_idle(timeout_s=10)
+        engine.broker.send("orders", [Message(body=b"1", outbox_id="m2")])
+        direct = EngineOperator(engine)
+        async with serve_control(direct, disk_path):
+            known = read_control_file(disk_path)
+            assert known is not None
+            operator: Operator = direct if way == "direct" else RemoteOperator(known, disk_path)
+            found = (await operator.peek(PeekQuery("orders"))).messages
+    head, *rows = text.messages("orders", Peeked(found)).splitlines()
+    assert head.split() == ["number", "id", "state", "key", "enqueued", "due", "why"]
+    times = {row.split()[1]: [time != "-" for time in row.split()[4:6]] for row in rows}
+    assert times == {"later-1": [False, True], "m1": [True, True], "m2": [True, False]}
+    later = next(view for view in found if view.id == "later-1")
+    assert later.enqueued is UNSET and isinstance(later.due, float)
+    head, row = text.messages("orders", Peeked([later])).splitlines()
+    assert head.split() == ["number", "id", "state", "key", "due", "why"]
+    assert row.split()[4] == text.utc(later.due)
+
+
+def test_a_bus_that_tells_when_a_scheduled_message_was_sent_has_both_times() -> None:
+    view = view_of("q", held(status="scheduled", enqueued_ms=1_000, due_ms=31_000), 2_000)
+    assert (view.enqueued, view.due) == (1.0, 31.0)
+    assert view_of("q", held(status="scheduled", enqueued_ms=31_000, due_ms=31_000), 2_000).enqueued is UNSET
+    keeps_its_place = view_of("q", held(due_ms=31_000), 2_000)
+    assert (keeps_its_place.state, keeps_its_place.enqueued, keeps_its_place.due) == ("retrying", 1.0, 31.0)
+    was_scheduled = text.messages("q", Peeked([view_of("q", held(due_ms=500), 2_000)]))
+    assert was_scheduled.splitlines()[0].split() == ["number", "id", "state", "key", "enqueued", "why"]
 
 
 def held(**more: Any) -> HeldMessage:
