@@ -232,6 +232,27 @@ def test_what_cannot_be_meant_is_a_usage_error(cli: Cli, arguments: list[str]) -
 
 
 @pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        (["statsu"], "(did you mean 'status' or 'state'?)"),
+        (["dead-letter", "list"], "(did you mean 'dead-letters'?)"),
+        (["queue", "PEK", "orders"], "(did you mean 'peek'?)"),
+        (["queue", "peek", "orders", "--state", "schedule"], "(did you mean 'scheduled'?)"),
+    ],
+)
+def test_a_misspelt_command_verb_or_choice_is_named_with_what_is_near(
+    arguments: list[str], near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2
+    assert capsys.readouterr().err.rstrip().endswith(near)
+    with pytest.raises(SystemExit):
+        main(["xyzzy"])
+    assert "did you mean" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("source", "line", "error"),
     [
         ("from outbox import App\n\napp = App('x', retention=1, margin='soon')\n", 3, "TypeError"),
