@@ -87,8 +87,8 @@ class RemoteOperator:
     async def check(self) -> None:
         await asyncio.to_thread(self._ask, "GET", "/health", None, HEALTH_WITHIN_S)
 
-    async def send(self, queue: str, messages: Sequence[NewMessage]) -> None:
-        await self._post("/send", SendRequest(queue, list(messages)), dict)
+    async def send(self, queue: str, messages: Sequence[NewMessage], *, due: float | None = None) -> None:
+        await self._post("/send", SendRequest(queue, list(messages), due), dict)
 
     async def status(self) -> Status:
         return await self._get("/status", {}, Status)

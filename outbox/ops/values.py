@@ -26,7 +26,7 @@ Text = Annotated[str, msgspec.Meta(max_length=4_096)]
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A message to send: its body is JSON, `type` the wire type, `created` in seconds since 1970 (none: now).
+    """A message to send: its body is JSON, `type` the wire type, `created` in seconds since 1970 (none: when due).
 
     The sender names the `id`, so that a send whose answer was lost can be repeated under it.
     """
@@ -300,10 +300,11 @@ class Compacted(msgspec.Struct, frozen=True):
 
 
 class SendRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Messages to one queue or topic."""
+    """Messages to one queue or topic; scheduled, if they are `due` later, in seconds since 1970."""
 
     queue: Name
     messages: Annotated[list[NewMessage], msgspec.Meta(max_length=BATCH_COUNT_MAX)]
+    due: Seconds | None = None
 
 
 class StateQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

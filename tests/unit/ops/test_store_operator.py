@@ -84,6 +84,21 @@ async def test_what_is_sent_without_a_type_gets_the_only_one_that_is_registered(
     assert (first.type, first.body) == (second.type, second.body) == ("Deposit", second.body)
 
 
+async def test_what_is_sent_for_later_is_scheduled_on_the_bus() -> None:
+    async with Engine.in_memory() as engine:
+        narrow = NarrowEngine(engine, "partition")
+        async with Worker(app, narrow):
+            pass
+        operator = StoreOperator(narrow.ports(), *[cast(Any, None)] * 3)
+        body = msgspec.Raw(b'{"account": "a", "amount": 5}')
+        await operator.send("deposits", [NewMessage(id="m1", body=body)], due=4e9)
+        await operator.send("deposits", [NewMessage(id="m2", body=body, created=5)], due=4e9)
+        await operator.send("deposits", [NewMessage(id="m3", body=body)], due=5)
+        found = [(task.due_ms, task.message.created_ms) for task in engine.broker.peek("deposits", 0, 9)]
+    assert found[:2] == [(4_000_000_000_000, 4_000_000_000_000), (4_000_000_000_000, 5_000)]
+    assert found[2][0] == 0 and found[2][1] > 5_000
+
+
 @pytest.mark.parametrize("is_sent", [True, False])
 async def test_what_is_to_be_due_now_is_cancelled_only_when_it_was_sent(is_sent: bool) -> None:
     done, message = list[str](), Message(body=b"1", message_id="m1")
