@@ -119,7 +119,9 @@ class RemoteOperator:
             while piece := await asyncio.to_thread(response.read, PIECE_BYTES):
                 yield piece
         except (OSError, http.client.HTTPException) as error:
-            raise Refused(f"{self._folder}: the host broke off the {what} ({error!r}); {what} again") from error
+            raise Refused(
+                f"{self._folder}: the host ({self._host.where}) broke off the {what} ({error!r}); {what} again"
+            ) from error
         finally:
             connection.close()
 
@@ -239,9 +241,7 @@ class RemoteOperator:
             try:
                 connection.connect()
             except OSError as error:
-                raise Refused(
-                    f"{self._folder}: the host (process {self._host.pid}) does not answer: {error}"
-                ) from error
+                raise Refused(f"{self._folder}: the host ({self._host.where}) does not answer: {error}") from error
             try:
                 response = self._response(connection, method, path, body)
                 data = response.read(ANSWER_MAX_BYTES)
@@ -265,7 +265,9 @@ class RemoteOperator:
 
     def _lost(self, method: str, error: Exception) -> OutboxError:
         if method == "GET":
-            return Refused(f"{self._folder}: the host went away ({error!r}); run the command again")
+            return Refused(
+                f"{self._folder}: the host ({self._host.where}) went away ({error!r}); run the command again"
+            )
         return OutcomeUnknown(
             f"{self._folder}: the host's answer was lost ({error!r}), so this may have been done; look at the status, "
             "and send again under the same id only"

@@ -189,16 +189,21 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
             text = f"an address or a key cannot be used ({type(error).__name__}); look at how it was copied"
             raise Refused(text) from None
         except OutcomeUnknown as error:
-            where = f"{_host_of(addresses.cosmos)} (--cosmos) and {_host_of(addresses.servicebus)} (--servicebus)"
+            where = f"{host_of(addresses.cosmos)} (--cosmos) and {host_of(addresses.servicebus)} (--servicebus)"
             text = f"{error}; see whether {where} answer from here, and look again before you repeat a change"
             raise OutcomeUnknown(text) from error
 
 
-def _host_of(address: str) -> str:
+def host_of(address: str) -> str:
     """Where an address or a connection string leads, without any key."""
-    parts = dict(part.partition("=")[::2] for part in address.split(";")) if "=" in address else {"": address}
-    found = next((parts[name] for name in ("AccountEndpoint", "Endpoint", "") if name in parts), "")
+    is_plain = "=" not in address or "//" in address.partition("=")[0]
+    parts = {"": address} if is_plain else dict(part.partition("=")[::2] for part in address.split(";"))
+    found = next((parts[name] for name in _ADDRESS_PARTS if name in parts), "")
     return urlsplit(found if "//" in found else f"//{found}").netloc.rpartition("@")[2]
+
+
+_ADDRESS_PARTS = ("AccountEndpoint", "Endpoint", "BlobEndpoint", "AccountName", "")
+"""The parts of a connection string that say where it leads, the exact ones first; a plain address has one part."""
 
 
 class StoreOperator:
