@@ -132,7 +132,8 @@ def list_scheduled(options: Options) -> None:
     async def look(operator: Operator) -> dict[str, Peeked]:
         queues = [options.queue]
         if options.queue is None:
-            queues = [name for name, queue in (await operator.status()).queues.items() if queue.scheduled]
+            counts = (await operator.status()).queues
+            queues = [name for name, queue in counts.items() if queue.scheduled > (queue.retrying or 0)]
         asked = [PeekQuery(queue, options.after, options.limit, "scheduled") for queue in queues]
         return {each.queue: await operator.peek(each) for each in asked}
 

@@ -65,6 +65,14 @@ def status(found: Status) -> str:
         if q.paused
     ]
     lines += [
+        f"{name}: {q.retrying} of {q.scheduled} scheduled {'is a next try' if q.retrying == 1 else 'are next tries'}; "
+        f"`outbox queue peek {word(name)} --state retrying` says why"
+        for name, q in zip(map(printable, found.queues), found.queues.values(), strict=True)
+        if q.retrying
+    ]
+    if any(q.scheduled and isinstance(q.retrying, msgspec.UnsetType) for q in found.queues.values()):
+        lines.append("scheduled are next tries, too; `outbox queue peek QUEUE` tells them apart")
+    lines += [
         f"{name}: no handler of this host takes from it, so what is in it waits for another receiver"
         for name, q in zip(map(printable, found.queues), found.queues.values(), strict=True)
         if q.unhandled and q.active

@@ -57,6 +57,8 @@ class QueueStatus(msgspec.Struct, frozen=True):
     """True where the application of the host that is asked has no handler for it; else absent."""
     handled: Handled | UnsetType = UNSET
     """What a host has done with its messages since its start; only a host with workers says that."""
+    retrying: int | UnsetType = UNSET
+    """How many of the scheduled ones wait for their next try; a bus counts them alike, and does not say."""
 
 
 class Handled(msgspec.Struct, frozen=True):

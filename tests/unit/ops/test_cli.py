@@ -127,7 +127,7 @@ def test_status_has_the_shape_that_scripts_rely_on(cli: Cli) -> None:
     found = json.loads(cli("status", "--json")[1])
     oldest_s = found["queues"]["transfers"].pop("oldest_s")
     none = {"active": 0, "scheduled": 0, "deferred": 0, "dead_letters": 0, "received": 0, "standing": 0}
-    none |= {"paused": False}
+    none |= {"paused": False, "retrying": 0}
     empty, transfers = {**none, "oldest_s": None}, {**none, "active": 1, "dead_letters": 1, "received": 2}
     assert found == {"queues": {"ledger": empty, "transfers": transfers}, "pending": 0} and 0 <= oldest_s < 60
 
