@@ -126,7 +126,7 @@ def _read_environment(options: argparse.Namespace) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors repeat no secret of the command line; it may add a verb that was left out."""
+    """A parser whose errors repeat no secret of the command line and name what is near; it may add an omitted verb."""
 
     verb_left_out = ""
     """Of a group of commands: the verb that is meant where none of its verbs is given."""
@@ -140,6 +140,16 @@ class _Parser(argparse.ArgumentParser):
 
     def _verbs(self) -> list[str]:
         return [verb for action in self._actions for verb in action.choices or ()]
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Check a command, verb or other choice; argparse calls this, and its error lists the choices."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            from outbox.ops.names import meant
+
+            error.message += meant(str(value), [str(choice) for choice in action.choices or ()])
+            raise
 
     def error(self, message: str) -> NoReturn:
         super().error(redacted(message))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import BufferedReader
@@ -138,13 +139,13 @@ def _log_to_stderr() -> None:
 
 
 def send(options: Options) -> None:
-    check = _judge(options)
+    check, due = _judge(options), _due(options)
     if options.body == "-":
         from outbox.ops.send_lines import send_lines
 
         if options.id is not None:
             raise Usage("--id names one message; lines of stdin carry their own, or give --id-field")
-        _done(options, asyncio.run(send_lines(options, cast(BufferedReader, sys.stdin.buffer), check)))
+        _done(options, asyncio.run(send_lines(options, cast(BufferedReader, sys.stdin.buffer), check, due=due)), due)
         return
     if options.id_field or options.key_field:
         raise Usage("--id-field and --key-field go with - only")
@@ -161,8 +162,8 @@ def send(options: Options) -> None:
     )
     _check_json(options.body)
     checked = check(message)
-    ask(options, lambda operator: operator.send(options.queue, [checked]))
-    _done(options, {"queue": options.queue, "count": 1, "ids": [id]})
+    ask(options, lambda operator: operator.send(options.queue, [checked], due=due))
+    _done(options, {"queue": options.queue, "count": 1, "ids": [id]}, due)
 
 
 def _judge(options: Options) -> Callable[[NewMessage], NewMessage]:
@@ -179,9 +180,32 @@ def _judge(options: Options) -> Callable[[NewMessage], NewMessage]:
     return lambda message: as_handled(app, options.queue, message)
 
 
-def _done(options: Options, sent: dict[str, Any]) -> None:
+def _due(options: Options) -> float | None:
+    """When the messages are due, in seconds since 1970; None for now."""
+    if options.at is not None and options.in_s is not None:
+        raise Usage("--at and --in name two times; keep one")
+    due: float | None = options.at if options.in_s is None else time.time() + options.in_s
+    return due
+
+
+def _done(options: Options, sent: dict[str, Any], due: float | None) -> None:
     what = f"{sent['ids'][0]}" if sent["count"] == 1 else f"{sent['count']} messages"
-    answer(options, sent, f"sent {what} to {options.queue}")
+    later = "" if due is None else f", due at {text.utc(due)}"
+    answer(options, sent if due is None else {**sent, "due": due}, f"sent {what} to {options.queue}{later}")
+    if options.app is None and sent["count"]:
+        _say_unchecked(options)
+
+
+def _say_unchecked(options: Options) -> None:
+    """Say on stderr that no application has checked what was sent, where none can have."""
+    from outbox.ops.control_file import is_held
+
+    if options.data is None:
+        print("outbox: no application has checked this; with --app module:attribute one does, before it is sent",
+              file=sys.stderr)  # fmt: skip
+    elif not is_held(options.data):
+        print("outbox: no host runs on this folder, so no application has checked this; with --app module:attribute "
+              "one does, before it is sent", file=sys.stderr)  # fmt: skip
 
 
 def _check_json(body: str) -> None:

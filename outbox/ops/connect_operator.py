@@ -62,9 +62,10 @@ async def _look(folder: Path, deadline_s: float, accept_clock: bool) -> RemoteOp
                 await remote.check()
                 return remote
         if time.monotonic() > deadline_s:
+            known = f" ({host.where})" if (host := read_control_file(folder)) is not None else ""
             raise AlreadyOpen(
-                f"{folder}: a process holds it and does not answer on its control endpoint; if it is starting, try "
-                "again, else end that process"
+                f"{folder}: a process holds it and does not answer on its control endpoint{known}; if it is starting, "
+                "try again, else end that process"
             )
         await asyncio.sleep(LOOK_EVERY_S)
 

@@ -174,7 +174,7 @@ class Control:
 
     async def _send(self, request: web.Request) -> web.Response:
         asked = await _body(request, SendRequest)
-        await self._operator.send(asked.queue, asked.messages)
+        await self._operator.send(asked.queue, asked.messages, due=asked.due)
         return _json({"count": len(asked.messages)})
 
     async def _status(self, request: web.Request) -> web.Response:

@@ -37,6 +37,11 @@ class ControlFile(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"ControlFile(port={self.port}, pid={self.pid})"
 
+    @property
+    def where(self) -> str:
+        """Process and address for an error, without the token."""
+        return f"process {self.pid}, 127.0.0.1:{self.port}"
+
 
 def read_control_file(folder: Path) -> ControlFile | None:
     """The control file, or None without a readable one."""

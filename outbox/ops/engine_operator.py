@@ -37,14 +37,14 @@ from outbox.ops.dead_letter_views import (
 )
 from outbox.ops.engine_states import OnWritten, states_of_engine, write_states_of_engine
 from outbox.ops.engine_trail import trail_on_engine
-from outbox.ops.engine_views import at_work, entry_of, held_in, identity_of
+from outbox.ops.engine_views import at_work, entry_of, held_in, identity_of, is_retried
 from outbox.ops.held_messages import found_with_body, state_of
 from outbox.ops.host_metrics import host_metrics
 from outbox.ops.meter import Meter
 from outbox.ops.names import declared, discarded_id, full_id, later_id, listed, parse_key, scheduled_id, the_id
 from outbox.ops.operator import Operator
 from outbox.ops.pending_values import PendingFinished, PendingView
-from outbox.ops.sending import as_handled, check_sendable, outgoing
+from outbox.ops.sending import as_handled, check_sendable, later_ms, outgoing
 from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.stream_values import (
     StreamQuery,
@@ -128,7 +128,7 @@ class EngineOperator:
 
     # Send
 
-    async def send(self, queue: str, messages: Sequence[NewMessage]) -> None:
+    async def send(self, queue: str, messages: Sequence[NewMessage], *, due: float | None = None) -> None:
         engine = self._engine
         queue = declared(queue, [*engine.topology.queues, *engine.topology.topics])
         routes = engine.state.routes[queue]
@@ -136,13 +136,13 @@ class EngineOperator:
             raise TooLarge(f"{len(messages)} messages in one batch; send at most {BATCH_COUNT_MAX} at a time")
         types = await self._types(queue)
         is_keyed = any(route.settings.ordering == "per_key" for route in routes)
-        sent = []
+        sent, due_ms = [], later_ms(due, engine.now_ms())
         for new in messages:
             checked = new if self._app is None else as_handled(self._app, queue, new, versions=types)
             check_sendable(queue, checked, types, needs_key=is_keyed)
-            message = outgoing(checked, types, engine.now_ms())
+            message = outgoing(checked, types, due_ms or engine.now_ms())
             sent.append(await check_in(message, engine.blobs, above_bytes=CLAIM_CHECK_BYTES))
-        engine.broker.send(queue, sent)
+        engine.broker.send(queue, sent, due_ms=due_ms)
         await engine.core.gate()
 
     async def _types(self, queue: str) -> dict[str, int]:
@@ -188,6 +188,8 @@ class EngineOperator:
                 paused=queue.is_paused,
                 unhandled=True if self._is_unhandled(path) else msgspec.UNSET,
                 handled=msgspec.UNSET if self._meter is None else self._meter.handled(path),
+                retrying=counts[SCHEDULED]
+                and sum(task.status == SCHEDULED and is_retried(task) for task in queue.tasks.values()),
             )
         streams = await list_streams(on_engine(engine))
         await engine.core.gate()

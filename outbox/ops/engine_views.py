@@ -58,6 +58,12 @@ def held_in(
     )
 
 
+def is_retried(task: Task) -> bool:
+    """Whether a scheduled task waits for its next try: the rule of `held_messages.state_of`, for counts of many."""
+    message = task.message
+    return bool(task.failures or message.failures or task.description or message.error)
+
+
 def identity_of(queue: str, task: Task) -> str:
     """The identity of a task; one without an id of its own has its number for one."""
     return dead_letter_name(queue, task.sequence, task.message, task.reason)

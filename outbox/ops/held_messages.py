@@ -64,7 +64,7 @@ def view_of(queue: str, held: HeldMessage, now_ms: int, taker: str = WORKER) -> 
         type=message.type,
         key=message.session_id,
         created=created_ms / 1_000,
-        enqueued=held.enqueued_ms / 1_000,
+        enqueued=held.enqueued_ms / 1_000 if _is_enqueued(held) else UNSET,
         due=held.due_ms / 1_000 if held.due_ms else UNSET,
         locked_until=held.locked_until_ms / 1_000 if held.locked_until_ms else UNSET,
         handler=held.handler,
@@ -76,6 +76,11 @@ def view_of(queue: str, held: HeldMessage, now_ms: int, taker: str = WORKER) -> 
         correlation_id=message.correlation_id,
         size_bytes=len(message.body),
     )
+
+
+def _is_enqueued(held: HeldMessage) -> bool:
+    """Whether it is known when a message was enqueued: of a scheduled one an engine has only when it will be."""
+    return held.status != "scheduled" or held.enqueued_ms < held.due_ms
 
 
 def why(held: HeldMessage, now_ms: int, taker: str = WORKER) -> str:

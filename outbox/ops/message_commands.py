@@ -17,7 +17,7 @@ from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask, w
 from outbox.ops.bodies import compact_json
 from outbox.ops.names import last_word, look_on, near, word
 from outbox.ops.operator import Operator
-from outbox.ops.trail import tree
+from outbox.ops.trail import facts_of, tree
 from outbox.ops.trail_values import TrailQuery
 from outbox.ops.values import (
     DeadLetterFilter,
@@ -55,10 +55,10 @@ def pause(options: Options) -> None:
 
 
 def show_message(options: Options) -> None:
-    """Show where a message is, why it is there, and its body.
+    """Show where a message is, why it is there, and its body; of one that is gone, what is on record of it.
 
     Raises:
-        LookupError: it is in no queue and no dead letter; the text says what is on record of it.
+        LookupError: it is in no queue and no dead letter, and nothing is on record of it.
         Refused: it was not seen, and there is more than was looked through.
     """
     if options.after and not options.queue:
@@ -72,15 +72,14 @@ def show_message(options: Options) -> None:
             if type(gone) is not LookupError or asked.queue:
                 raise
             trail = await operator.trail(TrailQuery(asked.id))
-            known = text.facts([fact for fact in trail.facts if fact.id == asked.id])
-            if not known:
+            if not (known := facts_of(trail)):
                 raise
-            more = f"`outbox message trace {last_word(asked.id)}` shows what it caused"
-            raise LookupError(
-                f"{asked.id!r} is in no queue and no dead letter: {known}; {more}{near(asked.id, trail.near)}"
-            ) from gone
+            return [FoundMessage(facts=known)]
 
     found = [_with_folder(options, each) for each in ask(options, look)]
+    if found[0].facts:  # it is gone: no host has anything to do with it
+        answer(options, found, with_folder(options, text.gone(found[0].facts)))
+        return
     answer(options, found, and_whether_hosted(options, text.found_messages(found)))
 
 
@@ -133,7 +132,8 @@ def list_scheduled(options: Options) -> None:
     async def look(operator: Operator) -> dict[str, Peeked]:
         queues = [options.queue]
         if options.queue is None:
-            queues = [name for name, queue in (await operator.status()).queues.items() if queue.scheduled]
+            counts = (await operator.status()).queues
+            queues = [name for name, queue in counts.items() if queue.scheduled > (queue.retrying or 0)]
         asked = [PeekQuery(queue, options.after, options.limit, "scheduled") for queue in queues]
         return {each.queue: await operator.peek(each) for each in asked}
 
@@ -259,7 +259,7 @@ async def _dead_letters(operator: Operator, options: Options) -> list[DeadLetter
 def show_dead_letter(options: Options) -> None:
     found = ask(options, lambda operator: operator.dead_letter(options.queue, options.id, sequence=options.sequence))
     found = msgspec.structs.replace(found, cure=with_folder(options, found.cure))
-    answer(options, found, text.indented(msgspec.json.encode(found)))
+    answer(options, found, text.whole(found))
 
 
 def resubmit(options: Options) -> None:

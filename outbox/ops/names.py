@@ -152,13 +152,17 @@ def declared(name: str, known: Collection[str]) -> str:
     """
     if found := spelled(name, known):
         return found
+    raise UnknownDestination(
+        f"{name[:NAME_LENGTH_MAX]!r} does not exist; there are: {listed(known)}{meant(name, known)}.  Check the "
+        "spelling, or start the application that declares it"
+    )
+
+
+def meant(name: str, known: Collection[str]) -> str:
+    """Which of these may be meant by a name that is none of them, in parentheses; empty without one that is near."""
     by_case = {each.casefold(): each for each in known}
     likely = [by_case[each] for each in get_close_matches(name.casefold()[:NAME_LENGTH_MAX], by_case, NEAR_SHOWN_MAX)]
-    meant = f" (did you mean {' or '.join(map(repr, likely))}?)" if likely else ""
-    raise UnknownDestination(
-        f"{name[:NAME_LENGTH_MAX]!r} does not exist; there are: {listed(known)}{meant}.  Check the spelling, or start "
-        "the application that declares it"
-    )
+    return f" (did you mean {' or '.join(map(repr, likely))}?)" if likely else ""
 
 
 def parse_key(text: str, kind: KeyKind) -> Key:

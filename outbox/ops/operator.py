@@ -45,8 +45,10 @@ from outbox.ops.values import (
 class Operator(Protocol):
     """The operations on an application's queues and states, without its code; each answer has passed the gate."""
 
-    async def send(self, queue: str, messages: Sequence[NewMessage]) -> None:
+    async def send(self, queue: str, messages: Sequence[NewMessage], *, due: float | None = None) -> None:
         """Send up to BATCH_COUNT_MAX messages to a queue or topic, all or none; on return they are durable.
+
+        They are scheduled if they are `due` later, in seconds since 1970.
 
         Raises:
             UnknownDestination: no such queue or topic.

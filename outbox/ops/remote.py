@@ -87,8 +87,8 @@ class RemoteOperator:
     async def check(self) -> None:
         await asyncio.to_thread(self._ask, "GET", "/health", None, HEALTH_WITHIN_S)
 
-    async def send(self, queue: str, messages: Sequence[NewMessage]) -> None:
-        await self._post("/send", SendRequest(queue, list(messages)), dict)
+    async def send(self, queue: str, messages: Sequence[NewMessage], *, due: float | None = None) -> None:
+        await self._post("/send", SendRequest(queue, list(messages), due), dict)
 
     async def status(self) -> Status:
         return await self._get("/status", {}, Status)
@@ -119,7 +119,9 @@ class RemoteOperator:
             while piece := await asyncio.to_thread(response.read, PIECE_BYTES):
                 yield piece
         except (OSError, http.client.HTTPException) as error:
-            raise Refused(f"{self._folder}: the host broke off the {what} ({error!r}); {what} again") from error
+            raise Refused(
+                f"{self._folder}: the host ({self._host.where}) broke off the {what} ({error!r}); {what} again"
+            ) from error
         finally:
             connection.close()
 
@@ -239,9 +241,7 @@ class RemoteOperator:
             try:
                 connection.connect()
             except OSError as error:
-                raise Refused(
-                    f"{self._folder}: the host (process {self._host.pid}) does not answer: {error}"
-                ) from error
+                raise Refused(f"{self._folder}: the host ({self._host.where}) does not answer: {error}") from error
             try:
                 response = self._response(connection, method, path, body)
                 data = response.read(ANSWER_MAX_BYTES)
@@ -265,7 +265,9 @@ class RemoteOperator:
 
     def _lost(self, method: str, error: Exception) -> OutboxError:
         if method == "GET":
-            return Refused(f"{self._folder}: the host went away ({error!r}); run the command again")
+            return Refused(
+                f"{self._folder}: the host ({self._host.where}) went away ({error!r}); run the command again"
+            )
         return OutcomeUnknown(
             f"{self._folder}: the host's answer was lost ({error!r}), so this may have been done; look at the status, "
             "and send again under the same id only"

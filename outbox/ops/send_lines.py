@@ -40,8 +40,10 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 Check = Callable[[NewMessage], NewMessage]
 
 
-async def send_lines(options: argparse.Namespace, stream: BufferedReader, check: Check) -> dict[str, Any]:
-    """Send every line as `check` returns it; the answer of the command.
+async def send_lines(
+    options: argparse.Namespace, stream: BufferedReader, check: Check, *, due: float | None = None
+) -> dict[str, Any]:
+    """Send every line as `check` returns it, scheduled if they are `due` later; the answer of the command.
 
     Raises:
         Refused: a line cannot be sent; the text names it and counts those sent before.
@@ -50,7 +52,7 @@ async def send_lines(options: argparse.Namespace, stream: BufferedReader, check:
     async with connected(options) as operator:
         try:
             async for batch in _batches(_messages(stream, options, check)):
-                await operator.send(options.queue, batch)
+                await operator.send(options.queue, batch, due=due)
                 ids += [message.id for message in batch]
         except OutboxError as error:
             if not ids:

@@ -67,8 +67,14 @@ def check_sendable(queue: str, new: NewMessage, types: Mapping[str, int], *, nee
         raise Refused(f"{queue} takes several types of message; say by --type which: {listed(types)}")
 
 
-def outgoing(new: NewMessage, types: Mapping[str, int], now_ms: int) -> Message:
-    """The message, of the newest schema that a handler of its type has registered.
+def later_ms(due: float | None, now_ms: int) -> int:
+    """When a message is due that is scheduled; 0 for one that is taken now."""
+    due_ms = 0 if due is None else round(due * 1_000)
+    return due_ms if due_ms > now_ms else 0
+
+
+def outgoing(new: NewMessage, types: Mapping[str, int], at_ms: int) -> Message:
+    """The message, of the newest schema that a handler of its type has registered; `at_ms` is now, or when it is due.
 
     Without a type it gets the only one that is registered for its queue: with and without it are two payloads.
     """
@@ -78,7 +84,7 @@ def outgoing(new: NewMessage, types: Mapping[str, int], now_ms: int) -> Message:
         body=compact_json(new.id, bytes(new.body)),
         outbox_id=new.id,
         type=type,
-        created_ms=now_ms if new.created is None else round(new.created * 1_000),
+        created_ms=at_ms if new.created is None else round(new.created * 1_000),
         correlation_id=new.correlation_id,
         session_id=new.key,
         properties=schema_properties(version),

@@ -28,7 +28,7 @@ from outbox.ops.names import listed, parse_key
 from outbox.ops.operator import Operator
 from outbox.ops.pending import finish_pending, pending_in
 from outbox.ops.pending_values import PendingFinished, PendingView
-from outbox.ops.sending import check_sendable, outgoing
+from outbox.ops.sending import check_sendable, later_ms, outgoing
 from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.store_dead_letters import DiscardSome, StoreDeadLetters
 from outbox.ops.store_messages import Ask, Cancel, Peek, StoreMessages
@@ -189,16 +189,21 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
             text = f"an address or a key cannot be used ({type(error).__name__}); look at how it was copied"
             raise Refused(text) from None
         except OutcomeUnknown as error:
-            where = f"{_host_of(addresses.cosmos)} (--cosmos) and {_host_of(addresses.servicebus)} (--servicebus)"
+            where = f"{host_of(addresses.cosmos)} (--cosmos) and {host_of(addresses.servicebus)} (--servicebus)"
             text = f"{error}; see whether {where} answer from here, and look again before you repeat a change"
             raise OutcomeUnknown(text) from error
 
 
-def _host_of(address: str) -> str:
+def host_of(address: str) -> str:
     """Where an address or a connection string leads, without any key."""
-    parts = dict(part.partition("=")[::2] for part in address.split(";")) if "=" in address else {"": address}
-    found = next((parts[name] for name in ("AccountEndpoint", "Endpoint", "") if name in parts), "")
+    is_plain = "=" not in address or "//" in address.partition("=")[0]
+    parts = {"": address} if is_plain else dict(part.partition("=")[::2] for part in address.split(";"))
+    found = next((parts[name] for name in _ADDRESS_PARTS if name in parts), "")
     return urlsplit(found if "//" in found else f"//{found}").netloc.rpartition("@")[2]
+
+
+_ADDRESS_PARTS = ("AccountEndpoint", "Endpoint", "BlobEndpoint", "AccountName", "")
+"""The parts of a connection string that say where it leads, the exact ones first; a plain address has one part."""
 
 
 class StoreOperator:
@@ -458,7 +463,7 @@ class StoreOperator:
 
     # Send
 
-    async def send(self, queue: str, messages: Sequence[NewMessage]) -> None:
+    async def send(self, queue: str, messages: Sequence[NewMessage], *, due: float | None = None) -> None:
         """Send messages as `Client.send` does; without the application's code their bodies are not checked."""
         if SUBSCRIPTIONS in queue:
             topic = queue.partition(SUBSCRIPTIONS)[0]
@@ -468,12 +473,12 @@ class StoreOperator:
         queue = await self._names.declared(queue)
         types = await types_of(queue, self._infrastructure.scan(NOTES, prefix=NOTE_PREFIX))
         needs_key = not all(message.key for message in messages) and await self._is_ordered(queue)
-        outputs = []
+        outputs, due_ms = [], later_ms(due, self._operations.now_ms())
         for new in messages:
             check_sendable(queue, new, types, needs_key=needs_key)
-            message = outgoing(new, types, self._operations.now_ms())
+            message = outgoing(new, types, due_ms or self._operations.now_ms())
             message = await check_in(message, self._ports.blobs, above_bytes=CLAIM_CHECK_BYTES)
-            outputs.append(Output(queue, 0, message))
+            outputs.append(Output(queue, due_ms, message))
         await self._operations.send(outputs)
 
     async def _is_ordered(self, queue: str) -> bool:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from outbox.errors import OutcomeUnknown, Refused
-from outbox.ops.store_operator import Addresses, imported
+from outbox.ops.store_operator import Addresses, host_of, imported
 from outbox.ops.stream_values import (
     StreamQuery,
     Streams,
@@ -88,8 +88,9 @@ async def connect_stream_operator(addresses: Addresses) -> AsyncIterator[StreamO
         )
         raise Refused(f"{ours}; look at {options}, or at their variables") from None
     except OutcomeUnknown as error:
+        where = host_of(addresses.blobs if is_blobs else addresses.cosmos)
         raise OutcomeUnknown(
-            f"{error}; is it there and reachable?  Look at {options} and the network, and ask again"
+            f"{error}; is {where} there and reachable?  Look at {options} and the network, and ask again"
         ) from error
     except Refused as error:
         if type(error) is not Refused or "look at keys" not in str(error):

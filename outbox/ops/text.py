@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from outbox.errors import OutboxError
-from outbox.ops.names import word
+from outbox.ops.names import last_word, word
 from outbox.ops.pending_values import PendingView
 from outbox.ops.state_values import StateHistory, StateVersion, StateWritten
 from outbox.ops.stream_values import Streams
@@ -64,6 +64,14 @@ def status(found: Status) -> str:
         for name, q in zip(map(printable, found.queues), found.queues.values(), strict=True)
         if q.paused
     ]
+    lines += [
+        f"{name}: {q.retrying} of {q.scheduled} scheduled {'is a next try' if q.retrying == 1 else 'are next tries'}; "
+        f"`outbox queue peek {word(name)} --state retrying` says why"
+        for name, q in zip(map(printable, found.queues), found.queues.values(), strict=True)
+        if q.retrying
+    ]
+    if any(q.scheduled and isinstance(q.retrying, msgspec.UnsetType) for q in found.queues.values()):
+        lines.append("scheduled are next tries, too; `outbox queue peek QUEUE` tells them apart")
     lines += [
         f"{name}: no handler of this host takes from it, so what is in it waits for another receiver"
         for name, q in zip(map(printable, found.queues), found.queues.values(), strict=True)
@@ -131,7 +139,7 @@ def _lags(lags: Mapping[str, int]) -> str:
 
 
 def messages(queue: str, found: Peeked) -> str:
-    """A line for each message; with `more` how to see those behind them."""
+    """A line for each message; with `more` how to see those behind them.  A time that none of them has is no column."""
     paused = (
         f"\n{queue} is paused: nothing is taken from it until `outbox queue resume {word(queue)}`"
         if found.paused
@@ -140,10 +148,17 @@ def messages(queue: str, found: Peeked) -> str:
     if not found.messages:
         more = f" so far; look on with --after {found.more}" if found.more else ""
         return f"nothing of that kind in {queue}{more}{paused}"
-    head = ("number", "id", "state", "key", "enqueued", "why")
+    came = [_time_if_known(x.enqueued) for x in found.messages]
+    due = [_time_if_known(x.due) if x.state in ("scheduled", "retrying") else "-" for x in found.messages]
+    times = [(name, column) for name, column in (("enqueued", came), ("due", due)) if set(column) != {"-"}]
+    head = ("number", "id", "state", "key", *(name for name, _ in times), "why")
     rows = [
-        (str(x.sequence), x.id, x.state, x.key or "-", utc(x.enqueued), shortened(x.why, WHY_LENGTH_MAX))
-        for x in found.messages
+        (
+            *(str(x.sequence), x.id, x.state, x.key or "-"),
+            *(column[index] for _, column in times),
+            shortened(x.why, WHY_LENGTH_MAX),
+        )
+        for index, x in enumerate(found.messages)
     ]
     lines = [columns([head, *rows])]
     if found.more:
@@ -153,7 +168,14 @@ def messages(queue: str, found: Peeked) -> str:
 
 def found_messages(found: Sequence[FoundMessage]) -> str:
     """For each place of a message a line that says where and why, and the whole of it as JSON."""
-    return "\n".join(f"{_place(one)}\n{indented(msgspec.json.encode(one))}" for one in found)
+    return "\n".join(f"{_place(one)}\n{whole(one)}" for one in found)
+
+
+def gone(known: Sequence[Fact]) -> str:
+    """What is on record of a message that is in no queue and no dead letter, in one line."""
+    id = known[0].id
+    more = f"`outbox message trace {last_word(id)}` shows what it caused"
+    return printable(f"{id} is in no queue and no dead letter: {facts(known)}; {more}")
 
 
 def _place(found: FoundMessage) -> str:
@@ -226,11 +248,11 @@ def pending(found: Sequence[PendingView], *, in_full: bool, on_engine: bool) -> 
     if not found:
         return "nothing is pending"
     if in_full:
-        return "\n".join(f"{printable(f'{x.tx}: {x.why}')}\n{indented(msgspec.json.encode(x))}" for x in found)
+        return "\n".join(f"{printable(f'{x.tx}: {x.why}')}\n{whole(x)}" for x in found)
     rows = [
         (
             x.tx or "-",
-            utc(x.committed) if x.committed else "-",
+            _time(x.committed),
             ", ".join(sorted({output.destination for output in x.outputs})) or "-",
             shortened(x.why, WHY_LENGTH_MAX),
         )
@@ -250,10 +272,7 @@ def blocked(found: Sequence[BlockedKey]) -> str:
     """A line for each key."""
     if not found:
         return "no key is blocked"
-    rows = [
-        (x.queue, x.key, x.id or "-", utc(x.since) if x.since else "-", str(x.waiting), shortened(_why_blocked(x)))
-        for x in found
-    ]
+    rows = [(x.queue, x.key, x.id or "-", _time(x.since), str(x.waiting), shortened(_why_blocked(x))) for x in found]
     return columns([("queue", "key", "dead letter", "since", "waiting", "why"), *rows])
 
 
@@ -315,6 +334,38 @@ def dead_letters(queue: str, found: Sequence[DeadLetterView], *, named: bool = F
         for x in found
     ]
     return columns([head, *rows])
+
+
+_TIMES = frozenset(("created", "enqueued", "due", "locked_until", "since", "committed"))
+_VIEWS = frozenset(("message", "dead_letter"))
+"""The fields of an answer that are times, and those that are answers themselves."""
+
+
+def whole(value: msgspec.Struct) -> str:
+    """All of an answer as indented JSON, its times and an absent key as in a list."""
+    return indented(_as_in_a_list(msgspec.json.encode(value)))
+
+
+def _as_in_a_list(data: bytes) -> bytes:
+    """The JSON object of an answer with times for a reader; what its sender chose, such as the body, as it is."""
+    fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    for name, raw in fields.items():
+        if name in _VIEWS and bytes(raw) != b"null":
+            fields[name] = msgspec.Raw(_as_in_a_list(bytes(raw)))
+        elif name in _TIMES:
+            fields[name] = msgspec.Raw(msgspec.json.encode(_time(msgspec.json.decode(raw, type=float))))
+        elif name == "key" and bytes(raw) == b'""':
+            fields[name] = msgspec.Raw(b'"-"')
+    return msgspec.json.encode(fields)
+
+
+def _time(seconds: float) -> str:
+    """A time, or `-` where it is not known."""
+    return utc(seconds) if seconds else "-"
+
+
+def _time_if_known(seconds: float | msgspec.UnsetType) -> str:
+    return "-" if isinstance(seconds, msgspec.UnsetType) else utc(seconds)
 
 
 def indented(data: bytes) -> str:

@@ -133,6 +133,11 @@ def tree(trail: Trail, *, depth_max: int, width_max: int) -> Trace:
     return Trace(trail.id, hops, [*dict.fromkeys(trail.notes), *_ends(hops, facts, is_cut=bool(trail.cut))])
 
 
+def facts_of(trail: Trail) -> list[Fact]:
+    """What is known of the message that was asked for, as the tree has it."""
+    return _ordered({trail.id: [fact for fact in dict.fromkeys(trail.facts) if fact.id == trail.id]}, trail.id)
+
+
 def _place_of(id: str) -> tuple[str, int]:
     """By which effects are sorted: the outputs of one handling as they were sent."""
     found = _OUTPUT(id)

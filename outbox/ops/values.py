@@ -15,6 +15,7 @@ from outbox.ops.stream_values import (
     Seconds,
     Streams,
 )
+from outbox.ops.trail_values import Fact
 
 BATCH_COUNT_MAX = 1_000
 """Messages in one send, and dead letters or messages in one page."""
@@ -25,7 +26,7 @@ Text = Annotated[str, msgspec.Meta(max_length=4_096)]
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A message to send: its body is JSON, `type` the wire type, `created` in seconds since 1970 (none: now).
+    """A message to send: its body is JSON, `type` the wire type, `created` in seconds since 1970 (none: when due).
 
     The sender names the `id`, so that a send whose answer was lost can be repeated under it.
     """
@@ -56,6 +57,8 @@ class QueueStatus(msgspec.Struct, frozen=True):
     """True where the application of the host that is asked has no handler for it; else absent."""
     handled: Handled | UnsetType = UNSET
     """What a host has done with its messages since its start; only a host with workers says that."""
+    retrying: int | UnsetType = UNSET
+    """How many of the scheduled ones wait for their next try; a bus counts them alike, and does not say."""
 
 
 class Handled(msgspec.Struct, frozen=True):
@@ -152,10 +155,10 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """A message in a queue that is not settled: its state, and `why` it is in it.
 
     `waiting` is for a worker, `retrying` for its next try, `blocked` for the dead letter of its key, `in-hand` is under
-    the lock of a receiver.  Times are in seconds since 1970: when it was `created` and `enqueued`, when it is `due`,
-    and how long it is locked (`locked_until`).  `failures` counts failed attempts, `deliveries` those that were never
-    settled; `error` is what it was put back for.  Of a message in hand of the host that is asked, `handler` has it
-    `since` then, and waits `at` a line, as `file:line in name`.
+    the lock of a receiver.  Times are in seconds since 1970: when it was `created` and `enqueued` (absent where it will
+    be when it is due), when it is `due`, and how long it is locked (`locked_until`).  `failures` counts failed tries,
+    `deliveries` those that were never settled; `error` is what it was put back for.  Of a message in hand of the host
+    that is asked, `handler` has it `since` then, and waits `at` a line, as `file:line in name`.
     """
 
     id: str
@@ -166,7 +169,7 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     type: str = ""
     key: str = ""
     created: float
-    enqueued: float
+    enqueued: float | UnsetType = UNSET
     due: float | UnsetType = UNSET
     locked_until: float | UnsetType = UNSET
     handler: str = ""
@@ -191,7 +194,7 @@ class Peeked(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FoundMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a message is: in a queue, or among its dead letters; one of the two.
+    """Where a message is: in a queue, or among its dead letters; or, where it is in none of the two, what is on record.
 
     The body of one in a queue is JSON, else text, else base64; it is empty where it lies in a blob that is gone.
     """
@@ -201,6 +204,7 @@ class FoundMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     body: msgspec.Raw | UnsetType = UNSET
     body_text: str | UnsetType = UNSET
     body_base64: str | UnsetType = UNSET
+    facts: list[Fact] = []
 
 
 class Paused(msgspec.Struct, frozen=True):
@@ -298,10 +302,11 @@ class Compacted(msgspec.Struct, frozen=True):
 
 
 class SendRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Messages to one queue or topic."""
+    """Messages to one queue or topic; scheduled, if they are `due` later, in seconds since 1970."""
 
     queue: Name
     messages: Annotated[list[NewMessage], msgspec.Meta(max_length=BATCH_COUNT_MAX)]
+    due: Seconds | None = None
 
 
 class StateQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from datetime import UTC, datetime
 
 PAGE_COUNT_MAX = 1_000
 DEPTH_MAX = 50
@@ -88,6 +89,18 @@ def seconds(text: str) -> float:
     value = _decimal(text)
     if not 0 <= value <= 1e11:
         raise argparse.ArgumentTypeError(f"{text} is not a time in seconds since 1970")
+    return value
+
+
+def instant(text: str) -> float:
+    """A time as commands print it, in seconds since 1970; one without a zone is in UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is no time; write it as 2026-01-31T12:00:00Z") from None
+    value = (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+    if not 0 <= value <= 1e11:
+        raise argparse.ArgumentTypeError(f"{text} is not in the years from 1970 to 5138")
     return value
 
 

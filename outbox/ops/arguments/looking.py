@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from outbox.ops.arguments.kinds import queue, seconds
+from outbox.ops.arguments.kinds import duration, instant, queue, seconds
 from outbox.ops.arguments.shared import ANSWER, Commands, argument, data
 
 COMMANDS: Commands = {
@@ -15,7 +15,18 @@ COMMANDS: Commands = {
             argument("body", metavar="JSON", help='the message, or - for lines of {"id": ..., "body": ...} on stdin'),
             argument("--type", default="", help="the wire type; a queue with one type needs none"),
             argument("--id", help="its identity (default: a fresh one); a duplicate has no further effect"),
-            argument("--created", type=seconds, metavar="SECONDS", help="its time, since 1970 (default: now)"),
+            argument(
+                "--created",
+                type=seconds,
+                metavar="SECONDS",
+                help="its time, since 1970 (default: now, or when it is due)",
+            ),
+            argument(
+                "--at", type=instant, metavar="TIME", help="when it is due, as 2026-01-31T12:00:00Z (default: now)"
+            ),
+            argument(
+                "--in", dest="in_s", type=duration, metavar="DURATION", help="how long until it is due, as 90s or 15min"
+            ),
             argument("--key", "--session", dest="key", default="", help="its key, where the queue is ordered by key"),
             argument("--correlation-id", default="", metavar="ID"),
             argument(

@@ -143,7 +143,7 @@ COMMANDS: Commands = {
         (QUEUE, argument("id", type=identity, metavar="ID"), _SEQUENCE),
     ),
     "dead-letters resubmit": (
-        "Run a dead letter again, as a new attempt; of many, up to the first that comes back.",
+        "Run a dead letter again; by a filter or --rate up to the first that comes back, else without a look back.",
         (QUEUE, *_ID_OR_ALL, argument("--body", metavar="FILE", help="edit one: another body, JSON (-: from stdin)")),
     ),
     "dead-letters discard": (

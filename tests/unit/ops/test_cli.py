@@ -6,8 +6,10 @@ import argparse
 import io
 import json
 import logging
+import re
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -73,8 +75,47 @@ def stdin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[bytes], 
 
 
 def test_send_prints_the_id_and_the_message_is_there_at_the_next_command(cli: Cli) -> None:
-    assert cli("send", "transfers", '{"a": 1}', "--id", "t1") == (0, "sent t1 to transfers\n", "")
+    assert cli("send", "transfers", '{"a": 1}', "--id", "t1")[:2] == (0, "sent t1 to transfers\n")
     assert json.loads(cli("status", "--json")[1])["queues"]["transfers"]["active"] == 2
+
+
+def test_send_says_where_no_application_can_have_checked_the_message(
+    cli: Cli, folder: Path, stdin: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unchecked = "outbox: no host runs on this folder, so no application has checked this"
+    assert cli("send", "transfers", "1")[2].startswith(unchecked)
+    stdin(b'{"id": "a", "body": 1}')
+    assert cli("send", "transfers", "-")[2].count(unchecked) == 1
+    assert cli("send", "nope", "1")[2].startswith("outbox: 'nope' does not exist")
+    entry = '{"account": "ann", "amount": 1}'
+    assert cli("send", "ledger", entry, "--id", "e1", "--app", "tests.unit.ops.conftest:app")[::2] == (0, "")
+    monkeypatch.setattr("outbox.ops.control_file.is_held", lambda path: path == folder)
+    assert cli("send", "transfers", "1")[2] == ""
+
+
+@pytest.mark.parametrize("when", [("--in", "90min"), ("--at", "2096-10-02T09:06:40+02:00")])
+@pytest.mark.parametrize("body", ["1", "-"])
+def test_what_is_sent_for_later_is_scheduled(
+    cli: Cli, stdin: Callable[[bytes], None], when: tuple[str, str], body: str
+) -> None:
+    stdin(b'{"id": "t1", "body": 1}\n{"id": "t2", "body": 1}')
+    began_s = time.time()
+    code, out, _ = cli("send", "transfers", body, *when)
+    [due] = re.findall(r"to transfers, due at (\S+Z)\n", out)
+    views = json.loads(cli("schedule", "list", "transfers", "--json")[1])["messages"]
+    assert code == 0 and len(views) == (2 if body == "-" else 1)
+    assert {view["due"] for view in views} == {view["created"] for view in views}, "its retention begins then"
+    found_s = views[0]["due"]
+    assert due == time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(found_s))
+    if when[0] == "--in":
+        assert began_s + 5_400 <= found_s + 0.001 <= time.time() + 5_401
+    else:
+        assert (found_s, due) == (4_000_000_000, "2096-10-02T07:06:40Z")
+
+
+def test_what_was_due_before_is_taken_now(cli: Cli) -> None:
+    assert cli("send", "transfers", "1", "--at", "2020-01-01")[0] == 0
+    assert "nothing of that kind" in cli("schedule", "list", "transfers")[1]
 
 
 def test_a_message_without_id_gets_a_fresh_one_each_time(cli: Cli) -> None:
@@ -86,7 +127,7 @@ def test_status_has_the_shape_that_scripts_rely_on(cli: Cli) -> None:
     found = json.loads(cli("status", "--json")[1])
     oldest_s = found["queues"]["transfers"].pop("oldest_s")
     none = {"active": 0, "scheduled": 0, "deferred": 0, "dead_letters": 0, "received": 0, "standing": 0}
-    none |= {"paused": False}
+    none |= {"paused": False, "retrying": 0}
     empty, transfers = {**none, "oldest_s": None}, {**none, "active": 1, "dead_letters": 1, "received": 2}
     assert found == {"queues": {"ledger": empty, "transfers": transfers}, "pending": 0} and 0 <= oldest_s < 60
 
@@ -210,6 +251,10 @@ def test_a_refusal_is_one_line_with_the_cure_and_exit_code_1(cli: Cli, arguments
         ["send", "q", "{}", "--created", "-1"],
         ["send", "q", "{}", "--created", "nan"],
         ["send", "q", "{}", "--id", ""],
+        ["send", "q", "{}", "--at", "tomorrow"],
+        ["send", "q", "{}", "--at", "1969-01-01"],
+        ["send", "q", "{}", "--at", "9999-12-31"],
+        ["send", "q", "{}", "--at", "2096-10-02", "--in", "5min"],
         ["send", "q", "{}", "--id-field", "x"],
         ["send", "q", "-", "--id", "x"],
         ["state", "T", "k", "--int", "--uuid"],
@@ -229,6 +274,27 @@ def test_a_refusal_is_one_line_with_the_cure_and_exit_code_1(cli: Cli, arguments
 def test_what_cannot_be_meant_is_a_usage_error(cli: Cli, arguments: list[str]) -> None:
     code, out, err = cli(*arguments)
     assert (code, out) == (2, "") and "usage: outbox" in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        (["statsu"], "(did you mean 'status' or 'state'?)"),
+        (["dead-letter", "list"], "(did you mean 'dead-letters'?)"),
+        (["queue", "PEK", "orders"], "(did you mean 'peek'?)"),
+        (["queue", "peek", "orders", "--state", "schedule"], "(did you mean 'scheduled'?)"),
+    ],
+)
+def test_a_misspelt_command_verb_or_choice_is_named_with_what_is_near(
+    arguments: list[str], near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2
+    assert capsys.readouterr().err.rstrip().endswith(near)
+    with pytest.raises(SystemExit):
+        main(["xyzzy"])
+    assert "did you mean" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

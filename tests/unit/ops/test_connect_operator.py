@@ -74,7 +74,7 @@ async def test_a_holder_with_a_dead_port_is_an_error_too(folder: Path) -> None:
         port = gone.getsockname()[1]
     write_control_file(folder, ControlFile(port, 1, "t"))
     async with Engine.open(folder):
-        with pytest.raises(AlreadyOpen):
+        with pytest.raises(AlreadyOpen, match=rf"control endpoint \(process 1, 127\.0\.0\.1:{port}\); if it is"):
             async with connect_operator(folder, wait_s=0.2):
                 pass
 

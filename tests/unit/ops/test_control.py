@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from outbox.errors import Refused
 from outbox.ops import control
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import ControlFile, is_held, read_control_file
@@ -284,10 +285,27 @@ async def test_an_export_that_breaks_off_is_not_taken_for_whole(bank: Any) -> No
         writer.close()
 
     server = await asyncio.start_server(cut, "127.0.0.1", 0)
-    remote = RemoteOperator(ControlFile(server.sockets[0].getsockname()[1], 1, "t"), bank.folder)
-    with pytest.raises(Exception, match="broke off the export"):
+    port = server.sockets[0].getsockname()[1]
+    remote = RemoteOperator(ControlFile(port, 1, "t"), bank.folder)
+    with pytest.raises(Exception, match=rf"the host \(process 1, 127.0.0.1:{port}\) broke off the export"):
         [piece async for piece in remote.export()]
     server.close()
+
+
+async def test_a_read_that_gets_no_answer_names_the_host_and_not_its_token(bank: Any) -> None:
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    remote = RemoteOperator(ControlFile(port, 1, "the-token"), bank.folder)
+    for why in ("went away", "does not answer"):
+        with pytest.raises(Refused, match=rf"the host \(process 1, 127.0.0.1:{port}\) {why}") as caught:
+            await remote.status()
+        assert "the-token" not in str(caught.value)
+        server.close()  # from now on nobody listens
+        await server.wait_closed()
 
 
 async def test_a_lost_answer_to_a_send_is_an_unknown_outcome(bank: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from outbox.ops.dead_letters import error_of, found_in, grouped, queues_with_dea
 from outbox.ops.engine_operator import EngineOperator
 from outbox.ops.operator import Operator
 from outbox.ops.remote import RemoteOperator
-from outbox.ops.values import DeadLetterFilter, DeadLetterView
+from outbox.ops.values import DeadAttempt, DeadLetterFilter, DeadLetterView
 from outbox.retries import Reject, Retries
 from outbox.worker import Worker
 
@@ -198,6 +198,37 @@ def test_what_contradicts_itself_is_refused(
     with pytest.raises(SystemExit) as ended:
         main(["dead-letters", *arguments, "--data", str(tmp_path)])
     assert ended.value.code == 2 and why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("which", "looks"),
+    [(["orders-0"], False), (["--all"], False), (["--all", "--rate", "100"], True), (["--text", "nothing"], True)],
+)
+def test_what_looks_for_a_relapse_is_what_the_help_says(
+    which: list[str], looks: bool, disk_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from outbox.ops.cli import main
+
+    async def prepare() -> None:
+        async with Engine.open(disk_path) as engine, Worker(APP, engine) as worker:
+            await worker.send("orders", Order("orders-0", "none"), id="orders-0")
+            await worker.wait_idle(timeout_s=20)
+
+    looked, among = list[str](), EngineOperator.dead_among
+
+    async def spied(operator: EngineOperator, queue: str, ids: Sequence[str]) -> dict[str, list[DeadAttempt]]:
+        looked.append(queue)
+        return await among(operator, queue, ids)
+
+    asyncio.run(prepare())
+    monkeypatch.setattr(EngineOperator, "dead_among", spied)
+    monkeypatch.setattr(dead_letters, "RELAPSE_WITHIN_S", 0.0)
+    assert main(["dead-letters", "resubmit", "orders", *which, "--data", str(disk_path)]) == 0
+    assert bool(looked) is looks
+    with pytest.raises(SystemExit):
+        main(["dead-letters", "resubmit", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "by a filter or --rate up to the first that comes back, else without a look back" in said
 
 
 def test_the_commands_list_groups_and_move_what_is_meant(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from outbox.ops.operator import Operator
 from outbox.ops.values import FindQuery, FoundMessage
 from outbox.resubmission import sequence_identity
 from outbox.runtime.delivery.claim_check import check_in
+from tests.unit.ops.test_message_trace import Order, handled
 
 
 def put(engine: Engine, queue: str, id: str, body: bytes = b'{"n": 1}', **more: Any) -> None:
@@ -135,3 +136,52 @@ def test_the_command_says_in_its_first_line_where_and_why(disk_path: Path, capsy
     )
     assert main(["status", "--data", str(disk_path)]) == 0
     assert "no host runs on this folder" in capsys.readouterr().out
+
+
+def test_of_an_applied_message_the_command_says_once_what_is_on_record_of_it(
+    disk_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def prepare() -> None:
+        async with Engine.open(disk_path) as engine:
+            await handled(engine, ("order-1", Order("ann")))  # its mail and its parcel are still there
+
+    asyncio.run(prepare())
+    for asked in ("order-1", "orde"):
+        assert main(["message", "show", asked, "--data", str(disk_path)]) == 0
+        assert capsys.readouterr().out == (
+            "order-1 is in no queue and no dead letter: applied in orders by take, key ann, known by its record; "
+            f"`outbox message trace --data {disk_path} order-1` shows what it caused\n"
+        )
+    assert main(["message", "show", "order-1", "--json", "--data", str(disk_path)]) == 0
+    [found] = json.loads(capsys.readouterr().out)
+    assert [(fact["place"], fact["queue"]) for fact in found["facts"]] == [("applied", "orders")]
+    assert main(["message", "show", "order-9", "--data", str(disk_path)]) == 1
+
+
+def test_what_is_shown_in_full_has_times_and_no_key_as_lists_do(
+    disk_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = b'{"created":1.50,"key":""}'
+
+    async def prepare() -> None:
+        async with Engine.open(disk_path) as engine:
+            engine.declare(QueueSettings("orders"))
+            put(engine, "orders", "order-1", body, created_ms=1_800_000_000_000)
+            [claim] = engine.broker.claim("orders", 1)
+            engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="no", description="by the test")
+            engine.broker.send("orders", [Message(body=body, outbox_id="order-2")], due_ms=4_000_000_000_000)
+
+    def shown(*arguments: str) -> Any:
+        capsys.readouterr()
+        assert main([*arguments, "--data", str(disk_path)]) == 0
+        lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(("order-", "no host"))]
+        return json.loads("\n".join(lines))
+
+    asyncio.run(prepare())
+    letter = shown("dead-letters", "show", "orders", "order-1")
+    assert (letter["created"], letter["key"]) == ("2027-01-15T08:00:00Z", "-")
+    assert letter["body"] == {"created": 1.5, "key": ""}, "what its sender wrote is left alone"
+    assert shown("message", "show", "order-1")["dead_letter"] == letter
+    assert shown("message", "show", "order-2")["message"]["due"] == "2096-10-02T07:06:40Z"
+    as_json = shown("dead-letters", "show", "orders", "order-1", "--json")
+    assert (as_json["created"], as_json["key"]) == (1_800_000_000, "")

@@ -48,6 +48,15 @@ async def test_a_sent_message_arrives_with_everything_it_was_given(bank: Any, op
     assert (found.correlation_id, found.body) == ("c", b'{"account":"alice","amount":5}')
 
 
+async def test_messages_that_are_due_later_are_scheduled_together(bank: Any, operator: Operator) -> None:
+    await operator.send("deposits", [message("m1"), message("m2", created=5)], due=4e9)
+    await operator.send("deposits", [message("m3")], due=5)
+    found = [(task.state, task.due_ms, task.message.created_ms) for task in bank.engine.broker.peek("deposits", 0, 9)]
+    due_ms = 4_000_000_000_000
+    assert found[:2] == [("scheduled", due_ms, due_ms), ("scheduled", due_ms, 5_000)]
+    assert found[2][:2] == ("active", 0)
+
+
 async def test_what_is_sent_is_durable_when_send_returns(bank: Any, operator: Operator) -> None:
     await operator.send("deposits", [message(f"m{n}") for n in range(5)])
     assert bank.engine.log.synced == bank.engine.log.appended

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET, structs
 
 from outbox.app import App
 from outbox.context import Context
@@ -19,6 +20,7 @@ from outbox.engine.entities import QueueSettings, Settlement
 from outbox.errors import Refused, UnknownDestination
 from outbox.message import Message, with_error
 from outbox.ops import text
+from outbox.ops.cli import main
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
 from outbox.ops.doctor import of_status
@@ -26,7 +28,7 @@ from outbox.ops.engine_operator import EngineOperator
 from outbox.ops.held_messages import WORKER, state_of, view_of, why
 from outbox.ops.operator import Operator
 from outbox.ops.remote import RemoteOperator
-from outbox.ops.values import FindQuery, MessageView, Peeked, PeekQuery
+from outbox.ops.values import FindQuery, MessageView, Peeked, PeekQuery, QueueStatus, Status
 from outbox.resubmission import resubmission
 from outbox.retries import Reject, Retries, Retry
 from outbox.testing import Harness
@@ -271,6 +273,78 @@ async def test_what_is_scheduled_or_tried_again_can_be_due_now(disk_path: Path, 
                     await operator.make_due("orders", id)
             with pytest.raises(UnknownDestination):
                 await operator.make_due("no-such", "later-1")
+
+
+async def test_what_is_for_later_shows_when_it_is_due_and_not_as_when_it_was_enqueued(
+    disk_path: Path, way: str
+) -> None:
+    async with Engine.open(disk_path) as engine:
+        async with Worker(app, engine) as worker:
+            await worker.send("orders", Order("k"), id="later-1", after_s=3_600)
+            await worker.send("orders", Order("k", "fail"), id="m1")
+            await worker.wait_idle(timeout_s=10)
+        engine.broker.send("orders", [Message(body=b"1", outbox_id="m2")])
+        direct = EngineOperator(engine)
+        async with serve_control(direct, disk_path):
+            known = read_control_file(disk_path)
+            assert known is not None
+            operator: Operator = direct if way == "direct" else RemoteOperator(known, disk_path)
+            found = (await operator.peek(PeekQuery("orders"))).messages
+    head, *rows = text.messages("orders", Peeked(found)).splitlines()
+    assert head.split() == ["number", "id", "state", "key", "enqueued", "due", "why"]
+    times = {row.split()[1]: [time != "-" for time in row.split()[4:6]] for row in rows}
+    assert times == {"later-1": [False, True], "m1": [True, True], "m2": [True, False]}
+    later = next(view for view in found if view.id == "later-1")
+    assert later.enqueued is UNSET and isinstance(later.due, float)
+    head, row = text.messages("orders", Peeked([later])).splitlines()
+    assert head.split() == ["number", "id", "state", "key", "due", "why"]
+    assert row.split()[4] == text.utc(later.due)
+
+
+async def test_a_count_tells_what_waits_for_its_next_try_from_what_was_scheduled(disk_path: Path) -> None:
+    async with Engine.open(disk_path) as engine:
+        async with Worker(app, engine) as worker:
+            for n in range(2):
+                await worker.send("orders", Order("k"), id=f"later-{n}", after_s=3_600)
+            await worker.send("orders", Order("k", "fail"), id="m1")
+            await worker.send("orders", Order("k", "ask"), id="m2")
+            await worker.wait_idle(timeout_s=10)
+        operator = EngineOperator(engine)
+        found, status = await looked(operator, "orders"), await operator.status()
+        assert sum(view.state == "retrying" for view in found.values()) == status.queues["orders"].retrying == 2
+        line = "orders: 2 of 4 scheduled are next tries; `outbox queue peek orders --state retrying` says why"
+        assert line in text.status(status).splitlines()
+
+
+def test_a_queue_whose_messages_are_only_tried_again_is_not_listed_as_one_with_scheduled_ones(
+    disk_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def prepare() -> None:
+        async with Engine.open(disk_path) as engine, Worker(app, engine) as worker:
+            await worker.send("orders", Order("k", "fail"), id="m1")
+            await worker.wait_idle(timeout_s=10)
+
+    asyncio.run(prepare())
+    assert main(["schedule", "list", "--data", str(disk_path)]) == 0
+    assert capsys.readouterr().out == "nothing is scheduled in any queue\n"
+
+
+def test_a_bus_that_counts_both_alike_does_not_seem_to_count_what_was_scheduled_alone() -> None:
+    queue = QueueStatus(active=0, scheduled=3, deferred=0, dead_letters=0, oldest_s=None)
+    line = "scheduled are next tries, too; `outbox queue peek QUEUE` tells them apart"
+    assert line in text.status(Status({"orders": queue}, 0)).splitlines()
+    assert "next tr" not in text.status(Status({"orders": structs.replace(queue, scheduled=0)}, 0))
+    assert "next tr" not in text.status(Status({"orders": structs.replace(queue, retrying=0)}, 0))
+
+
+def test_a_bus_that_tells_when_a_scheduled_message_was_sent_has_both_times() -> None:
+    view = view_of("q", held(status="scheduled", enqueued_ms=1_000, due_ms=31_000), 2_000)
+    assert (view.enqueued, view.due) == (1.0, 31.0)
+    assert view_of("q", held(status="scheduled", enqueued_ms=31_000, due_ms=31_000), 2_000).enqueued is UNSET
+    keeps_its_place = view_of("q", held(due_ms=31_000), 2_000)
+    assert (keeps_its_place.state, keeps_its_place.enqueued, keeps_its_place.due) == ("retrying", 1.0, 31.0)
+    was_scheduled = text.messages("q", Peeked([view_of("q", held(due_ms=500), 2_000)]))
+    assert was_scheduled.splitlines()[0].split() == ["number", "id", "state", "key", "enqueued", "why"]
 
 
 def held(**more: Any) -> HeldMessage:

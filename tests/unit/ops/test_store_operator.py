@@ -13,7 +13,7 @@ from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.engine import Engine
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.message import Message
-from outbox.ops.store_operator import StoreOperator
+from outbox.ops.store_operator import StoreOperator, host_of
 from outbox.ops.values import Moved, NewMessage
 from outbox.ports import DeadLetterEntry, HeldMessage, Output
 from outbox.worker import Worker
@@ -82,6 +82,39 @@ async def test_what_is_sent_without_a_type_gets_the_only_one_that_is_registered(
         )
         first, second = (task.message for task in engine.broker.peek("deposits", 0, 9))
     assert (first.type, first.body) == (second.type, second.body) == ("Deposit", second.body)
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("https://shop.documents.azure.com:443/", "shop.documents.azure.com:443"),
+        ("shop.servicebus.windows.net", "shop.servicebus.windows.net"),
+        ("Endpoint=sb://shop.servicebus.windows.net/;SharedAccessKey=abc=", "shop.servicebus.windows.net"),
+        ("AccountKey=abc==;AccountEndpoint=http://127.0.0.1:9/", "127.0.0.1:9"),
+        ("AccountName=shop;AccountKey=abc;BlobEndpoint=http://127.0.0.1:9/shop", "127.0.0.1:9"),
+        ("DefaultEndpointsProtocol=https;AccountName=shop;AccountKey=abc", "shop"),
+        ("https://shop.blob.core.windows.net/?sv=1&sig=abc", "shop.blob.core.windows.net"),
+        ("https://me:abc@shop.example/", "shop.example"),
+        ("AccountKey=abc", ""),
+    ],
+)
+def test_an_address_is_named_without_its_key(address: str, host: str) -> None:
+    assert host_of(address) == host and "abc" not in host_of(address)
+
+
+async def test_what_is_sent_for_later_is_scheduled_on_the_bus() -> None:
+    async with Engine.in_memory() as engine:
+        narrow = NarrowEngine(engine, "partition")
+        async with Worker(app, narrow):
+            pass
+        operator = StoreOperator(narrow.ports(), *[cast(Any, None)] * 3)
+        body = msgspec.Raw(b'{"account": "a", "amount": 5}')
+        await operator.send("deposits", [NewMessage(id="m1", body=body)], due=4e9)
+        await operator.send("deposits", [NewMessage(id="m2", body=body, created=5)], due=4e9)
+        await operator.send("deposits", [NewMessage(id="m3", body=body)], due=5)
+        found = [(task.due_ms, task.message.created_ms) for task in engine.broker.peek("deposits", 0, 9)]
+    assert found[:2] == [(4_000_000_000_000, 4_000_000_000_000), (4_000_000_000_000, 5_000)]
+    assert found[2][0] == 0 and found[2][1] > 5_000
 
 
 @pytest.mark.parametrize("is_sent", [True, False])

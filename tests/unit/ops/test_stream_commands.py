@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -335,3 +336,21 @@ async def test_a_listed_row_has_the_lags_of_its_log(engine: Engine, operator: Op
     (row,) = (await operator.streams()).logs[1].rows
     assert isinstance(row, StreamRow)
     assert (row.floor, row.end, row.readers, row.writers) == (status.floor, status.end, status.readers, status.writers)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        ("--blobs", "DefaultEndpointsProtocol=http;AccountName=x;BlobEndpoint=http://127.0.0.1:9/x;AccountKey="),
+        ("--cosmos", "AccountEndpoint=http://127.0.0.1:9/;AccountKey="),
+    ],
+)
+def test_an_account_that_does_not_answer_is_named_without_its_key(
+    place: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    option, address = place
+    key = b64encode(b"k" * 64).decode()
+    assert main(["stream", "list", option, address + key]) == 1
+    said = capsys.readouterr().err
+    assert "is 127.0.0.1:9 there and reachable?" in said and f"Look at {option} and" in said.replace(",", " and")
+    assert key not in said
