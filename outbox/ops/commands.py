@@ -200,12 +200,10 @@ def _say_unchecked(options: Options) -> None:
     """Say on stderr that no application has checked what was sent, where none can have."""
     from outbox.ops.control_file import is_held
 
-    if options.data is None:
-        print("outbox: no application has checked this; with --app module:attribute one does, before it is sent",
-              file=sys.stderr)  # fmt: skip
-    elif not is_held(options.data):
-        print("outbox: no host runs on this folder, so no application has checked this; with --app module:attribute "
-              "one does, before it is sent", file=sys.stderr)  # fmt: skip
+    why = "" if options.data is None else "no host runs on this folder, so "
+    if options.data is None or not is_held(options.data):
+        cure = "with --app module:attribute one does, before it is sent"
+        print(f"outbox: {why}no application has checked this; {cure}", file=sys.stderr)
 
 
 def _check_json(body: str) -> None:

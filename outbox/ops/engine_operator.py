@@ -37,7 +37,7 @@ from outbox.ops.dead_letter_views import (
 )
 from outbox.ops.engine_states import OnWritten, states_of_engine, write_states_of_engine
 from outbox.ops.engine_trail import trail_on_engine
-from outbox.ops.engine_views import at_work, entry_of, held_in, identity_of, is_retried
+from outbox.ops.engine_views import at_work, entry_of, held_in, identity_of, retried_in
 from outbox.ops.held_messages import found_with_body, state_of
 from outbox.ops.host_metrics import host_metrics
 from outbox.ops.meter import Meter
@@ -87,6 +87,8 @@ from outbox.runtime.start.retention import NOTE_PREFIX as RETENTION_PREFIX
 from outbox.runtime.start.retention import longest_retention_ms
 
 EXPORT_PAGE_COUNT = 500
+RETRYING_MAX = 100_000
+"""Of more scheduled messages a status does not say how many are next tries: each is looked at, while the host waits."""
 _STATUSES: dict[str, tuple[int, ...]] = {
     "waiting": (ACTIVE,),
     "retrying": (ACTIVE, SCHEDULED),
@@ -188,8 +190,7 @@ class EngineOperator:
                 paused=queue.is_paused,
                 unhandled=True if self._is_unhandled(path) else msgspec.UNSET,
                 handled=msgspec.UNSET if self._meter is None else self._meter.handled(path),
-                retrying=counts[SCHEDULED]
-                and sum(task.status == SCHEDULED and is_retried(task) for task in queue.tasks.values()),
+                retrying=msgspec.UNSET if counts[SCHEDULED] > RETRYING_MAX else retried_in(queue),
             )
         streams = await list_streams(on_engine(engine))
         await engine.core.gate()

@@ -58,10 +58,12 @@ def held_in(
     )
 
 
-def is_retried(task: Task) -> bool:
-    """Whether a scheduled task waits for its next try: the rule of `held_messages.state_of`, for counts of many."""
-    message = task.message
-    return bool(task.failures or message.failures or task.description or message.error)
+def retried_in(queue: Queue) -> int:
+    """How many of a queue's scheduled tasks wait for their next try: the rule of `held_messages.state_of`, for many."""
+    return sum(
+        bool(task.failures or task.message.failures or task.description or task.message.error)
+        for task in queue.scheduled()
+    )
 
 
 def identity_of(queue: str, task: Task) -> str:
