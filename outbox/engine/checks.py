@@ -206,7 +206,7 @@ def check_room(state: State, limits: EngineLimits, *, cure: str = "drain queues,
     Raises:
         Throttled: the engine holds all that it may.
     """
-    if state.body_bytes + state.overhead_bytes > limits.memory_bytes_max:
+    if state.held_bytes > limits.memory_bytes_max:
         raise Throttled(
             f"the engine holds {limits.memory_bytes_max} bytes, all that it may; {cure} or raise memory_bytes_max",
             retry_after_s=1.0,

@@ -161,8 +161,7 @@ class Core:
         """
         log = self.log
         if log is not None and log.synced < log.appended:
-            self.write()
-            self.guarded(log.sync)
+            self.guarded(log.flush)
             self.flush_count += 1
             self._last_sync_s = self.clock.monotonic_s()
 

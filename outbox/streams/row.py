@@ -122,7 +122,7 @@ class Row(Generic[T]):
 
     async def _append(self, cell: Cell) -> tuple[int, Cell]:
         before = start = self._walked
-        if start is None or self._is_floor_old():
+        if start is None or self._is_floor_old(cell.at):
             start = await self._looked()
         if cell.id in self._unsure and before is not None:
             await self._pass_trimmed(cell.id, before, start)
@@ -157,10 +157,9 @@ class Row(Generic[T]):
                 )
             self._pass(index, cell)
 
-    def _is_floor_old(self) -> bool:
+    def _is_floor_old(self, now_ms: int) -> bool:
         """Whether so much time has passed since the floor was read that it is to be read again."""
-        now_ms, now_s = self.place.now_ms(), time.monotonic()
-        passed_ms = max(now_ms - self._looked_ms, round((now_s - self._looked_s) * 1_000))
+        passed_ms = max(now_ms - self._looked_ms, round((time.monotonic() - self._looked_s) * 1_000))
         return passed_ms >= self._margin_ms // 4 or now_ms < self._looked_ms
 
     async def _looked(self) -> int:

@@ -672,7 +672,7 @@ DIRECT_MUTANTS = (
     mutant(
         "streams: the floor is read again by the wall clock alone", STREAM_ROW,
         "unit/streams/test_ordered_log.py::test_a_clock_that_was_set_back_makes_a_writer_look_for_the_floor",
-        ("max(now_ms - self._looked_ms, round((now_s - self._looked_s) * 1_000))", "now_ms - self._looked_ms"),
+        ("max(now_ms - self._looked_ms, round((time.monotonic() - self._looked_s) * 1_000))", "now_ms - self._looked_ms"),
     ),
     mutant(
         "streams: a message without a place in the log stops its ingest", "outbox/streams/ingest.py",

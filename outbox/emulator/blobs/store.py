@@ -247,7 +247,7 @@ class Store:
 
     def _check_room(self, size_bytes: int = 0) -> None:
         state, limit = self.engine.state, self.engine.core.limits.memory_bytes_max
-        if state.body_bytes + state.overhead_bytes + size_bytes > limit:
+        if state.held_bytes + size_bytes > limit:
             raise Rejection("ServerBusy", f"the engine holds {limit} bytes, all that it may; delete blobs first")
 
     def _load(self) -> None:

@@ -177,7 +177,7 @@ class Store:
 
     def _check_room(self) -> None:
         state, limit = self.engine.state, self.engine.core.limits.memory_bytes_max
-        if state.body_bytes + state.overhead_bytes > limit:
+        if state.held_bytes > limit:
             raise Rejection(
                 FORBIDDEN,
                 f"the engine holds {limit} bytes, all that it may; delete items or raise memory_bytes_max",

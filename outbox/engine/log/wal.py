@@ -18,10 +18,10 @@ which at least one is left to say what was synced.  A close leaves a mark as wel
 
 Assumed of the disk: bytes once synced survive a torn overwrite of the block that they share with a later record.
 
-Threads: everything belongs to one thread, except that `write`, `sync`, `store_snapshot` and `retire` may run in others
-while it appends.  The first three exclude each other.  A retirement keeps none of them waiting, because it touches
-nothing that they use: it only removes files below the live segment, and a large one takes its time.  A close waits for
-it, so that the folder is not given back with a removal under way.
+Threads: everything belongs to one thread, except that `write`, `sync`, `flush`, `store_snapshot` and `retire` may run
+in others while it appends.  All but the last exclude each other.  A retirement keeps none of them waiting, because it
+touches nothing that they use: it only removes files below the live segment, and a large one takes its time.  A close
+waits for it, so that the folder is not given back with a removal under way.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ class Log:
         self.synced = recovered.last_ordinal
         """The last ordinal that survives a power loss."""
         self._writing, self._syncing = _DiskCalls(self, "write"), _DiskCalls(self, "sync")
+        self._flushing = _DiskCalls(self, "flush")
         self._sizes_bytes = dict(recovered.sizes_bytes)
         self._first = recovered.last_segment
         """The ordinal of the live segment's header: everything below it is sealed and synced."""
@@ -207,15 +208,31 @@ class Log:
             EngineStopped: the disk failed; the log is dead.
         """
         with self._writing:
-            count = len(self._buffer)
-            if count:
-                chunks = [self._buffer.popleft() for _ in range(count)]
-                while _BOUNDARY in chunks:
-                    index = chunks.index(_BOUNDARY)
-                    self._write(chunks[:index])
-                    self._start_segment()
-                    chunks = chunks[index + 1 :]
-                self._write(chunks)
+            self._write_buffered()
+
+    def flush(self) -> None:
+        """`write`, then `sync`, in one go.
+
+        Raises:
+            EngineStopped: the disk failed; the log is dead.
+        """
+        calls = self._flushing
+        with calls:
+            calls.verb = "write"
+            self._write_buffered()
+            calls.verb = "sync"
+            self._sync_written()
+
+    def _write_buffered(self) -> None:
+        count = len(self._buffer)
+        if count:
+            chunks = [self._buffer.popleft() for _ in range(count)]
+            while _BOUNDARY in chunks:
+                index = chunks.index(_BOUNDARY)
+                self._write(chunks[:index])
+                self._start_segment()
+                chunks = chunks[index + 1 :]
+            self._write(chunks)
 
     def sync(self) -> None:
         """Make everything that was written before this call survive a power loss.
@@ -223,11 +240,14 @@ class Log:
         Raises:
             EngineStopped: the disk failed; the log is dead.
         """
-        with self._syncing as file:
-            mark = self.written
-            if mark != self.synced:
-                file.sync()
-                self.synced = mark
+        with self._syncing:
+            self._sync_written()
+
+    def _sync_written(self) -> None:
+        mark, file = self.written, self._file
+        if file is not None and mark != self.synced:
+            file.sync()
+            self.synced = mark
 
     def seal(self) -> int:
         """Write and sync everything, start a new segment, and return the last ordinal before it.
@@ -426,14 +446,15 @@ class Preallocation:
 class _DiskCalls:
     """Holds a log's disk for one call, any failure of which kills the log.
 
-    A class, because a generator costs several times as much and a batch needs three.
+    A class, because a generator costs several times as much and a batch needs two.
     """
 
-    __slots__ = ("_log", "_verb")
+    __slots__ = ("_log", "verb")
 
     def __init__(self, log: Log, verb: str) -> None:
         self._log = log
-        self._verb = verb
+        self.verb = verb
+        """What is being done, for the error."""
 
     def __enter__(self) -> DiskFile:
         log = self._log
@@ -450,7 +471,7 @@ class _DiskCalls:
             return
         try:
             if not isinstance(error, OutboxError | ValueError):
-                log._stopped = _cure(log._disk, f"{self._verb} failed ({error})")
+                log._stopped = _cure(log._disk, f"{self.verb} failed ({error})")
                 if isinstance(error, OSError):
                     raise EngineStopped(log._stopped) from error
         finally:

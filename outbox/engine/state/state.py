@@ -85,10 +85,11 @@ class State:
         return self.message_bytes + self.documents.value_bytes + self.markers.reply_bytes
 
     @property
-    def overhead_bytes(self) -> int:
-        """An estimate of what everything but the bodies takes in memory."""
-        tasks = sum([len(queue.tasks) for queue in self.queues])
-        return tasks * 700 + self.documents.count * 400 + len(self.markers.known) * 200
+    def held_bytes(self) -> int:
+        """An estimate of what it takes in memory: the bodies, and what lies round them."""
+        task_count = sum([len(queue.tasks) for queue in self.queues])
+        around = task_count * 700 + self.documents.count * 400 + len(self.markers.known) * 200
+        return self.message_bytes + self.documents.value_bytes + self.markers.reply_bytes + around
 
     def apply(self, record: records.Record, version: int) -> None:
         """Let a record take effect; `version` is the epoch and ordinal under which it was logged."""

@@ -211,7 +211,7 @@ async def test_a_full_engine_takes_no_item_and_lets_one_go(clock: VirtualClock) 
         items, held, count = Items(engine), 0, 0
         with pytest.raises(Rejection) as caught:
             for count in range(100):
-                held = engine.state.body_bytes + engine.state.overhead_bytes
+                held = engine.state.held_bytes
                 items.put(f"{count}", KEY, text="x" * 1_000)
         assert (caught.value.status, caught.value.substatus) == (403, STORAGE_FULL) and held > 20_000
         assert count == len(items.store.ids(items.container, KEY)) and count > 5

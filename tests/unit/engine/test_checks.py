@@ -129,7 +129,7 @@ def test_a_limit_of_memory_or_of_the_clock_may_be_reached() -> None:
     engine = Engine.in_memory(clock=VirtualClock(START_S))
     engine.declare(QueueSettings("q"))
     engine.broker.send("q", [Message(body=b"{}")])
-    held_bytes = engine.state.body_bytes + engine.state.overhead_bytes
+    held_bytes = engine.state.held_bytes
     check_room(engine.state, EngineLimits(memory_bytes_max=held_bytes))
     with pytest.raises(Throttled):
         check_room(engine.state, EngineLimits(memory_bytes_max=held_bytes - 1))

@@ -907,7 +907,7 @@ LOG_MUTANTS = (
     mutant(
         "an engine is full before it holds all that it may", CHECKS,
         "engine/test_checks.py::test_a_limit_of_memory_or_of_the_clock_may_be_reached",
-        ("state.overhead_bytes > limits.memory_bytes_max", "state.overhead_bytes >= limits.memory_bytes_max"),
+        ("state.held_bytes > limits.memory_bytes_max", "state.held_bytes >= limits.memory_bytes_max"),
     ),
     mutant(
         "a clock that is ahead by no more than it may be is refused", CHECKS,
