@@ -11,6 +11,10 @@ of the message, and to any change of the state:
     outcome unknown      read the record: mine, won; another's, lost on it; none, the caller tries again, because a
                          batch that lands late makes the next create lose
 
+The state is not read where those of its type have all been new lately: it is taken to be new then, and the batch, which
+creates it, loses if it is not.  A handler that fails on such a state, or is about to make an external call, is run
+again on the state as it is read.
+
 A message that may be on record (redelivered, resubmitted, or its push failed here) reads its record before it loads
 anything.  A resubmission replaces the record of the refusal, under the version that it read.  An edit is turned down
 for its payload only by a record that its own create has lost to, because other edits change the payload on record.
@@ -56,7 +60,7 @@ from outbox.runtime.commit.marks import Mark, Marks
 from outbox.runtime.commit.overflow import Overflows, announced, log_missing_blob
 from outbox.runtime.commit.partition_size import PartitionSizes
 from outbox.runtime.commit.run_handler import Life
-from outbox.runtime.commit.state_cache import NO_STATE, CachedState, StateCache, cached_state
+from outbox.runtime.commit.state_cache import NO_STATE, CachedState, NewStates, StateCache, cached_state
 from outbox.runtime.commit.store_io import LOOK_COUNT_MAX, read, write_blobs, write_known
 from outbox.runtime.commit.store_transaction import Entry, Premature, StoreTransaction, Superseded, run_in
 from outbox.runtime.delivery.claim_check import without_blobs
@@ -103,6 +107,7 @@ class PartitionScope:
         self._new_tx = new_tx
         self._life = Life(now_ms, is_stopping)
         self.cache = cache if cache is not None else StateCache()
+        self.new_states = NewStates()
         self.marks = Marks(plan, store, blobs)
         self.ledger = _ledger(plan, store, now_ms=now_ms, new_tx=new_tx)
         self._failures = FailureCounts(store, plan.record_life_ms / 1_000)
@@ -120,7 +125,8 @@ class PartitionScope:
     def remembered(self) -> tuple[Any, ...]:
         known = self.cache.content(), self.marks.content(), self._waiting.remembered()
         ledger = None if self.ledger is None else self.ledger.remembered()
-        return *known, sorted(self._behind.items()), list(self._unpushed), ledger
+        unread = sorted(self._behind.items()), self.new_states.content()
+        return *known, unread, list(self._unpushed), ledger
 
     @property
     def lingering(self) -> tuple[Marks, ...]:
@@ -160,10 +166,15 @@ class PartitionScope:
     async def once(self, attempt: Attempt) -> Outcome:
         state_id = attempt.work.state_id
         try:
-            if self._may_be_on_record(attempt.work):
+            if may_be_on_record := self._may_be_on_record(attempt.work):
                 await self._decide(attempt)  # a read is cheaper than a slow handler
-            batch = await self._load(state_id)
-            outcome = await self._run(batch, attempt)
+            batch = await self._load(state_id, may_be_new=not may_be_on_record)
+            try:
+                outcome = await self._run(batch, attempt)
+            except Premature:  # on a state that was taken to be new
+                self._doubt(state_id)
+                batch = await self._load(state_id)
+                outcome = await self._run(batch, attempt)
         except Superseded as found:
             return await self._follow(attempt, found.record)
         if batch.entries:
@@ -184,18 +195,26 @@ class PartitionScope:
 
     # 1. Load the state
 
-    async def _load(self, state_id: str | None) -> StoreTransaction:
-        """A transaction over the cached state, else over a read."""
+    async def _load(self, state_id: str | None, *, may_be_new: bool = False) -> StoreTransaction:
+        """A transaction over the cached state, else over a read; over none, if it `may_be_new` and such ones are."""
         if state_id is None:
             return StoreTransaction(self._plan, self._now_ms(), self._new_tx(), NO_STATE)
         cached = self.cache.find(state_id)
+        if cached is None and may_be_new and self.new_states.expects(state_id):
+            return StoreTransaction(self._plan, self._now_ms(), self._new_tx(), NO_STATE, is_assumed=True)
         known = cached or await self._read_state(state_id)
         return StoreTransaction(self._plan, self._now_ms(), self._new_tx(), known, is_warm=cached is not None)
 
     async def _read_state(self, state_id: str) -> CachedState:
         found = cached_state(await read(self._store, state_key(state_id), self._behind.pop(state_id, "")))
+        self.new_states.note(state_id, is_new=not found.version)
         self.cache.remember(state_id, found)
         return found
+
+    def _doubt(self, state_id: str | None) -> None:
+        """Read the states of this type again: one of them was not new, or a handler had to know whether it was."""
+        if state_id is not None:
+            self.new_states.note(state_id, is_new=False)
 
     # 2. Decide: is the message on record already?
 
@@ -234,9 +253,10 @@ class PartitionScope:
     async def _before_call(self, attempt: Attempt, batch: StoreTransaction) -> None:
         """What `ctx.call` awaits: stop a handler before its first external call if the message is on record already.
 
-        Behind other messages of its batch, on a state that is not committed, it also stops, and runs again on its own.
+        Behind other messages of its batch, on a state that is not committed, it also stops, and runs again on its own;
+        so it does on a state that was not read.
         """
-        if batch.entries:
+        if batch.entries or batch.is_assumed:
             batch.is_premature = True
             raise Premature
         try:
@@ -252,6 +272,8 @@ class PartitionScope:
         batch.durable = partial(self._before_call, attempt, batch)
         is_first = not batch.entries
         outcome = await run_in(self._plan, batch, attempt, self._life)
+        if batch.is_assumed and isinstance(outcome, Later):
+            raise Premature
         if batch.is_late(self._now_ms()) and isinstance(outcome, PoisonMessage):
             if is_first:
                 attempt.refuse_over(batch.loaded.version, outcome)  # recorded next time, in time for its deadline
@@ -308,6 +330,7 @@ class PartitionScope:
         self.cache.forget(state_id)
         if answer.operation < len(batch.entries):
             return answer
+        self._doubt(state_id)
         if state_id is not None and answer.session and len(self._behind) < BEHIND_COUNT_MAX:
             self._behind[state_id] = answer.session
         raise NothingCommitted

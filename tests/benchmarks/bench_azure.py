@@ -194,7 +194,7 @@ def table(rows: list[Row]) -> str:
     lines = []
     for row in rows:
         reported = f"{row['requests_per_message']:.2f} requests, {row['ru_per_message']:.1f} RU a message"
-        warm = f"{row['messages_per_commit']:.2f} messages a commit, {row['warm_share']:.1%} of commits warm"
+        warm = f"{row['messages_per_commit']:.2f} messages a commit, {row['warm_share']:.1%} of commits without a read"
         calls = ", ".join(f"{kind} {n:g}" for kind, n in row["calls_per_message"].items())
         lines += [f"{row['workload']:<16} {row['messages']:>6,} messages: {reported}; {warm}", f"{'':<17}{calls}"]
     return "\n".join(lines)

@@ -32,6 +32,7 @@ from tests.simulation.telemetry_mutants import TELEMETRY_MUTANTS
 from tests.simulation.thread_mutants import THREAD_MUTANTS
 
 OF_LEDGER = "unit/stores/test_dispatch_ledger.py"
+OF_NEW = "unit/stores/test_new_states.py"
 TRIGGER_BUS = "outbox/azure/functions/bus.py"
 PROCESSOR = "outbox/azure/functions/processor.py"
 FUNCTIONS_MESSAGES = "outbox/azure/functions/messages.py"
@@ -350,6 +351,37 @@ DIRECT_MUTANTS = (
         "blocked: a store that is away blocks nothing", LANES,
         f"{OF_STOPPED}::test_a_key_does_not_count_as_unblocked_while_the_store_cannot_be_read",
         ("            await self._cool_down(attempts, error)\n            return [], attempts[0].work.delivery.sequence\n", "            del error\n            return attempts, None\n"),
+    ),
+    # States that are taken to be new
+    mutant(
+        "new: a call is made on a state that was not read", PARTITION,
+        f"{OF_NEW}::test_no_call_is_made_on_a_state_that_was_not_read",
+        ("        if batch.entries or batch.is_assumed:\n", "        if batch.entries:\n"),
+    ),
+    mutant(
+        "new: a handler fails for want of a state that is there", PARTITION,
+        f"{OF_NEW}::test_a_handler_that_fails_on_a_state_that_was_not_read_has_not_failed",
+        ("        if batch.is_assumed and isinstance(outcome, Later):\n            raise Premature\n", ""),
+    ),
+    mutant(
+        "new: a state that was there changes nothing", PARTITION,
+        f"{OF_NEW}::test_a_state_that_is_there_after_all_is_read_and_then_those_of_its_type_are",
+        ("        self._doubt(state_id)\n        if state_id is not None and answer", "        if state_id is not None and answer"),
+    ),
+    mutant(
+        "new: a handler that has to know changes nothing", PARTITION,
+        f"{OF_NEW}::test_after_a_handler_that_had_to_know_states_are_read_again",
+        ("                self._doubt(state_id)\n", ""),
+    ),
+    mutant(
+        "new: one that was there counts as a short row", "outbox/runtime/commit/state_cache.py",
+        f"{OF_NEW}::test_types_are_told_apart_and_one_that_was_not_new_begins_anew",
+        ("self._enough) if is_new else 0", "self._enough) if is_new else self._enough - 1"),
+    ),
+    mutant(
+        "new: all types are one", "outbox/runtime/commit/state_cache.py",
+        f"{OF_NEW}::test_types_are_told_apart_and_one_that_was_not_new_begins_anew",
+        ("    return state_id.partition(\":\")[0]\n", "    return \"\"\n"),
     ),
     # Reads
     mutant(

@@ -27,6 +27,8 @@ class CachedState(msgspec.Struct, frozen=True):
 
 
 NO_STATE = CachedState()
+NEW_COUNT_ENOUGH = 32
+"""After so many states of one type that were not there, each looked for, the next is not looked for."""
 
 
 def cached_state(document: Document | None) -> CachedState:
@@ -34,6 +36,39 @@ def cached_state(document: Document | None) -> CachedState:
     if document is None:
         return NO_STATE
     return CachedState(state_in(document), document.version, document.session)
+
+
+class NewStates:
+    """Which types of state are new every time: an order has a key of its own, an account does not.
+
+    A state that is expected to be new is not read.  That can be wrong, and is no worse than a stale read, because the
+    commit creates the state: it loses where there is one, and from then on the states of its type are read again.
+    """
+
+    def __init__(self, *, enough: int = NEW_COUNT_ENOUGH, first: int = 0) -> None:
+        """`first` is how many new ones a type is taken to have had that was never looked for."""
+        self._enough = enough
+        self._first = first
+        self._counts: dict[str, int] = {}
+        """How many states of a type were new in a row."""
+
+    def expects(self, state_id: str) -> bool:
+        """Whether a state is likely to be new."""
+        return self._counts.get(_type_of(state_id), self._first) >= self._enough
+
+    def note(self, state_id: str, *, is_new: bool) -> None:
+        """Note whether a state was new."""
+        name = _type_of(state_id)
+        self._counts[name] = min(self._counts.get(name, self._first) + 1, self._enough) if is_new else 0
+
+    def content(self) -> tuple[str, ...]:
+        """The types of which something else is expected than of one that was never looked for."""
+        by_default = self._first >= self._enough
+        return tuple(sorted(name for name, count in self._counts.items() if (count >= self._enough) != by_default))
+
+
+def _type_of(state_id: str) -> str:
+    return state_id.partition(":")[0]
 
 
 class StateCache:

@@ -62,6 +62,7 @@ class StoreTransaction:
         "blobs",
         "durable",
         "entries",
+        "is_assumed",
         "is_premature",
         "is_warm",
         "ledger_entries",
@@ -72,13 +73,24 @@ class StoreTransaction:
         "tx",
     )
 
-    def __init__(self, plan: Plan, now_ms: int, tx: str, loaded: CachedState, *, is_warm: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        now_ms: int,
+        tx: str,
+        loaded: CachedState,
+        *,
+        is_warm: bool = False,
+        is_assumed: bool = False,
+    ) -> None:
         self._plan = plan
         self.now_ms = now_ms
         self.tx = tx
         self.loaded = loaded
         self.is_warm = is_warm
         """Whether the state was at hand, because its key recurs."""
+        self.is_assumed = is_assumed
+        """Whether the state was not read, because it is expected to be new."""
         self._value, self._schema = loaded.item.value, loaded.item.schema
         self.entries: list[Entry] = []
         self.blobs: list[tuple[str, bytes]] = []

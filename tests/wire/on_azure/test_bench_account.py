@@ -66,7 +66,7 @@ async def test_rows_say_what_a_message_took_and_nothing_is_left(
     only(monkeypatch, Cell(), Cell(scope="item"), Cell(kind="existing", ledger=True))
     new, item, existing = await ground.rows(message_count=20)
     # on a busy machine some marks have a write of their own
-    assert 3.0 <= new["requests"] < 4.5 and 5.0 <= item["requests"] < 7.5 and 20 < new["ru"] < 30
+    assert 2.0 <= new["requests"] < 3.5 and 5.0 <= item["requests"] < 7.5 and 20 < new["ru"] < 30
     assert 2.0 <= existing["requests"] < 2.2 and new["bare_requests"] == existing["bare_requests"] == 2.0
     assert new["rtt_ms"] > 0 and new["messages_per_s"] > 0 and new["bare_ru"] == 11.0
     assert ground.queues() == [] and ground.deleted_databases() == 1
