@@ -28,7 +28,7 @@ from outbox.verify.explorer.search import Limits, Report, search
 from tests.benchmarks import report
 from tests.simulation import streamed
 from tests.simulation.drawn import large
-from tests.simulation.explored import GIVEN, T1, T2, Transfer, asked, counter, desk
+from tests.simulation.explored import GIVEN, T1, T2, Transfer, asked, counter, desk, expecting_new
 from tests.simulation.sunk import SinkScope
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,6 +81,13 @@ def staged() -> Iterator[Cell]:
     for cell in single_faults():
         if cell["scope"] == "item" and cell["given"]:
             yield {**cell, "staged": True}
+
+
+def unread() -> Iterator[Cell]:
+    """The same in partition scope, by workers that take a state to be new and do not read it."""
+    for cell in single_faults():
+        if cell["scope"] == "partition" and cell["given"]:
+            yield from ({**cell, "given": given, "unread": True} for given in (True, False))
 
 
 def happens(scope: str, kind: str) -> bool:
@@ -147,6 +154,7 @@ def told(cell: Cell) -> str:
         )
     state = ", new state" if not cell["given"] else ""
     scope = f"{cell['scope']}, staged" if "staged" in cell else cell["scope"]
+    scope = f"{cell['scope']}, unread" if "unread" in cell else scope
     return f"{scope}: 2 workers, {cell['messages']} messages, {sum(cell['copies'])} copies, {faults}{state}"
 
 
@@ -166,6 +174,7 @@ def explored(cell: Cell, cpu_s: float) -> Report:
         copies=cell["copies"],
         scope=cell["scope"],
         staged="staged" in cell,
+        make=expecting_new if "unread" in cell else None,
         budgets=Budgets(**cell["faults"]),
     )
     return search(scenario, limits=limits, hashing="64")
@@ -269,7 +278,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(one(json.loads(options.cell), options.cpu_s)))
         return 0
     found: list[Cell] = []
-    for cell in larger() if options.large else (*single_faults(), *staged(), *requests(), *ledgers(), *logs()):
+    for cell in (
+        larger() if options.large else (*single_faults(), *unread(), *staged(), *requests(), *ledgers(), *logs())
+    ):
         if options.only in (None, cell["scope"]):
             found.append(row(cell, options.cpu_s))
             print(line(found[-1]), flush=True)

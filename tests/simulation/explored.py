@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from outbox import App, Context, Reject
+from outbox.runtime.commit.state_cache import NewStates
+from outbox.runtime.partition_scope import PartitionScope
+from outbox.runtime.scopes import store_protocol
 from outbox.verify.explorer.requests import ClientRequest
 from outbox.verify.promises.view import View
 
@@ -112,6 +115,14 @@ GIVEN = (("alice", Account(10)), ("bob", Account(10)))
 T1 = ("transfers", Transfer("t1", "alice", "bob", 5), "t1")
 T2 = ("transfers", Transfer("t2", "alice", "bob", 3), "t2")
 REFUSED = ("transfers", Transfer("t3", "alice", "bob", -1), "t3")
+
+
+def expecting_new(*parts: Any, **options: Any) -> Any:
+    """The protocol of a worker that begins by taking every state to be new."""
+    made = store_protocol(*parts, **options)
+    assert isinstance(made, PartitionScope)
+    made.new_states = NewStates(enough=1, first=1)
+    return made
 
 
 def conserved(world: View) -> bool:

@@ -7,27 +7,30 @@ from typing import Any
 import pytest
 
 from outbox import App, Context, Retries
-from outbox.runtime.commit.state_cache import NewStates
-from outbox.runtime.partition_scope import PartitionScope
-from outbox.runtime.scopes import store_protocol
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import FaultKind
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
-from tests.simulation.explored import GIVEN, REFUSED, T1, T2, Account, Deposit, Transfer, bank, conserved, desk
+from tests.simulation.explored import (
+    GIVEN,
+    REFUSED,
+    T1,
+    T2,
+    Account,
+    Deposit,
+    Transfer,
+    asked,
+    bank,
+    conserved,
+    counter,
+    desk,
+    expecting_new,
+)
 from tests.simulation.mutant_apps import scenario
 
 pytestmark = pytest.mark.slow
 
 FAULTS: tuple[FaultKind, ...] = ("crash", "lost", "delay", "error", "expire", "stale", "jump")
-
-
-def expecting(*parts: Any, **options: Any) -> Any:
-    """The protocol of a worker that begins by taking every state to be new."""
-    made = store_protocol(*parts, **options)
-    assert isinstance(made, PartitionScope)
-    made.new_states = NewStates(enough=1, first=1)
-    return made
 
 
 def needing() -> App:
@@ -47,7 +50,7 @@ def needing() -> App:
 
 def explored(**options: Any) -> Report:
     known: dict[str, Any] = {"app": desk(), "given": GIVEN, "messages": [T1, T2], "scope": "partition"}
-    return search(Scenario(**(known | {"make": expecting, "invariant": conserved} | options)))
+    return search(Scenario(**(known | {"make": expecting_new, "invariant": conserved} | options)))
 
 
 def clean(report: Report) -> None:
@@ -81,4 +84,19 @@ def test_a_handler_that_needs_the_state_does_not_fail_for_want_of_it(fault: Faul
 
 @pytest.mark.parametrize("fault", ["crash", "lost", "delay", "error", "expire"])
 def test_a_call_is_made_on_what_was_read(fault: FaultKind) -> None:
-    clean(search(scenario("partition", "calling", amounts=(-3, 5), workers=2, faults={fault: 1}, make=expecting)))
+    clean(search(scenario("partition", "calling", amounts=(-3, 5), workers=2, faults={fault: 1}, make=expecting_new)))
+
+
+@pytest.mark.parametrize(
+    "faults", [{"crash": 1, "lost": 1}, {"lost": 1, "stale": 1}, {"delay": 1, "stale": 1}], ids=str
+)
+def test_under_two_faults(faults: dict[str, int]) -> None:
+    clean(explored(copies=[2, 1], budgets=Budgets(**faults)))
+
+
+@pytest.mark.parametrize("fault", ["crash", "expire", "stale"])
+def test_a_request_that_is_asked_twice_beside_a_message(fault: FaultKind) -> None:
+    requests = {"requests": [asked("k1", 5)], "asked_times": 2, "fronts": 2}
+    clean(
+        explored(app=counter(), messages=[T1], workers=1, invariant=None, budgets=Budgets.any_of(1, fault), **requests)
+    )
