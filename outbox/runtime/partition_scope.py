@@ -33,6 +33,7 @@ of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -166,12 +167,14 @@ class PartitionScope:
     async def once(self, attempt: Attempt) -> Outcome:
         state_id = attempt.work.state_id
         try:
-            if may_be_on_record := self._may_be_on_record(attempt.work):
+            if self._may_be_on_record(attempt.work):
                 await self._decide(attempt)  # a read is cheaper than a slow handler
-            batch = await self._load(state_id, may_be_new=not may_be_on_record)
-            try:
+            batch = await self._load(state_id, may_be_new=self._may_be_new(attempt.work))
+            had_to_know = batch.is_assumed
+            with suppress(Premature):  # on a state that was taken to be new
                 outcome = await self._run(batch, attempt)
-            except Premature:  # on a state that was taken to be new
+                had_to_know = False
+            if had_to_know:
                 self._doubt(state_id)
                 batch = await self._load(state_id)
                 outcome = await self._run(batch, attempt)
@@ -211,10 +214,14 @@ class PartitionScope:
         self.cache.remember(state_id, found)
         return found
 
+    def _may_be_new(self, work: Work) -> bool:
+        """Whether a state may be taken to be new: not where a guard counts tries, or a thread may go on after one."""
+        handler, is_first = work.handler, not (self._may_be_on_record(work) or work.delivery.failures)
+        return is_first and handler is not None and not handler.guards and not handler.blocking
+
     def _doubt(self, state_id: str | None) -> None:
         """Read the states of this type again: one of them was not new, or a handler had to know whether it was."""
-        if state_id is not None:
-            self.new_states.note(state_id, is_new=False)
+        self.new_states.note(state_id or "", is_new=False)
 
     # 2. Decide: is the message on record already?
 
@@ -280,6 +287,8 @@ class PartitionScope:
             raise NothingCommitted
         if isinstance(outcome, Later):
             self.cache.forget(attempt.work.state_id)  # it may have failed for what has changed since
+            if batch.loaded.version:
+                self._doubt(attempt.work.state_id)  # it is there, and this worker knows it no more
         if isinstance(outcome, Later) and attempt.work.inbox:
             await self._decide(attempt)  # the failure may come from its own committed effect
         await self._failures.note(attempt.work, outcome)

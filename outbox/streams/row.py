@@ -122,7 +122,7 @@ class Row(Generic[T]):
 
     async def _append(self, cell: Cell) -> tuple[int, Cell]:
         before = start = self._walked
-        if start is None or self._is_floor_old(cell.at):
+        if start is None or self._is_floor_old():
             start = await self._looked()
         if cell.id in self._unsure and before is not None:
             await self._pass_trimmed(cell.id, before, start)
@@ -157,8 +157,9 @@ class Row(Generic[T]):
                 )
             self._pass(index, cell)
 
-    def _is_floor_old(self, now_ms: int) -> bool:
+    def _is_floor_old(self) -> bool:
         """Whether so much time has passed since the floor was read that it is to be read again."""
+        now_ms = self.place.now_ms()
         passed_ms = max(now_ms - self._looked_ms, round((time.monotonic() - self._looked_s) * 1_000))
         return passed_ms >= self._margin_ms // 4 or now_ms < self._looked_ms
 

@@ -374,6 +374,21 @@ DIRECT_MUTANTS = (
         ("                self._doubt(state_id)\n", ""),
     ),
     mutant(
+        "new: a handler behind a guard runs twice", PARTITION,
+        f"{OF_NEW}::test_a_handler_that_must_not_run_twice_has_its_state_read",
+        ("not handler.guards and not handler.blocking", "not handler.blocking"),
+    ),
+    mutant(
+        "new: a handler in a thread runs twice", PARTITION,
+        f"{OF_NEW}::test_a_handler_that_must_not_run_twice_has_its_state_read",
+        ("not handler.guards and not handler.blocking", "not handler.guards"),
+    ),
+    mutant(
+        "new: what has failed fails twice at each try", PARTITION,
+        f"{OF_NEW}::test_a_message_that_has_failed_has_its_state_read",
+        ("(self._may_be_on_record(work) or work.delivery.failures)", "self._may_be_on_record(work)"),
+    ),
+    mutant(
         "new: one that was there counts as a short row", "outbox/runtime/commit/state_cache.py",
         f"{OF_NEW}::test_types_are_told_apart_and_one_that_was_not_new_begins_anew",
         ("self._enough) if is_new else 0", "self._enough) if is_new else self._enough - 1"),

@@ -26,6 +26,7 @@ FAILURES = (AzureError, aiohttp.ClientError, TimeoutError, OSError)
 """What a call of the SDK raises when it comes to nothing."""
 
 SESSION_HEADER = "x-ms-session-token"
+BAD_REQUEST = 400
 NOT_FOUND = 404
 NOT_YET_READABLE = 1002
 """Sub-status of a read that cannot be as fresh as its session token."""

@@ -32,6 +32,7 @@ from outbox.azure.cosmos.items import (
 from outbox.azure.cosmos.items import to_item as item_of
 from outbox.azure.cosmos.key_ranges import KeyRange
 from outbox.azure.cosmos.outcomes import (
+    BAD_REQUEST,
     FAILURES,
     NOT_YET_READABLE,
     SESSION_HEADER,
@@ -316,10 +317,11 @@ class CosmosStateStore:
                 raise
             except FAILURES as error:
                 meant, is_lost = as_error(error, what), as_lost(error) is not None
-                if status_of(error)[1] == NOT_YET_READABLE:
+                status, substatus = status_of(error)
+                if status == BAD_REQUEST or substatus == NOT_YET_READABLE:  # one that it gave may be why
                     self._sessions.forget()
                 is_missing = is_lost and kind == "read"
-                why = "conflict" if is_lost else reason_of(meant, error, status=status_of(error)[0])
+                why = "conflict" if is_lost else reason_of(meant, error, status=status)
                 self.usage.note(
                     kind, charge_of(headers_of(error)), failed=not is_missing, reason="" if is_missing else why
                 )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter as Tally
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from outbox import App, Context, Retries, Worker
+from outbox.guards import Breaker, Rate
 from outbox.runtime.commit.state_cache import NEW_COUNT_ENOUGH, NewStates
 from tests.unit.stores.store_site import Add, Site, Sum, adding, site
 
@@ -78,6 +82,56 @@ async def test_a_handler_that_fails_on_a_state_that_was_not_read_has_not_failed(
             await each(worker, "old", text="needs")
             assert runs == [0, 1] and await worker.state(Sum, "old") == Sum(2)
             assert await at.ports().operations.dead_letters("adds") == []
+
+
+async def test_what_a_handler_raises_on_what_was_read_stands_alone() -> None:
+    app, before = App("raising"), list[BaseException | None]()
+
+    @app.handler("adds", key="key")
+    def add(message: Add, total: Sum, ctx: Context) -> None:
+        if message.text == "needs" and not total.n:
+            before.append(sys.exception())
+            raise ValueError("there is nothing to add to")
+
+    async with site() as at, used_to_new(at, app) as worker:
+        await each(worker, "fresh", text="needs")
+        assert before == [None, None]
+
+
+@pytest.mark.parametrize(
+    "options", [{"breaker": Breaker("b")}, {"rate": Rate(1e6, burst=100)}, {"blocking": True}], ids=str
+)
+async def test_a_handler_that_must_not_run_twice_has_its_state_read(options: dict[str, Any]) -> None:
+    app = App("guarded")
+
+    @app.handler("adds", key="key", **options)
+    def add(message: Add, total: Sum) -> None:
+        total.n += message.n
+
+    async with site() as at, used_to_new(at, app) as worker:
+        await each(worker, "a")
+        assert at.store.calls["read"] == 1
+
+
+async def test_a_message_that_has_failed_has_its_state_read() -> None:
+    """Whatever its handler does then counts."""
+    app, runs = App("failing", retry=Retries(limit=9, delays_s=(0.05,))), Tally[str]()
+
+    @app.handler("adds", key="key")
+    def add(message: Add, total: Sum) -> None:
+        runs[message.key] += 1
+        if message.text:
+            raise ValueError("not yet")
+        total.n += message.n
+
+    async with site() as at, used_to_new(at, app) as worker:
+        await each(worker, "late", text="fails")
+        assert runs["late"] == 2, "once on a state that was not read"
+        await each(worker, *(f"more-{number}" for number in range(ENOUGH)))
+        at.clock.seconds += 1
+        at.engine.tick()
+        await worker.wait_idle()
+        assert runs["late"] == 3
 
 
 async def test_after_a_handler_that_had_to_know_states_are_read_again() -> None:
