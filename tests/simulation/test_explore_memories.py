@@ -20,7 +20,7 @@ from outbox.runtime.commit.orphaned_staged import OrphanedStaged
 from outbox.runtime.commit.overflow import Overflows
 from outbox.runtime.commit.partition_size import PartitionSizes
 from outbox.runtime.commit.run_handler import Life
-from outbox.runtime.commit.state_cache import CachedState, StateCache
+from outbox.runtime.commit.state_cache import NEW_COUNT_ENOUGH, CachedState, NewStates, StateCache
 from outbox.runtime.delivery.admission import Admission
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.delivery.lanes import Lanes
@@ -65,6 +65,7 @@ SAID: dict[type, dict[str, Change]] = {
         "ledger": lambda scope: setattr(scope, "ledger", LEDGER),
     },
     StateCache: {"_states": lambda cache: cache._states.update({"Account:alice": CachedState(StateItem(), "v1")})},
+    NewStates: {"_counts": lambda states: states._counts.update({"Account": NEW_COUNT_ENOUGH})},
     Marks: {"_due": lambda marks: marks._due.update({KEY.partition: {KEY: MARK}})},
     Waiting: {"_known": lambda waiting: waiting._known.update({b"i" * 32: None})},
     OrphanedStaged: {"by_state": lambda staged: staged.by_state.update({"Account:alice": [("tx", 1)]})},
@@ -100,6 +101,7 @@ LEFT_OUT: dict[type, dict[str, str]] = {
     | dict.fromkeys(("_waiting", "_ripe"), PAUSES),
     StateCache: {"_count_max": MADE_ONCE, "_bytes_max": MADE_ONCE, "_bytes": FOLLOWS}
     | {"hit_count": METER, "miss_count": METER},
+    NewStates: {"_enough": MADE_ONCE, "_first": MADE_ONCE},
     Waiting: dict.fromkeys(("_plan", "_store", "_now_ms", "_new_tx"), MADE_ONCE),
     OrphanedStaged: {"_infrastructure": MADE_ONCE},
     Overflows: dict.fromkeys(("_plan", "_store", "_states", "_blobs", "_now_ms"), MADE_ONCE),
