@@ -241,12 +241,10 @@ class Cells:
             return msgspec.json.decode(document.body, type=Hint).end, document.version
         return 0, document.version
 
-    def is_hint_due(self, walked_count: int) -> bool:
-        """Whether the hint should be raised, behind an append that walked so far."""
-        return self.end - self._hinted >= self._hint_every or walked_count >= self._walked_max
-
-    async def raise_hint(self) -> None:
-        """Raise the hint to the known end; whether that works makes no difference."""
+    async def raise_hint_if_due(self, walked_count: int) -> None:
+        """Raise the hint to the known end, now and then; whether that works makes no difference."""
+        if self.end - self._hinted < self._hint_every and walked_count < self._walked_max:
+            return
         self._hinted = self.end
         with suppress(OutcomeUnknown, Refused):
             end, version = await self._read_hint()

@@ -127,8 +127,7 @@ class RowTarget:
                 f"{self.row.name}: cell {index} has the identity of this step and other entries: another processor of "
                 "this name, with a register elsewhere, writes to this log; give one of them another name"
             )
-        if self.row.cells.is_hint_due(walked_count):
-            await self.row.cells.raise_hint()
+        await self.row.cells.raise_hint_if_due(walked_count)
         return index + 1
 
     async def check_reaches(self, since: int) -> None:

@@ -132,8 +132,7 @@ class Row(Generic[T]):
             return known, found or Cell(cell.id, gone=True)
         index, found, walked = await self.cells.append(cell, start, until_ms=self._fresh_ms, passed=self._pass)
         self._pass(index, found)
-        if self.cells.is_hint_due(walked):
-            await self.cells.raise_hint()
+        await self.cells.raise_hint_if_due(walked)
         return index, found
 
     def _pass(self, index: int, cell: Cell) -> None:
@@ -197,8 +196,7 @@ class Row(Generic[T]):
             raise trimmed(self.name, since, floor.index)
         await self.check_reaches(since, "since=")
         index, found, walked = await self.cells.append(cell, since, until_ms=until_ms)
-        if self.cells.is_hint_due(walked):
-            await self.cells.raise_hint()
+        await self.cells.raise_hint_if_due(walked)
         return index, found
 
     async def check_reaches(self, index: int, what: str) -> None:

@@ -41,6 +41,6 @@ class SessionTokens:
         return token
 
     def forget(self) -> None:
-        """Forget them all: the container may be another of the same name, which is behind them for good."""
+        """Forget them all: one was refused, or the container is another of the same name and behind them for good."""
         self._by_range.clear()
         self.latest = ""

@@ -109,6 +109,11 @@ ADAPTER_MUTANTS = (
         ("(fresh, partition, **self._in_session(\"\"))", "(fresh, partition)"),
     ),
     mutant(
+        "tokens are kept behind a request that was refused as bad", COSMOS,
+        "test_a_request_that_is_refused_as_bad_is_not_refused_for_ever",
+        ("                if status == BAD_REQUEST or substatus", "                if substatus"),
+    ),
+    mutant(
         "tokens of a container that is gone are kept", COSMOS,
         "test_tokens_of_another_container_of_the_same_name_are_forgotten",
         ("                    self._sessions.forget()\n", "                    pass\n"),

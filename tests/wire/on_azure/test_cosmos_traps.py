@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from azure.cosmos.exceptions import CosmosHttpResponseError
 from azure.cosmos.partition_key import PartitionKey
 
 from outbox.azure.cosmos import store
@@ -205,6 +206,36 @@ async def test_a_key_is_not_hashed_for_a_session_token_that_is_known(
     assert hashed == []
     await ground.store(account).read(A)
     assert hashed != [], "the SDK does it for a store that knows no token yet"
+
+
+class Refusing:
+    """A container that refuses the second read, and notes with which options it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    async def read_item(self, id: str, partition: str, *, response_hook: Any, **options: Any) -> dict[str, Any]:
+        self.asked.append(options)
+        if len(self.asked) == 2:
+            refusal: Any = CosmosHttpResponseError  # without types
+            raise refusal(status_code=400, message="the session token is invalid")
+        response_hook({"x-ms-session-token": "0:-1#5"})
+        return {"id": id, "pk": partition, "text": "1", "_etag": "1"}
+
+
+async def test_a_request_that_is_refused_as_bad_is_not_refused_for_ever() -> None:
+    """It may be so for the token that it was given."""
+    refusing: Any = Refusing()
+
+    async def container() -> Any:
+        return refusing
+
+    store = CosmosStateStore(container)
+    assert await store.read(A) is not None
+    with pytest.raises(Refused):
+        await store.read(A)
+    assert await store.read(A) is not None
+    assert refusing.asked == [{}, {"session_token": "0:-1#5"}, {}]
 
 
 async def test_tokens_of_another_container_of_the_same_name_are_forgotten(ground: CosmosGround) -> None:
