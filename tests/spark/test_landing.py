@@ -210,7 +210,7 @@ def test_an_outage_longer_than_a_round_is_sat_out_or_given_up(tmp_path: Path, mo
 
     def drained(queue: Queue) -> Incoming:
         found = incoming(queue, tmp_path, monkeypatch, deadline_s=now_s[0] + 10, timeout_s=60.0)
-        found.patience.sleep = sleep
+        found.patience.sleep, found.patience.chance = sleep, lambda: 0.5
         found.drain()
         return found
 
