@@ -21,6 +21,7 @@ PEEKED = "unit/ops/test_queue_peek.py"
 DISCARDS = "unit/ops/test_discards.py"
 OF_ONE_ID, GROUPED = "unit/ops/test_dead_letters_of_one_id.py", "outbox/ops/dead_letters.py"
 IN_LANES = "unit/stores/test_waiting_in_lanes.py"
+AHEAD = "unit/runtime/test_claims_ahead.py"
 TRAIL, RECORDS, HISTORY = (f"outbox/ops/trail{name}.py" for name in ("", "_records", "_history"))
 
 COMMAND_MUTANTS = (
@@ -195,6 +196,26 @@ COMMAND_MUTANTS = (
         "all that comes for a key may wait for it", "outbox/worker.py",
         f"{IN_LANES}::test_no_more_wait_than_may_be_at_work",
         (", 2 * self._concurrency - held_count)", ", 20 * self._concurrency - held_count)"),
+    ),
+    fault(
+        "messages of an ordered queue are claimed ahead", "outbox/worker.py",
+        f"{AHEAD}::test_in_an_ordered_queue_each_claim_is_of_one",
+        ("self._concurrency == 1 and not has_order", "self._concurrency == 1"),
+    ),
+    fault(
+        "a worker claims ahead of a handler that takes its time", "outbox/worker.py",
+        f"{AHEAD}::test_behind_a_message_that_took_its_time_the_next_is_claimed_alone",
+        ("if claim_group.is_quick and claim_group.may", "if claim_group.may"),
+    ),
+    fault(
+        "what was claimed ahead is handled beside what waits", "outbox/worker.py",
+        f"{AHEAD}::test_messages_that_wait_are_handled_one_at_a_time",
+        ("        claim_group.ahead.extend(deliveries[1:])\n        return deliveries[:1]\n", "        return deliveries\n"),
+    ),
+    fault(
+        "a stop warns of what was only claimed", "outbox/worker.py",
+        f"{AHEAD}::test_a_stop_gives_back_what_was_claimed_ahead",
+        ("len(left) - sum(len(claim_group.ahead) for claim_group in self._claim_groups)", "len(left)"),
     ),
     fault(
         "what has waited counts as waiting for ever", "outbox/runtime/store_scope.py",
