@@ -102,7 +102,7 @@ class Worker(Client):
 
     `concurrency` limits the messages at work; over a store and a bus as many again may wait behind others of their key.
     With 1 on an engine, while handlers take less than a millisecond and no queue is ordered, eight are claimed at once
-    and handled one after the other, each with its own commit.
+    and handled one after the other, each with its own commit; behind one that takes longer the rest are given back.
     `drain_s` limits the seconds that they may take when the worker stops, `threads` the concurrent blocking handlers.
     Workers of one process may share one `HandlerThreads`, and `counts`.
     """
@@ -260,6 +260,8 @@ class Worker(Client):
     async def _claim_loop(self, claim_group: _ClaimGroup) -> None:
         """Claim and handle batches up to the first that waits; then another loop continues."""
         while not self._draining.is_set():
+            if claim_group.ahead and not claim_group.is_quick:
+                await self._give_back(claim_group)
             free_count = self._free_count(claim_group)
             if free_count <= 0:
                 claim_group.has_capacity.clear()
@@ -283,6 +285,15 @@ class Worker(Client):
             return deliveries
         claim_group.ahead.extend(deliveries[1:])
         return deliveries[:1]
+
+    async def _give_back(self, claim_group: _ClaimGroup) -> None:
+        """Give back, uncounted, what was claimed ahead: another worker may be free while this one takes its time."""
+        deliveries = list(claim_group.ahead)
+        claim_group.ahead.clear()
+        for delivery in deliveries:
+            del claim_group.in_flight[delivery.sequence]
+        with suppress(Refused, OutcomeUnknown):  # else their locks expire
+            await self._intake.release(deliveries)
 
     def _free_count(self, claim_group: _ClaimGroup) -> int:
         """How many messages to claim: `concurrency` at work, and as many that wait behind others of their lanes.

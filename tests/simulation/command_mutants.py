@@ -213,6 +213,16 @@ COMMAND_MUTANTS = (
         ("        claim_group.ahead.extend(deliveries[1:])\n        return deliveries[:1]\n", "        return deliveries\n"),
     ),
     fault(
+        "what was claimed ahead waits for a handler that waits", "outbox/worker.py",
+        f"{AHEAD}::test_behind_a_message_that_waits_the_others_go_to_who_is_free",
+        ("if claim_group.ahead and not claim_group.is_quick:", "if False:"),
+    ),
+    fault(
+        "what was given back is still in hand", "outbox/worker.py",
+        f"{AHEAD}::test_messages_that_wait_are_handled_one_at_a_time",
+        ("            del claim_group.in_flight[delivery.sequence]\n", "            pass\n"),
+    ),
+    fault(
         "a stop warns of what was only claimed", "outbox/worker.py",
         f"{AHEAD}::test_a_stop_gives_back_what_was_claimed_ahead",
         ("len(left) - sum(len(claim_group.ahead) for claim_group in self._claim_groups)", "len(left)"),

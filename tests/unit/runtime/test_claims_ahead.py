@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Sequence
@@ -80,7 +81,7 @@ async def run(lines: Sequence[Line], *, concurrency: int = 1, ordering: str = "u
         put(engine, app, lines, session_id="s" if ordering == "per_key" else "")
         backend = Claims(engine)
         async with Worker(app, backend, concurrency=concurrency) as worker:
-            await worker.wait_idle()
+            await worker.wait_idle(timeout_s=5)
             assert worker.handled_count == len(lines)
     return backend, handled
 
@@ -100,10 +101,31 @@ async def test_behind_a_message_that_took_its_time_the_next_is_claimed_alone() -
 
 @pytest.mark.parametrize("takes_s", [0.01, 1e-9])
 async def test_messages_that_wait_are_handled_one_at_a_time(takes_s: float) -> None:
-    """Those behind them, claimed already, wait for their turn: the handler asserts that it is alone."""
+    """The handler asserts that it is alone."""
     lines = [Line(n, takes_s if n % 5 == 4 else 0.0) for n in range(40)]
     _, handled = await run(lines)
     assert handled == list(range(40))
+
+
+async def test_behind_a_message_that_waits_the_others_go_to_who_is_free() -> None:
+    handled: list[int] = []
+    app = application(handled)
+    slow, behind = 2 * AHEAD_COUNT + 4, AHEAD_COUNT
+    async with Engine.in_memory() as engine:
+        engine.declare(QueueSettings("lines"))
+        put(engine, app, [Line(n, 0.5 if n == slow else 0.0) for n in range(slow + 1 + behind)])
+        backend = Claims(engine)
+        async with Worker(app, backend, concurrency=1, monotonic_s=lambda: 0.0) as worker:  # so it yields only to wait
+            async with asyncio.timeout(5):
+                while len(handled) < slow:  # noqa: ASYNC110  # a worker has no such event
+                    await asyncio.sleep(0.01)
+            waiting = engine.broker.claim("lines", behind)
+            assert len(waiting) == behind
+            assert slow not in handled and sum(backend.got) > slow + 1
+            assert {claim.delivery_count for claim in waiting} == {0}, "they were not handled"
+            assert [claim.sequence for claim in waiting] == sorted(claim.sequence for claim in waiting)
+            await asyncio.sleep(0.6)
+            assert worker.handled_count == slow + 1 == len(handled)
 
 
 async def test_in_an_ordered_queue_each_claim_is_of_one() -> None:
@@ -114,19 +136,18 @@ async def test_in_an_ordered_queue_each_claim_is_of_one() -> None:
 
 async def test_a_stop_gives_back_what_was_claimed_ahead(caplog: pytest.LogCaptureFixture) -> None:
     handled: list[int] = []
-    app = application(handled)
-    quick, slow, behind = 3 * AHEAD_COUNT + 4, 1, AHEAD_COUNT
+    app, now_s = application(handled), itertools.count(step=AHEAD_S / 4)
+    count = 10 * AHEAD_COUNT
     async with Engine.in_memory() as engine:
         engine.declare(QueueSettings("lines"))
-        put(engine, app, [Line(n, 0.2 if n == quick else 0.0) for n in range(quick + slow + behind)])
+        put(engine, app, [Line(n) for n in range(count)])
         backend = Claims(engine)
         with caplog.at_level(logging.WARNING):
-            async with Worker(app, backend, concurrency=1):
-                while len(handled) < quick:  # noqa: ASYNC110  # a worker has no such event
-                    await asyncio.sleep(0.01)
-        counts = engine.broker.queue("lines").counts()
-        waiting = engine.broker.claim("lines", behind)
-        assert sum(backend.got) > quick + slow, "some were in hand behind the slow one"
-        assert handled == list(range(quick + slow)) and counts["active"] == len(waiting) == behind
+            async with Worker(app, backend, concurrency=1, monotonic_s=lambda: next(now_s)):
+                while sum(backend.got) < 2 * AHEAD_COUNT or sum(backend.got) == len(handled):  # noqa: ASYNC110
+                    await asyncio.sleep(0)  # the worker has its turns by that clock
+                assert (done_count := len(handled)) < sum(backend.got), "some are claimed and not begun"
+        waiting = engine.broker.claim("lines", count)
+        assert handled == list(range(done_count)) and len(waiting) == count - done_count
         assert {claim.delivery_count for claim in waiting} == {0}, "a stop is nobody's failure"
     assert not caplog.records
