@@ -168,7 +168,7 @@ AGE_MUTANTS = (
     mutant(
         "a marker that was without an age never has one", MARKERS,
         f"{SHOWN}::test_a_marker_of_what_waits_is_kept_until_it_is_replaced",
-        ("            if key in markers:\n                renewed[key] = max(renewed.get(key, 0), expire_ms)\n", "            if key in markers:\n                renewed[key] = max(renewed.get(key, 1 << 62), expire_ms)\n"),
+        ("                if key in markers:\n                    renewed[key] = max(renewed.get(key, 0), expire_ms)\n", "                if key in markers:\n                    renewed[key] = max(renewed.get(key, 1 << 62), expire_ms)\n"),
     ),
     mutant(
         "a snapshot drops markers without an age", "outbox/engine/log/snapshot.py",

@@ -30,9 +30,10 @@ class Markers:
         if not expire_ms:  # they have no age until something becomes of their messages
             markers.update(refused)
             return
-        for key in applied:
-            if key in markers:
-                renewed[key] = max(renewed.get(key, 0), expire_ms)
+        if not markers.keys().isdisjoint(applied):  # few messages come twice
+            for key in applied:
+                if key in markers:
+                    renewed[key] = max(renewed.get(key, 0), expire_ms)
         for key in refused:
             renewed[key] = max(renewed.get(key, 0), expire_ms)
         markers.update(applied)

@@ -95,13 +95,17 @@ def admit(plan: Plan, deliveries: Sequence[Delivery], now_ms: int) -> list[Work]
                 version = route.version
         identity = message.outbox_id or message.message_id
         inbox = None
-        schema = 1 if message.properties is None else message.schema
+        properties = message.properties
+        schema = 1 if properties is None else message.schema
+        is_bare = properties is None and not (
+            message.traceparent or message.correlation_id or message.causation_id or message.reply_to
+        )  # so it is slight, if its identity is plain
         if (
             is_plain
             and identity
             and message.created_ms <= latest_ms
             and schema == version
-            and (not delivery.from_outside or is_slight(message) or not excess(message))
+            and (is_bare or not delivery.from_outside or is_slight(message) or not excess(message))
         ):
             try:
                 value = decode(message.body)
