@@ -57,9 +57,10 @@ IDLE_POLL_S = 0.005
 TURN_S = 0.005
 """How long a busy worker keeps the event loop before it yields."""
 AHEAD_COUNT, AHEAD_S = 8, 0.001
-"""A worker of one at a time claims so many at once while none takes longer than this, as a prefetch is for.
+"""A worker of one at a time claims so many at once behind as many of which none took longer than this.
 
-Each of them is a commit of its own; only their claim is one record.
+Each of them is a commit of its own; only their claim is one record.  So many first, because one claim for each message
+costs less than eight for two and six given back.
 """
 
 
@@ -83,8 +84,8 @@ class _ClaimGroup:
     def __init__(self, paths: list[str], *, may_claim_ahead: bool = False) -> None:
         self.paths = paths
         self.may_claim_ahead = may_claim_ahead
-        self.is_quick = False
-        """Whether the last batch took no time worth mentioning."""
+        self.quick_count = 0
+        """How many batches in a row took no time worth mentioning."""
         self.in_flight: dict[int, Delivery] = {}
         self.ahead: deque[Delivery] = deque()
         """Those of them whose turn has not come."""
@@ -102,7 +103,9 @@ class Worker(Client):
 
     `concurrency` limits the messages at work; over a store and a bus as many again may wait behind others of their key.
     With 1 on an engine, while handlers take less than a millisecond and no queue is ordered, eight are claimed at once
-    and handled one after the other, each with its own commit; behind one that takes longer the rest are given back.
+    and handled one after the other, each with its own commit; behind one that takes longer the rest are given back.  A
+    process that is killed then has had a delivery of each of them, as it has of a batch: mind that where
+    `max_delivery_count` is 1.
     `drain_s` limits the seconds that they may take when the worker stops, `threads` the concurrent blocking handlers.
     Workers of one process may share one `HandlerThreads`, and `counts`.
     """
@@ -210,6 +213,8 @@ class Worker(Client):
             loop.cancel()
         self._watch.stop()
         await asyncio.gather(*loops, return_exceptions=True)
+        for claim_group in self._claim_groups:
+            await self._give_back(claim_group)  # now: nothing renews their locks any more
         await self._tasks.drain(self._drain_s)
         if self._recovery is not None and not self._has_failed:
             await self._recovery.finish()
@@ -217,9 +222,7 @@ class Worker(Client):
             self._threads.close()
         left = [delivery for claim_group in self._claim_groups for delivery in claim_group.in_flight.values()]
         if left and not self._has_failed:
-            begun_count = len(left) - sum(len(claim_group.ahead) for claim_group in self._claim_groups)
-            if begun_count:
-                log.warning("messages released unhandled", extra={"count": begun_count})
+            log.warning("messages released unhandled", extra={"count": len(left)})
             await self._intake.release(left)
             self._settled(left)
 
@@ -260,7 +263,7 @@ class Worker(Client):
     async def _claim_loop(self, claim_group: _ClaimGroup) -> None:
         """Claim and handle batches up to the first that waits; then another loop continues."""
         while not self._draining.is_set():
-            if claim_group.ahead and not claim_group.is_quick:
+            if claim_group.ahead and not claim_group.quick_count:
                 await self._give_back(claim_group)
             free_count = self._free_count(claim_group)
             if free_count <= 0:
@@ -273,7 +276,8 @@ class Worker(Client):
 
     async def _claim(self, claim_group: _ClaimGroup, free_count: int) -> Sequence[Delivery]:
         """Claim a batch; of several messages that are claimed for one turn after the other, the first."""
-        count_max = AHEAD_COUNT if claim_group.is_quick and claim_group.may_claim_ahead else free_count
+        are_quick = claim_group.quick_count >= AHEAD_COUNT
+        count_max = AHEAD_COUNT if are_quick and claim_group.may_claim_ahead else free_count
         try:
             deliveries = await self._intake.claim(claim_group.paths, count_max=count_max, wait_s=CLAIM_WAIT_S)
         except (Refused, OutcomeUnknown) as error:
@@ -289,10 +293,12 @@ class Worker(Client):
     async def _give_back(self, claim_group: _ClaimGroup) -> None:
         """Give back, uncounted, what was claimed ahead: another worker may be free while this one takes its time."""
         deliveries = list(claim_group.ahead)
+        if not deliveries:
+            return
         claim_group.ahead.clear()
         for delivery in deliveries:
             del claim_group.in_flight[delivery.sequence]
-        with suppress(Refused, OutcomeUnknown):  # else their locks expire
+        with suppress(Refused, OutcomeUnknown, EngineStopped):  # else their locks expire
             await self._intake.release(deliveries)
 
     def _free_count(self, claim_group: _ClaimGroup) -> int:
@@ -320,12 +326,14 @@ class Worker(Client):
             waits_for = attempt.send(None)
         except StopIteration:
             now_s = self._monotonic_s()
-            claim_group.is_quick = now_s - begun_s < AHEAD_S
+            is_over = len(claim_group.in_flight) == len(claim_group.ahead)  # else it waits in a task of its own
+            is_quick = is_over and now_s - begun_s < AHEAD_S
+            claim_group.quick_count = claim_group.quick_count + 1 if is_quick else 0
             if now_s >= self._turn_ends_s:
                 await asyncio.sleep(0)  # now and then; each turn of the event loop costs as much as several messages
                 self._turn_ends_s = self._monotonic_s() + TURN_S
             return True
-        claim_group.is_quick = False
+        claim_group.quick_count = 0
         claim_group.claiming = self._tasks.start(self._claim_loop(claim_group), "claims")
         await go_on(attempt, waits_for)
         return False

@@ -205,7 +205,7 @@ COMMAND_MUTANTS = (
     fault(
         "a worker claims ahead of a handler that takes its time", "outbox/worker.py",
         f"{AHEAD}::test_behind_a_message_that_took_its_time_the_next_is_claimed_alone",
-        ("if claim_group.is_quick and claim_group.may", "if claim_group.may"),
+        ("if are_quick and claim_group.may", "if claim_group.may"),
     ),
     fault(
         "what was claimed ahead is handled beside what waits", "outbox/worker.py",
@@ -215,7 +215,17 @@ COMMAND_MUTANTS = (
     fault(
         "what was claimed ahead waits for a handler that waits", "outbox/worker.py",
         f"{AHEAD}::test_behind_a_message_that_waits_the_others_go_to_who_is_free",
-        ("if claim_group.ahead and not claim_group.is_quick:", "if False:"),
+        ("if claim_group.ahead and not claim_group.quick_count:", "if False:"),
+    ),
+    fault(
+        "what waits in a task of its own took no time", "outbox/worker.py",
+        f"{AHEAD}::test_handlers_that_are_known_to_wait_are_claimed_one_at_a_time",
+        ("is_quick = is_over and now_s", "is_quick = now_s"),
+    ),
+    fault(
+        "a worker claims ahead behind one quick message", "outbox/worker.py",
+        f"{AHEAD}::test_where_each_second_message_waits_none_is_claimed_to_be_given_back",
+        ("claim_group.quick_count >= AHEAD_COUNT", "claim_group.quick_count > 0"),
     ),
     fault(
         "what was given back is still in hand", "outbox/worker.py",
@@ -223,9 +233,9 @@ COMMAND_MUTANTS = (
         ("            del claim_group.in_flight[delivery.sequence]\n", "            pass\n"),
     ),
     fault(
-        "a stop warns of what was only claimed", "outbox/worker.py",
+        "what was claimed ahead stays locked behind a stop", "outbox/worker.py",
         f"{AHEAD}::test_a_stop_gives_back_what_was_claimed_ahead",
-        ("len(left) - sum(len(claim_group.ahead) for claim_group in self._claim_groups)", "len(left)"),
+        ("            await self._give_back(claim_group)  # now", "            claim_group.ahead.clear()  # now"),
     ),
     fault(
         "what has waited counts as waiting for ever", "outbox/runtime/store_scope.py",
