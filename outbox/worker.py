@@ -1,7 +1,8 @@
 """A worker: claims messages in batches, handles them, and releases the rest when it stops.
 
-`concurrency` is how many messages may be in flight.  A batch whose handlers do not wait is one turn of the loop and
-one commit.  Any number of workers may share a backend, in one process or in several.
+`concurrency` is how many messages may be at work.  A batch whose handlers do not wait is one turn of the loop and one
+commit.  With 1 a batch is one message, and some may be claimed ahead of their turn, on an engine.  Any
+number of workers may share a backend, in one process or in several.
 
 Stopping (`drain`, or leaving the context): claim nothing more, wait `drain_s` seconds for messages in flight, cancel
 the rest and release them uncounted.  A blocking handler in its thread cannot be cancelled and is abandoned: its message
@@ -298,7 +299,7 @@ class Worker(Client):
         claim_group.ahead.clear()
         for delivery in deliveries:
             del claim_group.in_flight[delivery.sequence]
-        with suppress(Refused, OutcomeUnknown, EngineStopped):  # else their locks expire
+        with suppress(Refused, OutcomeUnknown, EngineStopped):  # else their locks expire, or are void
             await self._intake.release(deliveries)
 
     def _free_count(self, claim_group: _ClaimGroup) -> int:
