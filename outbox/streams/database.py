@@ -104,7 +104,7 @@ class CursorTable:
             raise OutcomeUnknown(f"sink {self.name}: the database failed ({type(error).__name__}: {error})") from error
 
     def _open(self) -> None:
-        connection = self._connect()
+        connection = self._connected()
         driver = driver_of(connection)
         name, style = getattr(driver, "__name__", "the driver"), getattr(driver, "paramstyle", "qmark")
         mark = {"qmark": "?", "format": "%s", "pyformat": "%s"}.get(style)
@@ -133,6 +133,12 @@ class CursorTable:
             )
             connection.commit()
         self._connection = connection
+
+    def _connected(self) -> Any:
+        try:
+            return self._connect()
+        except TypeError as error:  # a mistake in the call of the driver, which another try does not change
+            raise NotRegistrable(f"sink {self.name}: connect makes no connection: {error}; correct it") from error
 
     def disconnect(self) -> None:
         """Close the connection; the next work opens another."""

@@ -26,6 +26,7 @@ from outbox.errors import NotRegistrable, PoisonMessage, Refused, TooLarge
 from outbox.lineage import Key, as_key, field
 from outbox.message import ID_BYTES_MAX
 from outbox.runtime.failures.error_text import failure_text
+from outbox.streams.callables import check_call
 from outbox.streams.cells import Position
 from outbox.streams.places import POLL_S_MAX, Place, Waiting, place_of
 from outbox.streams.read_ahead import ReadAhead
@@ -138,8 +139,8 @@ class OrderedLog(Generic[T]):
             raise NotRegistrable(f"log {name}: writers={writers!r}, readers={readers!r}: 1 to 256 each")
         if not isinstance(poll_s_max, int | float) or not poll_s_max > 0:
             raise NotRegistrable(f"log {name}: poll_s_max={poll_s_max!r}: give seconds, more than 0")
-        if partition is not None and not callable(partition):
-            raise NotRegistrable(f"log {name}: partition={partition!r}: give a function from an entry to its key")
+        if partition is not None:
+            check_call(f"log {name}: partition=", partition, "entry")
         if not isinstance(margin, timedelta) or margin < MARGIN_MIN:
             raise NotRegistrable(
                 f"log {name}: margin={margin}: an append must end within half of it; give 10 s or more"

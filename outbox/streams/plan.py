@@ -17,6 +17,7 @@ from outbox.codec import StateCodec
 from outbox.errors import NotRegistrable, OutboxError, TooLarge, UnknownDestination
 from outbox.ports import QueueRef
 from outbox.retries import Retries
+from outbox.streams.callables import check_call
 from outbox.streams.cells import Cell
 from outbox.streams.log import LogReader, LogWriter, OrderedLog
 from outbox.streams.places import Place
@@ -278,6 +279,8 @@ def output_of(name: str, given: Any) -> Any:
             raise NotRegistrable(f"processor {name}: log {given.name} has {given.writers} writers; give .writer(n)")
         return given.writer(0)
     if isinstance(given, QueueRef):
+        if given.key is not None:
+            check_call(f"processor {name}: key= of queue {given.name}", given.key, "value")
         return QueueOutput(given)
     if not isinstance(given, LogWriter) and not hasattr(given, "out"):
         raise NotRegistrable(f"processor {name}: {type(given).__name__} is no output; give a log, or a backend's queue")

@@ -10,7 +10,6 @@ What a replica does in one step is in `replica`; here it is made, run, paused an
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import math
 import statistics
@@ -28,6 +27,7 @@ from outbox.errors import NoBlobStore, NotRegistrable, OutcomeUnknown, Refused, 
 from outbox.log_throttle import LogThrottle
 from outbox.retries import Retries
 from outbox.runtime.failures.error_text import failure_text
+from outbox.streams.callables import check_call, is_a_generator
 from outbox.streams.cells import Position
 from outbox.streams.failures import delay_s
 from outbox.streams.log import LogReader, OrderedLog, check_name
@@ -125,7 +125,7 @@ class Processor(Generic[State]):
         self.plan = Plan(
             check_name("processor", name),
             handler,
-            StateCodec(codec_for(state, state.__name__), state_version, dict(upcasts or {})),
+            _checked_state(name, StateCodec(codec_for(state, state.__name__), state_version, dict(upcasts or {}))),
             {check_name("input", each): input_of(each, inputs[each]) for each in sorted(inputs)},
             written,
             version,
@@ -240,13 +240,29 @@ def _check_options(name: str, handler: Handler, state: Any, retries: Any) -> Non
     Raises:
         NotRegistrable: it cannot be used.
     """
-    called = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004  # as it is
-    if not callable(handler) or inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+    if not callable(handler) or is_a_generator(handler):
         raise NotRegistrable(f"processor {name}: a handler is a function, sync or async, that does not yield; it emits")
+    check_call(f"processor {name}: its handler", handler, "state", "inputs", "step")
     if not isinstance(state, type):
         raise NotRegistrable(f"processor {name}: state={state!r}: give the class")
     if retries is not None and not isinstance(retries, Retries):
         raise NotRegistrable(f"processor {name}: retries={retries!r}: give Retries(...)")
+
+
+def _checked_state(name: str, codec: StateCodec) -> StateCodec:
+    """A codec whose first state can be made, stored and read.
+
+    Raises:
+        NotRegistrable: it cannot.
+    """
+    try:
+        codec.decode(codec.encode(codec.fresh()), codec.version)
+    except Exception as error:
+        raise NotRegistrable(
+            f"processor {name}: {codec.codec.name}() must make the first state, which is stored and read: "
+            f"{failure_text(error)}; give every field a default that can be stored"
+        ) from error
+    return codec
 
 
 class Loop:

@@ -30,6 +30,7 @@ from outbox.errors import FormatTooNew, NotRegistrable, OutcomeUnknown, Refused,
 from outbox.lineage import step_id
 from outbox.ports import StateStore
 from outbox.runtime.failures.error_text import failure_text
+from outbox.streams.callables import NotCalled, call
 from outbox.streams.cells import Position, encode
 from outbox.streams.failures import Ready, after_success, count_of, failed_step, is_timer_first, noted, rows_left
 from outbox.streams.places import Seen, together
@@ -428,7 +429,7 @@ class Replica:
             outs = plan.outs(step.emitted)
             check_state(plan.name, self.register.store, register, len(encoded), ready.entry_count)
             check_size(self._target_rows(), self.register.store, len(encoded), outs)
-        except StateFull:
+        except (StateFull, NotCalled):
             raise
         except Exception as error:
             return failed_step(plan, base, ready, refusable, error)
@@ -459,7 +460,7 @@ class Replica:
     async def _run(self, state: Any, inputs: Inputs, step: Step) -> None:
         """Run the handler, and wait for it where it is async."""
         handler_s = self.plan.handler_s
-        result = self.plan.handler(state, inputs, step)
+        result = call("processor", self.plan.name, self.plan.handler, state, inputs, step)
         if isawaitable(result):
             try:
                 async with asyncio.timeout(handler_s) as limit:

@@ -25,13 +25,14 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from inspect import isasyncgen, isasyncgenfunction, isawaitable, iscoroutinefunction, isgeneratorfunction
+from inspect import isasyncgen, isawaitable
 from typing import Any, Protocol
 
 import msgspec
 
 from outbox.errors import CorruptRecord, NotRegistrable, OutcomeUnknown, Refused, Trimmed
 from outbox.ports import DocumentKey, StateStore, Tag, Version, Won, Write
+from outbox.streams.callables import check_call, is_a_generator, is_async
 from outbox.streams.cells import DECODE_ERRORS, Position, is_current, put
 from outbox.streams.database import TABLE, CursorTable, Database, ThreadedDatabase
 from outbox.streams.log import LogReader, OrderedLog, check_name
@@ -86,21 +87,20 @@ async def enter(row: Row[Any], name: str) -> tuple[Position, Position]:
     return Position(floor.readers[f"sink/{name}"]), Position(floor.index)
 
 
-def check_apply(name: str, apply: Callable[..., Any], *, may_wait: bool) -> None:
-    """Look whether calling a function applies anything.
+def check_apply(name: str, apply: Callable[..., Any], *given: str, may_wait: bool) -> None:
+    """Look whether a function can be called with these arguments, and whether a call applies anything.
 
     Raises:
-        NotRegistrable: it only makes something that does when it is awaited or gone through.
+        NotRegistrable: it cannot, or only makes something that does when it is awaited or gone through.
     """
-    call = getattr(apply, "__call__", apply)  # noqa: B004 - of an object that can be called, the method says what it is
-    is_generator = any(isgeneratorfunction(each) or isasyncgenfunction(each) for each in (apply, call))
-    if is_generator:
+    if is_a_generator(apply):
         raise NotRegistrable(f"sink {name}: apply is a generator function, so a call does nothing; leave out yield")
-    if not may_wait and (iscoroutinefunction(apply) or iscoroutinefunction(call)):
+    if not may_wait and is_async(apply):
         raise NotRegistrable(
             f"sink {name}: apply is an async function, so a call does nothing; it is called in a thread of the sink's "
             "own, where it may block: give a plain function"
         )
+    check_call(f"sink {name}: apply", apply, *given)
 
 
 class Following:
@@ -293,7 +293,10 @@ class TransactionalSink:
         poll_s_max: float = POLL_S_MAX,
     ) -> None:
         self._poll_s_max = poll_s_max
-        check_apply(check_name("sink", name), apply, may_wait=False)
+        check_apply(check_name("sink", name), apply, "connection", "entries", may_wait=False)
+        if hasattr(connect, "cursor"):  # some can be called
+            raise NotRegistrable(f"sink {name}: connect is a connection; give a function that makes one")
+        check_call(f"sink {name}: connect", connect)
         self._database = ThreadedDatabase(CursorTable(name, connect, apply, create=create))
         self._steps = DatabaseSteps(name, only_row(name, log), self._database, batch_max)
 
@@ -396,7 +399,7 @@ class StoreSink:
                 "give a store of partition scope"
             )
         self.key = DocumentKey(partition, f"sink:{name}")
-        check_apply(name, apply, may_wait=True)
+        check_apply(name, apply, "entries", may_wait=True)
         self._following = Following(
             name,
             self.row,

@@ -784,7 +784,12 @@ DIRECT_MUTANTS = (
     mutant(
         "streams: an entry is refused for a state that is full", STREAM_REPLICA,
         f"{FAILING}::test_a_state_that_has_outgrown_its_register_stops_the_processor_and_refuses_no_entry",
-        ("        except StateFull:\n            raise\n", ""),
+        ("        except (StateFull, NotCalled):\n", "        except NotCalled:\n"),
+    ),
+    mutant(
+        "streams: an entry is refused for a handler that is not reached", STREAM_REPLICA,
+        "unit/streams/test_callables.py::test_a_call_that_does_not_reach_its_handler_stops_and_refuses_no_entry",
+        ("        except (StateFull, NotCalled):\n", "        except StateFull:\n"),
     ),
     mutant(
         "streams: a refused entry that is too large stops the processor", STREAM_REPLICA,

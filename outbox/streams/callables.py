@@ -1,0 +1,75 @@
+"""What a user gives to be called: whether it can be, looked at where it is given.
+
+A function whose parameters do not fit fails for every entry alike, so no entry is to be blamed for it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from outbox.errors import NotRegistrable
+
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def check_call(what: str, function: Any, *given: str) -> None:
+    """Check that a function can be called with so many arguments, by position; `given` names them.
+
+    Raises:
+        NotRegistrable: it cannot.
+    """
+    if not callable(function):
+        raise NotRegistrable(f"{what} is {_shown(function)}; give a function ({', '.join(given)})")
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+        if hasattr(function, "__wrapped__") and all(each.kind in VARIADIC for each in signature.parameters.values()):
+            signature = inspect.signature(function)  # it passes on what it is given
+    except ValueError:  # some built-in functions have none
+        return
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise NotRegistrable(
+            f"{what}: {name}{signature} is called with ({', '.join(given)}), and does not take that ({error}); give it "
+            "these parameters, or the others defaults"
+        ) from error
+
+
+def is_a_generator(function: Callable[..., Any]) -> bool:
+    """Whether a call of a function only makes a generator."""
+    return any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in _of(function))
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether a call of a function only makes a coroutine."""
+    return any(map(inspect.iscoroutinefunction, _of(function)))
+
+
+class NotCalled(NotRegistrable):
+    """A function was not entered, because its parameters do not fit what it is called with."""
+
+
+def call(what: str, name: str, function: Callable[..., Any], *given: Any) -> Any:
+    """Call a function; `what` and `name` say whose it is.
+
+    Raises:
+        NotCalled: its code was not entered.
+    """
+    try:
+        return function(*given)
+    except TypeError as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+            raise  # from within it
+        raise NotCalled(f"{what} {name}: its function cannot be called: {error}; give it other parameters") from error
+
+
+def _of(function: Callable[..., Any]) -> tuple[Any, Any]:
+    """A function and its method `__call__`, which says what an object is that can be called."""
+    return function, getattr(function, "__call__", function)  # noqa: B004 - the method itself is wanted
+
+
+def _shown(given: Any) -> str:
+    return f"a {type(given).__name__}" if given is not None else "None"
