@@ -1,4 +1,4 @@
-"""The source distribution of azure-cosmos: fetched from the package index, compared with its digest, and unpacked.
+"""The source distribution of an SDK: fetched from the package index, compared with its digest, and unpacked.
 
 The index is asked by its simple API, as JSON or as a page of links, whichever it has.  What is unpacked are regular
 files below one folder, with limits on their number and size; nothing of it is run here.
@@ -41,21 +41,21 @@ class Link(NamedTuple):
     sha256: str
 
 
-def unpacked(version: str, folder: Path, index: str = INDEX, saved: Path | None = None) -> Path:
-    """The folder of that version's sources below `folder`, fetched unless it was before; `saved` is an archive at hand.
+def unpacked(package: str, version: str, folder: Path, index: str = INDEX, saved: Path | None = None) -> Path:
+    """The folder of that package's sources below `folder`, fetched unless it was before; `saved` is an archive at hand.
 
     The digest is the index's in either case, unless the archive at hand was unpacked with it before.
 
     Raises:
         ArchiveRefused: the index cannot be asked, has no such archive, or another than its digest says.
     """
-    archive = folder / f"azure_cosmos-{version}.tar.gz"
+    archive = folder / f"{package.replace('-', '_')}-{version}.tar.gz"
     digest = archive.with_name(archive.name + ".sha256")
     folder.mkdir(parents=True, exist_ok=True)
     if saved is not None:
         shutil.copyfile(saved, archive)
     if not archive.exists() or not digest.exists():
-        link = link_to(version, index)
+        link = link_to(package, version, index)
         if not archive.exists():
             archive.write_bytes(_fetched(link.url, ARCHIVE_MAX_BYTES)[0])
         digest.write_text(link.sha256 + "\n")
@@ -67,20 +67,20 @@ def unpacked(version: str, folder: Path, index: str = INDEX, saved: Path | None 
     return _extracted(archive, folder)
 
 
-def link_to(version: str, index: str) -> Link:
+def link_to(package: str, version: str, index: str) -> Link:
     """The index's link to the source distribution of a version.
 
     Raises:
         ArchiveRefused: there is none, or it has no digest.
     """
-    data, kind, base = _fetched(f"{index.rstrip('/')}/azure-cosmos/", PAGE_MAX_BYTES)
-    names = {f"azure_cosmos-{version}.tar.gz", f"azure-cosmos-{version}.tar.gz"}
+    data, kind, base = _fetched(f"{index.rstrip('/')}/{package}/", PAGE_MAX_BYTES)
+    names = {f"{name}-{version}.tar.gz" for name in (package, package.replace("-", "_"))}
     for link in _links(data, kind, base):
         if PurePosixPath(urlsplit(link.url).path).name in names:
             if not re.fullmatch(r"[0-9a-f]{64}", link.sha256):
                 raise ArchiveRefused(f"{link.url} has no SHA-256 in the index; use another index (--index URL)")
             return link
-    raise ArchiveRefused(f"{index} has no source distribution of azure-cosmos {version}; use another (--index URL)")
+    raise ArchiveRefused(f"{index} has no source distribution of {package} {version}; use another (--index URL)")
 
 
 def _links(data: bytes, kind: str, base: str) -> list[Link]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.foreign.refusals import RACES
+from tests.foreign.suites import Suite
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 NO_ANSWER = "no answer"
@@ -65,20 +65,15 @@ def better(first: FileOutcome, second: FileOutcome) -> FileOutcome:
     return second
 
 
-def is_race(outcome: Outcome) -> bool:
-    """Whether a test passes or fails as threads of the client go."""
-    return outcome.test.partition("[")[0] in RACES
-
-
-def surprises(files: Iterable[FileOutcome], known: Mapping[str, str]) -> list[str]:
-    """What is not as the table of refusals says, a line each; `known` is from test to reason."""
-    found, ran = [], set[str]()
+def surprises(files: Iterable[FileOutcome], suite: Suite) -> list[str]:
+    """What is not as the suite's table of refusals says, a line each."""
+    found, ran, known = [], set[str](), suite.known()
     for file in files:
         if file.error:
             found.append(f"{file.file}: {file.error}")
         for one in file.outcomes:
             ran.add(one.test)
-            if one.kind in (FAILED, NO_ANSWER) and one.test not in known and not is_race(one):
+            if one.kind in (FAILED, NO_ANSWER) and one.test not in known and not suite.is_race(one.test):
                 found.append(f"{one.test}: {one.kind}: {one.reason}")
             if one.kind in (PASSED, SKIPPED) and one.test in known:
                 found.append(f"{one.test}: {one.kind}, though the table of refusals names it; take it out there")

@@ -5,21 +5,15 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.foreign.outcomes import FAILED, NO_ANSWER, PASSED, SKIPPED, FileOutcome, is_race
-from tests.foreign.refusals import LEFT_OUT
+from tests.foreign.outcomes import FAILED, NO_ANSWER, PASSED, SKIPPED, FileOutcome
+from tests.foreign.suites import Suite
 
-NAME = "azure-cosmos"
-_RACES = "By chance: tests that put several regions into a client while its thread reads the account anew, with one."
 _AGAIN = (
     "A file with a test that fails unexpectedly runs once more, because some tests race with threads of the client; a "
     "test passes if it does in either attempt.  These failed in the first."
-)
-_LEFT_OUT = (
-    "Files marked for an emulator that inject faults into the client as if the account had several regions, at the "
-    "fixed address `https://localhost:8081` of Microsoft's; what is served here is plain HTTP, on any port."
 )
 _COUNTED = (PASSED, FAILED, NO_ANSWER, SKIPPED)
 
@@ -31,28 +25,28 @@ def line(file: FileOutcome) -> str:
     return f"foreign: {file.file}: {counts} in {file.elapsed_s:.1f} s{again}"
 
 
-def summary(files: Sequence[FileOutcome]) -> str:
+def summary(files: Sequence[FileOutcome], suite: Suite) -> str:
     """All files on one line."""
     counts = ", ".join(f"{_total(files, kind)} {kind}" for kind in _COUNTED)
-    return f"foreign: {len(files)} files: {counts}"
+    return f"foreign: {suite.package}: {len(files)} files: {counts}"
 
 
 def _total(files: Sequence[FileOutcome], kind: str) -> int:
     return sum(file.count(kind) for file in files)
 
 
-def publish(files: Sequence[FileOutcome], refusals: Mapping[str, Sequence[str]], sdk: str, folder: Path) -> None:
+def publish(files: Sequence[FileOutcome], suite: Suite, sdk: str, folder: Path) -> None:
     """Write the page and the JSON of a run in which nothing was otherwise than the table of refusals says."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{NAME}.md").write_text(page(files, refusals, sdk))
+    (folder / f"{suite.package}.md").write_text(page(files, suite, sdk))
     facts = {
         "date": _day(),
-        "azure-cosmos": sdk,
+        suite.package: sdk,
         "python": platform.python_version(),
         "files": [_facts(file) for file in files],
-        "refusals": {reason: list(tests) for reason, tests in refusals.items()},
+        "refusals": {reason: list(tests) for reason, tests in suite.refusals.items()},
     }
-    (folder / f"{NAME}.json").write_text(json.dumps(facts, indent=1) + "\n")
+    (folder / f"{suite.package}.json").write_text(json.dumps(facts, indent=1) + "\n")
 
 
 def _facts(file: FileOutcome) -> dict[str, object]:
@@ -65,18 +59,18 @@ def _facts(file: FileOutcome) -> dict[str, object]:
     return facts
 
 
-def page(files: Sequence[FileOutcome], refusals: Mapping[str, Sequence[str]], sdk: str) -> str:
+def page(files: Sequence[FileOutcome], suite: Suite, sdk: str) -> str:
     """The page: totals, what is refused and why, what their tests skip themselves, and the files."""
     passed, skipped = _total(files, PASSED), _total(files, SKIPPED)
     refused = _total(files, FAILED) + _total(files, NO_ANSWER)
     ran = passed + refused
     about = (
-        f"{_day()}, azure-cosmos {sdk}, Python {platform.python_version()}, {platform.system()}: "
+        f"{_day()}, {suite.package} {sdk}, Python {platform.python_version()}, {platform.system()}: "
         f"of {ran} tests in {len(files)} files **{passed} passed** and {refused} did not, for the reasons below; "
         f"{skipped} more skip themselves.  Some files ask nothing of a server."
     )
     lines = [
-        "# Microsoft's tests of azure-cosmos against the emulator",
+        f"# Microsoft's tests of {suite.package} against the emulator",
         "",
         "Written by `make foreign`; what that is stands in [Verification](../verification.md#microsofts-own-tests).",
         "",
@@ -85,17 +79,20 @@ def page(files: Sequence[FileOutcome], refusals: Mapping[str, Sequence[str]], sd
         "## What does not pass, and why",
         "",
     ]
-    for reason, tests in refusals.items():
+    for reason, tests in suite.refusals.items():
         lines += [f"**{reason}**", "", *(f"- `{test}`" for test in tests), ""]
-    races = [one.test for file in files for one in file.outcomes if one.kind == FAILED and is_race(one)]
-    if races:
-        lines += [f"**{_RACES}**", "", *(f"- `{test}`" for test in races), ""]
+    failed = [one.test for file in files for one in file.outcomes if one.kind == FAILED]
+    for reason, tests in suite.races.items():
+        if races := [test for test in failed if test.partition("[")[0] in tests]:
+            lines += [f"**{reason}**", "", *(f"- `{test}`" for test in races), ""]
     again = [one.partition(": ")[0] for file in files for one in file.first_attempt]
     if again:
         lines += ["## What passed in one of two attempts", "", _AGAIN, "", *(f"- `{test}`" for test in again), ""]
-    lines += ["## What is left out", "", _LEFT_OUT, ""]
-    lines += [f"- `{file}`" for file in LEFT_OUT]
-    lines += ["", "## What skips itself", "", "| test | its own reason |", "|---|---|"]
+    if suite.left_out:
+        lines += ["## What is left out", ""]
+    for reason, names in suite.left_out.items():
+        lines += [reason, "", *(f"- `{name}`" for name in names), ""]
+    lines += ["## What skips itself", "", "| test | its own reason |", "|---|---|"]
     skipping = [one for file in files for one in file.outcomes if one.kind == SKIPPED]
     lines += [f"| `{one.test}` | {one.reason.replace('|', '/')} |" for one in skipping]
     lines += ["", "## Files", "", "| file | passed | did not | skipped |", "|---|---:|---:|---:|"]

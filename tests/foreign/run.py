@@ -1,11 +1,11 @@
-"""Microsoft's own tests of azure-cosmos against our Cosmos DB emulator.
+"""Microsoft's own tests of its SDKs against our emulators.
 
-    python -m tests.foreign.run [--only test_crud.py]... [--archive FILE] [--index URL] [--at-once 2] [--output FOLDER]
+    python -m tests.foreign.run [--suite azure-cosmos]... [--only test_crud.py]... [--archive FILE] [--index URL]
+                                [--at-once 2] [--output FOLDER]
 
-Fetches the source distribution of the installed version, takes the files whose tests are marked for an emulator
-(`cosmosEmulator`) but for those of `LEFT_OUT`, and runs each in a process of its own against an emulator of its own.
-What is not as `refusals.py` says is printed, and then the exit code is 1.  A run of all files publishes its table; one
-with --only does not.
+Fetches the source distribution of each installed SDK, and runs the files of its tests, each in a process of its own
+against an emulator of its own.  What is not as the suite says (`azure_cosmos.py` and the files of its kind) is
+printed, and then the exit code is 1.  A run of all files of a suite publishes its table; one with --only does not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import contextlib
 import os
-import re
 import sys
 import tempfile
 import time
@@ -22,23 +21,20 @@ from collections.abc import AsyncIterator
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.foreign import outcomes, pages
+from tests.foreign import azure_cosmos, outcomes, pages
 from tests.foreign.archive import INDEX, ArchiveRefused, unpacked
-from tests.foreign.refusals import LEFT_OUT, REFUSALS, known
+from tests.foreign.suites import Suite
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "foreign"
 INSIDE = Path(__file__).resolve().parent / "inside"
-MARK = "cosmosEmulator"
-FILE_S_MAX = 600.0
-TEST_S_MAX = 120
+SUITES = {suite.package: suite for suite in (azure_cosmos.SUITE,)}
 START_S_MAX = 30.0
 STOP_S_MAX = 10.0
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
 """Of the environment; the tests read accounts and switches from the rest."""
 BUG = b"this is a bug, please report it"
 """What the emulator logs where it answers 500."""
-_URL = re.compile(rb"AccountEndpoint=(http://[^;]+)")
 
 
 class EmulatorFailed(Exception):
@@ -47,35 +43,49 @@ class EmulatorFailed(Exception):
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
-    sdk = version("azure-cosmos")
     try:
-        tests = unpacked(sdk, BUILD, options.index, options.archive) / "tests"
-        files = chosen(tests, options.only)
-        found = asyncio.run(all_of(files, tests, options.at_once))
+        surprising = [run(SUITES[name], options) for name in options.suite or SUITES]
     except ArchiveRefused as failure:
         print(f"foreign: {failure}", file=sys.stderr)
         return 1
-    surprising = outcomes.surprises(found, known())
-    print(pages.summary(found))
-    for line in surprising or ["what did not pass stands in tests/foreign/refusals.py"]:
+    return 1 if any(surprising) else 0
+
+
+def run(suite: Suite, options: argparse.Namespace) -> list[str]:
+    """Run one suite and publish its table; what was not as the suite says.
+
+    Raises:
+        ArchiveRefused: its tests cannot be had, or a file that is asked for is not among them.
+    """
+    sdk = version(suite.package)
+    tests = unpacked(suite.package, sdk, BUILD, options.index, options.archive) / "tests"
+    files = chosen(suite, tests, options.only)
+    found = asyncio.run(all_of(suite, files, tests, options.at_once))
+    surprising = outcomes.surprises(found, suite)
+    print(pages.summary(found, suite))
+    for line in surprising or [f"what did not pass stands in tests/foreign/{suite.folder}.py"]:
         print(f"foreign: {line}")
     if not options.only and not surprising:
-        pages.publish(found, REFUSALS, sdk, options.output)
+        pages.publish(found, suite, sdk, options.output)
         print(f"foreign: published in {options.output}")
-    return 1 if surprising else 0
+    return surprising
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.foreign.run")
+    parser.add_argument("--suite", action="append", choices=SUITES, help="run this one; may be repeated (all)")
     parser.add_argument("--only", action="append", metavar="FILE", help="run this file of theirs; may be repeated")
     parser.add_argument("--archive", type=Path, metavar="FILE", help="the source distribution, where it is at hand")
     parser.add_argument("--index", default=INDEX, metavar="URL", help="the package index (%(default)s)")
     parser.add_argument("--at-once", type=int, default=2, metavar="COUNT", help="processes at a time (%(default)s)")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "foreign", metavar="FOLDER")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if (options.only or options.archive) and len(options.suite or ()) != 1:
+        parser.error("--only and --archive are of one suite: name it with --suite")
+    return options
 
 
-def chosen(tests: Path, only: list[str] | None) -> list[str]:
+def chosen(suite: Suite, tests: Path, only: list[str] | None) -> list[str]:
     """The files to run, relative to the folder of their tests.
 
     Raises:
@@ -85,23 +95,23 @@ def chosen(tests: Path, only: list[str] | None) -> list[str]:
     for name in only or ():
         if name not in files:
             raise ArchiveRefused(f"{name} is no file of theirs; see {tests}")
-    return only or [file for file in files if is_marked(tests / file) and file not in LEFT_OUT]
+    return only or [file for file in files if is_marked(suite, tests / file) and not suite.is_left_out(file)]
 
 
-def is_marked(path: Path) -> bool:
-    """Whether tests of a file are marked for an emulator; one that is asked for by name and has none runs whole."""
-    return f"mark.{MARK}" in path.read_text()
+def is_marked(suite: Suite, path: Path) -> bool:
+    """Whether tests of a file have the suite's mark; one that is asked for by name and has none runs whole."""
+    return f"mark.{suite.mark}" in path.read_text() if suite.mark else True
 
 
-async def all_of(files: list[str], tests: Path, at_once: int) -> list[outcomes.FileOutcome]:
+async def all_of(suite: Suite, files: list[str], tests: Path, at_once: int) -> list[outcomes.FileOutcome]:
     """Run files, so many at once, and once more what was not as expected; a line is printed as each ends."""
     places = asyncio.Semaphore(at_once)
 
     async def placed(file: str) -> outcomes.FileOutcome:
         async with places:
-            found = await one(file, tests)
-            if surprising := outcomes.surprises([found], known()):
-                found = outcomes.better(found, await one(file, tests))  # some race with threads of the client
+            found = await one(suite, file, tests)
+            if surprising := outcomes.surprises([found], suite):
+                found = outcomes.better(found, await one(suite, file, tests))  # some race with threads of the client
                 found.first_attempt = surprising
         print(pages.line(found), flush=True)
         return found
@@ -111,16 +121,16 @@ async def all_of(files: list[str], tests: Path, at_once: int) -> list[outcomes.F
     return [task.result() for task in tasks]
 
 
-async def one(file: str, tests: Path) -> outcomes.FileOutcome:
+async def one(suite: Suite, file: str, tests: Path) -> outcomes.FileOutcome:
     """Run one file against an emulator that nothing else uses; what both printed is kept in the build folder."""
     started = time.monotonic()
-    printed = BUILD / "printed" / f"{file.replace('/', '-')}.txt"
+    printed = BUILD / "printed" / suite.package / f"{file.replace('/', '-')}.txt"
     printed.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="foreign-") as folder:
         log = Path(folder) / "outcomes"
         try:
-            async with emulator(said := printed.with_suffix(".emulator.txt")) as url:
-                await pytest_on(file, tests, printed, environment(url, tests, log))
+            async with emulator(suite, said := printed.with_suffix(".emulator.txt")) as its:
+                await pytest_on(suite, file, tests, printed, environment(suite, its, tests, log))
         except EmulatorFailed as failure:
             return outcomes.FileOutcome(file, error=str(failure))
         lines = log.read_text().splitlines() if log.exists() else []
@@ -132,28 +142,31 @@ async def one(file: str, tests: Path) -> outcomes.FileOutcome:
     return found
 
 
-def environment(url: str, tests: Path, log: Path) -> dict[str, str]:
+def environment(suite: Suite, its: dict[str, str], tests: Path, log: Path) -> dict[str, str]:
     """The environment of a process of theirs: our stand-ins come before their own modules."""
-    return {name: os.environ[name] for name in KEPT if name in os.environ} | {
-        "ACCOUNT_HOST": url,
-        "OUTCOME_LOG": str(log),
-        "PYTHONPATH": os.pathsep.join([str(INSIDE), str(tests)]),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    return (
+        {name: os.environ[name] for name in KEPT if name in os.environ}
+        | its
+        | {
+            "OUTCOME_LOG": str(log),
+            "PYTHONPATH": os.pathsep.join([str(INSIDE), str(INSIDE / suite.folder), str(tests)]),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+    )
 
 
-async def pytest_on(file: str, tests: Path, printed: Path, environment: dict[str, str]) -> None:
+async def pytest_on(suite: Suite, file: str, tests: Path, printed: Path, environment: dict[str, str]) -> None:
     """Run pytest on one file, for as long as a file may take."""
     command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(tests)]
     command += ["-p", "outcome_log", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"]
-    command += ["-m", MARK] if is_marked(tests / file) else []
-    command += [f"--timeout={TEST_S_MAX}", "--disable-warnings", file]
+    command += ["-m", suite.mark] if suite.mark and is_marked(suite, tests / file) else []
+    command += [f"--timeout={suite.test_s_max}", "--disable-warnings", *suite.pytest, file]
     with printed.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
             *command, cwd=tests, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out
         )
         try:
-            async with asyncio.timeout(FILE_S_MAX):
+            async with asyncio.timeout(suite.file_s_max):
                 await process.wait()
         except TimeoutError:
             pass  # what did not run has no answer
@@ -162,22 +175,15 @@ async def pytest_on(file: str, tests: Path, printed: Path, environment: dict[str
 
 
 @contextlib.asynccontextmanager
-async def emulator(printed: Path) -> AsyncIterator[str]:
-    """An emulator in a process of its own, on any free port of loopback and in memory; its URL.  It logs to `printed`.
+async def emulator(suite: Suite, printed: Path) -> AsyncIterator[dict[str, str]]:
+    """An emulator in a process of its own, on any free port of loopback and in memory; the environment that says where.
+
+    It logs to `printed`.
 
     Raises:
         EmulatorFailed: it did not say where it is.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "outbox",
-        "emulator",
-        "--amqp-port",
-        "none",
-        "--cosmos-port",
-        "0",
-    ]
+    command = [sys.executable, "-m", "outbox", "emulator", *suite.ports]
     with printed.open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *command, cwd=ROOT, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log
@@ -188,10 +194,10 @@ async def emulator(printed: Path) -> AsyncIterator[str]:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(START_S_MAX):
                 said = await process.stdout.readline()
-        match = _URL.match(said)
+        match = suite.endpoint.match(said.decode(errors="replace"))
         if match is None:
             raise EmulatorFailed(f"the emulator printed {said[:200]!r} instead of its connection string")
-        yield match[1].decode().replace("127.0.0.1", "localhost")  # as Microsoft's is asked
+        yield suite.environment(match)
     finally:
         await ended(process)
 

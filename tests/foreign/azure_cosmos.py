@@ -1,11 +1,12 @@
-"""Which tests of azure-cosmos do not pass against the emulator, by reason.
-
-A test that fails and does not stand here fails `make foreign`, and so does one that stands here and passes.
-"""
+"""Microsoft's tests of azure-cosmos against the emulator of Cosmos DB: those that it marks for an emulator."""
 
 from __future__ import annotations
 
-LEFT_OUT = tuple(
+import re
+
+from tests.foreign.suites import Suite
+
+_LEFT_OUT = tuple(
     f"test_{name}{ending}.py"
     for name in (
         "circuit_breaker_emulator",
@@ -16,10 +17,8 @@ LEFT_OUT = tuple(
     )
     for ending in ("", "_async")
 )
-"""Files that inject faults into the client as if the account had several regions, at the fixed address
-https://localhost:8081 of Microsoft's emulator; what is served here is plain HTTP, on any port."""
 
-REFUSALS: dict[str, tuple[str, ...]] = {
+_REFUSALS: dict[str, tuple[str, ...]] = {
     "Entra ID is not served, nor TLS, without which the SDK sends no token; sign in with the account's key.": (
         "test_aad_inference_service_lazy_init.py::TestAADInferenceServiceLazyInit::test_aad_client_construction_with_inference_endpoint",
         "test_aad_inference_service_lazy_init.py::TestAADInferenceServiceLazyInit::test_aad_client_construction_without_inference_endpoint",
@@ -54,17 +53,34 @@ REFUSALS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-
-RACES = (
+_RACES = (
     "test_health_check.py::TestHealthCheck::test_health_check_success",
     "test_service_retry_policies.py::TestServiceRetryPolicies::test_service_request_retry_policy",
     "test_service_retry_policies.py::TestServiceRetryPolicies::test_service_response_retry_policy",
     "test_timeout_and_failover_retry_policy.py::TestTimeoutRetryPolicy::test_cross_region_retry",
 )
-"""Tests, whatever their parameters, that put several regions into a client while a thread of it reads the account anew,
-which has one: they pass or fail as the threads go, more often so on a busy machine."""
 
 
-def known() -> dict[str, str]:
-    """The reason by test."""
-    return {test: reason for reason, tests in REFUSALS.items() for test in tests}
+def _environment(endpoint: re.Match[str]) -> dict[str, str]:
+    return {"ACCOUNT_HOST": endpoint[1].replace("127.0.0.1", "localhost")}  # as Microsoft's is asked
+
+
+SUITE = Suite(
+    package="azure-cosmos",
+    folder="azure_cosmos",
+    ports=("--amqp-port", "none", "--cosmos-port", "0"),
+    endpoint=re.compile(r"AccountEndpoint=(http://[^;]+)"),
+    environment=_environment,
+    mark="cosmosEmulator",
+    left_out={
+        "Files marked for an emulator that inject faults into the client as if the account had several regions, at the "
+        "fixed address `https://localhost:8081` of Microsoft's; what is served here is plain HTTP, on any port.": (
+            _LEFT_OUT
+        )
+    },
+    refusals=_REFUSALS,
+    races={
+        "By chance: tests that put several regions into a client while its thread reads the account anew, with one; "
+        "they pass or fail as the threads go, more often so on a busy machine.": _RACES
+    },
+)
