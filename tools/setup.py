@@ -30,7 +30,8 @@ PYTHON = VENV / "bin" / "python"
 BASE = str(Path(sys.executable).resolve())  # one interpreter has many names, and may be running from .venv itself
 STAMP = VENV / ".outbox-stamp"
 LOG = ROOT / "build" / "setup.log"
-INPUTS = ("pyproject.toml", "requirements.txt", "spark_jobs/requirements.txt", "tools/setup.py")
+NODE_SDKS = ("tests/wire/node/package.json", "tests/wire/node/package-lock.json")
+INPUTS = ("pyproject.toml", "requirements.txt", "spark_jobs/requirements.txt", "tools/setup.py", *NODE_SDKS)
 
 VERSION_MIN, VERSION_MAX = (3, 11), (3, 13)
 CANDIDATES = ("python3.11", "python3.12", "python3.13", "python3", "python")
@@ -38,7 +39,7 @@ JAVA_MIN, JAVA_MAX = 11, 17  # what Spark 3.5 supports
 PROBE_S, STEP_S, LOCK_S = 20, 1200, 1800
 LOG_TAIL_LINES = 40
 AZURITE = "azurite@3.37.0"
-AZURITE_S = 60
+NPM_S = 120
 
 
 class SetupFailed(Exception):
@@ -108,7 +109,7 @@ def fill(uv: str) -> None:
     step(f"installing {len(wanted)} requirements", [*installer(uv), *links, "-r", str(listed)])
     step("installing this folder", [*installer(uv), "--no-deps", "--no-build-isolation", "-e", str(ROOT)])
     ensure_java(uv)
-    try_azurite()
+    try_node()
 
 
 def make_venv(uv: str) -> None:
@@ -122,17 +123,31 @@ def make_venv(uv: str) -> None:
         step("making .venv", [BASE, "-m", "venv", "--clear", str(VENV)])
 
 
-def try_azurite() -> None:
-    """Install Azurite into `build/azurite` where Node and npm are; the tests that want it are skipped without it."""
-    npm, folder = shutil.which("npm"), ROOT / "build" / "azurite"
-    if not npm or not shutil.which("node") or (folder / "node_modules" / "azurite" / "package.json").is_file():
+def try_node() -> None:
+    """Install Azurite and SDKs of TypeScript where Node and npm are; the tests that want them are skipped without."""
+    npm, azurite, sdks = shutil.which("npm"), ROOT / "build" / "azurite", ROOT / "build" / "node"
+    if not npm or not shutil.which("node"):
         return
-    command = [npm, "install", "--no-audit", "--no-fund", "--fetch-retries=0", "--prefix", str(folder), AZURITE]
+    if not (azurite / "node_modules" / "azurite" / "package.json").is_file():
+        try_npm("Azurite", azurite, [npm, "install", AZURITE])
+    wanted = [(ROOT / name).read_bytes() for name in NODE_SDKS]
+    copies = [sdks / Path(name).name for name in NODE_SDKS]
+    installed = (sdks / "node_modules" / ".package-lock.json").is_file()  # npm writes it last
+    if not installed or [copy.read_bytes() for copy in copies if copy.is_file()] != wanted:
+        sdks.mkdir(parents=True, exist_ok=True)
+        for copy, content in zip(copies, wanted, strict=True):
+            copy.write_bytes(content)
+        try_npm("SDKs of TypeScript", sdks, [npm, "ci", "--ignore-scripts"])
+
+
+def try_npm(what: str, folder: Path, command: list[str]) -> None:
+    """Let npm install into a folder; where it cannot, its words are in the log."""
     folder.mkdir(parents=True, exist_ok=True)
+    command += ["--no-audit", "--no-fund", "--fetch-retries=0", "--prefix", str(folder)]
     with contextlib.suppress(OSError, subprocess.SubprocessError), LOG.open("ab") as log:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=AZURITE_S, check=False)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=NPM_S, check=False)
         if done.returncode == 0:
-            say("Azurite installed, for tests of Blob Storage")
+            say(f"{what} installed, for tests")
 
 
 def find_uv() -> str:

@@ -1,0 +1,53 @@
+"""The SDKs of TypeScript against the emulators: programs beside this file, an operation after another in one Node."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from outbox.engine.engine import Engine
+from tests.wire.conftest import Bus
+
+HERE = Path(__file__).resolve().parent
+MODULES = HERE.parents[2] / "build" / "node" / "node_modules"
+CURE = "the SDKs of TypeScript are not installed: install Node 20 or newer with npm, then run tools/setup.py --force"
+PROGRAM_S_MAX = 240.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def failures(package: str, program: str, *arguments: str) -> dict[str, str]:
+    """Run a program's operations; what those say that did not do what they should.  Skips without Node and its SDK."""
+    node = shutil.which("node")
+    if node is None or not (MODULES / package / "package.json").is_file():
+        pytest.skip(CURE)
+    done = subprocess.run(
+        [node, str(HERE / program), *arguments],
+        env={**os.environ, "NODE_PATH": str(MODULES)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_S_MAX,
+        check=False,
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert done.returncode == 0 and found, done.stderr[-2_000:]
+    return {one["name"]: f"{one['said']} ({one['ms']} ms)" for one in found if not one["ok"]}
+
+
+@pytest.fixture
+def bus() -> Iterator[Bus]:
+    bus = Bus(Engine.in_memory)
+    yield bus
+    bus.stop()
+    bus.thread.stop()
+
+
+def test_operations_of_azure_service_bus(bus: Bus) -> None:
+    assert failures("@azure/service-bus", "servicebus.js", bus.connection_string) == {}
