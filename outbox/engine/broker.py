@@ -244,9 +244,11 @@ class Broker:
             self._lock(queue, tasks, now_ms)
         return tasks
 
-    def _lock(self, queue: Queue, tasks: list[Task], now_ms: int, *, outside: bool = False) -> None:
+    def _lock(
+        self, queue: Queue, tasks: list[Task], now_ms: int, *, outside: bool = False, deferred: bool = False
+    ) -> None:
         sequences = [task.sequence for task in tasks]
-        self._core.do(records.Claimed(queue.number, sequences, outside))
+        self._core.do(records.Claimed(queue.number, sequences, outside, deferred))
         lock = self.next_lock()
         until_ms = now_ms + round(queue.settings.lock_s * 1_000)
         for task in tasks:
@@ -278,7 +280,7 @@ class Broker:
         )
 
     def claim_deferred(self, path: str, sequences: Sequence[int], *, session: str | None = None) -> list[Claim]:
-        """Lock deferred messages by sequence number, each once.
+        """Lock deferred messages by sequence number, each once; one that comes back is deferred as before.
 
         Raises:
             LookupError: one of them is not there or not deferred.
@@ -290,7 +292,7 @@ class Broker:
                 raise LookupError(f"{path}/{sequence} is not a deferred message")
         found = [task for task in tasks if task is not None]
         if found:
-            self._lock(queue, found, self._core.now_ms(), outside=True)
+            self._lock(queue, found, self._core.now_ms(), outside=True, deferred=True)
         return [self._as_claim(queue, task) for task in found]
 
     # Settle

@@ -40,11 +40,15 @@ class Sent(msgspec.Struct, array_like=True, gc=False):
 
 
 class Claimed(msgspec.Struct, array_like=True, gc=False):
-    """Messages of one queue were handed out; `outside`: to a receiver that is not this engine's own runtime."""
+    """Messages of one queue were handed out; `outside`: to a receiver that is not this engine's own runtime.
+
+    `deferred` says that they were deferred, and asked for by their numbers.
+    """
 
     queue: int
     sequences: list[int]
     outside: bool = False
+    deferred: bool = False
 
 
 class Settled(msgspec.Struct, array_like=True, gc=False):

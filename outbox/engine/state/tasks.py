@@ -95,6 +95,8 @@ class Task(msgspec.Struct, gc=False):
     locked_until_ms: int = 0
     remembered_until_ms: int = 0
     """Of a dead letter that a commit refused, when the record of its refusal goes; 0: it has none."""
+    set_aside: bool = False
+    """Whether a locked one was deferred: it is again when it is given back or its lock runs out."""
 
     @property
     def state(self) -> Literal["active", "locked", "scheduled", "deferred"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 
 import msgspec
@@ -15,6 +16,7 @@ from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
 from outbox.engine.limits import EngineLimits
 from outbox.engine.log import records
+from outbox.engine.log.disk import Crash, MemoryDisk
 from outbox.engine.sessions import STATE_BYTES_MAX
 from outbox.engine.state.session_order import RUN_COUNT_MAX, SessionOrder
 from outbox.errors import EngineStopped, LockLost, NotRegistrable, TooLarge
@@ -186,6 +188,38 @@ def test_of_deferred_messages_all_are_received_or_none(clock: VirtualClock) -> N
     assert (first.sequence, second.sequence) == (2, 1)
     with pytest.raises(LookupError):
         engine.broker.claim_deferred("q", [1])
+
+
+@pytest.mark.parametrize("how", ["abandon", "release", "lock", "restart"])
+def test_a_deferred_message_that_comes_back_is_deferred_again(clock: VirtualClock, how: str) -> None:
+    disk = MemoryDisk()
+    engine = Engine.open(disk, clock=clock)
+    engine.declare(QueueSettings("q", max_delivery_count=2))
+    engine.broker.send("q", [Message(body=b"1")])
+    engine.broker.settle(engine.broker.claim("q", 1)[0].token, Settlement.DEFER)
+    [claim] = engine.broker.claim_deferred("q", [1])
+    if how == "restart":
+        engine.core.flush()
+        engine = Engine.open(disk.crash(Crash.PROCESS, random.Random(1)), clock=clock)
+    elif how == "lock":
+        clock.seconds += 61
+        engine.tick()
+    else:
+        engine.broker.settle(claim.token, Settlement[how.upper()])
+    assert engine.broker.claim("q", 1) == [] and engine.broker.is_idle(["q"])
+    assert [task.state for task in engine.broker.peek("q", 0, 9)] == ["deferred"]
+    [claim] = engine.broker.claim_deferred("q", [1])
+    assert claim.delivery_count == (how != "release")
+
+
+def test_a_deferred_message_that_failed_too_often_is_a_dead_letter_like_others(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q", max_delivery_count=1))
+    engine.broker.send("q", [Message(body=b"1")])
+    engine.broker.settle(engine.broker.claim("q", 1)[0].token, Settlement.DEFER)
+    engine.broker.settle(engine.broker.claim_deferred("q", [1])[0].token, Settlement.ABANDON)
+    for _ in range(2):
+        [claim] = engine.broker.claim(dead_letter_path("q"), 1)
+        engine.broker.settle(claim.token, Settlement.ABANDON)
 
 
 def test_a_queue_is_idle_when_nothing_in_it_waits_or_is_being_handled(clock: VirtualClock) -> None:

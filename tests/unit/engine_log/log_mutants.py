@@ -233,6 +233,11 @@ LOG_MUTANTS = (
         ("known.settings = self.queues[known.number + 1].settings = settings", "known.settings = settings"),
     ),
     mutant(
+        "a deferred message that comes back goes to any receiver", STATE,
+        f"{OF_QUEUES}::test_a_deferred_message_that_comes_back_is_deferred_again",
+        ("DEFERRED if task.set_aside else ACTIVE", "ACTIVE"),
+    ),
+    mutant(
         "what is published to one subscription passes its rules by", STATE,
         "engine/test_rules.py::test_what_a_handler_publishes_is_sorted_by_the_same_rules",
         ("queues[0].fresh if len(queues) == 1 and not ruled else None", "queues[0].fresh if len(queues) == 1 else None"),
