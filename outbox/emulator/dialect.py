@@ -5,12 +5,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 FORBIDDEN, BAD_REQUEST, TOO_LARGE, BUSY, ERROR, UNAVAILABLE = 403, 400, 413, 429, 500, 503
 """The statuses with which `http` refuses by itself; a dialect may say each in its own way."""
+
+
+_CONDITION = re.compile(r"if-|x-ms-(?!meta-)(?:.*-)?(?:if|condition)-", re.IGNORECASE)
+
+
+def conditions_among(headers: Mapping[str, str]) -> frozenset[str]:
+    """The names, in lower case, of the headers under whose condition a request is to be done."""
+    return frozenset(name.lower() for name, value in headers.items() if value and _CONDITION.match(name))
 
 
 class Answer(Protocol):

@@ -28,6 +28,7 @@ CODES: dict[str, tuple[int, str]] = {
     "UnsupportedHeader": (400, "a header is not supported by this emulator"),
     "UnsupportedQueryParameter": (400, "a query parameter is not supported by this emulator"),
     "UnsatisfiableCondition": (400, "a read has nothing to do with If-None-Match: *"),
+    "ConditionHeadersNotSupported": (400, "the operation does not take this condition"),
     "MultipleConditionHeadersNotSupported": (400, "a write takes one condition"),
     "Md5Mismatch": (400, "the body has another MD5 than the header says"),
     "InvalidMd5": (400, "the MD5 is not 16 bytes in base64"),
@@ -94,13 +95,19 @@ class Answer:
 class Rejection(Refusal):
     """A request that is not granted; nothing was written."""
 
-    def __init__(self, code: str, text: str = "", *, status: int = 0, headers: dict[str, str] | None = None) -> None:
-        """Take a code; its status and text are those of `CODES`, unless others are given."""
+    def __init__(
+        self, code: str, text: str = "", *, status: int = 0, headers: dict[str, str] | None = None, header: str = ""
+    ) -> None:
+        """Take a code; its status and text are those of `CODES`, unless others are given.
+
+        `headers` are those of the answer; `header` is the one of the request that is wrong.
+        """
         known_status, known_text = CODES.get(code, (400, "failed on demand"))
         self.code = code
         self.status = status or known_status
         self.text = text or known_text
         self.headers = headers or {}
+        self.header = header
         super().__init__(f"{code}: {self.text}")
 
     def answer(self) -> Answer:
@@ -108,7 +115,8 @@ class Rejection(Refusal):
         headers = {"x-ms-error-code": self.code, **self.headers}
         if self.status == NOT_MODIFIED:
             return Answer(self.status, headers)
-        body = f"{HEAD}<Error>{leaf('Code', self.code)}{leaf('Message', self.text)}</Error>"
+        wrong = leaf("HeaderName", self.header) if self.header else ""
+        body = f"{HEAD}<Error>{leaf('Code', self.code)}{leaf('Message', self.text)}{wrong}</Error>"
         return Answer(self.status, headers | {"Content-Type": XML}, body.encode())
 
 
@@ -119,7 +127,7 @@ def xml_answer(inner: str, headers: dict[str, str] | None = None) -> Answer:
 
 def bad_header(name: str, cure: str) -> Rejection:
     """A header that cannot be."""
-    return Rejection("InvalidHeaderValue", f"{name}: {cure}")
+    return Rejection("InvalidHeaderValue", f"{name}: {cure}", header=name)
 
 
 def bad_parameter(name: str, cure: str) -> Rejection:

@@ -26,6 +26,7 @@ from outbox.emulator.blobs.names import METADATA, read_metadata
 from outbox.emulator.blobs.ranges import cut, read_range
 from outbox.emulator.blobs.requests import Call
 from outbox.emulator.blobs.store import Held, Store
+from outbox.emulator.blobs.understood import TAGS_PREFIX
 
 RANGE_MD5_MAX_BYTES = 4 << 20
 _PROPERTIES = {
@@ -59,9 +60,9 @@ class BlobOperations:
             raise Rejection("MissingRequiredHeader", "x-ms-blob-type: say BlockBlob")
         if kind != "BlockBlob":
             raise bad_header("x-ms-blob-type", f"{kind[:40]!r} is not supported by this emulator; say BlockBlob")
-        fresh, computed = fresh_blob(call, self._store.now_ms), check_md5(call.header("content-md5"), call.body)
-        if not fresh.properties.content_md5:
-            fresh = replace(fresh, properties=replace(fresh.properties, content_md5=computed))
+        computed = check_md5(call.body, call.header("content-md5"), call.header(_PROPERTIES["content_md5"]))
+        fresh = fresh_blob(call, self._store.now_ms)
+        fresh = replace(fresh, properties=replace(fresh.properties, content_md5=computed))
         replaced(self._store, call)
         pieces = await self._store.put_pieces(call.body)
         try:
@@ -129,38 +130,38 @@ class BlobOperations:
 
     async def tags_read(self, call: Call) -> Answer:
         """Get Blob Tags."""
-        return xml_answer(tags.document(self._read(call).tags))
+        return xml_answer(tags.document(self._read(call, TAGS_PREFIX).tags))
 
     async def tags_write(self, call: Call) -> Answer:
         """Set Blob Tags: all of them anew; ETag and time stay."""
-        check_md5(call.header("content-md5"), call.body)
+        check_md5(call.body, call.header("content-md5"))
         fresh = tags.read_document(call.body)
-        held, blob, lease = self._written(call)
+        held, blob, lease = self._written(call, TAGS_PREFIX)
         self._store.put(held, call.route.blob, replace(blob, tags=fresh, lease=lease))
         return Answer(NO_CONTENT)
 
-    def _read(self, call: Call) -> Blob:
-        """The blob that a call reads.
+    def _read(self, call: Call, prefix: str = "") -> Blob:
+        """The blob that a call reads, under conditions whose names have a prefix.
 
         Raises:
             Rejection: 304, 400, 404 or 412.
         """
         held = self._store.container(call.route.container)
-        wanted = read_conditions(call.headers, is_write=False)
+        wanted = read_conditions(call.headers, is_write=False, prefix=prefix)
         blob = found(held, call)
         leases.check_read(blob.lease, self._store.now_ms, lease_id(call), "Blob")
         check_read(wanted, blob)
         return blob
 
-    def _written(self, call: Call) -> tuple[Held, Blob, Lease | None]:
-        """The blob that a call changes, its container, and its lease afterwards.
+    def _written(self, call: Call, prefix: str = "") -> tuple[Held, Blob, Lease | None]:
+        """The blob that a call changes, its container, and its lease afterwards; conditions as for a read.
 
         Raises:
             Rejection: 400, 404 or 412.
         """
         held = self._store.container(call.route.container)
         blob = found(held, call)
-        check_write(read_conditions(call.headers, is_write=True), blob)
+        check_write(read_conditions(call.headers, is_write=True, prefix=prefix), blob)
         return held, blob, leases.check_write(blob.lease, self._store.now_ms, lease_id(call), "Blob")
 
 
@@ -174,10 +175,12 @@ def replaced(store: Store, call: Call) -> tuple[Held, Blob | None, Lease | None]
         Rejection: 400, 404, 409 or 412.
     """
     held = store.container(call.route.container)
-    old = held.blobs.get(call.route.blob)
-    check_write(read_conditions(call.headers, is_write=True), old, creates=True)
-    lease = leases.check_write(None if old is None else old.lease, store.now_ms, lease_id(call), "Blob")
-    return held, old, lease
+    old, id = held.blobs.get(call.route.blob), lease_id(call)
+    lease = None if old is None else old.lease
+    # who names the lease that a blob has writes it, If-None-Match: * or not, as Microsoft's recorded tests want it
+    is_own = lease is not None and lease.id == id and leases.state_of(lease, store.now_ms) in ("leased", "breaking")
+    check_write(read_conditions(call.headers, is_write=True), old, creates=not is_own)
+    return held, old, leases.check_write(lease, store.now_ms, id, "Blob")
 
 
 def fresh_blob(call: Call, now_ms: int) -> Blob:
@@ -228,31 +231,30 @@ def read_properties(call: Call, content_type: str = "") -> Properties:
     for field, value in given.items():
         if not value.isascii() or not value.isprintable():
             raise bad_header(_PROPERTIES[field], "printable ASCII")
-    if given["content_md5"]:
-        _digest(given["content_md5"])
+    _bytes_of(given["content_md5"])  # how many they are nobody asks, unless there is a body that they are of
     return Properties(**{field: value for field, value in given.items() if value})
 
 
-def check_md5(given: str, body: bytes) -> str:
-    """The MD5 of a body, base64.
+def check_md5(body: bytes, *given: str) -> str:
+    """The MD5 of a body, base64, if those that headers give (empty: none) are the same.
 
     Raises:
-        Rejection: 400, the header has another.
+        Rejection: 400.
     """
     computed = md5_of(body)
-    if given and _digest(given) != base64.b64decode(computed):
-        raise Rejection("Md5Mismatch")
+    for digest in filter(None, map(_bytes_of, given)):
+        if len(digest) != md5(usedforsecurity=False).digest_size:
+            raise Rejection("InvalidMd5")
+        if digest != base64.b64decode(computed):
+            raise Rejection("Md5Mismatch")
     return computed
 
 
-def _digest(given: str) -> bytes:
+def _bytes_of(given: str) -> bytes:
     try:
-        digest = base64.b64decode(given, validate=True)
+        return base64.b64decode(given, validate=True)
     except (binascii.Error, ValueError) as error:
         raise Rejection("InvalidMd5") from error
-    if len(digest) != md5(usedforsecurity=False).digest_size:
-        raise Rejection("InvalidMd5")
-    return digest
 
 
 def md5_of(data: bytes) -> str:

@@ -44,7 +44,7 @@ class BlockOperations:
         id = read_block_id(call.parameter("blockid"))
         if not call.body:
             raise bad_header("Content-Length", "a block has at least one byte")
-        computed = check_md5(call.header("content-md5"), call.body)
+        computed = check_md5(call.body, call.header("content-md5"))
         self._check_put(call, id)
         pieces = await self._store.put_pieces(call.body)
         try:
@@ -74,7 +74,7 @@ class BlockOperations:
     async def commit(self, call: Call) -> Answer:
         """Put Block List: the blob is what the blocks hold, in the order of the list."""
         wanted = read_block_list(call.body)
-        check_md5(call.header("content-md5"), call.body)
+        check_md5(call.body, call.header("content-md5"))
         fresh = fresh_blob(call, self._store.now_ms)
         held, old, lease = replaced(self._store, call)
         committed = {} if old is None else {block.id: block for block in old.blocks}

@@ -38,23 +38,23 @@ class Conditions:
     tags: TagCondition | None = None
 
 
-def read_conditions(headers: Mapping[str, str], *, is_write: bool) -> Conditions:
-    """The conditions among a request's headers.
+def read_conditions(headers: Mapping[str, str], *, is_write: bool, prefix: str = "") -> Conditions:
+    """The conditions among a request's headers, of which all but the one on tags have a prefix.
 
     Raises:
         Rejection: 400, one is not in the right format, or a write has several.
     """
-    found = {name for pair in _PAIRS for name in pair if headers.get(name)}
+    found = {name for pair in _PAIRS for name in pair if headers.get(prefix + name)}
     if is_write and len(found) > 1 and found not in _PAIRS:
         raise Rejection("MultipleConditionHeadersNotSupported")
-    if_tags, none_match = headers.get("x-ms-if-tags", ""), _etags(headers, "if-none-match")
+    if_tags, none_match = headers.get("x-ms-if-tags", ""), _etags(headers, prefix + "if-none-match")
     if not is_write and ANY in none_match:
         raise Rejection("UnsatisfiableCondition")
     return Conditions(
-        _etags(headers, "if-match"),
+        _etags(headers, prefix + "if-match"),
         none_match,
-        _seconds(headers, "if-modified-since"),
-        _seconds(headers, "if-unmodified-since"),
+        _seconds(headers, prefix + "if-modified-since"),
+        _seconds(headers, prefix + "if-unmodified-since"),
         read_condition(if_tags, "x-ms-if-tags") if if_tags else None,
     )
 
@@ -87,17 +87,13 @@ def check_write(wanted: Conditions, blob: Blob | None, *, creates: bool = False)
         raise Rejection("ConditionNotMet")
 
 
-def check_container(headers: Mapping[str, str], etag: int, modified_ms: int) -> None:
-    """Let an operation on a container pass whose conditions hold.
+def check_container(headers: Mapping[str, str], modified_ms: int) -> None:
+    """Let an operation on a container pass whose conditions hold; they are times, nothing else.
 
     Raises:
         Rejection: 400 or 412.
     """
-    wanted = read_conditions(headers, is_write=True)
-    if wanted.tags is not None:
-        raise bad_header("x-ms-if-tags", "a container has no tags")
-    as_blob = Blob(created_ms=modified_ms, modified_ms=modified_ms, etag=etag)
-    check_write(wanted, as_blob)
+    check_write(read_conditions(headers, is_write=True), Blob(created_ms=modified_ms, modified_ms=modified_ms))
 
 
 def _may_proceed(wanted: Conditions, blob: Blob) -> bool:

@@ -53,7 +53,7 @@ class ContainerOperations:
         """Set Container Metadata: all of it anew."""
         held = self._store.container(call.route.container)
         now, metadata = held.definition, read_metadata(call.headers)
-        check_container(call.headers, now.etag, now.modified_ms)
+        check_container(call.headers, now.modified_ms)
         leases.check_read(now.lease, self._store.now_ms, lease_id(call), "Container")
         self._store.replace(held, replace(now, metadata=metadata, modified_ms=self._store.now_ms, etag=0))
         return Answer(OK, _version(held.definition))
@@ -61,7 +61,7 @@ class ContainerOperations:
     async def delete(self, call: Call) -> Answer:
         """Delete Container, with everything in it."""
         held = self._store.container(call.route.container)
-        check_container(call.headers, held.definition.etag, held.definition.modified_ms)
+        check_container(call.headers, held.definition.modified_ms)
         leases.check_write(held.definition.lease, self._store.now_ms, lease_id(call), "Container")
         self._store.delete(held)
         return Answer(ACCEPTED)

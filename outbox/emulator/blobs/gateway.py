@@ -16,7 +16,8 @@ from functools import partial
 from outbox.emulator.blobs.answers import BY_STATUS, Answer, Rejection
 from outbox.emulator.blobs.auth import Signatures
 from outbox.emulator.blobs.kept import http_date
-from outbox.emulator.blobs.requests import Call, check_understood, read_line
+from outbox.emulator.blobs.requests import Call, read_line
+from outbox.emulator.blobs.understood import check_understood
 from outbox.emulator.blobs.usage import Meter
 from outbox.emulator.dialect import Answer as AnyAnswer
 from outbox.emulator.dialect import Asked, Dropped
@@ -71,7 +72,7 @@ class Gateway:
         try:
             self._signatures.check(method, raw_path, headers)
             read_line(call, self._signatures.account)
-            check_understood(call)
+            check_understood(call, self._engine.now_ms())
         except Rejection as rejected:
             self._meter.count(call.route.operation, rejected.status, 0, 0)
             raise

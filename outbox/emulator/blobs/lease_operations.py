@@ -44,7 +44,7 @@ class LeaseOperations:
         """Lease Container."""
         held = self._store.container(call.route.container)
         now = held.definition
-        check_container(call.headers, now.etag, now.modified_ms)
+        check_container(call.headers, now.modified_ms)
         lease, answer = self._done(call, now.lease)
         if lease != now.lease:
             self._store.replace(held, replace(now, lease=lease))

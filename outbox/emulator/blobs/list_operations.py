@@ -66,7 +66,9 @@ class ListOperations:
         if len(delimiter) > DELIMITER_LENGTH_MAX:
             raise bad_parameter("delimiter", f"{DELIMITER_LENGTH_MAX} characters at most")
         count, after = self._count(call), read_marker(call.parameter("marker"))
-        found = list(_first(_entries(held, prefix, delimiter, after, "uncommittedblobs" in includes), count + 1))
+        start = call.parameter("startfrom")
+        entries = _entries(held, prefix, delimiter, after, start, "uncommittedblobs" in includes)
+        found = list(_first(entries, count + 1))
         page = found[:count]
         each = "".join(self._entry(entry, includes) for entry in page)
         more = (f"{page[-1].name}{_LAST}" if page[-1].is_folder else page[-1].name) if len(found) > count else ""
@@ -142,13 +144,15 @@ class ListOperations:
         return f"<Blob>{named(entry.name)}<Properties>{inner}</Properties>{more}</Blob>"
 
 
-def _entries(held: Held, prefix: str, delimiter: str, after: str, with_uncommitted: bool) -> Iterator[Entry]:
-    """The entries of a list behind a name; names that share a folder are looked at once."""
+def _entries(
+    held: Held, prefix: str, delimiter: str, after: str, start: str, with_uncommitted: bool
+) -> Iterator[Entry]:
+    """The entries of a list behind one name and from another on; names that share a folder are looked at once."""
     names = held.names
     if with_uncommitted:
         names = sorted({*names, *held.uncommitted})
     listed = _folder_of(after, prefix, delimiter)
-    at = bisect_left(names, max(prefix, after))
+    at = bisect_left(names, max(prefix, after, start))
     while at < len(names) and names[at].startswith(prefix):
         name = names[at]
         if name <= after or (listed and name.startswith(listed)):

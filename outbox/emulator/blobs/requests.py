@@ -1,8 +1,7 @@
-"""A request on its way: which operation on what its first line names, and what of it is not understood here.
+"""A request on its way: which operation on what its first line names.
 
 The account's name is the first part of a path, as the SDK has it for an address without a name of its own:
-`/devstoreaccount1/CONTAINER/BLOB`.  Parameters and headers that change what an operation does are refused by name,
-because ignoring one would be a wrong answer.
+`/devstoreaccount1/CONTAINER/BLOB`.
 """
 
 from __future__ import annotations
@@ -62,23 +61,6 @@ _BLOB: dict[Key, str] = {
     ("HEAD", "account", "properties"): "account.read",
 }
 OPERATIONS = frozenset((*_SERVICE.values(), *_CONTAINER.values(), *_BLOB.values()))
-
-_NO_PARAMETER = {
-    "snapshot": "snapshots", "versionid": "versions", "sig": "shared access signatures", "copyid": "copies",
-    "deletetype": "deleting for good", "prevsnapshot": "snapshots", "sv": "shared access signatures",
-}  # fmt: skip
-_NO_HEADER = {
-    "x-ms-copy-source": "copies",
-    "x-ms-encryption-key": "keys of the client's",
-    "x-ms-encryption-scope": "encryption scopes",
-    "x-ms-content-crc64": "CRC64 checksums",
-    "x-ms-structured-body": "structured bodies",
-    "x-ms-range-get-content-crc64": "CRC64 checksums",
-    "x-ms-immutability-policy-until-date": "immutability policies",
-    "x-ms-legal-hold": "legal holds",
-    "x-ms-blob-public-access": "public access",
-    "x-ms-default-encryption-scope": "encryption scopes",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,23 +131,6 @@ def read_line(call: Call, account: str) -> None:
         check_container(container)
     if blob:
         check_blob(blob)
-
-
-def check_understood(call: Call) -> None:
-    """Let a request pass that asks for nothing beside its operation.
-
-    Raises:
-        Rejection: 400, naming what is not here.
-    """
-    for name, what in _NO_PARAMETER.items():
-        if name in call.query:
-            raise Rejection("UnsupportedQueryParameter", f"{name}: {what} are not supported by this emulator")
-    for name, what in _NO_HEADER.items():
-        if call.header(name):
-            raise Rejection("UnsupportedHeader", f"{name}: {what} are not supported by this emulator")
-    tier = call.header("x-ms-access-tier")
-    if tier not in ("", "Hot"):
-        raise Rejection("UnsupportedHeader", "x-ms-access-tier: there is the tier Hot, no other")
 
 
 def _unknown(method: str, key: Key, known: Mapping[Key, str]) -> Rejection:

@@ -9,7 +9,7 @@ from tests.simulation.planting import Mutant, Table
 
 FOLDER = "outbox/emulator/blobs"
 WIRE, LASTING, FAULTS = "test_blobs_wire", "test_blobs_lasting", "test_blobs_faults"
-EDGES = "test_blobs_edges"
+EDGES, UNDERSTOOD = "test_blobs_edges", "test_blobs_understood"
 
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str], of: str = WIRE) -> Mutant:
@@ -146,6 +146,21 @@ BLOB_MUTANTS = (
         "test_a_search_over_containers_goes_on_in_order",
         ("if (name, blob) > after and", 'if f"{name}/{blob}" > "/".join(after) and'),
     ),
+    mutant(
+        "lists: a list begins at the beginning", "list_operations", "test_a_list_begins_where_it_is_to",
+        ("max(prefix, after, start)", "max(prefix, after)"), of=UNDERSTOOD,
+    ),
+    # what is understood
+    mutant(
+        "understood: a condition that an operation does not know is ignored", "understood",
+        "test_a_condition_that_does_not_hold_is_never_ignored",
+        ("conditions_among(call.headers) - known.conditions", "()"), of=UNDERSTOOD,
+    ),
+    mutant(
+        "understood: a parameter that an operation does not know is ignored", "understood",
+        "test_a_parameter_that_an_operation_does_not_know_is_refused_by_name",
+        ("call.query.keys() - known.parameters - _ALWAYS", "call.query.keys() & _NO_PARAMETER.keys()"), of=UNDERSTOOD,
+    ),
     # what lasts
     mutant(
         "lasting: an answer does not wait for the disk", "gateway", "test_nothing_is_answered_before_it_is_on_disk",
@@ -194,7 +209,7 @@ BLOB_MUTANTS = (
     mutant(
         "conditions: a container has none", "container_operations",
         "test_a_container_keeps_metadata_under_its_conditions_and_lease",
-        ("        check_container(call.headers, now.etag, now.modified_ms)\n        leases", "        leases"),
+        ("        check_container(call.headers, now.modified_ms)\n        leases", "        leases"),
         of=EDGES,
     ),
     mutant(

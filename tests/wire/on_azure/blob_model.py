@@ -163,7 +163,8 @@ class BlobModel:
 
     def _condition_of_write(self, op: Op, blob: Blob | None, *, creates: bool) -> None:
         condition = op.get("condition")
-        if condition == "missing" and creates and blob is not None:
+        is_own = blob is not None and blob.lease.id == op.get("lease") and blob.lease.state in ("leased", "breaking")
+        if condition == "missing" and creates and blob is not None and not is_own:
             raise Refused(409, "BlobAlreadyExists")
         is_held = {
             "match": blob is not None and blob.etag == self._etag_of(op),
