@@ -101,12 +101,16 @@ class Engine:
         compact: bool = True,
         accept_clock: bool = False,
         log_id: bytes | None = None,
+        new: bool = False,
     ) -> Self:
         """Open a folder's log, or start one; `accept_clock` confirms a wall clock far ahead of the log.
 
+        `new` begins a log in a folder that has lost its own: the old one's mark and blobs are renamed.
+
         Raises:
             AlreadyOpen: another process holds the folder.
-            CorruptRecord: damage that cannot be unsynced tail; salvage what is left.
+            CorruptRecord: damage that cannot be unsynced tail, or a log that is gone; restore it or salvage the rest.
+            Refused: a `new` log is to begin, and there is one.
         """
         clock, limits = clock or SystemClock(), limits or EngineLimits()
         path = Path(folder) if isinstance(folder, str | os.PathLike) else None
@@ -128,6 +132,7 @@ class Engine:
             limits=Limits(segment_size_bytes=limits.segment_bytes_max),
             restore_snapshot=restorer.take,
             confirm=confirm,
+            new=new,
         )
         try:
             state = restorer.state

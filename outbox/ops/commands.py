@@ -113,6 +113,7 @@ def _serve(options: Options, out: Any, **more: Any) -> None:
         entities=options.entities,
         sync=options.sync,
         accept_clock=options.accept_clock,
+        new=options.new,
         **more,
     )
     asyncio.run(serve(settings, lambda line: print(line, file=out, flush=True)))

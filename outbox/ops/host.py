@@ -61,6 +61,8 @@ class HostSettings:
     entities: Path | None = None
     sync: str = "every"
     accept_clock: bool = False
+    new: bool = False
+    """Whether to begin a log in a folder that has lost its own."""
     history: Path | None = None
     """Where to record what the workers do, if anywhere."""
     replace_key: bool = False
@@ -204,7 +206,9 @@ async def open_engine(settings: HostSettings) -> Engine:
     deadline_s = time.monotonic() + OPEN_WITHIN_S
     while True:
         try:
-            engine = Engine.open(settings.folder, sync=settings.sync, accept_clock=settings.accept_clock)
+            engine = Engine.open(
+                settings.folder, sync=settings.sync, accept_clock=settings.accept_clock, new=settings.new
+            )
         except AlreadyOpen:
             if time.monotonic() > deadline_s or read_control_file(settings.folder) is not None:
                 raise

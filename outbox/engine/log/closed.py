@@ -4,11 +4,12 @@ A log that is only appended to cannot know how long it was: cut off behind a who
 killed there.  So a close leaves a file that names the live segment, the epoch of its writer, its size and its last
 ordinal, synced behind everything that it tells of.  A log that has less, or more, than its mark says is refused.
 
-Theory of operation.  The mark counts only for the last segment and only under the epoch of that segment's header, and
-every open starts a segment behind it.  So one that was true stays true until the next segment has its name, and is
-nobody's from then on; the opener removes it there, before anything is served.  One that does not count (of a copy put
-back over a newer folder, of another log) could come to count for the segment that is started next: the opener removes
-it first.  A crash at any of these steps leaves a mark that is true, one that does not count, or none.
+Theory of operation.  The mark counts for the last segment under the epoch of that segment's header, and every open
+starts a segment behind it.  So one that was true stays true until the next segment has its name, and is of an earlier
+writer from then on; the opener removes it there, before anything is served.  A mark of a later segment or writer than
+the last one here says that files are gone, and is refused.  One that is damaged, of an earlier writer or of another log
+does not count, and cannot come to.  A crash at any of these steps leaves a mark that is true, one that does not count,
+or none.
 """
 
 from __future__ import annotations

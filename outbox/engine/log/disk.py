@@ -1,4 +1,4 @@
-"""The disk as the log sees it: nine verbs on one flat folder, and the two folders that there are.
+"""The disk as the log sees it: ten verbs on one flat folder, and the two folders that there are.
 
 `FolderDisk` is a real one; `MemoryDisk` (its own module) is one that can crash.  Files are created, written from front
 to back and replaced whole.  A file may be longer than what was written to it: `reserve` fills it with zeros ahead of
@@ -71,6 +71,9 @@ class Disk(Protocol):
 
     def names(self) -> list[str]:
         """Return the names in the folder, sorted."""
+
+    def holds(self, name: str) -> bool:
+        """Whether a name is that of a file, or of a folder that is not empty."""
 
     def read(self, name: str) -> bytes:
         """Return a file's bytes."""
@@ -220,6 +223,10 @@ class FolderDisk:
 
     def names(self) -> list[str]:
         return sorted(entry.name for entry in os.scandir(self._path) if entry.is_file(follow_symlinks=False))
+
+    def holds(self, name: str) -> bool:
+        path = self._path / name
+        return path.is_file() or (path.is_dir() and any(path.iterdir()))
 
     def read(self, name: str) -> bytes:
         return (self._path / name).read_bytes()

@@ -196,6 +196,10 @@ class MemoryDisk:
         """Return the names in the folder, sorted."""
         return sorted(self._names)
 
+    def holds(self, name: str) -> bool:
+        """Whether a name is that of a file."""
+        return name in self._names
+
     def read(self, name: str) -> bytes:
         """Return a file's bytes."""
         return bytes(self._inode(name).content)

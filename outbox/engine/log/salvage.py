@@ -91,6 +91,8 @@ class Inspection:
                 + ("" if segment.header_valid else ", header damaged")
             )
             lines += [f"    damage at {span.offset}..{span.end}: {span.reason}" for span in segment.damage]
+        if not self.segments and not self.snapshots:
+            lines.append("  no file of a log is there")
         for first, last in self.missing:
             if self.snapshots and last <= self.snapshots[-1]:
                 note = f"contained in the snapshot at {self.snapshots[-1]}"
@@ -158,7 +160,7 @@ def salvage(
     `epoch_step` the copy ends with an empty segment, by so many epochs ahead of the log.
 
     Raises:
-        Refused: the target holds a log already.
+        Refused: the target holds a log already, or nothing is left of the log.
         TooLarge: more ordinals are missing than a copy can stand in for.
         AlreadyOpen: somebody else writes to the target.
     """
@@ -166,6 +168,8 @@ def salvage(
     if segment_ordinals(target.names()) or snapshot_ordinals(target.names()):
         raise Refused(f"{target.where}: holds a log already; salvage into an empty folder")
     inspection = inspect(disk, limits=limits)
+    if not inspection.segments and not inspection.snapshots:
+        raise Refused(f"{disk.where}: no file of a log is left to salvage; restore a backup, or begin anew with --new")
     target.lock()
     try:
         snapshot = 0

@@ -13,6 +13,7 @@ greatest ordinal known to be synced when it was written; the greatest such claim
                                                                     a disk in any order, nobody was told of these
     a duplicate ordinal, a missing segment, another log's segment   refused wherever it is
     any difference from the mark of a clean close (`closed`)        refused
+    no log at all, where a mark, a key or blobs show one was   refused, until `new` sets them aside
 
 Zeros at the end of a file are room that the writer took ahead of its records: every record ends in a delimiter, so no
 record is among them, and they are neither damage nor cut.  Where records should be they are a missing ordinal.
@@ -44,7 +45,10 @@ _BLOCK_BYTES = 4_096
 _ZEROS = bytes(_BLOCK_BYTES)
 _SEGMENT_NAME = re.compile(r"([0-9a-f]{16})\.log")
 _SNAPSHOT_NAME = re.compile(r"([0-9a-f]{16})\.snapshot")
-_CURE = "the log was not opened and not changed; copy the folder, then run `outbox log salvage` on the copy"
+_CURE = "nothing was changed; restore a backup, or copy the folder and run `outbox log salvage` on the copy"
+_OF_A_LOG = (CLOSED_NAME, "access.key", "control.json", "blobs")
+"""What a folder gets only once there is a log in it."""
+_DATA_OF_A_LOG = (CLOSED_NAME, "blobs")
 
 AcceptSnapshot = Callable[[int, bytes], bool]
 RestoreSnapshot = Callable[[int, Iterator[bytes]], bool]
@@ -190,10 +194,12 @@ def recover(
     accept: AcceptSnapshot | None = None,
     restore: RestoreSnapshot | None = None,
     sealed_only: bool = False,
+    new: bool = False,
 ) -> Recovery:
     """Read the newest snapshot that `accept` or `restore` takes and everything behind it; change nothing.
 
-    `sealed_only` leaves out the last segment, which a running host may be writing.
+    `sealed_only` leaves out the last segment, which a running host may be writing; `new` takes it that a log is to
+    begin here, whatever else is left in the folder.
 
     Raises:
         CorruptRecord: something that was acknowledged may be missing; the text names file, offset and cure.
@@ -202,7 +208,7 @@ def recover(
     names = disk.names()
     recovery = Recovery()
     _choose_snapshot(disk, snapshot_ordinals(names), accept, restore, recovery)
-    ordinals = _needed(disk, segment_ordinals(names), recovery)
+    ordinals = _needed(disk, segment_ordinals(names), recovery, new=new)
     last_index = len(ordinals) - 1
     for index, ordinal in enumerate(ordinals):
         if index == last_index and sealed_only:
@@ -216,7 +222,7 @@ def recover(
         else:
             kept, size_bytes = _judge_last(disk, segment, recovery)
             recovery.closed = closed_mark(disk, names, segment)
-            _check_closed(disk, segment, kept, size_bytes, recovery.closed)
+            _check_closed(disk, segment, first.epoch, kept, size_bytes, recovery.closed)
             recovery.tail = segment.data[:size_bytes]
             recovery.cut_bytes = len(segment.data) - size_bytes
             recovery.cut_records = len(segment.records) - len(kept)
@@ -234,11 +240,11 @@ def recover(
 
 
 def closed_mark(disk: Disk, names: list[str], last: Segment) -> Closed | None:
-    """Return the mark of a clean close if it is that of the last segment and of its writer."""
+    """Return the mark of a clean close if it is that of the last segment and of its writer, or of a later one."""
     if CLOSED_NAME not in names or last.first is None or last.header is None:
         return None
     mark = read_closed(disk, last.header.log_id)
-    return mark if mark is not None and (mark.segment, mark.epoch) == (last.ordinal, last.first.epoch) else None
+    return mark if mark is not None and (mark.epoch, mark.segment) >= (last.first.epoch, last.ordinal) else None
 
 
 def read_sealed(disk: Disk, *, restore_snapshot: RestoreSnapshot | None = None, tries: int = 3) -> Recovery:
@@ -287,13 +293,36 @@ def _choose_snapshot(
     recovery.refused_snapshots = tuple(refused)
 
 
-def _needed(disk: Disk, ordinals: list[int], recovery: Recovery) -> list[int]:
+def set_aside(disk: Disk, clock_ms: int) -> None:
+    """Rename the mark and the blobs of a log that is gone, so that a new one may begin; keys stay for the clients.
+
+    Raises:
+        Refused: there is a log.
+    """
+    names = disk.names()
+    if segment_ordinals(names) or snapshot_ordinals(names):
+        raise Refused(
+            f"{disk.where}: holds a log, and --new (`new=True`) begins one only where there is none; start without it, "
+            "or name another folder"
+        )
+    for name in filter(disk.holds, _DATA_OF_A_LOG):
+        disk.rename(name, f"{name}.before-{clock_ms}")
+    disk.sync_dir()
+
+
+def _needed(disk: Disk, ordinals: list[int], recovery: Recovery, *, new: bool) -> list[int]:
     """Return the segments behind the snapshot; the first must hold, or directly follow, its last ordinal."""
     following = recovery.snapshot + 1
     behind = [ordinal for ordinal in ordinals if ordinal > following]
     if holding := [ordinal for ordinal in ordinals if ordinal <= following]:
         return [holding[-1], *behind]
     if not ordinals and not recovery.snapshot and not recovery.refused_snapshots:
+        if not new and (left := [name for name in _OF_A_LOG if disk.holds(name)]):
+            raise CorruptRecord(
+                f"{disk.where}: every file of its log is gone, but {', '.join(left)} shows that there was one; nothing "
+                "was changed. Put the files back or restore a backup; to begin anew without what they held, start once "
+                "with --new (`Engine.open(folder, new=True)`), which renames what is left and deletes nothing"
+            )
         return []
     raise _corrupt(disk, segment_name(following), 0, following, "this segment, the first one needed, is missing")
 
@@ -344,10 +373,15 @@ def _judge_last(disk: Disk, segment: Segment, recovery: Recovery) -> tuple[list[
     return kept, end_of(segment.data, kept[-1]) + len(DELIMITER)
 
 
-def _check_closed(disk: Disk, last: Segment, kept: list[Record], size_bytes: int, mark: Closed | None) -> None:
+def _check_closed(
+    disk: Disk, last: Segment, epoch: int, kept: list[Record], size_bytes: int, mark: Closed | None
+) -> None:
     """Refuse a last segment that is not what its writer left at a clean close."""
     if mark is None:
         return
+    if (mark.epoch, mark.segment) != (epoch, last.ordinal):
+        reason = f"the log was closed in this segment at epoch {mark.epoch}, and that one is missing"
+        raise _corrupt(disk, segment_name(mark.segment), 0, mark.segment, reason)
     ordinal = kept[-1].ordinal
     if (ordinal, size_bytes, len(last.data)) != (mark.last_ordinal, mark.size_bytes, mark.size_bytes):
         reason = f"the log was closed at ordinal {mark.last_ordinal} and {mark.size_bytes} bytes"

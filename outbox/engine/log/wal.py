@@ -49,6 +49,7 @@ from outbox.engine.log.segments import (
     recover,
     segment_name,
     segment_ordinals,
+    set_aside,
     snapshot_name,
     snapshot_ordinals,
 )
@@ -107,6 +108,7 @@ class Log:
         accept_snapshot: AcceptSnapshot | None = None,
         restore_snapshot: RestoreSnapshot | None = None,
         confirm: Callable[[Recovery], None] | None = None,
+        new: bool = False,
     ) -> Log:
         """Take the folder, read what is there, make it durable, and start a segment with a new epoch.
 
@@ -114,11 +116,13 @@ class Log:
         `accept_snapshot` tells whether a snapshot (ordinal, bytes) decodes; the newest accepted one counts.
         `restore_snapshot` does so too, piece by piece, and keeps what it read: a large one is decoded once.
         `confirm` sees the recovery before anything is written and raises to leave the folder as it was.
+        `new` begins a log in a folder that has lost its own; what is left of that one is renamed.
 
         Raises:
             AlreadyOpen: another process holds the folder.
             CorruptRecord: something acknowledged may be missing; nothing was changed.
             FormatTooNew: a later version wrote it.
+            Refused: a `new` log is to begin, and there is one.
             EngineStopped: the disk failed.
         """
         if len(log_id) != LOG_ID_SIZE:
@@ -126,7 +130,9 @@ class Log:
         limits = limits or Limits()
         disk.lock()
         try:
-            recovered = recover(disk, limits, accept=accept_snapshot, restore=restore_snapshot)
+            if new:
+                set_aside(disk, clock_ms())
+            recovered = recover(disk, limits, accept=accept_snapshot, restore=restore_snapshot, new=new)
             recovered.log_id = recovered.log_id or log_id
             if confirm is not None:
                 confirm(recovered)
@@ -352,20 +358,17 @@ class Log:
 
     def _take_over(self) -> None:
         """Make what was read durable, then fence whoever wrote it by a segment with a greater epoch."""
-        for name in self._disk.names():
+        names, recovered = self._disk.names(), self.recovered
+        for name in names:
             if name.endswith(TEMPORARY):
                 self._disk.remove(name)
-        recovered = self.recovered
-        is_marked = CLOSED_NAME in self._disk.names()
-        if is_marked and recovered.closed is None:  # it must not come to count for the segment that starts here
-            remove_closed(self._disk)
         if recovered.last_segment:
             replace_file(self._disk, segment_name(recovered.last_segment), recovered.tail).close()
             recovered.tail = b""
         self._plan_segment()
         self._buffer.clear()
         self._start_segment()
-        if is_marked and recovered.closed is not None:  # until here it said how long the segment before is
+        if CLOSED_NAME in names:  # until here it said how long the segment before is
             remove_closed(self._disk)
 
     def _plan_segment(self) -> None:

@@ -32,6 +32,11 @@ _HOST = (
         "--sync", default="every", metavar="POLICY", help="every (default), every_n:COUNT, interval:SECONDS or never"
     ),
     ACCEPT_CLOCK,
+    argument(
+        "--new",
+        action="store_true",
+        help="begin a log in a folder that has lost its own; what is left is renamed, and a log is never replaced",
+    ),
 )
 
 COMMANDS: Commands = {

@@ -14,7 +14,7 @@ from outbox.engine.limits import EngineLimits
 from outbox.engine.log import snapshot
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
-from outbox.errors import EngineStopped, OutboxError
+from outbox.errors import CorruptRecord, EngineStopped, OutboxError, Refused
 from outbox.message import Message
 from outbox.testing import START_S, VirtualClock
 
@@ -34,6 +34,38 @@ def test_a_clock_far_ahead_of_the_log_needs_confirmation() -> None:
         opened(disk, clock)
     assert disk.names() == before
     opened(disk, clock, accept_clock=True).close()
+
+
+async def test_a_folder_without_its_log_is_refused_and_a_new_one_renames_what_is_left(disk_path: Path) -> None:
+    folder = disk_path / "data"
+    async with Engine.open(folder) as engine:
+        await engine.blobs.write("large", b"body")
+    (folder / "access.key").write_text("key")
+    for path in folder.glob("*.log"):
+        path.unlink()
+    for left in ("closed", "blobs", "access.key"):
+        with pytest.raises(CorruptRecord, match=f"{left}.* shows that there was one.*new=True"):
+            Engine.open(folder)
+        if left == "closed":
+            (folder / left).rename(disk_path / left)
+    (disk_path / "closed").rename(folder / "closed")
+    Engine.open(folder, new=True).close()
+    assert (folder / "access.key").read_text() == "key"
+    assert len([*folder.glob("blobs.before-*/*.blob")]) == len([*folder.glob("closed.before-*")]) == 1
+    Engine.open(folder).close()
+    with pytest.raises(Refused, match="holds a log"):
+        Engine.open(folder, new=True)
+
+
+@pytest.mark.parametrize("there", [None, "lock", "notes.txt", "blobs"])
+def test_a_folder_that_never_had_a_log_opens_as_new(disk_path: Path, there: str | None) -> None:
+    folder = disk_path / "data"
+    if there == "blobs":
+        (folder / there).mkdir(parents=True)
+    elif there:
+        folder.mkdir()
+        (folder / there).touch()
+    Engine.open(folder).close()
 
 
 def test_a_log_that_was_used_lately_is_not_behind_however_old_its_segment() -> None:

@@ -172,7 +172,7 @@ class Meanwhile:
     def __init__(self, disk: MemoryDisk, turn: Callable[[str], None]) -> None:
         self._disk, self._turn = disk, turn
         self.where, self.names, self.read = disk.where, disk.names, disk.read
-        self.remove, self.lock, self.unlock = disk.remove, disk.lock, disk.unlock
+        self.remove, self.lock, self.unlock, self.holds = disk.remove, disk.lock, disk.unlock, disk.holds
 
     def pieces(self, name: str) -> Iterator[bytes]:
         for piece in self._disk.pieces(name):

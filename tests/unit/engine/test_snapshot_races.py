@@ -23,7 +23,7 @@ class Job:
         self._disk = disk
         self.where, self.names, self.read, self.pieces = disk.where, disk.names, disk.read, disk.pieces
         self.rename, self.remove, self.sync_dir = disk.rename, disk.remove, disk.sync_dir
-        self.lock, self.unlock = disk.lock, disk.unlock
+        self.lock, self.unlock, self.holds = disk.lock, disk.unlock, disk.holds
 
     def create(self, name: str) -> MemoryFile:
         self._disk.create(name)

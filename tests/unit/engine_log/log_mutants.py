@@ -43,9 +43,12 @@ CUT = f"{OF_CLOSED}::test_a_closed_log_that_was_cut_anywhere_is_refused_and_left
 AFTER_A_POWER_LOSS = f"{OF_CLOSED}::test_a_closed_log_refuses_a_cut_after_a_power_loss_too"
 NEXT_OPEN = f"{OF_CLOSED}::test_a_crash_at_any_call_of_the_next_open_hides_no_cut_and_refuses_nothing_that_is_whole"
 CLOSING = f"{OF_CLOSED}::test_a_crash_at_any_call_of_a_close_leaves_a_log_that_opens"
-PUT_BACK = f"{OF_CLOSED}::test_the_mark_of_a_newer_truth_does_not_speak_of_a_copy_that_was_put_back"
+LOST = f"{OF_CLOSED}::test_a_log_that_lost_the_segment_that_its_mark_names_is_refused_and_left_as_it_was"
+ALONE = f"{OF_CLOSED}::test_a_mark_alone_in_a_folder_says_that_its_log_is_gone"
+ASIDE = f"{OF_CLOSED}::test_a_new_log_keeps_the_mark_of_the_lost_one_aside_whenever_it_crashes"
+NEVER_REPLACED = f"{OF_CLOSED}::test_a_new_log_never_takes_the_place_of_one"
 OPENED = f"{OF_CLOSED}::test_closing_leaves_the_mark_behind_the_sync_of_what_it_names_and_opening_removes_it"
-OF_ANOTHER = f"{OF_CLOSED}::test_a_mark_of_something_else_does_not_count_and_goes_before_anything_is_written"
+OF_ANOTHER = f"{OF_CLOSED}::test_a_mark_of_something_else_does_not_count_and_is_removed"
 FULL = f"{OF_CLOSED}::test_a_full_disk_closes_without_a_mark_and_one_that_fails_is_reported"
 DAMAGED = f"{OF_CLOSED}::test_a_damaged_mark_is_none"
 SALVAGED = f"{OF_CLOSED}::test_a_salvaged_copy_is_refused_when_it_is_cut"
@@ -132,15 +135,31 @@ LOG_MUTANTS = (
     ),
     mutant(
         "what differs from the mark is opened", SEGMENTS, CUT,
-        ("    if mark is None:\n        return\n    ordinal", "    if mark is None or mark:\n        return\n    ordinal"),
+        ("    if mark is None:\n        return\n    if (mark", "    if mark is None or mark:\n        return\n    if (mark"),
     ),
     mutant(
         "a mark counts under another epoch", SEGMENTS, OF_ANOTHER,
-        ("(mark.segment, mark.epoch) == (last.ordinal, last.first.epoch)", "mark.segment == last.ordinal"),
+        ("(mark.epoch, mark.segment) >= (last.first.epoch, last.ordinal)", "mark.segment >= last.ordinal"),
     ),
     mutant(
         "a mark counts for another segment", SEGMENTS, OF_ANOTHER,
-        ("(mark.segment, mark.epoch) == (last.ordinal, last.first.epoch)", "mark.epoch == last.first.epoch"),
+        ("(mark.epoch, mark.segment) >= (last.first.epoch, last.ordinal)", "mark.epoch >= last.first.epoch"),
+    ),
+    mutant(
+        "a mark of a later segment does not count", SEGMENTS, LOST,
+        ("(mark.epoch, mark.segment) >= (last.first.epoch, last.ordinal)", "(mark.epoch, mark.segment) == (last.first.epoch, last.ordinal)"),
+    ),
+    mutant(
+        "a folder that has lost its log opens as a new one", SEGMENTS, ALONE,
+        ("        if not new and (left", "        if new and (left"),
+    ),
+    mutant(
+        "a new log removes the mark of the lost one", SEGMENTS, ASIDE,
+        ('        disk.rename(name, f"{name}.before-{clock_ms}")\n', "        disk.remove(name)\n"),
+    ),
+    mutant(
+        "a new log goes on in one that is there", SEGMENTS, NEVER_REPLACED,
+        ("    if segment_ordinals(names) or snapshot_ordinals(names):\n        raise Refused(\n            f\"{disk.where}: holds a log, and", "    if False:\n        raise Refused(\n            f\"{disk.where}: holds a log, and"),
     ),
     mutant(
         "another log's mark counts", CLOSED, OF_ANOTHER,
@@ -151,18 +170,13 @@ LOG_MUTANTS = (
         ("    if checksum != _CHECKSUM.pack(crc32(fields, seed_of(log_id))):\n", "    if len(checksum) != _CHECKSUM.size:\n"),
     ),
     mutant(
-        "a mark that does not count is left until the next segment is written", WAL, PUT_BACK,
-        ("        if is_marked and recovered.closed is None:  # it must not come to count for the segment that starts here\n            remove_closed(self._disk)\n", ""),
-        ("        if is_marked and recovered.closed is not None:  # until", "        if is_marked:  # until"),
-    ),
-    mutant(
-        "the removal of a mark is not synced", CLOSED, OF_ANOTHER,
+        "the removal of a mark is not synced", CLOSED, OPENED,
         ("    disk.remove(CLOSED_NAME)\n    disk.sync_dir()\n", "    disk.remove(CLOSED_NAME)\n"),
     ),
     mutant(
         "the mark goes before the segment behind it is there", WAL, NEXT_OPEN,
-        ("        if is_marked and recovered.closed is None:  # it", "        if is_marked:  # it"),
-        ("        if is_marked and recovered.closed is not None:  # until here it said how long the segment before is\n            remove_closed(self._disk)\n", ""),
+        ("        if CLOSED_NAME in names:  # until here it said how long the segment before is\n            remove_closed(self._disk)\n", ""),
+        ("        names, recovered = self._disk.names(), self.recovered\n", "        names, recovered = self._disk.names(), self.recovered\n        if CLOSED_NAME in names:\n            remove_closed(self._disk)\n"),
     ),
     mutant(
         "a full disk keeps a log from being closed", WAL, FULL,
@@ -174,7 +188,7 @@ LOG_MUTANTS = (
     ),
     mutant(
         "a mark that was true stays", WAL, OPENED,
-        ("        if is_marked and recovered.closed is not None:  # until here it said how long the segment before is\n            remove_closed(self._disk)\n", ""),
+        ("        if CLOSED_NAME in names:  # until here it said how long the segment before is\n            remove_closed(self._disk)\n", ""),
     ),
     mutant(
         "a salvaged copy has no mark", SALVAGE, SALVAGED,

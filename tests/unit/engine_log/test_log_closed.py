@@ -20,7 +20,7 @@ from outbox.engine.log.disk import Crash, MemoryDisk, SimulatedCrash
 from outbox.engine.log.salvage import inspect, salvage
 from outbox.engine.log.segments import Limits, recover, segment_name, segment_ordinals
 from outbox.engine.log.wal import Log
-from outbox.errors import CorruptRecord, EngineStopped
+from outbox.errors import CorruptRecord, EngineStopped, Refused
 
 LOG_ID = b"0123456789abcdef"
 FLUSHES = ((b"f" * 300,), (b"one", b"two \xfe\xfd" * 3), (b"", b"c" * 700), (b"the last thing said",))
@@ -260,50 +260,48 @@ def test_a_crash_at_any_call_of_the_next_open_hides_no_cut_and_refuses_nothing_t
     pytest.fail("an open made more disk calls than this test follows")
 
 
-@pytest.mark.parametrize("crash", list(Crash))
-def test_the_mark_of_a_newer_truth_does_not_speak_of_a_copy_that_was_put_back(crash: Crash) -> None:
-    """The copy's next segment has the name and the epoch of the one that the mark in the folder names."""
-    copy, disk = at_rest("closed")[0], closed_disk()
+def test_a_log_that_lost_the_segment_that_its_mark_names_is_refused_and_left_as_it_was() -> None:
+    disk = closed_disk()
     newer = opened(disk)
-    flush(newer, b"what the copy does not have")
+    flush(newer, b"what is gone")
     newer.close()
-    put_back = {**copy, CLOSED_NAME: disk.read(CLOSED_NAME)}
-    for call in range(30):
-        disk = MemoryDisk(files=put_back, page_size_bytes=32)
-        disk.crash_before(call)
-        try:
-            log = opened(disk)
-            flush(log, b"another")
-        except SimulatedCrash:
-            for seed in range(6):
-                found = opened(disk.crash(crash, random.Random(seed))).recovered.records
-                assert [record.payload for record in found][: len(PAYLOADS)] == PAYLOADS
-        else:
-            return
-    pytest.fail("an open made more disk calls than this test follows")
+    kept = {name: data for name, data in files_of(disk).items() if name != last_of(files_of(disk))}
+    short = MemoryDisk(files=kept)
+    with pytest.raises(CorruptRecord, match=r"\.log.*missing.*restore a backup.*salvage"):
+        opened(short)
+    assert files_of(short) == kept
+    found = inspect(short)
+    assert "(was synced)" in found.text and found.closed == found.missing[-1][1] == newer.synced
+    target = MemoryDisk()
+    assert salvage(short, target, log_id=LOG_ID, clock_ms=lambda: 8).missing == found.missing
+    assert [record.payload for record in recover(target, LIMITS).records] == PAYLOADS
+
+
+@pytest.mark.parametrize(
+    ("mark", "refused"),
+    [(Closed(1, 2, 9, 9), True), (Closed(2, 1, 9, 9), True), (Closed(1, 0, 9, 9), False), (Closed(0, 1, 9, 9), False)],
+    ids=["a later epoch", "a later segment", "an earlier epoch", "an earlier segment"],
+)
+def test_a_mark_of_a_later_writer_or_segment_is_refused_and_one_of_an_earlier_is_not(
+    mark: Closed, refused: bool
+) -> None:
+    disk = MemoryDisk(files=at_rest("copied")[0])
+    store_closed(disk, mark, LOG_ID)
+    assert verdict(files_of(disk)) == ("refused" if refused else "whole")
 
 
 @pytest.mark.parametrize(
     ("mark", "log_id"),
-    [
-        (Closed(1, 1, 9, 9), b"another log's id"),
-        (Closed(1, 2, 9, 9), LOG_ID),
-        (Closed(1, 0, 9, 9), LOG_ID),
-        (Closed(2, 1, 9, 9), LOG_ID),
-        (Closed(0, 1, 9, 9), LOG_ID),
-    ],
-    ids=["another log", "a later epoch", "an earlier epoch", "a later segment", "an earlier segment"],
+    [(Closed(1, 1, 9, 9), b"another log's id"), (Closed(1, 0, 9, 9), LOG_ID), (Closed(0, 1, 9, 9), LOG_ID)],
+    ids=["another log", "an earlier epoch", "an earlier segment"],
 )
-def test_a_mark_of_something_else_does_not_count_and_goes_before_anything_is_written(
-    mark: Closed, log_id: bytes
-) -> None:
+def test_a_mark_of_something_else_does_not_count_and_is_removed(mark: Closed, log_id: bytes) -> None:
     disk = MemoryDisk(files=at_rest("copied")[0])
     store_closed(disk, mark, log_id)
     assert verdict(files_of(disk)) == "whole"
     assert verdict({**files_of(disk), segment_name(1): disk.read(segment_name(1))[:-2]}) == "whole"
-    before = len(disk.calls)
     opened(disk)
-    assert disk.calls[before:][:2] == ["remove", "sync_dir"]
+    assert CLOSED_NAME not in disk.crash(Crash.POWER).names()
 
 
 def test_a_damaged_mark_is_none() -> None:
@@ -319,12 +317,50 @@ def test_a_damaged_mark_is_none() -> None:
         assert CLOSED_NAME not in disk.names()
 
 
-def test_a_mark_alone_in_a_folder_is_no_log() -> None:
+def test_a_mark_alone_in_a_folder_says_that_its_log_is_gone() -> None:
     disk = MemoryDisk(files={CLOSED_NAME: at_rest("closed")[0][CLOSED_NAME]})
-    log = opened(disk)
-    assert log.recovered.records == [] and CLOSED_NAME not in disk.names()
-    flush(log, b"one")
-    assert len(recover(disk.crash(Crash.POWER), LIMITS).records) == 1
+    before = files_of(disk)
+    with pytest.raises(CorruptRecord, match=r"closed shows that there was one.*restore a backup.*--new"):
+        opened(disk)
+    assert "no file of a log is there" in inspect(disk).text
+    with pytest.raises(Refused, match="no file of a log is left to salvage"):
+        salvage(disk, MemoryDisk(), log_id=LOG_ID, clock_ms=lambda: 8)
+    assert files_of(disk) == before
+
+
+def new_log(disk: MemoryDisk) -> Log:
+    return Log.open(disk, log_id=b"another log's id", clock_ms=lambda: 7, limits=LIMITS, new=True)
+
+
+@pytest.mark.parametrize("crash", list(Crash))
+def test_a_new_log_keeps_the_mark_of_the_lost_one_aside_whenever_it_crashes(crash: Crash) -> None:
+    mark = at_rest("closed")[0][CLOSED_NAME]
+    for call in range(30):
+        disk = MemoryDisk(files={CLOSED_NAME: mark})
+        disk.crash_before(call)
+        try:
+            flush(new_log(disk), b"one")
+        except SimulatedCrash:
+            for seed in range(4):
+                found = disk.crash(crash, random.Random(seed))
+                assert mark in files_of(found).values()
+        else:
+            assert files_of(disk)[f"{CLOSED_NAME}.before-7"] == mark
+            assert [record.payload for record in recover(disk, LIMITS).records] == [b"one"]
+            return
+    pytest.fail("an open made more disk calls than this test follows")
+
+
+def test_a_new_log_never_takes_the_place_of_one() -> None:
+    for form in FORMS:
+        disk = MemoryDisk(files=at_rest(form)[0])
+        before = files_of(disk)
+        with pytest.raises(Refused, match="holds a log"):
+            new_log(disk)
+        assert files_of(disk) == before
+    empty = MemoryDisk()
+    flush(new_log(empty), b"one")
+    assert len(recover(empty, LIMITS).records) == 1
 
 
 def test_a_log_that_stopped_leaves_no_mark() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.engine.log.closed import CLOSED_NAME
+from outbox.errors import CorruptRecord, Refused
 from outbox.message import Message
 from outbox.ops.host import HostSettings, _watch, open_engine
 from outbox.testing import START_S, VirtualClock
@@ -38,6 +40,18 @@ async def test_a_host_says_how_many_bytes_it_cut_where_there_were_any(
     assert await opened(disk_path, caplog) == f"{disk_path}: opened"
     tear(disk_path)
     assert await opened(disk_path, caplog) == f"{disk_path}: opened, cut {len(TAIL)} bytes of unsynced tail"
+
+
+def test_a_host_begins_a_new_log_only_where_the_old_one_is_gone(disk_path: Path) -> None:
+    Engine.open(disk_path).close()
+    with pytest.raises(Refused, match="holds a log"):
+        asyncio.run(open_engine(HostSettings(disk_path, new=True)))
+    for path in disk_path.glob("*.log"):
+        path.unlink()
+    with pytest.raises(CorruptRecord, match="start once with --new"):
+        asyncio.run(open_engine(HostSettings(disk_path)))
+    asyncio.run(open_engine(HostSettings(disk_path, new=True))).close()
+    assert [path.name for path in disk_path.glob("closed.before-*")]
 
 
 async def test_a_host_logs_what_its_engine_gives_up(caplog: pytest.LogCaptureFixture) -> None:
