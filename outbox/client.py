@@ -94,6 +94,7 @@ class Client:
             UnknownDestination: the application never declared the queue, or `declare()` has not created it here yet.
             ValueError: `id` is empty, or the queue is ordered by key and the message's key is unknown.
             TooLarge: its ids are too long to be inherited by the messages that a handler sends.
+            PoisonMessage: it holds what JSON cannot (NaN, an infinity, half of a surrogate pair).
         """
         destination = self.app.destination(queue)
         if id is not None and (not isinstance(id, str) or not id):

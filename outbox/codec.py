@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -16,11 +15,11 @@ from typing import Any
 import msgspec
 import msgspec.inspect
 
+from outbox.encoding import encoded_model, encoded_plain, is_pydantic, null_in
 from outbox.errors import FormatTooNew, NotRegistrable, PoisonMessage
 
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
 
-_encode = msgspec.json.Encoder().encode
 _decode_any = msgspec.json.decode
 
 DECODE_ERRORS = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError, ValueError)
@@ -52,16 +51,19 @@ class Codec:
             raise FormatTooNew(
                 f"message {self.name!r} was sent with schema {schema}, this code knows {self.version}; deploy the newer"
             )
-        return self.decode(_encode(_lifted(f"message {self.name!r}", _decode_any(body), schema, self)))
+        return self.decode(_lifted(f"message {self.name!r}", _decode_any(body), schema, self))
 
 
-def _lifted(what: str, fields: Any, schema: int, codec: Codec | StateCodec) -> Any:
+def _lifted(what: str, fields: Any, schema: int, codec: Codec | StateCodec) -> bytes:
     for version in range(schema, codec.version):
         upcast = codec.upcasts.get(version)
         if upcast is None:
             raise PoisonMessage("undecodable", f"{what} has no upcast from schema {version}; declare it")
         fields = upcast(fields)
-    return fields
+    try:
+        return encoded_plain(fields)
+    except PoisonMessage as error:
+        raise PoisonMessage("undecodable", f"the upcasts of {what} from schema {schema}: {error}") from error
 
 
 def codec_for(kind: type[Any], name: str, *, strict: bool = False) -> Codec:
@@ -70,7 +72,7 @@ def codec_for(kind: type[Any], name: str, *, strict: bool = False) -> Codec:
     Raises:
         NotRegistrable: it is none of these, or holds what JSON cannot.
     """
-    if _is_pydantic(kind):
+    if is_pydantic(kind):
         return _pydantic_codec(kind, name, strict)
     if dataclasses.is_dataclass(kind):
         fields = frozenset(field.name for field in dataclasses.fields(kind))
@@ -83,7 +85,7 @@ def codec_for(kind: type[Any], name: str, *, strict: bool = False) -> Codec:
         msgspec.json.schema_components([kind], schema_hook=_schema_of_unknown)
     except (TypeError, NameError) as error:
         raise NotRegistrable(f"{kind.__name__} has a field that JSON cannot hold: {error}") from error
-    return Codec(kind, name, _encode, _strictly(kind, decoder.decode) if strict else decoder.decode, fields)
+    return Codec(kind, name, encoded_plain, _strictly(kind, decoder.decode) if strict else decoder.decode, fields)
 
 
 def _strictly(kind: type[Any], decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -170,10 +172,6 @@ def _schema_of_unknown(kind: type[Any]) -> dict[str, Any]:
     raise TypeError(f"{kind.__name__} is neither plain data nor a dataclass or Struct; store its parts")
 
 
-def _is_pydantic(kind: type[Any]) -> bool:
-    return hasattr(kind, "model_validate_json") and hasattr(kind, "model_fields")
-
-
 def _pydantic_codec(kind: type[Any], name: str, strict: bool) -> Codec:
     decode = kind.model_validate_json
     if strict:
@@ -184,34 +182,11 @@ def _pydantic_codec(kind: type[Any], name: str, strict: bool) -> Codec:
             )
         decode = partial(decode, extra="forbid")
 
-    def encode(value: Any) -> bytes:
-        data: bytes = value.model_dump_json(by_alias=True).encode()
-        if b"Infinity" in data or b"NaN" in data:  # a model may be configured to write these
-            _check_json(name, data)
-        return data
+    def decode_json(body: bytes) -> Any:
+        _decode_any(body)  # pydantic takes NaN and 1e400 for numbers, which JSON cannot hold
+        return decode(body)
 
-    return Codec(kind, name, encode, decode, frozenset(kind.model_fields))
-
-
-def _check_json(name: str, data: bytes) -> None:
-    try:
-        _decode_any(data)
-    except DECODE_ERRORS as error:
-        raise PoisonMessage("unstorable", f"{name} holds what JSON cannot: {error}") from error
-
-
-def _plain(value: Any) -> Any:
-    """A value as plain data, with its numbers unchanged."""
-    if _is_pydantic(type(value)):
-        return value.model_dump()
-    return msgspec.to_builtins(value, str_keys=True, enc_hook=_parsed)
-
-
-def _parsed(value: Any) -> Any:
-    """A value that is JSON already, as plain data."""
-    if isinstance(value, msgspec.Raw):
-        return _decode_any(value)
-    raise NotImplementedError(f"objects of type {type(value).__name__} are unsupported")  # as msgspec asks of a hook
+    return Codec(kind, name, encoded_model, decode_json, frozenset(kind.model_fields))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -235,27 +210,24 @@ class StateCodec:
         """A state's bytes.
 
         Raises:
-            PoisonMessage: it holds a number that JSON cannot represent, and would be read back as another, or not at
-            all.
+            PoisonMessage: it holds what JSON cannot, or would not be read back.
         """
         data = self.codec.encode(state)
-        if b"null" in data:
-            self.check(state, data)
+        if null_in(data):
+            self.check(data)
         return data
 
-    def check(self, state: Any, data: bytes) -> None:
-        """Check a state whose bytes hold a null, which may stand for an infinite number.
+    def check(self, data: bytes) -> None:
+        """Check that a state will be read back: its bytes hold a null, and no None may stand in a field of numbers.
 
         Raises:
-            PoisonMessage: it does.
+            PoisonMessage: it would not be.
         """
         try:
-            json.dumps(_plain(state), allow_nan=False, skipkeys=True, default=str)
             self.codec.decode(data)
         except DECODE_ERRORS as error:
             raise PoisonMessage(
-                "unstorable",
-                f"state {self.name!r} would not be read back unchanged: {error}; keep numbers finite (no inf, no nan)",
+                "unstorable", f"state {self.name!r} would not be read back: {error}; give each field its type's values"
             ) from error
 
     def decode(self, value: bytes, schema: int) -> Any:
@@ -273,7 +245,7 @@ class StateCodec:
                     f"state {self.name!r} is stored with schema {schema}, this code knows {self.version}; "
                     "deploy the newer one"
                 )
-            return self.codec.decode(_encode(_lifted(f"state {self.name!r}", _decode_any(value), schema, self)))
+            return self.codec.decode(_lifted(f"state {self.name!r}", _decode_any(value), schema, self))
         except DECODE_ERRORS as error:
             raise PoisonMessage(
                 "undecodable", f"state {self.name!r} of schema {schema} cannot be read: {error}"

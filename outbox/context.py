@@ -224,8 +224,9 @@ class Context(msgspec.Struct, gc=False):
 
         Raises:
             UnknownDestination: the application never declared the queue.
-            PoisonMessage: there are 10,000 outputs already; or (`cycle`) this message has passed `App(hops_max=)`
-                handlers, and the output is due in less than a second.
+            PoisonMessage: it holds what JSON cannot (`unstorable`: NaN, infinity, half of a surrogate pair); there are
+                10,000 outputs already; or (`cycle`) this message has passed `App(hops_max=)` handlers, and the output
+                is due in less than a second.
         """
         due_ms = 0 if after_s is None and at is None else self._due_ms(after_s, at)
         outputs, cause, work, now_ms = self.outputs, self.message, self.work, self.now_ms

@@ -121,7 +121,10 @@ def run_request(job: str, arguments: Sequence[str] = ()) -> RunRequest:
         raise NotRunnable(f"{job}: the arguments are a list of texts, such as ['--input', 'transfers.csv']")
     if not _JOB.fullmatch(job):
         raise NotRunnable(f"{job[:80]!r} cannot be a Spark job; it is the name of a module, such as feed")
-    size_bytes = sum(len(argument.encode()) + 3 for argument in arguments)
+    try:
+        size_bytes = sum(len(argument.encode()) + 3 for argument in arguments)
+    except UnicodeEncodeError as error:
+        raise NotRunnable(f"{job}: an argument holds half of a surrogate pair; keep texts Unicode") from error
     if len(arguments) > ARGUMENT_COUNT_MAX or size_bytes > ARGUMENT_BYTES_MAX:
         raise NotRunnable(
             f"{job}: {len(arguments)} arguments take {size_bytes} bytes, over {ARGUMENT_COUNT_MAX} or "

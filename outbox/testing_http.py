@@ -13,10 +13,10 @@ from typing import Any
 
 from outbox.app import App
 from outbox.declared import check_served
+from outbox.encoding import encoded
 from outbox.http import Response
 from outbox.http_entry import HttpEntry
 from outbox.ports import Ports, StorePorts
-from outbox.registration.answering import encoded
 from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import Scope
 from outbox.runtime.start.plan import Plan

@@ -35,7 +35,7 @@ CORE = (  # what a handler and a port are
     ("resubmission",),
     ("deliveries", "http"),
     ("lineage",),
-    ("message",),
+    ("encoding", "message"),
     ("errors", "log_throttle", "printable"),
 )
 FLOORS = (  # a floor imports only from those below it; what shares a floor may import each other

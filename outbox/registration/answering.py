@@ -11,9 +11,8 @@ from dataclasses import replace
 from inspect import isawaitable
 from typing import Any
 
-import msgspec
-
 from outbox.context import Context
+from outbox.encoding import encoded
 from outbox.http import reply_of
 from outbox.registration.binding import Binding
 
@@ -38,11 +37,3 @@ def answering(binding: Binding) -> Binding:
 def _answer(returned: Any, context: Context) -> None:
     context.answer = reply_of(returned, encoded)
     context.is_plain = False  # a reply is more than the fast path commits
-
-
-def encoded(value: Any) -> bytes:
-    """A value as JSON: a dataclass, a msgspec Struct, a pydantic model or plain data."""
-    if hasattr(value, "model_dump_json"):
-        data: bytes = value.model_dump_json(by_alias=True).encode()
-        return data
-    return msgspec.json.encode(value)

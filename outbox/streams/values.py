@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from outbox.codec import DECODE_ERRORS, Codec, StateCodec, Upcast, codec_for
+from outbox.codec import DECODE_ERRORS, Codec, Upcast, codec_for
+from outbox.encoding import encoded_plain
 from outbox.errors import CorruptRecord, FormatTooNew, NotRegistrable, PoisonMessage, TooLarge
 from outbox.ports import BlobStore, NoBlobs, StateStore
 from outbox.streams.cells import Cell
@@ -83,8 +84,6 @@ class Values:
             again = codec.decode(data)  # what cannot be read would stop every reader
             if isinstance(again, str) and not isinstance(value, str):
                 raise TypeError(f"it is a {type(value).__name__}, and would be read as text")
-            if b"null" in data:
-                StateCodec(codec).check(value, data)  # it may stand for an infinite number
         except (TypeError, PoisonMessage, *DECODE_ERRORS) as error:
             raise PoisonMessage(
                 "unstorable", f"an entry for log {self._log!r} cannot be stored as {name}: {error}; store plain data"
@@ -136,7 +135,7 @@ def _codec(kind: Any, version: int, upcasts: Mapping[int, Upcast]) -> Codec:
             msgspec.json.schema(kind)
         except (TypeError, NameError) as error:
             raise NotRegistrable(f"{kind!r} is no type that JSON can hold: {error}; use a dataclass") from error
-        made = Codec(kind, name_of(kind), msgspec.json.encode, msgspec.json.Decoder(kind).decode, frozenset())
+        made = Codec(kind, name_of(kind), encoded_plain, msgspec.json.Decoder(kind).decode, frozenset())
     return Codec(made.type, made.name, made.encode, made.decode, made.fields, version, dict(upcasts))
 
 

@@ -807,9 +807,10 @@ DIRECT_MUTANTS = (
         ("            if of_note is not None:\n                return of_note\n", "            return of_note or Ready(entries, cursors, failed)\n"),
     ),
     mutant(
-        "streams: a refused entry cannot hold null", "outbox/codec.py",
+        "streams: a refused entry cannot hold null", "outbox/encoding.py",
         f"{FAILING}::test_an_entry_with_an_absent_field_is_refused",
         ("str_keys=True, enc_hook=_parsed)", "str_keys=True)"),
+        ("_may_be_infinite(_packed(value)) is not None", "True"),
     ),
     mutant(
         "streams: a damaged cell hides those before it", STREAM_ROW,

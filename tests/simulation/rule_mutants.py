@@ -23,6 +23,8 @@ from tests.simulation.planting import (
 LINEAGE = "outbox/lineage.py"
 CONTEXT = "outbox/context.py"
 CODEC = "outbox/codec.py"
+ENCODING = "outbox/encoding.py"
+UNSTORABLE = "unit/runtime/test_unstorable_messages.py"
 STORED = "outbox/stored.py"
 WORK = "outbox/runtime/work.py"
 ADMISSION = "outbox/runtime/delivery/admission.py"
@@ -143,8 +145,28 @@ TESTED_RULE_MUTANTS = (
     # Refusals
     tested(
         "a state that cannot be read back is stored", PLAIN,
-        "unit/runtime/test_unstorable_states.py::test_a_state_that_json_cannot_hold_is_refused_and_its_key_goes_on",
-        ('            if b"null" in value:\n                codec.check(state, value)\n', ""),
+        f"{UNSTORABLE}::test_none_in_a_state_where_a_number_belongs_refuses_the_message",
+        ("            if null_in(value):\n                codec.check(value)\n", ""),
+    ),
+    tested(
+        "a number that JSON cannot hold is sent as null", ENCODING,
+        f"{UNSTORABLE}::test_a_message_that_json_cannot_hold_refuses_its_cause",
+        ("_may_be_infinite(_packed(value)) is not None", "False"),
+    ),
+    tested(
+        "a model sends a number that JSON cannot hold as null", ENCODING,
+        f"{UNSTORABLE}::test_a_message_that_json_cannot_hold_refuses_its_cause",
+        ("if any(mark in data for mark in _MARKS)", "if False"),
+    ),
+    tested(
+        "a text that is no UTF-8 is a failure like any other", ENCODING,
+        f"{UNSTORABLE}::test_a_message_that_json_cannot_hold_refuses_its_cause",
+        ("    except UnicodeEncodeError as error:\n        raise _refusal(value, _plain(value)) or error from error\n", "    except ZeroDivisionError:\n        raise\n"),
+    ),
+    tested(
+        "a model takes a number that JSON cannot hold", CODEC,
+        f"{UNSTORABLE}::test_a_body_with_a_number_that_json_cannot_hold_is_undecodable",
+        ("        _decode_any(body)  # pydantic takes", "        # pydantic takes"),
     ),
     # Settings of the broker, schemas, names
     tested(

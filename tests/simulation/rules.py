@@ -207,7 +207,15 @@ RULES = (
         "restore: what was discarded since the look is deleted",
         "discard: it is kept under another number",
     ),
-    tested("README", "Only what can be read back", "rule: a state that cannot be read back is stored"),
+    tested(
+        "README",
+        "Only what can be read back",
+        "rule: a state that cannot be read back is stored",
+        "rule: a number that JSON cannot hold is sent as null",
+        "rule: a model sends a number that JSON cannot hold as null",
+        "rule: a text that is no UTF-8 is a failure like any other",
+        "rule: a model takes a number that JSON cannot hold",
+    ),
     explored(
         "README",
         "Over the refusal that it names",

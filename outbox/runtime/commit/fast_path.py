@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from outbox.app import Handler
 from outbox.codec import DECODE_ERRORS
 from outbox.context import Context
+from outbox.encoding import null_in
 from outbox.ports import StateChange
 from outbox.runtime.commit.engine_transaction import EngineTransaction
 from outbox.runtime.commit.run_handler import DONE, Suspended, failed, start, step
@@ -80,8 +81,8 @@ def _start(plan: Plan, group: EngineTransaction, works: Sequence[Work], first: i
                 group.apply(attempt_at(work), state, context)
                 continue
             value = encode(state)
-            if b"null" in value:
-                codec.check(state, value)
+            if null_in(value):
+                codec.check(value)
         except FAILURES as error:  # nobody cancels before the first wait: the handler's own
             return index, (attempt := attempt_at(work)), failed(plan, group, attempt, error)
         # From here on nothing raises, so all of it is added.

@@ -25,6 +25,8 @@ import msgspec
 
 from outbox.app import App, HttpRoute
 from outbox.codec import DECODE_ERRORS, Codec
+from outbox.encoding import encoded_plain
+from outbox.errors import PoisonMessage
 from outbox.http import JSON, Request, Unfit, idempotency_key
 from outbox.lineage import as_key, fingerprint, inbox_key, state_id
 from outbox.message import Message
@@ -169,8 +171,9 @@ class Reader:
         for name, text in parameters.items():
             try:
                 value = msgspec.convert(text, self._hints.get(name, str), strict=False, dec_hook=_leave)
+                encoded_plain(value)  # `nan` is a float's text, and no number of a message
                 typed[self._names[name]] = msgspec.to_builtins(value)
-            except msgspec.ValidationError as error:
+            except (msgspec.ValidationError, PoisonMessage) as error:
                 raise Unfit(400, "undecodable", safe_text(f"{name}: {error}")) from error
             except (TypeError, OwnTypeError):
                 typed[self._names[name]] = text

@@ -19,11 +19,11 @@ from typing import Any
 import msgspec
 
 from outbox.app import App
+from outbox.encoding import encoded
 from outbox.http import Request, Response
 from outbox.http_entry import HttpEntry
 from outbox.message import Message
 from outbox.ports import Delivery, Output, Ports, Settle, StorePorts
-from outbox.registration.answering import encoded
 from outbox.registration.routes import Place, find
 from outbox.runtime.delivery.retrying import MAY_RETRY
 from outbox.runtime.failures.failure_log import FailureLog, write_nowhere

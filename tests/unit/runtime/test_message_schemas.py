@@ -131,6 +131,14 @@ async def test_an_older_message_without_a_way_up_is_refused_and_says_what_to_dec
         assert dead_letter.reason == "undecodable" and "no upcast from schema 1; declare it" in dead_letter.description
 
 
+async def test_an_upcast_that_gives_what_json_cannot_hold_makes_the_message_undecodable() -> None:
+    async with Harness(new_app(upcasts={1: lambda fields: split(fields) | {"last": float("nan")}})) as world:
+        await world.send_raw("people", b'{"key":"a","name":"Kim"}', properties={"outbox-id": "1"})
+        await world.wait_idle()
+        (dead_letter,) = world.dead_letters("people")
+        assert dead_letter.reason == "undecodable" and "`$.last`" in dead_letter.description
+
+
 @pytest.mark.parametrize("version", ["2", 2.0, True, "x", -1, None, float("inf")])
 async def test_what_a_foreign_sender_calls_a_version_may_be_anything(version: Any) -> None:
     async with Harness(old_app()) as world:

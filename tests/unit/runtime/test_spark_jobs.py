@@ -133,6 +133,7 @@ async def test_a_job_that_was_never_declared_is_refused_with_the_cure() -> None:
         (["--connection", "Endpoint=sb://b/;SharedAccessKeyName=n;SharedAccessKey=abc="], "Key Vault"),
         (["--input", "https://a.blob.core.windows.net/c/f?sv=1&sig=abc"], "Key Vault"),
         ("--input", "a list of texts"),
+        (["--input", "\ud800"], "surrogate pair"),
     ],
 )
 async def test_arguments_that_cannot_be_taken_are_refused_where_they_are_given(arguments: list[str], text: str) -> None:
