@@ -28,7 +28,7 @@ from typing import NamedTuple
 import msgspec
 
 from outbox.errors import CorruptRecord, DeadlinePassed, OutcomeUnknown, Refused
-from outbox.ports import Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Tag, Version, Won
+from outbox.ports import Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Tag, Version, Won, Write
 
 PAGE_BITS = 10
 HINT, FLOOR = "hint", "floor"
@@ -70,6 +70,10 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     blob: str = ""
     digest: str = ""
     gone: bool = False
+
+
+NOTHING = Cell("")
+"""In place of a cell of which nothing is known; nobody's, so who walks by goes on."""
 
 
 class Hint(msgspec.Struct, frozen=True):
@@ -271,16 +275,24 @@ class Cells:
         return buried
 
     async def _bury(self, indexes: Sequence[int], ttl_s: float) -> list[Cell]:
+        session = ""
         for _ in range(BURY_COUNT_MAX):
-            documents = [await self.store.read(self.key(index)) for index in indexes]
+            documents = [await self.store.read(self.key(index), session=session) for index in indexes]
             cells = [(document, decode_cell(document)) for document in documents if document is not None]
-            writes = [
+            writes: list[Write] = [
                 Replace(document.key, tombstone_of(cell), document.version, ttl_s, Tag("bury", (), cell.id))
                 for document, cell in cells
                 if not cell.gone
             ]
-            if not writes or not isinstance(await self.store.write(writes), Lost):
+            writes += [  # its tombstone is gone, or the read was stale: then this loses
+                Create(self.key(index), tombstone_of(NOTHING), ttl_s, Tag("bury"))
+                for index, document in zip(indexes, documents, strict=True)
+                if document is None
+            ]
+            answer = await self.store.write(writes) if writes else None
+            if not isinstance(answer, Lost):
                 return [cell for _, cell in cells]
+            session = answer.session
         raise Refused(f"cells of {self.row} are trimmed by others all the time; try again later")
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
+from uuid import uuid4
 
 from outbox.errors import NotRegistrable
 from outbox.ports import BlobStore, DocumentKey, NoBlobs, StateStore, StorePorts, Version
@@ -37,6 +38,11 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def unique_id() -> str:
+    """An id that no other call gets."""
+    return uuid4().hex
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A store, and the blobs for what is too large for it."""
@@ -44,6 +50,7 @@ class Place:
     store: StateStore
     blobs: BlobStore
     now_ms: Callable[[], int] = wall_ms
+    new_id: Callable[[], str] = unique_id
 
 
 def place_of(given: Any) -> Place:

@@ -120,9 +120,11 @@ class RowTarget:
     row: Row[Any]
 
     async def write(self, id: str, out: Out, *, since: int, at_ms: int, until_ms: int) -> int:
-        cell = await self.row.fitted(Cell(id, at_ms, len(out.v), out.v, out.types, out.schema))
-        await self.check_reaches(since)
+        await self.check_reaches(since)  # a blob of what was trimmed would stay
+        made = Cell(id, at_ms, len(out.v), out.v, out.types, out.schema)
+        cell = await self.row.fitted(made, owner=id)  # of one step of one register, and so of all replicas
         index, found, walked_count = await self.row.cells.append(cell, since, until_ms=until_ms)
+        await self.row.discard_unless_named(cell, found)
         if not found.gone and (found.v, found.digest) != (cell.v, cell.digest):
             raise NotRegistrable(
                 f"{self.row.name}: cell {index} has the identity of this step and other entries: another processor of "

@@ -8,17 +8,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
-from outbox.errors import CorruptRecord, DeadlinePassed, NoBlobStore, Refused, Trimmed
+from outbox.errors import CorruptRecord, DeadlinePassed, NoBlobStore, OutcomeUnknown, Refused, Trimmed
 from outbox.ports import NoBlobs
 from outbox.streams.cells import Cell, Cells, Position
 from outbox.streams.horizon import Floor, Horizon, Kind, trimmed
 from outbox.streams.places import Place, Seen, settled
-from outbox.streams.values import Values, fitted, whole
+from outbox.streams.values import Values, fitted, is_large, whole
 
 T = TypeVar("T")
 
@@ -30,6 +31,8 @@ BLOBS_MAX = 4
 """How many large cells are read at once: each may take 64 MB."""
 IDS_MAX = 100_000
 """How many ids of the cells that it has walked past a process keeps, to recognise its own appends."""
+NONCES_MAX = 1_000
+"""How many large appends of unknown outcome a process remembers, to write their blobs again under the same names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ class Row(Generic[T]):
         """The index up to which this process has walked; None: it has not yet looked for the end."""
         self._unsure: dict[str, None] = {}
         """The ids of appends whose outcome is not known, oldest first."""
+        self._nonces: dict[str, str] = {}
+        """What names the blobs of large appends whose outcome is not known, by id."""
         self._fresh_ms = 0
         """Until when no cell from there on can have been trimmed and have lost its tombstone."""
         self._looked_ms, self._looked_s = 0, 0.0
@@ -97,23 +102,60 @@ class Row(Generic[T]):
         """Append values as one cell, once."""
         raws, types = self.values.encoded(values)
         made = Cell(id, self.place.now_ms(), len(raws), raws, types, self.values.version)
-        cell = await self.fitted(made)
+        put = self._put_large if is_large(made, self.place.store) else self._put
+        index, found, cell = await put(made, since)
+        is_same = found.gone or (found.v, found.digest, found.types) == (cell.v, cell.digest, cell.types)
+        if not is_same and not await self._holds(found, values):
+            raise Refused(f"{self.name}: id {id!r} was appended with other entries, at {index}.0; use a new id")
+        return Position(index)
+
+    async def _put(self, cell: Cell, since: int | None) -> tuple[int, Cell, Cell]:
+        """Where a cell lies, the cell as it lies there, and as it was to be written."""
         await self._lock.acquire()
         try:
             index, found = await (self._append(cell) if since is None else self._append_since(cell, since))
         except BaseException as error:  # cancelled as well: what was on its way may have been written
-            if isinstance(error, DeadlinePassed) or not isinstance(error, Refused):
-                self._unsure[id] = None
+            if not _nothing_written(error):
+                self._unsure[cell.id] = None
                 if len(self._unsure) > IDS_MAX:
                     del self._unsure[next(iter(self._unsure))]
             raise
         finally:
             self._lock.release()
-        self._unsure.pop(id, None)
-        is_same = found is cell or found.gone or (found.v, found.blob, found.types) == (cell.v, cell.blob, cell.types)
-        if not is_same and not await self._holds(found, values):
-            raise Refused(f"{self.name}: id {id!r} was appended with other entries, at {index}.0; use a new id")
-        return Position(index)
+        self._unsure.pop(cell.id, None)
+        return index, found, cell
+
+    async def _put_large(self, made: Cell, since: int | None) -> tuple[int, Cell, Cell]:
+        """The same of a cell whose entries go to a blob.
+
+        The blob is that of this append alone: of this call, and of those that repeat it after an unknown outcome.
+        """
+        is_repeated, nonce = made.id in self._nonces, self._nonces.pop(made.id, "") or self.place.new_id()
+        blob = ""
+        try:
+            cell = await self.fitted(made, owner=f"{made.id}/{nonce}")
+            blob = cell.blob
+            index, found, _ = await self._put(cell, since)
+        except BaseException as error:
+            if is_repeated or not _nothing_written(error):  # a cell may name it, or will
+                self._nonces[made.id] = nonce
+                if len(self._nonces) > NONCES_MAX:
+                    del self._nonces[next(iter(self._nonces))]
+            elif blob:
+                await self._discard(blob)
+            raise
+        await self.discard_unless_named(cell, found)
+        return index, found, cell
+
+    async def discard_unless_named(self, written: Cell, found: Cell) -> None:
+        """Delete the blob of an append whose id turned out to be trimmed, or to have another blob."""
+        if written.blob and (found.gone or found.blob != written.blob):
+            await self._discard(written.blob)
+
+    async def _discard(self, blob: str) -> None:
+        """Delete a blob that no cell names; one that stays takes room, and changes nothing."""
+        with suppress(OutcomeUnknown, Refused):
+            await self.place.blobs.delete(blob)
 
     async def _holds(self, cell: Cell, values: Sequence[Any]) -> bool:
         """Whether a cell holds these values; of a set the stored order is another in each process."""
@@ -233,9 +275,9 @@ class Row(Generic[T]):
             "`outs` to []: the log has had those"
         )
 
-    def fitted(self, cell: Cell) -> Awaitable[Cell]:
-        """A cell that fits into the store."""
-        return fitted(cell, self.place.store, self.place.blobs, self.name)
+    def fitted(self, cell: Cell, *, owner: str) -> Awaitable[Cell]:
+        """A cell that fits into the store; what does not fit lies in a blob of this append."""
+        return fitted(cell, self.place.store, self.place.blobs, self.name, owner)
 
     async def opened(self) -> Floor:
         """The floor, as it is read.
@@ -339,6 +381,11 @@ class Row(Generic[T]):
                 "(on the command line --blobs), and trim again"
             )
         await self.place.blobs.delete(blob)
+
+
+def _nothing_written(error: BaseException) -> bool:
+    """Whether an append that ended with this error has certainly written no cell."""
+    return isinstance(error, Refused) and not isinstance(error, DeadlinePassed)
 
 
 def _good(cells: Sequence[Cell | BaseException | None], *, is_first: bool = True) -> Iterator[Cell]:

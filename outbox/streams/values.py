@@ -160,21 +160,34 @@ def check_fits(size_bytes: int, store: StateStore, blobs: BlobStore, log: str) -
         )
 
 
-async def fitted(cell: Cell, store: StateStore, blobs: BlobStore, prefix: str) -> Cell:
+def size_of(cell: Cell) -> int:
+    """How many bytes the entries of a cell take."""
+    return sum(map(len, map(bytes, cell.v))) + len(cell.v)
+
+
+def is_large(cell: Cell, store: StateStore) -> bool:
+    """Whether the entries of a cell go to a blob."""
+    return size_of(cell) > inline_bytes_max(store)
+
+
+async def fitted(cell: Cell, store: StateStore, blobs: BlobStore, prefix: str, owner: str) -> Cell:
     """A cell that fits into the store; entries that do not are in a write-once blob first.
+
+    `owner` names the one append that the blob belongs to.  Two appends of one id are two cells, of which each may be
+    trimmed, and its blob deleted, while the other is read.
 
     Raises:
         TooLarge: they are too large for a blob, too.
         NoBlobStore: there is none to write them to.
     """
-    size_bytes = sum(map(len, map(bytes, cell.v))) + len(cell.v)
-    if size_bytes <= inline_bytes_max(store):
+    if not is_large(cell, store):
         return cell
+    size_bytes = size_of(cell)
     if size_bytes > BLOB_BYTES_MAX:
         raise TooLarge(f"{cell.id}: {size_bytes} bytes of entries are over {BLOB_BYTES_MAX}; append fewer at once")
     data = msgspec.json.encode(cell.v)
     digest = sha256(data).hexdigest()
-    name = f"{prefix}/{sha256(cell.id.encode()).hexdigest()}-{digest[:16]}"
+    name = f"{prefix}/{sha256(owner.encode()).hexdigest()}-{digest[:16]}"
     await blobs.write(name, data)  # one of this name holds these bytes
     return msgspec.structs.replace(cell, v=[], blob=name, digest=digest)
 

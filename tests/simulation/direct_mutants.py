@@ -709,7 +709,22 @@ DIRECT_MUTANTS = (
     mutant(
         "streams: a refusal counts as an append of unknown outcome", STREAM_ROW,
         "unit/streams/test_ordered_log.py::test_what_is_refused_for_certain_may_be_appended_again_whatever_was_trimmed",
-        ("            if isinstance(error, DeadlinePassed) or not isinstance(error, Refused):\n", "            if True:\n"),
+        ("            if not _nothing_written(error):\n", "            if True:\n"),
+    ),
+    mutant(
+        "streams: a blob is deleted that a cell may name", STREAM_ROW,
+        "unit/streams/test_cell_blobs.py::test_a_retry_after_an_unknown_outcome_writes_the_same_blob",
+        ("            if is_repeated or not _nothing_written(error):", "            if not _nothing_written(error):"),
+    ),
+    mutant(
+        "streams: a retry of unknown outcome writes another blob", STREAM_ROW,
+        "unit/streams/test_cell_blobs.py::test_a_blob_without_an_answer_is_that_of_the_next_try",
+        ("                self._nonces[made.id] = nonce\n", "                self._nonces[made.id] = self.place.new_id()\n"),
+    ),
+    mutant(
+        "streams: a refused append leaves its blob", STREAM_ROW,
+        "unit/streams/test_cell_blobs.py::test_an_append_that_is_refused_leaves_no_blob",
+        ("            elif blob:\n                await self._discard(blob)\n", ""),
     ),
     mutant(
         "streams: a clock that was set back keeps the floor from being read", STREAM_ROW,

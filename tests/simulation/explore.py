@@ -43,6 +43,8 @@ LOGS: dict[str, dict[str, Any]] = {
     "2 replicas write a log and send to a queue": {"name": "to a queue"},
     "2 replicas from 2 writers' rows to 2 readers' rows": {"name": "sharded"},
     "2 replicas write blobs and the cells that name them": {"name": "overflowing"},
+    "2 replicas write a blob that is read and trimmed": {"name": "trimmed blobs"},
+    "2 producers of one large entry, a reader, a trimmer": {"name": "repeated", "tries": 3},
     "2 replicas that fail at an entry, a producer": {"name": "failing", "traffic": (4, 5)},
     "2 replicas of which one may rest, a trimmer": {"name": "resting"},
     "2 sinks into a database, a producer": {"name": "sink", "kind": "database"},
@@ -50,6 +52,8 @@ LOGS: dict[str, dict[str, Any]] = {
 }
 """Scopes of logs and processors, by what they are; their options are those of `streamed`."""
 LOG_FAULTS = ("crash", "lost", "delay", "stale")
+ANEW = "2 producers of one large entry, a reader, a trimmer"
+"""What is not explored with crashes: in a model a process that begins anew draws the ids that it drew before."""
 TOO_LARGE = {("2 processors of 2 replicas, a trimmer", "delay"), ("2 processors, a reader, a trimmer", "delay")}
 """Scopes that are explored with `--large` only."""
 SINGLE = ("crash", "lost", "delay", "error", "expire", "stale", "jump", "power")
@@ -114,16 +118,21 @@ def ledgers() -> Iterator[Cell]:
 def logs(*, large: bool = False) -> Iterator[Cell]:
     """Logs and processors, under each single fault; of two processes that take messages in also a lock that ends."""
     for what in LOGS:
-        kinds = (*LOG_FAULTS, "expire") if "take" in what else LOG_FAULTS
+        kinds = (*kinds_of(what), "expire") if "take" in what else kinds_of(what)
         for kind in kinds:
             if ((what, kind) in TOO_LARGE) is large:
                 yield {"scope": "log", "logs": what, "faults": {kind: 1}}
 
 
+def kinds_of(what: str) -> tuple[str, ...]:
+    """The faults of a scope of logs."""
+    return LOG_FAULTS[what == ANEW :]
+
+
 def pairs() -> Iterator[Cell]:
     """Logs and processors under each pair of faults."""
     for what in LOGS:
-        for one, other in combinations(LOG_FAULTS, 2):
+        for one, other in combinations(kinds_of(what), 2):
             yield {"scope": "log", "logs": what, "faults": {one: 1, other: 1}}
 
 

@@ -14,6 +14,7 @@ READ_AHEAD = "outbox/streams/read_ahead.py"
 QUEUES = "outbox/streams/queues.py"
 REGISTER = "outbox/streams/register.py"
 REPLICA = "outbox/streams/replica.py"
+ROW = "outbox/streams/row.py"
 SINKS = "outbox/streams/sinks.py"
 VALUES = "outbox/streams/values.py"
 
@@ -175,6 +176,36 @@ STREAM_MUTANTS = (
         "a cell before the blob that it names", "log", "NoLost", VALUES,
         ("    await blobs.write(name, data)  # one of this name holds these bytes\n", ""),
         app="overflowing", faults={},
+    ),
+    mutant(
+        "a blob is named by the id of its entry", "log", "OneOwner", ROW,
+        ('owner=f"{made.id}/{nonce}"', "owner=made.id"),
+        app="repeated", faults={},
+    ),
+    mutant(
+        "a blob stays though another's cell has the id", "log", "NoLeftover", ROW,
+        ("        await self.discard_unless_named(cell, found)\n        return index", "        return index"),
+        app="repeated", faults={},
+    ),
+    mutant(
+        "a slow replica writes the blob of a trimmed cell", "log", "NoLeftover", PLAN,
+        ("        await self.row.discard_unless_named(cell, found)\n", ""),
+        app="trimmed blobs", faults={},
+    ),
+    mutant(
+        "a blob is deleted before its cell is trimmed", "log", "OneOwner", HORIZON,
+        ("        buried = await self._cells.bury(range(known.cleared, known.index), ttl_s=tombstone_s)\n        for cell in buried:\n            if cell.blob:\n                await drop(cell.blob)\n", "        for index in range(known.cleared, known.index):\n            cell = await self._cells.read(index)\n            if cell is not None and cell.blob:\n                await drop(cell.blob)\n        buried = await self._cells.bury(range(known.cleared, known.index), ttl_s=tombstone_s)\n"),
+        app="repeated", faults={},
+    ),
+    mutant(
+        "a trim leaves its blobs", "log", "NoLeftover", HORIZON,
+        ("            if cell.blob:\n                await drop(cell.blob)\n", "            pass\n"),
+        app="repeated", faults={},
+    ),
+    mutant(
+        "a trim leaves a cell that a stale read does not show", "log", "NoLeftover", CELLS,
+        ("                if document is None\n", "                if document is None and not ttl_s\n"),
+        app="repeated", faults={"stale": 1},
     ),
     mutant(
         "a replica that another has overtaken stops", "log", "AttemptEnds", REPLICA,

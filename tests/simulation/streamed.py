@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,8 +26,8 @@ from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.models.blobs import BlobModel
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.models.queues import QueueModel
-from outbox.verify.explorer.models.store import CAPABILITIES
-from outbox.verify.explorer.ops import Model
+from outbox.verify.explorer.models.store import CAPABILITIES, visible
+from outbox.verify.explorer.ops import Finding, Model
 from outbox.verify.explorer.run import Program
 from outbox.verify.explorer.search import Hashing, Limits, Report, search
 from outbox.verify.explorer.streams import (
@@ -42,6 +43,7 @@ from outbox.verify.explorer.streams import (
     Trimmer,
     done,
 )
+from outbox.verify.promises.leftovers import leftovers
 from outbox.verify.promises.streams import Invariant, StreamMonitor
 
 
@@ -67,6 +69,12 @@ def add(total: Total, inputs: Inputs, step: Step) -> None:
     step.emit("sums", Number(total.sum))
 
 
+LEAVE_BLOBS = ("crash", "delay", "error")
+"""With these a blob may stay: its writer ends before its cell, it is written after all, or it cannot be deleted."""
+LEAVE_BLOBS_OF_STEPS = (*LEAVE_BLOBS, "lost", "jump")
+"""With the last two a replica may not learn what became of its cell, which another has finished and let be trimmed."""
+
+
 @dataclass
 class Scope:
     """A scope under construction: what is done to `place` is there at the beginning."""
@@ -81,6 +89,7 @@ class Scope:
     ingests: dict[str, LogWriter[Any]] = field(default_factory=dict)
     sent: list[Number] = field(default_factory=list)
     invariant: Invariant | None = None
+    leave_blobs: Sequence[str] = LEAVE_BLOBS_OF_STEPS
 
     @property
     def place(self) -> Place:
@@ -148,10 +157,12 @@ class Scope:
         **faults: int,
     ) -> Report:
         """Every interleaving, with so many faults of each kind."""
-        produced = {id for program in self.programs if isinstance(program, Producer) for id in program.ids()}
+        producers = [program for program in self.programs if isinstance(program, Producer)]
         monitor = StreamMonitor(
             [each.plan for each in self.processors],
-            produced=produced,
+            produced={id for each in producers for id in each.ids()},
+            repeated={id for each in producers if each.since is None for id in each.ids()},
+            left=partial(self._left, judges_blobs=not any(map(faults.get, self.leave_blobs))),
             ingests=self.ingests,
             sent=self.sent,
             invariant=invariant or self.invariant,
@@ -163,6 +174,12 @@ class Scope:
         )
         hashing: Hashing = "exact" if limits is None else "64"
         return search(scenario, limits=limits or Limits(cpu_s=cpu_s), hashing=hashing, live=live)
+
+    def _left(self, states: Sequence[Any], now_ms: int, *, judges_blobs: bool) -> list[Finding]:
+        """What is left behind in the stores and blobs of a world."""
+        documents = {key: body for state in states[: self.at.count] for key, body in visible(state, now_ms).items()}
+        blobs = [name for name, _ in states[self.at.blobs]] if judges_blobs and self.at.blobs is not None else []
+        return leftovers(documents, blobs)
 
 
 def replicas_over(inputs: Sequence[int], *, replicas: int = 2, **options: Any) -> Scope:
@@ -393,11 +410,37 @@ def add_all(total: Total, inputs: Inputs, step: Step) -> None:
         step.emit("sums", Number(total.sum))
 
 
-def overflowing(**options: Any) -> Scope:
-    """A processor whose output lies in blobs, because the store of its log holds next to nothing in a document."""
+def overflowing(*values: int, trims: bool = False, **options: Any) -> Scope:
+    """A processor whose output lies in blobs, because the store of its log holds next to nothing in a document.
+
+    With `trims` its replicas have yet to write, and their output is read and trimmed.
+    """
     scope = Scope(Stores(of_logs={"sums": 1}, item_bytes_max={1: ENVELOPE_BYTES + 4}, blobs=2))
     scope.beside.append(BlobModel())
-    scope.processor("p", {"in": scope.log("in", 1, 2)}, {"sums": scope.log("sums")}, batch_max=1, **options)
+    sums = scope.log("sums")
+    if trims:
+        options |= {"writes": True, "reports": True, "ends": True}
+    scope.processor("p", {"in": scope.log("in", *(values or (1, 2)))}, {"sums": sums}, batch_max=1, **options)
+    if trims:
+        done(sums.register("reader", sums.first()))
+        scope.programs += [Reader(sums, scope.at, cells_max=1), Trimmer(sums, scope.at)]
+    return scope
+
+
+def trimmed_blobs(**options: Any) -> Scope:
+    """Replicas that have yet to write a blob and the cell that names it, which is read and trimmed at once."""
+    return overflowing(1, trims=True, **options)
+
+
+def repeated(*, tries: int = 1, **options: Any) -> Scope:
+    """A large entry that two processes append under one id, without knowing of each other, a reader and a trimmer."""
+    scope = Scope(Stores(of_logs={"in": 1}, item_bytes_max={1: ENVELOPE_BYTES + 4}, blobs=2), leave_blobs=LEAVE_BLOBS)
+    scope.beside.append(BlobModel())
+    log = scope.log("in", **options)
+    done(log.register("reader", log.first()))
+    for process in "12":
+        scope.programs.append(Producer(log, [Number(1)], scope.at, since=None, tries=tries, process=process))
+    scope.programs += [Reader(log, scope.at), Trimmer(log, scope.at)]
     return scope
 
 
@@ -495,6 +538,8 @@ SCOPES: dict[str, Callable[..., Scope]] = {
     "to a queue": to_a_queue,
     "sharded": sharded,
     "overflowing": overflowing,
+    "repeated": repeated,
+    "trimmed blobs": trimmed_blobs,
     "failing": failing,
     "alarmed": alarmed,
     "failing alarm": failing_alarm,

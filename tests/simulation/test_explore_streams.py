@@ -24,11 +24,13 @@ from tests.simulation.streamed import (
     law,
     overflowing,
     produced,
+    repeated,
     replicas_over,
     resting,
     sharded,
     to_a_queue,
     trimmed,
+    trimmed_blobs,
     two_stores,
 )
 
@@ -120,6 +122,16 @@ def test_a_log_of_several_writers_is_read_and_one_of_several_readers_written_onc
 @pytest.mark.parametrize("faults", FAULTS, ids=IDS)
 def test_entries_that_no_document_holds_lie_in_blobs_before_their_cell_is_there(faults: dict[str, Any]) -> None:
     clean(overflowing().explored(**faults))
+
+
+@pytest.mark.parametrize("kind", ["calm", "lost", "stale", "error", "jump"])
+def test_a_large_entry_that_is_appended_twice_has_a_blob_for_each_cell_and_leaves_none(kind: str) -> None:
+    faults: dict[str, Any] = {} if kind == "calm" else {kind: 1}
+    clean(repeated(tries=3).explored(**faults))
+
+
+def test_replicas_leave_no_blob_of_a_cell_that_was_trimmed() -> None:
+    clean(trimmed_blobs().explored())
 
 
 @pytest.mark.parametrize("faults", FAULTS, ids=IDS)

@@ -7,6 +7,7 @@ then it is the register, and where its logs are known to end.  Whatever waits, w
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -61,7 +62,7 @@ class Stores:
         """The stores as a program reaches them."""
         stores = [ExploredStore(calls, resource, self.of(resource)) for resource in range(self.count)]
         blobs: BlobStore = NoBlobs() if self.blobs is None else ExploredBlobs(calls, self.blobs)
-        return Places(self, [Place(store, blobs, calls.now_ms) for store in stores])
+        return Places(self, [Place(store, blobs, calls.now_ms, calls.new_id) for store in stores])
 
     def of(self, resource: int) -> StoreCapabilities:
         """What one of the stores can do."""
@@ -217,16 +218,24 @@ class Reporter:
 
 @dataclass(frozen=True)
 class Producer:
-    """Appends values one after the other, each from the first position on, and begins again after a crash."""
+    """Appends values one after the other, each from the first position on, and begins again after a crash.
+
+    With `since=None` it does not know where it had begun: each attempt is a process that has just begun, which makes so
+    many `tries`.
+    """
 
     log: OrderedLog[Any]
     values: Sequence[Any]
     at: Stores
     id: str = "p"
+    since: int | None = 0
+    tries: int = 1
+    process: str = ""
+    """Tells the chance of processes apart that append the same."""
 
     @property
     def name(self) -> str:
-        return f"producer {self.id}"
+        return f"producer {self.id}{self.process}"
 
     def ids(self) -> list[str]:
         return [f"{self.id}{number}" for number in range(len(self.values))]
@@ -235,13 +244,15 @@ class Producer:
         number: int = carried or 0
         if number == len(self.values):
             await never(calls)
-        log = self.log.on(self.at.places(calls).of(self.log))
+        place = self.at.places(calls).of(self.log)
+        log = self.log.on(replace(place, new_id=lambda: f"{self.process}{calls.new_id()}"))
         reader = log.reader_of(self.values[number])
-        try:
-            await log.row(0, reader).append(self.values[number : number + 1], self.ids()[number], since=0)
-        except MAY_RETRY:
-            return number
-        return number + 1
+        for _ in range(self.tries):
+            with suppress(*MAY_RETRY):
+                row, values = log.row(0, reader), self.values[number : number + 1]
+                await row.append(values, self.ids()[number], since=self.since)
+                return number + 1
+        return number
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The promises of ordered logs and processors, watched from every write that takes effect.
 
 OnePlace          an identity lies in one cell
+OneOwner          a blob is named by one cell, and deleted only when that is trimmed
 NoHole            a cell is created behind the last one, and never again where one was
 NoGhost           what is appended was committed by a register before, or given by a producer
 NoLost            a register leaves its serial when all that it emitted is in its logs; at the end everything is
@@ -8,6 +9,7 @@ Monotone          serials, cursors, times and `since` never fall, and a serial f
 ConsistentOutput  a step is what its handler makes of the state before and of the entries between the cursors
 Bounded           while an entry fails, no other row is read beyond where it ended at the first failure
 EveryMessageEnds  at the end every processor has read all there is
+NoLeftover        at the end there is no document and no blob that nothing needs, where a scope asks; see `leftovers`
 Invariant         a user's, of every world
 """
 
@@ -16,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from inspect import isawaitable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from outbox.ports import Create, Delete, Won, Write
+from outbox.ports import Delete, Won, Write
 from outbox.streams.cells import FLOOR, Cell, Position
 from outbox.streams.horizon import Floor
 from outbox.streams.log import LogWriter
@@ -30,73 +32,17 @@ from outbox.streams.row import Entry, Row
 from outbox.verify.explorer.loop import make_loop
 from outbox.verify.explorer.ops import Finding, Op, Outcome
 from outbox.verify.explorer.ops import Raised as Failed
-
-
-class Lying(NamedTuple):
-    """A cell that was created: its row, its index, its identity, and the digest of its body."""
-
-    row: str
-    at: int
-    id: str
-    digest: bytes
-
-
-class Standing(NamedTuple):
-    """An entry that a processor's handler fails on: its row, where it is, and where all rows ended at its failure."""
-
-    processor: str
-    key: str
-    at: Position
-    ends: tuple[tuple[str, int], ...]
-
-
-class Ghost(NamedTuple):
-    """What was written so far: cells, what registers committed to write, each register's digest, what was sent.
-
-    And the entries that handlers fail on.
-    """
-
-    cells: tuple[Lying, ...] = ()
-    emitted: tuple[tuple[str, bytes], ...] = ()
-    registers: tuple[tuple[str, bytes], ...] = ()
-    sent: tuple[str, ...] = ()
-    blobs: tuple[str, ...] = ()
-    standing: tuple[Standing, ...] = ()
-
-
-class Appended(NamedTuple):
-    """A cell was created."""
-
-    row: str
-    at: int
-    digest: bytes
-
-
-class Sent(NamedTuple):
-    """Messages were sent: the identity and the digest of each."""
-
-    messages: tuple[tuple[str, bytes], ...]
-
-
-class Stored(NamedTuple):
-    """A blob is there, by its name."""
-
-    blob: str
-
-
-class Raised(NamedTuple):
-    """A floor was written: what is wrong with it."""
-
-    finding: str
-    promise: str
-
-
-class Swapped(NamedTuple):
-    """A register was swapped, or created (`before` empty)."""
-
-    name: str
-    before: bytes
-    after: bytes
+from outbox.verify.promises.stream_events import (
+    Appended,
+    Buried,
+    Ghost,
+    Lying,
+    Raised,
+    Sent,
+    Standing,
+    Stored,
+    Swapped,
+)
 
 
 class StreamView:
@@ -135,6 +81,8 @@ class StreamView:
 
 
 Invariant = Callable[[StreamView], Any]
+Left = Callable[[Sequence[Any], int], list[Finding]]
+"""What is wrong with what models hold at the end."""
 
 
 class StreamMonitor:
@@ -148,9 +96,14 @@ class StreamMonitor:
         ingests: Mapping[str, LogWriter[Any]] | None = None,
         sent: Sequence[Any] = (),
         invariant: Invariant | None = None,
+        repeated: Iterable[str] = (),
+        left: Left | None = None,
     ) -> None:
         self.plans = {plan.name: plan for plan in plans}
         self._produced = frozenset(produced)
+        self._repeated = frozenset(repeated)
+        """The ids of producers that begin again without knowing where they had begun: these may lie in two cells."""
+        self._left = left
         self._sent = tuple(sorted(msgspec.json.encode(value) for value in sent))
         """The values of the messages that an ingest must bring into its log, each once."""
         self._bodies: dict[bytes, bytes] = {}
@@ -197,7 +150,7 @@ class StreamMonitor:
         return msgspec.json.decode(self._bodies[digest], type=Register)
 
     def _cell(self, digest: bytes) -> Cell:
-        cell = msgspec.json.decode(self._bodies[digest], type=Cell)
+        cell = _as_cell(self._bodies[digest])
         if not cell.blob:
             return cell
         values = msgspec.json.decode(self._blobs[cell.blob], type=list[msgspec.Raw])
@@ -226,6 +179,8 @@ class StreamMonitor:
         if op.verb == "write" and isinstance(op.args[0], str):  # a blob, which its name tells from others
             self._blobs[op.args[0]] = op.args[1]
             return None if isinstance(outcome.result, Failed) else (Stored(op.args[0]),)
+        if op.verb == "delete":
+            return None if isinstance(outcome.result, Failed) else (Stored(op.args[0], False),)
         if op.verb != "write" or not isinstance(outcome.result, Won):
             return None
         events = []
@@ -248,8 +203,10 @@ class StreamMonitor:
             return Swapped(partition, self._kept(before) if before else b"", self._kept(write.body))
         if partition.startswith("log/") and id == FLOOR:
             return self._floor(partition, before, write.body)
-        if partition.startswith("log/") and id.isdigit() and isinstance(write, Create):
-            return Appended(partition.rpartition("/")[0], int(id), self._kept(write.body))
+        if partition.startswith("log/") and id.isdigit():
+            row = partition.rpartition("/")[0]
+            is_tombstone = _as_cell(write.body).gone
+            return Buried(row, int(id)) if is_tombstone else Appended(row, int(id), self._kept(write.body))
         return None
 
     def _floor(self, row: str, before: bytes, after: bytes) -> Hashable:
@@ -279,8 +236,13 @@ class StreamMonitor:
                     after = self._appended(ghost, one)
                 case Sent():
                     after = self._sent_off(ghost, one)
-                case Stored(name):
+                case Stored(name, True):
                     after = ghost._replace(blobs=tuple(sorted({*ghost.blobs, name})))
+                case Stored(name):
+                    after = self._deleted(ghost, name)
+                case Buried(row, at):
+                    cells = (c._replace(gone=True) if (c.row, c.at) == (row, at) else c for c in ghost.cells)
+                    after = ghost._replace(cells=tuple(sorted(cells)))
                 case _:
                     after = self._swapped(ghost, one)
             if isinstance(after, Finding):
@@ -326,7 +288,7 @@ class StreamMonitor:
                 at = register.cursors[key]
                 if at < Position(end):
                     found.append(Finding("EveryMessageEnds", f"{name} stands at {at} of {key}, which ends at {end}.0"))
-        return found
+        return found + (self._left(states, now_ms) if self._left is not None else [])
 
     def outcome(self, ghost: Ghost, states: Sequence[Any]) -> Hashable:
         return tuple((cell.row, cell.at, cell.digest) for cell in ghost.cells)
@@ -335,14 +297,16 @@ class StreamMonitor:
 
     def _appended(self, ghost: Ghost, event: Appended) -> Ghost | Finding:
         place = f"{event.row}/{event.at}"
-        blob = msgspec.json.decode(self._bodies[event.digest], type=Cell).blob
+        blob = _as_cell(self._bodies[event.digest]).blob
         if blob and blob not in ghost.blobs:
             return Finding("NoLost", f"{place} is written, and its entries lie in a blob that is not there")
+        if blob and (other := self._owner(ghost, blob)) is not None:
+            return Finding("OneOwner", f"{place} is written, and its blob is that of {other.row}/{other.at}")
         cell = self._cell(event.digest)
         twin = next((known for known in ghost.cells if known.id == cell.id and known.row == event.row), None)
         if any((known.row, known.at) == (event.row, event.at) for known in ghost.cells):
             return Finding("NoHole", f"{place} was trimmed and is written again, by {cell.id[:12]}: lost")
-        if twin is not None:
+        if twin is not None and cell.id not in self._repeated:
             return Finding("OnePlace", f"{cell.id[:12]} lies at {twin.at} of {event.row} and is written to {place}")
         if any((event.row, index) not in {(k.row, k.at) for k in ghost.cells} for index in range(event.at)):
             return Finding("NoHole", f"{place} is written, and a cell before it never was")
@@ -350,6 +314,17 @@ class StreamMonitor:
             return Finding("NoGhost", f"{place} holds {cell.id[:12]}, which no register had committed")
         lying = Lying(event.row, event.at, cell.id, event.digest)
         return ghost._replace(cells=tuple(sorted((*ghost.cells, lying))))
+
+    def _owner(self, ghost: Ghost, blob: str) -> Lying | None:
+        """The cell that names a blob and is not trimmed."""
+        named = (cell for cell in ghost.cells if not cell.gone and _as_cell(self._bodies[cell.digest]).blob == blob)
+        return next(named, None)
+
+    def _deleted(self, ghost: Ghost, blob: str) -> Ghost | Finding:
+        owner = self._owner(ghost, blob)
+        if owner is not None:
+            return Finding("OneOwner", f"the blob of {owner.row}/{owner.at} is deleted, and the cell is not trimmed")
+        return ghost._replace(blobs=tuple(name for name in ghost.blobs if name != blob))
 
     def _sent_off(self, ghost: Ghost, event: Sent) -> Ghost | Finding:
         for message in event.messages:
@@ -514,6 +489,10 @@ class StreamMonitor:
         if outs != after.outs:
             return Finding("ConsistentOutput", f"{name} emits {_shown(after.outs)}, and should emit {_shown(outs)}")
         return None
+
+
+def _as_cell(body: bytes) -> Cell:
+    return msgspec.json.decode(body, type=Cell)
 
 
 def _digest_of(cell: Cell) -> bytes:
