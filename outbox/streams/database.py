@@ -1,7 +1,9 @@
 """The database of a sink: its cursor's table, and the transactions in which entries take effect.
 
-The table `outbox_cursors` has for each sink the position of the entry that is next.  Everything is SQL of any DB-API
-2.0 driver; a transaction moves the cursor, if that is still where it was read, and then applies entries.
+The table `outbox_cursors` has for each sink the position of the entry that is next.  A transaction moves the cursor, by
+an UPDATE whose condition is that it is still where it was read, and then applies entries: of several sinks one wins,
+and the others change no row.  So nothing is locked before, and all statements are SQL that SQLite, PostgreSQL, SQL
+Server and Oracle take alike.  The first of a transaction begins it, as DB-API 2.0 wants it.
 
 The cursor moves first, so an `apply` that commits by itself commits the cursor as well: no entry takes effect twice.
 It may take effect in part, so such an `apply` is refused once it has returned: where the connection says that no
@@ -11,6 +13,7 @@ transaction is open (those of sqlite3 and psycopg do), and where the cursor is n
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +26,15 @@ from outbox.streams.cells import Position
 from outbox.streams.row import Entry
 
 TABLE = "outbox_cursors"
+SELECT = f"SELECT cell, entry FROM {TABLE} WHERE name = ?"
+INSERT = f"INSERT INTO {TABLE} (name, cell, entry) VALUES (?, ?, ?)"
+UPDATE = f"UPDATE {TABLE} SET cell = ?, entry = ? WHERE name = ? AND cell = ? AND entry = ?"
+CREATE = (
+    f"CREATE TABLE {TABLE} (name VARCHAR(200) NOT NULL PRIMARY KEY, "
+    "cell DECIMAL(19, 0) NOT NULL, entry DECIMAL(19, 0) NOT NULL)"
+)
+MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s", "named": ":p{}"}
+"""How the parameters of a statement are written, by a driver's `paramstyle`."""
 PSYCOPG_IDLE = 0
 """The `info.transaction_status` of psycopg, 2 and 3, outside of a transaction."""
 T = TypeVar("T")
@@ -83,7 +95,7 @@ class CursorTable:
         self._apply = apply
         self._create = create
         self._connection: Any = None
-        self._begin = self._read = self._insert = self._update = ""
+        self._style = "qmark"
 
     def guarded(self, work: Callable[[], T]) -> T:
         """Do something with the connection; what its driver raises breaks it off.
@@ -105,34 +117,39 @@ class CursorTable:
 
     def _open(self) -> None:
         connection = self._connected()
-        driver = driver_of(connection)
-        name, style = getattr(driver, "__name__", "the driver"), getattr(driver, "paramstyle", "qmark")
-        mark = {"qmark": "?", "format": "%s", "pyformat": "%s"}.get(style)
-        if mark is None:
-            raise NotRegistrable(f"sink {self.name}: {name} writes parameters as {style!r}; qmark or format")
-        if getattr(connection, "autocommit", None) is True:
+        if isinstance(connection, sqlite3.Connection) and connection.isolation_level is None:
+            connection.isolation_level = "IMMEDIATE"  # else no statement begins a transaction
+        if commits_by_itself(connection):
             raise NotRegistrable(
                 f"sink {self.name}: connect gives a connection that commits each statement by itself, so entries and "
-                "cursor would not change together; give one with autocommit=False"
+                "cursor would not change together; give one with autocommit=False, or of sqlite3 with an "
+                "isolation_level"
             )
-        is_sqlite = name == "sqlite3"
-        self._begin = "BEGIN IMMEDIATE" if is_sqlite else ""
-        suffix = "" if is_sqlite else " FOR UPDATE"
-        self._read = f"SELECT cell, entry FROM {TABLE} WHERE name = {mark}{suffix}"
-        self._insert = f"INSERT INTO {TABLE} (name, cell, entry) VALUES ({mark}, {mark}, {mark})"
-        self._update = (
-            f"UPDATE {TABLE} SET cell = {mark}, entry = {mark} WHERE name = {mark} AND cell = {mark} AND entry = {mark}"
-        )
-        if is_sqlite:
-            connection.isolation_level = None  # transactions begin where this says so
+        style = paramstyle_of(connection)
+        if style not in MARKS:
+            raise NotRegistrable(
+                f"sink {self.name}: its driver writes parameters as {style!r}; qmark or format, or named"
+            )
+        self._style = style
         if self._create:
-            self._execute(
-                connection,
-                f"CREATE TABLE IF NOT EXISTS {TABLE} "
-                "(name VARCHAR(200) PRIMARY KEY, cell BIGINT NOT NULL, entry BIGINT NOT NULL)",
-            )
-            connection.commit()
+            self._make_table(connection)
         self._connection = connection
+
+    def _make_table(self, connection: Any) -> None:
+        """Create the table unless it can be read; where another creates it at the same time, it can be read then."""
+        try:
+            self._select(connection)
+        except Exception:
+            connection.rollback()
+            try:
+                self._execute(connection, CREATE)
+                connection.commit()
+            except Exception as error:
+                connection.rollback()
+                with suppress(Exception):
+                    self._select(connection)
+                    return
+                raise error
 
     def _connected(self) -> Any:
         try:
@@ -147,26 +164,34 @@ class CursorTable:
             with suppress(Exception):
                 connection.close()
 
-    @staticmethod
-    def _execute(connection: Any, statement: str, values: Sequence[Any] = ()) -> Any:
+    def _execute(self, connection: Any, statement: str, *values: Any) -> Any:
+        mark, parts = MARKS[self._style], statement.split("?")
+        marks = [mark.format(number) for number in range(len(values))]
+        text = "".join(part + sign for part, sign in zip(parts, [*marks, ""], strict=True))
         cursor = connection.cursor()
-        cursor.execute(statement, tuple(values))
+        cursor.execute(
+            text, {f"p{number}": value for number, value in enumerate(values)} if self._style == "named" else values
+        )
         return cursor
+
+    def _select(self, connection: Any) -> Position | None:
+        found = self._execute(connection, SELECT, self.name).fetchone()
+        return None if found is None else Position(*map(int, found))
 
     def cursor(self) -> Position | None:
         """Where the sink is; None where it has not begun."""
         try:
-            found = self._execute(self._connection, self._read, [self.name]).fetchone()
+            found = self._select(self._connection)
         except Exception as error:
             raise OSError(f"{TABLE} cannot be read, give create=True where it is missing: {error}") from error
         self._connection.rollback()
-        return None if found is None else Position(*found)
+        return found
 
     def begun(self, at: Position) -> Position:
         """Begin at a position, unless another has begun meanwhile; where it begins."""
         refusal: Exception | None = None
         try:
-            self._execute(self._connection, self._insert, [self.name, at.index, at.offset])
+            self._execute(self._connection, INSERT, self.name, at.index, at.offset)
             self._connection.commit()
         except Exception as error:  # a driver's own: another sink may have begun first, which the cursor says
             refusal = error
@@ -185,10 +210,8 @@ class CursorTable:
             NotRegistrable: `apply` ended the transaction, or gave something that is not done yet.
         """
         connection = self._connection
-        if self._begin:
-            self._execute(connection, self._begin)
         try:
-            moved = self._execute(connection, self._update, [after.index, after.offset, self.name, at.index, at.offset])
+            moved = self._execute(connection, UPDATE, after.index, after.offset, self.name, at.index, at.offset)
             if moved.rowcount != 1:
                 connection.rollback()
                 return False
@@ -221,8 +244,7 @@ class CursorTable:
             raise NotRegistrable(self._ended("rolled back"))
 
     def _is_at(self, connection: Any, at: Position) -> bool:
-        found = self._execute(connection, self._read, [self.name]).fetchone()
-        return found is not None and Position(*found) == at
+        return self._select(connection) == at
 
     def _ended(self, how: str) -> str:
         return (
@@ -239,10 +261,18 @@ def has_ended(connection: Any) -> bool:
     return getattr(getattr(connection, "info", None), "transaction_status", None) == PSYCOPG_IDLE
 
 
-def driver_of(connection: Any) -> Any:
-    """The driver's module: that of the connection's class, or of one that it derives from."""
-    modules = [sys.modules.get(each.__module__.partition(".")[0]) for each in type(connection).__mro__]
-    return next((module for module in modules if hasattr(module, "paramstyle")), modules[0])
+def commits_by_itself(connection: Any) -> bool:
+    """Whether a connection says that it commits each statement by itself."""
+    if getattr(connection, "autocommit", None) is True:
+        return True
+    return hasattr(connection, "in_transaction") and getattr(connection, "isolation_level", "") is None  # of sqlite3
+
+
+def paramstyle_of(connection: Any) -> str:
+    """How a connection's driver writes parameters, by its module; that of a wrapped connection makes its cursors."""
+    classes = [*type(connection).__mro__, *type(connection.cursor()).__mro__]
+    modules = [sys.modules.get(each.__module__.partition(".")[0]) for each in classes]
+    return next((style for module in modules if (style := getattr(module, "paramstyle", None))), "qmark")
 
 
 class _Raised(Exception):

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -37,7 +38,7 @@ from outbox.streams.cells import DECODE_ERRORS, Position, is_current, put
 from outbox.streams.database import TABLE, CursorTable, Database, ThreadedDatabase
 from outbox.streams.log import LogReader, OrderedLog, check_name
 from outbox.streams.places import POLL_S_MAX, Waiting, place_of
-from outbox.streams.processor import FINAL, PAUSE_S_FIRST, PAUSE_S_MAX, raise_from, started
+from outbox.streams.processor import ERRORS_SAID, FINAL, PAUSE_S_FIRST, PAUSE_S_MAX, raise_from, started
 from outbox.streams.read_ahead import BYTES_MAX, ReadAhead
 from outbox.streams.replica import REPORT_EVERY, Progress
 from outbox.streams.row import Entry, Row
@@ -195,10 +196,14 @@ class Following:
 class SinkLoop:
     """Runs a sink: steps, waits, and reports at the floor how far it is."""
 
-    def __init__(self, sink: Sink, poll_s_max: float) -> None:
+    def __init__(self, sink: Sink, poll_s_max: float, *, until_s: float = math.inf) -> None:
+        """Take the parts; no pause after an error goes beyond `until_s` of the monotonic clock."""
         self._sink = sink
         self._waiting = Waiting(poll_s_max)
-        self._errors_in_a_row = 0
+        self._until_s = until_s
+        self.errors_in_a_row = 0
+        self.failed: Exception | None = None
+        """Why the last turn failed; None: it did not."""
         self._losses_in_a_row = 0
         self._unreported = 0
 
@@ -212,10 +217,11 @@ class SinkLoop:
         except (Refused, OutcomeUnknown) as error:
             fields = {"sink": sink.name, "error": str(error)}
             log.warning("sink %s failed; it tries again: %s", sink.name, error, extra=fields)
-            await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(self._errors_in_a_row, 10)))
-            self._errors_in_a_row += 1
+            pause_s = min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(self.errors_in_a_row, 10))
+            self.errors_in_a_row, self.failed = self.errors_in_a_row + 1, error
+            await asyncio.sleep(max(0.0, min(pause_s, self._until_s - time.monotonic())))
             return Progress.LOST
-        self._errors_in_a_row = 0
+        self.errors_in_a_row, self.failed = 0, None
         if progress is Progress.LOST:
             await self._pause_after_loss()
             return progress
@@ -246,11 +252,17 @@ class SinkLoop:
         while True:
             await self.turn()
 
+    def check(self) -> None:
+        """Raise what the last turns failed with, if that were several in a row."""
+        if self.failed is not None and self.errors_in_a_row >= ERRORS_SAID:
+            raise self.failed
+
 
 @asynccontextmanager
 async def running(sink: Sink, poll_s_max: float) -> AsyncIterator[None]:
-    """Run a sink until the context ends, and raise then what stopped it."""
-    task = started(SinkLoop(sink, poll_s_max).for_ever(), f"sink {sink.name}")
+    """Run a sink until the context ends, and raise then what stopped it, or what it fails with again and again."""
+    loop = SinkLoop(sink, poll_s_max)
+    task = started(loop.for_ever(), f"sink {sink.name}")
     try:
         yield
     finally:
@@ -258,16 +270,21 @@ async def running(sink: Sink, poll_s_max: float) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
         sink.close()
     raise_from(task)
+    loop.check()
 
 
 async def drained(sink: Sink, poll_s_max: float, seconds: float) -> int:
     """Run a sink until there is nothing left, or `seconds` have passed; how many transactions it made."""
-    loop, count, until_s = SinkLoop(sink, poll_s_max), 0, time.monotonic() + seconds
+    count, until_s = 0, time.monotonic() + seconds
+    loop = SinkLoop(sink, poll_s_max, until_s=until_s)
     try:
         while time.monotonic() < until_s and (progress := await loop.turn(pauses=False)) is not Progress.IDLE:
             count += progress is Progress.WON
     finally:
         sink.close()
+    if loop.failed is not None and not count:
+        raise loop.failed
+    loop.check()
     return count
 
 
@@ -301,11 +318,15 @@ class TransactionalSink:
         self._steps = DatabaseSteps(name, only_row(name, log), self._database, batch_max)
 
     def run(self) -> Any:
-        """Run until the context ends."""
+        """Run until the context ends, and raise then what stopped it, or what it fails with again and again."""
         return running(self._steps, self._poll_s_max)
 
     async def run_until_idle(self, *, seconds: float = 50.0) -> int:
-        """Apply what there is, or what it can in so many `seconds`; how many transactions that took."""
+        """Apply what there is, or what it can in so many `seconds`; how many transactions that took.
+
+        Raises:
+            OutcomeUnknown, Refused: database or log failed up to the end, and again and again, or nothing was done.
+        """
         return await drained(self._steps, self._poll_s_max, seconds)
 
     async def step(self) -> Progress:
@@ -412,11 +433,15 @@ class StoreSink:
         self._poll_s_max = poll_s_max
 
     def run(self) -> Any:
-        """Run until the context ends."""
+        """Run until the context ends, and raise then what stopped it, or what it fails with again and again."""
         return running(self, self._poll_s_max)
 
     async def run_until_idle(self, *, seconds: float = 50.0) -> int:
-        """Write what there is, or what it can in so many `seconds`; how many batches that took."""
+        """Write what there is, or what it can in so many `seconds`; how many batches that took.
+
+        Raises:
+            OutcomeUnknown, Refused: a store failed up to the end, and again and again, or nothing was done.
+        """
         return await drained(self, self._poll_s_max, seconds)
 
     def close(self) -> None:

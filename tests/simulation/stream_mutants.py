@@ -148,7 +148,7 @@ STREAM_MUTANTS = (
     ),
     mutant(
         "a sink that begins at once with another begins where it likes", "sink", "EffectOnce", DATABASE,
-        ("VALUES ({mark}, {mark}, {mark})\"", "VALUES ({mark}, {mark}, {mark}) ON CONFLICT (name) DO UPDATE SET cell = excluded.cell, entry = excluded.entry\""),
+        ("VALUES (?, ?, ?)\"", "VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET cell = excluded.cell, entry = excluded.entry\""),
         app="database", began=False, appended=(), faults={},
     ),
     mutant(

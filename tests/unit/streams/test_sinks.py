@@ -19,6 +19,7 @@ from outbox.engine.engine import Engine
 from outbox.errors import CorruptRecord, NotRegistrable, OutcomeUnknown, Refused, Trimmed
 from outbox.ports import Create, Delete, DocumentKey, Replace, Write
 from outbox.streams import Entry, OrderedLog, Position, StoreSink, TransactionalSink
+from outbox.streams.processor import ERRORS_SAID
 from outbox.streams.sinks import LOOK_COUNT
 from tests.unit.streams.making import Counting, fill, made, put_raw
 
@@ -116,7 +117,23 @@ async def test_a_database_that_stays_away_does_not_hold_a_run_for_ever(engine: E
     log = made("numbers", engine, int)
     await fill(log, 1)
     async with asyncio.timeout(10):
-        assert await sink(log, tmp_path / "no folder" / "counters.db").run_until_idle(seconds=0.1) == 0
+        with pytest.raises(OutcomeUnknown, match="unable to open database file"):
+            await sink(log, tmp_path / "no folder" / "counters.db").run_until_idle(seconds=0.1)
+
+
+async def test_a_sink_that_fails_all_the_time_says_so_when_its_run_ends(engine: Engine, file: Path) -> None:
+    tried, tries, loop = asyncio.Event(), iter([False] * ERRORS_SAID), asyncio.get_running_loop()
+
+    def connect() -> sqlite3.Connection:
+        if next(tries, True):
+            loop.call_soon_threadsafe(tried.set)
+        raise sqlite3.OperationalError("no route to the database")
+
+    log = made("numbers", engine, int)
+    await fill(log, 1)
+    with pytest.raises(OutcomeUnknown, match="no route to the database"):
+        async with asyncio.timeout(10), TransactionalSink("counter", log, connect, add).run():
+            await tried.wait()
 
 
 @pytest.mark.parametrize("batch_max", [1, 2, 5])

@@ -22,7 +22,7 @@ import psycopg
 import pytest
 
 from outbox.engine.engine import Engine
-from outbox.errors import NotRegistrable
+from outbox.errors import NotRegistrable, OutcomeUnknown
 from outbox.streams import Entry, OrderedLog, TransactionalSink
 
 START_S = 60
@@ -126,6 +126,35 @@ async def test_sinks_at_once_apply_each_entry_once(numbers: OrderedLog[int], dat
         await numbers.append(n, id=f"{n}")
     assert sum(await asyncio.gather(*(sink(numbers, database, batch_max=2).run_until_idle() for _ in range(3)))) == 15
     assert counter(database) == (435, 30)
+
+
+@pytest.mark.parametrize("round", range(5))
+async def test_sinks_that_create_the_table_and_begin_at_once_begin_once(
+    numbers: OrderedLog[int], database: str, round: int
+) -> None:
+    await numbers.append(7, id="a")
+    done = await asyncio.gather(*(sink(numbers, database).run_until_idle(seconds=20) for _ in range(6)))
+    assert sorted(done) == [0, 0, 0, 0, 0, 1] and counter(database) == (7, 1)
+
+
+async def test_a_wrapped_connection_is_written_to_as_psycopg_reads(numbers: OrderedLog[int], database: str) -> None:
+    class Wrapped:
+        """As a pool or a tracer gives it."""
+
+        def __init__(self) -> None:
+            self._connection = psycopg.connect(database)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._connection, name)
+
+    await numbers.append(7, id="a")
+    assert await TransactionalSink("counter", numbers, Wrapped, add, create=True).run_until_idle() == 1
+    assert counter(database) == (7, 1)
+
+
+async def test_a_server_that_is_down_is_raised(numbers: OrderedLog[int]) -> None:
+    with pytest.raises(OutcomeUnknown, match="the database failed"):
+        await sink(numbers, "host=/nowhere user=outbox").run_until_idle(seconds=0.5)
 
 
 @pytest.mark.parametrize("seed", range(3))
