@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
@@ -33,6 +34,7 @@ from outbox.declared import check_source, check_taken, kept_states, known_state,
 from outbox.engine.backend.operations import dead_letters
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.engine import Engine
+from outbox.engine.limits import EngineLimits
 from outbox.engine.log import records
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
@@ -76,6 +78,7 @@ START_S = 1_767_225_600.0
 FAILURE_COUNT_MAX = 8
 """How many log lines the note of a failing test holds."""
 
+_ANY_CLOCK = EngineLimits(clock_ahead_max_s=math.inf)
 STEP_COUNT_MAX = 100_000
 BATCH_COUNT_MAX = 8
 
@@ -170,7 +173,7 @@ class Harness:
     def _open(self, disk: MemoryDisk) -> None:
         former = self.__dict__.get("_engine")
         self._disk = disk
-        self._engine = Engine.open(disk, clock=self._clock, log_id=self._chance.randbytes(16), accept_clock=True)
+        self._engine = Engine.open(disk, clock=self._clock, log_id=self._chance.randbytes(16), limits=_ANY_CLOCK)
         if former is not None:
             self._engine.blobs = former.blobs  # a blob store is durable by itself
         for commit in self._undecided:

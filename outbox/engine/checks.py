@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from time import gmtime, strftime
 from typing import Any
 
 import msgspec
@@ -24,6 +26,8 @@ from outbox.ports import Clock
 
 TIME_MAX_MS = 1 << 53
 """The last time that a message may name: sums of two such still fit into a record, and a float holds them exactly."""
+
+DAY_S = 86_400
 
 SECONDS_MAX = 1e12
 """The longest setting in seconds; the protocol's own `forever` (29,247 years) is below it."""
@@ -186,18 +190,26 @@ def check_deletes(deletes: Sequence[records.DocRef]) -> None:
             )
 
 
-def check_clock(logged_ms: int, clock: Clock, limits: EngineLimits) -> None:
-    """Refuse to open a log with a wall clock far ahead of it.
+def check_clock(logged_ms: int, clock: Clock, limits: EngineLimits, accepted: timedelta) -> None:
+    """Refuse to open a log with a wall clock far ahead of it, unless by about as much as is `accepted`.
 
     Raises:
         OutboxError: it is; how to confirm it.
     """
-    ahead_ms = clock.wall_ms() - logged_ms
-    if logged_ms and ahead_ms > limits.clock_ahead_max_s * 1_000:
+    wall_ms = clock.wall_ms()
+    ahead_s = (wall_ms - logged_ms) / 1_000
+    unaccepted_s = abs(ahead_s - accepted.total_seconds())
+    if logged_ms and min(ahead_s, unaccepted_s) > limits.clock_ahead_max_s:
+        days = math.ceil(ahead_s / DAY_S)
         raise OutboxError(
-            f"the wall clock is {ahead_ms // 86_400_000} days ahead of the log; markers would expire at once.  If the "
-            "clock is right, open with accept_clock=True (on the command line: --accept-clock)"
+            f"the wall clock ({_day(wall_ms)}) is {days} days ahead of the log ({_day(logged_ms)}).  Opened so, it "
+            "keeps that time: markers expire at once, and what a right clock stamps later is too old.  If the clock is "
+            f"right, open with accept_clock=timedelta(days={days}) (on the command line: --accept-clock {days}d)"
         )
+
+
+def _day(time_ms: int) -> str:
+    return strftime("%Y-%m-%d", gmtime(time_ms // 1_000))
 
 
 def check_room(state: State, limits: EngineLimits, *, cure: str = "drain queues, shorten retention") -> None:

@@ -29,6 +29,8 @@ from outbox.ports import Clock
 T = TypeVar("T")
 _STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Not the plain monotonic clock: to a laptop that slept, locks and scheduled messages would be too young."""
+SKEW_S = 60.0
+"""By how much engine time may be ahead of the wall clock without a word."""
 LONE_COUNT, LONE_S = 16, 0.002
 """After so many flushes in a row with one waiter each, the next so many, for so long, do not wait for a second one."""
 
@@ -107,6 +109,11 @@ class Core:
     def now_ms(self) -> int:
         """Engine time, milliseconds since 1970: never behind the log, never running backwards."""
         return self._time_base_ms + round((self.clock.monotonic_s() - self._monotonic_base_s) * 1_000)
+
+    def ahead_s(self) -> float:
+        """By how much engine time is ahead of the wall clock; 0 for a small skew."""
+        ahead_s = (self.now_ms() - self.clock.wall_ms()) / 1_000
+        return ahead_s if ahead_s > SKEW_S else 0.0
 
     def do(self, record: records.Record) -> int:
         """Log a record, let it take effect and give its version.

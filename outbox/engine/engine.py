@@ -11,9 +11,11 @@ Service Bus does.  Source: github.com/shiblon/entroq.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +42,12 @@ from outbox.engine.topology import Topology
 from outbox.errors import EngineStopped, NotRegistrable, Refused
 from outbox.lineage import Key
 from outbox.ports import BlobStore, Clock, Ports, QueueRef, StateStore, StorePorts
+
+_log = logging.getLogger("outbox.engine")
+_AHEAD = (
+    "%s: the log is ahead of the wall clock by %s, until that has caught up: what is due comes as much later, and what "
+    "other clocks stamp may be too old. Mend the clock; if it is right, see 'Clock ahead' in docs/operate"
+)
 
 TICK_S = 0.05
 _IDLE_TICKS = 4
@@ -99,12 +107,13 @@ class Engine:
         clock: Clock | None = None,
         limits: EngineLimits | None = None,
         compact: bool = True,
-        accept_clock: bool = False,
+        accept_clock: timedelta = timedelta(0),
         log_id: bytes | None = None,
         new: bool = False,
     ) -> Self:
-        """Open a folder's log, or start one; `accept_clock` confirms a wall clock far ahead of the log.
+        """Open a folder's log, or start one.
 
+        `accept_clock` confirms by how much the wall clock is ahead of the log, where that is more than 7 days.
         `new` begins a log in a folder that has lost its own: the old one's mark and blobs are renamed.
 
         Raises:
@@ -122,8 +131,7 @@ class Engine:
             nonlocal added
             added = bool(found.records)
             snapshot.replay(found, restorer.state)
-            if not accept_clock:
-                check_clock(max(found.clock_ms, restorer.state.time_ms), clock, limits)
+            check_clock(max(found.clock_ms, restorer.state.time_ms), clock, limits, accept_clock)
 
         log = Log.open(
             disk,
@@ -147,6 +155,8 @@ class Engine:
             log.close()
             raise
         engine._disk = disk
+        if ahead_s := round(engine.core.ahead_s()):
+            _log.warning(_AHEAD, disk.where, timedelta(seconds=ahead_s))
         return engine
 
     def ports(self) -> Ports:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,9 +32,9 @@ _OWN_FILE = re.compile(r"[0-9a-f]{16}\.(log|snapshot)|lock").fullmatch
 
 @asynccontextmanager
 async def connect_operator(
-    folder: Path, *, wait_s: float = WAIT_S, accept_clock: bool = False
+    folder: Path, *, wait_s: float = WAIT_S, accept_clock: timedelta = timedelta(0)
 ) -> AsyncIterator[Operator]:
-    """An operator for a folder; `accept_clock` confirms a wall clock far ahead of a log that is opened here.
+    """An operator for a folder; `accept_clock` confirms how far the clock is ahead of a log that is opened here.
 
     Raises:
         Refused: it is not an engine's folder.
@@ -50,7 +51,7 @@ async def connect_operator(
         yield EngineOperator(engine)
 
 
-async def _look(folder: Path, deadline_s: float, accept_clock: bool) -> RemoteOperator | Engine:
+async def _look(folder: Path, deadline_s: float, accept_clock: timedelta) -> RemoteOperator | Engine:
     while True:
         if not is_held(folder):
             opened = _try_open(folder, accept_clock)
@@ -70,7 +71,7 @@ async def _look(folder: Path, deadline_s: float, accept_clock: bool) -> RemoteOp
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-def _try_open(folder: Path, accept_clock: bool) -> Engine | None:
+def _try_open(folder: Path, accept_clock: timedelta) -> Engine | None:
     from outbox.engine.engine import Engine
 
     try:

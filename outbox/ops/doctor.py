@@ -23,6 +23,7 @@ from outbox.ops.text import age
 from outbox.ops.values import Finding, Level, Status
 
 OLDEST_S_MAX = 300.0
+AHEAD_S_MAX = 86_400.0
 PENDING_S_MAX = 600.0
 """A sweeper takes what is a minute old; what is ten minutes old was tried some ten times."""
 FREE_BYTES_MIN, FREE_BYTES_LOW = 100 << 20, 1 << 30
@@ -117,6 +118,10 @@ def of_status(status: Status, *, hosted: bool) -> Iterator[Finding]:
         if queue.oldest_s is not None and queue.oldest_s > OLDEST_S_MAX:
             what = f"its oldest message has waited for {age(queue.oldest_s)}"
             yield Finding("warning", name, what, f"`outbox queue peek {word(name)}`")
+    if status.ahead_s:
+        what = f"the log is ahead of the wall clock by {age(status.ahead_s)}: what a right clock stamps may be too old"
+        level: Level = "error" if status.ahead_s > AHEAD_S_MAX else "warning"
+        yield Finding(level, "clock", what, "mend the clock; if it is right, see 'Clock ahead' in docs/operate")
     for guard in status.guards:
         if guard.kind == "breaker" and guard.state != "closed":
             what = f"the breaker is {guard.state}, {age(guard.rest_s)} more: {guard.why}"

@@ -196,7 +196,8 @@ class EngineOperator:
         await engine.core.gate()
         handling = None if self._meter is None else self._meter.read()
         guards = [] if self._meter is None else self._meter.guards(now_ms)
-        return Status(queues, pending, handling, streams if streams.logs or streams.processors else None, guards)
+        shown = streams if streams.logs or streams.processors else None
+        return Status(queues, pending, handling, shown, guards, engine.core.ahead_s() or None)
 
     async def metrics(self) -> str:
         if self._meter is None or self._app is None:

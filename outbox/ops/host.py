@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ class HostSettings:
     """How many blocking handlers may run at a time, in all workers and HTTP entries together."""
     entities: Path | None = None
     sync: str = "every"
-    accept_clock: bool = False
+    accept_clock: timedelta = timedelta(0)
     new: bool = False
     """Whether to begin a log in a folder that has lost its own."""
     history: Path | None = None

@@ -96,6 +96,8 @@ class Status(msgspec.Struct, frozen=True, omit_defaults=True):
     streams: Streams | None = None
     guards: list[GuardStatus] = []
     """The breakers and rate limits of a host's handlers."""
+    ahead_s: float | None = None
+    """By how much an engine's time is ahead of the wall clock, where that is more than a minute."""
 
 
 class GuardStatus(msgspec.Struct, frozen=True):

@@ -40,7 +40,7 @@ class Bench:
         if self.ground == "memory":
             return Engine.in_memory(clock=self.clock)
         place = self.folder if self.ground == "folder" else self.disk
-        return Engine.open(place, clock=self.clock, accept_clock=True)
+        return Engine.open(place, clock=self.clock)
 
     async def wait(self, seconds: float) -> None:
         self.clock.seconds += seconds

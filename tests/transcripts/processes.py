@@ -76,7 +76,7 @@ class Site:
         self._open()
 
     def _open(self) -> None:
-        self.engine = Engine.open(self._disk, clock=self.page.clock, log_id=bytes(16), accept_clock=True)
+        self.engine = Engine.open(self._disk, clock=self.page.clock, log_id=bytes(16))
         self.client, self.operator = self._outsider("client"), self._outsider("operator")
 
     async def begin(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 PAGE_COUNT_MAX = 1_000
 DEPTH_MAX = 50
@@ -132,6 +132,11 @@ def duration(text: str) -> float:
     if float(number) * unit_s > 1e9:
         raise argparse.ArgumentTypeError(f"{text} is longer than thirty years")
     return float(number) * unit_s
+
+
+def span(text: str) -> timedelta:
+    """The same as a `timedelta`; argparse names the kind of value after this."""
+    return timedelta(seconds=duration(text))
 
 
 def position(text: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from outbox.ops.arguments.kinds import number, page, queue
+from outbox.ops.arguments.kinds import number, page, queue, span
 
 Argument = tuple[tuple[str, ...], dict[str, Any]]
 """The names and settings of one `add_argument`."""
@@ -44,7 +45,15 @@ AZURE_OPTIONS = {
 """Options that name an application on Azure: their environment variables, the default, and the help text."""
 
 JSON = argument("--json", action="store_true", help="answer in JSON")
-ACCEPT_CLOCK = argument("--accept-clock", action="store_true", help="confirm a wall clock far ahead of the log")
+ACCEPT_CLOCK = argument(
+    "--accept-clock",
+    nargs="?",
+    type=span,
+    default=timedelta(0),
+    const=timedelta(0),
+    metavar="DAYS",
+    help="confirm a wall clock so far ahead of the log, as 400d; the refusal says the figure",
+)
 ANSWER = (JSON, ACCEPT_CLOCK)
 QUEUE = argument("queue", metavar="QUEUE", type=queue)
 AFTER = argument("--after", type=number, default=0, metavar="NUMBER", help="behind the message of this number")

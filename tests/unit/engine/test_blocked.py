@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from hashlib import sha256
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from outbox.engine.backend.journal import BLOCKED_EVERY, EngineJournal
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
+from outbox.engine.limits import EngineLimits
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
 from outbox.message import Message
@@ -20,6 +22,7 @@ from outbox.testing import START_S, VirtualClock
 
 KEY = sha256(b"key").digest()
 WAITING = Refusal(b"f" * 32, "waiting", "", -1)
+ANY_CLOCK = EngineLimits(clock_ahead_max_s=math.inf)
 YEAR_S = 366 * 86_400
 
 
@@ -35,7 +38,7 @@ class World:
         )
 
     def open(self) -> None:
-        self.engine = Engine.open(self.disk, clock=self.clock, log_id=b"0" * 16, accept_clock=True)
+        self.engine = Engine.open(self.disk, clock=self.clock, log_id=b"0" * 16, limits=ANY_CLOCK)
         self.journal = EngineJournal(self.engine.core, self.engine.broker)
 
     def kill(self) -> None:

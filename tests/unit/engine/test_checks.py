@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -134,9 +135,9 @@ def test_a_limit_of_memory_or_of_the_clock_may_be_reached() -> None:
     with pytest.raises(Throttled):
         check_room(engine.state, EngineLimits(memory_bytes_max=held_bytes - 1))
     logged_ms = engine.now_ms() - 5_000
-    check_clock(logged_ms, engine.core.clock, EngineLimits(clock_ahead_max_s=5))
+    check_clock(logged_ms, engine.core.clock, EngineLimits(clock_ahead_max_s=5), timedelta(0))
     with pytest.raises(OutboxError, match="ahead of the log"):
-        check_clock(logged_ms - 1, engine.core.clock, EngineLimits(clock_ahead_max_s=5))
+        check_clock(logged_ms - 1, engine.core.clock, EngineLimits(clock_ahead_max_s=5), timedelta(0))
 
 
 def test_a_salvage_leaves_out_and_names_what_its_owner_cannot_read() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -30,10 +31,23 @@ def test_a_clock_far_ahead_of_the_log_needs_confirmation() -> None:
     opened(disk, clock).close()
     clock.seconds += 8 * DAY_S
     before = disk.names()
-    with pytest.raises(OutboxError, match="accept_clock"):
-        opened(disk, clock)
+    for wrong in (timedelta(0), timedelta(days=0.9), timedelta(days=15.1), timedelta(days=-8)):
+        with pytest.raises(OutboxError, match=r"8 days ahead.*accept_clock=timedelta\(days=8\).*--accept-clock 8d"):
+            opened(disk, clock, accept_clock=wrong)
     assert disk.names() == before
-    opened(disk, clock, accept_clock=True).close()
+    opened(disk, clock, accept_clock=timedelta(days=8)).close()
+    opened(disk, clock, accept_clock=timedelta(days=8)).close()  # as it stands in a script
+
+
+@pytest.mark.parametrize(("back_s", "warned"), [(59, False), (61, True), (400 * DAY_S, True)])
+def test_a_start_on_a_clock_behind_the_log_says_how_far(
+    back_s: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = MemoryDisk("clock")
+    opened(disk, VirtualClock(START_S)).close()
+    assert not caplog.messages
+    opened(disk, VirtualClock(START_S - back_s)).close()
+    assert [str(timedelta(seconds=back_s)) in line for line in caplog.messages] == [True] * warned
 
 
 async def test_a_folder_without_its_log_is_refused_and_a_new_one_renames_what_is_left(disk_path: Path) -> None:

@@ -931,7 +931,15 @@ LOG_MUTANTS = (
     mutant(
         "a clock that is ahead by no more than it may be is refused", CHECKS,
         "engine/test_checks.py::test_a_limit_of_memory_or_of_the_clock_may_be_reached",
-        ("ahead_ms > limits.clock_ahead_max_s", "ahead_ms >= limits.clock_ahead_max_s"),
+        ("unaccepted_s) > limits.clock_ahead_max_s", "unaccepted_s) >= limits.clock_ahead_max_s"),
+    ),
+    mutant(
+        "any figure confirms a wall clock", CHECKS, f"{OF_OPENING}::test_a_clock_far_ahead_of_the_log_needs_confirmation",
+        ("unaccepted_s = abs(ahead_s - accepted.total_seconds())", "unaccepted_s = 0 if accepted else ahead_s"),
+    ),
+    mutant(
+        "a start on a clock behind the log says nothing", ENGINE, f"{OF_OPENING}::test_a_start_on_a_clock_behind_the_log_says_how_far",
+        ("            _log.warning(_AHEAD, disk.where, timedelta(seconds=ahead_s))\n", "            pass\n"),
     ),
     mutant(
         "a token of another size is no lost lock", "outbox/engine/state/tasks.py",

@@ -91,7 +91,7 @@ class Site:
 async def site(request: pytest.FixtureRequest, disk_path: Path) -> AsyncIterator[Site]:
     IS_DOWN["now"] = True
     clock = VirtualClock(START_S)
-    async with Engine.open(disk_path, clock=clock, accept_clock=True) as engine:
+    async with Engine.open(disk_path, clock=clock) as engine:
         if request.param in ("partition", "item"):
             narrow = NarrowEngine(engine, request.param)
             yield Site(narrow, StoreOperator(narrow.ports(), *[cast(Any, None)] * 3), clock)
@@ -280,7 +280,7 @@ async def test_what_was_discarded_is_there_after_a_reopening(disk_path: Path) ->
 async def test_what_was_restored_is_not_resubmitted_when_its_record_is_gone(disk_path: Path) -> None:
     IS_DOWN["now"] = True
     clock = VirtualClock(START_S)
-    async with Engine.open(disk_path, clock=clock, accept_clock=True) as engine:
+    async with Engine.open(disk_path, clock=clock) as engine:
         site = Site(engine, EngineOperator(engine), clock)
         await site.handle("a1")
         await site.operator.discard("orders", "a1")

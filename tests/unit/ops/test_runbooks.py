@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from outbox.message import Message
 from outbox.ops import commands
 from outbox.ops.cli import main, make_parser
 from outbox.retries import Reject, Retries
-from outbox.testing import START_S, VirtualClock
+from outbox.testing import VirtualClock
 from outbox.worker import Worker
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/operate/README.md").read_text()
@@ -165,23 +166,25 @@ def test_poison(disk_path: Path, cli: Cli) -> None:
 
 @pytest.mark.parametrize("reason", ["too-old", "payload-differs"])
 def test_poison_of_its_kinds(reason: str, disk_path: Path, cli: Cli) -> None:
-    now_s = START_S + 40 * 86_400
+    now_s = time.time()
 
     async def run() -> None:
         async with Engine.open(disk_path, clock=VirtualClock(now_s)) as engine, Worker(made(), engine) as worker:
-            await worker.send("orders", Order("a"), id="m1", created=START_S if reason == "too-old" else None)
+            await worker.send(
+                "orders", Order("a"), id="m1", created=now_s - 40 * 86_400 if reason == "too-old" else None
+            )
             await worker.wait_idle(timeout_s=20)
             if reason == "payload-differs":
                 await worker.send("orders", Order("a", "more"), id="m1")
                 await worker.wait_idle(timeout_s=20)
 
     asyncio.run(run())
-    [letter] = json.loads(cli("dead-letters", "list", "orders", "--accept-clock", "--json")[1])
+    [letter] = json.loads(cli("dead-letters", "list", "orders", "--json")[1])
     assert letter["reason"] == reason
     if reason == "too-old":
-        code, said = cli("dead-letters", "resubmit", "orders", "m1", "--accept-clock")
+        code, said = cli("dead-letters", "resubmit", "orders", "m1")
         assert code == 1 and "look at its state" in said and "new id" in said
-    assert cli("dead-letters", "discard", "orders", "m1", "--accept-clock")[0] == 0
+    assert cli("dead-letters", "discard", "orders", "m1")[0] == 0
 
 
 def test_blocked_key(disk_path: Path, cli: Cli) -> None:
@@ -260,14 +263,29 @@ def test_restore(disk_path: Path, cli: Cli, tmp_path: Path) -> None:
 
 def test_clock_ahead(disk_path: Path, cli: Cli) -> None:
     async def run() -> None:
-        async with Engine.open(disk_path, clock=VirtualClock(START_S - 400 * 86_400)) as engine:
+        async with Engine.open(disk_path, clock=VirtualClock(time.time() - 399.5 * 86_400)) as engine:
             engine.declare(QueueSettings("orders"))
             engine.broker.send("orders", [Message(body=b"{}", outbox_id="m1")])
 
     asyncio.run(run())
     code, said = cli("status")
-    assert code == 1 and "--accept-clock" in said and "clock" in said
-    assert cli("status", "--accept-clock")[0] == 0
+    assert code == 1 and "is 400 days ahead of the log" in said and "--accept-clock 400d" in said
+    for other in ([], ["390d"], ["410d"]):
+        assert cli("status", "--accept-clock", *other) == (code, said)
+    assert cli("status", "--accept-clock", "400d")[0] == cli("status")[0] == 0
+
+
+def test_a_folder_that_is_ahead_of_the_clock_says_so_and_doctor_names_it(
+    disk_path: Path, cli: Cli, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with Engine.open(disk_path, clock=VirtualClock(time.time() + 400 * 86_400)) as engine:
+            engine.declare(QueueSettings("orders"))
+
+    asyncio.run(run())
+    code, said = cli("doctor")
+    assert code == 1 and "clock   the log is ahead of the wall clock by 400 d" in said and "Clock ahead" in said
+    assert "the log is ahead of the wall clock by 4" in caplog.text and "Clock ahead" in caplog.text
 
 
 def test_wrong_deploy(disk_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ services on Azure can be in is planted in tests/wire/cli, what only a running ho
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -152,7 +153,7 @@ def not_a_folder(folder: Path) -> None:
 
 def expired(folder: Path) -> None:
     async def run() -> None:
-        clock = VirtualClock(START_S)
+        clock = VirtualClock(time.time() - 60)
         async with Engine.open(folder, clock=clock) as engine:
             engine.declare(QueueSettings("orders", time_to_live_s=10.0))
             engine.broker.send("orders", [raw(b"{}")])
@@ -162,7 +163,8 @@ def expired(folder: Path) -> None:
     asyncio.run(run())
 
 
-LATE_S = START_S + 40 * 86_400
+LATE_S = time.time()
+DAYS_40_S = 40 * 86_400
 SITUATIONS = (
     Situation(
         "nobody handles anything", put("orders", raw(b"{}")), "status", ("no host runs on this folder", "outbox run")
@@ -259,8 +261,8 @@ SITUATIONS = (
     ),
     Situation(
         "a message that is too old",
-        sent("orders", ("m1", Order("a")), now_s=LATE_S, created=START_S),
-        "dead-letters show orders m1 --accept-clock",
+        sent("orders", ("m1", Order("a")), now_s=LATE_S, created=LATE_S - DAYS_40_S),
+        "dead-letters show orders m1",
         ("too-old",),
     ),
     Situation(
@@ -302,7 +304,7 @@ SITUATIONS = (
         "doctor",
         ("blocked by a dead letter", "queue peek ledger --state blocked"),
     ),
-    Situation("a message that expired", expired, "dead-letters list orders --accept-clock", ("TTLExpiredException",)),
+    Situation("a message that expired", expired, "dead-letters list orders", ("TTLExpiredException",)),
     Situation(
         "a paused queue",
         also(put("orders", raw(b"{}")), commanded("queue", "pause", "orders")),
@@ -349,15 +351,27 @@ SITUATIONS = (
     ),
     Situation(
         "an edit of what was too old",
-        sent("orders", ("m1", Order("a")), now_s=LATE_S, created=START_S),
-        "dead-letters resubmit orders m1 --accept-clock",
+        sent("orders", ("m1", Order("a")), now_s=LATE_S, created=LATE_S - DAYS_40_S),
+        "dead-letters resubmit orders m1",
         ("too old to run", "new id"),
     ),
     Situation(
         "a clock that went far",
-        sent("orders", ("m1", Order("a")), now_s=START_S - 400 * 86_400),
+        sent("orders", ("m1", Order("a")), now_s=LATE_S - 399.5 * 86_400),
         "status",
-        ("clock", "--accept-clock"),
+        ("clock", "400 days ahead", "--accept-clock 400d"),
+    ),
+    Situation(
+        "a clock that went far, and only a flag",
+        sent("orders", ("m1", Order("a")), now_s=LATE_S - 399.5 * 86_400),
+        "status --accept-clock",
+        ("400 days ahead", "--accept-clock 400d"),
+    ),
+    Situation(
+        "a folder that is ahead of the clock",
+        sent("orders", ("m1", Order("a")), now_s=LATE_S + 400 * 86_400),
+        "doctor",
+        ("ahead of the wall clock by 400 d", "Clock ahead"),
     ),
     Situation("a damaged log", damaged, "status", (".log", "salvage")),
     Situation("a damaged log, looked into", damaged, "log inspect", (".log",)),

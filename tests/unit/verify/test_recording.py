@@ -140,7 +140,7 @@ async def test_lives_that_end_by_a_crash_are_one_sound_history(seed: int, kind: 
     chance = random.Random(seed)
     history, disk = History(), MemoryDisk("host")
     for life in range(4):
-        engine = Engine.open(disk, accept_clock=True)
+        engine = Engine.open(disk)
         live(history, engine, boot="b" if kind is Crash.PROCESS else f"{life}")
         async with engine:
             worker = Worker(app, recorded(engine, history), concurrency=3)
@@ -163,7 +163,7 @@ async def test_lives_that_end_by_a_crash_are_one_sound_history(seed: int, kind: 
 async def test_lines_that_a_power_loss_took_are_distinguished_from_what_the_engine_lost(lost_count: int) -> None:
     history, disk = History(), MemoryDisk("host")
     for life in range(2):
-        engine = Engine.open(disk, accept_clock=True)
+        engine = Engine.open(disk)
         live(history, engine, boot=f"{life}")
         async with running(engine, recorded(engine, history)) as worker:
             await send(worker, range(life * 10, life * 10 + 10))
@@ -275,7 +275,7 @@ async def test_an_engine_that_does_not_do_what_it_acknowledges_is_found_out(
 
 async def test_an_engine_that_acknowledges_without_committing_is_found_at_its_restart() -> None:
     history, disk = History(), MemoryDisk("host")
-    engine = Engine.open(disk, accept_clock=True)
+    engine = Engine.open(disk)
     live(history, engine)
     lie = once(lambda commit: None)
 
@@ -288,7 +288,7 @@ async def test_an_engine_that_acknowledges_without_committing_is_found_at_its_re
         await send(worker, range(3))
         with suppress(TimeoutError):
             await worker.wait_idle(timeout_s=1)
-    engine = Engine.open(disk, accept_clock=True)
+    engine = Engine.open(disk)
     live(history, engine)
     engine.close()
     found = check(history).findings[0]
@@ -352,7 +352,7 @@ async def test_commits_whose_answer_was_lost_are_decided_by_what_followed(seed: 
 async def test_a_host_begins_and_ends_its_history_with_what_the_engine_counts(disk_path: Path) -> None:
     path = disk_path / "history.jsonl"
     for ids in (range(5), range(5, 10)):
-        async with Engine.open(disk_path / "data", accept_clock=True) as engine:
+        async with Engine.open(disk_path / "data") as engine:
             recording = Audit(engine, app, path)
             async with Worker(app, recording.backend) as worker:
                 await send(worker, ids)
@@ -364,7 +364,7 @@ async def test_a_host_begins_and_ends_its_history_with_what_the_engine_counts(di
 
 async def test_a_host_that_leaves_work_behind_does_not_claim_to_be_done(disk_path: Path) -> None:
     path = disk_path / "history.jsonl"
-    async with Engine.open(disk_path / "data", accept_clock=True) as engine:
+    async with Engine.open(disk_path / "data") as engine:
         recording = Audit(engine, app, path)
         async with Worker(app, recording.backend):
             pass
