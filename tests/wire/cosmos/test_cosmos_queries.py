@@ -134,6 +134,10 @@ def test_a_condition_finds_what_it_says(people: Any, condition: str, expected: s
         ("SELECT VALUE AVG(c.n) FROM c ORDER BY c.n DESC", [None]),
         ("SELECT VALUE TOSTRING(c.n * 2.0) FROM c WHERE c.id IN ('1', '3')", ["2", "7"]),
         ("SELECT VALUE [5.0 | 2, 7 & 3.0, ~1.0, 5 ^ 1.0, 1.5 | 1, '1' | 1] FROM c WHERE c.id = '1'", [[7, 3, -2, 4]]),
+        (
+            "SELECT VALUE [1 << 3, -8 >> 1, -8 >>> 28, 1 + 1 << 1, 1 << 1 > 1] FROM c WHERE c.id = '1'",
+            [[8, -4, 15, 4, True]],
+        ),
         ("SELECT VALUE TOSTRING([c.n * 1.0, c.at]) FROM c WHERE c.id = '1'", ['[1,{"city":"Oslo"}]']),
         (
             "SELECT c.pk, COUNT(1) AS n FROM c GROUP BY c.pk",

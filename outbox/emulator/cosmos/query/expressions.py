@@ -222,7 +222,7 @@ def _unary(sign: str, operand: Evaluate) -> Evaluate:
     if sign == "-":
         return lambda row: -value if is_number(value := operand(row)) else UNDEFINED
     if sign == "~":
-        return lambda row: ~value if isinstance(value := plain(operand(row)), int) and is_number(value) else UNDEFINED
+        return lambda row: ~_of_32_bits(value) if _is_whole(value := plain(operand(row))) else UNDEFINED
     return lambda row: value if is_number(value := operand(row)) else UNDEFINED
 
 
@@ -248,13 +248,26 @@ def _arithmetic(function: Callable[[Any, Any], Json]) -> Callable[[Json, Json], 
 
 
 def _bits(function: Callable[[int, int], int]) -> Callable[[Json, Json], Json]:
+    """An operator on bits, of which a number has 32 and a sign, as in JavaScript.
+
+    Source: learn.microsoft.com/azure/cosmos-db/nosql/query/bitwise-operators.
+    """
+
     def apply(left: Json, right: Json) -> Json:
-        if not (is_number(left) and is_number(right)):
-            return UNDEFINED
         left, right = plain(left), plain(right)
-        return function(left, right) if isinstance(left, int) and isinstance(right, int) else UNDEFINED
+        if not (_is_whole(left) and _is_whole(right)):
+            return UNDEFINED
+        return function(_of_32_bits(left), _of_32_bits(right))
 
     return apply
+
+
+def _is_whole(value: Json) -> bool:
+    return isinstance(value, int) and is_number(value)
+
+
+def _of_32_bits(value: int) -> int:
+    return (value + (1 << 31) & 0xFFFF_FFFF) - (1 << 31)
 
 
 def _shortened(value: float) -> Json:
@@ -284,4 +297,7 @@ _BINARY: dict[str, Callable[[Json, Json], Json]] = {
     "|": _bits(lambda left, right: left | right),
     "&": _bits(lambda left, right: left & right),
     "^": _bits(lambda left, right: left ^ right),
+    "<<": _bits(lambda left, right: _of_32_bits(left << (right & 31))),
+    ">>": _bits(lambda left, right: left >> (right & 31)),
+    ">>>": _bits(lambda left, right: (left & 0xFFFF_FFFF) >> (right & 31)),
 }
