@@ -338,7 +338,8 @@ def checked(body: dict[str, Json]) -> dict[str, Json]:
     for path in paths:
         if not isinstance(path, str) or not _names(path) or not path.startswith("/"):
             raise bad(f"the partition key path {str(path)[:80]!r} must look like /customer or /order/id")
-    if key.get("version", 2) not in (1, 2) or key.get("kind", "Hash") not in ("Hash", "MultiHash"):
+    version = key.get("version", 2)
+    if type(version) is not int or version not in (1, 2) or key.get("kind", "Hash") not in ("Hash", "MultiHash"):
         raise bad("partitionKey needs kind Hash or MultiHash, and version 1 or 2, if it names them")
     definition["partitionKey"] = {"kind": "MultiHash" if len(paths) > 1 else "Hash", "version": 2, **key}
     ttl_s = definition.get("defaultTtl")
@@ -350,8 +351,13 @@ def checked(body: dict[str, Json]) -> dict[str, Json]:
     for name, what in _REFUSED.items():
         if definition.get(name):
             raise unsupported(what)
-    unique = definition.get("uniqueKeyPolicy")
-    if isinstance(unique, dict) and unique.get("uniqueKeys"):
+    for name in ("uniqueKeyPolicy", "conflictResolutionPolicy"):
+        if not isinstance(definition.get(name, {}), dict | None):
+            raise bad(f"{name} must be a JSON object")
+    unique = (definition.get("uniqueKeyPolicy") or {}).get("uniqueKeys")
+    if not isinstance(unique, list | None):
+        raise bad("uniqueKeyPolicy.uniqueKeys must be a JSON array")
+    if unique:
         raise unsupported("a unique key policy")
     return definition
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from outbox.emulator.cosmos import offers
-from outbox.emulator.cosmos.answers import CREATED, NO_CONTENT, NOT_FOUND, NOT_MODIFIED, OK, Answer, Rejection
+from outbox.emulator.cosmos.answers import (
+    CREATED,
+    NO_CONTENT,
+    NOT_FOUND,
+    NOT_MODIFIED,
+    OK,
+    PRECONDITION_FAILED,
+    Answer,
+    Rejection,
+)
 from outbox.emulator.cosmos.catalog import Catalog
 from outbox.emulator.cosmos.charges import METADATA_RU
 from outbox.emulator.cosmos.requests import Call, Prepare, Prepared, container_of
@@ -63,11 +72,13 @@ class CatalogOperations:
 
     def _read_database(self, call: Call) -> Prepared:
         database = self._catalog.database(call.route.names[0])
-        return Prepared(database.id, lambda call: _defined(OK, database.definition))
+        return Prepared(database.id, lambda call: _read(call, database.definition))
 
     def _delete_database(self, call: Call) -> Prepared:
         def apply(call: Call) -> Answer:
-            self._catalog.delete_database(self._catalog.database(call.route.names[0]))
+            database = self._catalog.database(call.route.names[0])
+            _check_match(call, database.definition)
+            self._catalog.delete_database(database)
             return Answer(NO_CONTENT, charge_ru=METADATA_RU)
 
         return Prepared(call.route.names[0], apply)
@@ -83,12 +94,13 @@ class CatalogOperations:
 
     def _read_container(self, call: Call) -> Prepared:
         container = container_of(call, self._catalog)
-        return Prepared(container.id, lambda call: _defined(OK, container.definition))
+        return Prepared(container.id, lambda call: _read(call, container.definition))
 
     def _replace_container(self, call: Call) -> Prepared:
         container, body = container_of(call, self._catalog), parse_object(call.body)
 
         def apply(call: Call) -> Answer:
+            _check_match(call, container.definition)
             self._catalog.replace_container(container, body)
             self._store.index_expiry(container)
             return _defined(OK, container.definition)
@@ -97,19 +109,25 @@ class CatalogOperations:
 
     def _delete_container(self, call: Call) -> Prepared:
         def apply(call: Call) -> Answer:
-            self._catalog.delete_container(self._catalog.container(call.route.names[0], call.route.names[1]))
+            container = self._catalog.container(call.route.names[0], call.route.names[1])
+            _check_match(call, container.definition)
+            self._catalog.delete_container(container)
             return Answer(NO_CONTENT, charge_ru=METADATA_RU)
 
         return Prepared(call.route.names[1], apply)
 
     def _read_offer(self, call: Call) -> Prepared:
         offer = self._catalog.offer(call.route.names[0])
-        return Prepared(call.route.names[0], lambda call: _defined(OK, offer))
+        return Prepared(call.route.names[0], lambda call: _read(call, offer))
 
     def _replace_offer(self, call: Call) -> Prepared:
         rid, body = call.route.names[0], parse_object(call.body)
-        self._catalog.offer(rid)
-        return Prepared(rid, lambda call: _defined(OK, self._catalog.replace_offer(rid, body)))
+
+        def apply(call: Call) -> Answer:
+            _check_match(call, self._catalog.offer(rid))
+            return _defined(OK, self._catalog.replace_offer(rid, body))
+
+        return Prepared(rid, apply)
 
     def _conflict(self, call: Call) -> Prepared:
         container_of(call, self._catalog)
@@ -131,11 +149,28 @@ class CatalogOperations:
         body = {"_rid": container.rid, "PartitionKeyRanges": [whole_range], "_count": 1}
 
         def apply(call: Call) -> Answer:
-            if call.header("if-none-match") == RANGES_ETAG:  # without this a client asks for ever
-                return Answer(NOT_MODIFIED, charge_ru=METADATA_RU, headers={"etag": RANGES_ETAG})
-            return Answer(OK, encode(body), METADATA_RU, {"etag": RANGES_ETAG})
+            return _read(call, body, RANGES_ETAG)  # without its 304 a client asks for ever
 
         return Prepared("", apply)
+
+
+def _read(call: Call, definition: dict[str, Json], etag: str = "") -> Answer:
+    """A definition, or that it is as the client has it; `etag` is that of one that says none itself."""
+    etag = etag or definition["_etag"]
+    if call.header("if-none-match") in (etag, etag.strip('"')):
+        return Answer(NOT_MODIFIED, charge_ru=METADATA_RU, headers={"etag": etag})
+    return Answer(OK, encode(definition), METADATA_RU, {"etag": etag})
+
+
+def _check_match(call: Call, definition: dict[str, Json]) -> None:
+    """Let a change pass of a definition that is as the client has it.
+
+    Raises:
+        Rejection: 412.
+    """
+    wanted, etag = call.header("if-match"), definition["_etag"]
+    if wanted and wanted not in (etag, etag.strip('"'), "*"):
+        raise Rejection(PRECONDITION_FAILED, f"If-Match does not hold, the ETag is {etag}; read it again")
 
 
 def _defined(status: int, definition: dict[str, Json]) -> Answer:

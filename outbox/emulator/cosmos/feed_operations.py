@@ -117,11 +117,11 @@ class FeedOperations:
 
     def _plan(self, call: Call) -> Plan:
         body = parse_object(call.body, "the query")
-        text, parameters = body.get("query"), body.get("parameters") or []
-        if not isinstance(text, str) or not isinstance(parameters, list):
+        text, parameters = body.get("query"), body.get("parameters")
+        if not isinstance(text, str) or not isinstance(parameters, list | None):
             raise bad("a query's body needs query, a text, and may have parameters, an array")
         values: dict[str, Json] = {}
-        for parameter in parameters:
+        for parameter in parameters or ():
             if (
                 not isinstance(parameter, dict)
                 or not isinstance(parameter.get("name"), str)

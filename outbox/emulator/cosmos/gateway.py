@@ -21,13 +21,13 @@ from outbox.emulator.cosmos.answers import (
     UNAVAILABLE,
     Answer,
     Rejection,
-    unsupported,
 )
 from outbox.emulator.cosmos.auth import Signatures
 from outbox.emulator.cosmos.catalog import Catalog
 from outbox.emulator.cosmos.charges import Meter
 from outbox.emulator.cosmos.requests import Call, Prepare, Prepared, token_of
 from outbox.emulator.cosmos.routes import route_of
+from outbox.emulator.cosmos.understood import check_understood
 from outbox.emulator.dialect import Answer as AnyAnswer
 from outbox.emulator.dialect import Asked, Dropped
 from outbox.emulator.faults import FaultRule, Faults
@@ -39,12 +39,6 @@ log = logging.getLogger(__name__)
 _BEFORE = frozenset(("refused", "throttled", "status", "reset", "lost-reply"))
 _OF_READS = _BEFORE | {"stale-read"}
 _READS = frozenset(("item.read", "query", "feed"))
-_NOT_HERE = {
-    "x-ms-documentdb-pre-trigger-include": "a trigger before an operation (pre_trigger_include)",
-    "x-ms-documentdb-post-trigger-include": "a trigger after an operation (post_trigger_include)",
-}
-"""Headers that change what an operation does: ignoring one would be a wrong answer."""
-
 
 BODY_MAX_BYTES = 4 << 20
 BODIES_MAX_BYTES = 64 << 20
@@ -137,7 +131,7 @@ class Gateway:
         return answer
 
     async def _answered(self, call: Call) -> Answer:
-        _check_headers(call)
+        check_understood(call)
         prepared = self._prepared(call)
         rule = None
         if self._faults:
@@ -214,19 +208,6 @@ class Gateway:
             headers["x-ms-alt-content-path"] = container.path
             headers["x-ms-documentdb-partitionkeyrangeid"] = "0"
             headers["lsn"] = str(lsn)
-
-
-def _check_headers(call: Call) -> None:
-    """Let a request pass that asks for nothing beside its operation.
-
-    Raises:
-        Rejection: 400, naming what is not here.
-    """
-    for name, what in _NOT_HERE.items():
-        if call.header(name):
-            raise unsupported(what)
-    if call.header("x-ms-indexing-directive").lower() in ("1", "exclude"):
-        raise unsupported("leaving an item out of the index (indexing_directive)")
 
 
 def broken(rule: FaultRule) -> Exception:

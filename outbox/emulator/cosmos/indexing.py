@@ -30,6 +30,9 @@ _ALWAYS = frozenset((("id",), ("_ts",)))
 """Paths that no policy excludes unless it has no index at all."""
 
 
+_MODES = ("consistent", "lazy", "none")
+
+
 class _CompositePath(msgspec.Struct):
     path: str
     order: str = "ascending"
@@ -43,6 +46,7 @@ class _Policy(msgspec.Struct):
     """What is read of a policy; the rest is kept as it came."""
 
     mode: str = msgspec.field(name="indexingMode", default="consistent")
+    automatic: bool | None = None
     included: list[_IncludedPath] | None = msgspec.field(name="includedPaths", default=None)
     excluded: list[_IncludedPath] | None = msgspec.field(name="excludedPaths", default=None)
     composites: list[list[_CompositePath]] | None = msgspec.field(name="compositeIndexes", default=None)
@@ -58,9 +62,11 @@ class Indexing:
             Rejection: 400, it cannot be one.
         """
         try:
-            policy = msgspec.convert(definition or {}, _Policy)
+            policy = msgspec.convert({} if definition is None else definition, _Policy)
         except msgspec.ValidationError as error:
             raise bad(f"indexingPolicy is none: {error}") from error
+        if policy.mode.lower() not in _MODES:
+            raise bad(f"indexingMode {policy.mode[:40]!r}: one of {', '.join(_MODES)}")
         self._is_none = policy.mode.lower() == "none"
         self._included = [names_of(one.path) for one in policy.included or ()]
         self._excluded = [names_of(one.path) for one in policy.excluded or ()]

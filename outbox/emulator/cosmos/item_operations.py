@@ -105,9 +105,8 @@ class ItemOperations:
         return self._single(call, container, key, Operation("delete", self._id(call, container, key)))
 
     def _patch(self, call: Call) -> Prepared:
-        container, body = container_of(call, self._store.catalog), parse_object(call.body)
-        key = key_of_call(call, container)
-        patch = Patch(body, _condition_of(body, Budget(CONDITION_STEP_COUNT_MAX)))
+        container, body = container_of(call, self._store.catalog), parse(call.body)
+        key, patch = key_of_call(call, container), _patch_of(body, Budget(CONDITION_STEP_COUNT_MAX))
         return self._single(call, container, key, Operation("patch", self._id(call, container, key), patch=patch))
 
     def _single(self, call: Call, container: Container, key: str, operation: Operation) -> Prepared:
@@ -248,11 +247,12 @@ def operations_of(data: bytes, container: Container, key: str) -> list[Operation
 
 
 def _operation(one: Json, container: Container, key: str, budget: Budget) -> Operation:
-    if not isinstance(one, dict) or one.get("operationType") not in _KINDS:
+    name = one.get("operationType") if isinstance(one, dict) else None
+    if not isinstance(name, str) or name not in _KINDS:
         raise bad(f"it needs an operationType, one of {', '.join(_KINDS)}")
-    kind, body = _KINDS[one["operationType"]], one.get("resourceBody")
-    conditions = [one.get(name) or "" for name in ("ifMatch", "ifNoneMatch")]
-    if not all(isinstance(text, str) for text in conditions):
+    kind, body = _KINDS[name], one.get("resourceBody")
+    conditions = [one.get(name) for name in ("ifMatch", "ifNoneMatch")]
+    if not all(isinstance(text, str | None) for text in conditions):
         raise bad("ifMatch and ifNoneMatch must be text")
     if kind in ("create", "replace", "upsert"):
         if not isinstance(body, dict):
@@ -267,11 +267,22 @@ def _operation(one: Json, container: Container, key: str, budget: Budget) -> Ope
     else:
         operation = Operation(kind, check_id(one.get("id")))
         if kind == "patch":
-            if not isinstance(body, dict):
-                raise bad("it needs a resourceBody with operations")
-            operation.patch = Patch(body, _condition_of(body, budget))
-    operation.if_match, operation.if_none_match = conditions
+            operation.patch = _patch_of(body, budget)
+    operation.if_match, operation.if_none_match = (text or "" for text in conditions)
     return operation
+
+
+def _patch_of(body: Json, budget: Budget) -> Patch:
+    """A patch as a client sends it: an object with operations, or their list alone.
+
+    Raises:
+        Rejection: 400, it cannot be.
+    """
+    if isinstance(body, list):
+        body = {"operations": body}
+    if not isinstance(body, dict):
+        raise bad("a patch must be a JSON object with operations, or an array of them")
+    return Patch(body, _condition_of(body, budget))
 
 
 def _condition_of(body: dict[str, Json], budget: Budget) -> Condition | None:

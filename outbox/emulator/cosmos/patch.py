@@ -7,6 +7,7 @@ Source: learn.microsoft.com/azure/cosmos-db/partial-document-update.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from outbox.emulator.cosmos.values import SYSTEM_NAMES, UNDEFINED, Json
 
 OPERATION_COUNT_MAX = 10
 PATH_LENGTH_MAX = 4_096
+
+_BARE_TILDE = re.compile(r"~(?![01])")
 
 Condition = Callable[[dict[str, Json]], bool]
 
@@ -81,6 +84,8 @@ def _step(operation: Json) -> Step:
 def _path(text: Json) -> tuple[str, ...]:
     if not isinstance(text, str) or not text.startswith("/") or len(text) < 2 or len(text) > PATH_LENGTH_MAX:
         raise bad(f"patch path {str(text)[:80]!r} must look like /name or /list/0")
+    if _BARE_TILDE.search(text):
+        raise bad(f"patch path {text[:80]!r}: a ~ in a name is written ~0, a / is written ~1")
     names = tuple(name.replace("~1", "/").replace("~0", "~") for name in text[1:].split("/"))
     if names[0] == "id" or names[0] in SYSTEM_NAMES:
         raise bad(f"patch path {text[:80]!r}: the id and the system's properties cannot be patched")

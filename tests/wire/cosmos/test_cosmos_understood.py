@@ -1,0 +1,85 @@
+"""Nothing that changes an answer is ignored: conditions and query parameters are done, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from outbox.emulator.cosmos.server import CosmosEmulator
+from outbox.emulator.cosmos.understood import CONDITIONS
+from outbox.engine.engine import Engine
+from tests.wire.cosmos.every import EVERY, Request, with_offers
+
+NAMES = (*EVERY, "offer.read", "offer.replace")
+FALSE = {
+    "If-Match": '"0000"',
+    "If-None-Match": "ETAG",
+    "If-Modified-Since": "Fri, 01 Jan 2100 00:00:00 GMT",
+    "If-Unmodified-Since": "Sat, 01 Jan 2000 00:00:00 GMT",
+    "x-ms-if-tags": "n = '2'",
+}
+"""None of them holds."""
+ETAG_OF = {"database": "database.read", "container": "container.read", "offer": "offer.read", "item": "item.read"}
+
+
+@pytest.fixture
+async def emulator() -> AsyncIterator[CosmosEmulator]:
+    async with Engine.in_memory() as engine, CosmosEmulator(engine, port=0) as emulator:
+        yield emulator
+
+
+async def etag_of(emulator: CosmosEmulator, operation: str, every: dict[str, Request]) -> str:
+    if operation == "changes":
+        return "*"  # from now on: nothing is newer
+    if operation not in CONDITIONS or operation == "ranges.read":
+        return '"1"'
+    found = msgspec.json.decode((await every[ETAG_OF[operation.partition(".")[0]]].ask(emulator))[1])
+    return str(found["_etag"])
+
+
+@pytest.mark.parametrize("operation", NAMES)
+async def test_a_condition_that_does_not_hold_is_never_ignored(emulator: CosmosEmulator, operation: str) -> None:
+    every = await with_offers(emulator)
+    etag = await etag_of(emulator, operation, every)
+    for name, value in FALSE.items():
+        status, body = await every[operation].ask(emulator, **{name: value.replace("ETAG", etag)})
+        if name.lower() not in CONDITIONS.get(operation, ()):
+            assert status == 400 and name.lower() in body.decode()
+        elif operation == "item.create":
+            assert status in (201, 409)  # it looks at no ETag, on the service neither
+        elif every[operation].method == "GET" and name == "If-Match":
+            assert status == 200  # it applies to PUT and DELETE
+        else:
+            assert status == (304 if every[operation].method == "GET" else 412), name
+
+
+@pytest.mark.parametrize("operation", NAMES)
+async def test_a_query_parameter_is_refused_by_name(emulator: CosmosEmulator, operation: str) -> None:
+    every = await with_offers(emulator)
+    request = replace(every[operation], path=every[operation].path + "?depth=1")
+    status, body = await request.ask(emulator)
+    assert status == 400 and "'depth'" in body.decode()
+
+
+@pytest.mark.parametrize("operation", NAMES)
+async def test_headers_that_nothing_is_known_of_pass(emulator: CosmosEmulator, operation: str) -> None:
+    every = await with_offers(emulator)
+    status, _ = await every[operation].ask(emulator, x_ms_nonsense="1", x_ms_consistency_level="Session")
+    assert status < 300
+
+
+async def test_a_definition_is_changed_under_the_etag_that_it_has(emulator: CosmosEmulator) -> None:
+    every = await with_offers(emulator)
+    for kind, change in (
+        ("container", "replace"),
+        ("offer", "replace"),
+        ("container", "delete"),
+        ("database", "delete"),
+    ):
+        for quote in ('"', ""):
+            etag = (await etag_of(emulator, f"{kind}.read", every)).strip('"')
+            assert (await every[f"{kind}.read"].ask(emulator, If_None_Match=f"{quote}{etag}{quote}"))[0] == 304
+        assert (await every[f"{kind}.{change}"].ask(emulator, If_Match=etag))[0] in (200, 204)
