@@ -54,7 +54,7 @@ async def serve(options: argparse.Namespace) -> None:
         host = await stack.enter_async_context(made)
         for name, function in host.functions.items():
             print(f"  {name}: {function.trigger['type']}", file=sys.stderr)
-        if not host.functions:
+        if not host.functions and not host.left_out:
             print("  no functions: is function_app.py there?  Azure would not complain either", file=sys.stderr)
         print(f"http://127.0.0.1:{host.port} ({host.worker.name})", flush=True)
         failed = asyncio.ensure_future(host.wait_failed())

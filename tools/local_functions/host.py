@@ -25,6 +25,7 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from tools.local_functions import wire
+from tools.local_functions.bindings import unserved
 from tools.local_functions.messages import timer_data, to_trigger
 from tools.local_functions.pump import Pump, Source
 from tools.local_functions.settings import load_local_settings, read_host_file, resolved
@@ -64,6 +65,8 @@ class FunctionsHost:
         self.folder = Path(folder).resolve()
         self.port = port
         self.functions: dict[str, Function] = {}
+        self.left_out: list[str] = []
+        """Functions that cannot be served here."""
         self._kind = worker
         self._prepare = prepare
         self._stack = AsyncExitStack()
@@ -71,7 +74,7 @@ class FunctionsHost:
         self._failed: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Index and start.
+        """Index and start; a function with a binding that is not served here is named and left out.
 
         Raises:
             IndexingFailed, ValueError: Azure would refuse this folder, or a setting is missing.
@@ -80,7 +83,12 @@ class FunctionsHost:
         self.host_file = read_host_file(self.folder)
         self.worker: FunctionsWorker = make_worker(self._kind)
         self._failed = asyncio.get_running_loop().create_future()
-        self.functions = {one.name: one for one in await self.worker.start(self.folder)}
+        for one in await self.worker.start(self.folder):
+            if why := unserved(one):
+                log.error("function %s is not started: %s", one.name, why)
+                self.left_out.append(one.name)
+            else:
+                self.functions[one.name] = one
         self._routes = Routes(
             list(self.functions.values()), self.host_file.route_prefix, lambda one, data: self._run(one.name, data, {})
         )
@@ -166,10 +174,6 @@ class FunctionsHost:
                 case "timerTrigger":
                     schedule = Schedule(resolved(str(function.trigger["schedule"]), os.environ))
                     self._spawn(self._timer(function, schedule), function.name)
-                case "httpTrigger":
-                    pass
-                case other:
-                    log.warning("%s: %s is not started here", function.name, other)
 
     def _pump(self, function: Function, client: ServiceBusClient) -> Pump:
         trigger, host = function.trigger, self.host_file
