@@ -905,7 +905,7 @@ DIRECT_MUTANTS = (
     mutant(
         "streams: what was trimmed is not looked for", STREAM_ROW,
         f"{OF_PLACES}::test_an_append_of_unknown_outcome_that_was_trimmed_meanwhile_is_not_made_twice",
-        ("                self._unsure[id] = None\n", "                pass\n"),
+        ("                self._unsure[cell.id] = None\n", "                pass\n"),
     ),
     mutant(
         "streams: a lost register begins in the middle", STREAM_REPLICA,
