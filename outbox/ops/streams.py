@@ -33,7 +33,7 @@ from outbox.ops.stream_values import (
 )
 from outbox.ops.stream_values import StreamRow as RowView
 from outbox.streams.cells import FLOOR, Cell, Position
-from outbox.streams.horizon import trimmed
+from outbox.streams.horizon import UNREAD, trimmed
 from outbox.streams.log import MARGIN, is_name
 from outbox.streams.places import Place, place_of, together
 from outbox.streams.register import REGISTER, Kept, RegisterCell
@@ -367,17 +367,14 @@ async def trim_stream(at: StreamPlace, asked: TrimRequest) -> StreamTrimmed:
 
     Raises:
         LookupError: there is no such log.
-        Refused: a row has no registered reader, and no age is given: nothing would be left.
+        Refused: a row has no registered reader, and no age is given: it would be left whole.
     """
     rows = [_row(at, asked.name, shard, asked.margin_s) for shard in await _found(at, asked.name)]
     floors = await _some_at_once([row.horizon.read() for row in rows])
     for row, floor in zip(rows, floors, strict=True):
         if not floor.readers and asked.min_age_s is None:
-            raise Refused(
-                f"{row.name} has no registered reader, so a trim would leave nothing that no writer needs; register "
-                "its readers, or give --min-age (0s: all of it)"
-            )
+            raise Refused(f"{row.name} has {UNREAD} --min-age (0s: all of it)")
     min_age = None if asked.min_age_s is None else asked.min_age
-    count = sum([await row.trim(min_age) for row in rows])
-    after = {_shown((row.writer, row.reader)): (await row.horizon.read()).index for row in rows}
-    return StreamTrimmed(count, after)
+    done = [(row, *await row.trim(min_age)) for row in rows]
+    after = {_shown((row.writer, row.reader)): floor.index for row, _, floor in done}
+    return StreamTrimmed(sum(count for _, count, _ in done), after)

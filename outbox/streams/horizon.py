@@ -5,7 +5,8 @@
 The horizon is the least index that a registered reader may still read, or a writer walk past to find its own cell.
 Readers say where they are; a processor says for each input where its cursor is and for each output where it begins
 to look (`since`).  What they say only grows and may lag behind the truth, so a trim takes too little and never too
-much.  Registrations and trims change one document, so they meet in one swap.
+much.  Registrations and trims change one document, so they meet in one swap.  A row that no reader has registered at is
+left whole: its first may not have begun yet.  Only a trim by age takes from it, because an age is a decision.
 
 A trim raises the floor first; then the cells below it become tombstones, from `cleared` on, so that a trim which died
 is taken up by the next.  Cells are not deleted: a replica that was paused before a write would find its place free,
@@ -31,6 +32,8 @@ from outbox.streams.cells import DECODE_ERRORS, FLOOR, Cells, put
 SWAP_COUNT_MAX = 20
 """How often a change of the floor is tried while others change it."""
 UNLIMITED = 1 << 60
+UNREAD = "no registered reader, and without an age a trim leaves such a row whole; register its readers, or give"
+"""What a row has that is left whole, and the cure; an age follows."""
 CLEARED_MAX = 1_024
 """The most cells that one round of a trim turns into tombstones."""
 
@@ -210,18 +213,20 @@ class Horizon:
 
         Gives how many cells that were, and the floor as it is then.
 
-        With `older_than_ms` it stops at the first cell that is younger.  Without registrations it goes up to the
-        end.
+        With `older_than_ms` it stops at the first cell that is younger, and without registrations at the end; without,
+        it takes nothing of a row that no reader has registered at.
         """
         known = await self.read()
-        is_used = bool(known.readers or known.writers)
+        is_used, by_age = bool(known.readers or known.writers), older_than_ms is not None
         # A registered index is at the end or before it, so only a log without one is searched for its end.
-        end = UNLIMITED if is_used else await self._cells.find_end(known.index)
+        end = UNLIMITED if is_used or not by_age else await self._cells.find_end(known.index)
         upto = min(known.horizon(end), known.cleared + CLEARED_MAX)
         if older_than_ms is not None:
             upto = await self._first_younger(known.index, upto, older_than_ms)
-        if upto > known.index:
-            known = await self.change(lambda floor: _raised(floor, min(upto, floor.horizon(end))))
+        if upto > known.index and (by_age or known.readers):
+            known = await self.change(
+                lambda floor: _raised(floor, min(upto, floor.horizon(end))) if by_age or floor.readers else floor
+            )
         buried = await self._cells.bury(range(known.cleared, known.index), ttl_s=tombstone_s)
         for cell in buried:
             if cell.blob:

@@ -12,6 +12,7 @@ What happens in one row is in `cells`; who may trim it, in `horizon`.
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from copy import copy
@@ -28,12 +29,15 @@ from outbox.message import ID_BYTES_MAX
 from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.callables import check_call
 from outbox.streams.cells import Position
+from outbox.streams.horizon import UNREAD
 from outbox.streams.places import POLL_S_MAX, Place, Waiting, place_of
 from outbox.streams.read_ahead import ReadAhead
 from outbox.streams.row import Entry, Row
 from outbox.streams.values import ENTRIES_MAX, Values
 
 T = TypeVar("T")
+
+log = logging.getLogger("outbox.streams")
 
 MARGIN = timedelta(minutes=10)
 MARGIN_MIN = timedelta(seconds=10)
@@ -155,6 +159,7 @@ class OrderedLog(Generic[T]):
         self._partition = partition
         self._margin_s = margin.total_seconds()
         self._rows: dict[tuple[int, int], Row[T]] = {}
+        self._has_warned = False
         self._first_writer = LogWriter(self, 0)
 
     def on(self, place: Place) -> OrderedLog[T]:
@@ -281,8 +286,18 @@ class OrderedLog(Generic[T]):
             await row.horizon.unregister(name)
 
     async def trim(self, *, min_age: timedelta | None = None) -> int:
-        """Trim what no registered reader or writer needs, and with `min_age` only what is older; how many cells."""
-        return sum([await row.trim(min_age) for row in self.rows()])
+        """Trim what no registered reader or writer needs, and with `min_age` only what is older; how many cells.
+
+        Without `min_age` a row that no reader is registered at is left whole, with a warning: its first may not have
+        begun yet.  An age is a decision, `timedelta(0)` as well, and trims it.
+        """
+        done = [(row, *await row.trim(min_age)) for row in self.rows()]
+        unread = [row.name for row, _, floor in done if min_age is None and not floor.readers]
+        if unread and not self._has_warned:
+            self._has_warned = True
+            rows = f"{unread[0]} and {len(unread) - 1} more rows have" if len(unread) > 1 else f"{unread[0]} has"
+            log.warning("%s %s min_age=", rows, UNREAD, extra={"log": self.name, "rows": unread[:NAMES_SHOWN_MAX]})
+        return sum(count for _, count, _ in done)
 
     def rows(self) -> list[Row[T]]:
         """All rows."""

@@ -349,25 +349,25 @@ class Row(Generic[T]):
         return [(self.cells.key(index), ""), (self.horizon.key, self.horizon.version)]
 
     async def first(self) -> int:
-        return (await self.opened()).index
+        await self.opened()
+        return self.horizon.index  # a read may be stale, and no floor falls
 
     async def end(self) -> int:
-        floor = await self.opened()
-        return await self.cells.find_end(floor.index)
+        return await self.cells.find_end(await self.first())
 
-    async def trim(self, min_age: timedelta | None) -> int:
-        """Trim up to the horizon; how many cells."""
+    async def trim(self, min_age: timedelta | None) -> tuple[int, Floor]:
+        """Trim up to the horizon, without an age only where a reader is registered; how many cells, and the floor."""
         count = 0
         older_than_ms = None if min_age is None else self.place.now_ms() - round(min_age.total_seconds() * 1_000)
         tombstone_s, drop = self._margin_ms / 1_000, self._drop
-        known: Floor | None = None
+        known, before = Floor(), None
         for _ in range(TRIMS_MAX):  # up to where a trim changes nothing
-            before = known
             buried, known = await self.horizon.trim(older_than_ms=older_than_ms, tombstone_s=tombstone_s, drop=drop)
             count += buried
             if known == before:
                 break
-        return count
+            before = known
+        return count, known
 
     async def _drop(self, blob: str) -> None:
         """Delete the blob of a trimmed cell; until that is done a tombstone names it.

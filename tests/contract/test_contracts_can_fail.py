@@ -170,6 +170,11 @@ LOG_FAULTS: dict[str, tuple[str, Fault, str]] = {
         changing(lambda ops: ([replace(op, body=b"{}") if op.tag.what == "bury" else op for op in ops],)),
         "a_trim_stops|a_read_below_the_floor",
     ),
+    "readers are there that never registered": (
+        "read",
+        answering(lambda d: d and replace(d, body=d.body.replace(b'{"type"', b'{"readers":{"x":9},"type"'))),
+        "a_trim_leaves_what_no_reader_has_registered_for",
+    ),
     "numbers are rounded": (
         "read",
         answering(lambda d: d and replace(d, body=d.body.replace(b"1e22", b"1.1e22"))),

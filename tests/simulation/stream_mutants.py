@@ -98,8 +98,24 @@ STREAM_MUTANTS = (
     ),
     mutant(
         "a trim passes who has registered meanwhile", "log", "Kept", HORIZON,
-        ("            known = await self.change(lambda floor: _raised(floor, min(upto, floor.horizon(end))))\n", "            known = await self.change(lambda floor: _raised(floor, upto))\n"),
+        ("                lambda floor: _raised(floor, min(upto, floor.horizon(end))) if", "                lambda floor: _raised(floor, upto) if"),
         app="registering", faults={},
+    ),
+    mutant(
+        "a trim takes what no reader has registered for", "log", "Kept", HORIZON,
+        ("        if upto > known.index and (by_age or known.readers):\n", "        if upto > known.index:\n"),
+        (" if by_age or floor.readers else floor\n", "\n"),
+        app="first reader", faults={},
+    ),
+    mutant(
+        "a reader begins where the floor was", "log", "AttemptEnds", ROW,
+        ("        await self.opened()\n        return self.horizon.index  #", "        return (await self.opened()).index  #"),
+        app="registering", faults={"stale": 1},
+    ),
+    mutant(
+        "a trim takes what a reader that left had not read", "log", "Kept", HORIZON,
+        (" if by_age or floor.readers else floor\n", "\n"),
+        app="leaving", faults={},
     ),
     mutant(
         "an append has no deadline", "log", "NoHole|OnePlace", CELLS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -28,9 +28,10 @@ from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.models.queues import QueueModel
 from outbox.verify.explorer.models.store import CAPABILITIES, visible
 from outbox.verify.explorer.ops import Finding, Model
-from outbox.verify.explorer.run import Program
+from outbox.verify.explorer.run import Calls, Program
 from outbox.verify.explorer.search import Hashing, Limits, Report, search
 from outbox.verify.explorer.streams import (
+    MAY_RETRY,
     START_MS,
     Given,
     Ingesting,
@@ -42,6 +43,7 @@ from outbox.verify.explorer.streams import (
     StreamScenario,
     Trimmer,
     done,
+    never,
 )
 from outbox.verify.promises.leftovers import leftovers
 from outbox.verify.promises.streams import Invariant, StreamMonitor
@@ -208,6 +210,8 @@ def trimmed(*, replicas: int = 2, reader: bool = False, keeps: bool = True, **op
     if reader:
         scope.programs.append(Reader(sums, scope.at))
         done(sums.register("reader", sums.first()))
+    else:
+        done(sums.row(0, 0).horizon.register(reader="ahead", at=1 << 20))
     scope.programs.append(Trimmer(sums, scope.at))
     return scope
 
@@ -256,8 +260,46 @@ def registering(**options: Any) -> Scope:
     scope = Scope()
     log = scope.log("in", 1, 2)
     done(log.register("first", Position(2)))
-    scope.processor("p", {"in": log}, {}, replicas=1, began=False, ends=True, **options)
+    scope.processor("p", {"in": log}, {}, handler=note, replicas=1, began=False, ends=True, **options)
     scope.programs.append(Trimmer(log, scope.at))
+    return scope
+
+
+def first_reader(**options: Any) -> Scope:
+    """A log that nobody has read, its first reader, a writer that has gone on, and a trimmer that began before."""
+    scope = Scope()
+    log = scope.log("in", 1, 2)
+    done(log.row(0, 0).horizon.register(writer="writer", at=2))
+    scope.processor("p", {"in": log}, {}, handler=note, replicas=1, began=False, ends=True, **options)
+    scope.programs.append(Trimmer(log, scope.at))
+    return scope
+
+
+@dataclass(frozen=True)
+class Leaver:
+    """A reader that is gone for good."""
+
+    log: OrderedLog[Any]
+    at: Stores
+    name: str = "leaver"
+
+    async def run(self, calls: Calls, carried: Any) -> Hashable:
+        if carried:
+            await never(calls)
+        log = self.log.on(self.at.places(calls).of(self.log))
+        try:
+            await log.row(0, 0).horizon.unregister("reader")
+        except MAY_RETRY:
+            return None
+        return True
+
+
+def leaving() -> Scope:
+    """A log whose only reader has read one of two cells, and leaves beside a trimmer."""
+    scope = Scope()
+    log = scope.log("in", 1, 2)
+    done(log.register("reader", Position(1)))
+    scope.programs += [Leaver(log, scope.at), Trimmer(log, scope.at)]
     return scope
 
 
@@ -532,6 +574,8 @@ SCOPES: dict[str, Callable[..., Scope]] = {
     "alike": alike,
     "in one cell": in_one_cell,
     "registering": registering,
+    "first reader": first_reader,
+    "leaving": leaving,
     "begun late": begun_late,
     "ingested": ingested,
     "two stores": two_stores,

@@ -19,11 +19,14 @@ from tests.simulation.streamed import (
     alike,
     failing,
     failing_alarm,
+    first_reader,
     funds,
     ingested,
     law,
+    leaving,
     overflowing,
     produced,
+    registering,
     repeated,
     replicas_over,
     resting,
@@ -92,6 +95,14 @@ def test_warm_replicas_step_over_what_the_other_did(faults: dict[str, Any]) -> N
 def test_two_processors_of_one_log_and_its_trimmer_write_nothing_below_the_floor(faults: dict[str, Any]) -> None:
     faults = {kind: min(count, 1) for kind, count in faults.items()}
     clean(trimmed(replicas=1).explored(**faults))
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
+@pytest.mark.parametrize("scope", [first_reader, registering, leaving], ids=["first", "another", "leaves"])
+def test_a_trim_beside_a_reader_that_begins_or_leaves_takes_what_one_had_read(
+    scope: Callable[[], Scope], faults: dict[str, Any]
+) -> None:
+    clean(scope().explored(**faults))
 
 
 @pytest.mark.parametrize("faults", FAULTS, ids=IDS)

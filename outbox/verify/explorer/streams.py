@@ -332,10 +332,9 @@ class Trimmer:
         (row,) = log.rows()
         try:
             floor = await row.horizon.read()
-            if floor.horizon(1 << 30) <= floor.index == floor.cleared or (not floor.readers and not floor.writers):
+            has_work = floor.index > floor.cleared or floor.horizon(1 << 30) > floor.index
+            if not has_work or (await row.trim(None))[1] == floor:
                 await Waiting().wait({row.place.store: [(row.horizon.key, row.horizon.version)]})
-                return None
-            await row.trim(None)
         except MAY_RETRY:
             return None
         return None

@@ -218,6 +218,8 @@ class StreamMonitor:
         known = msgspec.json.decode(before, type=Floor) if before else Floor()
         moves = [(known.readers, floor.readers), (known.writers, floor.writers)]
         falls = [name for old, new in moves for name in old if new.get(name, 1 << 60) < old[name]]
+        if floor.index > known.index and not known.readers:
+            return Raised(f"the floor of {row} rises to {floor.index}, and no reader is registered", "Kept")
         if falls or floor.index < known.index or floor.cleared < known.cleared:
             return Raised(f"the floor of {row} goes back, or {falls} on it", "Monotone")
         return None

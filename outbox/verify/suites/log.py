@@ -175,9 +175,17 @@ async def a_read_below_the_floor_is_refused_with_the_floor(store: StateStore) ->
     await raised(Trimmed, lambda: process(store).register("late", START), "a reader was registered below the floor")
 
 
+async def a_trim_leaves_what_no_reader_has_registered_for(store: StateStore) -> None:
+    log = await filled(store, 3)
+    promise(await process(store).trim() == 0, "a trim took what the first reader has yet to read")
+    promise(await values(process(store)) == [0, 1, 2], "a trim took what the first reader has yet to read")
+    promise(await process(store).trim(min_age=timedelta(0)) == 3, "an age of nothing is an age, and was not taken")
+    promise(await values(log) == [], f"what a trim by age took is read as {await values(log)}")
+
+
 async def what_was_trimmed_is_not_appended_again(store: StateStore) -> None:
     log = await filled(store, 3)
-    await log.trim()
+    await log.trim(min_age=timedelta(0))
     promise(await appended(log, 1, "1") == Position(1), "an id that was trimmed was appended again")
     await raised(Trimmed, lambda: process(store).append(1, id="1", since=START), "an append looked below the floor")
     promise(await appended(process(store), 3, "3") == Position(3), "an append did not go behind what was trimmed")
@@ -228,6 +236,7 @@ ORDERED_LOG: tuple[Clause[StateStore], ...] = (
     a_waiting_reader_gets_what_comes,
     a_trim_stops_at_whoever_is_registered,
     a_read_below_the_floor_is_refused_with_the_floor,
+    a_trim_leaves_what_no_reader_has_registered_for,
     what_was_trimmed_is_not_appended_again,
     a_trim_by_age_leaves_what_is_younger,
     a_log_of_another_type_is_refused,

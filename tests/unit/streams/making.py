@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from outbox.ports import Create, Document, DocumentKey, Lost, Session, StateStore, Version, Won, Write
 from outbox.streams import Entry, OrderedLog
 from outbox.streams.log import LogReader
+
+ANY_AGE = timedelta(0)
+"""An age that every entry has: a trim by it needs no reader."""
 
 
 @dataclass

@@ -16,7 +16,7 @@ from outbox.streams import Ingest, Inputs, OrderedLog, Processor, Step
 from outbox.streams.cells import Position
 from outbox.streams.places import Place
 from outbox.streams.replica import Progress, Replica
-from tests.unit.streams.making import Alarm, Total, fill, made, values
+from tests.unit.streams.making import ANY_AGE, Alarm, Total, fill, made, values
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def test_a_processor_whose_input_was_trimmed_away_stops_with_the_cure(engi
     await log.unregister("processor/p")
     await log.extend([2, 3], id="more")
     await log.append(4, id="last")
-    await log.trim()
+    await log.trim(min_age=ANY_AGE)
     with pytest.raises(Trimmed, match=r"read from first\(\)"):
         await processor.run_until_idle(seconds=1)
 
@@ -49,7 +49,7 @@ async def test_a_read_beside_a_trim_is_trimmed_and_not_corrupt(engine: Engine) -
         write, delete = engine.blobs.write, engine.blobs.delete
 
         async def read(self, name: str, *, bytes_max: int) -> bytes | None:
-            await made("texts", engine, str).trim()
+            await made("texts", engine, str).trim(min_age=ANY_AGE)
             return await engine.blobs.read(name, bytes_max=bytes_max)
 
     blobs: Any = Trimming()
@@ -65,7 +65,7 @@ async def test_a_trim_goes_on_behind_what_a_trim_that_died_has_buried(engine: En
     row = log.row(0, 0)
     await row.horizon.change(lambda floor: msgspec.structs.replace(floor, index=1_024))
     await row.cells.bury(range(1_024), ttl_s=600)  # and died before it said so
-    assert await made("in", engine, int).trim() == 76
+    assert await made("in", engine, int).trim(min_age=ANY_AGE) == 76
 
 
 # What is trimmed while a replica rests
@@ -112,7 +112,7 @@ async def test_a_replica_that_rests_while_its_output_is_trimmed_goes_on_where_th
     rested = passing(engine)
     assert await rested.step() is Progress.WON  # and has not written it
     await gone_on(engine)
-    assert await out.trim() == 3
+    assert await out.trim(min_age=ANY_AGE) == 3
     assert [await rested.step(), await rested.step()] == [Progress.LOST, Progress.IDLE]
 
 
@@ -122,7 +122,7 @@ async def test_a_register_that_nobody_has_moved_is_trimmed_away(engine: Engine) 
     rested = passing(engine)
     assert await rested.step() is Progress.WON
     await log.unregister("processor/p")
-    await log.trim()
+    await log.trim(min_age=ANY_AGE)
     with pytest.raises(Trimmed, match=r"read from first\(\)"):
         await rested.step()
 
@@ -145,6 +145,6 @@ async def test_an_ingest_that_rests_while_its_log_is_trimmed_takes_the_next_mess
         await ingest().run_until_idle()
         if number == 2:
             await rested.open()
-    assert await log.trim() == 3
+    assert await log.trim(min_age=ANY_AGE) == 3
     await send(5)
     assert await rested.turn(wait_s=0) == 1 and await values(log) == [Alarm("4"), Alarm("5")]

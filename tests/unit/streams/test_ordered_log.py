@@ -25,10 +25,10 @@ from outbox.errors import (
     Trimmed,
 )
 from outbox.ports import BlobStore, Create, Delete, NoBlobs, Replace
-from outbox.streams import Entry, OrderedLog, Position
+from outbox.streams import Entry, Inputs, OrderedLog, Position, Processor, Step
 from outbox.streams.places import Place
 from outbox.testing import START_S, VirtualClock
-from tests.unit.streams.making import Alarm, Reading, entries, fill, made, values
+from tests.unit.streams.making import ANY_AGE, Alarm, Reading, Total, entries, fill, made, values
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ async def test_what_may_have_been_appended_is_known_again_after_a_trim(how: str,
             await mine.append(2, id="b")
     store.how = ""
     seen = await values(other)
-    await other.trim()
+    await other.trim(min_age=ANY_AGE)
     now_ms += 200_000
     assert await mine.append(2, id="b") == Position(1)
     assert (seen, await values(other)) == ([1, 2], [])
@@ -145,7 +145,7 @@ async def test_what_is_refused_for_certain_may_be_appended_again_whatever_was_tr
         await mine.append(2, id="b")
     store.how = ""
     await fill(other, *range(5))
-    await other.trim()
+    await other.trim(min_age=ANY_AGE)
     await expire(other, 6)
     now_ms += 700_000
     await mine.append(2, id="b")
@@ -164,7 +164,7 @@ async def test_a_clock_that_was_set_back_makes_a_writer_look_for_the_floor(
     monkeypatch.setattr("outbox.streams.row.time", SimpleNamespace(monotonic=lambda: clock["s"]))
     await mine.append(0, id="a0")
     await fill(other, *range(5))
-    await other.trim()
+    await other.trim(min_age=ANY_AGE)
     await expire(other, 6)
     now_ms += passed_ms
     clock["s"] += 0 if passed_ms else 700
@@ -251,7 +251,7 @@ async def test_a_reader_that_waits_below_a_rising_floor_learns_of_it(engine: Eng
     await fill(log, 1, 2, 3)
     reader = log.read(wait=True)
     assert (await anext(reader)).value == 1
-    await numbers(engine).trim()
+    await numbers(engine).trim(min_age=ANY_AGE)
     with pytest.raises(Trimmed, match=r"the first that is left is 3; read from first\(\)"):
         await anext(reader)
 
@@ -317,15 +317,59 @@ async def test_a_trim_stops_at_the_last_reader_and_goes_on_when_it_has_moved_or_
     await fill(log, *range(6))
     await log.register("slow", Position(2))
     await log.register("fast", Position(4))
-    assert (await log.trim(), await log.first()) == (2, Position(2))
+    assert (await log.trim(min_age=ANY_AGE), await log.first()) == (2, Position(2))
     await log.register("slow", Position(3))
-    assert (await log.trim(), await log.first()) == (1, Position(3))
+    assert (await log.trim(min_age=ANY_AGE), await log.first()) == (1, Position(3))
     await log.unregister("slow")
-    assert (await log.trim(), await values(log)) == (1, [4, 5])
+    assert (await log.trim(min_age=ANY_AGE), await values(log)) == (1, [4, 5])
     with pytest.raises(Refused, match="log numbers has no reader or writer 'slowly'; there are: fast"):
         await log.unregister("slowly")
     await log.unregister("fast")
-    assert (await log.trim(), await log.trim(), await values(log)) == (2, 0, [])
+    assert (await log.trim(min_age=ANY_AGE), await log.trim(min_age=ANY_AGE), await values(log)) == (2, 0, [])
+
+
+def add(total: Total, inputs: Inputs, step: Step) -> None:
+    total.n += sum(entry.value for entry in inputs)
+
+
+async def test_a_log_that_no_reader_has_registered_at_is_left_whole_with_one_warning(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A timer that trims may fire before the first processor begins."""
+    log = numbers(engine)
+    await fill(log, 1, 2, 3)
+    await log.row(0, 0).horizon.register(writer="processor/other", at=2)
+    assert [await log.trim() for _ in range(3)] == [0, 0, 0]
+    [warning] = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.getMessage() == (
+        "log/numbers/0.0 has no registered reader, and without an age a trim leaves such a row whole; "
+        "register its readers, or give min_age="
+    )
+    total = Processor("sums", add, state=Total, register=engine, inputs={"in": numbers(engine)})
+    await total.run_until_idle()
+    assert (await total.state()).n == 6
+    assert (await log.trim(), await log.first()) == (2, Position(2))
+
+
+async def test_an_age_of_nothing_is_an_age_and_trims_a_log_that_nobody_reads(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = numbers(engine)
+    await fill(log, 1, 2, 3)
+    assert (await log.trim(min_age=timedelta(0)), await values(log), caplog.records) == (3, [], [])
+
+
+async def test_of_a_sharded_log_the_rows_that_nobody_reads_are_left(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = made("shared", engine, int, readers=3, partition=lambda n: n)
+    for n in range(12):
+        await log.writer(0).append(n, id=f"{n}")
+    mine = [entry.value for entry in await entries(log.reader(1))]
+    await log.reader(1).register("audit", Position(len(mine)))
+    assert await log.trim() == len(mine) > 0
+    assert [len(await values(log.reader(n))) > 0 for n in range(3)] == [True, False, True]
+    assert "log/shared/0.0 and 1 more rows have no registered reader" in caplog.text
 
 
 async def test_a_registration_never_moves_back(engine: Engine) -> None:
@@ -378,7 +422,7 @@ async def test_a_read_below_the_floor_raises_trimmed_with_the_floor(engine: Engi
 async def test_an_id_whose_cell_was_trimmed_keeps_its_position(engine: Engine) -> None:
     log = numbers(engine)
     await fill(log, 1, 2)
-    await log.trim()
+    await log.trim(min_age=ANY_AGE)
     assert await log.append(1, id="numbers-0") == Position(0)
     assert await log.append(3, id="c") == Position(2)
     assert await values(log) == [3]
@@ -389,7 +433,7 @@ async def test_a_log_lives_on_after_its_tombstones_are_gone() -> None:
     async with Engine.in_memory(clock=clock) as engine:
         log = numbers(engine, margin=timedelta(seconds=60))
         await fill(log, 1, 2, 3)
-        await log.trim()
+        await log.trim(min_age=ANY_AGE)
         clock.seconds += 120
         assert await log.append(4, id="d") == await numbers(engine).append(4, id="d", since=log.first()) == Position(3)
         assert await values(log) == await values(numbers(engine)) == [4]
@@ -513,7 +557,7 @@ async def test_a_trim_deletes_the_blobs_of_its_cells(engine: Engine) -> None:
     await log.append("x" * 1_100_000, id="a")
     [cell] = [document async for document in engine.store().scan("log/texts/0.0/0")]
     name = msgspec.json.decode(cell.body)["blob"]
-    await log.trim()
+    await log.trim(min_age=ANY_AGE)
     assert await engine.blobs.read(name, bytes_max=1 << 21) is None
 
 
@@ -524,9 +568,9 @@ async def test_a_trim_without_the_blob_store_names_it_and_one_with_it_goes_on(en
     name = msgspec.json.decode(cell.body)["blob"]
     for _ in range(2):
         with pytest.raises(NoBlobStore, match=f"trimmed entries lie in blob {name}; give the blob store"):
-            await log.on(Place(engine.store(), NoBlobs(), engine.now_ms)).trim()
+            await log.on(Place(engine.store(), NoBlobs(), engine.now_ms)).trim(min_age=ANY_AGE)
     assert await engine.blobs.read(name, bytes_max=1 << 21) is not None
-    await log.trim()
+    await log.trim(min_age=ANY_AGE)
     assert await engine.blobs.read(name, bytes_max=1 << 21) is None
 
 
@@ -548,8 +592,8 @@ async def test_a_trim_that_died_leaves_no_blob_to_the_next(engine: Engine) -> No
     await log.append("x" * 1_100_000, id="a")
     [cell] = [document async for document in engine.store().scan("log/texts/0.0/0")]
     with pytest.raises(OutcomeUnknown):
-        await log.trim()
-    await log.trim()
+        await log.trim(min_age=ANY_AGE)
+    await log.trim(min_age=ANY_AGE)
     assert await engine.blobs.read(msgspec.json.decode(cell.body)["blob"], bytes_max=1 << 21) is None
 
 
