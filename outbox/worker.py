@@ -105,8 +105,8 @@ class Worker(Client):
     `concurrency` limits the messages at work; over a store and a bus as many again may wait behind others of their key.
     With 1 on an engine, while handlers take less than a millisecond and no queue is ordered, eight are claimed at once
     and handled one after the other, each with its own commit; behind one that takes longer the rest are given back.  A
-    process that is killed then has had a delivery of each of them, as it has of a batch: mind that where
-    `max_delivery_count` is 1.
+    process that is killed then has had a delivery of each of them, as it has of a batch; of a queue whose
+    `max_delivery_count` is 1 each is claimed alone.
     `drain_s` limits the seconds that they may take when the worker stops, `threads` the concurrent blocking handlers.
     Workers of one process may share one `HandlerThreads`, and `counts`.
     """

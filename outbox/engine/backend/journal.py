@@ -8,8 +8,9 @@ caller hears of it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from outbox.engine.broker import Broker, as_deliveries
 from outbox.engine.checks import check_room
@@ -36,6 +37,7 @@ class EngineJournal:
         self._broker = broker
         self._state = core.state
         self._turn = 0
+        self._take_wary = partial(broker.take, wary=True)
 
     async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         deliveries = self._take(queues, count_max)
@@ -54,20 +56,15 @@ class EngineJournal:
         tasks = [] if are_first else self._ready(found, count_max)
         if tasks:
             return as_deliveries(tasks)
-        for queue in found:
-            tasks += self._broker.take_blocked(queue, count_max - len(tasks))
-        return as_deliveries(tasks, waits=True)
+        return as_deliveries(_filled(found, count_max, self._broker.take_blocked), waits=True)
 
     def _ready(self, found: Sequence[Queue], count_max: int) -> list[Task]:
         """Messages never delivered before, or a suspect alone: if there is nothing else, and now and then."""
-        broker = self._broker
+        broker, first = self._broker, self._turn % len(found)
         taken: list[Task] = []
         if self._turn % SUSPECT_EVERY == 0:
             taken = broker.take_suspect(found)
-        for step in range(len(found) if not taken else 0):
-            taken += broker.take(found[(self._turn + step) % len(found)], count_max - len(taken), wary=True)
-            if len(taken) >= count_max:
-                break
+        taken = taken or _filled((*found[first:], *found[:first]), count_max, self._take_wary)
         return taken or broker.take_suspect(found)
 
     async def load(
@@ -210,6 +207,21 @@ class EngineJournal:
 
 def _may_replace(marker: Marker, attempt: int | None) -> bool:
     return isinstance(marker, Refusal) and attempt is not None and marker.attempt < attempt
+
+
+def _filled(queues: Sequence[Queue], count_max: int, take: Callable[[Queue, int], list[Task]]) -> list[Task]:
+    """Fill one claim from these queues; a message that may be delivered once only comes alone.
+
+    Otherwise a kill within the first handler is the only delivery of all that were claimed with it.
+    """
+    taken: list[Task] = []
+    for queue in queues:
+        is_single = queue.settings.max_delivery_count == 1
+        if not (is_single and taken):
+            taken += take(queue, 1 if is_single else count_max - len(taken))
+        if taken and (is_single or len(taken) >= count_max):
+            break
+    return taken
 
 
 def _repeated(settled: Sequence[Delivery]) -> list[int]:

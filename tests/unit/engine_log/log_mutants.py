@@ -63,6 +63,7 @@ SYNCED = "engine_log/test_log_salvage.py::test_a_record_of_the_live_segment_that
 NAMELESS = "engine_log/test_disks.py::test_a_lock_on_a_file_that_has_lost_its_name_is_none"
 CHANGED = "engine/test_replay.py::test_changed_settings_count_for_dead_letters_at_once_and_behind_a_snapshot"
 LOCKS = "engine/test_locks.py"
+OF_FEW = "engine/test_few_deliveries.py"
 REFUSED = "engine/test_remembered.py::test_a_refusal_is_remembered_for_the_longest_of_its_ages"
 DRAWN = "engine/test_replay.py::test_what_an_open_finds_is_what_was_logged"
 OF_SYNCING = "engine/test_sync_policies.py"
@@ -470,6 +471,18 @@ LOG_MUTANTS = (
     mutant(
         "a session's renewal leaves its messages behind", SESSIONS, LOCKS,
         ("            self._broker.extend(queue, queue.tasks[sequence], until_ms)\n", "            pass\n"),
+    ),
+    mutant(
+        "what may be delivered once is claimed together with others", JOURNAL, f"{OF_FEW}::test_a_kill_ends_no_message_but_the_one_that_was_handled",
+        ("        if not (is_single and taken):\n            taken += take(queue, 1 if is_single else count_max - len(taken))\n", "        taken += take(queue, count_max - len(taken))\n"),
+    ),
+    mutant(
+        "what may be delivered once joins a claim that others began", JOURNAL, f"{OF_FEW}::test_a_kill_ends_no_message_but_the_one_that_was_handled",
+        ("        if not (is_single and taken):\n            taken +=", "        if True:\n            taken +="),
+    ),
+    mutant(
+        "others join a claim of what may be delivered once", JOURNAL, f"{OF_FEW}::test_a_message_that_may_be_delivered_once_is_alone_in_its_claim",
+        ("        if taken and (is_single or len(taken)", "        if taken and (len(taken)"),
     ),
     mutant(
         "one lock that is over ends the renewal of the others", JOURNAL, LOCKS,

@@ -210,3 +210,15 @@ async def test_a_stop_gives_back_what_was_claimed_ahead(caplog: pytest.LogCaptur
         assert handled == list(range(done_count)) and len(waiting) == count - done_count
         assert {claim.delivery_count for claim in waiting} == {0}, "a stop is nobody's failure"
     assert not caplog.records
+
+
+async def test_of_a_queue_that_allows_one_delivery_each_is_claimed_alone() -> None:
+    handled: list[int] = []
+    app = application(handled)
+    async with Engine.in_memory() as engine:
+        engine.declare(QueueSettings("lines", max_delivery_count=1))
+        put(engine, app, [Line(n) for n in range(3 * AHEAD_COUNT)])
+        backend = Claims(engine)
+        async with Worker(app, backend, concurrency=1, monotonic_s=at_once) as worker:
+            await worker.wait_idle(timeout_s=5)
+    assert handled == list(range(3 * AHEAD_COUNT)) and max(backend.got) == 1
