@@ -33,7 +33,7 @@ from outbox.engine.dead_letters import DeadLetters
 from outbox.engine.documents import Documents
 from outbox.engine.limits import EngineLimits
 from outbox.engine.log import beside, records, snapshot
-from outbox.engine.log.disk import Disk, FolderDisk
+from outbox.engine.log.disk import Disk, FolderDisk, keeps_modes, writable_by_others
 from outbox.engine.log.segments import Limits, Recovery
 from outbox.engine.log.wal import Log
 from outbox.engine.sessions import Sessions
@@ -44,6 +44,7 @@ from outbox.lineage import Key
 from outbox.ports import BlobStore, Clock, Ports, QueueRef, StateStore, StorePorts
 
 _log = logging.getLogger("outbox.engine")
+_OPEN_TO_ALL = "%s: any user of this machine may write to %s, and so change what is stored; run `chmod o-w` on it"
 _AHEAD = (
     "%s: the log is ahead of the wall clock by %s, until that has caught up: what is due comes as much later, and what "
     "other clocks stamp may be too old. Mend the clock; if it is right, see 'Clock ahead' in docs/operate"
@@ -124,6 +125,7 @@ class Engine:
         clock, limits = clock or SystemClock(), limits or EngineLimits()
         path = Path(folder) if isinstance(folder, str | os.PathLike) else None
         disk: Disk = FolderDisk(path) if path is not None else folder  # type: ignore[assignment]  # the other half of the union
+        open_to_all = [] if path is None else writable_by_others(path)
         restorer, added = snapshot.Restorer(), False
 
         def confirm(found: Recovery) -> None:
@@ -155,9 +157,15 @@ class Engine:
             log.close()
             raise
         engine._disk = disk
-        if ahead_s := round(engine.core.ahead_s()):
-            _log.warning(_AHEAD, disk.where, timedelta(seconds=ahead_s))
+        engine._warn(disk.where, open_to_all)
         return engine
+
+    def _warn(self, where: str, open_to_all: list[str]) -> None:
+        """Log what somebody is to decide about a folder that opens."""
+        if ahead_s := round(self.core.ahead_s()):
+            _log.warning(_AHEAD, where, timedelta(seconds=ahead_s))
+        if open_to_all and self.folder and self.log and keeps_modes(self.folder / self.log.live_name):
+            _log.warning(_OPEN_TO_ALL, where, ", ".join(open_to_all))
 
     def ports(self) -> Ports:
         """The ports through which the runtime uses this engine."""

@@ -13,6 +13,7 @@ import errno
 import fcntl
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import count
@@ -276,6 +277,24 @@ class FolderDisk:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def keeps_modes(made: Path) -> bool:
+    """Whether a file that was just made has the mode that it was made with; on some mounts modes mean nothing."""
+    return stat.S_IMODE(_mode_of(made)) == 0o600
+
+
+def writable_by_others(folder: Path) -> list[str]:
+    """Return which of a folder, its blobs and its log any user may write to, `.` for the folder itself."""
+    names = [entry.name for entry in os.scandir(folder) if entry.name.endswith((".log", ".snapshot"))]
+    return [name for name in (".", "blobs", *sorted(names)) if _mode_of(folder / name) & stat.S_IWOTH]
+
+
+def _mode_of(path: Path) -> int:
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:
+        return 0
 
 
 def hold(path: Path, flags: int) -> int:

@@ -158,6 +158,11 @@ class Log:
         return len(self._sizes_bytes) + 1
 
     @property
+    def live_name(self) -> str:
+        """The name of the segment that is written to."""
+        return segment_name(self._first)
+
+    @property
     def stopped(self) -> str | None:
         """Why the log is dead, or None."""
         return self._stopped

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from outbox.engine import engine
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.engine.limits import EngineLimits
 from outbox.engine.log import snapshot
-from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.disk import MemoryDisk, keeps_modes
 from outbox.engine.log.memory_disk import Crash
 from outbox.errors import CorruptRecord, EngineStopped, OutboxError, Refused
 from outbox.message import Message
@@ -37,6 +38,36 @@ def test_a_clock_far_ahead_of_the_log_needs_confirmation() -> None:
     assert disk.names() == before
     opened(disk, clock, accept_clock=timedelta(days=8)).close()
     opened(disk, clock, accept_clock=timedelta(days=8)).close()  # as it stands in a script
+
+
+@pytest.mark.parametrize("name", [".", "blobs", "segment"])
+def test_what_any_user_may_write_to_is_warned_of(disk_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    folder = disk_path / "data"
+    Engine.open(folder).close()
+    (folder / "blobs").mkdir()
+    Engine.open(folder).close()
+    assert not caplog.messages
+    path = max(folder.glob("*.log")) if name == "segment" else folder / name
+    path.chmod(0o777)
+    Engine.open(folder).close()
+    assert [
+        f"any user of this machine may write to {path.relative_to(folder)}, " in line for line in caplog.messages
+    ] == [True]
+
+
+def test_modes_that_mean_nothing_are_not_warned_of(
+    disk_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On such a mount a file has not the mode that it was made with."""
+    made = disk_path / "made"
+    made.touch(0o600)
+    assert keeps_modes(made)
+    made.chmod(0o777)
+    assert not keeps_modes(made)
+    disk_path.chmod(0o777)
+    monkeypatch.setattr(engine, "keeps_modes", lambda segment: keeps_modes(made))
+    Engine.open(disk_path).close()
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize(("back_s", "warned"), [(59, False), (61, True), (400 * DAY_S, True)])

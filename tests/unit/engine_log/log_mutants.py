@@ -952,7 +952,7 @@ LOG_MUTANTS = (
     ),
     mutant(
         "a start on a clock behind the log says nothing", ENGINE, f"{OF_OPENING}::test_a_start_on_a_clock_behind_the_log_says_how_far",
-        ("            _log.warning(_AHEAD, disk.where, timedelta(seconds=ahead_s))\n", "            pass\n"),
+        ("            _log.warning(_AHEAD, where, timedelta(seconds=ahead_s))\n", "            pass\n"),
     ),
     mutant(
         "a token of another size is no lost lock", "outbox/engine/state/tasks.py",
