@@ -3,6 +3,7 @@
     OutboxError
     |-- Refused              nothing was written
     |   |-- Throttled        nothing was written; try again after `retry_after_s`
+    |   |   `-- Unreachable  nothing was written; no connection could be made
     |   |-- LeaseLost        nothing was written; another process holds the lease now
     |   |-- LockLost         nothing was settled; the message will be, or was, redelivered
     |   |-- NoBlobStore      nothing was written; a blob store is needed, and there is none
@@ -40,6 +41,10 @@ class Throttled(Refused):
     def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class Unreachable(Throttled):
+    """Nothing was written; no connection could be made, so no request left."""
 
 
 class LeaseLost(Refused):

@@ -58,7 +58,7 @@ FLOORS = (  # a floor imports only from those below it; what shares a floor may 
 HOSTS = ("azure.functions", "azure.functions_settings")
 """What of `azure` is a host, like the worker; all else is adapters."""
 SERVICES = ("azure.cosmos", "azure.servicebus", "azure.blobs")
-BELOW_SERVICES = ("azure.transport", "azure.usage")
+BELOW_SERVICES = ("azure.transport", "azure.unsent", "azure.usage")
 SDKS = ("azure", "pyspark")
 BELOW_ADAPTERS = (
     "stored",

@@ -38,6 +38,7 @@ from outbox.ports import Backend, BlobStore, NoBlobs, QueueRef, StateStore, Stor
 
 CONTAINER = "outbox"
 BLOB_CONTAINER = "outbox"
+WAIT_S_MAX = 3_600
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ def connect(
     scope: Literal["partition", "item"] | None = None,
     dispatch_ledger: bool = False,
     create: bool = False,
+    wait_s: float = 0.0,
     credential: Any = None,
     user_agent: str = "outbox",
 ) -> AzureBackend:
@@ -101,6 +103,9 @@ def connect(
     `cosmos`, `servicebus` and `blobs` are each an address or a connection string; a store that is given as `blobs` is
     used as it is.  `create` makes the database, the containers and what the application declares, where they are not
     there yet.  `credential` is one of azure.identity.aio, for the addresses; whoever gives it closes it.
+
+    A start (of a worker or an HTTP entry, or `Client.declare`) fails if a service that it asks does not answer.  With
+    `wait_s`, 3,600 at most, it waits for it that many seconds.
 
     `states` names a container in which only states lie, at the partition and id that `place` gives for a state's id
     (default: a partition of its own); everything else stays in `container`.  That is item scope.
@@ -112,6 +117,7 @@ def connect(
         ValueError: something given cannot be used.
     """
     _check_scope(scope, states, place, container, ledger=dispatch_ledger)
+    _check_wait(wait_s)
     identity = Identity(credential)
     usage = Usage()
     account = cosmos_account(cosmos, database, identity, user_agent)
@@ -129,15 +135,17 @@ def connect(
 
     entities, dead_letters = ServiceBusEntities(namespace), ServiceBusDeadLetters(namespace, bus)
     operations = AzureOperations(
-        *(namespace, bus, entities, dead_letters),
-        prepare=prepare,
-        create=create,
-        now_ms=wall_ms,
+        *(namespace, bus, entities, dead_letters), prepare=prepare, create=create, now_ms=wall_ms, wait_s=wait_s
     )
     places = (account, namespace, *([] if large is None else [large]), identity)
     given = NoBlobs() if blobs is None or isinstance(blobs, str) else blobs
     held = given if large is None else AzureBlobStore(large, usage=usage)
     return AzureBackend(kept, bus, operations, held, usage, apart, places)
+
+
+def _check_wait(wait_s: float) -> None:
+    if not 0 <= wait_s <= WAIT_S_MAX:
+        raise ValueError(f"wait_s={wait_s!r}: a start may wait 0 to {WAIT_S_MAX} s for its services")
 
 
 def _check_scope(scope: str | None, states: str | None, place: Place | None, container: str, *, ledger: bool) -> None:

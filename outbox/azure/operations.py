@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from time import monotonic
 
 from outbox.azure.servicebus.bus import ServiceBusBus
 from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
@@ -11,14 +15,17 @@ from outbox.azure.servicebus.entities import EntityCounts, ServiceBusEntities
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.azure.servicebus.outcomes import FAILURES, as_error
 from outbox.azure.servicebus.peeking import LOOK_COUNT_MAX, peek
-from outbox.errors import OutcomeUnknown, Throttled
+from outbox.errors import OutcomeUnknown, Refused, Throttled, UnknownDestination
 from outbox.message import Message
 from outbox.ports import SUBSCRIPTIONS, BusOperations, DeadLetterEntry, First, HeldMessage, Output
 
 SEND_COUNT_MAX = 4
 SEND_PAUSE_S = 0.2
+WAIT_PAUSE_S = 0.5
 CANCEL_S = 30.0
 WAITING_PAGE_COUNT, WAITING_COUNT_MAX = 10, 100
+
+log = logging.getLogger("outbox.azure")
 
 
 class AzureOperations:
@@ -34,14 +41,19 @@ class AzureOperations:
         prepare: Callable[[], Awaitable[None]],
         create: bool,
         now_ms: Callable[[], int],
+        wait_s: float = 0.0,
     ) -> None:
-        """Take the parts; `prepare` makes or checks containers, `create` says whether to make queues and topics."""
+        """Take the parts; `prepare` makes or checks containers, `create` says whether to make queues and topics.
+
+        `wait_s` is how long `declare` waits for services that do not answer.
+        """
         self._namespace = namespace
         self._bus = bus
         self._entities = entities
         self._dead_letters = dead_letters
         self._prepare = prepare
         self._create = create
+        self._wait_s = wait_s
         self.now_ms = now_ms
 
     async def declare(self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]]) -> None:
@@ -49,23 +61,35 @@ class AzureOperations:
 
         Raises:
             Refused: a container, queue or subscription that is there is of no use as it is.
+            OutcomeUnknown, Throttled: a service does not answer.
         """
         self._bus.order([name for name, ordering in queues.items() if ordering == "per_key"])
-        await self._prepare()
+        until_s = monotonic() + self._wait_s
+        await _answered(self._prepare, until_s)
         if self._create:
-            await self._entities.declare(queues, topics)
-        else:
-            await self._entities.look(queues, topics)
+            await _answered(partial(self._entities.declare, queues, topics), until_s)
+            return
+        if self._wait_s:
+            with suppress(OutcomeUnknown):  # the queues themselves may answer: management has another port
+                await _answered(self._entities.answers, until_s)
+        await self._entities.look(queues, topics)
 
     async def send(self, outputs: Sequence[Output]) -> None:
-        """Send messages, again under the same ids while the outcome is unknown: receivers drop duplicates by those."""
+        """Send messages, again under the same ids while the outcome is unknown: receivers drop duplicates by those.
+
+        Raises:
+            OutcomeUnknown: at least one try may have sent them.
+            Refused, UnknownDestination: none has.
+        """
+        unknown: OutcomeUnknown | None = None
         for count in range(1, SEND_COUNT_MAX + 1):
             try:
                 await self._bus.send(outputs)
                 return
-            except (OutcomeUnknown, Throttled):
-                if count == SEND_COUNT_MAX:
-                    raise
+            except (OutcomeUnknown, Refused, UnknownDestination) as error:
+                unknown = error if isinstance(error, OutcomeUnknown) else unknown
+                if count == SEND_COUNT_MAX or not isinstance(error, OutcomeUnknown | Throttled):
+                    raise unknown or error from error.__cause__
             await asyncio.sleep(SEND_PAUSE_S * count)
 
     async def dead_letters(self, queue: str) -> list[DeadLetterEntry]:
@@ -185,6 +209,22 @@ class AzureOperations:
             OutcomeUnknown: no answer says whether.
         """
         return await self._entities.counts()
+
+
+async def _answered(step: Callable[[], Awaitable[None]], until_s: float) -> None:
+    """Take a step of the start, again while a service does not answer and there is time."""
+    has_logged = False
+    while True:
+        try:
+            await step()
+            return
+        except (OutcomeUnknown, Throttled) as error:
+            if monotonic() + WAIT_PAUSE_S >= until_s:
+                raise
+            if not has_logged:
+                log.info("waiting for a service to answer", extra={"error": str(error)})
+                has_logged = True
+        await asyncio.sleep(WAIT_PAUSE_S)
 
 
 _conforms: type[BusOperations] = AzureOperations

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from outbox.errors import LockLost, OutboxError, OutcomeUnknown, Throttled, TooLarge
+from outbox.errors import LockLost, OutboxError, OutcomeUnknown, Throttled, TooLarge, Unreachable
 
 
 class Used(msgspec.Struct, frozen=True, gc=False):
@@ -71,6 +71,8 @@ def charge_of(headers: Mapping[str, str] | None) -> float:
 def reason_of(meant: OutboxError, error: BaseException, *, status: int = 0) -> str:
     """Why a request came to nothing, in a word or two: what an error means, and what it came from."""
     match meant:
+        case Unreachable():
+            return "no answer"
         case Throttled():
             return "stale" if status == 404 else "throttled"
         case LockLost():

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES
-from outbox.errors import OutboxError, OutcomeUnknown, Refused, TooLarge
+from outbox.errors import OutboxError, OutcomeUnknown, Refused, TooLarge, Unreachable
 from outbox.lineage import state_id
 from outbox.ops.blocked import page_of
 from outbox.ops.blocked_places import blocked_on_store
@@ -158,7 +158,7 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
 
     Raises:
         Refused: an address cannot be used, or its resource is missing or forbidden.
-        OutcomeUnknown: the service does not answer.
+        OutcomeUnknown, Unreachable: the service does not answer.
     """
     connect = imported("outbox.azure.connecting").connect
     try:
@@ -177,6 +177,8 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
         try:
             try:
                 await backend.operations.declare({}, {})  # checks that the container exists, and makes nothing
+            except Unreachable:
+                raise
             except Refused as error:
                 text = f"{error}; look at --cosmos, --database and --container, or at their variables"
                 raise Refused(text) from error
@@ -188,10 +190,10 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
         except ValueError as error:  # an SDK's, whose text may repeat a key
             text = f"an address or a key cannot be used ({type(error).__name__}); look at how it was copied"
             raise Refused(text) from None
-        except OutcomeUnknown as error:
+        except (OutcomeUnknown, Unreachable) as error:
             where = f"{host_of(addresses.cosmos)} (--cosmos) and {host_of(addresses.servicebus)} (--servicebus)"
             text = f"{error}; see whether {where} answer from here, and look again before you repeat a change"
-            raise OutcomeUnknown(text) from error
+            raise type(error)(text) from error
 
 
 def host_of(address: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from outbox.errors import OutcomeUnknown, Refused
+from outbox.errors import OutcomeUnknown, Refused, Unreachable
 from outbox.ops.store_operator import Addresses, host_of, imported
 from outbox.ops.stream_values import (
     StreamQuery,
@@ -65,7 +65,7 @@ async def connect_stream_operator(addresses: Addresses) -> AsyncIterator[StreamO
 
     Raises:
         Refused: an address cannot be used, or its container is missing or forbidden.
-        OutcomeUnknown: the store does not answer.
+        OutcomeUnknown, Unreachable: the store does not answer.
     """
     is_blobs = bool(addresses.blob_states)
     options = "--blobs and --blob-states" if is_blobs else "--cosmos, --database and --container"
@@ -87,9 +87,9 @@ async def connect_stream_operator(addresses: Addresses) -> AsyncIterator[StreamO
             else f"an address or a key: {type(error).__name__}"
         )
         raise Refused(f"{ours}; look at {options}, or at their variables") from None
-    except OutcomeUnknown as error:
+    except (OutcomeUnknown, Unreachable) as error:
         where = host_of(addresses.blobs if is_blobs else addresses.cosmos)
-        raise OutcomeUnknown(
+        raise type(error)(
             f"{error}; is {where} there and reachable?  Look at {options} and the network, and ask again"
         ) from error
     except Refused as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import aiohttp
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 
+from outbox.azure.unsent import unsent
 from outbox.errors import OutboxError, OutcomeUnknown, Refused, Throttled, TooLarge
 
 FAILURES = (AzureError, aiohttp.ClientError, TimeoutError, OSError)
@@ -31,4 +32,6 @@ def as_error(error: BaseException, what: str) -> OutboxError:
         )
     if status in (400, 401, 403, 404) or isinstance(error, ClientAuthenticationError):
         return Refused(f"{what}: refused ({status or 'no credential'}); look at keys, roles and the container")
+    if refusal := unsent(error, what):
+        return refusal
     return OutcomeUnknown(f"{what}: outcome unknown ({status or type(error).__name__})")

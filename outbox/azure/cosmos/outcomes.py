@@ -1,12 +1,13 @@
 """What an answer of Cosmos DB, or the lack of one, allows to conclude.
 
 Only what is known to have done nothing is `Refused`, or a lost condition.  Everything else may have been done: the SDK
-raises the same class for a request that never left and for one whose answer was lost, so the class says nothing.
+raises the same class for a request that never left and for one whose answer was lost, so the cause has to prove it.
 
     409, 412, 404 of the item    the condition of that operation did not hold
     429, 449                     nothing was done; later                       (within a batch, too)
     413                          too large
     400, 401, 403, 404 of more   nothing was done, and it will be the same the next time
+    no connection                nothing was done; later
     everything else              408, 410, 5xx, reset, timeout, an answer that cannot be read: unknown
 """
 
@@ -19,6 +20,7 @@ import aiohttp
 from azure.core.exceptions import AzureError, ClientAuthenticationError
 from azure.cosmos.exceptions import CosmosBatchOperationError
 
+from outbox.azure.unsent import unsent
 from outbox.errors import OutboxError, OutcomeUnknown, Refused, Throttled, TooLarge
 from outbox.ports import Lost
 
@@ -71,6 +73,8 @@ def as_error(error: BaseException, what: str) -> OutboxError:
         return Refused(f"{what}: no such database or container; connect(..., create=True) makes them")
     if status in _NEVER or (isinstance(error, ClientAuthenticationError) and not status):
         return Refused(f"{what}: refused ({status or 'no credential'}); look at keys, roles and the container")
+    if refusal := unsent(error, what):
+        return refusal
     found = f"status {status}" if status else type(error).__name__
     return OutcomeUnknown(f"{what}: outcome unknown ({found}); read before acting on it")
 

@@ -148,7 +148,7 @@ class ServiceBusDeadLetters:
         except (LookupError, Refused):
             raise
         except FAILURES as error:
-            raise as_error(error, f"dead letters of {path}") from error
+            raise as_error(error, f"dead letters of {path}", settles=True) from error
         finally:
             with suppress(*FAILURES):
                 async with asyncio.timeout(CLOSE_S):

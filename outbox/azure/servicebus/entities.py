@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -90,6 +91,15 @@ class ServiceBusEntities:
                 self._reported.add("")
                 fields = {"namespace": self._namespace.host, "error": str(error) or "no answer in time"}
                 log.info("queue settings cannot be read; max delivery count must be 100", extra=fields)
+
+    async def answers(self) -> None:
+        """Ask for the namespace, only to see whether it answers: that this is not allowed is an answer.
+
+        Raises:
+            OutcomeUnknown: it does not answer.
+        """
+        with suppress(Refused):
+            await self._call("namespace", self._namespace.administration().get_namespace_properties)
 
     async def _look_at(self, path: str, *, sessions: bool) -> None:
         topic, slash, name = path.partition(SUBSCRIPTIONS)

@@ -391,7 +391,7 @@ class Link:
             self._stirred.set()
 
     def _meant(self, error: BaseException, what: str) -> OutboxError:
-        meant = as_error(error, what)
+        meant = as_error(error, what, settles=True)
         is_broken = isinstance(error, TimeoutError | AMQPException | RuntimeError | LookupError)
         if is_broken or handler_of(self.receiver) is not self._handler:
             self._die(meant)  # it was interrupted in the middle of whatever it did, or its connection is gone

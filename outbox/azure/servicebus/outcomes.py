@@ -3,6 +3,7 @@
 lock or session lost, message not found, settled before    LockLost: nothing was settled, or it had been
 too large                                                  TooLarge
 server busy, quota                                         Throttled: nothing was done
+no connection                                              Unreachable: nothing was done
 no such entity, disabled, not allowed                      Refused; of a destination UnknownDestination
 everything else                                            OutcomeUnknown
 """
@@ -26,6 +27,7 @@ from azure.servicebus.exceptions import (
     SessionLockLostError,
 )
 
+from outbox.azure.unsent import unsent
 from outbox.errors import LockLost, OutboxError, OutcomeUnknown, Refused, Throttled, TooLarge, UnknownDestination
 
 FAILURES = (AzureError, AMQPException, TimeoutError, OSError, ValueError, AttributeError, RuntimeError, LookupError)
@@ -48,8 +50,11 @@ _MISSING = (MessagingEntityNotFoundError, MessagingEntityDisabledError)
 _FORBIDDEN = (ServiceBusAuthenticationError, ServiceBusAuthorizationError)
 
 
-def as_error(error: BaseException, what: str, *, sends: bool = False) -> OutboxError:
-    """What may be concluded from a failure; `what` names what was asked for."""
+def as_error(error: BaseException, what: str, *, sends: bool = False, settles: bool = False) -> OutboxError:
+    """What may be concluded from a failure; `what` names what was asked for.
+
+    A settlement is tried in two ways by the SDK: that the second found no connection says nothing of the first.
+    """
     if isinstance(error, OutboxError):
         return error
     if isinstance(error, _LOST):
@@ -63,4 +68,6 @@ def as_error(error: BaseException, what: str, *, sends: bool = False) -> OutboxE
         return UnknownDestination(text) if sends else Refused(text)
     if isinstance(error, _FORBIDDEN):
         return Refused(f"{what}: not allowed ({type(error).__name__}); look at keys and roles")
+    if not settles and (refusal := unsent(error, what)):
+        return refusal
     return OutcomeUnknown(f"{what}: outcome unknown ({type(error).__name__})")

@@ -26,7 +26,7 @@ from outbox.azure.servicebus.messages import broker_id, to_wire
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.azure.servicebus.outcomes import FAILURES, as_error
 from outbox.azure.usage import Usage, reason_of
-from outbox.errors import OutboxError, OutcomeUnknown, Refused, TooLarge
+from outbox.errors import OutboxError, OutcomeUnknown, Refused, TooLarge, Unreachable
 from outbox.ports import Output
 
 SEND_S = 10.0
@@ -139,8 +139,8 @@ class Sending:
         what = f"send to {self._destination}"
         meant = as_error(error, what, sends=True)
         self._usage.note("send", failed=True, reason=reason_of(meant, error))
-        if not isinstance(meant, Refused):
-            await self._drop()  # a refusal came over a link that works
+        if not isinstance(meant, Refused) or isinstance(meant, Unreachable):
+            await self._drop()  # any other refusal came over a link that works
         for parcel in parcels if len(parcels) == 1 or not isinstance(meant, TooLarge) else ():
             own = as_error(error, what, sends=True)
             own.__cause__ = error

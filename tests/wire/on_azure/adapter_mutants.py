@@ -13,6 +13,7 @@ OUTCOMES = "outbox/azure/cosmos/outcomes.py"
 ACCOUNT = "outbox/azure/cosmos/account.py"
 ITEMS = "outbox/azure/cosmos/items.py"
 CONNECTION = "outbox/azure/transport.py"
+UNSENT = "outbox/azure/unsent.py"
 BUS = "outbox/azure/servicebus/bus.py"
 BUS_OUTCOMES = "outbox/azure/servicebus/outcomes.py"
 LINKS = "outbox/azure/servicebus/links.py"
@@ -39,6 +40,7 @@ OF_SETTLING = "test_servicebus_settling_traps"
 OF_ROUND_TRIPS = "test_round_trips"
 OF_SESSIONS = "test_servicebus_session_traps"
 OF_CONNECTING = "test_connecting"
+OF_UNSENT = "test_unsent"
 OF_BREAKS = "test_servicebus_breaks"
 OF_PLACED = "test_placed_states"
 OF_BLOBS = "test_blob_requests"
@@ -405,6 +407,43 @@ ADAPTER_MUTANTS = (
         "a lost lock is taken as unknown", BUS_OUTCOMES, "test_a_settlement_whose_answer_is_lost_is_asked_for_again",
         ("    if isinstance(error, _LOST):", "    if isinstance(error, _LOST) and not what:"), of=OF_SETTLING,
     ),
+    # What was never sent
+    mutant(
+        "a refused connection is an unknown outcome", UNSENT, "test_what_was_never_sent_did_nothing",
+        ("isinstance(cause, ConnectionRefusedError | gaierror)", "isinstance(cause, gaierror)"), of=OF_UNSENT,
+    ),
+    mutant(
+        "a host without an address is an unknown outcome", UNSENT, "test_a_host_without_an_address_was_never_asked",
+        ("isinstance(cause, ConnectionRefusedError | gaierror)", "isinstance(cause, ConnectionRefusedError)"),
+        of=OF_UNSENT,
+    ),
+    mutant(
+        "a connection that breaks is taken as refused", UNSENT, "test_a_reset_and_a_timeout_prove_nothing",
+        ("isinstance(cause, ConnectionRefusedError | gaierror)", "isinstance(cause, OSError)"), of=OF_UNSENT,
+    ),
+    mutant(
+        "an older failure proves what a later one did", UNSENT, "test_an_older_failure_proves_nothing_of_a_later_one",
+        ('getattr(cause, "__cause__", None)', 'getattr(cause, "__context__", None)'), of=OF_UNSENT,
+    ),
+    mutant(
+        "a settlement's second way proves what its first did", BUS_OUTCOMES,
+        "test_a_settlement_may_have_been_sent_before_its_second_way_was_refused",
+        ("    if not settles and (refusal", "    if (refusal"), of=OF_UNSENT,
+    ),
+    mutant(
+        "a try that was refused makes the one before it refused", CLIENTS,
+        "test_a_send_of_unknown_outcome_stays_so_whatever_its_next_try_finds",
+        ("raise unknown or error from error.__cause__", "raise"), of=OF_CONNECTING,
+    ),
+    mutant(
+        "a start does not wait", CLIENTS, "test_a_start_waits_for_services_that_come_later",
+        ("until_s = monotonic() + self._wait_s", "until_s = monotonic()"), of=OF_UNSENT,
+    ),
+    mutant(
+        "a start without create waits for documents only", CLIENTS,
+        "test_without_create_a_start_waits_for_service_bus_as_well",
+        ("        if self._wait_s:\n", "        if self._wait_s < 0:\n"), of=OF_UNSENT,
+    ),
     mutant(
         "a release counts as an attempt", LINKS, "test_closing_does_not_wait_for_what_rests",
         ("            case \"release\":\n                await release(self.receiver, message)",
@@ -649,11 +688,12 @@ ADAPTER_MUTANTS = (
     ),
     mutant(
         "a client gives up where it is throttled", CLIENTS, "test_a_client_sends_the_same_again_until_it_is_known",
-        ("except (OutcomeUnknown, Throttled):", "except OutcomeUnknown:"), of=OF_ANSWERS,
+        ("not isinstance(error, OutcomeUnknown | Throttled)", "not isinstance(error, OutcomeUnknown)"), of=OF_ANSWERS,
     ),
     mutant(
         "a client's last failure is none", CLIENTS, "test_a_client_sends_the_same_again_until_it_is_known",
-        ("                    raise\n", "                    return\n"), of=OF_ANSWERS,
+        ("                    raise unknown or error from error.__cause__\n", "                    return\n"),
+        of=OF_ANSWERS,
     ),
     # Answers that leave something out, and what was given
     mutant(

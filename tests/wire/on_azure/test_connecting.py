@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ from msgspec.structs import replace
 from outbox import App, Client, Reject, Retries, Worker, azure
 from outbox.azure.cosmos import account as cosmos_account
 from outbox.azure.cosmos.containers import ContainerSpec
+from outbox.azure.servicebus.bus import ServiceBusBus
 from outbox.emulator.faults import FaultRule
 from outbox.engine.entities import Settlement
-from outbox.errors import OutboxError, OutcomeUnknown, Refused
+from outbox.errors import OutboxError, OutcomeUnknown, Refused, UnknownDestination, Unreachable
 from outbox.message import Message
 from outbox.ports import Output, StorePorts
 from outbox.stored import state_key
@@ -412,8 +414,23 @@ async def test_a_client_repeats_a_send_of_unknown_outcome() -> None:
         held = world.servicebus.engine.broker.peek("orders", 0, 10)
         assert [task.message.identity for task in held] == ["1", "2"]
         await world.servicebus.__aexit__(None, None, None)
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(OutcomeUnknown):  # of its first try; the next found nobody
             await client.send("orders", Order("alice", 3), id="3")
+
+
+@pytest.mark.parametrize("last", [Unreachable("no connection"), Refused("no"), UnknownDestination("gone")])
+async def test_a_send_of_unknown_outcome_stays_so_whatever_its_next_try_finds(
+    last: OutboxError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with place() as world, world.connect() as backend:
+        errors = iter([OutcomeUnknown("lost"), last, last, last])
+
+        async def send(bus: ServiceBusBus, outputs: Sequence[Output]) -> None:
+            raise next(errors)
+
+        monkeypatch.setattr(ServiceBusBus, "send", send)
+        with pytest.raises(OutcomeUnknown, match="lost"):
+            await backend.operations.send([Output("orders", 0, Message(body=b"1", outbox_id="1"))])
 
 
 async def test_a_client_that_could_not_be_opened_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
