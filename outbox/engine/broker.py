@@ -8,8 +8,8 @@ so that a message which kills its host counts its deliveries.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from heapq import heappop, heappush, nsmallest
+from collections.abc import Sequence
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from outbox.engine.checks import check_room
@@ -350,16 +350,14 @@ class Broker:
         count_max: int,
         *,
         session: str | None = None,
-        is_wanted: Callable[[Task], bool] | None = None,
     ) -> list[Task]:
         """Tasks from a sequence number on, in order, whatever their state; nothing is locked."""
-        tasks = self.queue(path).tasks
-        wanted = (sequence for sequence in tasks if sequence >= from_sequence)
-        if session is not None:
-            wanted = (sequence for sequence in wanted if tasks[sequence].message.session_id == session)
-        if is_wanted is not None:
-            wanted = (sequence for sequence in wanted if is_wanted(tasks[sequence]))
-        return [tasks[sequence] for sequence in nsmallest(count_max, wanted)]
+        found: list[Task] = []
+        for some in self.queue(path).slices(from_sequence - 1, count_max):
+            found += [each for each in some if session is None or each.message.session_id == session]
+            if len(found) >= count_max:
+                break
+        return found[:count_max]
 
     def is_idle(self, paths: Sequence[str]) -> bool:
         """Whether nothing in these queues is waiting or being handled; what is scheduled or deferred does not count.

@@ -8,6 +8,8 @@ One that is discarded becomes a document, in the one record that takes it out of
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from outbox.engine.broker import Broker
@@ -56,7 +58,8 @@ class DeadLetters:
         core, (dead, task) = self._core, self._find(path, sequence)
         where, until_ms = f"{path}/{task.message.identity or sequence}", task.remembered_until_ms
         check_resubmittable(where, task.reason, task.description, is_remembered=not 0 < until_ms <= core.now_ms())
-        others = [other for other in dead.tasks.values() if other is not task]
+        alike = [] if dead.letters is None else dead.letters.of(task.message.identity)
+        others = [other for other in alike if other is not task]
         copies = [other for other in others if other.status != LOCKED and is_copy(other.message, task.message)]
         attempt = max(attempt, next_attempt(task.message, [other.message for other in copies]))
         if copies:
@@ -98,13 +101,17 @@ class DeadLetters:
         self._core.do(records.Modified(self._core.now_ms(), change))
         self._broker.wake()
 
-    def set_aside_of(self, path: str) -> list[DeadLetterEntry]:
-        """What was discarded of a queue and can be restored, in the order in which it came."""
+    def set_aside_of(self, path: str) -> Iterator[DeadLetterEntry]:
+        """What was discarded of a queue and can be restored, in the order in which it came, each as it is asked for."""
         self._broker.queue(path)  # it exists
         space, now_ms = self._core.state.documents.spaces.get(DISCARDED + path, {}), self._core.now_ms()
-        kept = [_decoded(path, id, space[id]) for id in sorted(space) if space[id].expires_ms > now_ms]
-        return [
-            identified(
+        for id in sorted(space):
+            document = space.get(id)  # it may have been restored since
+            if document is None or document.expires_ms <= now_ms:
+                continue
+            each = _decoded(path, id, document)
+            letter = each.letter
+            yield identified(
                 DeadLetterEntry(
                     path,
                     letter.sequence,
@@ -115,9 +122,6 @@ class DeadLetters:
                     letter.enqueued_ms,
                 )
             )
-            for each in kept
-            for letter in (each.letter,)
-        ]
 
     def restore(self, path: str, sequence: int) -> None:
         """Let a discarded dead letter be one again; a key that has gone on is not blocked again.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
 from outbox.engine.state.queues import Queue
-from outbox.engine.state.session_order import SessionOrder
+from outbox.engine.state.session_order import Session, SessionOrder
+from outbox.ops.blocked import place_of
 from outbox.ops.engine_views import identity_of
-from outbox.ops.values import BATCH_COUNT_MAX, BlockedKey
+from outbox.ops.slices import MOVED_COUNT, in_slices
+from outbox.ops.values import BATCH_COUNT_MAX, BlockedKey, BlockedPage, BlockedQuery
 from outbox.ports import DeadLetterEntry, HeldMessage, StorePorts
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.side_by_side import side_by_side
@@ -25,37 +28,46 @@ GONE = "its dead letter is gone; if it was settled by other means, Client.discar
 # On an engine
 
 
-def blocked_on_engine(engine: Engine, queue: str) -> list[BlockedKey]:
-    """The blocked keys of a queue, or of all."""
-    return [
-        key
-        for path in ([queue] if queue else sorted(engine.topology.queues))
-        for key in _of_queue(engine.broker.queue(path), engine.broker.queue(dead_letter_path(path)))
-    ]
+async def blocked_on_engine(engine: Engine, asked: BlockedQuery) -> BlockedPage:
+    """A page of the blocked keys of a queue, or of all, in the order of queues and keys."""
+    paths = [asked.queue] if asked.queue else sorted(engine.topology.queues)
+    after_queue, _, after_key = asked.after.partition("\0")
+    found: list[BlockedKey] = []
+    for path in paths:
+        queue = engine.state.paths.get(path)
+        if path < after_queue or queue is None or not isinstance(queue.order, SessionOrder):
+            continue
+        start = bisect_right(queue.order.blocked, after_key) if asked.after and path == after_queue else 0
+        keys = queue.order.blocked[start : start + asked.count + 1 - len(found)]
+        async for some in in_slices(keys, MOVED_COUNT):
+            blocked = [session for key in some if (session := queue.order.sessions.get(key)) and session.blocked_by]
+            found += [await _blocked_key(engine, queue, session) for session in blocked]
+    shown = found[: asked.count]
+    return BlockedPage(shown, place_of(shown[-1]) if len(found) > len(shown) else "")
 
 
-def _of_queue(queue: Queue, letters: Queue) -> list[BlockedKey]:
-    if not isinstance(queue.order, SessionOrder):
-        return []
-    blocked = [session for session in queue.order.sessions.values() if session.blocked_by]
-    waiting = Counter(task.message.session_id for task in queue.tasks.values()) if blocked else Counter[str]()
-    found = []
-    for session in blocked:
-        letter = letters.tasks.get(min(session.blocked_by))
-        found.append(
-            BlockedKey(
-                queue=queue.path,
-                key=session.id,
-                id="" if letter is None else identity_of(queue.path, letter),
-                since=0 if letter is None else letter.enqueued_ms / 1_000,
-                waiting=waiting[session.id],
-                reason="" if letter is None else letter.reason,
-                why=GONE if letter is None else _first_line(letter.description),
-                is_there=letter is not None,
-                sequence=0 if letter is None else letter.sequence,
-            )
-        )
-    return found
+async def _blocked_key(engine: Engine, queue: Queue, session: Session) -> BlockedKey:
+    letter = engine.broker.queue(dead_letter_path(queue.path)).tasks.get(min(session.blocked_by, default=0))
+    return BlockedKey(
+        queue=queue.path,
+        key=session.id,
+        id="" if letter is None else identity_of(queue.path, letter),
+        since=0 if letter is None else letter.enqueued_ms / 1_000,
+        waiting=await _waiting_in(queue, session),
+        reason="" if letter is None else letter.reason,
+        why=GONE if letter is None else _first_line(letter.description),
+        is_there=letter is not None,
+        sequence=0 if letter is None else letter.sequence,
+    )
+
+
+async def _waiting_in(queue: Queue, session: Session) -> int:
+    """How many messages of a session there are that are due: those that nobody has, and those in hand."""
+    count, find = 0, queue.tasks.get
+    async for some in in_slices({*session.ready, *session.claimed}):
+        tasks = [task for sequence in some if (task := find(sequence)) is not None]
+        count += sum(task.message.session_id == session.id for task in tasks)
+    return count
 
 
 def _first_line(text: str) -> str:

@@ -6,7 +6,8 @@ are data, so that the same calls work over HTTP.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from uuid import UUID
@@ -23,10 +24,8 @@ from outbox.engine.state.tasks import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
 from outbox.errors import Refused, TooLarge
 from outbox.lineage import parse_state_id, state_id
 from outbox.ops import held_messages
-from outbox.ops.blocked import page_of
 from outbox.ops.blocked_places import blocked_on_engine
 from outbox.ops.dead_letter_views import (
-    attempts_of,
     discarded,
     matches,
     name_of,
@@ -35,9 +34,9 @@ from outbox.ops.dead_letter_views import (
     view_of,
     with_body,
 )
-from outbox.ops.engine_states import OnWritten, states_of_engine, write_states_of_engine
+from outbox.ops.engine_states import OnWritten, states_of_engine, states_of_one_instant, write_states_of_engine
 from outbox.ops.engine_trail import trail_on_engine
-from outbox.ops.engine_views import at_work, entry_of, held_in, identity_of, retried_in
+from outbox.ops.engine_views import at_work, counted, entry_of, held_in, identity_of, is_retried, letters_of
 from outbox.ops.held_messages import found_with_body, state_of
 from outbox.ops.host_metrics import host_metrics
 from outbox.ops.meter import Meter
@@ -45,6 +44,7 @@ from outbox.ops.names import declared, discarded_id, full_id, later_id, listed, 
 from outbox.ops.operator import Operator
 from outbox.ops.pending_values import PendingFinished, PendingView
 from outbox.ops.sending import as_handled, check_sendable, later_ms, outgoing
+from outbox.ops.slices import MOVED_COUNT, Named, first_of, in_slices, is_there, tasks_of
 from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.stream_values import (
     StreamQuery,
@@ -68,6 +68,7 @@ from outbox.ops.values import (
     FindQuery,
     FoundMessage,
     KeyKind,
+    MessageView,
     Moved,
     NewMessage,
     Paused,
@@ -86,9 +87,6 @@ from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.start.retention import NOTE_PREFIX as RETENTION_PREFIX
 from outbox.runtime.start.retention import longest_retention_ms
 
-EXPORT_PAGE_COUNT = 500
-RETRYING_MAX = 100_000
-"""Of more scheduled messages a status does not say how many are next tries: each is looked at, while the host waits."""
 _STATUSES: dict[str, tuple[int, ...]] = {
     "waiting": (ACTIVE,),
     "retrying": (ACTIVE, SCHEDULED),
@@ -173,24 +171,23 @@ class EngineOperator:
         engine, queues, pending = self._engine, {}, 0
         now_ms = engine.now_ms()
         for path in sorted(engine.topology.queues):
-            queue = engine.broker.queue(path)
-            counts = queue.status_counts()
+            queue, dead = engine.state.paths.get(path), engine.state.paths.get(dead_letter_path(path))
+            if queue is None or dead is None:  # deleted meanwhile
+                continue
+            counts, retried, oldest_ms = await counted(queue)
             pending += counts[LOCKED]
-            oldest_ms = queue.oldest_enqueued_ms()
             queues[path] = QueueStatus(
                 active=counts[ACTIVE] + counts[LOCKED],
                 scheduled=counts[SCHEDULED],
                 deferred=counts[DEFERRED],
-                dead_letters=len(engine.broker.queue(dead_letter_path(path)).tasks),
+                dead_letters=len(dead.tasks),
                 oldest_s=None if oldest_ms is None else max(0, now_ms - oldest_ms) / 1_000,
                 received=queue.received_count,
-                standing=sum(bool(s.blocked_by) for s in queue.order.sessions.values())
-                if isinstance(queue.order, SessionOrder)
-                else 0,
+                standing=len(queue.order.blocked) if isinstance(queue.order, SessionOrder) else 0,
                 paused=queue.is_paused,
                 unhandled=True if self._is_unhandled(path) else msgspec.UNSET,
                 handled=msgspec.UNSET if self._meter is None else self._meter.handled(path),
-                retrying=msgspec.UNSET if counts[SCHEDULED] > RETRYING_MAX else retried_in(queue),
+                retrying=retried,
             )
         streams = await list_streams(on_engine(engine))
         await engine.core.gate()
@@ -208,42 +205,46 @@ class EngineOperator:
         found = self._engine.documents.read(STATES, state_id(type, parse_key(key, kind)))
         await self._engine.core.gate()
         if found is None:
-            await self._check_type(type)
+            await self._check_types({type})
         return found.value if found is not None and found.value else None
 
     async def export(self, type: str = "") -> AsyncIterator[bytes]:
         prefix = f"{type}:" if type else ""
-        # Documents never change, so the list is a consistent snapshot however slow the reader is.
-        found = [(id, document.value) for id, document in self._engine.state.documents.spaces[STATES].items()]
+        pages = states_of_one_instant(self._engine)
         await self._engine.core.gate()
         if type:
-            await self._check_type(type)
-        for start in range(0, len(found), EXPORT_PAGE_COUNT):
-            page = found[start : start + EXPORT_PAGE_COUNT]
-            lines = [_line(_exported(id, value)) for id, value in page if value and id.startswith(prefix)]
+            await self._check_types({type})
+        async for page in pages:
+            lines = [_line(_exported(id, each.value)) for id, each in page if each.value and id.startswith(prefix)]
             if lines:
                 yield b"\n".join(lines) + b"\n"
 
     async def states(self, type: str = "") -> AsyncIterator[bytes]:
         if type:
-            await self._check_type(type)
+            await self._check_types({type})
         async for piece in states_of_engine(self._engine, type):
             yield piece
 
     async def write_states(self, asked: StateWrites) -> list[StateWritten]:
-        if known := await self._known_types():
-            _check_known({line.type for line in asked.states}, known)
+        await self._check_types({line.type for line in asked.states}, or_there_is_none=True)
         return await write_states_of_engine(self._engine, asked, self._app, self._on_written)
 
-    async def _check_type(self, type: str) -> None:
-        """Check that a state or a handler has this type, so that a misspelt one does not look empty."""
-        _check_known({type}, await self._known_types())
+    async def _check_types(self, types: set[str], *, or_there_is_none: bool = False) -> None:
+        """Check that states or handlers have these types, so that a misspelt one does not look empty.
 
-    async def _known_types(self) -> set[str]:
-        ids = self._engine.state.documents.spaces[STATES]
-        known = {id.rpartition(":")[0] for id in ids}  # a key's own colons are escaped in an id
-        known |= await states_of(EngineStore(self._engine.core, self._engine.documents).scan(NOTES, prefix=NOTE_PREFIX))
-        return known | (set() if self._app is None else self._app.states().keys())
+        With `or_there_is_none` any will do where no type is known at all.
+        """
+        known = await states_of(self._notes(NOTE_PREFIX))
+        known |= set() if self._app is None else self._app.states().keys()
+        if types <= known:
+            return
+        async for some in in_slices(list(self._engine.state.documents.spaces[STATES])):
+            known.update([id.rpartition(":")[0] for id in some])  # a key's own colons are escaped in an id
+            if types <= known:
+                return
+        if known or not or_there_is_none:
+            unknown, there = sorted(types - known)[0][:80], listed(known)
+            raise LookupError(f"no state is of type {unknown!r}; there are: {there}.  Check the spelling")
 
     async def peek(self, asked: PeekQuery) -> Peeked:
         engine, path, now_ms = self._engine, self._named(asked.queue), self._engine.now_ms()
@@ -252,41 +253,63 @@ class EngineOperator:
         def is_wanted(task: Task) -> bool:
             return task.status in statuses and state_of(held_in(queue, task, now_ms), now_ms) == asked.state
 
-        tasks = engine.broker.peek(
-            path,
-            asked.after + 1,
+        def is_meant(task: Task) -> bool:
+            return (not asked.key or task.message.session_id == asked.key) and (not asked.state or is_wanted(task))
+
+        tasks = await first_of(
+            queue,
+            asked.after,
             asked.count + 1,
-            session=asked.key or None,
-            is_wanted=is_wanted if asked.state else None,
+            is_meant if asked.key or asked.state else None,
         )
-        dead = engine.broker.queue(dead_letter_path(path)).tasks
-        busy = at_work()
-        shown = [held_in(queue, task, now_ms, dead, busy) for task in tasks[: asked.count]]
+        more = tasks[asked.count - 1].sequence if len(tasks) > asked.count else 0
+        dead, taker, views = engine.broker.queue(dead_letter_path(path)).tasks, self._taker(path), list[MessageView]()
+        async for some in in_slices(tasks[: asked.count], MOVED_COUNT):
+            busy = at_work()
+            held = [held_in(queue, task, now_ms, dead, busy) for task in some if is_there(queue, task)]
+            views += [held_messages.view_of(path, each, now_ms, taker) for each in held]
         await engine.core.gate()
-        more = shown[-1].sequence if len(tasks) > asked.count else 0
-        return Peeked(
-            [held_messages.view_of(path, held, now_ms, self._taker(path)) for held in shown], more, queue.is_paused
-        )
+        return Peeked(views, more, queue.is_paused)
 
     async def find(self, asked: FindQuery) -> list[FoundMessage]:
         engine, now_ms = self._engine, self._engine.now_ms()
         paths = [self._named(asked.queue)] if asked.queue else sorted(engine.topology.queues)
-        held = self._beginning(asked.id, {path: path for path in paths}, after=asked.after)
-        dead = self._beginning(asked.id, {path: dead_letter_path(path) for path in paths})
-        id = the_id(asked.id, {id for id, _, _ in (*held, *dead)}, asked.queue)
-        await engine.core.gate()
+        named = Named[tuple[str, str, Task]](asked.id)
+        for path in paths:
+            await self._see(named, path, path, after=asked.after)
+        for path in paths:
+            await self._see(named, path, dead_letter_path(path))
+        id = the_id(asked.id, named.ids, asked.queue)
         found = []
-        for _, path, task in (one for one in held if one[0] == id):
+        its = [(path, place, task) for path, place, task in named.of(id) if self._is_in(place, task)]
+        for path, place, task in its:
             queue, letters = engine.broker.queue(path), engine.broker.queue(dead_letter_path(path)).tasks
-            its = held_in(queue, task, now_ms, letters, at_work())
-            view = held_messages.view_of(path, its, now_ms, self._taker(path))
-            found.append(await found_with_body(view, task.message, engine.blobs))
-        its_dead = [(path, task) for own, path, task in dead if own == id]
-        for path, task in its_dead:
-            only, is_only = await self._only_type(path), [each for each, _ in its_dead].count(path) == 1
-            letter = await with_body(id, entry_of(path, task), only, engine.blobs, is_only=is_only)
-            found.append(FoundMessage(None, letter))
+            if place == path:
+                held = held_in(queue, task, now_ms, letters, at_work())
+                view = held_messages.view_of(path, held, now_ms, self._taker(path))
+                found.append(await found_with_body(view, task.message, engine.blobs))
+            else:
+                only, is_only = await self._only_type(path), [each for _, each, _ in its].count(place) == 1
+                letter = await with_body(id, entry_of(path, task), only, engine.blobs, is_only=is_only)
+                found.append(FoundMessage(None, letter))
+            await asyncio.sleep(0)
+        await engine.core.gate()
+        if not found:  # it has gone from where it was seen
+            the_id(asked.id, set(), asked.queue)
         return found
+
+    async def _see(self, named: Named[tuple[str, str, Task]], path: str, place: str, *, after: int = 0) -> None:
+        """Look through a queue, or its dead letters: at the `place`, its path."""
+        queue = self._engine.state.paths.get(place)  # it may be deleted meanwhile
+        if queue is not None:
+            async for some in tasks_of(queue, after=after):
+                for task in some:
+                    named.see(identity_of(path, task), (path, place, task))
+
+    def _is_in(self, place: str, task: Task) -> bool:
+        """Whether a task that was seen in a queue is still there."""
+        queue = self._engine.state.paths.get(place)
+        return queue is not None and is_there(queue, task)
 
     def _taker(self, path: str) -> str:
         """Whom the messages of a queue wait for."""
@@ -298,41 +321,38 @@ class EngineOperator:
         """Whether this host's application is known to have no handler for a queue."""
         return self._app is not None and all(handler.source != path for handler in self._app.handlers)
 
-    def _beginning(self, text: str, places: Mapping[str, str], *, after: int = 0) -> list[tuple[str, str, Task]]:
-        """The messages with ids that begin so, by id and queue; `places` is where to look, for each queue."""
-        found = []
-        for path, place in places.items():
-            for task in self._engine.broker.queue(place).tasks.values():
-                if task.sequence > after and (id := identity_of(path, task)).startswith(text):
-                    found.append((id, path, task))
-        return found
-
     async def trail(self, asked: TrailQuery) -> Trail:
         return await trail_on_engine(self._engine, asked, self._taker)
 
     async def cancel(self, queue: str, id: str, *, after: int = 0) -> Moved:
         queue = self._named(queue)
-        now_ms, place = self._engine.now_ms(), self._engine.broker.queue(queue)
-        scheduled = [
-            (identity_of(queue, task), task)
-            for task in place.tasks.values()
-            if task.status == SCHEDULED and task.sequence > after
-            if state_of(held_in(place, task, now_ms), now_ms) == "scheduled"
-        ]
-        id = scheduled_id(queue, id, {each for each, _ in scheduled})
-        count = self._engine.broker.cancel(queue, [task.sequence for each, task in scheduled if each == id])
+
+        def is_meant(task: Task) -> bool:
+            return task.status == SCHEDULED and not is_retried(task)
+
+        id, numbers = await self._for_later(queue, id, after, is_meant, scheduled_id)
+        count = self._engine.broker.cancel(queue, numbers)
         await self._engine.core.gate()
         return Moved(count, id=id)
 
     async def make_due(self, queue: str, id: str, *, after: int = 0) -> Moved:
         queue = self._named(queue)
-        tasks = self._engine.broker.queue(queue).tasks.values()
-        scheduled = [task for task in tasks if task.status == SCHEDULED and task.sequence > after]
-        later = [(identity_of(queue, task), task.sequence) for task in scheduled]
-        id = later_id(queue, id, {each for each, _ in later})
-        count = self._engine.broker.make_due(queue, [sequence for each, sequence in later if each == id])
+        id, numbers = await self._for_later(queue, id, after, lambda task: task.status == SCHEDULED, later_id)
+        count = self._engine.broker.make_due(queue, numbers)
         await self._engine.core.gate()
         return Moved(count, id=id)
+
+    async def _for_later(
+        self, queue: str, text: str, after: int, is_meant: Callable[[Task], bool], id_of: Callable[..., str]
+    ) -> tuple[str, list[int]]:
+        """The id that a text stands for of what a queue holds for later, and the numbers that it has now."""
+        place, named = self._engine.broker.queue(queue), Named[Task](text)
+        async for some in tasks_of(place, after=after):
+            for task in filter(is_meant, some):
+                named.see(identity_of(queue, task), task)
+        id = id_of(queue, text, named.ids)
+        numbers = [task.sequence for task in named.of(id) if is_there(place, task) and is_meant(task)]
+        return (id, numbers) if numbers else (id_of(queue, text, set()), [])
 
     async def pending(self) -> list[PendingView]:
         await self._engine.core.gate()
@@ -360,21 +380,28 @@ class EngineOperator:
             return matches(entry_of(queue, task), where, types)
 
         wanted = None if where == ANY_DEAD_LETTER else is_wanted
-        tasks = self._engine.broker.peek(dead_letter_path(queue), after + 1, count_max, is_wanted=wanted)
+        letters = self._engine.broker.queue(dead_letter_path(queue))
+        views = list[DeadLetterView]()
+        async for some in in_slices(await first_of(letters, after, count_max, wanted), MOVED_COUNT):
+            views += [view_of(identity_of(queue, task), entry_of(queue, task), types.only) for task in some]
         await self._engine.core.gate()
-        return [view_of(identity_of(queue, task), entry_of(queue, task), types.only) for task in tasks]
+        return views
 
     async def dead_among(self, queue: str, ids: Sequence[str]) -> dict[str, list[DeadAttempt]]:
         queue = self._named(queue)
-        tasks = list(self._engine.broker.queue(dead_letter_path(queue)).tasks.values())
+        found = {}
+        async for some in in_slices(dict.fromkeys(ids)):
+            found.update({id: letters_of(self._engine.broker.queue(dead_letter_path(queue)), id) for id in some})
         await self._engine.core.gate()
-        return attempts_of(
-            ids, ((identity_of(queue, task), DeadAttempt(task.sequence, task.message.attempt)) for task in tasks)
-        )
+        return {
+            id: [DeadAttempt(task.sequence, task.message.attempt) for task in tasks]
+            for id, tasks in found.items()
+            if tasks
+        }
 
     async def dead_letter(self, queue: str, id: str, *, sequence: int = 0) -> DeadLetterView:
         queue = self._named(queue)
-        id, same = self._of(queue, id)
+        id, same = await self._of(queue, id)
         dead = newest(those_of(queue, id, same, sequence))
         only = await self._only_type(queue)
         await self._engine.core.gate()
@@ -384,7 +411,7 @@ class EngineOperator:
         queue = self._named(queue)
         if id is None:
             return await self._move_all(queue, self._engine.dead_letters.resubmit, is_resubmission=True)
-        id, same = self._of(queue, id)
+        id, same = await self._of(queue, id)
         dead = newest(those_of(queue, id, same, sequence))
         edit = None
         if body is not None:
@@ -399,7 +426,7 @@ class EngineOperator:
         queue, move = self._named(queue), await self._discard(for_good=for_good)
         if id is None:
             return await self._move_all(queue, move, is_resubmission=False)
-        id, same = self._of(queue, id)
+        id, same = await self._of(queue, id)
         found = those_of(queue, id, same, sequence)
         for task in found:
             move(queue, task.sequence)
@@ -415,37 +442,50 @@ class EngineOperator:
 
     async def discard_some(self, queue: str, sequences: Sequence[int], *, for_good: bool = False) -> Moved:
         queue, move, done = self._named(queue), await self._discard(for_good=for_good), list[int]()
-        for number in dict.fromkeys(sequences):
-            with suppress(LookupError):  # it is gone, or a receiver has it
-                move(queue, number)
-                done.append(number)
+        async for some in in_slices(dict.fromkeys(sequences), MOVED_COUNT):
+            for number in some:
+                with suppress(LookupError):  # it is gone, or a receiver has it
+                    move(queue, number)
+                    done.append(number)
         await self._engine.core.gate()
         return Moved(len(done), len(set(sequences)) - len(done), numbers=done)
 
     async def discarded(self, queue: str) -> list[DeadLetterView]:
         queue = self._named(queue)
-        only = await self._only_type(queue)
-        found = self._engine.dead_letters.set_aside_of(queue)
+        only, views = await self._only_type(queue), list[DeadLetterView]()
+        async for some in in_slices(self._engine.dead_letters.set_aside_of(queue), MOVED_COUNT):
+            views += [view_of(name_of(dead), dead, only) for dead in some]
         await self._engine.core.gate()
-        return [view_of(name_of(dead), dead, only) for dead in found]
+        return views
 
     async def restore(self, queue: str, id: str | None) -> Moved:
         queue = self._named(queue)
-        kept = self._engine.dead_letters.set_aside_of(queue)
+        named, numbers, count = Named[int](id or ""), list[int](), 0
+        async for some in in_slices(self._engine.dead_letters.set_aside_of(queue), MOVED_COUNT):
+            numbers += [dead.sequence for dead in some]
+            for dead in some if id is not None else ():
+                named.see(name_of(dead), dead.sequence)
         if id is not None:
-            id = discarded_id(queue, id, {name_of(dead) for dead in kept})
-            kept = [dead for dead in kept if name_of(dead) == id]
-        for dead in kept:
-            self._engine.dead_letters.restore(queue, dead.sequence)
+            id = discarded_id(queue, id, named.ids)
+            numbers = named.of(id)
+        async for few in in_slices(numbers, MOVED_COUNT):
+            for number in few:
+                with suppress(LookupError):  # its time ended meanwhile
+                    self._engine.dead_letters.restore(queue, number)
+                    count += 1
         await self._engine.core.gate()
-        return Moved(len(kept)) if id is None else Moved(len(kept), id=id)
+        return Moved(count) if id is None else Moved(count, id=id)
 
     async def _move_all(self, queue: str, move: Callable[[str, int], None], *, is_resubmission: bool) -> Moved:
         """Move every dead letter that may be moved, the newest first: a resubmission takes its older copies with it."""
-        there = self._engine.broker.queue(dead_letter_path(queue)).tasks
-        tasks, moved, left = [there[number] for number in sorted(there, reverse=True)], set[object](), 0
-        for start in range(0, len(tasks), BATCH_COUNT_MAX):
-            for task in tasks[start : start + BATCH_COUNT_MAX]:
+        letters, tasks = self._engine.broker.queue(dead_letter_path(queue)), list[Task]()
+        async for some in tasks_of(letters):
+            tasks += some
+        there, moved, count, left = letters.tasks, set[object](), len(tasks), 0
+        while tasks:
+            some = [tasks.pop() for _ in tasks[-MOVED_COUNT:]]  # and freed with their slice, not all at the end
+            for task in some:
+                has_copies = len(letters_of(letters, task.message.identity)) > 1
                 if is_resubmission and task.message.identity and alike(task.message) in moved:
                     left += task.sequence in there  # a receiver has it
                     continue
@@ -454,18 +494,23 @@ class EngineOperator:
                 except (LookupError, Refused):  # refused; or a receiver has it, or settled it between two batches
                     left += 1
                 else:
-                    moved.add(alike(task.message))
-            await self._engine.core.gate()
-        return Moved(len(tasks) - left, left)
+                    moved.update([alike(task.message)] if has_copies else [])
+            await asyncio.sleep(0)
+        await self._engine.core.gate()
+        return Moved(count - left, left)
 
-    def _of(self, queue: str, text: str) -> tuple[str, list[Task]]:
+    async def _of(self, queue: str, text: str) -> tuple[str, list[Task]]:
         """The full id of a text, and its dead letters, oldest first."""
-        tasks = self._engine.broker.queue(dead_letter_path(queue)).tasks.values()
-        by_id: dict[str, list[Task]] = {}
-        for task in sorted(tasks, key=lambda task: task.sequence):
-            by_id.setdefault(identity_of(queue, task), []).append(task)
-        id = full_id(queue, text, by_id.keys())
-        return id, by_id[id]
+        letters = self._engine.broker.queue(dead_letter_path(queue))
+        if same := letters_of(letters, text):
+            return text, same
+        named = Named[Task](text)
+        async for some in tasks_of(letters):
+            for task in some:
+                named.see(identity_of(queue, task), task)
+        id = full_id(queue, text, named.ids)
+        same = [task for task in named.of(id) if is_there(letters, task)]
+        return (id, same) if same else (full_id(queue, text, set()), [])
 
     def _named(self, queue: str) -> str:
         """The declared queue or subscription that is given, in any case.
@@ -476,9 +521,10 @@ class EngineOperator:
         return declared(queue, self._engine.topology.queues)
 
     async def blocked(self, asked: BlockedQuery) -> BlockedPage:
-        found = blocked_on_engine(self._engine, self._named(asked.queue) if asked.queue else "")
+        queue = self._named(asked.queue) if asked.queue else ""
+        page = await blocked_on_engine(self._engine, msgspec.structs.replace(asked, queue=queue))
         await self._engine.core.gate()
-        return page_of(found, asked)
+        return page
 
     async def pause(self, asked: PauseRequest) -> Paused:
         queue = self._named(asked.queue)
@@ -514,11 +560,6 @@ class EngineOperator:
         ordinal = 0 if log is None else self._engine.core.guarded(log.seal)
         await self._engine.core.gate()
         return ordinal
-
-
-def _check_known(types: set[str], known: set[str]) -> None:
-    if unknown := sorted(types - known):
-        raise LookupError(f"no state is of type {unknown[0][:80]!r}; there are: {listed(known)}.  Check the spelling")
 
 
 def _exported(id: str, value: bytes) -> ExportedState:

@@ -12,11 +12,11 @@ from outbox.engine.engine import Engine
 from outbox.engine.log.records import DocWrite, Modify
 from outbox.engine.state.documents import STATES
 from outbox.errors import Refused
+from outbox.ops.slices import MOVED_COUNT, in_slices
 from outbox.ops.state_lines import Stored, id_in, judged, line_of, value_in
 from outbox.ops.state_values import StateLine, StateWrites, StateWritten
 from outbox.ports import StateDocument
 
-PAGE_COUNT = 500
 _line = msgspec.json.Encoder().encode
 
 OnWritten = Callable[[str, int], None]
@@ -25,15 +25,18 @@ OnWritten = Callable[[str, int], None]
 
 async def states_of_engine(engine: Engine, type: str) -> AsyncIterator[bytes]:
     """All states of one instant, or those of one type, as lines in pieces of some hundred."""
-    prefix = f"{type}:" if type else ""
-    # Documents never change, so the list is a consistent snapshot however slow the reader is.
-    found = list(engine.state.documents.spaces[STATES].items())
+    prefix, pages = f"{type}:" if type else "", states_of_one_instant(engine)
     await engine.core.gate()
-    for start in range(0, len(found), PAGE_COUNT):
-        page = found[start : start + PAGE_COUNT]
+    async for page in pages:
         lines = [_line(line_of(id, _stored(each))) for id, each in page if each.value and id.startswith(prefix)]
         if lines:
             yield b"\n".join(lines) + b"\n"
+
+
+def states_of_one_instant(engine: Engine) -> AsyncIterator[list[tuple[str, StateDocument]]]:
+    """All states of this instant, by their ids, slice by slice however slow the reader is."""
+    states = engine.state.documents.spaces[STATES]
+    return in_slices(zip(list(states), list(states.values()), strict=True))  # documents never change
 
 
 async def write_states_of_engine(
@@ -46,7 +49,9 @@ async def write_states_of_engine(
     """
     if not asked.dry_run:
         check_room(engine.state, engine.core.limits)
-    done = [_write(engine, line, app, on_written, dry_run=asked.dry_run) for line in asked.states]
+    done = list[StateWritten]()
+    async for some in in_slices(asked.states, MOVED_COUNT):
+        done += [_write(engine, line, app, on_written, dry_run=asked.dry_run) for line in some]
     await engine.core.gate()
     return done
 

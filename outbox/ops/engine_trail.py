@@ -6,8 +6,8 @@ once it is applied nothing is left of it but what it sent, and the trail says so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,17 +16,17 @@ from outbox.cancellation import cancelled_ms
 from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
-from outbox.engine.state.documents import STATES
-from outbox.engine.state.tasks import Task
-from outbox.lineage import Key, parse_state_id
-from outbox.ops.engine_views import at_work, held_in, identity_of
+from outbox.lineage import Key
+from outbox.ops.engine_sightings import Place, Sightings, TriedKeys
+from outbox.ops.engine_views import at_work, held_in
 from outbox.ops.held_messages import state_of, why
 from outbox.ops.names import parse_key
-from outbox.ops.trail import Sighting
+from outbox.ops.slices import MOVED_COUNT, in_slices
+from outbox.ops.trail import Sighting, inbox_of_cause
 from outbox.ops.trail_records import (
-    TRIED_COUNT_MAX,
     Outcome,
     Registered,
+    Seen,
     causes,
     handled_by,
     key_in,
@@ -46,9 +46,6 @@ NO_MARKERS = (
     "--history FILE here)"
 )
 
-_Place = tuple[str, Task, bool]
-"""A queue, a message of it, and whether that is a dead letter."""
-
 
 async def trail_on_engine(engine: Engine, asked: TrailQuery, taker: Callable[[str], str]) -> Trail:
     """What the engine knows of a message, its causes and its effects; `taker` says whom a queue's messages wait for.
@@ -58,18 +55,60 @@ async def trail_on_engine(engine: Engine, asked: TrailQuery, taker: Callable[[st
     """
     key = parse_key(asked.key, asked.kind) if asked.key else None
     handlers = await registered(EngineStore(engine.core, engine.documents).scan(NOTES, prefix=NOTE_PREFIX))
-
-    def keys(state: str) -> Iterable[Key]:
-        return (key,) if key is not None else _keys(engine, state)
-
-    reached, linked = reach_unseen(asked, lambda: _sightings(engine), handlers, keys, lambda what: what[1].message)
-    facts = [_fact(engine, each, handlers, taker) for each in reached.sightings]
+    sightings, keys = Sightings(engine, asked), TriedKeys(engine, handlers, key)
+    id, near = await sightings.resolve()
+    asked = msgspec.structs.replace(asked, id=id)
+    await sightings.expand((id, *asked.known))
+    if sightings.names_outputs:
+        await _see_unseen_effects(id, sightings, keys)
+    found = sightings.found()
+    reached, linked = reach_unseen(asked, lambda: iter(found), handlers, keys.of, lambda what: what[1].message)
+    facts = list[Fact]()
+    async for some in in_slices(reached.sightings, MOVED_COUNT):
+        facts += [_fact(engine, each, handlers, taker) for each in some]
     facts += linked
     seen = [Sighting(each.id, each.cause, (each.what[0], each.what[1].message)) for each in reached.sightings]
-    facts += causes(seen, handlers, keys)
+    facts += await _outcomes(engine, reached.ids, seen, handlers, keys, key)
+    await engine.core.gate()
+    notes = [NO_MARKERS]
+    if reached.is_cut:
+        notes.append("there is more than a trail may hold; trace one of its last messages")
+    return Trail(reached.id, facts, notes, near)
+
+
+async def _see_unseen_effects(id: str, sightings: Sightings, keys: TriedKeys) -> None:
+    """See what the outputs have caused that are gone, of a message and of the first ones of what is in sight."""
+    begun = (each.what[1].message.correlation_id for each in sightings.found())
+    starts = dict.fromkeys((id, *filter(None, begun)))
+    tried = {inbox: (state, key) async for inbox, state, key in keys.inboxes(starts)}
+    outputs = await sightings.outputs_of(tried.keys())
+    for output in outputs:
+        keys.use(*tried[inbox_of_cause(output) or b""])
+    await sightings.expand(outputs)
+
+
+async def _outcomes(
+    engine: Engine,
+    ids: Sequence[str],
+    seen: Sequence[Sighting[Seen]],
+    handlers: Sequence[Registered],
+    keys: TriedKeys,
+    key: Key | None,
+) -> list[Fact]:
+    """What outputs in sight say of their causes, and markers of messages that are gone."""
+    await keys.keep_useful(
+        dict.fromkeys(each.cause for each in seen if each.cause),
+        {inbox for each in seen if (inbox := inbox_of_cause(each.id)) is not None},
+    )
+    in_sight, markers = {each.id for each in seen}, engine.state.markers.known
+    await keys.keep_useful([id for id in ids if id not in in_sight], markers.keys())
+    facts = list[Fact]()
+    async for some in in_slices(causes(seen, handlers, keys.of), MOVED_COUNT):
+        facts += some
 
     async def look_up(state: str | None, inbox: bytes) -> Outcome | None:
-        marker = engine.state.markers.known.get(inbox)
+        await asyncio.sleep(0)
+        marker = markers.get(inbox)
         if isinstance(marker, Refusal):
             return Outcome(marker.reason, marker.description, waits=marker.waits)
         if marker is None:
@@ -77,22 +116,10 @@ async def trail_on_engine(engine: Engine, asked: TrailQuery, taker: Callable[[st
         record = as_record(marker)
         return Outcome(cancelled_ms=cancelled_ms(record.replaced if isinstance(record, Record) else ()))
 
-    facts += await outcomes(reached.ids, seen, handlers, look_up, key=key, keys=keys)
-    await engine.core.gate()
-    notes = [NO_MARKERS]
-    if reached.is_cut:
-        notes.append("there is more than a trail may hold; trace one of its last messages")
-    return Trail(reached.id, facts, notes, reached.near)
+    return [*facts, *await outcomes(ids, seen, handlers, look_up, key=key, keys=keys.of)]
 
 
-def _sightings(engine: Engine) -> Iterator[Sighting[_Place]]:
-    for path in sorted(engine.topology.queues):
-        for place, is_dead in ((path, False), (dead_letter_path(path), True)):
-            for task in engine.broker.queue(place).tasks.values():
-                yield Sighting(identity_of(path, task), task.message.causation_id, (path, task, is_dead))
-
-
-def _fact(engine: Engine, seen: Sighting[_Place], handlers: list[Registered], taker: Callable[[str], str]) -> Fact:
+def _fact(engine: Engine, seen: Sighting[Place], handlers: list[Registered], taker: Callable[[str], str]) -> Fact:
     path, task, is_dead = seen.what
     its = [each.handler for each in handlers if each.takes(path)]
     keys = dict.fromkeys(str(key) for each in its if (key := key_in(each, task.message)) is not None)
@@ -112,10 +139,3 @@ def _fact(engine: Engine, seen: Sighting[_Place], handlers: list[Registered], ta
     held = held_in(engine.broker.queue(path), task, now_ms, dead, at_work())
     fact = Fact(place=state_of(held, now_ms), known_by="queue", why=why(held, now_ms, taker(path)), **more)
     return msgspec.structs.replace(fact, handler=held.handler) if held.handler else fact
-
-
-def _keys(engine: Engine, state: str) -> Iterable[Key]:
-    """The keys of the states of a name that are stored in clear."""
-    begins = f"{state}:"
-    ids = (id for id in islice(engine.state.documents.spaces[STATES], 10 * TRIED_COUNT_MAX) if id.startswith(begins))
-    return (parsed[1] for id in ids if (parsed := parse_state_id(id)) is not None and parsed[0] == state)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from types import MappingProxyType
+from typing import NamedTuple
 
 from outbox.deliveries import HeldMessage
+from outbox.engine.entities import DEAD_LETTER_SUFFIX
 from outbox.engine.state.queues import Queue
 from outbox.engine.state.session_order import SessionOrder
-from outbox.engine.state.tasks import ACTIVE, LOCKED, Task
+from outbox.engine.state.tasks import ACTIVE, LOCKED, SCHEDULED, Task
+from outbox.ops.slices import tasks_of
 from outbox.ports import DeadLetterEntry
 from outbox.resubmission import dead_letter_name
 from outbox.runtime.commit.waiting_handlers import WaitingHandler, waiting_handlers
@@ -34,7 +40,7 @@ def held_in(
     due_ms, behind, blocked_by = task.due_ms, 0, None
     if isinstance(queue.order, SessionOrder) and task.status == ACTIVE:
         session = queue.order.session(task.message.session_id)
-        first = min(session.claimed, default=0) or min(session.ready, default=task.sequence)
+        first = min(session.claimed, default=0) or (session.ready[0] if session.ready else task.sequence)
         due_ms = session.held_until_ms if session.held_until_ms > now_ms else 0
         behind = first if first < task.sequence and (due_ms or session.claimed) else 0
         if session.blocked_by:
@@ -58,17 +64,48 @@ def held_in(
     )
 
 
-def retried_in(queue: Queue) -> int:
-    """How many of a queue's scheduled tasks wait for their next try: the rule of `held_messages.state_of`, for many."""
-    return sum(
-        bool(task.failures or task.message.failures or task.description or task.message.error)
-        for task in queue.scheduled()
-    )
+def is_retried(task: Task) -> bool:
+    """Whether a scheduled task waits for its next try: the rule of `held_messages.state_of`."""
+    return bool(task.failures or task.message.failures or task.description or task.message.error)
+
+
+class Counts(NamedTuple):
+    """How many tasks of a queue have each status, how many of the scheduled ones wait for their next try, and when the
+    oldest that is active or locked arrived.
+    """
+
+    by_status: Counter[int]
+    retried: int
+    oldest_ms: int | None
+
+
+async def counted(queue: Queue) -> Counts:
+    """Count what a queue holds, slice by slice."""
+    by_status, retried, oldest_ms = Counter[int](), 0, None
+    async for some in tasks_of(queue):
+        by_status.update([task.status for task in some])
+        retried += sum(is_retried(task) for task in some if task.status == SCHEDULED)
+        times = [task.enqueued_ms for task in some if task.status in (ACTIVE, LOCKED)]
+        oldest_ms = min(times if oldest_ms is None else [*times, oldest_ms], default=None)
+    return Counts(by_status, retried, oldest_ms)
 
 
 def identity_of(queue: str, task: Task) -> str:
     """The identity of a task; one without an id of its own has its number for one."""
     return dead_letter_name(queue, task.sequence, task.message, task.reason)
+
+
+def letters_of(letters: Queue, id: str) -> list[Task]:
+    """Those of a queue's dead letters with this identity, oldest first, by the index of them."""
+    assert letters.letters is not None, "a dead-letter sub-queue has an index"
+    unnamed = _NUMBERED(id)
+    task = None if unnamed is None else letters.tasks.get(int(unnamed[1]))
+    also = [task] if task is not None and identity_of(letters.path.removesuffix(DEAD_LETTER_SUFFIX), task) == id else []
+    return sorted({each.sequence: each for each in (*letters.letters.of(id), *also)}.values(), key=_number_of)
+
+
+_NUMBERED = re.compile(r"sequence-(\d{1,18})").fullmatch
+_number_of: Callable[[Task], int] = attrgetter("sequence")
 
 
 def entry_of(queue: str, task: Task) -> DeadLetterEntry:

@@ -14,6 +14,8 @@ from outbox.lineage import Key
 from outbox.ops.values import KeyKind
 
 NAMES_SHOWN_MAX = 12
+BEGINNING_COUNT_MAX = 1_000
+"""How many ids that begin with a text are told apart; of more, one says that there are more."""
 NEAR_SHOWN_MAX = 3
 NAME_LENGTH_MAX = 260
 """The longest name of a queue on Service Bus."""
@@ -88,7 +90,8 @@ def _only(text: str, ids: AbstractSet[str], none: str, several: str) -> str:
     if not found:
         raise LookupError(f"{none}{near(text, ids)}")
     if len(found) > 1:
-        raise Refused(f"{len(found)} {several} begin with {text!r}: {_some(found)}; give more of it")
+        count = f"{len(found)} or more" if len(found) >= BEGINNING_COUNT_MAX else len(found)
+        raise Refused(f"{count} {several} begin with {text!r}: {_some(found)}; give more of it")
     return next(iter(found))
 
 

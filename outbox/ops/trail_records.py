@@ -114,8 +114,11 @@ async def outcomes(
     state's name to try for a message that is gone, where a look costs nothing.
     """
     found, count, left = list[Fact](), 0, TRIED_COUNT_MAX
+    sights: dict[str, list[Seen]] = {}
+    for one in seen:
+        sights.setdefault(one.id, []).append(one.what)
     for id in ids:
-        in_sight = [each.what for each in seen if each.id == id]
+        in_sight = sights.get(id, [])
         places: list[Seen | None] = [*in_sight]
         if not in_sight or inbox_of_cause(id) is None:
             places += [(ANY_QUEUE, message) for _, message in in_sight]

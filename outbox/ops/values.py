@@ -58,7 +58,7 @@ class QueueStatus(msgspec.Struct, frozen=True):
     handled: Handled | UnsetType = UNSET
     """What a host has done with its messages since its start; only a host with workers says that."""
     retrying: int | UnsetType = UNSET
-    """How many of the scheduled ones wait for their next try; absent where a bus counts both, and of very many."""
+    """How many of the scheduled ones wait for their next try; absent where a bus counts both."""
 
 
 class Handled(msgspec.Struct, frozen=True):

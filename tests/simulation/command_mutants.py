@@ -140,7 +140,8 @@ COMMAND_MUTANTS = (
     fault(
         "what waits behind a dead letter is counted over all keys", PLACES,
         f"{BLOCKED}::test_each_blocked_key_says_by_what_and_how_many_wait",
-        ("                waiting=waiting[session.id],\n", "                waiting=waiting.total(),\n"),
+        ("{*session.ready, *session.claimed}", "queue.tasks.keys()"),
+        ("task.message.session_id == session.id for", "bool(task) for"),
     ),
     fault(
         "a key is unblocked by the first that begins so", "outbox/ops/blocked.py",
@@ -267,7 +268,7 @@ COMMAND_MUTANTS = (
     fault(
         "a filter discards all dead letters of an id", "outbox/ops/engine_operator.py",
         f"{OF_ONE_ID}::test_a_filter_discards_what_it_means_and_no_other_of_the_id",
-        ("        for number in dict.fromkeys(sequences):\n", "        for number in [*self._engine.broker.queue(dead_letter_path(queue)).tasks]:\n"),
+        ("in_slices(dict.fromkeys(sequences), MOVED_COUNT)", "in_slices([*self._engine.broker.queue(dead_letter_path(queue)).tasks])"),
     ),
     fault(
         "a number means the newest dead letter of an id", VIEWS,
@@ -309,7 +310,7 @@ COMMAND_MUTANTS = (
     fault(
         "what was discarded is restored after its time, engine", "outbox/engine/dead_letters.py",
         f"{DISCARDS}::test_it_is_gone_when_its_time_is_over_or_for_good_at_once",
-        ("if space[id].expires_ms > now_ms]", "]"),
+        ("if document is None or document.expires_ms <= now_ms:", "if document is None:"),
         ("if found is None or found.expires_ms <= self._core.now_ms():\n            raise LookupError(f\"{path} has no disc", "if found is None:\n            raise LookupError(f\"{path} has no disc"),
     ),
     fault(

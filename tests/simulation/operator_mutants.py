@@ -16,6 +16,7 @@ DEAD = "outbox/ops/dead_letters.py"
 PENDING = "outbox/ops/pending.py"
 HANGING = "outbox/runtime/commit/waiting_handlers.py"
 ENGINE = "outbox/ops/engine_operator.py"
+SLICES = "unit/ops/test_looks_in_slices.py"
 VIEWS = "outbox/ops/dead_letter_views.py"
 CURES, REQUESTS = "unit/ops/test_cures.py", "wire/cli/test_requests.py"
 
@@ -76,9 +77,24 @@ OPERATOR_MUTANTS = (
         ("            asked.count + 1,\n", "            asked.count,\n"),
     ),
     fault(
+        "a look holds the loop for all that there is", "outbox/ops/slices.py",
+        f"{SLICES}::test_an_answer_looks_at_a_bounded_number_between_two_turns_of_the_loop",
+        ("        yield some\n        await asyncio.sleep(0)\n\n\nasync def in_slices", "        yield some\n\n\nasync def in_slices"),
+    ),
+    fault(
+        "what was seen for later is cancelled whatever it is by now", ENGINE,
+        f"{SLICES}::test_what_waits_for_its_next_try_by_now_is_not_cancelled",
+        ("if is_there(place, task) and is_meant(task)]", "if is_there(place, task)]"),
+    ),
+    fault(
+        "a message is shown where it was seen and is no more", ENGINE,
+        f"{SLICES}::test_what_becomes_a_dead_letter_after_it_was_seen_is_found_once_as_that",
+        ("for path, place, task in named.of(id) if self._is_in(place, task)]", "for path, place, task in named.of(id)]"),
+    ),
+    fault(
         "a message is looked for among the living only", ENGINE,
         f"{FIND}::test_every_place_of_a_message_is_found",
-        ("{path: dead_letter_path(path) for path in paths})", "{})"),
+        ("        for path in paths:\n            await self._see(named, path, dead_letter_path(path))\n", ""),
     ),
     fault(
         "an id stands for those that go on behind a number", "outbox/ops/names.py",

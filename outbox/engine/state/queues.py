@@ -8,12 +8,13 @@ operation.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from heapq import heappop, heappush
-from operator import attrgetter
 
 from outbox.engine.entities import QueueSettings
+from outbox.engine.state.letters import Letters
 from outbox.engine.state.plain_order import PlainOrder
 from outbox.engine.state.session_order import SessionOrder
 from outbox.engine.state.tasks import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
@@ -44,6 +45,8 @@ class Queue:
         by_key = is_primary and settings.ordering == "per_key"
         self.order = SessionOrder(self.tasks) if by_key else PlainOrder(self.tasks)
         """In which ready tasks are handed out; a dead-letter sub-queue knows no keys."""
+        self.letters = None if is_primary else Letters(self.tasks)
+        """The index of a dead-letter sub-queue."""
         self._scheduled: list[tuple[int, int]] = []
         self._expiring: list[tuple[int, int]] = []
 
@@ -81,6 +84,8 @@ class Queue:
 
     def index(self, task: Task, *, fresh: bool = False) -> None:
         """Put a task where it will be found; `fresh` says that it is the newest of the queue."""
+        if self.letters is not None:
+            self.letters.add(task)
         if task.expires_ms:
             heappush(self._expiring, (task.expires_ms, task.sequence))
         if task.status == SCHEDULED:
@@ -93,6 +98,8 @@ class Queue:
         self._scheduled.clear()
         self._expiring.clear()
         self.order.clear()
+        if self.letters is not None:
+            self.letters.clear()
         for sequence in sorted(self.tasks):
             self.index(self.tasks[sequence], fresh=True)
         self.order.drop_idle()
@@ -150,22 +157,23 @@ class Queue:
 
     def counts(self) -> dict[str, int]:
         """How many tasks are active (locked ones included), scheduled and deferred."""
-        found = self.status_counts()
+        found = Counter(task.status for task in self.tasks.values())
         active = found[ACTIVE] + found[LOCKED]
         return {"active": active, "scheduled": found[SCHEDULED], "deferred": found[DEFERRED]}
 
-    def status_counts(self) -> Counter[int]:
-        """How many tasks there are of each status."""
-        return Counter(map(_status_of, self.tasks.values()))  # a million in less than a tenth of a second
+    def slices(self, after: int, count_max: int) -> Iterator[list[Task]]:
+        """The tasks behind a number, in order, at most so many at a time; the queue may change between two.
 
-    def scheduled(self) -> list[Task]:
-        """The tasks that are not due yet, in no order."""
-        found = [self.tasks.get(sequence) for sequence in {sequence for _, sequence in self._scheduled}]
-        return [task for task in found if task is not None and task.status == SCHEDULED]
-
-    def oldest_enqueued_ms(self) -> int | None:
-        """When the oldest task arrived that is active or locked: the first of them, because tasks lie as they came."""
-        return next((task.enqueued_ms for task in self.tasks.values() if task.status in (ACTIVE, LOCKED)), None)
-
-
-_status_of: Callable[[Task], int] = attrgetter("status")
+        Which there are is decided at the start, but of dead letters as the look goes on.  Those that are gone when
+        their turn comes are left out.
+        """
+        find = self.tasks.get
+        if self.letters is None:
+            numbers = sorted(self.tasks)  # they lie nearly in order: a millisecond for 100,000
+            for start in range(bisect_left(numbers, after + 1), len(numbers), count_max):
+                some = numbers[start : start + count_max]
+                yield [task for number in some if (task := find(number)) is not None]
+            return
+        while numbers := self.letters.numbers(after, count_max):
+            after = numbers[-1]
+            yield [task for number in numbers if (task := find(number)) is not None]

@@ -7,6 +7,7 @@ message behind the block is shown once to whoever puts on record that it waits.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from heapq import heappop, heappush
 
 from outbox.engine.state.tasks import ACTIVE, LOCKED, Task
@@ -43,6 +44,8 @@ class SessionOrder:
     def __init__(self, tasks: dict[int, Task]) -> None:
         self._tasks = tasks
         self.sessions: dict[str, Session] = {}
+        self.blocked: list[str] = []
+        """The sessions that a dead letter blocks, in order."""
         self._waiting: dict[str, None] = {}
         """Sessions with ready messages, in the order in which they became so."""
         self._held: list[tuple[int, str]] = []
@@ -72,7 +75,7 @@ class SessionOrder:
         heappush(self._held, (until_ms, session.id))
 
     def clear(self) -> None:
-        """Drop every index and lock."""
+        """Drop every index and lock; which sessions are blocked is known from what blocks them."""
         self._waiting.clear()
         self._held.clear()
         self._unshown.clear()
@@ -81,6 +84,7 @@ class SessionOrder:
             session.claimed.clear()
             session.shown.clear()
             session.lock = session.held_until_ms = 0
+        self.blocked = sorted(session.id for session in self.sessions.values() if session.blocked_by)
 
     def promote(self, now_ms: int) -> None:
         """Forget the delays that are over."""
@@ -145,12 +149,15 @@ class SessionOrder:
         """Block a session behind a dead letter."""
         if not session.blocked_by:
             self._unshown.update(dict.fromkeys(sorted(session.ready)))
+            insort(self.blocked, session.id)
         session.blocked_by.add(sequence)
 
     def unblock(self, session: Session, sequence: int) -> None:
         """Unblock a session whose dead letter is gone, if that was the last; a later block shows its messages anew."""
         session.blocked_by.discard(sequence)
         if not session.blocked_by:
+            at = bisect_left(self.blocked, session.id)
+            del self.blocked[at : at + (self.blocked[at : at + 1] == [session.id])]
             session.shown.clear()
             self.settle_session(session)
 

@@ -280,6 +280,8 @@ class State:
         del queue.tasks[task.sequence]
         self.message_bytes -= held_bytes(task.message)
         queue.order.unlocked(task)
+        if queue.letters is not None:
+            queue.letters.drop(task)
         self._unblock(queue, task)
 
     def _unblock(self, dead: Queue, task: Task) -> None:
@@ -447,6 +449,8 @@ class State:
         queue.order.unlocked(task)
         target = self.paths[item.to_path] if item.to_path is not None else queue
         stays, stops = target is queue, task.stops_session
+        if queue.letters is not None:
+            queue.letters.drop(task)
         self._unblock(queue, task)
         if item.message is not None:
             self.message_bytes += held_bytes(item.message) - held_bytes(task.message)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from outbox.engine.state.documents import DocumentSpaces
+from outbox.engine.state.letters import Letters
 from outbox.engine.state.markers import Markers
 from outbox.engine.state.plain_order import PlainOrder
 from outbox.engine.state.queues import Queue
@@ -28,6 +29,7 @@ LEFT_OUT = {
     (Session, "locked_until_ms"): "the same",
     (PlainOrder, "_tasks"): "those of its queue",
     (SessionOrder, "_tasks"): "the same",
+    (Letters, "_tasks"): "the same",
 }
 HEAPS = frozenset(("_returned", "_suspects", "_scheduled", "_expiring", "_held", "expiring", "ready", "ages"))
 """Lists of which only the content counts."""
@@ -83,7 +85,7 @@ def _walk(value: Any, path: str, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Queue) and name in ("paths", "routes"):
         yield path, value.number  # a reference: the queue itself stands in `queues`
     elif isinstance(
-        value, State | DocumentSpaces | Markers | Queue | PlainOrder | SessionOrder | Session | msgspec.Struct
+        value, State | DocumentSpaces | Markers | Queue | PlainOrder | SessionOrder | Session | Letters | msgspec.Struct
     ):
         yield path, type(value).__name__
         for field in fields_of(value):

@@ -20,6 +20,7 @@ from outbox.engine.log import snapshot
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.snapshot import Image, QueueImage
 from outbox.engine.state.documents import DocumentSpaces
+from outbox.engine.state.letters import Letters
 from outbox.engine.state.markers import Markers
 from outbox.engine.state.plain_order import PlainOrder
 from outbox.engine.state.queues import Queue
@@ -50,6 +51,7 @@ IN_MEMORY: dict[type[Any], object] = {
     Markers: Markers(),
     Queue: Queue(0, "q", QueueSettings("q")),
     PlainOrder: PlainOrder({}),
+    Letters: Letters({}),
     SessionOrder: SessionOrder({}),
     Session: Session("s"),
     Task: Task(1, "q", Message(body=b""), 1, 1),
@@ -173,6 +175,8 @@ def objects(state: State) -> Iterator[object]:
         yield queue
         yield from queue.tasks.values()
         yield queue.order
+        if queue.letters is not None:
+            yield queue.letters
         if isinstance(queue.order, SessionOrder):
             yield from queue.order.sessions.values()
 
@@ -198,6 +202,8 @@ def other(value: Any) -> Any:
             return SessionOrder({})
         case SessionOrder():
             return PlainOrder({})
+        case None:
+            return Letters({})
         case bytes():
             return value + b"x"
     empty: dict[type[Any], Any] = {dict: {"x": 1}, list: [1], set: {1}, deque: deque([1])}

@@ -68,6 +68,7 @@ REFUSED = "engine/test_remembered.py::test_a_refusal_is_remembered_for_the_longe
 DRAWN = "engine/test_replay.py::test_what_an_open_finds_is_what_was_logged"
 OF_SYNCING = "engine/test_sync_policies.py"
 OF_QUEUES = "engine/test_queues_and_sessions.py"
+OF_LETTERS = "engine/test_letters.py"
 OF_ANSWERS = "engine/test_store_answers.py"
 OF_OPENING = "engine/test_open.py"
 OF_SLICES = "engine/test_slices.py"
@@ -816,7 +817,19 @@ LOG_MUTANTS = (
     mutant(
         "a look at a session counts the messages of others", BROKER,
         f"{OF_QUEUES}::test_a_look_at_a_session_counts_its_own_messages_only",
-        ("        wanted = (sequence for sequence in tasks if sequence >= from_sequence)\n", "        wanted = iter(nsmallest(count_max, (sequence for sequence in tasks if sequence >= from_sequence)))\n"),
+        ("            if len(found) >= count_max:\n                break\n", "            break\n"),
+    ),
+    mutant(
+        "a dead letter that is gone is still a copy", STATE, f"{OF_LETTERS}::test_what_the_indexes_say_is_what_a_look_at_all_says",
+        ("            queue.letters.drop(task)\n        self._unblock(queue, task)\n\n", "            pass\n        self._unblock(queue, task)\n\n"),
+    ),
+    mutant(
+        "a dead letter that was rewritten is found as it was", STATE, f"{OF_LETTERS}::test_a_dead_letter_that_is_rewritten_or_moved_is_found_as_it_is_now",
+        ("            queue.letters.drop(task)\n        self._unblock(queue, task)\n        if", "            pass\n        self._unblock(queue, task)\n        if"),
+    ),
+    mutant(
+        "a key that goes on is listed as blocked", ORDER, f"{OF_LETTERS}::test_what_the_indexes_say_is_what_a_look_at_all_says",
+        ("            del self.blocked[at : at + (self.blocked[at : at + 1] == [session.id])]\n", ""),
     ),
     mutant(
         "the gate of an engine that has stopped is open", CORE,
