@@ -8,8 +8,9 @@ A system is a module of the shape `measure.Benchmark`; name it in SYSTEMS to tak
 commit protocols side by side, `--only history` what recording costs and judging takes, `--only azure` what a message
 asks of the Azure services and what the adapters cost beside the bare SDKs, `--only latency` the rate with these
 services a round trip away, `--only feed` a Spark feed, `--only streams` ordered logs and processors, `--only telemetry`
-what OpenTelemetry costs a message.  Writes w1, log, folder, profile, scopes, history, azure, azure-latency, feed,
-streams and telemetry, those of what was chosen, into the folder, each as .json and .txt.
+what OpenTelemetry costs a message, `--only looks` for how long an operator's answers hold a host's event loop.  Writes
+w1, log, folder, profile, scopes, history, azure, azure-latency, feed, streams, telemetry and looks, those of what was
+chosen, into the folder, each as .json and .txt.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tests.benchmarks import (
     bench_history,
     bench_latency,
     bench_log,
+    bench_looks,
     bench_scopes,
     bench_streams,
     bench_telemetry,
@@ -45,6 +47,8 @@ FOLDER_REPEATS_MAX = 3
 """Each takes a minute for a million messages."""
 FEED_REPEATS_MAX = 3
 """Each starts Spark."""
+LOOKS_REPEATS_MAX = 3
+"""Each takes half a minute."""
 SCRATCH = ROOT / "build"  # beside the sources, so on a real disk and not in memory
 
 SYSTEMS = (
@@ -52,8 +56,8 @@ SYSTEMS = (
     "tests.benchmarks.peers.sqlite",
     "tests.benchmarks.ours",
 )
-LOG, FOLDER, PROFILE, SCOPES, HISTORY, AZURE, LATENCY, FEED, STREAMS, TELEMETRY = PARTS = (
-    "log", "folder", "profile", "scopes", "history", "azure", "latency", "feed", "streams", "telemetry",
+LOG, FOLDER, PROFILE, SCOPES, HISTORY, AZURE, LATENCY, FEED, STREAMS, TELEMETRY, LOOKS = PARTS = (
+    "log", "folder", "profile", "scopes", "history", "azure", "latency", "feed", "streams", "telemetry", "looks",
 )  # fmt: skip
 
 Entrant = tuple[Benchmark, str]
@@ -88,6 +92,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(bench_feed.publish(min(options.repeats, FEED_REPEATS_MAX), list(bench_feed.COUNTS), options.output))
     if STREAMS in parts:
         print(bench_streams.publish(options.repeats, bench_streams.ENTRIES, options.output))
+    if LOOKS in parts:
+        print(bench_looks.publish(min(options.repeats, LOOKS_REPEATS_MAX), bench_looks.COUNTS, options.output))
     if TELEMETRY in parts:
         print(bench_telemetry.publish(options.repeats, options.messages, options.output))
     return 0
