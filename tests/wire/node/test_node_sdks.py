@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from outbox.emulator.blobs.server import BlobEmulator
+from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.engine.engine import Engine
 from tests.wire.conftest import Bus
 
@@ -51,3 +54,15 @@ def bus() -> Iterator[Bus]:
 
 def test_operations_of_azure_service_bus(bus: Bus) -> None:
     assert failures("@azure/service-bus", "servicebus.js", bus.connection_string) == {}
+
+
+async def test_operations_of_azure_cosmos() -> None:
+    async with Engine.in_memory() as engine, CosmosEmulator(engine, port=0) as emulator:
+        at = emulator.connection
+        assert await asyncio.to_thread(failures, "@azure/cosmos", "cosmos.js", at.url, at.key) == {}
+
+
+async def test_operations_of_azure_storage_blob() -> None:
+    async with Engine.in_memory() as engine, BlobEmulator(engine, port=0) as emulator:
+        at = emulator.connection.connection_string
+        assert await asyncio.to_thread(failures, "@azure/storage-blob", "blobs.js", at) == {}
