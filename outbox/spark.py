@@ -36,7 +36,7 @@ ENDED: frozenset[Phase] = frozenset(("succeeded", "failed", "cancelled"))
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 _JOB = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}")
 _SECRET = re.compile(
-    r"(?i)(SharedAccessKey|AccountKey|SharedAccessSignature|password|pwd)\s*=|[?&]sig=|\bBearer\s+\S{8}"
+    r"(?i)(SharedAccessKey|AccountKey|SharedAccessSignature|password|pwd|\bpw)\s*=|[?&]sig=|\bBearer\s+\S{8}"
 )
 
 

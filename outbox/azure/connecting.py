@@ -102,10 +102,8 @@ def connect(
 
     `cosmos`, `servicebus` and `blobs` are each an address or a connection string; a store that is given as `blobs` is
     used as it is.  `create` makes the database, the containers and what the application declares, where they are not
-    there yet.  `credential` is one of azure.identity.aio, for the addresses; whoever gives it closes it.
-
-    A start (of a worker or an HTTP entry, or `Client.declare`) fails if a service that it asks does not answer.  With
-    `wait_s`, 3,600 at most, it waits for it that many seconds.
+    there yet.  `credential` is one of azure.identity.aio, for the addresses; whoever gives it closes it.  A start waits
+    up to `wait_s` seconds for services that do not answer, 3,600 at most.
 
     `states` names a container in which only states lie, at the partition and id that `place` gives for a state's id
     (default: a partition of its own); everything else stays in `container`.  That is item scope.

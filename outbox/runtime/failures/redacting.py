@@ -21,8 +21,8 @@ from collections.abc import Sequence
 _NAME = re.compile(r"""(?<![\w.-])([\w.-]++)([\\"'\]]{0,8}+)\s*+(?:[=:]{1,2}+|(?<=\\)u003[dD])>?+\s*+""")
 _WORDS = re.compile(
     r"(?i:passwd|password|passphrase|pwd|secret|token|key|signature|credential|(?:authorization|cookies?)$)"
-    r"|(?<![a-zA-Z])(?i:pass$|sig(?![a-z]))"
-    r"|(?<=[a-z])(?:Pass$|Sig(?![a-z]))"
+    r"|(?<![a-zA-Z])(?i:pass$|pw$|sig(?![a-z]))"
+    r"|(?<=[a-z])(?:Pass$|Pw$|Sig(?![a-z]))"
 )
 _HARMLESS = ("error", "exception", "name")
 """Endings of harmless names: neither `KeyError` nor `SharedAccessKeyName` names a secret."""
@@ -46,9 +46,15 @@ _PAIRS = (
 )
 """A secret's name that is itself a value, and the text between it and the secret."""
 _OPTION = re.compile(r"""(?<![\w-])(--?([\w-]{1,80}+)(?:[ \t]++|["'],\s*+["']))(?!-)[^\s"',;]++""")
+_HEADERS_KEY = re.compile(r"""(?<![\w-])((?i:x|ocp)-[\w-]{0,80}-(?i:key)[ \t]++)[^\s"',;]++""")
+"""A key behind the name of a header without a colon, as `x-functions-key abc1`."""
 _OPTIONS_WORDS = re.compile(
-    r"(?i)passw|passphrase|pwd|secret|token|credential|(?:account|access|api|private)-?key|\bsas\b"
+    r"(?i)passw|passphrase|pwd|\bpw$|secret|token|credential|(?:account|access|api|private)-?key|\bsas\b"
 )
+_LOOKS_SECRET = re.compile(r"\S*\d|\S{20}").match
+"""Whether what follows `--key` or a header's name is more than the next word of a sentence."""
+_COMMAND = "outbox "
+"""The command line of ours, whose keys are a message's."""
 
 _REFERENCE = re.compile(r"[A-Z][A-Z0-9_]*+=[\w-]++(?:/[\w-]++){1,2}")
 """The Spark jobs' `--secret`: a variable, and the vault and name of its value; no secret itself."""
@@ -77,7 +83,7 @@ def redacted(text: str, *, is_cut: bool = False) -> str:
     With `is_cut` the end of the text may be a secret whose mark was cut off: the @ behind a password.
     """
     text = _TOKEN.sub("***", _PEM.sub(r"\1***\2", text))
-    text = _OPTION.sub(_without_argument, _without_pairs(text))
+    text = _OPTION.sub(_without_argument, _HEADERS_KEY.sub(_without_key, _without_pairs(text)))
     text = _SCHEME.sub(r"\1\2***", _without_passwords(text, is_cut=is_cut))
     text = _without_elements(_ENCODED.sub(_without_value, text))
     parts: list[str] = []
@@ -110,9 +116,16 @@ def _without_value(pair: re.Match[str]) -> str:
 def _without_argument(option: re.Match[str]) -> str:
     """Redact an option's argument if the option is a secret's, unless the argument only names one."""
     argument = option[0][len(option[1]) :]
-    if not _OPTIONS_WORDS.search(option[2]) or _REFERENCE.fullmatch(argument):
-        return option[0]
-    return option[1] + "***"
+    if option[2].lower() == "key":
+        line = option.string[max(0, option.start() - 200) : option.start()].rpartition("\n")[2]
+        is_secret = _LOOKS_SECRET(argument) is not None and _COMMAND not in line
+    else:
+        is_secret = _OPTIONS_WORDS.search(option[2]) is not None and not _REFERENCE.fullmatch(argument)
+    return option[1] + "***" if is_secret else option[0]
+
+
+def _without_key(header: re.Match[str]) -> str:
+    return header[1] + "***" if _LOOKS_SECRET(header[0][len(header[1]) :]) else header[0]
 
 
 def _without_pairs(text: str) -> str:

@@ -131,6 +131,7 @@ async def test_a_job_that_was_never_declared_is_refused_with_the_cure() -> None:
         (["x" * 40_000], "pass its name"),
         (["x"] * 201, "201 arguments"),
         (["--connection", "Endpoint=sb://b/;SharedAccessKeyName=n;SharedAccessKey=abc="], "Key Vault"),
+        (["--connection", "user=a;pw=b"], "Key Vault"),
         (["--input", "https://a.blob.core.windows.net/c/f?sv=1&sig=abc"], "Key Vault"),
         ("--input", "a list of texts"),
         (["--input", "\ud800"], "surrogate pair"),
