@@ -147,11 +147,17 @@ def load() -> griffe.Module:
 
 def public(package: griffe.Module, page: Page) -> Iterator[tuple[str, griffe.Object]]:
     """What a page describes: names with the objects that they stand for."""
+    for _, name, item in found_in(package, page):
+        yield name, item
+
+
+def found_in(package: griffe.Module, page: Page) -> Iterator[tuple[str, str, griffe.Object]]:
+    """What a page describes: the module that a name is imported from, the name and the object."""
     for path, names in page.modules.items():
         module = package if path == package.path else package[path.removeprefix(f"{package.path}.")]
         exported = names or [str(name) for name in module.exports or ()]
         for name in exported or [name for name, found in module.classes.items() if not found.is_alias]:
-            yield name, resolved(module[name])
+            yield path, name, resolved(module[name])
 
 
 def members(found: griffe.Class) -> Iterator[tuple[str, griffe.Object]]:
@@ -174,11 +180,13 @@ def resolved(found: griffe.Object | griffe.Alias) -> griffe.Object:
 
 def page_of(page: Page, package: griffe.Module) -> str:
     """The text of one page."""
-    found = list(public(package, page))
+    found = list(found_in(package, page))
     lines = [f"# {page.title}", "", MADE, "", page.about, "", "| | |", "|---|---|"]
-    lines += [f"| [{name}](#{name.lower()}) | {first_line(item)} |" for name, item in found]
-    for name, item in found:
-        lines += ["", f"## {name}", "", *described(name, item)]
+    for module, name, item in found:
+        label = name if page.title.partition(",")[0] == module else f"{module}.{name}"
+        lines.append(f"| [{label}](#{name.lower()}) | {first_line(item)} |")
+    for module, name, item in found:
+        lines += ["", f"## {name}", "", f"`from {module} import {name}`", "", *described(name, item)]
         if isinstance(item, griffe.Class):
             for own, member in members(item):
                 lines += ["", f"### {name}.{own}", "", *described(own, member)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from functools import cache
 
 import griffe
+import pytest
 
 from tools import reference
 
@@ -82,6 +84,18 @@ def test_the_committed_pages_are_what_the_sources_say() -> None:
     assert {path.name for path in reference.FOLDER.iterdir()} == made.keys(), "run `python -m tools.reference`"
     for name, text in made.items():
         assert (reference.FOLDER / name).read_text() == text, f"{name}: run `python -m tools.reference`"
+
+
+@pytest.mark.parametrize(
+    "page", sorted(path.name for path in reference.FOLDER.glob("*.md") if path.name != "README.md")
+)
+def test_every_name_imports_from_where_its_page_says(page: str) -> None:
+    text = (reference.FOLDER / page).read_text()
+    [title] = re.findall(r"^# ([\w.]+)", text, re.MULTILINE)
+    listed = re.findall(r"^\| \[([\w.]+)\]\(#", text, re.MULTILINE)
+    written = re.findall(r"^`from ([\w.]+) import (\w+)`$", text, re.MULTILINE)
+    assert [(name.rpartition(".")[0] or title, name.rpartition(".")[2]) for name in listed] == written
+    assert [name for module, name in written if not hasattr(importlib.import_module(module), name)] == []
 
 
 def test_every_public_name_has_a_docstring() -> None:
