@@ -19,6 +19,7 @@ from outbox.ops import folder_commands, text
 from outbox.ops import message_commands as on_messages
 from outbox.ops import state_commands as on_states
 from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask, with_folder
+from outbox.ops.piped import write_piece
 from outbox.ops.stream_values import WHO_LENGTH_MAX, StreamQuery, TrimRequest, UnregisterRequest
 from outbox.ops.values import NewMessage
 from outbox.printable import printable
@@ -279,7 +280,7 @@ def export(options: Options) -> None:
         count = 0
         async for piece in operator.export(options.type):
             count += piece.count(b"\n")
-            out.write(piece)
+            await write_piece(out, piece)
         out.flush()
         return count
 
@@ -313,7 +314,7 @@ def read_stream(options: Options) -> None:
 
     async def write(operator: Any) -> None:
         async for piece in operator.stream(asked):
-            sys.stdout.buffer.write(piece)
+            await write_piece(sys.stdout.buffer, piece)
         sys.stdout.buffer.flush()
 
     _check_log_name(options.name)

@@ -1,7 +1,7 @@
 """Connect an operator for a data folder: to the host that holds it, else to the log itself.
 
 The folder's lock decides.  While it is held the host answers, after a few seconds if it is just starting; while it is
-free the log is opened here, and the control file of a killed host is removed.
+free, and no host waits for it, the log is opened here, and the control file of a killed host is removed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from outbox.errors import AlreadyOpen, OutboxError, Refused
-from outbox.ops.control_file import is_held, read_control_file, remove_control_file
+from outbox.ops.control_file import is_held, is_wanted, read_control_file, remove_control_file
 from outbox.ops.names import word
 from outbox.ops.operator import Operator
 from outbox.ops.remote import RemoteOperator
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from outbox.engine.engine import Engine
 
 WAIT_S = 5.0
+AGAIN_WITHIN_S = 30.0
+"""The same where a command has let go of the log for a host: that opens it first, however large it is."""
 LOOK_EVERY_S = 0.05
 _OWN_FILE = re.compile(r"[0-9a-f]{16}\.(log|snapshot)|lock").fullmatch
 
@@ -45,15 +47,18 @@ async def connect_operator(
     if isinstance(found, RemoteOperator):
         yield found
         return
-    from outbox.ops.engine_operator import EngineOperator  # here, because with a host no engine is needed
+    from outbox.ops.giving_way import GivingWay  # here, because with a host no engine is needed
 
-    async with found as engine:
-        yield EngineOperator(engine)
+    async def again() -> RemoteOperator | Engine:
+        return await _look(folder, time.monotonic() + AGAIN_WITHIN_S, accept_clock)
+
+    async with GivingWay(folder, found, again) as operator:
+        yield cast(Operator, operator)  # it passes every answer on
 
 
 async def _look(folder: Path, deadline_s: float, accept_clock: timedelta) -> RemoteOperator | Engine:
     while True:
-        if not is_held(folder):
+        if not (is_wanted(folder) or is_held(folder)):
             opened = _try_open(folder, accept_clock)
             if opened is not None:
                 return opened

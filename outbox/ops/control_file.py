@@ -16,6 +16,8 @@ from outbox.engine.log import disk
 
 FILE_NAME = "control.json"
 LOCK_NAME = "lock"
+WANTED_NAME = "wanted"
+"""What a host locks that waits for a command to let go of the folder."""
 SIZE_MAX_BYTES = 4_096
 
 
@@ -79,10 +81,38 @@ def remove_control_file(folder: Path) -> None:
     (folder / FILE_NAME).unlink(missing_ok=True)
 
 
+def is_alive(host: ControlFile) -> bool:
+    """Whether there is a process of the number that a control file names; of a killed host's there may be another."""
+    try:
+        os.kill(host.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def is_held(folder: Path) -> bool:
     """Whether a process holds the folder now, by a try of a shared lock."""
+    return _is_locked(folder / LOCK_NAME)
+
+
+def want(folder: Path) -> int | None:
+    """Say that a host waits for the folder, until the descriptor is closed; None: another one says so."""
     try:
-        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return disk.hold(folder / WANTED_NAME, os.O_CREAT | os.O_RDWR)
+    except BlockingIOError:
+        return None
+
+
+def is_wanted(folder: Path) -> bool:
+    """Whether a host waits for the folder."""
+    return _is_locked(folder / WANTED_NAME)
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return False
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -19,14 +20,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from outbox.app import App
 from outbox.engine.engine import Engine
 from outbox.engine.state.tasks import Task
 from outbox.errors import AlreadyOpen, EngineStopped, OutboxError, Refused
 from outbox.ops.access_key import access_key, new_key
-from outbox.ops.control_file import add_endpoints, read_control_file, remove_control_file
+from outbox.ops.control_file import add_endpoints, is_alive, read_control_file, remove_control_file, want
 from outbox.ops.endpoints import Endpoints, EndpointSettings, check_ports, listen, listen_http, listen_metrics
 from outbox.ops.engine_operator import EngineOperator
 from outbox.ops.engine_states import OnWritten
@@ -204,23 +205,46 @@ async def open_engine(settings: HostSettings) -> Engine:
     """
     if settings.folder is None:
         return Engine.in_memory()
+    with _Wanting(settings.folder) as wanting:
+        return await _open(settings, settings.folder, wanting)
+
+
+class _Wanting:
+    """Says to commands that a host waits for their folder, from `say` on."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._descriptor: int | None = None
+
+    def say(self) -> None:
+        self._descriptor = want(self._folder) if self._descriptor is None else self._descriptor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+
+async def _open(settings: HostSettings, folder: Path, wanting: _Wanting) -> Engine:
     deadline_s = time.monotonic() + OPEN_WITHIN_S
     while True:
         try:
-            engine = Engine.open(
-                settings.folder, sync=settings.sync, accept_clock=settings.accept_clock, new=settings.new
-            )
+            engine = Engine.open(folder, sync=settings.sync, accept_clock=settings.accept_clock, new=settings.new)
         except AlreadyOpen:
-            if time.monotonic() > deadline_s or read_control_file(settings.folder) is not None:
+            host = read_control_file(folder)
+            if time.monotonic() > deadline_s or (host is not None and is_alive(host)):
                 raise
+            wanting.say()
             await asyncio.sleep(OPEN_EVERY_S)
             continue
-        remove_control_file(settings.folder)  # a killed host's
+        remove_control_file(folder)  # a killed host's
         cut_bytes = 0 if engine.log is None else engine.log.recovered.cut_bytes
         if cut_bytes:
-            log.info("%s: opened, cut %d bytes of unsynced tail", settings.folder, cut_bytes)
+            log.info("%s: opened, cut %d bytes of unsynced tail", folder, cut_bytes)
         else:
-            log.info("%s: opened", settings.folder)
+            log.info("%s: opened", folder)
         return engine
 
 

@@ -7,23 +7,21 @@ before it stay sent, and because lines carry their ids, sending the same stream 
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from io import BufferedReader
-from select import select
 from typing import Any
 
 import msgspec
 
 from outbox.errors import OutboxError, Refused
 from outbox.ops.asking import connected
+from outbox.ops.piped import wait_readable
 from outbox.ops.values import NewMessage, Text
 
 BATCH_COUNT = 500
 BATCH_MAX_BYTES = 4 << 20
 LINE_MAX_BYTES = 16 << 20
 READ_BYTES = 1 << 20
-LOOK_EVERY_S = 0.02
 
 
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,8 +85,7 @@ async def _messages(
 async def _lines(stream: BufferedReader) -> AsyncIterator[list[bytes]]:
     rest = b""
     while True:
-        while not select([stream], [], [], 0)[0]:  # noqa: ASYNC110  # stdin may be a file, which no loop can watch
-            await asyncio.sleep(LOOK_EVERY_S)  # so that Ctrl-C ends a wait for input
+        await wait_readable(stream)
         piece = stream.read1(READ_BYTES)
         *lines, rest = (rest + piece).split(b"\n")
         if len(rest) > LINE_MAX_BYTES:

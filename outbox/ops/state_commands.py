@@ -14,6 +14,7 @@ from outbox.errors import Refused
 from outbox.ops import text
 from outbox.ops.asking import Options, answer, ask
 from outbox.ops.names import parse_key
+from outbox.ops.piped import write_piece
 from outbox.ops.state_values import LINES_COUNT_MAX, StateLine, StateWrites, StateWritten
 
 LINE_BYTES_MAX = 16 << 20
@@ -61,7 +62,7 @@ def export_states(options: Options) -> None:
         count = 0
         async for piece in operator.states(options.type or ""):
             count += piece.count(b"\n")
-            out.write(piece)
+            await write_piece(out, piece)
         out.flush()
         return count
 

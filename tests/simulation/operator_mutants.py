@@ -16,6 +16,7 @@ DEAD = "outbox/ops/dead_letters.py"
 PENDING = "outbox/ops/pending.py"
 HANGING = "outbox/runtime/commit/waiting_handlers.py"
 ENGINE = "outbox/ops/engine_operator.py"
+CONNECTED = "unit/ops/test_connect_operator.py"
 SLICES = "unit/ops/test_looks_in_slices.py"
 VIEWS = "outbox/ops/dead_letter_views.py"
 CURES, REQUESTS = "unit/ops/test_cures.py", "wire/cli/test_requests.py"
@@ -90,6 +91,21 @@ OPERATOR_MUTANTS = (
         "a message is shown where it was seen and is no more", ENGINE,
         f"{SLICES}::test_what_becomes_a_dead_letter_after_it_was_seen_is_found_once_as_that",
         ("for path, place, task in named.of(id) if self._is_in(place, task)]", "for path, place, task in named.of(id)]"),
+    ),
+    fault(
+        "a command goes before a host that waits", "outbox/ops/connect_operator.py",
+        f"{CONNECTED}::test_a_command_does_not_go_before_a_host_that_waits",
+        ("if not (is_wanted(folder) or is_held(folder)):", "if not is_held(folder):"),
+    ),
+    fault(
+        "a log is let go in the midst of an answer", "outbox/ops/giving_way.py",
+        f"{CONNECTED}::test_an_answer_that_is_under_way_is_ended_first",
+        ("                async with self._answering:\n                    self._operator = None\n", "                if True:\n                    self._operator = None\n"),
+    ),
+    fault(
+        "a host that waits does not say so", "outbox/ops/host.py",
+        f"{CONNECTED}::test_a_host_that_waits_gets_the_folder_between_two_answers_and_the_next_are_its",
+        ("            wanting.say()\n", ""),
     ),
     fault(
         "a message is looked for among the living only", ENGINE,

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
+import os
 import socket
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
+from outbox.engine.log.records import DocWrite, Modify
+from outbox.engine.state.documents import STATES
 from outbox.errors import AlreadyOpen, Refused
+from outbox.lineage import state_id
 from outbox.ops.connect_operator import connect_operator
 from outbox.ops.control import serve_control
-from outbox.ops.control_file import ControlFile, read_control_file, write_control_file
+from outbox.ops.control_file import ControlFile, is_held, is_wanted, read_control_file, want, write_control_file
 from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.host import HostSettings, _open, _Wanting
 from outbox.ops.remote import RemoteOperator
+from outbox.ops.stream_values import StreamQuery
+from outbox.ops.values import NewMessage
+from outbox.streams.log import OrderedLog
 
 
 @pytest.fixture
@@ -42,15 +54,15 @@ async def test_a_running_host_is_asked(folder: Path) -> None:
 async def test_without_a_host_the_log_is_opened_and_closed_again(folder: Path) -> None:
     for _ in range(2):
         async with connect_operator(folder) as operator:
-            assert isinstance(operator, EngineOperator)
+            assert is_held(folder) and list((await operator.status()).queues) == ["q"]
+        assert not is_held(folder)
 
 
 async def test_what_a_killed_host_left_is_removed_and_its_token_sent_to_nobody(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         write_control_file(folder, ControlFile(stranger.getsockname()[1], 1, "secret"))
-        async with connect_operator(folder) as operator:
-            assert isinstance(operator, EngineOperator)
-            assert read_control_file(folder) is None
+        async with connect_operator(folder):
+            assert is_held(folder) and read_control_file(folder) is None
         stranger.settimeout(0)
         with pytest.raises(BlockingIOError):
             stranger.accept()
@@ -91,6 +103,80 @@ async def test_a_host_that_is_just_starting_is_waited_for(folder: Path) -> None:
         async with connect_operator(folder, wait_s=3) as operator:
             assert isinstance(operator, RemoteOperator)
         await task
+
+
+@asynccontextmanager
+async def waiting(folder: Path) -> AsyncIterator[Engine]:
+    """A host that waits for a folder, has it as soon as it is let go, and serves it."""
+    with _Wanting(folder) as wanting:
+        engine = await asyncio.wait_for(_open(HostSettings(folder), folder, wanting), 10)
+    async with engine, serve_control(EngineOperator(engine), folder):
+        yield engine
+
+
+async def test_a_host_that_waits_gets_the_folder_between_two_answers_and_the_next_are_its(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with connect_operator(folder) as operator:
+        await operator.send("q", [NewMessage(body=msgspec.Raw(b"1"), id="m1")])
+        async with waiting(folder) as engine:
+            assert (await operator.status()).queues["q"].active == 1
+            await operator.send("q", [NewMessage(body=msgspec.Raw(b"1"), id="m2")])
+            assert len(engine.broker.queue("q").tasks) == 2
+    assert "a host waits for it and gets it now" in capsys.readouterr().err
+
+
+async def test_an_answer_that_is_under_way_is_ended_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def slow(self: EngineOperator) -> str:
+        await asyncio.sleep(0.5)
+        assert is_held(folder) and is_wanted(folder)
+        return "whole"
+
+    monkeypatch.setattr(EngineOperator, "metrics", slow)
+    async with connect_operator(folder) as operator:
+        asked = asyncio.create_task(operator.metrics())
+        await asyncio.sleep(0)
+        async with waiting(folder):
+            assert asked.done() and await asked == "whole"
+
+
+async def test_a_log_that_is_read_says_where_it_was_left_and_states_are_whole(folder: Path) -> None:
+    async with Engine.open(folder) as engine:
+        readings = OrderedLog("readings", engine, type=str)
+        for number in range(200):
+            await readings.append("x" * 2_000, id=f"e{number}")
+        states = [DocWrite(STATES, state_id("S", f"k{n}"), b"{}", 0) for n in range(1_000)]
+        assert engine.documents.modify(Modify(documents=states)) is not None
+    async with connect_operator(folder) as operator:
+        entries, lines = operator.stream(StreamQuery("readings", "", "", 200)), operator.states()
+        assert await anext(entries) and await anext(lines)
+        async with waiting(folder):
+            rest = b"".join([piece async for piece in lines])
+            assert json.loads(rest.splitlines()[-1])["key"] == "k999"
+            with pytest.raises(Refused, match="a host waited for it and has it now, so the rest was not read"):
+                [piece async for piece in entries]
+
+
+async def test_a_command_does_not_go_before_a_host_that_waits(folder: Path) -> None:
+    descriptor = want(folder)
+    assert descriptor is not None
+    with pytest.raises(AlreadyOpen):
+        async with connect_operator(folder, wait_s=0.2):
+            pass
+    os.close(descriptor)
+    async with connect_operator(folder, wait_s=0.2):
+        assert is_held(folder)
+
+
+async def test_the_log_is_opened_again_where_the_host_that_waited_is_gone(folder: Path) -> None:
+    async with connect_operator(folder) as operator:
+        descriptor = want(folder)
+        assert descriptor is not None
+        async with asyncio.timeout(10):
+            while is_held(folder):  # noqa: ASYNC110  # another process may let it go as well
+                await asyncio.sleep(0.01)
+        os.close(descriptor)
+        assert list((await operator.status()).queues) == ["q"] and is_held(folder)
 
 
 def names(folder: Path) -> list[str]:
