@@ -294,6 +294,8 @@ class _Breaker:
         return self._attempts(second)[1]
 
     def view(self, now_ms: int) -> GuardView:
+        if self.state == "ramping" and now_ms - self._ramp_ms >= RAMP_S * 1_000:  # it lets any attempt through by now
+            self._close()
         rest_s = max(0.0, (self._until_ms - now_ms) / 1_000) if self.state == "open" else 0.0
         return GuardView(self.name, "breaker", self.state, self._why, rest_s, self.rescheduled_count)
 

@@ -12,6 +12,7 @@ Source: OpenTelemetry's semantic conventions for messaging, for the names of att
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -154,7 +155,10 @@ METRICS = (
     ),
     Metric(
         "outbox.guard.state", "gauge", "{state}", "0 closed, 1 ramping, 2 half-open, 3 open; a rate limit: 0 or 3",
-        lambda counts: [({GUARD: guard.name}, STATES.index(guard.state)) for guard in counts.guards.values()],
+        lambda counts: [
+            ({GUARD: guard.name}, STATES.index(guard.view(time.time_ns() // 1_000_000).state))
+            for guard in counts.guards.values()
+        ],
     ),
     Metric(
         "outbox.guard.rescheduled", "counter", "{attempt}", "Attempts that a breaker or a rate limit rescheduled",

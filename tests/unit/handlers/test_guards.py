@@ -12,7 +12,7 @@ import pytest
 from outbox import App, Context, Engine, Retries, Retry, Worker
 from outbox.engine.engine import Engine as EmbeddedEngine
 from outbox.errors import NotRegistrable
-from outbox.guards import KEY_COUNT_MAX, Breaker, Rate
+from outbox.guards import KEY_COUNT_MAX, RAMP_S, Breaker, Rate
 from outbox.http_entry import HttpEntry
 from outbox.metrics import prometheus
 from outbox.ops.engine_operator import EngineOperator
@@ -166,6 +166,17 @@ def test_one_attempt_at_a_time_tries_what_was_down_and_one_that_never_ends_is_gi
             assert guard.state == "half-open"
     state: str = guard.state
     assert state == "ramping"
+
+
+def test_a_breaker_that_nobody_asks_after_its_ramp_is_seen_closed() -> None:
+    guard = Breaker("there", least=1, open_s=1).started()
+    with pytest.raises(ValueError), guard.around(attempt_at(0)):
+        raise ValueError
+    with guard.around(attempt_at(1_000)):
+        pass
+    assert [guard.view(now_ms).state for now_ms in (1_000, 1_000 + RAMP_S * 1_000 - 1)] == ["ramping", "ramping"]
+    found = guard.view(1_000 + RAMP_S * 1_000)
+    assert (found.state, found.why) == ("closed", "")
 
 
 def test_an_attempt_that_began_before_the_ramp_waits_for_its_turn() -> None:
