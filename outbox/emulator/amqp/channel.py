@@ -15,13 +15,14 @@ from outbox.emulator.amqp.errors import (
     INVALID_FIELD,
     RESOURCE_LIMIT,
     ConnectionFault,
+    SessionFault,
 )
 from outbox.emulator.amqp.events import Attached, Credit, Detached, Event, Sent, Settled, Window
 from outbox.emulator.amqp.frames import Frame
-from outbox.emulator.amqp.limits import ATTACH_FACTOR, LINK_BYTES
+from outbox.emulator.amqp.limits import ATTACH_FACTOR, LINK_BYTES, SESSION_BYTES
 from outbox.emulator.amqp.link import Attach, Link
 from outbox.emulator.amqp.performatives import as_bool, as_map, as_outcome, as_terminus, as_text, as_uint
-from outbox.emulator.amqp.session import HANDLE_MAX, ID_MASK, Session
+from outbox.emulator.amqp.session import ID_MASK, Session
 from outbox.emulator.amqp.states import LINK, LinkState, OnLink, after
 from outbox.emulator.amqp.types import NULL, field_spans
 
@@ -39,14 +40,18 @@ class Channel:
         """By handle.  One that this side detached keeps its handle until the peer's detach, too, is there."""
 
     def on_attach(self, fields: list[object], source: Frame, at: int) -> list[Event]:
-        """Make a link that waits for the application's answer."""
+        """Make a link that waits for the application's answer.
+
+        Raises:
+            SessionFault: the connection has as many as it may.
+        """
         handle = as_uint(fields[1], "handle")
         self._heard(handle, OnLink.ATTACH)
-        link_count_max = self.session.limits.link_count_max
-        if handle > HANDLE_MAX or len(self.links) >= link_count_max:
-            raise ConnectionFault(RESOURCE_LIMIT, f"more than {link_count_max} links in a session")
+        quota, link_count_max = self.session.quota, self.session.limits.link_count_max
+        if handle >= link_count_max or quota.link_count >= link_count_max:
+            raise SessionFault(RESOURCE_LIMIT, f"more than {link_count_max} links; close some, and share senders")
         held_bytes = LINK_BYTES + ATTACH_FACTOR * (source.end - source.start)
-        self.session.quota.take(held_bytes)
+        quota.take(held_bytes, SessionFault)
         is_receiver = as_bool(fields[2], "role")
         # The fields were decoded before, so the second walk that finds their bytes cannot fail.
         spans = field_spans(source.data, source.data.index(b"\x12", source.start) + 1) + [NULL] * 7
@@ -64,6 +69,7 @@ class Channel:
             properties=as_map(fields[13], "properties"),
         )
         link = self.links[handle] = Link(self.session, attach, held_bytes)
+        quota.link_count += 1
         return [Attached(link)]
 
     def _heard(self, handle: object, event: OnLink) -> Link | None:
@@ -153,6 +159,7 @@ class Channel:
             link.free()
         self.links.clear()
         self.session.unsettled.clear()
+        self.session.quota.give_back(SESSION_BYTES)
         return [Detached(link) for link in live]
 
 

@@ -22,6 +22,7 @@ from outbox.emulator.amqp.errors import (
     RESOURCE_LIMIT,
     AmqpFault,
     ConnectionFault,
+    SessionFault,
 )
 from outbox.emulator.amqp.events import Closed, Event, Opened
 from outbox.emulator.amqp.frames import (
@@ -35,7 +36,7 @@ from outbox.emulator.amqp.frames import (
     Output,
     frame,
 )
-from outbox.emulator.amqp.limits import Limits, Pool, Quota
+from outbox.emulator.amqp.limits import SESSION_BYTES, Limits, Pool, Quota
 from outbox.emulator.amqp.link import TRANSFER_OVERHEAD_BYTES
 from outbox.emulator.amqp.performatives import as_text, as_uint
 from outbox.emulator.amqp.session import Session
@@ -153,7 +154,10 @@ class Connection:
         if (act := ON_FRAME.get(code)) is not None:
             channel = self._channel(source.channel)
             if channel is not None:
-                self._events += act(channel, fields, source, at)
+                try:
+                    self._events += act(channel, fields, source, at)
+                except SessionFault as fault:
+                    self._end(channel, fault.condition, fault.description)
         elif (handler := self._handlers.get(code)) is not None:
             handler(source, fields)
         else:
@@ -212,8 +216,6 @@ class Connection:
 
     def _on_begin(self, source: Frame, fields: list[object]) -> None:
         self._channel(source.channel, OnSession.BEGIN)
-        if len(self.channels) >= self.limits.session_count_max:
-            raise ConnectionFault(RESOURCE_LIMIT, f"more than {self.limits.session_count_max} sessions")
         session = Session(
             self.output,
             self.quota,
@@ -222,15 +224,22 @@ class Connection:
             frame_size_max_bytes=self.peer_frame_size_max_bytes,
             fields=fields,
         )
+        if len(self.channels) >= self.limits.session_count_max or not self.quota.has_room(SESSION_BYTES):
+            session.end(RESOURCE_LIMIT, f"{len(self.channels)} sessions are as many as there may be; end some")
+            return
+        self.quota.take(SESSION_BYTES)
         self.channels[source.channel] = Channel(session)
 
     def _on_end(self, source: Frame, fields: list[object]) -> None:
         channel = self._channel(source.channel, OnSession.END)
-        if channel is None:
-            return
+        if channel is not None:
+            self._end(channel)
+
+    def _end(self, channel: Channel, condition: str = "", description: str = "") -> None:
+        """End a session, with an error if a condition is given; what the peer still sends on it is passed over."""
         self._events.extend(channel.end())
-        channel.session.write(performatives.end(NULL))
-        del self.channels[source.channel]
+        channel.session.end(condition, description)
+        del self.channels[channel.session.channel]
 
     def _on_close(self, source: Frame, fields: list[object]) -> None:
         if self.state is State.OPENING:

@@ -2,6 +2,7 @@
 
     AmqpFault                 a condition, a text, and how far it reaches
     |-- ConnectionFault       the connection must close
+    |-- SessionFault          the session must end; the connection lives on
     |-- LinkFault             the link must detach
     `-- OperationFault        this transfer, settlement or request fails; link and connection live on
 
@@ -46,6 +47,10 @@ class AmqpFault(Exception):
 
 class ConnectionFault(AmqpFault):
     """The peer broke the protocol or a limit; nothing more can be trusted on this connection."""
+
+
+class SessionFault(AmqpFault):
+    """The session asks for more than there is; it ends, with its links, and others go on."""
 
 
 class LinkFault(AmqpFault):

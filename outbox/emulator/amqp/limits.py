@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outbox.emulator.amqp.errors import RESOURCE_LIMIT, ConnectionFault
+from outbox.emulator.amqp.errors import RESOURCE_LIMIT, ConnectionFault, SessionFault
 
 MESSAGE_SIZE_MAX_BYTES = 256 * 1024
 POOL_MAX_BYTES = 64 << 20
 PART_BYTES = 64
 """What a part of a message takes besides its bytes."""
+SESSION_BYTES = 1_024
 LINK_BYTES = 1_024
 ATTACH_FACTOR = 8
 """An attach, decoded, takes some times its bytes."""
@@ -22,18 +23,19 @@ ATTACH_FACTOR = 8
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one connection.  `message_size_max_bytes` is Service Bus Standard's by default.
+    """Limits of one connection.  Sizes of messages and counts of links are Service Bus Standard's by default.
 
-    `held_max_bytes` is what unfinished messages, links and replies that wait may take, at least two messages.  Until a
-    peer has put a valid token, it may have `unclaimed_max_bytes` of that, and frames of `unclaimed_max_bytes`.
+    Its clients have a session a link (JavaScript), one for a sender or receiver (Python) or one for all (.NET).
+    `held_max_bytes` is what unfinished messages, sessions, links and replies that wait may take, at least two messages.
+    Until a peer has put a valid token, it may have `unclaimed_max_bytes` of that, and frames of `unclaimed_max_bytes`.
     """
 
     frame_size_max_bytes: int = 1 << 20
     message_size_max_bytes: int = MESSAGE_SIZE_MAX_BYTES
-    session_count_max: int = 16
-    link_count_max: int = 64
+    session_count_max: int = 5_000
+    link_count_max: int = 5_000
     unsettled_count_max: int = 20_000
-    held_max_bytes: int = 4 << 20
+    held_max_bytes: int = 24 << 20
     unclaimed_max_bytes: int = 64 << 10
 
 
@@ -50,12 +52,13 @@ class Pool:
 class Quota:
     """What one connection holds."""
 
-    __slots__ = ("held_bytes", "max_bytes", "pool")
+    __slots__ = ("held_bytes", "link_count", "max_bytes", "pool")
 
     def __init__(self, pool: Pool, max_bytes: int) -> None:
         self.pool = pool
         self.max_bytes = max_bytes
         self.held_bytes = 0
+        self.link_count = 0
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether so much more may be held."""
@@ -64,11 +67,11 @@ class Quota:
             and self.pool.held_bytes + size_bytes <= self.pool.max_bytes
         )  # fmt: skip
 
-    def take(self, size_bytes: int) -> None:
+    def take(self, size_bytes: int, fault: type[ConnectionFault] | type[SessionFault] = ConnectionFault) -> None:
         """Hold so much more.
 
         Raises:
-            ConnectionFault: there is no room for it.
+            ConnectionFault: there is no room for it; or SessionFault, if `fault` says so.
         """
         if not self.has_room(size_bytes):
             text = (
@@ -76,7 +79,7 @@ class Quota:
             )
             if self.held_bytes + size_bytes <= self.max_bytes:
                 text = f"unfinished messages and links of all connections hold {self.pool.held_bytes} bytes; try again"
-            raise ConnectionFault(RESOURCE_LIMIT, text)
+            raise fault(RESOURCE_LIMIT, text)
         self.held_bytes += size_bytes
         self.pool.held_bytes += size_bytes
 

@@ -116,6 +116,7 @@ class Link:
         """Drop what is held for the link, which is gone."""
         self._reset()
         self.session.quota.give_back(self._held_bytes)
+        self.session.quota.link_count -= 1
         self._held_bytes = 0
 
     def refuse(self, condition: str, description: str) -> None:

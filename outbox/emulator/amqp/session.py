@@ -11,10 +11,9 @@ from outbox.emulator.amqp import performatives
 from outbox.emulator.amqp.frames import Output, frame
 from outbox.emulator.amqp.limits import Limits, Quota
 from outbox.emulator.amqp.performatives import as_uint
-from outbox.emulator.amqp.types import uint
+from outbox.emulator.amqp.types import NULL, uint
 
 WINDOW = (1 << 31) - 1
-HANDLE_MAX = 1023
 
 ID_MASK = 0xFFFFFFFF
 
@@ -66,7 +65,7 @@ class Session:
         self._accepted_first = self._accepted_last = -1
         self.starved = False
         """Something could not be sent for want of room: look again when there is."""
-        self.write(performatives.begin(channel, window=WINDOW, handle_max=HANDLE_MAX))
+        self.write(performatives.begin(channel, window=WINDOW, handle_max=limits.link_count_max - 1))
 
     @property
     def room(self) -> bool:
@@ -81,6 +80,10 @@ class Session:
         if self._accepted_first >= 0:
             self.flush_accepted()
         self._output.write(frame(body, channel=self.channel))
+
+    def end(self, condition: str = "", description: str = "") -> None:
+        """Answer the peer's end, or end the session with an error."""
+        self.write(performatives.end(performatives.error(condition, description) if condition else NULL))
 
     def write_flow(self, handle: int, *, delivery_count: int, credit: int, drain: bool) -> None:
         self.write(

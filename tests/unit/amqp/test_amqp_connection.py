@@ -12,7 +12,7 @@ from outbox.emulator.amqp.events import Attached, Closed, Credit, Detached, Sett
 from outbox.emulator.amqp.frames import HEADER_AMQP, frame
 from outbox.emulator.amqp.limits import Limits
 from outbox.emulator.amqp.link import Delivery
-from outbox.emulator.amqp.states import State
+from outbox.emulator.amqp.states import LinkState, State
 from outbox.emulator.amqp.types import NULL, Described, binary, symbol, uint
 from tests.unit.amqp import amqp_client as client
 
@@ -285,8 +285,6 @@ def test_a_close_is_answered_and_ends_the_links_that_were_there() -> None:
         (client.flow(9, 1), "unattached-handle"),
         (client.BEGIN, "not-allowed"),
         (client.opening()[len(client.SASL) + 8 :], "not-allowed"),
-        (client.attach("q", 5_000, receiver=True), "resource-limit"),
-        (b"".join(client.attach("q", n, receiver=True) for n in range(5)), "resource-limit"),
         (client.attach("q", 1, receiver=True) * 2, "handle-in-use"),
         (client.attach("q", 1, receiver=False) + client.transfer(1, 0, b""), "not-allowed"),
         (client.disposition(5, 4, performatives.outcome_state(performatives.ACCEPTED)), "invalid-field"),
@@ -304,6 +302,47 @@ def test_a_peer_that_breaks_the_protocol_is_closed_with_the_reason(data: bytes, 
     assert code == performatives.CLOSE
     assert isinstance(fields[0], Described)
     assert made.receive(client.BEGIN) == []
+
+
+def on(channel: int, data: bytes) -> bytes:
+    return data[:6] + channel.to_bytes(2, "big") + data[8:]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        on(1, client.BEGIN) + on(1, client.attach("q", 4, receiver=True)),
+        on(1, client.BEGIN) + b"".join(on(1, client.attach("q", n, receiver=True)) for n in range(4)),
+        on(1, client.BEGIN) + on(2, client.BEGIN) + on(2, client.attach("q", 0, receiver=True)),
+    ],
+    ids=["handle", "links", "sessions"],
+)
+def test_who_asks_for_too_many_links_or_sessions_loses_that_session_alone(asked: bytes) -> None:
+    made = connection()
+    link, before_bytes = attached(made, receiver=True).link, made.quota.held_bytes
+    made.receive(asked)
+    ends = [fields for code, fields, _ in sent(made) if code == performatives.END]
+    [[fault]] = ends
+    assert isinstance(fault, Described) and isinstance(fault.value, list)
+    assert fault.value[0] == "amqp:resource-limit-exceeded"
+    assert made.state is State.OPEN and link.state is LinkState.ATTACHED
+    for channel in (1, 2):  # what is sent before the end was heard is passed over, and the peer's own end
+        assert made.receive(on(channel, client.attach("q", 9, receiver=True)) + on(channel, client.END)) == []
+    assert (made.quota.held_bytes, made.quota.link_count) == (before_bytes, 1)
+    [event] = made.receive(on(1, client.BEGIN) + on(1, client.attach("q", 0, receiver=True)))
+    assert isinstance(event, Attached)
+
+
+def test_links_that_are_refused_hold_nothing_once_their_session_ends() -> None:
+    made = connection()
+    before_bytes = made.quota.held_bytes
+    for _ in range(20):
+        made.receive(on(1, client.BEGIN))
+        [event] = made.receive(on(1, client.attach("nope", 0, receiver=True)))
+        assert isinstance(event, Attached)
+        event.link.refuse("amqp:not-found", "no")
+        made.receive(on(1, client.END))
+    assert (made.quota.held_bytes, made.quota.link_count) == (before_bytes, 0)
 
 
 def test_another_protocol_is_answered_with_ours_and_closed() -> None:

@@ -29,7 +29,7 @@ from outbox.message import Message
 from tests.unit.amqp import amqp_client as client
 from tests.wire.servicebus.test_server import Wire
 
-ATTACH, TRANSFER, DISPOSITION, DETACH, CLOSE = 0x12, 0x14, 0x15, 0x16, 0x18
+ATTACH, TRANSFER, DISPOSITION, DETACH, END, CLOSE = 0x12, 0x14, 0x15, 0x16, 0x17, 0x18
 LIMIT = "amqp:resource-limit-exceeded"
 PART_BYTES = 60_000
 
@@ -100,7 +100,7 @@ def link_count() -> int:
 
 async def test_unfinished_messages_of_a_connection_have_a_limit(caplog: pytest.LogCaptureFixture) -> None:
     """A message on each of 64 links, none of them finished: 16 MB in all, and the connection is closed before."""
-    async with serving() as server:
+    async with serving(limits=Limits(held_max_bytes=4 << 20)) as server:
         wire = await Wire.open(server, *(client.attach("q", handle, receiver=False) for handle in range(64)))
         await wire.wait_frames(ATTACH, 64)
         quota, most_bytes = only(server).connection.quota, 0
@@ -174,9 +174,9 @@ async def test_before_a_token_little_is_held() -> None:
         await parts.wait_end()
         assert closed_for(parts) == LIMIT
         links = await Wire.open(server, *(client.attach("q", handle, receiver=False) for handle in range(64)))
-        await links.wait_end()
-        assert closed_for(links) == LIMIT
-        await until(lambda: not server._peers)
+        [(_, [fault], _)] = await links.wait_frames(END)
+        await until(lambda: len(server._peers) == 1)
+        assert fault.value[0] == LIMIT and only(server).connection.quota.held_bytes == 0
 
 
 @pytest.mark.parametrize("how", ["broken", "closed", "refused"])
