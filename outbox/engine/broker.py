@@ -33,7 +33,7 @@ from outbox.engine.state.tasks import (
     unpack_token,
 )
 from outbox.errors import EngineStopped, LockLost, TooLarge, UnknownDestination
-from outbox.message import Message
+from outbox.message import Message, Scalar
 from outbox.ports import Delivery
 
 
@@ -312,16 +312,26 @@ class Broker:
                 return queue, task
         raise LockLost(f"the lock on message {sequence} is gone; it was settled, ran out or the host restarted")
 
-    def settle(self, token: bytes, how: Settlement, *, reason: str = "", description: str = "") -> None:
-        """End a claim.
+    def settle(
+        self,
+        token: bytes,
+        how: Settlement,
+        *,
+        reason: str = "",
+        description: str = "",
+        wire: bytes = b"",
+        properties: dict[str, Scalar] | None = None,
+    ) -> None:
+        """End a claim; with `wire` the message has these sections and `properties` from now on.
 
         Raises:
             LockLost: it is not held any more.
         """
         queue, task = self.locked(token)
         cut = self._core.limits.reason_length_max
+        now_ms, sequences = self._core.now_ms(), [task.sequence]
         self._core.do(
-            records.Settled(self._core.now_ms(), queue.number, how, [task.sequence], reason[:cut], description[:cut])
+            records.Settled(now_ms, queue.number, how, sequences, reason[:cut], description[:cut], wire, properties)
         )
         self.wake()
 

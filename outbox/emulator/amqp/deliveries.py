@@ -121,7 +121,7 @@ def _annotations(own: list[bytes], enqueued_ms: int, sequence: int, state: int, 
     return described(ANNOTATIONS, map_(items + own))
 
 
-def _with_properties(wire: bytes, added: dict[bytes, bytes]) -> bytes:
+def with_properties(wire: bytes, added: dict[bytes, bytes]) -> bytes:
     """Set application properties in sections that a client sent."""
     parts: list[bytes] = []
     pairs: list[bytes] = []
@@ -159,7 +159,7 @@ def _sections_of(message: Message, reason: str, description: str) -> bytes:
     if reason or description:
         added[string(DEAD_LETTER_REASON)] = string(reason)
         added[string(DEAD_LETTER_DESCRIPTION)] = string(description)
-    return _with_properties(wire, added) if added else wire
+    return with_properties(wire, added) if added else wire
 
 
 def encode_sections(message: Message) -> bytes:

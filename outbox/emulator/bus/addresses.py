@@ -75,6 +75,11 @@ def declared_path(engine: Engine, path: str) -> str:
     return path
 
 
+def missing(path: str) -> str:
+    """What is said where there is no such entity: the SDK of JavaScript knows the case by the service's sentence."""
+    return f"The messaging entity {path!r} could not be found; declare it, or check the spelling"
+
+
 def can_receive(engine: Engine, path: str) -> bool:
     """Whether the path is a queue, a subscription or the dead-letter sub-queue of one."""
     return path.removesuffix(DEAD_LETTER_SUFFIX) in engine.topology.queues

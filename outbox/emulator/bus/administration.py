@@ -151,11 +151,11 @@ class Administration:
         return subscription_path(topic.name, target.subscription)
 
     def _entity_entry(self, name: str, kind: str) -> str:
-        return self._entry(name, name, kind, quote(name, safe=""))
+        return self._entry(name, name, kind, _address(name))
 
     def _subscription_entry(self, topic: str, name: str) -> str:
-        address = f"{quote(topic, safe='')}/Subscriptions/{quote(name, safe='')}"
-        return self._entry(subscription_path(topic, name), name, SUBSCRIPTION, address)
+        path = subscription_path(topic, name)
+        return self._entry(path, name, SUBSCRIPTION, _address(path))
 
     def _entry(self, path: str, title: str, kind: str, address: str) -> str:
         described = descriptions.known(self._engine, path, kind)
@@ -166,7 +166,7 @@ class Administration:
     def _rule_entry(self, target: Target, name: str) -> str:
         path = self._subscription(target)
         made_ms = descriptions.known(self._engine, path, SUBSCRIPTION).created_ms
-        address = f"{self.origin}/{quote(path, safe='/')}/Rules/{quote(name, safe='')}"
+        address = f"{self.origin}/{_address(path)}/Rules/{_address(name)}"
         inner = write_rule(self._engine.topology.rules(path)[name], made_ms)
         return atom.entry(address, name, inner, created_ms=made_ms, updated_ms=made_ms)
 
@@ -294,6 +294,11 @@ def read_target(raw_path: str) -> Target:
     raise Wrong(404, f"{raw_path[:200]!r} names no entity; check the address")
 
 
+def _address(path: str) -> str:
+    """A path as it stands in the id of an entry, from which the SDK of JavaScript takes names as they are."""
+    return quote(path, safe="/$")
+
+
 def _number(query: Mapping[str, list[str]], name: str, default: int) -> int:
     text = query.get(name, [str(default)])[0]
     if not text.isdecimal() or len(text) > 9:
@@ -378,5 +383,7 @@ def _pair(key: str, value: Scalar) -> str:
         kind = "int" if abs(value) <= _INT_MAX else "long"
     else:
         kind = "double" if isinstance(value, float) else "string"
-    shown = f"<Value i:type={quoteattr(f'd:{kind}')} xmlns:d={quoteattr(atom.SCHEMA)}>{atom.text(value)}</Value>"
+    # The SDK of JavaScript takes the type from behind the fifth character: the prefix has to be the service's.
+    named = f"i:type={quoteattr(f'd6p1:{kind}')} xmlns:d6p1={quoteattr(atom.SCHEMA)}"
+    shown = f"<Value {named}>{atom.text(value)}</Value>"
     return f"<KeyValueOfstringanyType><Key>{atom.text(key)}</Key>{shown}</KeyValueOfstringanyType>"

@@ -28,6 +28,7 @@ from outbox.emulator.amqp.errors import (
 from outbox.emulator.amqp.link import Link
 from outbox.emulator.amqp.messages import decode_transfer
 from outbox.emulator.bus import addresses
+from outbox.emulator.bus.receivers import Ending, settle
 from outbox.emulator.bus.requests import Replies, Request
 from outbox.emulator.bus.senders import put
 from outbox.engine.engine import Engine
@@ -134,7 +135,8 @@ class Management:
         except LookupError as error:
             raise OperationFault(MESSAGE_NOT_FOUND, str(error)) from error
         except UnknownDestination as error:
-            raise OperationFault(NOT_FOUND, str(error)) from error
+            is_there = addresses.can_receive(self._engine, path)  # and has no sessions
+            raise OperationFault(NOT_FOUND, str(error) if is_there else addresses.missing(path)) from error
         except TooLarge as error:
             raise OperationFault(ARGUMENT_ERROR, str(error)) from error
         except OutboxError as error:
@@ -203,11 +205,15 @@ class Management:
         how = _DISPOSITIONS.get(given.text("disposition-status"))
         if how is None:
             raise OperationFault(ARGUMENT_ERROR, f"disposition-status must be one of {', '.join(_DISPOSITIONS)}")
-        reason = given.text_or_none("deadletter-reason") or ""
-        description = given.text_or_none("deadletter-description") or ""
+        ending = Ending(
+            how,
+            given.text_or_none("deadletter-reason") or "",
+            given.text_or_none("deadletter-description") or "",
+            given.map_or_empty("properties-to-modify"),
+        )
         try:
             for token in given.items("lock-tokens", UUID, "uuids"):
-                self._engine.broker.settle(token.bytes_le, how, reason=reason, description=description)
+                settle(self._engine, token.bytes_le, ending)
         except LockLost as error:
             of_session = given.text_or_none("session-id") is not None
             raise OperationFault(SESSION_LOCK_LOST if of_session else MESSAGE_LOCK_LOST, str(error)) from error
@@ -288,6 +294,14 @@ class Arguments:
 
     def binary_or_none(self, name: str) -> bytes | None:
         return None if self._values.get(name) is None else self.binary(name)
+
+    def map_or_empty(self, name: str) -> dict[object, object]:
+        value = self._values.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise OperationFault(ARGUMENT_ERROR, f"{name} must be a map")
+        return value
 
     def items(self, name: str, kind: type[T], what: str) -> list[T]:
         """A list of values of one kind, of which `what` is the plural."""

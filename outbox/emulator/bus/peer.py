@@ -232,7 +232,7 @@ class Peer(asyncio.Protocol):
         if node.kind is Kind.MANAGEMENT and not (
             addresses.can_receive(self._engine, node.path) or addresses.can_send(self._engine, node.path)
         ):
-            raise LinkFault(NOT_FOUND, f"{node.path!r} does not exist; declare it, or check the spelling")
+            raise LinkFault(NOT_FOUND, addresses.missing(node.path))
         link.app = node
         if link.is_sender:
             self._replies.add(node, link)
@@ -242,12 +242,12 @@ class Peer(asyncio.Protocol):
         engine = self._engine
         if not link.is_sender:
             if not addresses.can_send(engine, path):
-                raise LinkFault(NOT_FOUND, f"queue or topic {path!r} does not exist; declare it, or check the spelling")
+                raise LinkFault(NOT_FOUND, addresses.missing(path))
             link.app = Sender(engine, path, needs_session=addresses.needs_session(engine, path))
             link.accept()
             return
         if not addresses.can_receive(engine, path):
-            raise LinkFault(NOT_FOUND, f"queue or subscription {path!r} does not exist; declare it, or check the name")
+            raise LinkFault(NOT_FOUND, addresses.missing(path))
         wanted = wanted_session(link.attach.source)
         keyed = addresses.needs_session(engine, path)
         if keyed and wanted is None:

@@ -13,7 +13,7 @@ the attach is answered only then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from outbox.emulator.amqp import types
@@ -31,13 +31,17 @@ from outbox.emulator.amqp.errors import (
     SESSION_LOCK_LOST,
     TIMEOUT,
     LinkFault,
+    OperationFault,
 )
 from outbox.emulator.amqp.events import Settled
 from outbox.emulator.amqp.link import Link
 from outbox.emulator.amqp.performatives import ACCEPTED, MODIFIED, REJECTED, SOURCE, Outcome, as_error
+from outbox.emulator.amqp.rewriting import with_changes
 from outbox.emulator.amqp.states import LinkState
 from outbox.emulator.amqp.types import Described
+from outbox.emulator.bus.addresses import missing
 from outbox.emulator.bus.transport import Transport
+from outbox.engine.engine import Engine
 from outbox.engine.entities import SessionLock, Settlement
 from outbox.engine.state.tasks import Claim
 from outbox.errors import LockLost, UnknownDestination
@@ -109,8 +113,8 @@ class Receiver:
             )
             try:
                 claims = self._engine.broker.claim(self.path, count_max, session=self._session_id)
-            except UnknownDestination as error:
-                link.detach(NOT_FOUND, str(error))
+            except UnknownDestination:
+                link.detach(NOT_FOUND, missing(self.path))
                 return True
             if not claims:
                 self._wait()
@@ -178,8 +182,8 @@ class Receiver:
             try:
                 if not await self._engine.broker.wait_any([self.path], WAIT_S, session=self._session_id):
                     continue
-            except UnknownDestination as error:
-                link.detach(NOT_FOUND, str(error))
+            except UnknownDestination:
+                link.detach(NOT_FOUND, missing(self.path))
                 self.transport.flush_soon()
                 return
             if self.pump():
@@ -202,9 +206,12 @@ class Receiver:
 
     def settle(self, event: Settled, delivery_id: int, tag: bytes) -> None:
         """Apply one settlement and answer it."""
-        how, reason, description = read_outcome(event.outcome)
         try:
-            self._engine.broker.settle(tag, how, reason=reason, description=description)
+            settle(self._engine, tag, read_outcome(event.outcome))
+        except OperationFault as fault:
+            if not event.settled:
+                event.session.deny(delivery_id, delivery_id, fault.condition, fault.description)
+            return
         except LockLost as error:
             if not event.settled:
                 condition = MESSAGE_LOCK_LOST if self.lock is None else SESSION_LOCK_LOST
@@ -214,24 +221,53 @@ class Receiver:
             event.session.confirm(delivery_id, event.outcome.code)
 
 
-def read_outcome(outcome: Outcome) -> tuple[Settlement, str, str]:
-    """What an outcome asks for, with reason and description of a dead letter."""
+class Ending(NamedTuple):
+    """How a delivery ends: the settlement, reason and description of a dead letter, properties that are set with it."""
+
+    how: Settlement
+    reason: str = ""
+    description: str = ""
+    properties: Mapping[object, object] = {}
+
+
+def settle(engine: Engine, token: bytes, ending: Ending) -> None:
+    """End a claim.
+
+    Raises:
+        LockLost: it is not held any more.
+        OperationFault: the properties are none.
+    """
+    how, reason, description, given = ending
+    if not given or how is Settlement.COMPLETE:
+        engine.broker.settle(token, how, reason=reason, description=description)
+        return
+    changed = with_changes(engine.broker.locked(token)[1].message, given)
+    engine.broker.settle(
+        token, how, reason=reason, description=description, wire=changed.wire, properties=changed.properties
+    )
+
+
+def read_outcome(outcome: Outcome) -> Ending:
+    """What an outcome asks for."""
     code, fields = outcome
     if code == ACCEPTED:
-        return Settlement.COMPLETE, "", ""
+        return Ending(Settlement.COMPLETE)
     if code == REJECTED:
         condition, text, info = as_error(fields[0] if fields else None)
         reason, description = info.get(DEAD_LETTER_REASON), info.get(DEAD_LETTER_DESCRIPTION)
         fallback = "" if condition == DEAD_LETTER else condition
-        return (
+        return Ending(
             Settlement.DEAD_LETTER,
             reason if isinstance(reason, str) else fallback,
             description if isinstance(description, str) else text,
+            {name: value for name, value in info.items() if name not in (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)},
         )
     if code == MODIFIED:
         undeliverable_here = len(fields) > 1 and fields[1] is True
-        return (Settlement.DEFER if undeliverable_here else Settlement.ABANDON), "", ""
-    return Settlement.RELEASE, "", ""
+        given = fields[2] if len(fields) > 2 else None
+        how = Settlement.DEFER if undeliverable_here else Settlement.ABANDON
+        return Ending(how, properties=given if isinstance(given, dict) else {})
+    return Ending(Settlement.RELEASE)
 
 
 # Sessions
@@ -283,8 +319,8 @@ async def _wait_for_session(transport: Transport, link: Link, path: str, receive
         left_s = deadline_s - loop.time()
         try:
             is_there = left_s > 0 and await transport.engine.broker.wait_any([path], left_s)
-        except UnknownDestination as error:
-            link.refuse(NOT_FOUND, str(error))
+        except UnknownDestination:
+            link.refuse(NOT_FOUND, missing(path))
             break
         if not is_there:
             link.refuse(TIMEOUT, f"no session of {path} had a message within {wait_s:g} s")

@@ -7,6 +7,7 @@ kept: a batch is sent whole or not at all (one whose messages become due at diff
 from __future__ import annotations
 
 from itertools import groupby
+from uuid import uuid4
 
 from outbox.emulator.amqp.errors import (
     INVALID_FIELD,
@@ -17,6 +18,8 @@ from outbox.emulator.amqp.errors import (
 )
 from outbox.emulator.amqp.link import Delivery
 from outbox.emulator.amqp.messages import Incoming, decode_transfer
+from outbox.emulator.amqp.rewriting import with_message_id
+from outbox.emulator.bus.addresses import missing
 from outbox.emulator.bus.filters import wire_facts
 from outbox.engine.engine import Engine
 from outbox.errors import Throttled, TooLarge, UnknownDestination
@@ -51,7 +54,7 @@ class Sender:
 
 
 def put(engine: Engine, path: str, incoming: list[Incoming], *, needs_session: bool) -> list[int]:
-    """Send messages; the sequence numbers in their order.
+    """Send messages, under an id of our own where they have none, as the service does; the sequence numbers in order.
 
     Raises: OperationFault.
     """
@@ -61,10 +64,11 @@ def put(engine: Engine, path: str, incoming: list[Incoming], *, needs_session: b
     try:
         for due_ms, group in groupby(incoming, key=lambda item: item.due_ms):
             messages = [item.message for item in group]
+            messages = [one if one.message_id else with_message_id(one, uuid4().hex) for one in messages]
             facts = [wire_facts(message) for message in messages] if engine.state.rules else []
             sequences += engine.broker.send(path, messages, due_ms=due_ms, facts=facts)
     except UnknownDestination as error:
-        raise OperationFault(NOT_FOUND, str(error)) from error
+        raise OperationFault(NOT_FOUND, missing(path)) from error
     except TooLarge as error:
         raise OperationFault(MESSAGE_SIZE_EXCEEDED, str(error)) from error
     except Throttled as error:

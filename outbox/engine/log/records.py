@@ -13,7 +13,7 @@ import msgspec
 
 from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.engine.state.rules import Rule
-from outbox.message import Message
+from outbox.message import Message, Scalar
 from outbox.ports import Output, Refusal, StateChange
 
 
@@ -52,7 +52,7 @@ class Claimed(msgspec.Struct, array_like=True, gc=False):
 
 
 class Settled(msgspec.Struct, array_like=True, gc=False):
-    """Messages of one queue were settled one way."""
+    """Messages of one queue were settled one way; `wire`, if any, and `properties` are their new ones."""
 
     now_ms: int
     queue: int
@@ -60,6 +60,8 @@ class Settled(msgspec.Struct, array_like=True, gc=False):
     sequences: list[int]
     reason: str = ""
     description: str = ""
+    wire: bytes = b""
+    properties: dict[str, Scalar] | None = None
 
 
 class Lapsed(msgspec.Struct, array_like=True, gc=False):

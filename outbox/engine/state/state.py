@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from outbox.engine.entities import (
     DEAD_LETTER_SUFFIX,
     QueueSettings,
@@ -35,7 +37,7 @@ from outbox.engine.state.tasks import (
     held_bytes_of,
 )
 from outbox.lineage import fingerprint
-from outbox.message import Message
+from outbox.message import Message, Scalar
 from outbox.ports import Output, StateDocument
 
 OPERATION_COUNT_MAX = 100_000
@@ -218,6 +220,8 @@ class State:
         for sequence in record.sequences:
             task = queue.tasks[sequence]
             task.version = version
+            if record.wire:
+                self._rewrite(task, record.wire, record.properties)
             if how is Settlement.COMPLETE:
                 self.remove(queue, task)
             elif how is Settlement.DEAD_LETTER:
@@ -228,6 +232,12 @@ class State:
             else:
                 task.description = record.description or task.description
                 self._unlock(queue, task, record.now_ms, counted=how is Settlement.ABANDON)
+
+    def _rewrite(self, task: Task, wire: bytes, properties: dict[str, Scalar] | None) -> None:
+        """Let a message have the properties that its receiver set."""
+        before_bytes = held_bytes(task.message)
+        task.message = msgspec.structs.replace(task.message, wire=wire, properties=properties)
+        self.message_bytes += held_bytes(task.message) - before_bytes
 
     def _unlock(self, queue: Queue, task: Task, now_ms: int, *, counted: bool) -> None:
         task.status, task.lock = DEFERRED if task.set_aside else ACTIVE, 0

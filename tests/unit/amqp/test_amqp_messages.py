@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from outbox.emulator.amqp import types
 from outbox.emulator.amqp.deliveries import encode_delivery, encode_peeked
 from outbox.emulator.amqp.errors import OperationFault
 from outbox.emulator.amqp.messages import BATCH_FORMAT, decode_message, decode_transfer
+from outbox.emulator.amqp.rewriting import with_changes, with_message_id
 from outbox.emulator.amqp.sections import sections
 from outbox.emulator.amqp.types import NULL, binary, decode, described, list_, map_, string, symbol, uint
 from outbox.engine.state.tasks import Claim, Task
@@ -52,6 +55,36 @@ def test_what_a_client_sent_comes_out_byte_for_byte() -> None:
     )
     out = encode_delivery(claimed(decode_message(sent + BODY).message))
     assert out.endswith(sent + BODY)
+
+
+@pytest.mark.parametrize("named", [b"", properties(subject=string("s"))])
+def test_a_message_without_an_id_gets_one_and_keeps_all_else(named: bytes) -> None:
+    own = described(0x72, map_([symbol("x-own"), string("a")]))
+    sent = own + named + described(0x74, map_([string("when"), types.timestamp(5)]))
+    named_so = with_message_id(decode_message(sent + BODY).message, "i")
+    assert named_so.message_id == "i" and named_so.wire.startswith(own)
+    expected = parts(sent) | {0x73: ["i", *(parts(named)[0x73] if named else [])[1:]]}  # type: ignore[index]  # a list
+    assert parts(named_so.wire) == expected
+
+
+def test_properties_are_set_beside_those_that_are_there() -> None:
+    sent = properties(message_id=string("i")) + described(
+        0x74, map_([string("when"), types.timestamp(5), string("n"), types.uint(1)])
+    )
+    changed = with_changes(decode_message(sent + BODY).message, {"n": "two", "b": b"x", "u": UUID(int=1), "t": True})
+    assert changed.properties == {"when": 5, "n": "two", "u": str(UUID(int=1)), "t": True}
+    found = parts(changed.wire)[0x74]
+    assert found == {"when": 5, "n": "two", "b": b"x", "u": UUID(int=1), "t": True}
+    assert types.timestamp(5) in changed.wire  # what is not set stays byte for byte
+    made = with_changes(MADE, {"tenant": "y"})
+    assert made.properties == {"tenant": "y", "n": 3}
+    assert decode_message(encode_delivery(claimed(made))).message.outbox_id == "o1"
+
+
+@pytest.mark.parametrize("wanted", [{"": 1}, {1: 1}, {"n": [1]}, {"n": 1 << 70}, {"n": "x" * 70_000}])
+def test_what_is_no_property_is_refused(wanted: dict[object, object]) -> None:
+    with pytest.raises(OperationFault):
+        with_changes(MADE, wanted)
 
 
 def test_the_brokers_annotations_are_those_of_the_claim() -> None:

@@ -268,7 +268,7 @@ def test_a_property_of_a_filter_has_the_type_that_is_said(kind: str, text: str, 
     ("number", "kind"), [(2_147_483_647, "int"), (2_147_483_648, "long"), (-2_147_483_648, "long")]
 )
 def test_a_number_is_written_as_long_where_it_is(number: int, kind: str) -> None:
-    assert f'"d:{kind}"' in write_rule(Rule("r", "correlation", {}, {"k": number}), 0)
+    assert f'"d6p1:{kind}"' in write_rule(Rule("r", "correlation", {}, {"k": number}), 0)
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,13 @@ def rejected(*fields: bytes) -> list[object]:
     ],
 )
 def test_an_outcome_means_one_settlement(outcome: Outcome, meaning: object) -> None:
-    assert read_outcome(outcome) == meaning
+    assert read_outcome(outcome)[:3] == meaning and not read_outcome(outcome).properties
+
+
+@pytest.mark.parametrize("how", [Settlement.ABANDON, Settlement.DEFER])
+def test_properties_that_are_given_back_are_read(how: Settlement) -> None:
+    given = {"why": "busy"}
+    assert read_outcome(Outcome(MODIFIED, [True, how is Settlement.DEFER, given])) == (how, "", "", given)
 
 
 def test_a_dead_letter_has_the_reason_of_its_information() -> None:
@@ -224,10 +230,12 @@ def test_a_dead_letter_has_the_reason_of_its_information() -> None:
             types.string("r"),
             types.symbol("DeadLetterErrorDescription"),
             types.string("d"),
+            types.symbol("more"),
+            types.string("m"),
         ]
     )
     fields = rejected(types.symbol("a:b"), types.string("t"), info)
-    assert read_outcome(Outcome(REJECTED, fields)) == (Settlement.DEAD_LETTER, "r", "d")
+    assert read_outcome(Outcome(REJECTED, fields)) == (Settlement.DEAD_LETTER, "r", "d", {"more": "m"})
 
 
 @pytest.mark.parametrize("is_keyed", [False, True])

@@ -19,6 +19,7 @@ from outbox.engine.log import records
 from outbox.engine.log.disk import Crash, MemoryDisk
 from outbox.engine.sessions import STATE_BYTES_MAX
 from outbox.engine.state.session_order import RUN_COUNT_MAX, SessionOrder
+from outbox.engine.state.tasks import held_bytes
 from outbox.errors import EngineStopped, LockLost, NotRegistrable, TooLarge
 from outbox.lineage import fingerprint
 from outbox.message import Message
@@ -220,6 +221,22 @@ def test_a_deferred_message_that_failed_too_often_is_a_dead_letter_like_others(c
     for _ in range(2):
         [claim] = engine.broker.claim(dead_letter_path("q"), 1)
         engine.broker.settle(claim.token, Settlement.ABANDON)
+
+
+@pytest.mark.parametrize("how", [Settlement.ABANDON, Settlement.DEFER, Settlement.DEAD_LETTER])
+def test_what_a_receiver_sets_while_it_settles_lasts(clock: VirtualClock, how: Settlement) -> None:
+    disk = MemoryDisk()
+    engine = Engine.open(disk, clock=clock)
+    engine.declare(QueueSettings("q"))
+    engine.broker.send("q", [Message(body=b"1", properties={"n": 1})])
+    engine.broker.settle(engine.broker.claim("q", 1)[0].token, how, wire=b"w", properties={"n": 2, "why": "x"})
+    held = [held_bytes(task.message) for queue in engine.state.queues for task in queue.tasks.values()]
+    assert [engine.state.message_bytes] == held
+    engine.core.flush()
+    again = Engine.open(disk.crash(Crash.PROCESS, random.Random(1)), clock=clock)
+    for one in (engine, again):
+        [task] = one.broker.peek(dead_letter_path("q") if how is Settlement.DEAD_LETTER else "q", 0, 9)
+        assert (task.message.body, task.message.wire, task.message.properties) == (b"1", b"w", {"n": 2, "why": "x"})
 
 
 def test_a_queue_is_idle_when_nothing_in_it_waits_or_is_being_handled(clock: VirtualClock) -> None:

@@ -139,6 +139,75 @@ run({
     const refused = await refusal(sender().sendMessages({ body: Buffer.alloc(300 << 10), messageId: "L" }));
     assert.equal(refused, "MessageSizeExceeded");
   },
+  async "messages without an id"() {
+    await sender().sendMessages([{ body: "text" }, { body: Buffer.from("bytes") }, { body: null }]);
+    const [text, bytes, none] = await take(3);
+    assert.deepEqual([text, String(bytes), none], ["text", "bytes", null]);
+  },
+  async "abandon with properties"() {
+    await sender().sendMessages({ body: "again", applicationProperties: { first: 1 } });
+    await receiver().abandonMessage(await one(), { why: "test", count: 2 });
+    const message = await one();
+    assert.deepEqual({ ...message.applicationProperties }, { first: 1, why: "test", count: 2 });
+    assert.equal(message.deliveryCount, 1);
+    await receiver().completeMessage(message);
+  },
+  async "defer with properties, give back and receive again"() {
+    await sender().sendMessages({ body: "later" });
+    const deferred = await one();
+    await receiver().deferMessage(deferred, { why: "later" });
+    const [back] = await receiver().receiveDeferredMessages(deferred.sequenceNumber);
+    await receiver().abandonMessage(back, { again: true });
+    const [last] = await receiver().receiveDeferredMessages(deferred.sequenceNumber);
+    assert.deepEqual([last.body, last.state, { ...last.applicationProperties }], ["later", "deferred", { why: "later", again: true }]);
+    await receiver().completeMessage(last);
+  },
+  async "dead-letter with properties"() {
+    await sender().sendMessages({ body: "bad" });
+    await receiver().deadLetterMessage(await one(), { deadLetterReason: "r", deadLetterErrorDescription: "d", extra: 1 });
+    const dead = client.createReceiver("q", { subQueueType: "deadLetter" });
+    const message = await one(dead);
+    assert.deepEqual([message.deadLetterReason, message.deadLetterErrorDescription], ["r", "d"]);
+    assert.equal(message.applicationProperties.extra, 1);
+    await dead.completeMessage(message);
+    await dead.close();
+  },
+  async "rules of subscriptions"() {
+    await admin.createTopic("t");
+    const filter = { applicationProperties: { colour: "red", n: 1.5, big: true }, subject: "s" };
+    await admin.createSubscription("t", "red", { defaultRuleOptions: { name: "red", filter } });
+    await admin.createSubscription("t", "all");
+    const rules = [];
+    for (const name of ["red", "all"]) for await (const rule of admin.listRules("t", name)) rules.push(rule);
+    assert.deepEqual(rules.map((rule) => rule.name), ["red", "$Default"]);
+    assert.deepEqual({ ...rules[0].filter.applicationProperties }, filter.applicationProperties);
+    assert.equal(rules[0].filter.subject, "s");
+    assert.equal((await admin.getRule("t", "all", rules[1].name)).name, "$Default");
+  },
+  async "a topic with filters"() {
+    const properties = { colour: "red", n: 1.5, big: true };
+    await sender("t").sendMessages([{ body: 1, subject: "s", applicationProperties: properties }, { body: 2 }]);
+    const red = client.createReceiver("t", "red"), all = client.createReceiver("t", "all");
+    assert.deepEqual([await take(1, red), await take(2, all)], [[1], [1, 2]]);
+    await Promise.all([red.close(), all.close()]);
+  },
+  async "entities that are not there"() {
+    const strange = client.createReceiver("nope");
+    assert.equal(await refusal(client.createSender("nope").sendMessages({ body: 1 })), "MessagingEntityNotFound");
+    assert.equal(await refusal(strange.receiveMessages(1, { maxWaitTimeInMs: 1_000 })), "MessagingEntityNotFound");
+    assert.equal(await refusal(strange.peekMessages(1)), "MessagingEntityNotFound");
+  },
+  async "40 senders, and 40 to a queue that is not there"() {
+    const made = [], quick = new ServiceBusClient(connection, { retryOptions: { maxRetries: 0 } });
+    for (let i = 0; i < 40; i++) {
+      made.push(quick.createSender("q"));
+      await made[i].sendMessages({ body: i });
+      assert.equal(await refusal(quick.createSender("nope").sendMessages({ body: i })), "MessagingEntityNotFound");
+    }
+    await made[0].sendMessages({ body: 40 });
+    await quick.close();
+    assert.equal((await take(41)).length, 41);
+  },
   async "delete queues"() {
     for (const name of ["s", "d"]) await admin.deleteQueue(name);
     assert.equal(await admin.queueExists("s"), false);

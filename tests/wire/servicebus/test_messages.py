@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
@@ -52,6 +52,14 @@ def test_every_property_arrives_as_it_was_sent(plain: tuple[Any, Any]) -> None:
     assert found == {"text": "é".encode(), "when": 1_700_000_000_000, **plain_values}
     assert b"".join(got.body) == b"body"
     assert got.expires_at_utc > datetime.now(UTC)
+
+
+def test_a_message_without_an_id_gets_one_when_it_is_sent_or_scheduled(plain: tuple[Any, Any]) -> None:
+    sender, receiver = plain
+    sender.send_messages(ServiceBusMessage(b"1"))
+    sender.schedule_messages(ServiceBusMessage(b"2"), datetime.now(UTC))
+    ids = {message.message_id for message in receive_and_complete(receiver, 2)}
+    assert len(ids) == 2 and all(UUID(one) for one in ids)
 
 
 def test_the_brokers_properties_are_there(plain: tuple[Any, Any]) -> None:
