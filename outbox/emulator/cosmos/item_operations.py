@@ -3,6 +3,7 @@
 A transactional batch has up to 100 operations on items of one partition key: all of them are done or none.  Every
 operation sees what those before it did.  The first that cannot be done, as one on an item of another partition key,
 ends the batch: it answers with its own status, all others with 424, the whole with 207, and nothing was written.
+A batch that is not transactional, the bulk mode of clients, does each operation for itself.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
+import msgspec.structs
 
 from outbox.emulator.cosmos.answers import (
     FAILED_DEPENDENCY,
@@ -26,7 +28,6 @@ from outbox.emulator.cosmos.answers import (
     Rejection,
     bad,
     printable,
-    unsupported,
 )
 from outbox.emulator.cosmos.catalog import DELETE_COUNT, Container
 from outbox.emulator.cosmos.charges import write_ru
@@ -151,7 +152,8 @@ class ItemOperations:
     def _batch(self, call: Call) -> Prepared:
         container = container_of(call, self._store.catalog)
         if not is_true(call.headers, "x-ms-cosmos-batch-atomic"):
-            raise unsupported("a batch that is not atomic")
+            wanted, goes_on = _listed(call.body), is_true(call.headers, "x-ms-cosmos-batch-continue-on-error")
+            return Prepared("", lambda call: run_bulk(self._store, container, wanted, call.rule, goes_on=goes_on))
         key = key_of_call(call, container)
         operations = operations_of(call.body, container, key)
         name = f"{key}/{','.join(operation.id for operation in operations)}"
@@ -218,10 +220,27 @@ class _Pending:
 
 
 def operations_of(data: bytes, container: Container, key: str) -> list[Operation]:
-    """The operations in a batch's body.
+    """The operations in the body of a batch that is done as a whole.
 
     Raises:
         Rejection: 413 or 400; the text names the operation.
+    """
+    found, budget = [], Budget(CONDITION_STEP_COUNT_MAX)
+    for index, one in enumerate(_listed(data)):
+        try:
+            found.append(_operation(one, container, key, budget))
+        except Rejection as rejected:
+            raise Rejection(
+                rejected.status, f"operation {index} of the batch: {rejected.text}", substatus=rejected.substatus
+            ) from rejected
+    return found
+
+
+def _listed(data: bytes) -> list[Json]:
+    """A batch's body, with as many operations as one may have.
+
+    Raises:
+        Rejection: 413 or 400.
     """
     if len(data) > SIZE_MAX_BYTES:
         raise Rejection(TOO_LARGE, f"a batch of {len(data)} bytes is over {SIZE_MAX_BYTES}; split what need not be one")
@@ -235,15 +254,7 @@ def operations_of(data: bytes, container: Container, key: str) -> list[Operation
             "Batch request has more operations than what is supported. "
             f"There are {len(body)}, and {OPERATION_COUNT_MAX} at most; split what need not be one"
         )
-    found, budget = [], Budget(CONDITION_STEP_COUNT_MAX)
-    for index, one in enumerate(body):
-        try:
-            found.append(_operation(one, container, key, budget))
-        except Rejection as rejected:
-            raise Rejection(
-                rejected.status, f"operation {index} of the batch: {rejected.text}", substatus=rejected.substatus
-            ) from rejected
-    return found
+    return body
 
 
 def _operation(one: Json, container: Container, key: str, budget: Budget) -> Operation:
@@ -299,6 +310,9 @@ def _condition_of(body: dict[str, Json], budget: Budget) -> Condition | None:
     return compile_condition(text, budget)
 
 
+_raw = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
 def run_batch(
     store: Store, container: Container, key: str, operations: list[Operation], fault: FaultRule | None
 ) -> Answer:
@@ -343,6 +357,38 @@ def run_batch(
         there = [put for put in puts if put.stored is not None or store.read(container, key, put.id) is not None]
         version = store.commit(container, key, there) if there else version
     return _succeeded(decisions, left, version)
+
+
+def run_bulk(
+    store: Store, container: Container, wanted: list[Json], fault: FaultRule | None, *, goes_on: bool
+) -> Answer:
+    """Do each operation for itself, under the partition key that it names; unless it `goes_on`, none behind a failure.
+
+    `fault` is as of a batch.
+    """
+    results: list[msgspec.Raw] = []
+    charge_ru, budget, size_bytes, failed_count = 0.0, Budget(CONDITION_STEP_COUNT_MAX), 0, 0
+    for index, one in enumerate(wanted):
+        its = (
+            msgspec.structs.replace(fault, batch_index=0) if fault is not None and fault.batch_index == index else None
+        )
+        try:
+            if failed_count and not goes_on:
+                raise Rejection(FAILED_DEPENDENCY, "an operation before it failed")
+            if size_bytes > ANSWER_MAX_BYTES:
+                raise Rejection(TOO_LARGE, f"the items of the answer are over {ANSWER_MAX_BYTES} bytes")
+            text = one.get("partitionKey") if isinstance(one, dict) else None
+            if not isinstance(text, str):
+                raise bad("it needs a partitionKey, an array as the text of its JSON")
+            key = key_of_header(text, len(container.key_paths))
+            answer = run_batch(store, container, key, [_operation(one, container, key, budget)], its)
+        except Rejection as rejected:
+            answer = _failed(rejected, 0, 1)
+        failed_count += answer.status != OK
+        size_bytes += len(answer.body)
+        charge_ru += answer.charge_ru
+        results += _raw(answer.body)
+    return Answer(MULTI_STATUS if failed_count else OK, msgspec.json.encode(results), charge_ru)
 
 
 def _injected(fault: FaultRule) -> Rejection:

@@ -94,6 +94,17 @@ run({
     assert.deepEqual([code, result.map((one) => one.statusCode)], [207, [424, 409]]);
     assert.equal((await item("b3").read()).statusCode, 404);
   },
+  async "operations in bulk"() {
+    const wanted = Array.from({ length: 10 }, (_, i) => {
+      return { operationType: "Create", partitionKey: `k${i % 3}`, resourceBody: { id: `x${i}`, pk: `k${i % 3}` } };
+    });
+    const made = await items.executeBulkOperations(wanted);
+    assert.deepEqual(made.map((one) => one.response?.statusCode), Array(10).fill(201));
+    const read = await items.bulk(wanted.map(({ partitionKey, resourceBody }) => {
+      return { operationType: "Delete", partitionKey, id: resourceBody.id };
+    }));
+    assert.deepEqual(read.map((one) => one.statusCode), Array(10).fill(204));
+  },
   async "a query under a key, in pages"() {
     for (let i = 0; i < 50; i++) await items.create({ id: `q${i}`, pk: `q${i % 5}`, n: i });
     const parameters = [{ name: "@n", value: 10 }];
