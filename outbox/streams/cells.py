@@ -163,7 +163,7 @@ class Cells:
         `since` must not be behind the end: there is no hole in a row.
 
         Raises:
-            DeadlinePassed: `until_ms` is past; whether it was written before is not known.
+            DeadlinePassed: `until_ms` is past, and nothing was written.
             OutcomeUnknown, Refused: the store failed; append again, with the same identity and `since`.
         """
         index, session, is_looked_for, misses, is_unsure = since, "", since < self.end, 0, False
@@ -175,7 +175,7 @@ class Cells:
                     self._check(cell, until_ms, misses)
                     there, session = await self._create(index, cell)
             except Refused as error:
-                if not is_unsure or isinstance(error, DeadlinePassed):
+                if not is_unsure:
                     raise
                 text = f"the append of {cell.id} to {self.row} had no answer, and then: {error}; append it again later"
                 raise OutcomeUnknown(text) from error
@@ -294,6 +294,22 @@ class Cells:
                 return [cell for _, cell in cells]
             session = answer.session
         raise Refused(f"cells of {self.row} are trimmed by others all the time; try again later")
+
+    async def take_back(self, index: int, id: str, *, ttl_s: float) -> None:
+        """Put nobody's tombstone in place of a cell that was written where no reader comes any more."""
+        session = ""
+        for _ in range(BURY_COUNT_MAX):
+            document = await self.store.read(self.key(index), session=session)
+            if document is None:
+                continue  # the read was stale
+            if decode_cell(document).id != id:
+                return
+            tombstone = tombstone_of(NOTHING)
+            answer = await self.store.write([Replace(document.key, tombstone, document.version, ttl_s, Tag("bury"))])
+            if isinstance(answer, Won):
+                return
+            session = answer.session
+        raise Refused(f"cell {index} of {self.row} is not found, or changed by others all the time; try again later")
 
 
 def encode(body: msgspec.Struct) -> bytes:

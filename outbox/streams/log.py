@@ -85,8 +85,10 @@ class OrderedLog(Generic[T]):
     gives an entry's key, by which readers share.  How many they are is on record, as the type is, and cannot be
     changed.  `version` and `upcasts` are those of the entries' schema.
 
-    `margin` is the longest that a replica may be paused within an append, and how long tombstones last.  A reader that
-    waits looks at least every `poll_s_max` seconds.
+    `margin` is how long the tombstones of trimmed cells last.  An append that takes over half of it, however long its
+    process is paused, looks at the floor again: what it wrote where cells had been trimmed is taken back and made
+    again; a replica's, which another has written meanwhile, is only taken back.  A process that is killed before it
+    looks leaves a cell that nobody reads.  A reader that waits looks at least every `poll_s_max` seconds.
 
     Raises:
         NotRegistrable: the name, the type or the number of shards cannot be used.

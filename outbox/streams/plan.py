@@ -19,6 +19,7 @@ from outbox.ports import QueueRef
 from outbox.retries import Retries
 from outbox.streams.callables import check_call
 from outbox.streams.cells import Cell
+from outbox.streams.horizon import trimmed
 from outbox.streams.log import LogReader, LogWriter, OrderedLog
 from outbox.streams.places import Place
 from outbox.streams.queues import QueueOutput
@@ -123,7 +124,10 @@ class RowTarget:
         await self.check_reaches(since)  # a blob of what was trimmed would stay
         made = Cell(id, at_ms, len(out.v), out.v, out.types, out.schema)
         cell = await self.row.fitted(made, owner=id)  # of one step of one register, and so of all replicas
-        index, found, walked_count = await self.row.cells.append(cell, since, until_ms=until_ms)
+        placed = await self.row.place_cell(cell, since, until_ms=until_ms)
+        if placed is None:  # the register has gone on
+            raise trimmed(self.row.name, since, self.row.horizon.index)
+        index, found, walked_count = placed
         await self.row.discard_unless_named(cell, found)
         if not found.gone and (found.v, found.digest) != (cell.v, cell.digest):
             raise NotRegistrable(

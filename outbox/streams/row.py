@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from outbox.errors import CorruptRecord, DeadlinePassed, NoBlobStore, OutcomeUnknown, Refused, Trimmed
 from outbox.ports import NoBlobs
-from outbox.streams.cells import Cell, Cells, Position
+from outbox.streams.cells import Cell, Cells, Found, Position
 from outbox.streams.horizon import Floor, Horizon, Kind, trimmed
 from outbox.streams.places import Place, Seen, settled
 from outbox.streams.values import Values, fitted, is_large, whole
@@ -25,12 +25,17 @@ T = TypeVar("T")
 
 TRIMS_MAX = 10_000
 """How many rounds a trim makes at most, of 1,024 cells each."""
+NONE_UNSEEN = range(0)
 PASSED_MAX = 4_096
 """How many tombstones are read to find an append of unknown outcome."""
 BLOBS_MAX = 4
 """How many large cells are read at once: each may take 64 MB."""
 IDS_MAX = 100_000
 """How many ids of the cells that it has walked past a process keeps, to recognise its own appends."""
+TRIES_MAX = 3
+"""How often an append that took too long is made again, before it gives up."""
+LATE_MAX = 1_000
+"""How many appends whose place was being trimmed a process remembers."""
 NONCES_MAX = 1_000
 """How many large appends of unknown outcome a process remembers, to write their blobs again under the same names."""
 
@@ -77,8 +82,10 @@ class Row(Generic[T]):
         self._ids: dict[str, int] = {}
         self._walked: int | None = None
         """The index up to which this process has walked; None: it has not yet looked for the end."""
-        self._unsure: dict[str, None] = {}
-        """The ids of appends whose outcome is not known, oldest first."""
+        self._unsure: dict[str, range] = {}
+        """The ids of appends whose outcome is not known, oldest first, and the cells that were trimmed unseen since."""
+        self._late: dict[str, int] = {}
+        """Where appends lie that took so long that their place was being trimmed, by id."""
         self._nonces: dict[str, str] = {}
         """What names the blobs of large appends whose outcome is not known, by id."""
         self._fresh_ms = 0
@@ -115,8 +122,8 @@ class Row(Generic[T]):
         try:
             index, found = await (self._append(cell) if since is None else self._append_since(cell, since))
         except BaseException as error:  # cancelled as well: what was on its way may have been written
-            if not _nothing_written(error):
-                self._unsure[cell.id] = None
+            if not isinstance(error, Refused):
+                self._unsure.setdefault(cell.id, NONE_UNSEEN)
                 if len(self._unsure) > IDS_MAX:
                     del self._unsure[next(iter(self._unsure))]
             raise
@@ -124,6 +131,43 @@ class Row(Generic[T]):
             self._lock.release()
         self._unsure.pop(cell.id, None)
         return index, found, cell
+
+    async def place_cell(
+        self, cell: Cell, since: int, *, until_ms: int, passed: Callable[[int, Cell], None] | None = None
+    ) -> Found | None:
+        """Append a cell at the first free index from `since` on; None where it was taken back.
+
+        Past its deadline a create may find the place of a trimmed cell free, because its tombstone is gone.  Nobody
+        reads what lies there, so it is taken back.
+        """
+        found = await self.cells.append(cell, since, until_ms=until_ms, passed=passed)
+        is_late = self.place.now_ms() >= until_ms and not found.cell.gone
+        return None if is_late and await self._taken_back(found.at, cell.id) else found
+
+    async def _taken_back(self, index: int, id: str) -> bool:
+        """Whether a cell was written where one had been trimmed, and is taken back.
+
+        Raises:
+            OutcomeUnknown: its place is being trimmed, so it may have been written before that, or after.
+        """
+        try:
+            floor = await self.horizon.read()  # as it was a moment ago at worst, and a tombstone outlives that
+            if index >= floor.index:
+                return False
+            if index >= floor.cleared:
+                self._late[id] = index
+                if len(self._late) > LATE_MAX:
+                    del self._late[next(iter(self._late))]
+                raise OutcomeUnknown(
+                    f"{self.name}: the append of {id!r} took too long, and its cell {index} is being trimmed; whether "
+                    "it was read is not known: append it again"
+                )
+            await self.cells.take_back(index, id, ttl_s=self._margin_ms / 1_000)
+            self._late.pop(id, None)
+            return True
+        except Refused as error:
+            text = f"{self.name}: whether cell {index}, of {id!r}, lies where it is read is not known: {error}"
+            raise OutcomeUnknown(text) from error
 
     async def _put_large(self, made: Cell, since: int | None) -> tuple[int, Cell, Cell]:
         """The same of a cell whose entries go to a blob.
@@ -137,7 +181,7 @@ class Row(Generic[T]):
             blob = cell.blob
             index, found, _ = await self._put(cell, since)
         except BaseException as error:
-            if is_repeated or not _nothing_written(error):  # a cell may name it, or will
+            if is_repeated or not isinstance(error, Refused):  # a cell may name it, or will
                 self._nonces[made.id] = nonce
                 if len(self._nonces) > NONCES_MAX:
                     del self._nonces[next(iter(self._nonces))]
@@ -163,40 +207,56 @@ class Row(Generic[T]):
         return bool(found == list(values))
 
     async def _append(self, cell: Cell) -> tuple[int, Cell]:
-        before = start = self._walked
+        start = self._walked
         if start is None or self._is_floor_old():
             start = await self._looked()
-        if cell.id in self._unsure and before is not None:
-            await self._pass_trimmed(cell.id, before, start)
-        known = self._ids.get(cell.id)
-        if known is not None:
-            found = await self.cells.read(known)
-            return known, found or Cell(cell.id, gone=True)
-        index, found, walked = await self.cells.append(cell, start, until_ms=self._fresh_ms, passed=self._pass)
-        self._pass(index, found)
-        await self.cells.raise_hint_if_due(walked)
-        return index, found
+        for _ in range(TRIES_MAX):
+            await self._pass_trimmed(cell.id)
+            known = self._late.get(cell.id, self._ids.get(cell.id))
+            if known is not None:
+                there = await self.cells.read(known) or Cell(cell.id, gone=True)
+                if there.gone and cell.id in self._late:
+                    raise Refused(_not_seen(self.name, known, cell.id, "took too long"))
+                if there.gone or known >= self.horizon.index or not await self._taken_back(known, cell.id):
+                    return known, there
+                self._ids.pop(cell.id, None)
+            with suppress(DeadlinePassed):  # nothing was written
+                found = await self.place_cell(cell, start, until_ms=self._fresh_ms, passed=self._pass)
+                if found is not None:
+                    self._pass(found.at, found.cell)
+                    await self.cells.raise_hint_if_due(found.walked_count)
+                    return found.at, found.cell
+            start = await self._looked()
+        raise DeadlinePassed(
+            f"{self.name}: the append of {cell.id!r} took over {self._margin_ms / 2_000:g} s each time, and nothing of "
+            "it is left; append it again, or give the log a greater margin="
+        )
 
     def _pass(self, index: int, cell: Cell) -> None:
         self._walked = index + 1
+        self._note(index, cell)
+
+    def _note(self, index: int, cell: Cell) -> None:
         self._ids[cell.id] = index
         if len(self._ids) > IDS_MAX:
             del self._ids[next(iter(self._ids))]
 
-    async def _pass_trimmed(self, id: str, begin: int, end: int) -> None:
-        """Learn from their tombstones whose cells were trimmed since an append of unknown outcome.
+    async def _pass_trimmed(self, id: str) -> None:
+        """Learn from their tombstones whose cells were trimmed, unseen by this process, since an append without answer.
 
         Raises:
             Refused: some are gone, so it cannot be known whether the append is among them.
         """
-        for index in range(begin, end):
-            cell = await self.cells.read(index) if index - begin < PASSED_MAX else None
+        unseen = self._unsure.get(id, NONE_UNSEEN)
+        for index in unseen:
+            cell = await self.cells.read(index) if index - unseen.start < PASSED_MAX else None
             if cell is None:
-                raise Refused(
-                    f"{self.name}: cells from {begin} on were trimmed since append {id!r}, whose outcome was unknown; "
-                    "whether it is among them cannot be seen any more: ask a reader before you append it under a new id"
-                )
-            self._pass(index, cell)
+                raise Refused(_not_seen(self.name, unseen.start, id, "had no answer"))
+            self._note(index, cell)
+            if cell.id == id:
+                return
+        if unseen:
+            self._unsure[id] = NONE_UNSEEN
 
     def _is_floor_old(self) -> bool:
         """Whether so much time has passed since the floor was read that it is to be read again."""
@@ -211,8 +271,11 @@ class Row(Generic[T]):
             floor = await self._made()
             self._walked = await self.cells.find_end(floor.index)
         else:
-            floor = await self._floor_again()
-        self._walked = max(self._walked, floor.index)
+            await self._floor_again()
+        begin, self._walked = self._walked, max(self._walked, self.horizon.index)  # a read of the floor may be stale
+        if begin < self._walked:
+            for id, unseen in self._unsure.items():
+                self._unsure[id] = range(unseen.start if unseen else begin, self._walked)
         self._fresh_ms = now_ms + self._margin_ms // 2
         self._looked_ms, self._looked_s = now_ms, now_s
         return self._walked
@@ -237,9 +300,11 @@ class Row(Generic[T]):
         if since < floor.index:
             raise trimmed(self.name, since, floor.index)
         await self.check_reaches(since, "since=")
-        index, found, walked = await self.cells.append(cell, since, until_ms=until_ms)
-        await self.cells.raise_hint_if_due(walked)
-        return index, found
+        found = await self.place_cell(cell, since, until_ms=until_ms)
+        if found is None:
+            raise trimmed(self.name, since, self.horizon.index)
+        await self.cells.raise_hint_if_due(found.walked_count)
+        return found.at, found.cell
 
     async def check_reaches(self, index: int, what: str) -> None:
         """Check that an index is at the floor or behind it, and that the cell before it is there or was trimmed.
@@ -383,9 +448,11 @@ class Row(Generic[T]):
         await self.place.blobs.delete(blob)
 
 
-def _nothing_written(error: BaseException) -> bool:
-    """Whether an append that ended with this error has certainly written no cell."""
-    return isinstance(error, Refused) and not isinstance(error, DeadlinePassed)
+def _not_seen(row: str, index: int, id: str, what: str) -> str:
+    return (
+        f"{row}: cells from {index} on were trimmed since append {id!r}, which {what}; whether it is among those that "
+        "were read cannot be seen any more: ask a reader before you append it under a new id"
+    )
 
 
 def _good(cells: Sequence[Cell | BaseException | None], *, is_first: bool = True) -> Iterator[Cell]:

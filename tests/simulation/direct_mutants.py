@@ -709,12 +709,37 @@ DIRECT_MUTANTS = (
     mutant(
         "streams: a refusal counts as an append of unknown outcome", STREAM_ROW,
         "unit/streams/test_ordered_log.py::test_what_is_refused_for_certain_may_be_appended_again_whatever_was_trimmed",
-        ("            if not _nothing_written(error):\n", "            if True:\n"),
+        ("            if not isinstance(error, Refused):\n", "            if True:\n"),
+    ),
+    mutant(
+        "streams: a cell below the floor stays there", STREAM_ROW,
+        "unit/streams/test_margin.py::test_what_is_taken_back_is_nobodys_tombstone",
+        ("            await self.cells.take_back(index, id, ttl_s=self._margin_ms / 1_000)\n", ""),
+    ),
+    mutant(
+        "streams: what is taken back keeps its id", "outbox/streams/cells.py",
+        "unit/streams/test_margin.py::test_what_is_taken_back_is_nobodys_tombstone",
+        ("            tombstone = tombstone_of(NOTHING)\n", "            tombstone = tombstone_of(decode_cell(document))\n"),
+    ),
+    mutant(
+        "streams: a cell that is being trimmed counts as read", STREAM_ROW,
+        "unit/streams/test_margin.py::test_an_append_below_a_trim_that_stood_still_is_made_again_or_asks_for_a_person",
+        ("                if there.gone and cell.id in self._late:\n", "                if False:\n"),
+    ),
+    mutant(
+        "streams: a cell that is being trimmed is taken back", STREAM_ROW,
+        "unit/streams/test_margin.py::test_an_append_below_a_trim_that_stood_still_is_made_again_or_asks_for_a_person",
+        ("            if index >= floor.cleared:\n", "            if index < 0:\n"),
+    ),
+    mutant(
+        "streams: what was trimmed unseen is forgotten by the next look", STREAM_ROW,
+        "unit/streams/test_margin.py::test_an_append_without_an_answer_is_known_after_another_that_had_to_look_again",
+        ("                self._unsure[id] = range(unseen.start if unseen else begin, self._walked)\n", "                self._unsure[id] = unseen\n"),
     ),
     mutant(
         "streams: a blob is deleted that a cell may name", STREAM_ROW,
         "unit/streams/test_cell_blobs.py::test_a_retry_after_an_unknown_outcome_writes_the_same_blob",
-        ("            if is_repeated or not _nothing_written(error):", "            if not _nothing_written(error):"),
+        ("            if is_repeated or not isinstance(error, Refused):", "            if not isinstance(error, Refused):"),
     ),
     mutant(
         "streams: a retry of unknown outcome writes another blob", STREAM_ROW,
@@ -905,7 +930,7 @@ DIRECT_MUTANTS = (
     mutant(
         "streams: what was trimmed is not looked for", STREAM_ROW,
         f"{OF_PLACES}::test_an_append_of_unknown_outcome_that_was_trimmed_meanwhile_is_not_made_twice",
-        ("                self._unsure[cell.id] = None\n", "                pass\n"),
+        ("                self._unsure.setdefault(cell.id, NONE_UNSEEN)\n", "                pass\n"),
     ),
     mutant(
         "streams: a lost register begins in the middle", STREAM_REPLICA,

@@ -21,7 +21,7 @@ VALUES = "outbox/streams/values.py"
 STREAM_MUTANTS = (
     mutant(
         "an append begins at the end and not where it may lie", "log", "OnePlace", PLAN,
-        ("await self.row.cells.append(cell, since, until_ms=until_ms)", "await self.row.cells.append(cell, await self.row.cells.find_end(since), until_ms=until_ms)"),
+        ("await self.row.place_cell(cell, since, until_ms=until_ms)", "await self.row.place_cell(cell, await self.row.cells.find_end(since), until_ms=until_ms)"),
         app="replicas", inputs=[1], faults={},
     ),
     mutant(
@@ -121,6 +121,11 @@ STREAM_MUTANTS = (
         "an append has no deadline", "log", "NoHole|OnePlace", CELLS,
         ("        if self._now_ms() >= until_ms:\n", "        if self._now_ms() >= until_ms + (1 << 50):\n"),
         app="trimmed", keeps=False, faults={"jump": 1},
+    ),
+    mutant(
+        "an append that took long lies where it lies", "log", "NoLost", ROW,
+        ("        is_late = self.place.now_ms() >= until_ms and not found.cell.gone\n", "        is_late = False\n"),
+        app="paused", faults={"jump": 1},
     ),
     mutant(
         "messages are completed before they are committed", "log", "NoLost", INGEST,

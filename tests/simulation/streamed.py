@@ -92,6 +92,7 @@ class Scope:
     sent: list[Number] = field(default_factory=list)
     invariant: Invariant | None = None
     leave_blobs: Sequence[str] = LEAVE_BLOBS_OF_STEPS
+    pause_ms: int = 0
 
     @property
     def place(self) -> Place:
@@ -164,15 +165,26 @@ class Scope:
             [each.plan for each in self.processors],
             produced={id for each in producers for id in each.ids()},
             repeated={id for each in producers if each.since is None for id in each.ids()},
-            left=partial(self._left, judges_blobs=not any(map(faults.get, self.leave_blobs))),
+            left=None
+            if self.pause_ms
+            else partial(self._left, judges_blobs=not any(map(faults.get, self.leave_blobs))),
             ingests=self.ingests,
             sent=self.sent,
             invariant=invariant or self.invariant,
+            takes_back=self.pause_ms > 0,
         )
         monitor.knows(Create(key, body) for key, body in self.given.documents().items())
         given = self.given.apart(self.at)
         scenario: Any = StreamScenario(
-            self.programs, monitor, self.at, given, Budgets(**faults), self.settled, self.keeps, self.beside
+            self.programs,
+            monitor,
+            self.at,
+            given,
+            Budgets(**faults),
+            self.settled,
+            self.keeps,
+            self.beside,
+            pause_ms=self.pause_ms,
         )
         hashing: Hashing = "exact" if limits is None else "64"
         return search(scenario, limits=limits or Limits(cpu_s=cpu_s), hashing=hashing, live=live)
@@ -486,6 +498,30 @@ def repeated(*, tries: int = 1, **options: Any) -> Scope:
     return scope
 
 
+MARGIN_MS = 600_000
+
+
+def paused_replicas(**options: Any) -> Scope:
+    """Replicas that have yet to write and may be paused for the margin within that, and a trimmer."""
+    scope = Scope(pause_ms=MARGIN_MS)
+    sums = scope.log("sums")
+    given: dict[str, Any] = {"writes": True, "reports": True, "ends": True} | options
+    scope.processor("p", {"in": scope.log("in", 1)}, {"sums": sums}, **given)
+    done(sums.row(0, 0).horizon.register(reader="ahead", at=1 << 20))
+    scope.programs.append(Trimmer(sums, scope.at))
+    return scope
+
+
+def paused() -> Scope:
+    """Producers that may be paused for the margin within an append, a reader, and a trimmer of what it has read."""
+    scope = Scope(pause_ms=MARGIN_MS)
+    log = scope.log("in")
+    done(log.register("reader", log.first()))
+    scope.programs += [Producer(log, [Number(n)], scope.at, id, since=None, tries=2) for n, id in enumerate("ab")]
+    scope.programs += [Reader(log, scope.at), Trimmer(log, scope.at)]
+    return scope
+
+
 def _message(number: Number) -> Message:
     return Message(body=msgspec.json.encode(number), outbox_id=f"m{number.n}", type="Number", created_ms=START_MS)
 
@@ -583,6 +619,8 @@ SCOPES: dict[str, Callable[..., Scope]] = {
     "sharded": sharded,
     "overflowing": overflowing,
     "repeated": repeated,
+    "paused": paused,
+    "paused replicas": paused_replicas,
     "trimmed blobs": trimmed_blobs,
     "failing": failing,
     "alarmed": alarmed,

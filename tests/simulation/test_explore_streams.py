@@ -25,6 +25,8 @@ from tests.simulation.streamed import (
     law,
     leaving,
     overflowing,
+    paused,
+    paused_replicas,
     produced,
     registering,
     repeated,
@@ -95,6 +97,24 @@ def test_warm_replicas_step_over_what_the_other_did(faults: dict[str, Any]) -> N
 def test_two_processors_of_one_log_and_its_trimmer_write_nothing_below_the_floor(faults: dict[str, Any]) -> None:
     faults = {kind: min(count, 1) for kind, count in faults.items()}
     clean(trimmed(replicas=1).explored(**faults))
+
+
+@pytest.mark.parametrize("faults", [{"jump": 1}, {"jump": 2}], ids=["a pause", "two pauses"])
+def test_producers_that_are_paused_within_an_append_lose_nothing(faults: dict[str, Any]) -> None:
+    clean(paused().explored(**faults))
+
+
+@pytest.mark.parametrize("beside", ["jump", "error", "stale", "lost"])
+def test_replicas_that_are_paused_within_an_append_write_everything_once(beside: str) -> None:
+    faults: dict[str, Any] = {"jump": 2} if beside == "jump" else {"jump": 1, beside: 1}
+    clean(paused_replicas().explored(**faults))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("beside", ["error", "lost"])
+def test_producers_that_are_paused_beside_another_fault_lose_nothing(beside: str) -> None:
+    faults: dict[str, Any] = {"jump": 1, beside: 1}
+    clean(paused().explored(cpu_s=300, **faults))
 
 
 @pytest.mark.parametrize("faults", FAULTS, ids=IDS)

@@ -380,6 +380,8 @@ class StreamScenario:
     """Models behind those of the stores."""
     words: str = ""
     symmetric: bool = True
+    pause_ms: int = 0
+    """How long a process may be paused within a write, by a fault (`jump`)."""
 
     @property
     def workers(self) -> int:
@@ -411,4 +413,5 @@ class StreamScenario:
             self.budgets,
             start_ms=START_MS,
             symmetric=self.symmetric,
+            flight_ms_max=self.pause_ms,
         )
