@@ -8,6 +8,7 @@
     |   |-- LockLost         nothing was settled; the message will be, or was, redelivered
     |   |-- NoBlobStore      nothing was written; a blob store is needed, and there is none
     |   |-- Trimmed          nothing was read or written; that part of a log is gone
+    |   |-- OtherLog         nothing was read or written; a log of this name is another one than before
     |   |-- DeadlinePassed   nothing more was written; an attempt took too long
     |   `-- TooLarge         nothing was written; the limit is named
     |-- OutcomeUnknown       it may have been written: read before acting
@@ -69,6 +70,10 @@ class Trimmed(Refused):
     def __init__(self, message: str, *, floor: int = 0) -> None:
         super().__init__(message)
         self.floor = floor
+
+
+class OtherLog(Refused):
+    """A log is not the one that it was: another store was given, or it was restored; nothing was read or written."""
 
 
 class DeadlinePassed(Refused):

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from outbox.engine.engine import Engine
-from outbox.errors import OutcomeUnknown, Refused
+from outbox.errors import OtherLog, OutcomeUnknown, Refused
 from outbox.ports import StorePorts
 from outbox.streams.failures import delay_s
 from outbox.streams.ingest import Ingest
@@ -145,6 +145,8 @@ class Streams:
     async def _taken_in(self, ingest: Ingest) -> bool:
         try:
             return await ingest.turn(wait_s=0) > 0
+        except OtherLog:
+            raise
         except (Refused, OutcomeUnknown):
             self._engine.broker.lapse_locks()
             return True

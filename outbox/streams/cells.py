@@ -54,6 +54,11 @@ class Position(msgspec.Struct, frozen=True, order=True, array_like=True):
         """The place behind this entry."""
         return Position(self.index, self.offset + 1)
 
+    @property
+    def before(self) -> int:
+        """The index of the cell of the entry before this place; -1 at the first."""
+        return self.index if self.offset else self.index - 1
+
 
 class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     """A cell as stored: who wrote it, when (milliseconds since 1970), and its entries, or the blob that has them.

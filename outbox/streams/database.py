@@ -5,6 +5,10 @@ an UPDATE whose condition is that it is still where it was read, and then applie
 and the others change no row.  So nothing is locked before, and all statements are SQL that SQLite, PostgreSQL, SQL
 Server and Oracle take alike.  The first of a transaction begins it, as DB-API 2.0 wants it.
 
+Beside the row of a sink NAME, the row `NAME#log` has the last cell that was read: its index, and in place of an entry a
+digest of its identity.  It needs no column of its own, so it fits into a table that is there already; a sink that does
+not know of it leaves it, and then it does not fit to the cursor, and says nothing.
+
 The cursor moves first, so an `apply` that commits by itself commits the cursor as well: no entry takes effect twice.
 It may take effect in part, so such an `apply` is refused once it has returned: where the connection says that no
 transaction is open (those of sqlite3 and psycopg do), and where the cursor is not where the transaction has moved it.
@@ -19,16 +23,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from inspect import isasyncgen, isawaitable, isgenerator
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from outbox.errors import NotRegistrable, OutcomeUnknown
 from outbox.streams.cells import Position
+from outbox.streams.register import LastCell
 from outbox.streams.row import Entry
 
 TABLE = "outbox_cursors"
-SELECT = f"SELECT cell, entry FROM {TABLE} WHERE name = ?"
+SELECT = f"SELECT name, cell, entry FROM {TABLE} WHERE name = ? OR name = ?"
 INSERT = f"INSERT INTO {TABLE} (name, cell, entry) VALUES (?, ?, ?)"
 UPDATE = f"UPDATE {TABLE} SET cell = ?, entry = ? WHERE name = ? AND cell = ? AND entry = ?"
+UPDATE_LAST = f"UPDATE {TABLE} SET cell = ?, entry = ? WHERE name = ?"
 CREATE = (
     f"CREATE TABLE {TABLE} (name VARCHAR(200) NOT NULL PRIMARY KEY, "
     "cell DECIMAL(19, 0) NOT NULL, entry DECIMAL(19, 0) NOT NULL)"
@@ -40,16 +46,23 @@ PSYCOPG_IDLE = 0
 T = TypeVar("T")
 
 
+class Cursor(NamedTuple):
+    """Where a sink is: the position of the entry that is next, and the last cell that was read."""
+
+    at: Position
+    last: LastCell | None = None
+
+
 class Database(Protocol):
     """What a sink asks of its database; each is a transaction, and OutcomeUnknown where it failed."""
 
-    async def cursor(self) -> Position | None:
+    async def cursor(self) -> Cursor | None:
         """Where the sink is; None where it has not begun."""
 
-    async def begun(self, at: Position) -> Position:
+    async def begun(self, at: Position) -> Cursor:
         """Begin at a position, unless another has begun meanwhile; where it begins."""
 
-    async def applied(self, at: Position, after: Position, entries: Sequence[Entry[Any]]) -> bool:
+    async def applied(self, known: Cursor, after: Cursor, entries: Sequence[Entry[Any]]) -> bool:
         """Apply entries and move the cursor; False where another was first."""
 
     def close(self) -> None:
@@ -63,14 +76,14 @@ class ThreadedDatabase:
         self._table = table
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sink {table.name}")
 
-    async def cursor(self) -> Position | None:
+    async def cursor(self) -> Cursor | None:
         return await self._in_thread(self._table.cursor)
 
-    async def begun(self, at: Position) -> Position:
+    async def begun(self, at: Position) -> Cursor:
         return await self._in_thread(lambda: self._table.begun(at))
 
-    async def applied(self, at: Position, after: Position, entries: Sequence[Entry[Any]]) -> bool:
-        return await self._in_thread(lambda: self._table.applied(at, after, entries))
+    async def applied(self, known: Cursor, after: Cursor, entries: Sequence[Entry[Any]]) -> bool:
+        return await self._in_thread(lambda: self._table.applied(known, after, entries))
 
     def close(self) -> None:
         self._thread.submit(self._table.disconnect)
@@ -96,6 +109,7 @@ class CursorTable:
         self._create = create
         self._connection: Any = None
         self._style = "qmark"
+        self._last = f"{name}#log"
 
     def guarded(self, work: Callable[[], T]) -> T:
         """Do something with the connection; what its driver raises breaks it off.
@@ -174,11 +188,14 @@ class CursorTable:
         )
         return cursor
 
-    def _select(self, connection: Any) -> Position | None:
-        found = self._execute(connection, SELECT, self.name).fetchone()
-        return None if found is None else Position(*map(int, found))
+    def _select(self, connection: Any) -> Cursor | None:
+        rows = self._execute(connection, SELECT, self.name, self._last).fetchall()
+        found = {str(name): (int(cell), int(entry)) for name, cell, entry in rows}
+        if self.name not in found:
+            return None
+        return Cursor(Position(*found[self.name]), LastCell(*found[self._last]) if self._last in found else None)
 
-    def cursor(self) -> Position | None:
+    def cursor(self) -> Cursor | None:
         """Where the sink is; None where it has not begun."""
         try:
             found = self._select(self._connection)
@@ -187,7 +204,7 @@ class CursorTable:
         self._connection.rollback()
         return found
 
-    def begun(self, at: Position) -> Position:
+    def begun(self, at: Position) -> Cursor:
         """Begin at a position, unless another has begun meanwhile; where it begins."""
         refusal: Exception | None = None
         try:
@@ -203,19 +220,23 @@ class CursorTable:
             ) from refusal
         return found
 
-    def applied(self, at: Position, after: Position, entries: Sequence[Entry[Any]]) -> bool:
+    def applied(self, known: Cursor, after: Cursor, entries: Sequence[Entry[Any]]) -> bool:
         """Move the cursor and apply entries, in one transaction; False where another was first.
 
         Raises:
             NotRegistrable: `apply` ended the transaction, or gave something that is not done yet.
         """
-        connection = self._connection
+        connection, at, to, last = self._connection, known.at, after.at, after.last
         try:
-            moved = self._execute(connection, UPDATE, after.index, after.offset, self.name, at.index, at.offset)
+            moved = self._execute(connection, UPDATE, to.index, to.offset, self.name, at.index, at.offset)
             if moved.rowcount != 1:
                 connection.rollback()
                 return False
-            self._take_effect(connection, after, entries)
+            if last is not None and known.last is None:
+                self._execute(connection, INSERT, self._last, last.index, last.mark)
+            elif last is not None:
+                self._execute(connection, UPDATE_LAST, last.index, last.mark, self._last)
+            self._take_effect(connection, to, entries)
             connection.commit()
             return True
         except BaseException:
@@ -244,7 +265,8 @@ class CursorTable:
             raise NotRegistrable(self._ended("rolled back"))
 
     def _is_at(self, connection: Any, at: Position) -> bool:
-        return self._select(connection) == at
+        found = self._select(connection)
+        return found is not None and found.at == at
 
     def _ended(self, how: str) -> str:
         return (

@@ -24,7 +24,7 @@ import msgspec
 from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.cells import Position
 from outbox.streams.plan import REFUSED, HandlerFailed, Plan, RefusedEntry
-from outbox.streams.register import Failed, Register
+from outbox.streams.register import Failed, LastCell, Register
 from outbox.streams.row import Entry
 
 log = logging.getLogger("outbox.streams")
@@ -35,10 +35,14 @@ REASON_LENGTH_MAX = 1_000
 
 
 class Ready(NamedTuple):
-    """What the inputs have: the entries by input, the cursors behind them, and the note by which they were read."""
+    """What the inputs have: the entries by input, the cursors behind them, and the last cell that was read of each row.
+
+    And the note by which they were read.
+    """
 
     entries: dict[str, list[Entry[Any]]]
     cursors: dict[str, Position]
+    lasts: dict[str, LastCell]
     failed: Failed | None = None
 
     @property
@@ -153,4 +157,7 @@ def failed_step(
     left = after_success(before, ready._replace(failed=msgspec.structs.replace(failed, take=1, most=0)))
     left = None if left is None else msgspec.structs.replace(left, take=1)
     outs = plan.outs({REFUSED: [refused]})
-    return msgspec.structs.replace(before, cursors=ready.cursors, outs=outs, failed=left, failures=count_of(left))
+    lasts = before.lasts | ready.lasts
+    return msgspec.structs.replace(
+        before, cursors=ready.cursors, lasts=lasts, outs=outs, failed=left, failures=count_of(left)
+    )

@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -59,11 +60,12 @@ from outbox.runtime.work import Later, Outcome, Work, attempt_at
 from outbox.stored import RECORD_PREFIX, Record, decode
 from outbox.stored import encode as encode_record
 from outbox.streams.groups import entry_bytes_max, groups_of
+from outbox.streams.last_cell import Looks, check_lasts, lasts_at
 from outbox.streams.log import LogWriter, OrderedLog, check_name
 from outbox.streams.places import Place, together
-from outbox.streams.plan import RowTarget, check_reached, rows_written, until_ms
+from outbox.streams.plan import RowTarget, check_reached, names_of, rows_written, until_ms
 from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX, raise_from, started
-from outbox.streams.register import BY_NONCE, Kept, Out, Register, RegisterCell, cell_id
+from outbox.streams.register import BY_NONCE, Kept, LastCell, Out, Register, RegisterCell, cell_id
 from outbox.streams.replica import REPORT_EVERY
 
 log = logging.getLogger("outbox.streams")
@@ -116,7 +118,8 @@ class Ingestion:
         self._store = store
         self._output = output
         self._targets = rows_written(_OUT, output)
-        self._margin_ms = min(target.row.margin_ms for target in self._targets.values())
+        self._rows = {key: target.row for key, target in self._targets.items()}
+        self._margin_ms = min(row.margin_ms for row in self._rows.values())
         self._settlement = settlement
         self._now_ms = now_ms
         self._new_id = new_id
@@ -127,8 +130,10 @@ class Ingestion:
         """What the register, and a cell of the log, hold of entries."""
         self._unreported = 0
         """How many commits the floors of the log do not know of."""
-        self._written: tuple[int, dict[str, int]] = (-1, {})
-        """The serial whose outs this process has seen in the log, and from where on the next are looked for."""
+        self._written: tuple[int, dict[str, int], dict[str, LastCell]] = (-1, {}, {})
+        """The serial whose outs this process has seen in the log, where the next are looked for, and their cells."""
+        self._is_same = False
+        """Whether the log was seen to hold the last cells that the register knows of."""
 
     async def take(self, works: Sequence[Work]) -> None:
         """Commit a group of messages, append their entries, and settle them.
@@ -308,9 +313,15 @@ class Ingestion:
             raws, types = target.values.encoded(shares[reader])
             key = list(self._targets)[reader]
             outs.append(Out(key, raws, types, target.values.version))
-        now_ms = max(before.now, self._now_ms())
-        writes = self._rows()
-        return msgspec.structs.replace(before, outs=outs, since=since, now=now_ms, writes=writes, version=BY_NONCE)
+        return msgspec.structs.replace(
+            before,
+            outs=outs,
+            since=since,
+            now=max(before.now, self._now_ms()),
+            writes=names_of(self._rows),
+            lasts=before.lasts | self._written[2],
+            version=BY_NONCE,
+        )
 
     # The register
 
@@ -331,23 +342,27 @@ class Ingestion:
             if known is None:
                 known = await self.register.swap(None, await self._first())
             if known is not None:
-                self._check(known.register)
+                await self._check(known.register)
                 self.known, self._known_ms = known, began_ms
                 return known
         raise Refused(f"ingest {self.name}: its register is created by others all the time; start again")
 
-    def _check(self, register: Register) -> None:
+    async def _check(self, register: Register) -> None:
         """Check that the register's entries belong into this log.
 
         Raises:
-            NotRegistrable: it is another log, or one with other shards.
+            NotRegistrable: it is a log of another name, or with other shards.
+            OtherLog, NotThere: it does not hold what was written to it last.
         """
-        here = self._rows()
+        here = names_of(self._rows)
         if register.since.keys() != here.keys() or any(here[key] != row for key, row in register.writes.items()):
             raise NotRegistrable(
                 f"ingest {self.name} has written to {', '.join(register.writes.values()) or 'a log of other shards'}, "
                 f"and this code gives {', '.join(here.values())}; give the log that it was, or the ingest another name"
             )
+        if not self._is_same:
+            await check_lasts(f"ingest/{self.name}", register.lasts, (), self._rows.values())
+            self._is_same = True
 
     async def _first(self) -> Register:
         since = {}
@@ -356,31 +371,28 @@ class Ingestion:
                 writer=f"ingest/{self.name}", at=await target.row.end(), kind=target.row.kind, moves=False
             )
             since[key] = floor.writers[f"ingest/{self.name}"]
-        return Register(since=since, code=f"ingest {self.name}", writes=self._rows(), version=BY_NONCE)
-
-    def _rows(self) -> dict[str, str]:
-        """The rows that this writes to, by their names in the register."""
-        return {key: target.row.name for key, target in self._targets.items()}
+        return Register(since=since, code=f"ingest {self.name}", writes=names_of(self._rows), version=BY_NONCE)
 
     async def _append(self, register: Register) -> dict[str, int]:
         """Append what a register holds; from where on the next is looked for."""
         if self._written[0] == register.serial:
             return self._written[1]
         left_ms = self._known_ms + self._margin_ms // 2 - self._now_ms()
+        ids = [cell_id(f"ingest/{self.name}", register, out.to) for out in register.outs]
         calls = [
             self._targets[out.to].write(
-                cell_id(f"ingest/{self.name}", register, out.to),
+                id,
                 out,
                 since=register.since[out.to],
                 at_ms=register.now,
                 until_ms=until_ms(self._targets[out.to], left_ms, self._now_ms),
             )
-            for out in register.outs
+            for id, out in zip(ids, register.outs, strict=True)
         ]
         ends = await together(calls)
         since = register.since | {out.to: end for out, end in zip(register.outs, ends, strict=True)}
         since = {key: max(at, self._targets[key].row.cells.end) for key, at in since.items()}
-        self._written = register.serial, since
+        self._written = register.serial, since, lasts_at(self._rows, register.outs, ids, ends)
         return since
 
 
@@ -463,12 +475,12 @@ class Ingest:
         self, ports: Callable[[StorePorts], StorePorts], place: Callable[[Place], Place] = lambda given: given
     ) -> Ingest:
         """The same ingest over what these make of its backend's ports and of its log's place."""
-        log = self._output.log
+        log, made = self._output.log, ports(self._ports)
         return Ingest(
             self.name,
             queue=self.queue,
             type=self._message_type,
-            source=_Source(ports(self._ports)),
+            source=SimpleNamespace(ports=lambda: made),
             log=replace(self._output, log=log.on(place(log.place))),
             retention=self._retention,
             shards=len(self._shards),
@@ -542,28 +554,20 @@ class Ingest:
         raise_from(task)
 
     async def _for_ever(self) -> None:
-        errors_in_a_row = 0
+        errors_in_a_row, looks = 0, Looks()
         while True:
             try:
                 await self.turn()
                 errors_in_a_row = 0
+                looks.found()
             except (Refused, OutcomeUnknown) as error:
                 for shard in self._shards:
                     shard.known = None
+                looks.failed(error)
                 fields = {"ingest": self.name, "error": str(error)}
                 log.warning("ingest %s took nothing; messages are redelivered: %s", self.name, error, extra=fields)
                 await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(errors_in_a_row, 10)))
                 errors_in_a_row += 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A backend that has these ports."""
-
-    given: StorePorts
-
-    def ports(self) -> StorePorts:
-        return self.given
 
 
 def ingest_app(name: str, queue: str, kind: Any, retention: timedelta) -> App:

@@ -255,6 +255,11 @@ def row_key(name: str, shard: int, count: int) -> str:
     return name if count == 1 else f"{name}/{shard}"
 
 
+def names_of(rows: Mapping[str, Row[Any]]) -> dict[str, str]:
+    """Rows by name."""
+    return {key: row.name for key, row in rows.items()}
+
+
 def rows_written(name: str, writer: LogWriter[Any]) -> dict[str, RowTarget]:
     """The rows of a writer shard as targets, one for each reader, by their names in a register."""
     rows = [writer.log.row(writer.writer, reader) for reader in range(writer.log.readers)]

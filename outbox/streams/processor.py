@@ -23,13 +23,14 @@ from typing import Any, Generic, Literal, TypeVar
 from uuid import uuid4
 
 from outbox.codec import StateCodec, Upcast, codec_for
-from outbox.errors import NoBlobStore, NotRegistrable, OutcomeUnknown, Refused, TooLarge, Trimmed
+from outbox.errors import NoBlobStore, NotRegistrable, OtherLog, OutcomeUnknown, Refused, TooLarge, Trimmed
 from outbox.log_throttle import LogThrottle
 from outbox.retries import Retries
 from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.callables import check_call, is_a_generator
 from outbox.streams.cells import Position
 from outbox.streams.failures import delay_s
+from outbox.streams.last_cell import Looks
 from outbox.streams.log import LogReader, OrderedLog, check_name
 from outbox.streams.places import POLL_S_MAX, Place, Waiting, place_of
 from outbox.streams.plan import BATCH_MAX, HANDLER_S, REFUSED, Handler, Plan, RefusedEntry, input_of, output_of
@@ -47,7 +48,7 @@ LOG_EVERY_MS = 60_000
 MEASURED_COUNT = 32
 ERRORS_SAID = 3
 """A run that ends raises what it failed with so often in a row."""
-FINAL = (Trimmed, NoBlobStore, TooLarge)
+FINAL = (Trimmed, NoBlobStore, TooLarge, OtherLog)
 """Refusals that another try does not change: they stop a replica, with their cure."""
 
 State = TypeVar("State")
@@ -286,6 +287,7 @@ class Loop:
         """The failure that the next step is to wait for, and when this loop first saw it, by the monotonic clock."""
         self._has_stepped = False
         self._throttle = LogThrottle(LOG_EVERY_MS, lambda: time.monotonic_ns() // 1_000_000)
+        self._looks = Looks()
 
     async def turn(self, *, pauses: bool = True) -> Progress:
         """One step, and what it asks for.
@@ -306,9 +308,11 @@ class Loop:
             raise
         except (Refused, OutcomeUnknown) as error:
             self.replica.known, self.failed = None, error
+            self._looks.failed(error)
             await self._pause_after(error)
             return Progress.LOST
         self.errors_in_a_row, self.failed = 0, None
+        self._looks.found()
         if progress is Progress.WON:
             self._is_behind = False
             self._took_s.append(time.perf_counter() - began_s)

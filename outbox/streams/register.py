@@ -50,6 +50,13 @@ class Failed(msgspec.Struct, frozen=True, omit_defaults=True):
     timer: bool = False
 
 
+class LastCell(msgspec.Struct, frozen=True, array_like=True):
+    """The last cell that was read or written: its index, and a digest of its identity, of 31 bits."""
+
+    index: int
+    mark: int
+
+
 class Register(msgspec.Struct, frozen=True, omit_defaults=True):
     """A register as stored.
 
@@ -58,7 +65,7 @@ class Register(msgspec.Struct, frozen=True, omit_defaults=True):
     and `wake` when one is due without input, in milliseconds since 1970; `failures` counts how often the handler failed
     on what is next, and `failed` is the note of it.  `clock` is the time of the replica that took the last step, where
     that is well behind `now`.  `code` and `version` name the handler; `nonce` tells one swap from another with the same
-    serial.
+    serial.  `lasts` has for each row, by its name, the last cell that was read from it, or written to it.
     """
 
     serial: int = 0
@@ -77,6 +84,7 @@ class Register(msgspec.Struct, frozen=True, omit_defaults=True):
     writes: dict[str, str] = {}
     failed: Failed | None = None
     clock: int = 0
+    lasts: dict[str, LastCell] = {}
 
     @property
     def made_ms(self) -> int:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from enum import Enum
 from inspect import isawaitable
@@ -33,6 +33,7 @@ from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.callables import NotCalled, call
 from outbox.streams.cells import Position, encode
 from outbox.streams.failures import Ready, after_success, count_of, failed_step, is_timer_first, noted, rows_left
+from outbox.streams.last_cell import check_lasts, last_of, lasts_at
 from outbox.streams.places import Seen, together
 from outbox.streams.plan import (
     REFUSED,
@@ -43,10 +44,11 @@ from outbox.streams.plan import (
     Step,
     Target,
     check_reached,
+    names_of,
     until_ms,
 )
 from outbox.streams.read_ahead import ReadAhead
-from outbox.streams.register import Kept, Register, RegisterCell
+from outbox.streams.register import Kept, LastCell, Register, RegisterCell
 from outbox.streams.register_size import StateFull, check_size, check_state
 from outbox.streams.row import Entry, Row
 
@@ -91,7 +93,8 @@ class Replica:
         upkeep: bool = True,
     ) -> None:
         self.plan = plan
-        self.register = RegisterCell(store, f"processor/{plan.name}", new_id=new_id)
+        self._who = f"processor/{plan.name}"
+        self.register = RegisterCell(store, self._who, new_id=new_id)
         self.known: Kept | None = None
         self.won_count = 0
         self.lost_count = 0
@@ -116,17 +119,21 @@ class Replica:
         """The same of inputs."""
         self._is_reached = False
         """Whether the cells before the cursors were seen."""
+        self._is_same = not upkeep
+        """Whether the logs were seen to hold the last cells that the register knows of."""
+        self._written: dict[str, LastCell] = {}
+        """The cells that hold what the register holds, by row."""
 
     def remembered(self) -> Hashable:
         """What this replica keeps for its next step: the register, and where its rows are known to end."""
         ends = tuple((row.cells.end, row.horizon.index, row.horizon.version) for row in self._all_rows())
         known = None if self.known is None else (encode(self.known.register), self.known.version)
         ahead = tuple((key, each.count) for key, each in self._ahead.items())
-        return known, self._known_ms, self._looked_ms, ahead, ends
+        return known, self._known_ms, self._looked_ms, ahead, ends, self._is_same
 
     def remember(self, kept: Any) -> None:
         """Go on with what a replica has remembered."""
-        known, self._known_ms, self._looked_ms, ahead, ends = kept
+        known, self._known_ms, self._looked_ms, ahead, ends, self._is_same = kept
         self.known = None if known is None else Kept(msgspec.json.decode(known[0], type=Register), known[1])
         self._ahead = {key: ReadAhead(count) for key, count in ahead}
         for row, (end, floor, version) in zip(self._all_rows(), ends, strict=True):
@@ -163,6 +170,7 @@ class Replica:
         if known is None:
             return self._lost()
         register = known.register
+        await self._check_lasts(register)
         since = await self._write(register)
         ready = await self._read_inputs(register)
         clock_ms = self._now_ms()
@@ -232,7 +240,7 @@ class Replica:
             row.horizon.forget()
         self._since.clear()
         self._begins.clear()
-        self._is_reached = False
+        self._is_reached, self._is_same = False, not self._upkeep
 
     async def _first(self) -> tuple[Register, list[str]]:
         """The first value: inputs from where they begin, outputs from their ends; both registered at the floors.
@@ -251,24 +259,19 @@ class Replica:
             schema=plan.codec.version,
             cursors=cursors,
             since=since,
-            reads=self._names_of(self._rows),
-            writes=self._names_of(self._target_rows()),
+            reads=names_of(self._rows),
+            writes=names_of(self._target_rows()),
         )
         return register, past
 
-    @staticmethod
-    def _names_of(rows: Mapping[str, Row[Any]]) -> dict[str, str]:
-        return {key: row.name for key, row in rows.items()}
-
     async def _enter(self, row: Row[Any], *, reader: bool) -> int:
         """Register at a row's floor as a reader, or as a writer; the index from which on it needs the row."""
-        name = f"processor/{self.plan.name}"
         for _ in range(ENTER_COUNT_MAX):
             at = await row.first() if reader else await row.end()
-            who = {"reader" if reader else "writer": name}
+            who = {"reader" if reader else "writer": self._who}
             with suppress(Trimmed):  # the floor has passed it meanwhile
                 known = await row.horizon.register(**who, at=at, kind=row.kind, moves=False)
-                return (known.readers if reader else known.writers)[name]
+                return (known.readers if reader else known.writers)[self._who]
         raise Refused(f"{row.name} is trimmed all the time; start again")
 
     async def _enter_output(self, target: Target) -> int:
@@ -305,7 +308,7 @@ class Replica:
                 f"processor {name} has yet to write to {', '.join(owed)}, and this code has no such output; declare it "
                 "until that is written"
             )
-        here = self._names_of(self._rows)
+        here = names_of(self._rows)
         left = {row: register.cursors[key] for key, row in register.reads.items() if here.get(key) != row}
         register = self._without_other_logs(register)
         if register.version < plan.version:  # the failures of this code are counted anew
@@ -327,7 +330,7 @@ class Replica:
         Raises:
             NotRegistrable: the version is the same, or what is owed would go to another log.
         """
-        reads, writes, plan = self._names_of(self._rows), self._names_of(self._target_rows()), self.plan
+        reads, writes, plan = names_of(self._rows), names_of(self._target_rows()), self.plan
         others = {key: row for key, row in register.reads.items() if reads.get(key, row) != row}
         changed = {key: row for key, row in register.writes.items() if writes.get(key, row) != row}
         owed = [out.to for out in register.outs if out.to in changed]
@@ -355,20 +358,23 @@ class Replica:
     async def _write(self, register: Register) -> dict[str, int]:
         """Write what the last step emitted, to all outputs at once; from where on each is looked for next."""
         left_ms = self._known_ms + self._margin_ms // 2 - self._now_ms()
+        ids = [step_id(self.plan.name, register.serial, out.to) for out in register.outs]
         calls = [
             self._targets[out.to].write(
-                step_id(self.plan.name, register.serial, out.to),
+                id,
                 out,
                 since=register.since[out.to],
                 at_ms=register.now if isinstance(self._targets[out.to], RowTarget) else register.made_ms,
                 until_ms=until_ms(self._targets[out.to], left_ms, self._now_ms),
             )
-            for out in register.outs
+            for id, out in zip(ids, register.outs, strict=True)
         ]
         ends = await together(calls)
         since = {key: at for key, at in (self._since | register.since).items() if key in self._targets}
         since |= {out.to: end for out, end in zip(register.outs, ends, strict=True)}
-        for key, row in self._target_rows().items():  # what is known to exist now was written before the next serial
+        rows = self._target_rows()
+        self._written = lasts_at(rows, register.outs, ids, ends)
+        for key, row in rows.items():  # what is known to exist now was written before the next serial
             since[key] = max(since[key], row.cells.end)
         return since
 
@@ -377,10 +383,10 @@ class Replica:
     async def _read_inputs(self, register: Register) -> Ready:
         """The entries at the cursors, up to `batch_max` of each input; after a failure what its note asks for."""
         entries: dict[str, list[Entry[Any]]] = {name: [] for name in self._inputs}
-        cursors = {key: self._cursor(register, key) for key in self._rows}
+        cursors, lasts = {key: self._cursor(register, key) for key in self._rows}, dict[str, LastCell]()
         failed = None if register.failed is None else noted(register, cursors, self._now_ms())
         if failed is not None:
-            of_note = await self._read_failed(register, Ready(entries, cursors, failed))
+            of_note = await self._read_failed(register, Ready(entries, cursors, lasts, failed))
             if of_note is not None:
                 return of_note
         for name, rows in self._inputs.items():
@@ -391,8 +397,10 @@ class Replica:
                 if room:
                     found[key], cursors[key] = await self._ahead[key].entries(rows[key], cursors[key], room)
                     room -= len(found[key])
+                if found[key]:
+                    lasts[rows[key].name] = last_of(found[key][-1])
             entries[name] = [entry for each in found.values() for entry in each]
-        return Ready(entries, cursors)
+        return Ready(entries, cursors, lasts)
 
     async def _read_failed(self, register: Register, ready: Ready) -> Ready | None:
         """What the note of a failure asks for: a timer's step, or some entries of the first row that is left.
@@ -410,7 +418,7 @@ class Replica:
                 entries, ready.cursors[key] = await read
                 if entries:
                     (name,) = [name for name, rows in self._inputs.items() if key in rows]
-                    ready.entries[name] = entries
+                    ready.entries[name], ready.lasts[self._rows[key].name] = entries, last_of(entries[-1])
                     return ready
         return None
 
@@ -440,6 +448,7 @@ class Replica:
             state=msgspec.Raw(encoded),
             schema=codec.version,
             cursors=ready.cursors,
+            lasts=base.lasts | ready.lasts,
             outs=outs,
             wake=min(wake, step.wake_ms) if wake and step.wake_ms else wake or step.wake_ms,
             failed=failed,
@@ -448,13 +457,15 @@ class Replica:
 
     def _by_this_code(self, register: Register) -> Register:
         """A register as this code leaves it: of its version, and with the logs that it was given."""
+        lasts = register.lasts | self._written
         return msgspec.structs.replace(
             register,
             code=self.plan.code,
             version=self.plan.version,
             cursors={key: self._cursor(register, key) for key in self._rows},
-            reads=self._names_of(self._rows),
-            writes=self._names_of(self._target_rows()),
+            reads=names_of(self._rows),
+            writes=names_of(self._target_rows()),
+            lasts={row.name: lasts[row.name] for row in self._all_rows() if row.name in lasts},
         )
 
     async def _run(self, state: Any, inputs: Inputs, step: Step) -> None:
@@ -546,6 +557,13 @@ class Replica:
         """How long ago the last step was, by this replica's clock."""
         return (self._now_ms() - register.now) / 1_000
 
+    async def _check_lasts(self, register: Register) -> None:
+        """Check once that the logs are those that the register has read and written."""
+        if not self._is_same:
+            cursors = [(row, self._cursor(register, key)) for key, row in self._rows.items()]
+            await check_lasts(self._who, register.lasts, cursors, self._target_rows().values())
+            self._is_same = True
+
     async def _check_reaches(self, register: Register) -> None:
         """Check once that the cells before the cursors are there: behind the end a processor would wait for ever."""
         if not self._is_reached:
@@ -571,8 +589,7 @@ class Replica:
 
     async def report(self, register: Register, *, inputs: bool = True) -> None:
         """Report at the floors of the logs where a register is, which was read or swapped."""
-        name = f"processor/{self.plan.name}"
         for key, row in self._rows.items() if inputs else ():
-            await row.horizon.register(reader=name, at=self._cursor(register, key).index)
+            await row.horizon.register(reader=self._who, at=self._cursor(register, key).index)
         for key, row in self._target_rows().items():
-            await row.horizon.register(writer=name, at=register.since.get(key, self._since.get(key, 0)))
+            await row.horizon.register(writer=self._who, at=register.since.get(key, self._since.get(key, 0)))

@@ -54,6 +54,10 @@ class Entry(Generic[T]):
     writer: int = 0
 
 
+class NotThere(Refused):
+    """A cell is not to be seen that was there once: the log is another one, or the read was stale."""
+
+
 class Row(Generic[T]):
     """One row of a log as this process knows it: its cells, its floor, and the ids that it has walked past."""
 
@@ -313,7 +317,7 @@ class Row(Generic[T]):
 
         Raises:
             Trimmed: it is in front of the floor.
-            Refused: the cell before is not to be seen.
+            NotThere: the cell before is not to be seen.
         """
         if not self.horizon.version:  # this process has not seen the floor yet
             if index and (cell := await self.cells.read(index - 1)) is not None and not cell.gone:
@@ -326,10 +330,14 @@ class Row(Generic[T]):
         if await self.cells.read(index - 1) is not None:
             return
         if (await self.horizon.read()).index < index:
-            raise Refused(
-                f"{self.name}: {what} is {index}, and there is no cell {index - 1}; this is another log, or one "
-                "that was restored from an older backup: give the log that was meant, or restore both from one time"
-            )
+            raise self.ends_before(index, what)
+
+    def ends_before(self, index: int, what: str) -> NotThere:
+        """What a place comes to whose cell before is not there."""
+        return NotThere(
+            f"{self.name}: {what} is {index}, and there is no cell {index - 1}; this is another log, or one "
+            "that was restored from an older backup: give the log that was meant, or restore both from one time"
+        )
 
     def _passed(self, index: int, what: str) -> str:
         floor = self.horizon.index

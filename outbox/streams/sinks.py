@@ -14,6 +14,7 @@ registration, so where those two do not fit the sink stops and says so:
     no cursor, and registered behind the first cell that is left     the cursor was lost with what took effect
     a cursor below the floor                                         it was restored, and cells were trimmed since
     a cursor behind the end: no cell before it                       it is of another log, or the log was restored
+    another cell before it than the last that was read               the same
 
 Source: the counter in a database of "Heterogeneous concurrent exactly-once", without its cursor that moves first.
 """
@@ -31,17 +32,19 @@ from typing import Any, Protocol
 
 import msgspec
 
-from outbox.errors import CorruptRecord, NotRegistrable, OutcomeUnknown, Refused, Trimmed
+from outbox.errors import CorruptRecord, NotRegistrable, OtherLog, OutcomeUnknown, Refused, Trimmed
 from outbox.ports import DocumentKey, StateStore, Tag, Version, Won, Write
 from outbox.streams.callables import check_call, is_a_generator, is_async
 from outbox.streams.cells import DECODE_ERRORS, Position, is_current, put
-from outbox.streams.database import TABLE, CursorTable, Database, ThreadedDatabase
+from outbox.streams.database import TABLE, Cursor, CursorTable, Database, ThreadedDatabase
+from outbox.streams.last_cell import Looks, check_lasts, last_of
 from outbox.streams.log import LogReader, OrderedLog, check_name
 from outbox.streams.places import POLL_S_MAX, Waiting, place_of
 from outbox.streams.processor import ERRORS_SAID, FINAL, PAUSE_S_FIRST, PAUSE_S_MAX, raise_from, started
 from outbox.streams.read_ahead import BYTES_MAX, ReadAhead
+from outbox.streams.register import LastCell
 from outbox.streams.replica import REPORT_EVERY, Progress
-from outbox.streams.row import Entry, Row
+from outbox.streams.row import Entry, NotThere, Row
 
 log = logging.getLogger("outbox.streams")
 
@@ -144,14 +147,17 @@ class Following:
             )
         return found
 
-    async def next(self, at: Position, count_max: int) -> tuple[list[Entry[Any]], Position]:
-        """Up to so many entries from the cursor on, and the position behind them.
+    async def next(self, known: Cursor, count_max: int) -> tuple[list[Entry[Any]], Cursor]:
+        """Up to so many entries from the cursor on, and the cursor behind them.
 
         Raises:
             Trimmed: the cursor is below the floor.
-            Refused: it is behind the end, unless a read was stale.
+            OtherLog: another cell than the last that was read lies in its place.
+            NotThere: the cursor is behind the end, unless a read was stale.
         """
-        self._looks_left = self._look_count
+        self._looks_left, at = self._look_count, known.at
+        if not self._is_on_the_row and known.last is not None:
+            await self._check_last(at, known.last)
         try:
             entries, after = await self._read(at, count_max)
         except Trimmed as error:
@@ -166,7 +172,19 @@ class Following:
             if after == at:
                 await self._check(at)
             self._is_on_the_row = True
-        return entries, after
+        return entries, Cursor(after, last_of(entries[-1]) if entries else known.last)
+
+    async def _check_last(self, at: Position, last: LastCell) -> None:
+        """Look whether the row is the one that was read: it may be that of another log of its name."""
+        try:
+            await check_lasts(f"sink/{self._name}", {self._row.name: last}, [(self._row, at)], ())
+        except (OtherLog, NotThere) as error:
+            await self._check(at)
+            raise type(error)(f"sink {self._name}: {error}; {self._anew(await self._row.first())}") from error
+
+    def _anew(self, first: int) -> str:
+        """How a sink is made to go on in a log that was restored, or is meant to be read in place of another."""
+        return f"or, to go on in this log, set {self._setting(Position(first))}, or to a later position"
 
     async def _read(self, at: Position, count_max: int) -> tuple[list[Entry[Any]], Position]:
         """Up to so many entries, in one read after the other while all that are asked for are there, and are small."""
@@ -180,16 +198,15 @@ class Following:
 
     async def _check(self, at: Position) -> None:
         """Look whether a cursor, whose cell is not there, is at the end: the cell before it was there once."""
-        before = at.index if at.offset else at.index - 1
+        before = at.before
         if before < self._row.cells.end or await self._row.cells.read(before) is not None:
             return
         first = await self._row.first()
         if before < first:
             return
-        raise Refused(
-            f"sink {self._name}: its cursor is at {at}, and {self._row.name} ends before, without cell {before}; it "
-            "looks again. If this is another log than before, give the sink another name; if the log was restored, "
-            f"set {self._setting(Position(first))}, or to a later position from which it is to go on"
+        raise NotThere(
+            f"sink {self._name}: its cursor is at {at}, and {self._row.name} ends before, without cell {before}; "
+            f"if this is another log than before, give the sink another name; {self._anew(first)}"
         )
 
 
@@ -201,6 +218,7 @@ class SinkLoop:
         self._sink = sink
         self._waiting = Waiting(poll_s_max)
         self._until_s = until_s
+        self._looks = Looks()
         self.errors_in_a_row = 0
         self.failed: Exception | None = None
         """Why the last turn failed; None: it did not."""
@@ -215,6 +233,7 @@ class SinkLoop:
         except FINAL:
             raise
         except (Refused, OutcomeUnknown) as error:
+            self._looks.failed(error)
             fields = {"sink": sink.name, "error": str(error)}
             log.warning("sink %s failed; it tries again: %s", sink.name, error, extra=fields)
             pause_s = min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(self.errors_in_a_row, 10))
@@ -222,6 +241,7 @@ class SinkLoop:
             await asyncio.sleep(max(0.0, min(pause_s, self._until_s - time.monotonic())))
             return Progress.LOST
         self.errors_in_a_row, self.failed = 0, None
+        self._looks.found()
         if progress is Progress.LOST:
             await self._pause_after_loss()
             return progress
@@ -356,22 +376,26 @@ class DatabaseSteps:
 
     async def step(self) -> Progress:
         """Apply the next entries, if there are any."""
-        at = await self._database.cursor()
-        if at is None:
-            at = await self._database.begun(await self._following.begin(self._database.cursor))
+        known = await self._database.cursor()
+        if known is None:
+            known = await self._database.begun(await self._following.begin(self._position))
         try:
-            entries, after = await self._following.next(at, self._batch_max)
+            entries, after = await self._following.next(known, self._batch_max)
         except Trimmed:  # another sink of the name may have gone on, and let that be trimmed
-            if await self._database.cursor() == at:
+            if await self._database.cursor() == known:
                 raise
             return Progress.LOST
         if not entries:
-            self.reached = after
+            self.reached = after.at
             return Progress.IDLE
-        if not await self._database.applied(at, after, entries):
+        if not await self._database.applied(known, after, entries):
             return Progress.LOST
-        self.reached = after
+        self.reached = after.at
         return Progress.WON
+
+    async def _position(self) -> Position | None:
+        found = await self._database.cursor()
+        return None if found is None else found.at
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -383,10 +407,11 @@ def setting(name: str, at: Position) -> str:
     return f"(name, cell, entry) in {TABLE} to ('{name}', {at.index}, {at.offset})"
 
 
-class _Cursor(msgspec.Struct, frozen=True):
-    """A sink's cursor as a document: the position of the entry that is next."""
+class _Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A sink's cursor as a document: the position of the entry that is next, and the last cell that was read."""
 
     at: Position
+    last: LastCell | None = None
 
 
 class StoreSink:
@@ -453,15 +478,15 @@ class StoreSink:
         Raises:
             Refused, OutcomeUnknown: the store failed; whether it wrote, the cursor says at the next step.
         """
-        at, version = await self._cursor() or (await self._following.begin(self._position), "")
+        known, version = await self._cursor() or (Cursor(await self._following.begin(self._position)), "")
         try:
-            entries, after = await self._following.next(at, self._batch_max)
+            entries, after = await self._following.next(known, self._batch_max)
         except Trimmed:  # another sink of the name may have gone on, and let that be trimmed
-            if await self._is_current(at, version):
+            if await self._is_current(known.at, version):
                 raise
             return Progress.LOST
         if not entries:
-            self.reached = after
+            self.reached = after.at
             return Progress.IDLE
         given = self._apply(entries)
         if isawaitable(given):
@@ -471,10 +496,10 @@ class StoreSink:
         writes: list[Write] = list(given)
         if any(write.key.partition != self.key.partition or write.key == self.key for write in writes):
             raise NotRegistrable(f"sink {self.name}: a write leaves partition {self.key.partition!r}, or is its cursor")
-        answer = await self._store.write([put(self.key, _Cursor(after), version, Tag("sink")), *writes])
+        answer = await self._store.write([put(self.key, _Cursor(*after), version, Tag("sink")), *writes])
         if not isinstance(answer, Won):
             return Progress.LOST
-        self.reached = after
+        self.reached = after.at
         return Progress.WON
 
     async def _is_current(self, at: Position, version: Version) -> bool:
@@ -488,13 +513,14 @@ class StoreSink:
 
     async def _position(self) -> Position | None:
         found = await self._cursor()
-        return None if found is None else found[0]
+        return None if found is None else found[0].at
 
-    async def _cursor(self) -> tuple[Position, Version] | None:
+    async def _cursor(self) -> tuple[Cursor, Version] | None:
         document = await self._store.read(self.key)
         if document is None:
             return None
         try:
-            return msgspec.json.decode(document.body, type=_Cursor).at, document.version
+            found = msgspec.json.decode(document.body, type=_Cursor)
+            return Cursor(found.at, found.last), document.version
         except DECODE_ERRORS as error:
             raise CorruptRecord(f"{self.key.partition}/{self.key.id} is no cursor of a sink ({error})") from error

@@ -111,6 +111,7 @@ OF_VALUES = "unit/emulator/test_cosmos_values.py"
 OF_DESCRIPTIONS = "unit/emulator/test_descriptions.py"
 OF_SENDERS = "unit/emulator/test_senders.py"
 OF_LIVES = "unit/verify/test_linear_lives.py"
+ANOTHER_LOG = "unit/streams/test_another_log.py"
 OF_PLACES = "unit/streams/test_wrong_places.py"
 OF_LOGS = "unit/verify/test_linear_logs.py"
 OF_RECORDED_STREAMS = "unit/verify/test_recording_streams.py"
@@ -825,6 +826,16 @@ DIRECT_MUTANTS = (
         "streams: an entry is refused for a state that is full", STREAM_REPLICA,
         f"{FAILING}::test_a_state_that_has_outgrown_its_register_stops_the_processor_and_refuses_no_entry",
         ("        except (StateFull, NotCalled):\n", "        except NotCalled:\n"),
+    ),
+    mutant(
+        "streams: another log of the same name is read on", "outbox/streams/last_cell.py",
+        f"{ANOTHER_LOG}::test_another_log_that_is_longer_is_not_read_and_the_one_that_was_meant_is_read_on",
+        ("        if last_cell(last.index, cell.id) == last:\n", "        if cell:\n"),
+    ),
+    mutant(
+        "streams: a log that was trimmed is any that was", "outbox/streams/last_cell.py",
+        f"{ANOTHER_LOG}::test_another_log_that_was_trimmed_is_told_by_its_floor",
+        ("    if who not in floor.readers and who not in floor.writers:\n", "    if not who:\n"),
     ),
     mutant(
         "streams: an entry is refused for a handler that is not reached", STREAM_REPLICA,

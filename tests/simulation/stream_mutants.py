@@ -9,6 +9,7 @@ DATABASE = "outbox/streams/database.py"
 FAILURES = "outbox/streams/failures.py"
 HORIZON = "outbox/streams/horizon.py"
 INGEST = "outbox/streams/ingest.py"
+LAST_CELL = "outbox/streams/last_cell.py"
 PLAN = "outbox/streams/plan.py"
 READ_AHEAD = "outbox/streams/read_ahead.py"
 QUEUES = "outbox/streams/queues.py"
@@ -154,7 +155,7 @@ STREAM_MUTANTS = (
     ),
     mutant(
         "a sink's cursor moves by itself", "sink", "EffectOnce", DATABASE,
-        ("            self._take_effect(connection, after, entries)\n", "            connection.commit()\n            return True\n            self._take_effect(connection, after, entries)\n"),
+        ("            self._take_effect(connection, to, entries)\n", "            connection.commit()\n            return True\n            self._take_effect(connection, to, entries)\n"),
         app="database", faults={},
     ),
     mutant(
@@ -164,7 +165,7 @@ STREAM_MUTANTS = (
     ),
     mutant(
         "a sink moves past a cell that is not there", "sink", "EffectOnce", SINKS,
-        ("        if not entries:\n            self.reached = after\n            return Progress.IDLE\n        if not await self._database", "        if not entries:\n            await self._database.applied(at, Position(at.index + 1), [])\n            self.reached = after\n            return Progress.IDLE\n        if not await self._database"),
+        ("        if not entries:\n            self.reached = after.at\n            return Progress.IDLE\n        if not await self._database", "        if not entries:\n            await self._database.applied(known, Cursor(Position(known.at.index + 1)), [])\n            self.reached = after.at\n            return Progress.IDLE\n        if not await self._database"),
         app="database", faults={},
     ),
     mutant(
@@ -174,12 +175,12 @@ STREAM_MUTANTS = (
     ),
     mutant(
         "documents are written before their cursor", "sink", "EffectOnce", SINKS,
-        ('        answer = await self._store.write([put(self.key, _Cursor(after), version, Tag("sink")), *writes])\n', '        await self._store.write(writes)\n        answer = await self._store.write([put(self.key, _Cursor(after), version, Tag("sink"))])\n'),
+        ('        answer = await self._store.write([put(self.key, _Cursor(*after), version, Tag("sink")), *writes])\n', '        await self._store.write(writes)\n        answer = await self._store.write([put(self.key, _Cursor(*after), version, Tag("sink"))])\n'),
         app="documents", faults={},
     ),
     mutant(
         "documents are written whatever the cursor says", "sink", "EffectOnce", SINKS,
-        ('        answer = await self._store.write([put(self.key, _Cursor(after), version, Tag("sink")), *writes])\n', '        now = await self._store.read(self.key)\n        answer = await self._store.write([put(self.key, _Cursor(after), now.version if now else "", Tag("sink")), *writes])\n'),
+        ('        answer = await self._store.write([put(self.key, _Cursor(*after), version, Tag("sink")), *writes])\n', '        now = await self._store.read(self.key)\n        answer = await self._store.write([put(self.key, _Cursor(*after), now.version if now else "", Tag("sink")), *writes])\n'),
         app="documents", faults={"stale": 1},
     ),
     mutant(
@@ -189,8 +190,9 @@ STREAM_MUTANTS = (
     ),
     mutant(
         "the next step before the messages of one are sent", "log", "NoLost", REPLICA,
-        ("            for out in register.outs\n        ]\n        ends = await together(calls)\n", "            for out in register.outs\n            if isinstance(self._targets[out.to], RowTarget)\n        ]\n        ends = await together(calls)\n"),
+        ("            for id, out in zip(ids, register.outs, strict=True)\n        ]\n        ends = await together(calls)\n", "            for id, out in zip(ids, register.outs, strict=True)\n            if isinstance(self._targets[out.to], RowTarget)\n        ]\n        ends = await together(calls)\n"),
         ("zip(register.outs, ends, strict=True)", "zip([out for out in register.outs if isinstance(self._targets[out.to], RowTarget)], ends, strict=True)"),
+        ("        self._written = lasts_at(rows, register.outs, ids, ends)\n", ""),
         app="to a queue", faults={},
     ),
     mutant(
@@ -239,13 +241,23 @@ STREAM_MUTANTS = (
         app="resting", faults={"stale": 1},
     ),
     mutant(
+        "a last cell that is not to be seen is that of another log", "log", "AttemptEnds", LAST_CELL,
+        ("        raise row.ends_before(last.index + 1, what)\n", "        raise OtherLog(what)\n"),
+        app="in one cell", upkeep=True, faults={"stale": 1},
+    ),
+    mutant(
+        "the last cell that was written is where it was looked for", "log", "AttemptEnds", REPLICA,
+        ("lasts_at(rows, register.outs, ids, ends)", "lasts_at(rows, register.outs, ids, [register.since[out.to] + 1 for out in register.outs])"),
+        app="alike", replicas=1, upkeep=True, faults={},
+    ),
+    mutant(
         "a sink that another has overtaken stops", "sink", "AttemptEnds", SINKS,
-        ("            if await self._database.cursor() == at:\n", "            if True:\n"),
+        ("            if await self._database.cursor() == known:\n", "            if True:\n"),
         app="database", given=[1], appended=[], trims=True, faults={},
     ),
     mutant(
         "a sink into documents that another has overtaken stops", "sink", "AttemptEnds", SINKS,
-        ("            if await self._is_current(at, version):\n", "            if True:\n"),
+        ("            if await self._is_current(known.at, version):\n", "            if True:\n"),
         app="documents", given=[1], appended=[], trims=True, faults={},
     ),
     mutant(

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from outbox.errors import Trimmed
+from outbox.errors import OtherLog, Trimmed
 from outbox.ports import Create, DocumentKey, Replace, Write
 from outbox.streams import Entry, OrderedLog, StoreSink
 from outbox.streams.cells import Position
-from outbox.streams.database import CursorTable
+from outbox.streams.database import Cursor, CursorTable
 from outbox.streams.places import Place, Waiting
 from outbox.streams.replica import Progress
 from outbox.streams.row import Row
@@ -37,10 +37,11 @@ DATABASE = 1
 
 
 class Tables(NamedTuple):
-    """What a database holds: the cursor of the sink, and the numbers that were applied, in order."""
+    """What a database holds: the sink's cursor, the numbers that were applied, in order, and the last cell it read."""
 
     cursor: tuple[int, int] | None = None
     applied: tuple[int, ...] = ()
+    last: tuple[int, int] | None = None
 
 
 class DatabaseModel:
@@ -58,7 +59,7 @@ class DatabaseModel:
         return False
 
     def is_spent(self, state: Tables, op: Op) -> bool:
-        return op.verb == "applied" and state.cursor is not None and Position(*state.cursor) > op.args[0]
+        return op.verb == "applied" and state.cursor is not None and Position(*state.cursor) > op.args[0].at
 
     def outcomes(self, state: Tables, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
         connection = self._holding(state)
@@ -74,13 +75,16 @@ class DatabaseModel:
         if state.cursor is not None:
             connection.execute("CREATE TABLE outbox_cursors (name VARCHAR(200) PRIMARY KEY, cell BIGINT, entry BIGINT)")
             connection.execute("INSERT INTO outbox_cursors VALUES (?, ?, ?)", (SINK, *state.cursor))
+            if state.last is not None:
+                connection.execute("INSERT INTO outbox_cursors VALUES (?, ?, ?)", (f"{SINK}#log", *state.last))
         connection.commit()
         return connection
 
     @staticmethod
     def _held(connection: sqlite3.Connection) -> Tables:
-        cursor = connection.execute("SELECT cell, entry FROM outbox_cursors").fetchone()
-        return Tables(cursor, tuple(n for (n,) in connection.execute("SELECT n FROM applied ORDER BY rowid")))
+        found = {name: tuple(at) for name, *at in connection.execute("SELECT name, cell, entry FROM outbox_cursors")}
+        applied = tuple(n for (n,) in connection.execute("SELECT n FROM applied ORDER BY rowid"))
+        return Tables(found.get(SINK), applied, found.get(f"{SINK}#log"))
 
     def tokens(self, result: Any) -> frozenset[Hashable]:
         return frozenset()
@@ -112,16 +116,16 @@ class ExploredDatabase:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
-    async def cursor(self) -> Position | None:
-        found: Position | None = await self._calls(DATABASE, "cursor")
+    async def cursor(self) -> Cursor | None:
+        found: Cursor | None = await self._calls(DATABASE, "cursor")
         return found
 
-    async def begun(self, at: Position) -> Position:
-        found: Position = await self._calls(DATABASE, "begun", at)
+    async def begun(self, at: Position) -> Cursor:
+        found: Cursor = await self._calls(DATABASE, "begun", at)
         return found
 
-    async def applied(self, at: Position, after: Position, entries: Sequence[Entry[Any]]) -> bool:
-        won: bool = await self._calls(DATABASE, "applied", at, after, tuple(entries))
+    async def applied(self, known: Cursor, after: Cursor, entries: Sequence[Entry[Any]]) -> bool:
+        won: bool = await self._calls(DATABASE, "applied", known, after, tuple(entries))
         return won
 
     def close(self) -> None:
@@ -168,7 +172,7 @@ class Sinking:
                 await sink.row.horizon.register(reader=f"sink/{SINK}", at=sink.reached.index)
             if progress is Progress.IDLE:
                 await Waiting().wait({place.store: sink.row.seen(max(sink.reached.index, sink.row.cells.end))})
-        except Trimmed:  # which stops a sink
+        except (Trimmed, OtherLog):  # which stop a sink
             raise
         except MAY_RETRY:
             pass

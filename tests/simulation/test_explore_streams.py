@@ -21,6 +21,7 @@ from tests.simulation.streamed import (
     failing_alarm,
     first_reader,
     funds,
+    in_one_cell,
     ingested,
     law,
     leaving,
@@ -133,6 +134,14 @@ def test_a_replica_that_rests_while_another_goes_on_and_trims_goes_on_from_there
 @pytest.mark.parametrize("faults", [{}, {"lost": 1}, {"stale": 1}], ids=["calm", "lost", "stale"])
 def test_idle_registers_follow_the_end_of_an_output_that_others_write(faults: dict[str, Any]) -> None:
     clean(alike(replicas=1, upkeep=True, warm=True).explored(**faults))
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
+@pytest.mark.parametrize("scope", [alike, resting, in_one_cell], ids=["one output", "trimmed", "in one cell"])
+def test_a_process_that_begins_finds_the_cells_that_were_read_and_written_last(
+    scope: Callable[..., Scope], faults: dict[str, Any]
+) -> None:
+    clean(scope(upkeep=True).explored(**{kind: min(count, 1) for kind, count in faults.items()}))
 
 
 @pytest.mark.parametrize("faults", FAULTS, ids=IDS)

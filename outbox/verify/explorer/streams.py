@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from outbox.engine.engine import Engine
-from outbox.errors import OutcomeUnknown, Refused, Trimmed
+from outbox.errors import OtherLog, OutcomeUnknown, Refused, Trimmed
 from outbox.ports import BlobStore, Create, DocumentKey, NoBlobs, StateStore, StoreCapabilities, StorePorts, Tag
 from outbox.runtime.delivery.admission import Admission
 from outbox.runtime.start.plan import Plan as RuntimePlan
@@ -177,7 +177,7 @@ class Replicas:
                 await never(calls)
             if progress is Progress.IDLE:
                 await Waiting().wait(replica.seen())
-        except Trimmed:  # which stops a replica
+        except (Trimmed, OtherLog):  # which stop a replica
             raise
         except MAY_RETRY:
             replica.known = None
@@ -314,6 +314,8 @@ class Ingesting:
                 return looks + 1
             found = await ExploredBus(calls, self.bus).receive_any(self.plan.paths, self.batch)
             await ingestion.take(await Admission(self.plan, NoBlobs(), BACKOFF).admit(found, calls.now_ms()))
+        except OtherLog:  # which stops an ingest
+            raise
         except MAY_RETRY:
             return None
         return looks
