@@ -126,20 +126,27 @@ class Breaker:
     """A circuit breaker; handlers and calls that need the same thing share one, by its name.
 
     It opens when `share` of at least `least` attempts of the last minute have failed, for `open_s` seconds.  An attempt
-    fails with an error of a class in `errors`; `Reject` and `Retry` are no failures.
+    fails with an error of the class `errors`, or of one in that tuple; `Reject` and `Retry` are no failures.
     """
 
     name: str
     share: float = 0.5
     least: int = 10
     open_s: float = 30.0
-    errors: tuple[type[BaseException], ...] = (Exception,)
+    errors: tuple[type[BaseException], ...] | type[BaseException] = (Exception,)
 
     def __post_init__(self) -> None:
         if not self.name or not 0 < self.share <= 1 or self.least < 1 or not 0 < self.open_s <= 86_400:
             raise NotRegistrable(
                 f"Breaker({self.name!r}, share={self.share}, least={self.least}, open_s={self.open_s}): it needs a "
                 "name, a share above 0 and up to 1, at least one attempt, and up to a day to be open"
+            )
+        given: Any = self.errors
+        classes = given if isinstance(given, tuple) else (given,)
+        if not classes or not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
+            raise NotRegistrable(
+                f"Breaker({self.name!r}, errors={given!r}): give a class of errors, or a tuple of some, such as "
+                "errors=(ConnectionError, TimeoutError)"
             )
 
     def started(self) -> Guard:

@@ -404,6 +404,19 @@ def test_an_exploration_has_no_guards(scope: Scope) -> None:
 
 
 @pytest.mark.parametrize(
+    "errors", [[ConnectionError], (1,), (), ("ConnectionError",), "ConnectionError", (int,), None], ids=str
+)
+def test_errors_that_are_no_classes_of_errors_are_refused_with_the_cure(errors: Any) -> None:
+    with pytest.raises(NotRegistrable, match="give a class of errors, or a tuple of some"):
+        Breaker("b", errors=errors)
+
+
+@pytest.mark.parametrize("errors", [ConnectionError, (ConnectionError, TimeoutError)], ids=str)
+def test_a_class_of_errors_and_several_are_taken(errors: Any) -> None:
+    assert Breaker("b", errors=errors).errors == errors
+
+
+@pytest.mark.parametrize(
     "wrong",
     [
         lambda: Breaker(""),
