@@ -61,6 +61,8 @@ class Streams:
         self._faults = faults
         self._chance = chance
         self._processors: dict[str, Processor[Any]] = {}
+        self._looks: dict[str, Processor[Any]] = {}
+        """The same, as a test looks at them: no fault meets it."""
         self._replicas: dict[str, list[Stepping]] = {}
         self._ingests: list[Ingest] = []
         self._logs: dict[str, OrderedLog[Any]] = {}
@@ -73,7 +75,7 @@ class Streams:
     async def open(self, engine: Engine) -> None:
         """Begin as new processes do, on an engine."""
         self._engine = engine
-        self._processors, self._replicas, self._ingests, self._logs = {}, {}, [], {}
+        self._processors, self._replicas, self._ingests, self._logs, self._looks = {}, {}, [], {}, {}
         for stream in self._given:
             if isinstance(stream, Ingest):
                 self._ingests.append(stream.over(self._ports, self._place))
@@ -81,14 +83,18 @@ class Streams:
                 self._note(stream.log)
                 continue
             processor = self._processors[stream.name] = stream.over(self._place, self._queue)
+            self._looks[stream.name] = stream.over(self._apart)
             self._replicas[stream.name] = [Stepping(processor.replica()) for _ in range(self._count)]
             for shard in (*stream.plan.inputs.values(), *stream.plan.outputs.values()):
                 if not isinstance(shard, QueueOutput):
                     self._note(shard.log)
 
     def _note(self, log: OrderedLog[Any]) -> None:
+        self._logs[log.name] = log.on(self._apart(log.place))
+
+    def _apart(self, _: Place) -> Place:
         engine = self._engine
-        self._logs[log.name] = log.on(Place(engine.store(), engine.blobs, engine.now_ms))
+        return Place(engine.store(), engine.blobs, engine.now_ms)
 
     def _place(self, _: Place) -> Place:
         engine = self._engine
@@ -212,4 +218,4 @@ class Streams:
             ValueError: there is none.
         """
         self._replicas_of(processor)
-        return await self._processors[processor].state()
+        return await self._looks[processor].state()

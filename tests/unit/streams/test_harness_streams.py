@@ -73,6 +73,20 @@ async def test_under_planned_faults_the_outcome_is_the_same(seed: int) -> None:
         assert world.faults_fired > 4
 
 
+async def test_what_a_test_looks_at_is_no_call_of_a_replica_and_meets_no_fault() -> None:
+    async def run(faults: Faults) -> tuple[Total, int, int]:
+        async with Harness(streams=adders(), faults=faults) as world:
+            await world.log("numbers").append(Number(1), id="n1")
+            await world.wait_idle()
+            calls = world.port_calls
+            return await world.stream_state("first"), calls, world.port_calls
+
+    state, before, after = await run(Faults())
+    assert (state, before) == (Total(1), after)
+    crash = Faults(crashes=((after + 1, "before"),))
+    assert await run(crash) == (state, before, after)
+
+
 async def test_the_same_seed_runs_the_same_way() -> None:
     async def run() -> tuple[int, tuple[str, ...]]:
         faults = Faults.drawn(seed=4, crashes=1, lost=3, delayed=3)
