@@ -629,6 +629,16 @@ DIRECT_MUTANTS = (
     ),
     # The judge of histories
     mutant(
+        "judge: what must hold at the end is not asked", "outbox/verify/promises/ends.py",
+        "simulation/test_explore_findings.py::test_what_must_hold_at_the_end_is_asked_where_nothing_is_under_way",
+        ("        return found if broken is None else [*found, broken]\n", "        return found\n"),
+    ),
+    mutant(
+        "judge: what must hold at the end of a processor is not asked", "outbox/verify/promises/streams.py",
+        "simulation/test_explore_processor.py::test_what_must_hold_at_the_end_is_asked_where_nothing_more_can_happen",
+        ("        return found if broken is None else [*found, broken]\n", "        return found\n"),
+    ),
+    mutant(
         "judge: a commit that failed and was followed is no finding", JUDGED_COMMITS,
         f"{OF_LIVES}::test_effects_of_a_commit_that_failed_are_found",
         ("if pending is not None and pending.status == EFFECTIVE:\n            text", "if False:\n            text"),

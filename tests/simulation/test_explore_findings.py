@@ -265,6 +265,50 @@ def test_an_invariant_that_raises_does_not_hold() -> None:
     assert "it raises AttributeError: 'NoneType' object has no attribute 'spent' at no states" in text
 
 
+# What must hold at the end
+
+
+def closing(limit: int) -> App:
+    """Orders open a customer's account, a second handling closes it; above the limit that one forgets to."""
+    app = App("shop")
+
+    @app.handler("orders", key="customer")
+    def take(order: Order, customer: Customer, ctx: Context) -> None:
+        customer.note = "open"
+        ctx.send("closings", order)
+
+    @app.handler("closings", key="customer")
+    def close(order: Order, customer: Customer) -> None:
+        if order.price < limit:
+            customer.note = "closed"
+
+    return app
+
+
+def all_closed(world: Any) -> bool:
+    assert not world.in_flight(Order), "something is under way"
+    return all(customer.note == "closed" for customer in world.states(Customer))
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_what_must_hold_at_the_end_is_asked_where_nothing_is_under_way(scope: str) -> None:
+    options: dict[str, Any] = {"scope": scope, "workers": 1, "duplicates": 1, "crashes": 1}
+    passes(explore(closing(10), [O1], at_end=all_closed, **options))
+    assert "the invariant is broken" in one(explore(closing(10), [O1], invariant=all_closed, **options), "Invariant")
+    report = explore(closing(5), [O1], at_end=all_closed, **options)
+    text = one(report, "AtEnd")
+    assert 'what must hold at the end does not: at_end does not hold at Customer:ann {"spent":0' in text
+    assert '"note":"open"' in text and "CRASH" not in text and report.anomalies[0].trace == b""
+
+
+def test_a_function_of_the_end_that_raises_does_not_hold() -> None:
+    def none_is_spent(world: Any) -> bool:
+        return bool(world.state(Customer, "bob").spent == 0)
+
+    report = explore(closing(10), [O1], workers=1, at_end=none_is_spent)
+    assert "at_end does not hold: it raises AttributeError" in one(report, "AtEnd")
+
+
 # The same in all scopes
 
 

@@ -80,7 +80,8 @@ def test_a_bad_entry_is_refused_once_beside_traffic_on_another_input(faults: dic
         return refused in ([], [("given", "0.0")])
 
     values = {"busy": [Reading(1), Reading(2)], "given": [Reading(-1)]}
-    report = explore_processor(declared, values, **({"crashes": 0} | faults), invariant=one_is_refused)
+    options: dict[str, Any] = {"crashes": 0} | faults
+    report = explore_processor(declared, values, **options, invariant=one_is_refused)
     assert report.exhausted and not report.anomalies, report.text
 
 
@@ -97,6 +98,16 @@ def test_an_invariant_that_breaks_is_shown_with_the_way_there() -> None:
     report = explore_processor(average, {"left": [Reading(1), Reading(3)]}, batch_max=1, invariant=one_average)
     assert [anomaly.promise for anomaly in report.anomalies] == ["Invariant"], report.text
     assert "append: create log/averages" in report.anomalies[0].way
+
+
+def test_what_must_hold_at_the_end_is_asked_where_nothing_more_can_happen() -> None:
+    inputs = {"left": [Reading(1), Reading(3)]}
+    options: dict[str, Any] = {"replicas": 1, "batch_max": 1}
+    ended = explore_processor(average, inputs, **options, at_end=lambda world: not world.in_flight("left"))
+    assert ended.exhausted and not ended.anomalies, ended.text
+    report = explore_processor(average, inputs, **options, at_end=lambda world: len(world.entries("averages")) == 1)
+    assert [anomaly.promise for anomaly in report.anomalies] == ["AtEnd"], report.text
+    assert "at_end does not hold at processor" in report.anomalies[0].what
 
 
 def test_a_handler_that_rests_on_something_else_is_found() -> None:

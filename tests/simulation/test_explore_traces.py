@@ -23,7 +23,7 @@ from outbox.verify.explorer.sampling import sample
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Anomaly, search
 from outbox.verify.explorer.shrink import shrink
-from tests.simulation.explored import GIVEN, T1, T2, Transfer, bank, conserved, desk
+from tests.simulation.explored import GIVEN, T1, T2, Account, Transfer, bank, conserved, desk
 
 
 class Forgetful(PartitionScope):
@@ -106,6 +106,17 @@ def test_a_long_way_is_made_short() -> None:
     assert anomaly.promise == direct.promise
     assert anomaly.steps <= 3 * direct.steps, anomaly.trace.text
     assert shrink(whole, anomaly.trace.steps, "NoGhost") is None
+
+
+@pytest.mark.parametrize("scope", ["engine", "partition", "item"])
+def test_a_way_to_what_does_not_hold_at_the_end_is_made_short(scope: str) -> None:
+    """A crash is not needed for it, so what is left of a drawn way has none."""
+    options: dict[str, Any] = {"scope": scope, "make": None, "at_end": lambda world: len(world.states(Account)) > 2}
+    [direct] = search(scenario(**options, budgets=Budgets())).anomalies
+    whole = scenario(**options, messages=[T1, T2], workers=2, budgets=Budgets(crash=2, expire=2))
+    drawn = sample(whole, seed=3, runs=200).anomalies[0]
+    assert drawn.promise == direct.promise == "AtEnd"
+    assert "CRASH" not in drawn.trace.text and drawn.steps <= 3 * direct.steps, drawn.trace.text
 
 
 def test_drawn_runs_find_a_mutant_and_nothing_in_the_real_runtime() -> None:

@@ -155,13 +155,16 @@ def _check_number(name: str, value: Any, least: int, most: int) -> None:
         raise ValueError(f"{name}={value}: {least} to {most} can be explored; most bugs show with one or two")
 
 
-def _check_rest(numbers: Mapping[str, Any], *, scope: Any, invariant: Any, allow: Any, seconds: Any, seed: Any) -> None:
+def _check_rest(
+    numbers: Mapping[str, Any], *, scope: Any, invariant: Any, at_end: Any, allow: Any, seconds: Any, seed: Any
+) -> None:
     if scope not in SCOPES:
         raise ValueError(f"scope={scope!r}: {', '.join(map(repr, SCOPES))} can be explored")
     if numbers["stale"] and scope == "engine":
         raise ValueError('stale reads do not happen in engine scope; say scope="partition", or leave stale= out')
-    if invariant is not None and not callable(invariant):
-        raise TypeError(f"invariant={invariant!r}: a function of the world that returns whether all is well")
+    for name, asked in (("invariant", invariant), ("at_end", at_end)):
+        if asked is not None and not callable(asked):
+            raise TypeError(f"{name}={asked!r}: a function of the world that returns whether all is well")
     unknown = {allow} if isinstance(allow, str) else set(allow) - set(ALLOWED)
     if unknown:
         raise ValueError(f"allow={allow!r}: a set of {', '.join(map(repr, ALLOWED))}, such as {{'order'}}")

@@ -4,7 +4,7 @@ What it does, in this order; it stops at the first step that finds anything, and
 an earlier one shows more simply:
 
 1. every handling alone (`rehearsal`): run twice, does it do the same?  Does its message ever end?
-2. one worker, no faults: the invariant, dead letters, messages that wait for ever; and every order (`orders`)
+2. one worker, no faults: what must hold, dead letters, messages that wait for ever; and every order (`orders`)
 3. one worker, with the duplicates and faults; each choice of which message is there more than once
 4. all workers
 
@@ -67,6 +67,7 @@ def explore(
     rescheduled: int = 0,
     scope: str = "engine",
     invariant: Invariant | None = None,
+    at_end: Invariant | None = None,
     allow: Collection[str] = (),
     seconds: float = SECONDS,
     seed: int = 0,
@@ -83,8 +84,9 @@ def explore(
     times, whenever that may be; those of requests let all pass.
 
     `invariant` is given a world, with `states(T)`, `state(T, key)` and `in_flight(T)`, after every commit and at the
-    beginning; it returns whether all is well, or raises an AssertionError.  `allow` names what is no finding: "order",
-    "dead-letter".  `seconds` of CPU are spent at most.
+    beginning; it returns whether all is well, or raises an AssertionError.  `at_end` is given those worlds alone in
+    which nothing is under way and nothing more can happen.  `allow` names what is no finding: "order", "dead-letter".
+    `seconds` of CPU are spent at most.
 
     Raises:
         ValueError, TypeError, UnknownType: what is asked for cannot be explored; the text says what can.
@@ -94,20 +96,22 @@ def explore(
         "delayed": delayed, "expired": expired, "stale": stale, "jumps": jumps, "timeouts": timeouts,
         "rescheduled": rescheduled,
     }  # fmt: skip
-    rest: dict[str, Any] = {"scope": scope, "invariant": invariant, "allow": allow, "seconds": seconds, "seed": seed}
-    check_arguments(app, messages, requests, given, numbers, **rest)
+    rest: dict[str, Any] = {"scope": scope, "allow": allow, "seconds": seconds, "seed": seed}
+    check_arguments(app, messages, requests, given, numbers, invariant=invariant, at_end=at_end, **rest)
     faults = Budgets(crashes, lost, delayed, refused, expired, stale, jumps, timeouts)
     sent, known = tuple(map(tuple, messages)), tuple(map(tuple, given))
     calls = tuple(map(request_of, requests))
     limits = (faults, scope, frozenset(allow), seconds, seed)
     arguments = Arguments(app, sent, known, workers, duplicates, *limits, calls, rescheduled)
-    return Exploration(arguments, invariant).run()
+    return Exploration(arguments, invariant, at_end).run()
 
 
 class Exploration:
     """One exploration, under way."""
 
-    def __init__(self, arguments: Arguments, invariant: Invariant | None) -> None:
+    def __init__(
+        self, arguments: Arguments, invariant: Invariant | None = None, at_end: Invariant | None = None
+    ) -> None:
         self._arguments = arguments
         self._whole = Scenario(
             arguments.app,
@@ -120,6 +124,7 @@ class Exploration:
             sweepers=1 if arguments.requests and arguments.scope != "engine" else 0,
             scope=arguments.scope,
             invariant=None if invariant is None else self._checked_safely(invariant),
+            at_end=None if at_end is None else self._checked_safely(at_end),
             allow=arguments.allow & {"dead-letter"},
             reschedules=arguments.rescheduled,
         )

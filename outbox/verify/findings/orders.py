@@ -53,6 +53,7 @@ def order_that_shows(scenario: Scenario, *, cpu_s: float) -> Shown:
         budgets=Budgets(),
         scope="engine",
         invariant=None,
+        at_end=None,
         allow=allow,
     )
     orders = _Orders(whole, until_s)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from outbox.codec import StateCodec, codec_for
 from outbox.errors import NotRegistrable
@@ -35,6 +35,13 @@ DISCOVERED_MAX = 20
 STATE_COUNT_MAX = 20_000_000
 
 
+class Asked(NamedTuple):
+    """What must hold: of every world, and of those where nothing more can happen."""
+
+    invariant: Invariant | None
+    at_end: Invariant | None
+
+
 def explore_processor(
     processor: Processor[Any] | Handler,
     inputs: Mapping[str, Sequence[Any]],
@@ -48,6 +55,7 @@ def explore_processor(
     jumps: int = 0,
     batch_max: int | None = None,
     invariant: Invariant | None = None,
+    at_end: Invariant | None = None,
     seconds: float = SECONDS,
 ) -> Report:
     """Run a processor, or a handler, in every interleaving of its replicas with the arrival of these inputs.
@@ -58,7 +66,8 @@ def explore_processor(
     read answers from the past (`stale`), time leaps to where something expires (`jumps`).
 
     `invariant` is given a world, with `state(processor)`, `entries(log)` and `in_flight(log)`, after every step; it
-    returns whether all is well, or raises an AssertionError.  `seconds` of CPU are spent at most.
+    returns whether all is well, or raises an AssertionError.  `at_end` is given those worlds alone in which nothing
+    more can happen.  `seconds` of CPU are spent at most.
 
     Raises:
         ValueError, NotRegistrable: what is asked for cannot be explored; the text says what can.
@@ -66,12 +75,12 @@ def explore_processor(
     if replicas < 1 or seconds <= 0:
         raise ValueError(f"replicas={replicas}, seconds={seconds}: at least one replica, and some time")
     budgets = Budgets(crashes, lost, delayed, refused, stale=stale, jump=jumps)
-    began_s = time.process_time()
+    began_s, asked = time.process_time(), Asked(invariant, at_end)
     if isinstance(processor, Processor):
         made = processor.plan
-        found = _explored(made, inputs, replicas, budgets, batch_max, invariant, seconds)
+        found = _explored(made, inputs, replicas, budgets, batch_max, asked, seconds)
     else:
-        found = _discovering(processor, inputs, replicas, budgets, batch_max, invariant, seconds)
+        found = _discovering(processor, inputs, replicas, budgets, batch_max, asked, seconds)
     anomalies = tuple(
         Anomaly(each.promise, each.text, shortened(each.trace.text), each.steps) for each in found.anomalies
     )
@@ -85,7 +94,7 @@ def _discovering(
     replicas: int,
     budgets: Budgets,
     batch_max: int | None,
-    invariant: Invariant | None,
+    asked: Asked,
     seconds: float,
 ) -> Searched:
     """Explore a handler whose outputs are not known: again with each that it emits to."""
@@ -93,7 +102,7 @@ def _discovering(
     for _ in range(DISCOVERED_MAX):
         noting = Noting(handler, set(outputs))
         plan = _plan_of(handler, noting, inputs, sorted(outputs))
-        found = _explored(plan, inputs, replicas, budgets, batch_max, invariant, seconds)
+        found = _explored(plan, inputs, replicas, budgets, batch_max, asked, seconds)
         if noting.outputs == outputs:
             return found
         outputs = noting.outputs
@@ -164,7 +173,7 @@ def _explored(
     replicas: int,
     budgets: Budgets,
     batch_max: int | None,
-    invariant: Invariant | None,
+    asked: Asked,
     seconds: float,
 ) -> Searched:
     unknown = sorted(set(inputs) - set(plan.inputs))
@@ -184,7 +193,7 @@ def _explored(
             programs.append(Feeder(row.cells.key, cells, 0, at.capabilities, f"input {name}"))
     programs += [Replicas(plan, at)] * replicas
     produced = {f"{name} {number}" for name in inputs for number in range(len(inputs[name]))}
-    monitor = StreamMonitor([plan], produced=produced, invariant=invariant)
+    monitor = StreamMonitor([plan], produced=produced, invariant=asked.invariant, at_end=asked.at_end)
     monitor.knows(Create(key, body) for key, body in given.documents().items())
     words = f"{plan.name}: {replicas} replica(s), {sum(map(len, inputs.values()))} entries"
     scenario: Any = StreamScenario(programs, monitor, at, given.apart(at), budgets, words=words)

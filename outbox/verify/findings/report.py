@@ -63,6 +63,11 @@ ADVICE: dict[str, Advice] = {
         "It has to hold after every commit, not only at the end: change in one handling what belongs together, or "
         "count what is on its way by world.in_flight(...).",
     ),
+    "AtEnd": Advice(
+        "what must hold at the end does not",
+        "Nothing is under way any more, so no later message mends it: look on the way for a handling that was not to "
+        "be, or for a message that nobody sent.",
+    ),
     "NoDeadLetter": Advice(
         "a dead letter",
         'Mend what the reason says; or, where messages may be refused, say allow={"dead-letter"}.',
@@ -85,7 +90,7 @@ class Anomaly:
     """Something that is wrong: the promise that is broken, how, the shortest way there, and the cure.
 
     `trace` is the way as a file for `python -m outbox.verify replay`; empty where it is not one of port calls, where
-    no module has the application, and for an invariant, which no file can hold.
+    no module has the application, and for an invariant or what must hold at the end, which no file can hold.
     """
 
     promise: str
@@ -97,7 +102,7 @@ class Anomaly:
     @classmethod
     def of(cls, scenario: Scenario, found: Found, raised: Mapping[str, str]) -> Anomaly:
         """What a search has found, for a person; `raised` has the errors of handlers by message."""
-        name = "" if found.promise == "Invariant" else name_of(scenario.app)
+        name = "" if found.promise in ("Invariant", "AtEnd") else name_of(scenario.app)
         trace = write(scenario, Finding(found.promise, found.text), found.trace, app=name) if name else b""
         what, way = found.text, shortened(found.trace.text)
         if found.promise == "OneCall":

@@ -40,6 +40,7 @@ class Ends:
     queues: Queues
     invariant: Invariant | None = None
     allows_dead_letters: bool = False
+    at_end: Invariant | None = None
 
     def check(self, ghost: Ledger, state: QueueState, documents: Callable[[], Documents]) -> Finding | None:
         """A dead letter that nothing allows, where one for its age is no handler's doing; or the broken invariant."""
@@ -54,8 +55,13 @@ class Ends:
         dead = {(self._identity(dead), dead.reason) for dead in state.dead}
         return tuple(sorted(documents.items())), ghost.emitted, verdicts, tuple(sorted(dead))
 
-    def missing(self, ghost: Ledger, state: QueueState) -> list[Finding]:
-        """What is wrong with messages when nothing more can happen."""
+    def missing(self, ghost: Ledger, state: QueueState, documents: Documents) -> list[Finding]:
+        """What is wrong when nothing more can happen: with messages, and by what must hold then."""
+        found = self._unfinished_ones(ghost, state)
+        broken = None if self.at_end is None else View(self.book, ghost, documents).judged(self.at_end, at_end=True)
+        return found if broken is None else [*found, broken]
+
+    def _unfinished_ones(self, ghost: Ledger, state: QueueState) -> list[Finding]:
         return [
             finding
             for destination, message in self.book.logical(ghost)

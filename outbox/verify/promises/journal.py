@@ -240,7 +240,7 @@ class JournalMonitor:
         return False  # a queue of the engine hands out nothing of a blocked session
 
     def final(self, ghost: Ledger, states: Sequence[Any], now_ms: int) -> list[Finding]:
-        return self._ends.missing(ghost, states[JOURNAL])
+        return self._ends.missing(ghost, states[JOURNAL], values_in(states[JOURNAL]))
 
 
 def values_in(state: JournalState) -> Documents:

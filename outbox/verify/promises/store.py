@@ -309,7 +309,7 @@ class StoreMonitor:
             for destination, identity, _ in sorted(ghost.emitted)
             if (destination, identity) not in ghost.pushed
         ]
-        found += self._ends.missing(ghost, self._with_letters(states, now_ms))
+        found += self._ends.missing(ghost, self._with_letters(states, now_ms), values_in(states[STORE]))
         for store in self._stores if self._is_swept else ():
             for key in visible(states[store], now_ms):
                 if key.id.startswith(STAGED_PREFIX):

@@ -96,6 +96,7 @@ class StreamMonitor:
         ingests: Mapping[str, LogWriter[Any]] | None = None,
         sent: Sequence[Any] = (),
         invariant: Invariant | None = None,
+        at_end: Invariant | None = None,
         repeated: Iterable[str] = (),
         takes_back: bool = False,
         left: Left | None = None,
@@ -114,7 +115,7 @@ class StreamMonitor:
         self._blobs: dict[str, bytes] = {}
         """What lies outside cells, by name."""
         self._given = Ghost()
-        self._invariant = invariant
+        self._invariant, self._at_end = invariant, at_end
         self._targets: dict[str, Mapping[str, Target]] = {plan.name: plan.targets() for plan in plans}
         ingested = {f"ingest/{name}": rows_written("log", output) for name, output in (ingests or {}).items()}
         self._targets |= ingested
@@ -256,17 +257,18 @@ class StreamMonitor:
         return ghost
 
     def check(self, ghost: Ghost, states: Sequence[Any]) -> Finding | None:
-        if self._invariant is None:
-            return None
+        return None if self._invariant is None else self._asked(self._invariant, ghost, "Invariant", "the invariant")
+
+    def _asked(self, invariant: Invariant, ghost: Ghost, promise: str, name: str) -> Finding | None:
         view = StreamView(self, ghost)
         try:
-            if self._invariant(view):
+            if invariant(view):
                 return None
             reason = ""
         except AssertionError as error:
             reason = f": {error}"
         shown = ", ".join(f"{name} {bytes(self.register(digest).state).decode()}" for name, digest in ghost.registers)
-        return Finding("Invariant", f"the invariant does not hold{reason} at {shown}")
+        return Finding(promise, f"{name} does not hold{reason} at {shown}")
 
     def is_over(self, ghost: Ghost, states: Sequence[Any], now_ms: int) -> bool:
         return False
@@ -293,7 +295,9 @@ class StreamMonitor:
                 at = register.cursors[key]
                 if at < Position(end):
                     found.append(Finding("EveryMessageEnds", f"{name} stands at {at} of {key}, which ends at {end}.0"))
-        return found + (self._left(states, now_ms) if self._left is not None else [])
+        found += self._left(states, now_ms) if self._left is not None else []
+        broken = None if self._at_end is None else self._asked(self._at_end, ghost, "AtEnd", "at_end")
+        return found if broken is None else [*found, broken]
 
     def outcome(self, ghost: Ghost, states: Sequence[Any]) -> Hashable:
         return tuple((cell.row, cell.at, cell.digest) for cell in ghost.cells)

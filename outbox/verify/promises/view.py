@@ -61,8 +61,8 @@ class View:
                 found.append(codec.decode(self._book.reference.whole(message).body))
         return found
 
-    def judged(self, invariant: Invariant) -> Finding | None:
-        """What is wrong by an invariant, which may return False or raise an `AssertionError`."""
+    def judged(self, invariant: Invariant, *, at_end: bool = False) -> Finding | None:
+        """What is wrong by an invariant, which may return False or raise an `AssertionError`; one of the end alone."""
         try:
             if invariant(self):
                 return None
@@ -70,7 +70,8 @@ class View:
         except AssertionError as error:
             reason = f": {error}" if str(error) else ""
         shown = ", ".join(f"{id} {value.decode()}" for id, (value, _) in sorted(self._documents.items()))
-        return Finding("Invariant", f"the invariant does not hold{reason} at {shown or 'no states'}")
+        promise, what = ("AtEnd", "at_end does not hold") if at_end else ("Invariant", "the invariant does not hold")
+        return Finding(promise, f"{what}{reason} at {shown or 'no states'}")
 
 
 Invariant = Callable[[View], Any]

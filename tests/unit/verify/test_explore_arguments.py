@@ -57,6 +57,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown scope": ({"scope": "cosmos"}, "'engine', 'partition', 'item' can be explored"),
     "stale reads of an engine": ({"stale": 1}, 'say scope="partition"'),
     "an invariant's value": ({"invariant": True}, "a function of the world"),
+    "a value of the end": ({"at_end": True}, "at_end=True: a function of the world"),
     "an unknown leave": ({"allow": {"everything"}}, "a set of 'order', 'dead-letter'"),
     "a text as a leave": ({"allow": "order"}, "such as {'order'}"),
     "no time": ({"seconds": 0}, "seconds=0: how much CPU time may be spent"),
