@@ -170,7 +170,7 @@ class Queue:
         find = self.tasks.get
         if self.letters is None:
             numbers = sorted(self.tasks)  # they lie nearly in order: a millisecond for 100,000
-            for start in range(bisect_left(numbers, after + 1), len(numbers), count_max):
+            for start in range(bisect_left(numbers, after + 1), len(numbers), max(1, count_max)):
                 some = numbers[start : start + count_max]
                 yield [task for number in some if (task := find(number)) is not None]
             return

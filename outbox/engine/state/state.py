@@ -212,7 +212,7 @@ class State:
                 task.status = LOCKED
             task.version = version
             if record.outside:  # whoever has it may send it on: a marker is to know the copy
-                task.external, task.set_aside = True, record.deferred
+                task.external, task.set_aside = True, True if record.deferred else msgspec.UNSET
 
     def _settled(self, record: records.Settled, version: int) -> None:
         self.time_ms = max(self.time_ms, record.now_ms)
@@ -240,7 +240,7 @@ class State:
         self.message_bytes += held_bytes(task.message) - before_bytes
 
     def _unlock(self, queue: Queue, task: Task, now_ms: int, *, counted: bool) -> None:
-        task.status, task.lock = DEFERRED if task.set_aside else ACTIVE, 0
+        task.status, task.lock = DEFERRED if task.set_aside is True else ACTIVE, 0
         task.delivery_count += counted
         if counted and task.delivery_count >= queue.settings.max_delivery_count and queue.is_primary:
             text = f"delivered {task.delivery_count} times without being settled"
@@ -315,7 +315,7 @@ class State:
         """Move a task to the dead-letter sub-queue; a task that is there already stays."""
         dead = self.queues[queue.number + 1] if queue.is_primary else queue
         del queue.tasks[task.sequence]
-        task.path, task.status, task.lock, task.set_aside = dead.path, ACTIVE, 0, False
+        task.path, task.status, task.lock, task.set_aside = dead.path, ACTIVE, 0, msgspec.UNSET
         task.due_ms = task.expires_ms = 0
         task.reason, task.description = reason, description
         if stops_session and isinstance(queue.order, SessionOrder):
@@ -467,7 +467,7 @@ class State:
             task.message = item.message
             task.fingerprint = fingerprint(item.message.body, item.message.type) if task.external else b""
         task.path, task.version, task.lock, task.due_ms = target.path, version, 0, item.due_ms
-        task.status, task.set_aside = SCHEDULED if item.due_ms > now_ms else ACTIVE, False
+        task.status, task.set_aside = SCHEDULED if item.due_ms > now_ms else ACTIVE, msgspec.UNSET
         target.tasks[task.sequence] = task
         order = self.queues[queue.number - 1].order
         if stays and stops and isinstance(order, SessionOrder):  # still there, maybe rewritten under another key

@@ -95,8 +95,11 @@ class Task(msgspec.Struct, gc=False):
     locked_until_ms: int = 0
     remembered_until_ms: int = 0
     """Of a dead letter that a commit refused, when the record of its refusal goes; 0: it has none."""
-    set_aside: bool = False
-    """Whether a locked one was deferred: it is again when it is given back or its lock runs out."""
+    set_aside: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+    """Whether a locked one was deferred: it is again when it is given back or its lock runs out.
+
+    Unset it is not written, so that snapshots are as they were before there was this.
+    """
 
     @property
     def state(self) -> Literal["active", "locked", "scheduled", "deferred"]:

@@ -102,7 +102,7 @@ def _walk(value: Any, path: str, name: str) -> Iterator[tuple[str, Any]]:
         yield path, len(entries)
         for index, entry in enumerate(entries):
             yield from _walk(entry, f"{path}[{index}]", "" if name in HEAPS else name)
-    elif value is None or isinstance(value, bool | int | float | str | bytes):
+    elif value is None or value is msgspec.UNSET or isinstance(value, bool | int | float | str | bytes):
         yield path, value
     else:
         raise TypeError(f"{path} is a {type(value).__name__}; say how it is compared, or why it is not")

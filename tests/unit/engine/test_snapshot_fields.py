@@ -204,6 +204,8 @@ def other(value: Any) -> Any:
             return PlainOrder({})
         case None:
             return Letters({})
+        case msgspec.UNSET:
+            return True
         case bytes():
             return value + b"x"
     empty: dict[type[Any], Any] = {dict: {"x": 1}, list: [1], set: {1}, deque: deque([1])}

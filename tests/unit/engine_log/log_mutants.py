@@ -251,7 +251,7 @@ LOG_MUTANTS = (
     mutant(
         "a deferred message that comes back goes to any receiver", STATE,
         f"{OF_QUEUES}::test_a_deferred_message_that_comes_back_is_deferred_again",
-        ("DEFERRED if task.set_aside else ACTIVE", "ACTIVE"),
+        ("DEFERRED if task.set_aside is True else ACTIVE", "ACTIVE"),
     ),
     mutant(
         "what is published to one subscription passes its rules by", STATE,
