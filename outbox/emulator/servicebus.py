@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from outbox.emulator.amqp.limits import MESSAGE_SIZE_MAX_BYTES, POOL_MAX_BYTES, Limits, Pool
+from outbox.emulator.bus.claims import KEY_NAME
 from outbox.emulator.bus.front import Front, HttpSide
 from outbox.emulator.bus.peer import Peer
 from outbox.emulator.bus.transport import Endpoint, Room, Writer, loop_time
@@ -27,7 +28,6 @@ from outbox.log_throttle import LogThrottle
 
 log = logging.getLogger(__name__)
 
-KEY_NAME = "outbox"
 TIME_CHECK_S = 0.2
 CLOSE_WITHIN_S = 2.0
 LOG_EVERY_MS = 5_000

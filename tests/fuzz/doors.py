@@ -114,7 +114,7 @@ async def administration(folder: Path) -> AsyncIterator[Door]:
     async with Engine.in_memory() as engine, ServiceBusServer(engine, key="key") as server:
         engine.declare(QueueSettings("q"))
         digest = hmac.new(b"key", b"localhost\n4000000000", sha256).digest()
-        token = f"SharedAccessSignature sr=localhost&sig={quote_plus(b64encode(digest))}&se=4000000000&skn=name"
+        token = f"SharedAccessSignature sr=localhost&sig={quote_plus(b64encode(digest))}&se=4000000000&skn=outbox"
         described = (
             b'<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><QueueDescription xmlns="http'
             b'://schemas.microsoft.com/netservices/2010/10/servicebus/connect"/></content></entry>'

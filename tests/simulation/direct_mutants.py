@@ -1131,7 +1131,7 @@ DIRECT_MUTANTS = (
     mutant(
         "emulator: a settlement drops the description", MANAGEMENT,
         f"{OF_MANAGEMENT}::test_a_settlement_dead_letters_with_reason_and_description",
-        ("reason=reason, description=description)", "reason=reason)"),
+        ('            given.text_or_none("deadletter-description") or "",\n', '            "",\n'),
     ),
     mutant(
         "emulator: what is not scheduled is cancelled", MANAGEMENT,

@@ -117,7 +117,7 @@ def decode_message(data: bytes) -> Incoming:
             bodies.append(section)
         elif code == HEADER:
             fields, _ = types.decode_fields(data, start, end)
-            time_to_live_ms = _number(fields[2]) if len(fields) > 2 else 0
+            time_to_live_ms = _time_to_live_ms(fields[2]) if len(fields) > 2 else 0
         elif code == ANNOTATIONS:
             annotations = read_names(data, start, end)
             due_ms = _number(annotations.get(SCHEDULED_TIME))
@@ -135,6 +135,12 @@ def decode_message(data: bytes) -> Incoming:
 
 def _number(value: object) -> int:
     return value if type(value) is int and 0 <= value < 1 << 62 else 0
+
+
+def _time_to_live_ms(value: object) -> int:
+    if type(value) is int and value == 0:  # what a client makes of less than its unit; it would be for ever here
+        raise OperationFault(ARGUMENT_ERROR, "the time to live must be a positive time; leave it out for ever")
+    return _number(value)
 
 
 def text_of(value: object) -> str:

@@ -6,14 +6,17 @@ Bus does.
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import NamedTuple
 
 from outbox.emulator.amqp.errors import NOT_FOUND, LinkFault
 from outbox.engine.engine import Engine
-from outbox.engine.entities import DEAD_LETTER_SUFFIX
+from outbox.engine.entities import DEAD_LETTER_SUFFIX, NAME_LENGTH_MAX
 
 ADDRESS_LENGTH_MAX = 1024
+PART_LENGTH_MAX = 50
+_SEGMENT = re.compile(r"[A-Za-z0-9._-]+")
 _SUBSCRIPTIONS = "Subscriptions"
 _DEAD_LETTER = DEAD_LETTER_SUFFIX.strip("/")
 
@@ -58,6 +61,26 @@ def _canonical(segment: str) -> str:
 def canonical_path(name: str) -> str:
     """A name as an address would be read: an entity whose name reads otherwise can never be reached."""
     return "/".join(_canonical(segment) for segment in name.strip("/").split("/"))
+
+
+def wrong_name(name: str) -> str:
+    """Why the service would not take a name of a queue or topic; empty where it would."""
+    return _wrong(name, name.split("/"), NAME_LENGTH_MAX)
+
+
+def wrong_part(name: str) -> str:
+    """The same of a subscription or a rule."""
+    return _wrong(name, [name], PART_LENGTH_MAX)
+
+
+def _wrong(name: str, segments: list[str], length_max: int) -> str:
+    if not 0 < len(name) <= length_max:
+        return f"{name[:length_max]!r} is no name of 1 to {length_max} characters"
+    if not all(map(_SEGMENT.fullmatch, segments)):
+        return (
+            f"{name!r} is no name: only letters, digits, '.', '-' and '_' may be in it, and '/' in a path"
+        )
+    return "" if canonical_path(name) == name else f"{name!r} cannot be addressed; leave out reserved segments"
 
 
 def declared_path(engine: Engine, path: str) -> str:

@@ -12,12 +12,12 @@ from urllib.parse import parse_qs, quote, unquote
 from xml.sax.saxutils import quoteattr
 
 from outbox.emulator.bus import atom, descriptions
-from outbox.emulator.bus.addresses import canonical_path, declared_path
+from outbox.emulator.bus.addresses import declared_path, wrong_name, wrong_part
 from outbox.emulator.bus.descriptions import Description
 from outbox.emulator.bus.filters import SYSTEM_NAMES, correlation_rule, refuse_action, sql_rule
 from outbox.engine.engine import Engine
 from outbox.engine.entities import TopicSettings, subscription_path
-from outbox.engine.state.rules import Rule
+from outbox.engine.state.rules import DEFAULT_RULE, Rule
 from outbox.errors import NotRegistrable, Refused, UnknownDestination
 from outbox.message import Scalar
 
@@ -184,8 +184,8 @@ class Administration:
         if target.subscription is not None:
             return self._put_subscription(target, body, update)
         name = target.entity
-        if canonical_path(name) != name or not name:
-            raise Wrong(400, f"{name!r} cannot be addressed; leave out empty and reserved segments")
+        if (text := wrong_name(name)) and name not in self._queues() and name not in self._engine.topology.topics:
+            raise Wrong(400, text)
         kind = TOPIC if (atom.parse(body).child("content") or _NOTHING).child(TOPIC) is not None else QUEUE
         element = atom.content(body, kind)
         given = descriptions.read(kind, element, repr(name))
@@ -217,16 +217,16 @@ class Administration:
     def _put_subscription(self, target: Target, body: bytes, update: bool) -> Reply:
         topic, name = self._topic(target.entity), target.subscription or ""
         path = subscription_path(topic, name)
-        if canonical_path(name) != name or "/" in name:
-            raise Wrong(400, f"{name!r} cannot be addressed; give a name without '/'")
+        there = name in self._engine.topology.topics[topic].subscriptions
+        if (text := wrong_part(name)) and not there:
+            raise Wrong(400, text)
         element = atom.content(body, SUBSCRIPTION)
         given = descriptions.read(SUBSCRIPTION, element, repr(path))
-        there = name in self._engine.topology.topics[topic].subscriptions
         described = self._merged(path, SUBSCRIPTION, given, there=there, update=update)
         first = None if there else element.child("DefaultRuleDescription")
         rule = None
         if first is not None:
-            rule = read_rule(first.values().get("Name") or "$Default", first, path)
+            rule = read_rule(_named(first.values().get("Name") or DEFAULT_RULE), first, path)
         above = descriptions.known(self._engine, topic, TOPIC).given
         self._engine.declare(descriptions.settings_of(path, described.given, above), TopicSettings(topic, (name,)))
         if rule is not None:
@@ -248,6 +248,8 @@ class Administration:
         path, name = self._subscription(target), target.rule or ""
         rule = read_rule(name, atom.content(body, RULE), path)
         rules = self._engine.topology.rules(path)
+        if name not in rules:
+            _named(name)
         if (name in rules) != update:
             raise Wrong(404 if update else 409, f"rule {name!r} {'does not exist' if update else 'is there already'}")
         self._engine.topology.set_rules(path, list((rules | {name: rule}).values()))
@@ -307,6 +309,17 @@ def _number(query: Mapping[str, list[str]], name: str, default: int) -> int:
 
 
 # Rules in XML, in and out
+
+
+def _named(rule: str) -> str:
+    """The name of a rule that is made.
+
+    Raises:
+        Wrong: it cannot be one.
+    """
+    if rule != DEFAULT_RULE and (text := wrong_part(rule)):
+        raise Wrong(400, text)
+    return rule
 
 
 def read_rule(name: str, element: atom.Element, place: str) -> Rule:

@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from outbox.emulator.bus.addresses import canonical_path
+from outbox.emulator.bus.addresses import wrong_name, wrong_part
 from outbox.emulator.bus.filters import SYSTEM_NAMES, correlation_rule, refuse_action, sql_rule
-from outbox.engine.entities import NAME_LENGTH_MAX, QueueSettings, TopicSettings, subscription_path
-from outbox.engine.state.rules import Rule, RuleSettings, check_rules
+from outbox.engine.entities import QueueSettings, TopicSettings, subscription_path
+from outbox.engine.state.rules import DEFAULT_RULE, Rule, RuleSettings, check_rules
 from outbox.errors import NotRegistrable
 
 FILE_SIZE_MAX_BYTES = 1 << 20
 ENTITY_COUNT_MAX = 1_000
-LOCK_MAX_S = 300.0
+LOCK_MIN_S, LOCK_MAX_S = 5.0, 300.0
+WINDOW_MIN_S, WINDOW_MAX_S = 20.0, 7 * 86_400.0
 DELIVERY_COUNT_MAX = 2_000
 DURATION_FOREVER_S = 315_360_000.0
 """Ten years: what is longer is for ever, as the service's own default (P10675199D...) is."""
@@ -80,7 +81,7 @@ def parse_entities(text: str) -> list[Entity]:
     found: list[Entity] = []
     for namespace in _items(Section(data, "the file").section("UserConfig"), "Namespaces"):
         for item in _items(namespace, "Queues"):
-            name = item.name()
+            name = item.name(wrong_name)
             found.append(queue_settings(item.place, name, item.properties()))
         for item in _items(namespace, "Topics"):
             found += _topic(item)
@@ -105,12 +106,12 @@ class Section:
     def section(self, name: str) -> Section:
         return Section(self.data.get(name, {}), f"{name} of {self.place}")
 
-    def name(self) -> str:
+    def name(self, wrong: Callable[[str], str]) -> str:
         name = self.data.get("Name")
-        if not isinstance(name, str) or not 0 < len(name) <= NAME_LENGTH_MAX or "$" in name:
-            raise NotRegistrable(f"{self.place} needs a Name of 1 to {NAME_LENGTH_MAX} characters without '$'")
-        if canonical_path(name) != name:
-            raise NotRegistrable(f"{self.place}: {name!r} cannot be addressed; leave out empty and reserved segments")
+        if not isinstance(name, str):
+            raise NotRegistrable(f"{self.place} needs a Name")
+        if text := wrong(name):
+            raise NotRegistrable(f"{self.place}: Name {text}")
         self.place = f"{name!r}"
         return name
 
@@ -159,8 +160,8 @@ def queue_settings(place: str, path: str, properties: Section, topic: Section | 
         NotRegistrable: a value cannot be one; the text names it.
     """
     lock_s = properties.duration_s("LockDuration", "PT1M")
-    if not 0 < lock_s <= LOCK_MAX_S:
-        raise NotRegistrable(f"{place}: LockDuration must be more than nothing and at most {LOCK_MAX_S:g} s")
+    if not LOCK_MIN_S <= lock_s <= LOCK_MAX_S:
+        raise NotRegistrable(f"{place}: LockDuration must be {LOCK_MIN_S:g} to {LOCK_MAX_S:g} s")
     lives_s = [_time_to_live_s(section) for section in (properties, topic) if section is not None]
     windows_s = [_duplicate_window_s(section) for section in (properties, topic) if section is not None]
     return QueueSettings(
@@ -178,22 +179,28 @@ def _time_to_live_s(properties: Section) -> float:
     if "DefaultMessageTimeToLive" not in properties.data:
         return 0.0
     value_s = properties.duration_s("DefaultMessageTimeToLive", "PT0S")
+    if not value_s:
+        text = "DefaultMessageTimeToLive must be a positive time; leave it out for ever"
+        raise NotRegistrable(f"{properties.place}: {text}")
     return value_s if value_s < DURATION_FOREVER_S else 0.0
 
 
 def _duplicate_window_s(properties: Section) -> float:
     window_s = properties.duration_s("DuplicateDetectionHistoryTimeWindow", "PT10M")
+    if not WINDOW_MIN_S <= window_s <= WINDOW_MAX_S:
+        text = f"DuplicateDetectionHistoryTimeWindow must be {WINDOW_MIN_S:g} s to {WINDOW_MAX_S / 86_400:g} days"
+        raise NotRegistrable(f"{properties.place}: {text}")
     return window_s if properties.flag("RequiresDuplicateDetection", False) else 0.0
 
 
 def _topic(item: Section) -> list[Entity]:
-    name = item.name()
+    name = item.name(wrong_name)
     properties = item.properties()
     queues: list[Entity] = []
     rules: list[Entity] = []
     subscriptions: list[str] = []
     for subscription in _items(item, "Subscriptions"):
-        subscriptions.append(subscription.name())
+        subscriptions.append(subscription.name(wrong_part))
         subscription.place = f"{subscriptions[-1]!r} of topic {name!r}"
         path = subscription_path(name, subscriptions[-1])
         rules += _rules(subscription, path)
@@ -214,6 +221,8 @@ def _rule(item: Section) -> Rule:
     name = item.data.get("Name")
     if not isinstance(name, str):
         raise NotRegistrable(f"{item.place} needs a Name")
+    if name != DEFAULT_RULE and (text := wrong_part(name)):
+        raise NotRegistrable(f"{item.place}: Name {text}")
     properties = item.section("Properties")
     properties.place = f"rule {name!r}: {item.place}"
     known = {"FilterType", "CorrelationFilter", "SqlFilter", "Action"}

@@ -20,7 +20,7 @@ from aiohttp import web
 
 from outbox.emulator.bus import atom
 from outbox.emulator.bus.administration import Administration, Reply
-from outbox.emulator.bus.claims import check_signature
+from outbox.emulator.bus.claims import check_signature, is_within, scope_of
 from outbox.emulator.bus.transport import Endpoint
 from outbox.emulator.faults import FaultRule
 from outbox.errors import EngineStopped, OutboxError
@@ -89,7 +89,7 @@ class Http:
         raw_path, token = request.rel_url.raw_path, request.headers.get("Authorization", "")
         if raw_path == CONTROL and not self._is_controller(token):
             return _last(_json(401, {"error": "the token is missing or wrong; it is the server's control_token"}))
-        if raw_path != CONTROL and not self._is_signed(token):
+        if raw_path != CONTROL and not self._is_signed(token, unquote(raw_path)):
             return _last(_respond(Reply(401, atom.error(401, "the token is not valid; check the key and its expiry"))))
         async with asyncio.timeout(BODY_WITHIN_S):  # only now: the server reads no body for a stranger
             body = await request.read()
@@ -115,10 +115,11 @@ class Http:
             return False
         return not self._endpoint.is_loopback or (name if colon else host) in LOOPBACK
 
-    def _is_signed(self, token: str) -> bool:
+    def _is_signed(self, token: str, path: str) -> bool:
         if self._endpoint.key is None:
             return token.partition(" ")[0] in ("SharedAccessSignature", "Bearer")
-        return check_signature(token, self._endpoint.key) > self._engine.now_ms()
+        is_valid = check_signature(token, self._endpoint.key) > self._engine.now_ms()
+        return is_valid and is_within(path, scope_of(token))
 
     def _is_controller(self, authorization: str) -> bool:
         scheme, _, token = authorization.partition(" ")

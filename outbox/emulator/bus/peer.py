@@ -46,8 +46,10 @@ UNTRUSTED_BACKLOG_MAX_BYTES = 256 << 10
 """A peer that lets more pile up before it has put a valid token is dropped: nothing on `$cbs` is that large."""
 TAKE_WITHIN_S = 30.0
 """How long a client may take to read what its connection ends with."""
-OPEN_WITHIN_S = 30.0
-"""How long a client may take to open its connection, and to put a valid token."""
+OPEN_WITHIN_S = 10.0
+"""How long a client may take to open its connection."""
+CLAIM_WITHIN_S = 30.0
+"""How long a client may take to put a valid token."""
 LINKLESS_MAX_S = 60.0
 """How long a connection without links is kept, as Service Bus has it."""
 IDLE_MAX_S = 600.0
@@ -89,10 +91,23 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport.open(transport)
-        if not self._room.admit(self):
+        if not self._room.admit(self) and not (self._displace() and self._room.admit(self)):
             self.transport.abort()
         elif self._claims.authorised:
             self._trust()
+
+    def _displace(self) -> bool:
+        """Drop the oldest connection that has no links, for this one; whether there was any.
+
+        Otherwise clients that say nothing keep all others out until their time is over.
+        """
+        idle = [peer for peer in self._room if not any(peer._links())]
+        if not idle:
+            return False
+        oldest = min(idle, key=lambda peer: peer._opened_s)
+        oldest.leave()
+        oldest.transport.abort()
+        return True
 
     def _trust(self) -> None:
         self._is_trusted = True
@@ -170,8 +185,8 @@ class Peer(asyncio.Protocol):
         if not self._is_trusted:
             if self._claims.authorised:
                 self._trust()
-            elif now_s - self._opened_s > OPEN_WITHIN_S:
-                return f"no valid token was put within {OPEN_WITHIN_S:g} s"
+            elif now_s - self._opened_s > CLAIM_WITHIN_S:
+                return f"no valid token was put within {CLAIM_WITHIN_S:g} s"
         if not any(link.state is not LinkState.DETACHED for link in self._links()):
             idle_s = now_s - max(self._linked_s, self._opened_s)
             return f"the connection had no links for {LINKLESS_MAX_S:g} s" if idle_s > LINKLESS_MAX_S else ""
@@ -218,8 +233,9 @@ class Peer(asyncio.Protocol):
             terminus = attach.source if attach.is_receiver else attach.target
             node = parse_address(terminus[0] if terminus else None)
             node = node._replace(path=addresses.declared_path(self._engine, node.path))
-            if node.kind is not Kind.CLAIMS and not self._claims.authorised:
-                raise LinkFault(UNAUTHORIZED, "put a valid token on $cbs first; check key and connection string")
+            if node.kind is not Kind.CLAIMS and not self._claims.covers(node.path):
+                text = f"put a valid token for {node.path!r} on $cbs first; check key and connection string"
+                raise LinkFault(UNAUTHORIZED, text)
             if node.kind is Kind.ENTITY:
                 if not (self.transport.faults and faulty.on_attach(self.transport, link, node.path)):
                     self._attach_entity(link, node.path)

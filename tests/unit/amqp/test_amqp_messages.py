@@ -57,6 +57,12 @@ def test_what_a_client_sent_comes_out_byte_for_byte() -> None:
     assert out.endswith(sent + BODY)
 
 
+def test_a_time_to_live_of_nothing_is_refused() -> None:
+    """The SDK of Python makes it of less than a second; such a message would live for ever."""
+    with pytest.raises(OperationFault, match="positive"):
+        decode_message(described(0x70, list_([NULL, NULL, uint(0)])) + BODY)
+
+
 @pytest.mark.parametrize("named", [b"", properties(subject=string("s"))])
 def test_a_message_without_an_id_gets_one_and_keeps_all_else(named: bytes) -> None:
     own = described(0x72, map_([symbol("x-own"), string("a")]))

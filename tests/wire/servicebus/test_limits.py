@@ -351,9 +351,9 @@ async def test_who_puts_no_valid_token_is_let_go() -> None:
     async with serving(key="secret") as server:
         wire = await Wire.open(server, client.attach("$cbs", 0, receiver=False))
         await wire.wait_frames(ATTACH)
-        only(server).check_time(loop_time() + peer.OPEN_WITHIN_S - 1)
+        only(server).check_time(loop_time() + peer.CLAIM_WITHIN_S - 1)
         assert server._peers
-        only(server).check_time(loop_time() + peer.OPEN_WITHIN_S + 1)
+        only(server).check_time(loop_time() + peer.CLAIM_WITHIN_S + 1)
         await wire.wait_end()
         assert closed_for(wire) == "amqp:connection:forced"
         await until(lambda: not server._peers)
