@@ -174,13 +174,15 @@ def make_parser() -> argparse.ArgumentParser:
             command.verb_left_out = states.SHOW if name == "state" else ""
             groups[name] = command.add_subparsers(dest="verb", metavar="VERB", required=True)
         for names, how in arguments or ():
-            command.add_argument(*names, **how)
+            command.add_argument(*names, **_once(*names), **how)
         if name in ("state show", "state history", "message trace"):
             _add_key_kind(command)
         if name in ON_AZURE:
             _add_place(command)
         if name in streams.COMMANDS and arguments is not None:
-            _add_place(command).add_argument("--blob-states", metavar="NAME", default="", help=BLOB_STATES_HELP)
+            _add_place(command).add_argument(
+                "--blob-states", action=_Place, metavar="NAME", default="", help=BLOB_STATES_HELP
+            )
     return parser
 
 
@@ -208,7 +210,7 @@ def _add_key_kind(parser: argparse.ArgumentParser) -> None:
 def _add_place(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Let a command look in a folder or on Azure."""
     for names, how in (data(required=False), *ANSWER):
-        parser.add_argument(*names, **how)
+        parser.add_argument(*names, **_once(*names), **how)
     azure = parser.add_argument_group(
         "on Azure, or on emulators",
         "in place of --data; plain addresses are used with your identity (DefaultAzureCredential)",
@@ -216,5 +218,21 @@ def _add_place(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     for name, (variables, default, text) in AZURE_OPTIONS.items():
         known = f" ({default})" if default else ""
         metavar = "ADDRESS" if name in ("cosmos", "servicebus", "blobs") else "NAME"
-        azure.add_argument(f"--{name}", metavar=metavar, default="", help=f"{text}{known}; or {variables[0]}")
+        text = f"{text}{known}; or {variables[0]}"
+        azure.add_argument(f"--{name}", action=_Place, metavar=metavar, default="", help=text)
     return azure
+
+
+def _once(*names: str) -> dict[str, Any]:
+    return {"action": _Place} if names == ("--data",) else {}
+
+
+class _Place(argparse.Action):
+    """Take where a command looks; of two values the last would decide in silence which data it changes."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, options: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        if getattr(options, self.dest, None) not in (self.default, value):
+            parser.error(f"{option} stands twice, with two values; keep one")
+        setattr(options, self.dest, value)

@@ -26,6 +26,7 @@ from outbox.errors import Refused
 from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ops import asking, commands, dead_letters, engine_operator, message_commands
+from outbox.ops.arguments.shared import AZURE_OPTIONS
 from outbox.ops.cli import main
 from outbox.ops.text import LogFormatter
 
@@ -72,6 +73,26 @@ def stdin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[bytes], 
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(file.open("rb")))
 
     return put
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("status", "--data", "a", "--data", "b"),
+        ("status", "--data=a", "--data=b"),
+        ("run", "shop:app", "--data", "a", "--data", "b"),
+        ("emulator", "--data", "a", "--data", "b"),
+        *[("status", f"--{name}", "a", f"--{name}", "b") for name in AZURE_OPTIONS],
+        ("stream", "list", "--blob-states", "a", "--blobs", "x", "--blob-states", "b"),
+    ],
+)
+def test_two_places_under_one_option_are_a_usage_error(cli: Cli, arguments: tuple[str, ...]) -> None:
+    code, out, err = cli(*arguments, data=False)
+    assert (code, out) == (2, "") and "stands twice, with two values; keep one" in err
+
+
+def test_one_place_that_is_named_twice_is_one(cli: Cli, folder: Path) -> None:
+    assert cli("status", "--json", "--data", str(folder))[0] == 0
 
 
 def test_send_prints_the_id_and_the_message_is_there_at_the_next_command(cli: Cli) -> None:
