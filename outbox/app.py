@@ -96,8 +96,11 @@ class App:
         ordering: Ordering = "unordered",
         *,
         identity: Literal["required", "sequence-number"] = "required",
+        read_elsewhere: bool = False,
     ) -> QueueSpec:
         """Declare a queue without a handler here, or one that is ordered by key.
+
+        `read_elsewhere` says that another receiver takes its messages: a host does not warn of those that wait in it.
 
         Raises:
             NotRegistrable: the name is invalid, or the queue is declared otherwise already.
@@ -106,7 +109,7 @@ class App:
             raise NotRegistrable(f"queue {name!r}: ordering is 'unordered' or 'per_key', not {ordering!r}")
         if identity not in ("required", "sequence-number"):
             raise NotRegistrable(f"queue {name!r}: identity is 'required' or 'sequence-number', not {identity!r}")
-        spec = QueueSpec(self._checked_name(name), ordering, identity)
+        spec = QueueSpec(self._checked_name(name), ordering, identity, read_elsewhere)
         known = self.queues.get(name)
         if known not in (None, spec, QueueSpec(name)):
             raise NotRegistrable(f"queue {name!r} is declared as {known} already; declare it once")

@@ -185,7 +185,7 @@ class EngineOperator:
                 received=queue.received_count,
                 standing=len(queue.order.blocked) if isinstance(queue.order, SessionOrder) else 0,
                 paused=queue.is_paused,
-                unhandled=True if self._is_unhandled(path) else msgspec.UNSET,
+                unhandled=True if self._is_unhandled(path) and not self._is_read_elsewhere(path) else msgspec.UNSET,
                 handled=msgspec.UNSET if self._meter is None else self._meter.handled(path),
                 retrying=retried,
             )
@@ -320,6 +320,10 @@ class EngineOperator:
     def _is_unhandled(self, path: str) -> bool:
         """Whether this host's application is known to have no handler for a queue."""
         return self._app is not None and all(handler.source != path for handler in self._app.handlers)
+
+    def _is_read_elsewhere(self, path: str) -> bool:
+        """Whether this host's application says that another receiver takes from a queue."""
+        return self._app is not None and path in self._app.queues and self._app.queues[path].read_elsewhere
 
     async def trail(self, asked: TrailQuery) -> Trail:
         return await trail_on_engine(self._engine, asked, self._taker)

@@ -289,6 +289,8 @@ def _log_unhandled(engine: Engine, app: App) -> None:
         *(f"{topic}/Subscriptions/{name}" for topic, names in app.topics.items() for name in names),
     }
     for path, count in left.items():
+        if path in app.queues and app.queues[path].read_elsewhere:
+            continue
         if count and path in declared:
             log.info("%s holds %d, and %s has no handler for it: they wait for another receiver", path, count, app.name)
         elif count:

@@ -34,6 +34,8 @@ class QueueSpec:
     name: str
     ordering: Ordering = "unordered"
     identity: Literal["required", "sequence-number"] = "required"
+    read_elsewhere: bool = False
+    """Whether another receiver takes its messages, so that it is no mistake that no handler here does."""
 
 
 @dataclass(frozen=True, slots=True)

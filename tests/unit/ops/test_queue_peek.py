@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from outbox.ops.control_file import read_control_file
 from outbox.ops.doctor import of_status
 from outbox.ops.engine_operator import EngineOperator
 from outbox.ops.held_messages import WORKER, state_of, view_of, why
+from outbox.ops.host import _log_unhandled
 from outbox.ops.operator import Operator
 from outbox.ops.remote import RemoteOperator
 from outbox.ops.values import FindQuery, MessageView, Peeked, PeekQuery, QueueStatus, Status
@@ -389,6 +391,27 @@ async def test_a_host_says_of_a_queue_that_none_of_its_handlers_takes_from_it(di
                 [found] = await operator.find(FindQuery(view.id))
                 assert found.message is not None and view.why == found.message.why
                 assert view.why.removeprefix("for ") == why.removeprefix("for ")
+
+
+async def test_a_queue_that_is_read_elsewhere_is_not_warned_of(
+    disk_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    other = App("other")
+    other.queue("exports", read_elsewhere=True)
+    other.queue("forgotten")
+    async with Engine.open(disk_path) as engine:
+        engine.declare(QueueSettings("exports"), QueueSettings("forgotten"))
+        for queue in ("exports", "forgotten"):
+            engine.broker.send(queue, [Message(body=b"1", outbox_id="m1")])
+        _log_unhandled(engine, other)
+        status = await EngineOperator(engine, app=other).status()
+        assert [name for name, queue in status.queues.items() if queue.unhandled] == ["forgotten"]
+        assert {each.about for each in of_status(status, hosted=True)} == {"forgotten"}
+        assert (
+            "forgotten holds 1" in caplog.text
+            and "exports" not in caplog.text + text.status(status).partition("\npending")[2]
+        )
 
 
 def test_an_error_that_a_sender_made_up_is_cut_and_obeys_no_terminal() -> None:
