@@ -25,6 +25,7 @@ from outbox.errors import Refused, TooLarge
 from outbox.lineage import parse_state_id, state_id
 from outbox.ops import held_messages
 from outbox.ops.blocked_places import blocked_on_engine
+from outbox.ops.by_due import PageByDue
 from outbox.ops.dead_letter_views import (
     discarded,
     matches,
@@ -256,13 +257,17 @@ class EngineOperator:
         def is_meant(task: Task) -> bool:
             return (not asked.key or task.message.session_id == asked.key) and (not asked.state or is_wanted(task))
 
-        tasks = await first_of(
-            queue,
-            asked.after,
-            asked.count + 1,
-            is_meant if asked.key or asked.state else None,
-        )
-        more = tasks[asked.count - 1].sequence if len(tasks) > asked.count else 0
+        if asked.by_due:
+            last = queue.tasks.get(asked.after)
+            behind = last if last is not None and is_meant(last) else None
+            by_due = PageByDue(path, after=asked.after, behind=behind, count=asked.count)
+            async for some in tasks_of(queue):
+                by_due.see(filter(is_meant, some))
+            tasks, more = by_due.page()
+        else:
+            wanted = is_meant if asked.key or asked.state else None
+            tasks = await first_of(queue, asked.after, asked.count + 1, wanted)
+            more = tasks[asked.count - 1].sequence if len(tasks) > asked.count else 0
         dead, taker, views = engine.broker.queue(dead_letter_path(path)).tasks, self._taker(path), list[MessageView]()
         async for some in in_slices(tasks[: asked.count], MOVED_COUNT):
             busy = at_work()

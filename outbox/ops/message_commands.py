@@ -125,7 +125,7 @@ def trace_message(options: Options) -> None:
 
 
 def list_scheduled(options: Options) -> None:
-    """List what is scheduled in a queue, or in all of them, and not due yet."""
+    """List what is scheduled in a queue, or in all of them, and not due yet, by due time."""
     if options.queue is None and options.after:
         raise Usage("--after is a number of one queue; name the QUEUE")
 
@@ -134,7 +134,7 @@ def list_scheduled(options: Options) -> None:
         if options.queue is None:
             counts = (await operator.status()).queues
             queues = [name for name, queue in counts.items() if queue.scheduled > (queue.retrying or 0)]
-        asked = [PeekQuery(queue, options.after, options.limit, "scheduled") for queue in queues]
+        asked = [PeekQuery(queue, options.after, options.limit, "scheduled", by_due=True) for queue in queues]
         return {each.queue: await operator.peek(each) for each in asked}
 
     found = ask(options, look)

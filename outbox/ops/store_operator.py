@@ -22,9 +22,10 @@ from outbox.errors import OutboxError, OutcomeUnknown, Refused, TooLarge, Unreac
 from outbox.lineage import state_id
 from outbox.ops.blocked import page_of
 from outbox.ops.blocked_places import blocked_on_store
+from outbox.ops.by_due import PageByDue
 from outbox.ops.held_messages import state_of, waits_for
 from outbox.ops.held_messages import view_of as view_of_held
-from outbox.ops.names import listed, parse_key
+from outbox.ops.names import listed, parse_key, word
 from outbox.ops.operator import Operator
 from outbox.ops.pending import finish_pending, pending_in
 from outbox.ops.pending_values import PendingFinished, PendingView
@@ -78,6 +79,8 @@ from outbox.streams.places import Place
 
 KEPT_COUNT_MAX = 1_000
 UNFINISHED_COUNT_MAX = 1_000
+LOOKS_MAX = 20
+"""How many pages of a queue are read to list it by due time, each with up to 1,000 messages that are scheduled."""
 """The limits to which a status counts stored dead letters and pending transactions: each costs a read."""
 
 
@@ -339,9 +342,16 @@ class StoreOperator:
         def is_wanted(held: HeldMessage) -> bool:
             return asked.state in ("", "blocked") or state_of(held, now_ms) == asked.state
 
-        found, more = await self._peek(
-            asked.queue, after=asked.after, count=asked.count, session=asked.key, is_wanted=is_wanted
-        )
+        if asked.by_due:
+            every = await self._every(asked.queue, is_wanted)
+            behind = next((held for held in every if held.sequence == asked.after), None)
+            by_due = PageByDue(asked.queue, after=asked.after, behind=behind, count=asked.count)
+            by_due.see(every)
+            found, more = by_due.page()
+        else:
+            found, more = await self._peek(
+                asked.queue, after=asked.after, count=asked.count, session=asked.key, is_wanted=is_wanted
+            )
         keys = dict.fromkeys(held.message.session_id for held in found if held.status == "active")
         blocks = await self._blocks_of(asked.queue, list(filter(None, keys)))
         paused = await self._is_paused(asked.queue)
@@ -351,6 +361,24 @@ class StoreOperator:
             if asked.state != "blocked" or one.blocked_by is not None:
                 shown.append(view_of_held(asked.queue, one, now_ms, taker))
         return Peeked(shown, more, paused)
+
+    async def _every(self, queue: str, is_wanted: Callable[[HeldMessage], bool]) -> list[HeldMessage]:
+        """All messages of a queue that are wanted.
+
+        Raises:
+            Refused: it holds more than may be looked through.
+        """
+        found: list[HeldMessage] = []
+        after = 0
+        for _ in range(LOOKS_MAX):
+            some, after = await self._peek(queue, after=after, count=BATCH_COUNT_MAX, session="", is_wanted=is_wanted)
+            found += some
+            if not after:
+                return found
+        raise Refused(
+            f"{queue} holds too many messages to list them by due time; `outbox queue peek {word(queue)} --state "
+            "scheduled` lists them by number"
+        )
 
     async def _blocks_of(self, queue: str, keys: Sequence[str]) -> Mapping[str, str | None]:
         """The dead letters that block some of these keys, by key."""

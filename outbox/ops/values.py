@@ -185,7 +185,8 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Peeked(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A page of messages, in the order of their sequence numbers; `more` is the one to go on after (0: that is all).
+    """A page of messages, in the order of their sequence numbers or due times; `more` is the number of the one to go on
+    after (0: that is all).
 
     `paused` says that the queue hands out nothing until it is resumed.
     """
@@ -350,13 +351,17 @@ class PageQuery(DeadLetterFilter, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class PeekQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which messages of a queue: after a sequence number, at most so many, of one state and one key if given."""
+    """Which messages of a queue: after a sequence number, at most so many, of one state and one key if given.
+
+    With `by_due` they come by due time, and `after` is the number of the last one before them.
+    """
 
     queue: Name
     after: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
     count: Annotated[int, msgspec.Meta(ge=1, le=BATCH_COUNT_MAX)] = PEEK_COUNT
     state: MessageState | Literal[""] = ""
     key: Text = ""
+    by_due: bool = False
 
 
 class FindQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

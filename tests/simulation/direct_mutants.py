@@ -521,7 +521,7 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "key: a connection outlives its token", CLAIMS, f"{OF_SERVER}::test_a_token_opens_nothing_from_when_it_is_over",
-        ("self._key is None or self._now_ms() < self._expires_ms", "self._key is None or self._expires_ms > 0"),
+        ("any(self._now_ms() < ends_ms for ends_ms in self._scopes.values())", "bool(self._scopes)"),
     ),
     mutant(
         "key: a token that is over administers", ADMINISTRATION, f"{OF_SERVER}::test_a_token_administers_nothing_when_it_is_over",

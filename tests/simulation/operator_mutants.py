@@ -75,7 +75,7 @@ OPERATOR_MUTANTS = (
     fault(
         "a page that is full seems to be the last", ENGINE,
         f"{PEEK}::test_a_page_goes_on_behind_the_last_and_shows_one_state_or_one_key",
-        ("            asked.count + 1,\n", "            asked.count,\n"),
+        ("asked.count + 1, wanted)", "asked.count, wanted)"),
     ),
     fault(
         "a look holds the loop for all that there is", "outbox/ops/slices.py",

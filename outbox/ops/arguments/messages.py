@@ -74,7 +74,7 @@ COMMANDS: Commands = {
     ),
     "schedule": ("List or cancel what is not due yet, or let it be due.", None),
     "schedule list": (
-        "List what is scheduled in a queue, or in all queues, and when it is due.",
+        "List what is scheduled in a queue, or in all queues, by the time when it is due.",
         (argument("queue", metavar="QUEUE", nargs="?", type=queue), *PAGE),
     ),
     "schedule cancel": (

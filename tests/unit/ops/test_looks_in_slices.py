@@ -127,6 +127,10 @@ ASKED: dict[str, tuple[Ask, Callable[[Any], object], object]] = {
     ),
     "peek a state": (lambda op: op.peek(PeekQuery("keyed", state="blocked", count=5)), lambda x: len(x.messages), 5),
     "peek a key": (lambda op: op.peek(PeekQuery("keyed", key="k399", count=9)), lambda x: len(x.messages), 3),
+    "scheduled, by due time": (
+        lambda op: op.peek(PeekQuery("plain", state="scheduled", count=5, by_due=True)),
+        lambda x: [each.id for each in x.messages], [f"later-{n}" for n in range(5)],
+    ),
     "trace": (lambda op: op.trail(TrailQuery("cause-7")), lambda x: len({f.id for f in x.facts} - {"cause-7"}), 4),
     "cancel": (lambda op: op.cancel("plain", "later-7"), lambda x: x.count, 1),
     "make due": (lambda op: op.make_due("plain", "later-8"), lambda x: x.count, 1),

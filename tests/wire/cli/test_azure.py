@@ -362,6 +362,14 @@ async def test_a_queue_says_why_its_messages_wait(site: Site) -> None:
     [shown] = await site.json("message", "show", "k1")
     assert shown["dead_letter"]["queue"] == "ledger"
     assert [view["id"] for view in (await site.json("schedule", "list", "orders"))["messages"]] == ["o2"]
+    await Client(app, site.backend).send("orders", Order("k"), id="o3", after_s=60)
+    first = await site.json("schedule", "list", "orders", "--limit", "1")
+    then = await site.json("schedule", "list", "orders", "--limit", "1", "--after", str(first["more"]))
+    assert ([view["id"] for page in (first, then) for view in page["messages"]], "more" in then) == (
+        ["o3", "o2"],
+        False,
+    )
+    assert (await site.outbox("schedule", "cancel", "orders", "o3"))[0] == "cancelled o3 in orders\n"
     assert (await site.outbox("schedule", "cancel", "orders", "o2"))[0] == "cancelled o2 in orders\n"
     assert "nothing is scheduled in orders" in (await site.outbox("schedule", "cancel", "orders", "o1", code=1))[1]
     assert (await site.json("pending", "list")) == []

@@ -247,10 +247,10 @@ def test_a_token_opens_nothing_from_when_it_is_over() -> None:
     def put() -> int:
         return claims._put_token(Request(b"", "", {"operation": "put-token"}, signed(1_000)))[0]
 
-    seen = [claims.authorised, put(), claims.authorised]
+    seen = [claims.authorised, put(), claims.authorised, claims.covers("")]
     now_ms[0] += 1
-    seen += [claims.authorised, put(), claims.authorised]
-    assert seen == [False, 202, True, False, 401, False]
+    seen += [claims.authorised, claims.covers(""), put(), claims.authorised]
+    assert seen == [False, 202, True, True, False, False, 401, False]
 
 
 async def test_a_token_administers_nothing_when_it_is_over() -> None:
