@@ -41,6 +41,7 @@ from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.shell import MARK_AFTER_S, Recovery, Tasks
+from outbox.runtime.signs import SignsOfLife, signs_over
 from outbox.runtime.start.handler_names import register_handlers
 from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.start.retention import register_retention
@@ -148,6 +149,7 @@ class Worker(Client):
         self._tasks = Tasks(app.name, ended=self._ended)
         self._sweeping: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
+        self._signing: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[None] | None = None
         self.handled_count = 0
         """Deliveries that ended here: committed, released or lost."""
@@ -166,11 +168,20 @@ class Worker(Client):
             linger=lambda: self._pause(MARK_AFTER_S),
         )
         self._recovery: Recovery | None = None
+        self._signs: SignsOfLife | None = None
         if isinstance(ports, StorePorts) and isinstance(self._scope, StoreScope):
             self._scope.on_waiting = self._wake_claims
-            parts = (self._scope.protocol, stores_of(ports), self._scope.failed_pushes)
-            asked: Any = {"operations": ports.operations, "queues": self._plan.paths}
-            self._recovery = Recovery(*parts, now_ms=self._operations.now_ms, counts=self.counts, **asked)
+            self._recovery = self._recovery_over(ports, self._scope)
+            self._signs = signs_over(app.name, self._plan.paths, ports, self._scope, self.counts)
+
+    def _recovery_over(self, ports: StorePorts, scope: StoreScope) -> Recovery:
+        return Recovery(
+            *(scope.protocol, stores_of(ports), scope.failed_pushes),
+            now_ms=self._operations.now_ms,
+            counts=self.counts,
+            operations=ports.operations,
+            queues=self._plan.paths,
+        )
 
     async def __aenter__(self) -> Self:
         await self.declare()
@@ -185,6 +196,8 @@ class Worker(Client):
         has_work = bool(self._plan.paths or self.app.routes)  # HTTP entries leave pending records as well
         if has_work and self._recovery is not None:
             self._sweeping = self._tasks.start(self._recovery.sweep_for_ever(), "sweeps")
+        if self._plan.paths and self._signs is not None:
+            self._signing = self._tasks.start(self._signs.give_for_ever(), "signs of life")
         return self
 
     async def __aexit__(
@@ -209,7 +222,8 @@ class Worker(Client):
         """Stop: claim nothing more, wait for messages in flight, release the rest."""
         self._draining.set()
         claiming = [claim_group.claiming for claim_group in self._claim_groups]
-        loops = [loop for loop in (*claiming, self._renewing, self._sweeping) if loop is not None]
+        others = self._renewing, self._sweeping, self._signing
+        loops = [loop for loop in (*claiming, *others) if loop is not None]
         for loop in loops:
             loop.cancel()
         self._watch.stop()

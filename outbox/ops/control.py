@@ -101,6 +101,7 @@ class Control:
                 web.get("/health", self._health),
                 web.post("/send", self._send),
                 web.get("/status", self._status),
+                web.get("/signs", self._signs),
                 web.get("/metrics", self._metrics),
                 web.get("/state", self._state),
                 web.get("/export", self._export, allow_head=False),
@@ -179,6 +180,9 @@ class Control:
 
     async def _status(self, request: web.Request) -> web.Response:
         return _json(await self._operator.status())
+
+    async def _signs(self, request: web.Request) -> web.Response:
+        return _json(await self._operator.signs())
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=(await self._operator.metrics()).encode(), headers={"Content-Type": CONTENT_TYPE})

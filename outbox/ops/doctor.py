@@ -15,14 +15,20 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from msgspec import UnsetType
+
 from outbox.errors import OutboxError
 from outbox.ops.names import word
 from outbox.ops.operator import Operator
 from outbox.ops.pending_values import PendingView
 from outbox.ops.text import age
-from outbox.ops.values import Finding, Level, Status
+from outbox.ops.values import Finding, Level, Signs, Status
 
 OLDEST_S_MAX = 300.0
+UNATTENDED_S = 60.0
+"""For how long messages may wait without a worker before anybody is warned; behind OLDEST_S_MAX it is an error."""
+NEWER_S_MAX = 600.0
+"""What was put back because a newer build wrote it comes again within a minute."""
 AHEAD_S_MAX = 86_400.0
 PENDING_S_MAX = 600.0
 """A sweeper takes what is a minute old; what is ten minutes old was tried some ten times."""
@@ -40,9 +46,16 @@ async def examine(operator: Operator, folder: Path | None) -> list[Finding]:
         found += [*of_folder(folder)]
     try:
         hosted = folder is None or is_held_by_host(operator)
-        found += [*of_status(await operator.status(), hosted=hosted)]
+        status = await operator.status()
+        found += [*of_status(status, hosted=hosted)]
     except OutboxError as error:
+        status = Status({}, 0)
         found.append(Finding("warning", "counts", str(error), "give the identity the right, or look queue by queue"))
+    try:
+        found += [*of_signs(await operator.signs(), status)]
+    except OutboxError as error:
+        cure = "see why it does not answer; a host of an older build is asked by its own `outbox doctor`"
+        found.append(Finding("warning", "signs", str(error), cure))
     try:
         found += [*of_pending(await operator.pending(), time.time())]
     except OutboxError as error:
@@ -116,8 +129,9 @@ def of_status(status: Status, *, hosted: bool) -> Iterator[Finding]:
             cure = f"`outbox dead-letters list {word(name)} --group`"
             yield Finding("warning", name, counted(queue.dead_letters, "dead letter"), cure)
         if queue.oldest_s is not None and queue.oldest_s > OLDEST_S_MAX:
-            what = f"its oldest message has waited for {age(queue.oldest_s)}"
-            yield Finding("warning", name, what, f"`outbox queue peek {word(name)}`")
+            yield _waited(name, queue.oldest_s)
+        if not isinstance(queue.handled, UnsetType) and not isinstance(queue.handled.newer_s, UnsetType):
+            yield from _newer(name, "this host", queue.handled.newer_s)
     if status.ahead_s:
         what = f"the log is ahead of the wall clock by {age(status.ahead_s)}: what a right clock stamps may be too old"
         level: Level = "error" if status.ahead_s > AHEAD_S_MAX else "warning"
@@ -137,6 +151,48 @@ def of_status(status: Status, *, hosted: bool) -> Iterator[Finding]:
                 cure = "the log of its process says why; mend it, or skip the entry by on_error"
                 yield Finding("error", processor.name, what, cure)
     yield Finding("ok", "queues", f"{counted(len(status.queues), 'queue')}, {counted(waiting, 'message')} in them")
+
+
+def _waited(name: str, waited_s: float) -> Finding:
+    what = f"its oldest message has waited for {age(waited_s)}"
+    return Finding("warning", name, what, f"`outbox queue peek {word(name)}`")
+
+
+def _newer(name: str, who: str, ago_s: float) -> Iterator[Finding]:
+    """What is said of a host or worker that puts messages back for a newer build."""
+    if ago_s <= NEWER_S_MAX:
+        what = (
+            f"{who} puts messages back, the last {age(ago_s)} ago: a newer build wrote their schema, or their state's"
+        )
+        yield Finding("warning", name, what, "deploy the newer build there too; it takes them as they are")
+
+
+def of_signs(signs: Signs, status: Status) -> Iterator[Finding]:
+    """What workers say of themselves, what waits for one, and which states are large."""
+    for name, waited_s in signs.oldest.items():
+        if waited_s > OLDEST_S_MAX:
+            yield _waited(name, waited_s)
+    waiting = {name.casefold(): waited_s for name, waited_s in signs.oldest.items()}
+    paused = {name.casefold() for name, queue in status.queues.items() if queue.paused}
+    for name in signs.unattended:
+        waited_s = waiting.get(name.casefold(), 0.0)
+        if name.casefold() in paused or waited_s <= UNATTENDED_S:
+            continue
+        level: Level = "error" if waited_s > OLDEST_S_MAX else "warning"
+        what = f"no worker that takes from it has given a sign of life, and its messages wait for {age(waited_s)}"
+        yield Finding(level, name, what, "start one, or see why its host does not; builds before signs give none")
+    if signs.blocked:
+        is_ = "is" if signs.blocked == 1 else "are"
+        what = f"{counted(signs.blocked, 'key')} {is_} blocked by a dead letter"
+        cure = "`outbox blocked list` names them; each goes on by what is done with its dead letter"
+        yield Finding("error", "keys", what, cure)
+    for worker in signs.workers:
+        for name, ago_s in worker.newer.items():
+            yield from _newer(name, f"{worker.app} on {worker.process}", ago_s)
+    for state in signs.large:
+        what = f"the state takes {state.size_bytes >> 10} kB, which every message of its key reads and writes"
+        cure = "see 'What must not grow in a state' in docs/how-to/write-a-handler.md"
+        yield Finding("warning", state.id, what, cure)
 
 
 def counted(count: int, what: str) -> str:

@@ -35,7 +35,13 @@ from outbox.ops.dead_letter_views import (
     view_of,
     with_body,
 )
-from outbox.ops.engine_states import OnWritten, states_of_engine, states_of_one_instant, write_states_of_engine
+from outbox.ops.engine_states import (
+    OnWritten,
+    large_states_of,
+    states_of_engine,
+    states_of_one_instant,
+    write_states_of_engine,
+)
 from outbox.ops.engine_trail import trail_on_engine
 from outbox.ops.engine_views import at_work, counted, entry_of, held_in, identity_of, is_retried, letters_of
 from outbox.ops.held_messages import found_with_body, state_of
@@ -77,6 +83,7 @@ from outbox.ops.values import (
     Peeked,
     PeekQuery,
     QueueStatus,
+    Signs,
     Status,
 )
 from outbox.ports import Document
@@ -187,7 +194,7 @@ class EngineOperator:
                 standing=len(queue.order.blocked) if isinstance(queue.order, SessionOrder) else 0,
                 paused=queue.is_paused,
                 unhandled=True if self._is_unhandled(path) and not self._is_read_elsewhere(path) else msgspec.UNSET,
-                handled=msgspec.UNSET if self._meter is None else self._meter.handled(path),
+                handled=msgspec.UNSET if self._meter is None else self._meter.handled(path, now_ms),
                 retrying=retried,
             )
         streams = await list_streams(on_engine(engine))
@@ -196,6 +203,11 @@ class EngineOperator:
         guards = [] if self._meter is None else self._meter.guards(now_ms)
         shown = streams if streams.logs or streams.processors else None
         return Status(queues, pending, handling, shown, guards, engine.core.ahead_s() or None)
+
+    async def signs(self) -> Signs:
+        found = Signs(await large_states_of(self._engine))
+        await self._engine.core.gate()
+        return found
 
     async def metrics(self) -> str:
         if self._meter is None or self._app is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from heapq import nlargest
 
 import msgspec
 
@@ -15,7 +16,9 @@ from outbox.errors import Refused
 from outbox.ops.slices import MOVED_COUNT, in_slices
 from outbox.ops.state_lines import Stored, id_in, judged, line_of, value_in
 from outbox.ops.state_values import StateLine, StateWrites, StateWritten
+from outbox.ops.values import LargeState
 from outbox.ports import StateDocument
+from outbox.runtime.signs import LARGE_COUNT_MAX, LARGE_STATE_BYTES
 
 _line = msgspec.json.Encoder().encode
 
@@ -37,6 +40,15 @@ def states_of_one_instant(engine: Engine) -> AsyncIterator[list[tuple[str, State
     """All states of this instant, by their ids, slice by slice however slow the reader is."""
     states = engine.state.documents.spaces[STATES]
     return in_slices(zip(list(states), list(states.values()), strict=True))  # documents never change
+
+
+async def large_states_of(engine: Engine) -> list[LargeState]:
+    """The largest states, of those that are too large."""
+    found: list[LargeState] = []
+    async for some in states_of_one_instant(engine):
+        large = [LargeState(id, len(each.value)) for id, each in some if len(each.value) > LARGE_STATE_BYTES]
+        found = nlargest(LARGE_COUNT_MAX, [*found, *large], key=lambda each: each.size_bytes) if large else found
+    return found
 
 
 async def write_states_of_engine(

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from msgspec import UNSET
+
 from outbox.ops.values import GuardStatus, Handled, Handling
 from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Ports
 from outbox.runtime.counts import Counts, SourceCounts
@@ -42,7 +44,7 @@ class Meter:
         """Take a reading; a host does so every few seconds."""
         self._seconds.append((time.monotonic(), {path: _ended(found) for path, found in self.counts.sources.items()}))
 
-    def handled(self, path: str) -> Handled:
+    def handled(self, path: str, now_ms: int) -> Handled:
         """What became of the messages of a queue; of the last minute where the host is older, else since its start."""
         found = self.counts.sources.get(path) or SourceCounts()
         now_s, before = time.monotonic(), 0
@@ -58,6 +60,8 @@ class Meter:
             rescheduled=found.rescheduled,
             refused=dict(found.refused),
             minute=_ended(found) - before,
+            newer=found.newer,
+            newer_s=max(0, now_ms - found.newer_ms) / 1_000 if found.newer_ms else UNSET,
         )
 
     def guards(self, now_ms: int) -> list[GuardStatus]:

@@ -38,6 +38,7 @@ from outbox.ops.values import (
     PauseRequest,
     Peeked,
     PeekQuery,
+    Signs,
     Status,
 )
 
@@ -61,6 +62,9 @@ class Operator(Protocol):
 
     async def status(self) -> Status:
         """Count the messages of every queue."""
+
+    async def signs(self) -> Signs:
+        """What tells how an application is, beside its counts: large states, signs of life and so on."""
 
     async def metrics(self) -> str:
         """The metrics of a host with workers, in Prometheus' text format.

@@ -57,6 +57,7 @@ from outbox.ops.values import (
     ResubmitRequest,
     Sealed,
     SendRequest,
+    Signs,
     Status,
 )
 
@@ -92,6 +93,9 @@ class RemoteOperator:
 
     async def status(self) -> Status:
         return await self._get("/status", {}, Status)
+
+    async def signs(self) -> Signs:
+        return await self._get("/signs", {}, Signs)
 
     async def metrics(self) -> str:
         return b"".join([piece async for piece in self._pieces("/metrics", "read")]).decode()

@@ -7,7 +7,7 @@ workers.  Nothing is made or declared here.  Operations of an engine alone are r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -34,6 +34,7 @@ from outbox.ops.state_values import StateWrites, StateWritten
 from outbox.ops.store_dead_letters import DiscardSome, StoreDeadLetters
 from outbox.ops.store_messages import Ask, Cancel, Peek, StoreMessages
 from outbox.ops.store_names import OnTheBus, StoreNames
+from outbox.ops.store_signs import Counts, WaitingSince, signs_on_store
 from outbox.ops.store_states import states_of_store, write_states_of_store
 from outbox.ops.store_trail import trail_on_store
 from outbox.ops.stream_values import (
@@ -65,6 +66,7 @@ from outbox.ops.values import (
     Peeked,
     PeekQuery,
     QueueStatus,
+    Signs,
     Status,
 )
 from outbox.ports import SUBSCRIPTIONS, Document, HeldMessage, Output, StorePorts
@@ -91,22 +93,6 @@ Asked = TypeVar("Asked", FindQuery, PeekQuery, PauseRequest, BlockedQuery)
 _SDKS = ("azure", "aiohttp", "msal")
 
 
-class Counted(Protocol):
-    """What a bus counts in one queue or subscription."""
-
-    @property
-    def active(self) -> int: ...
-
-    @property
-    def scheduled(self) -> int: ...
-
-    @property
-    def dead_letters(self) -> int: ...
-
-    @property
-    def paused(self) -> bool: ...
-
-
 class StoreIndex(Protocol):
     """What a store finds in all of its partitions with one query, by the index of ids; Cosmos DB does."""
 
@@ -121,10 +107,6 @@ class Pause(Protocol):
     """Let nothing be received from a queue or subscription, or let it go on; whether that was a change."""
 
     async def __call__(self, queue: str, *, paused: bool) -> bool: ...
-
-
-Counts = Callable[[], Awaitable[Mapping[str, Counted]]]
-"""Count what the bus holds in each of its queues and subscriptions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +169,7 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
                 raise Refused(text) from error
             bus = backend.operations
             more = {"pause": bus.pause, "is_paused": bus.is_paused, "is_ordered": bus.is_ordered, "names": bus.names}
-            more["discard_some"] = bus.discard_some
+            more |= {"discard_some": bus.discard_some, "waiting_since_ms": bus.waiting_since_ms}
             more["index"] = backend.infrastructure or backend.store
             yield StoreOperator(backend.ports(), bus.counts, bus.peek, bus.cancel, **more)
         except ValueError as error:  # an SDK's, whose text may repeat a key
@@ -227,6 +209,7 @@ class StoreOperator:
         index: StoreIndex | None = None,
         names: OnTheBus | None = None,
         discard_some: DiscardSome | None = None,
+        waiting_since_ms: WaitingSince | None = None,
     ) -> None:
         """Take the ports and what is asked of the bus; without `pause` and `is_paused` its queues cannot be paused.
 
@@ -234,6 +217,8 @@ class StoreOperator:
 
         Without `discard_some` dead letters of the bus are discarded one by one.  Without `names` of the bus, the name
         of a queue without a handler is as it is given.
+
+        Without `waiting_since_ms` it is not known how long messages have waited.
 
         Without an `index` of the infrastructure's store each queue is counted, and each key looked up, by itself.
         """
@@ -247,6 +232,7 @@ class StoreOperator:
         self._asked_paused = is_paused
         self._asked_ordered = is_ordered
         self._index = index
+        self._waiting_since_ms = waiting_since_ms
         self._names = StoreNames(self._infrastructure, names)
         self._blocked = BlockedSessions(self._infrastructure, ports.blobs)
         self._dead_letters = StoreDeadLetters(ports, self._operations, discard_some)
@@ -293,6 +279,11 @@ class StoreOperator:
             return await self._kept.counts(self._index.holders, count_max=KEPT_COUNT_MAX)
         named = [await self._names.as_registered(path) for path in queues]
         return {path: await self._kept.count(path, count_max=KEPT_COUNT_MAX) for path in named}
+
+    async def signs(self) -> Signs:
+        return await signs_on_store(
+            self._infrastructure, self._operations.now_ms(), self._counts, self._waiting_since_ms
+        )
 
     async def metrics(self) -> str:
         raise Refused(

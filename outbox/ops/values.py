@@ -74,6 +74,10 @@ class Handled(msgspec.Struct, frozen=True):
     rescheduled: int
     refused: dict[str, int]
     minute: int
+    newer: int = 0
+    """Of those rescheduled the ones whose schema, or whose state's, a newer build wrote."""
+    newer_s: float | UnsetType = UNSET
+    """How long ago the last of these was; absent without one."""
 
 
 class Handling(msgspec.Struct, frozen=True):
@@ -113,6 +117,43 @@ class GuardStatus(msgspec.Struct, frozen=True):
     why: str
     rest_s: float
     rescheduled: int
+
+
+class LargeState(msgspec.Struct, frozen=True):
+    """A state that is large, by its id, and its size."""
+
+    id: str
+    size_bytes: int
+
+
+class WorkerSign(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A process that gave a sign of life: whose, what it takes from, and when it started and was `seen` last.
+
+    `newer` says of queues for how many seconds no message of a newer schema was put back.
+    """
+
+    app: str
+    process: str
+    queues: list[str]
+    started: float
+    seen: float
+    newer: dict[str, float] = {}
+
+
+class Signs(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What tells how an application is, beside its counts.
+
+    `large` are the largest states over 64 kB: on an engine of all, over a store of those in the caches of its workers.
+    Only over a store and a bus: how many seconds the oldest messages of queues have waited (`oldest`), how many keys
+    dead letters block, at most a thousand (`blocked`), which processes gave a sign of life, and the queues of
+    registered handlers that none of these takes from (`unattended`).
+    """
+
+    large: list[LargeState] = []
+    oldest: dict[str, float] = {}
+    blocked: int = 0
+    workers: list[WorkerSign] = []
+    unattended: list[str] = []
 
 
 class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,6 +47,10 @@ class SourceCounts:
     """Completed without effect, because their record says that they were applied before."""
     failed: int = 0
     rescheduled: int = 0
+    newer: int = 0
+    """Those of them whose schema, or whose state's, a newer build wrote."""
+    newer_ms: int = 0
+    """When the last of these was put back; 0: never."""
     refused: Counter[str] = field(default_factory=Counter)
     """Dead-lettered, by reason."""
     ages: list[int] = field(default_factory=lambda: [0] * AGE_BUCKET_COUNT)
@@ -141,7 +145,7 @@ class Counts:
         """Count a message that has come to an end, or an attempt at it; `branches` are those of all its handlers."""
         counts = self.of(source)
         if outcome is not None:
-            self._unapplied(counts, branches[0].work, outcome)
+            self._unapplied(counts, branches[0].work, outcome, now_ms)
         elif all(branch.is_duplicate for branch in branches):
             counts.duplicates += 1
         else:
@@ -174,7 +178,7 @@ class Counts:
             applied = works
             self.of(works[0].delivery.queue).applied += len(works)
         else:
-            applied = self._mixed(works, unapplied, set(handled))
+            applied = self._mixed(works, unapplied, set(handled), now_ms)
         if self.has_ages:
             self._age(applied, sources, now_ms)
 
@@ -201,7 +205,11 @@ class Counts:
         found.age_ms += total_ms
 
     def _mixed(
-        self, works: Sequence[Work], unapplied: Sequence[tuple[Attempt, PoisonMessage | Later]], handled: set[bytes]
+        self,
+        works: Sequence[Work],
+        unapplied: Sequence[tuple[Attempt, PoisonMessage | Later]],
+        handled: set[bytes],
+        now_ms: int,
     ) -> list[Work]:
         """Count messages with different ends; those that were applied.  Of two copies in one commit the first was."""
         outcomes = {id(attempt.work): outcome for attempt, outcome in unapplied}
@@ -211,7 +219,7 @@ class Counts:
             ran = handled.intersection([branch.inbox for branch in (work, *work.others)])
             handled -= ran
             if outcome is not None:
-                self._unapplied(counts, work, outcome)
+                self._unapplied(counts, work, outcome, now_ms)
             elif ran:
                 counts.applied += 1
                 applied.append(work)
@@ -226,7 +234,7 @@ class Counts:
         self.fullest_share = max((filling.fullest()[1] for filling in self.fillings), default=0.0)
 
     @staticmethod
-    def _unapplied(counts: SourceCounts, work: Work, outcome: PoisonMessage | Later) -> None:
+    def _unapplied(counts: SourceCounts, work: Work, outcome: PoisonMessage | Later, now_ms: int) -> None:
         if isinstance(outcome, PoisonMessage):
             counts.refused[reason_of(outcome)] += 1
             counts.failed += outcome.reason == "failed"
@@ -234,6 +242,8 @@ class Counts:
             counts.failed += 1
         else:
             counts.rescheduled += 1
+            if outcome.is_newer:
+                counts.newer, counts.newer_ms = counts.newer + 1, now_ms
 
 
 def reason_of(poison: PoisonMessage) -> str:

@@ -25,12 +25,16 @@ from outbox.stored import Record
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A rescheduled message: its delay, its failure count, and the reason where no handler ran, else its error."""
+    """A rescheduled message: its delay, its failure count, and the reason where no handler ran, else its error.
+
+    `is_newer` says that a newer build wrote its schema, or its state's.
+    """
 
     delay_s: float
     failures: int
     text: str = ""
     error: str = ""
+    is_newer: bool = False
 
     @property
     def why(self) -> str:

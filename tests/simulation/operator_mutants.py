@@ -17,6 +17,7 @@ PENDING = "outbox/ops/pending.py"
 HANGING = "outbox/runtime/commit/waiting_handlers.py"
 ENGINE = "outbox/ops/engine_operator.py"
 CONNECTED = "unit/ops/test_connect_operator.py"
+SIGNS = "unit/stores/test_signs.py"
 SLICES = "unit/ops/test_looks_in_slices.py"
 VIEWS = "outbox/ops/dead_letter_views.py"
 CURES, REQUESTS = "unit/ops/test_cures.py", "wire/cli/test_requests.py"
@@ -91,6 +92,31 @@ OPERATOR_MUTANTS = (
         "a message is shown where it was seen and is no more", ENGINE,
         f"{SLICES}::test_what_becomes_a_dead_letter_after_it_was_seen_is_found_once_as_that",
         ("for path, place, task in named.of(id) if self._is_in(place, task)]", "for path, place, task in named.of(id)]"),
+    ),
+    fault(
+        "a process gives a sign of life with every message", "outbox/runtime/signs.py",
+        f"{SIGNS}::test_a_process_gives_at_most_one_sign_a_minute_by_one_request",
+        ("        if not self.is_due:\n            return\n", ""),
+    ),
+    fault(
+        "a sign of life that fails ends what gives it", "outbox/runtime/signs.py",
+        f"{SIGNS}::test_a_sign_that_fails_is_left_out_and_the_next_is_a_document_of_its_own",
+        ("        except Exception as error:", "        except LookupError as error:"),
+    ),
+    fault(
+        "a sign of life is written over one that is not known to be there", "outbox/runtime/signs.py",
+        f"{SIGNS}::test_a_process_that_was_paused_for_longer_than_its_sign_lives_goes_on_with_a_new_one",
+        ("key, self._key = self._key, None", "key = self._key"),
+    ),
+    fault(
+        "a queue without a worker is attended", "outbox/ops/store_signs.py",
+        f"{SIGNS}::test_without_its_sign_a_queue_of_a_handler_is_unattended",
+        ("sorted(path for path in handled if path.casefold() not in attended)", "[]"),
+    ),
+    fault(
+        "what a newer build wrote is put back unsaid", "outbox/runtime/counts.py",
+        f"{SIGNS}::test_a_worker_says_what_it_takes_puts_back_and_holds",
+        ("            if outcome.is_newer:\n", "            if False:\n"),
     ),
     fault(
         "a command goes before a host that waits", "outbox/ops/connect_operator.py",

@@ -57,6 +57,7 @@ from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.http.responses import unavailable
 from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.shell import FINISH_WITHIN_S, MARK_AFTER_S, Recovery, Tasks
+from outbox.runtime.signs import signs_over
 from outbox.runtime.start.handler_names import register_handlers
 from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.start.retention import register_retention
@@ -143,6 +144,7 @@ class Processor:
         assert isinstance(scope, StoreScope), "a store and a bus make lanes"
         self._scope = scope
         self._recovery = self._recovery_of(scope, ports)
+        self._signs = signs_over(app.name, self._plan.paths, ports, scope, self._plan.counts)
         self._entry = HttpEntry(
             app,
             backend,
@@ -197,6 +199,8 @@ class Processor:
 
     async def _handled(self, delivery: Delivery, within_s: float) -> tuple[Invocation, str]:
         """Have the runtime handle a delivery; the invocation, and why the message must be redelivered, if it must."""
+        if self._signs.is_due:
+            self._spawn(self._signs.give())
         invocation = Invocation(delivery)
         self._bus.take(invocation)
         self._spawn(self._scope.attempt([delivery]))
@@ -285,6 +289,7 @@ class Processor:
         Raises:
             Refused, OutcomeUnknown: the store cannot be read.
         """
+        await self._signs.give()
         swept = await self._recovery.sweep(grace_s=self._settings.sweep_grace_s)
         for path in self._plan.paths:  # no metric of Azure counts them
             if count := await self._dead_letters.count(path, count_max=KEPT_COUNT_MAX):

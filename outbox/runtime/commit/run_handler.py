@@ -262,7 +262,7 @@ def _meant(error: BaseException, delivery: Delivery) -> PoisonMessage | Later | 
     """What an error itself asks for; None: it is a failure."""
     match error:
         case FormatTooNew():
-            return Later(REDELIVER_AFTER_S, delivery.failures, error=brief(error))
+            return Later(REDELIVER_AFTER_S, delivery.failures, error=brief(error), is_newer=True)
         case Retry():
             after_s = float(error.after_s)
             return Later(after_s, delivery.failures, error=brief(error)) if 0 <= after_s <= DELAY_S_MAX else None

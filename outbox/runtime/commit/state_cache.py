@@ -8,6 +8,7 @@ correctness: a handler that changes its state and then raises would show the cha
 from __future__ import annotations
 
 from collections import OrderedDict
+from heapq import nlargest
 
 import msgspec
 
@@ -107,6 +108,11 @@ class StateCache:
         known = self._states.pop(state_id, None) if state_id is not None else None
         if known is not None:
             self._bytes -= len(known.item.value)
+
+    def largest(self, above_bytes: int, count_max: int) -> dict[str, int]:
+        """The sizes of the largest states above so many bytes, by id, the largest first."""
+        sizes = ((len(each.item.value), id) for id, each in self._states.items())
+        return {id: size for size, id in nlargest(count_max, (each for each in sizes if each[0] > above_bytes))}
 
     def content(self) -> tuple[tuple[str, CachedState], ...]:
         """All entries, in an order that depends on nothing else."""

@@ -217,7 +217,7 @@ def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int
                 f"schema {message.schema} of {route.wire_type} is newer than {route.version}, the newest known here; "
                 "deploy the newer build"
             )
-            return unhandled(plan, delivery, Later(REDELIVER_AFTER_S, delivery.failures, text))
+            return unhandled(plan, delivery, Later(REDELIVER_AFTER_S, delivery.failures, text, is_newer=True))
     except PoisonMessage as poison:
         return unhandled(plan, delivery, poison)
     shared = len(route.handlers) > 1

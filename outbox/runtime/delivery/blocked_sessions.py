@@ -36,7 +36,8 @@ from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
 from outbox.runtime.work import Attempt
 
-_ID = "stopped"
+BLOCKED_SESSIONS, BLOCK = "session:", "stopped"
+"""How the partitions of blocked sessions begin, and the id of the document in each."""
 Among = Callable[[Sequence[str], str], AsyncIterator[Document]]
 """The documents of an id in some partitions, where a store finds them in one query."""
 EDIT_COUNT_MAX = 100
@@ -99,7 +100,7 @@ class BlockedSessions:
         """The identities of the dead letters that block some of these sessions, by session, in one query."""
         sessions = {_key(queue, session_id).partition: session_id for session_id in session_ids}
         found = {}
-        async for document in among(list(sessions), _ID):
+        async for document in among(list(sessions), BLOCK):
             blocked = _decoded(document)
             found[sessions[document.key.partition]] = "" if blocked is None else blocked.identity
         return found
@@ -192,4 +193,4 @@ def _digest(message: Message) -> bytes:
 def _key(queue: str, session_id: str) -> DocumentKey:
     """The place of a session's block, by digest, because a session id may be any text."""
     digest = sha256(f"{len(queue)}:{queue}{session_id}".encode("utf-8", "surrogatepass"))
-    return DocumentKey(f"session:{digest.hexdigest()}", _ID)
+    return DocumentKey(f"{BLOCKED_SESSIONS}{digest.hexdigest()}", BLOCK)

@@ -10,19 +10,23 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec import UNSET
 
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
+from outbox.engine.log.records import DocWrite, Modify
+from outbox.engine.state.documents import STATES
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.message import Message
 from outbox.ops import doctor
 from outbox.ops.cli import main
-from outbox.ops.doctor import examine, of_folder, of_pending, of_status, versions
+from outbox.ops.doctor import examine, of_folder, of_pending, of_signs, of_status, versions
 from outbox.ops.operator import Operator
 from outbox.ops.pending_values import PendingOutput, PendingView
 from outbox.ops.stream_values import ProcessorView, Streams, StreamView
-from outbox.ops.values import QueueStatus, Status
+from outbox.ops.values import Handled, LargeState, QueueStatus, Signs, Status, WorkerSign
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -104,11 +108,57 @@ def test_an_sdk_that_is_too_old_or_missing_is_named(monkeypatch: pytest.MonkeyPa
     assert wrong(versions(needs_azure=False)) == [("warning", "Python")]
 
 
+WORKER = WorkerSign("shop", "host/1", ["other"], 1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (Signs(), []),
+        (Signs(oldest={"orders": 299.0}), []),
+        (Signs(oldest={"orders": 301.0}), [("warning", "orders")]),
+        (Signs(unattended=["orders"]), []),
+        (Signs(oldest={"orders": 59.0}, unattended=["orders"]), []),
+        (Signs(oldest={"ORDERS": 61.0}, unattended=["orders"], workers=[WORKER]), [("warning", "orders")]),
+        (Signs(oldest={"orders": 450.0}, unattended=["orders"]), [("warning", "orders"), ("error", "orders")]),
+        (Signs(blocked=1), [("error", "keys")]),
+        (Signs(large=[LargeState("Account:a", 70_000)]), [("warning", "Account:a")]),
+        (Signs(workers=[msgspec.structs.replace(WORKER, newer={"orders": 599.0})]), [("warning", "orders")]),
+        (Signs(workers=[msgspec.structs.replace(WORKER, newer={"orders": 601.0})]), []),
+    ],
+)
+def test_signs_say_what_is_wrong(found: Signs, expected: list[tuple[str, str]]) -> None:
+    assert wrong(of_signs(found, status())) == expected
+
+
+def test_a_paused_queue_needs_no_worker() -> None:
+    found = Signs(oldest={"orders": 450.0}, unattended=["orders"])
+    assert wrong(of_signs(found, status(paused=True))) == [("warning", "orders")]
+
+
+@pytest.mark.parametrize(("newer_s", "expected"), [(UNSET, []), (30.0, [("warning", "orders")]), (601.0, [])])
+def test_a_host_that_puts_messages_back_for_a_newer_build_is_named(newer_s: Any, expected: Any) -> None:
+    handled = Handled(0, 0, 0, 9, {}, 0, 9, newer_s)
+    assert wrong(of_status(status(handled=handled), hosted=True)) == expected
+
+
+async def test_a_large_state_is_named_with_its_size(bank: Any, operator: Operator) -> None:
+    for key, size in (("small", 64 << 10), ("large", (64 << 10) + 1), ("larger", 80 << 10)):
+        write = DocWrite(STATES, f"Account:{key}", b"x" * size, 0)
+        assert bank.engine.documents.modify(Modify(documents=[write])) is not None
+    found = [one for one in await examine(operator, bank.folder) if one.about.startswith("Account:")]
+    assert [(one.level, one.about) for one in found] == [("warning", "Account:larger"), ("warning", "Account:large")]
+    assert "80 kB" in found[0].what and "What must not grow in a state" in found[0].cure
+
+
 class Unable:
     """An operator that may not count, over a store that does not answer."""
 
     async def status(self) -> Status:
         raise Refused("counts need the right to manage")
+
+    async def signs(self) -> Signs:
+        raise Refused("the host is older")
 
     async def pending(self) -> list[PendingView]:
         raise OutcomeUnknown("the store does not answer")
@@ -117,7 +167,9 @@ class Unable:
 async def test_what_cannot_be_looked_at_is_a_finding_and_errors_come_first() -> None:
     unable: Any = Unable()
     found = await examine(unable, None)
-    assert [(one.level, one.about) for one in found] == [("error", "store"), ("warning", "counts")]
+    assert [(one.level, one.about) for one in found] == [
+        ("error", "store"), ("warning", "counts"), ("warning", "signs"),
+    ]  # fmt: skip
 
 
 async def test_a_host_that_answers_counts_as_one(bank: Any, operator: Operator) -> None:

@@ -111,18 +111,18 @@ async def test_the_rate_is_of_the_last_minute(monkeypatch: pytest.MonkeyPatch) -
         steps.applied += 1
         meter.tick()
         now_s += RATE_EVERY_S
-    assert meter.handled("steps").minute == round(RATE_S / RATE_EVERY_S)
-    assert meter.handled("no-such-queue").minute == 0
+    assert meter.handled("steps", 0).minute == round(RATE_S / RATE_EVERY_S)
+    assert meter.handled("no-such-queue", 0).minute == 0
     now_s += 10 * RATE_S  # no readings since: of the last minute nothing is known, but what came since them
     steps.refused["too-old"] += 1
-    assert meter.handled("steps").minute <= 41
+    assert meter.handled("steps", 0).minute <= 41
 
 
 def test_what_is_handled_before_the_first_reading_counts_for_the_minute() -> None:
     meter = Meter()
     meter.counts.of("steps").applied = 5
     meter.tick()
-    assert meter.handled("steps").minute == 5
+    assert meter.handled("steps", 0).minute == 5
 
 
 async def test_without_a_host_there_are_no_metrics() -> None:

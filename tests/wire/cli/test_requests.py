@@ -15,6 +15,7 @@ from outbox.engine.entities import QueueSettings
 from tests.wire.cli.planted import Count, Order, Site
 
 REQUESTS_MAX = 10
+DOCTOR_REQUESTS = 17
 KEYS = tuple(f"key-{n}" for n in range(5))
 
 
@@ -93,3 +94,15 @@ def test_another_queue_costs_a_status_nothing(site: Site, capsys: pytest.Capture
     site.thread.run(lambda: site.engine.declare(*(QueueSettings(f"more-{n}") for n in range(20))))
     assert counted(site, "status") == before
     assert "more-19" in capsys.readouterr().out
+
+
+def test_a_doctor_counts_blocked_keys_and_looks_once_into_each_queue_that_holds_any(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.bus_faults.asked.clear()
+    site.cosmos.reset_usage()
+    assert site.command("doctor") == 1
+    found = len(site.bus_faults.asked) + sum(each.count for each in site.cosmos.usage().values())
+    said = capsys.readouterr().out
+    assert f"{len(KEYS)} keys are blocked by a dead letter" in said
+    assert found == DOCTOR_REQUESTS

@@ -1,0 +1,172 @@
+"""Signs of life: one write a minute at most, off the path of messages, and nothing depends on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from outbox import App, Context, Engine, Worker
+from outbox.engine.backend.store_scopes import NarrowEngine
+from outbox.errors import FormatTooNew, OutcomeUnknown, Refused
+from outbox.ops.store_operator import StoreOperator
+from outbox.ports import Lost, StateStore, StorePorts, Won, Write
+from outbox.runtime import signs
+from outbox.runtime.counts import Counts
+from outbox.runtime.signs import LARGE_STATE_BYTES, SIGN_EVERY_S, SIGN_TTL_S, SignsOfLife, signs_in
+
+MINUTE_MS = 60_000
+
+
+@dataclass
+class Ask:
+    key: str
+    size: int = 0
+
+
+@dataclass
+class Held:
+    text: str = ""
+
+
+def asked() -> App:
+    app = App("asked")
+
+    @app.handler("asks", key="key")
+    def ask(message: Ask, held: Held, ctx: Context) -> None:
+        if message.key == "newer":
+            raise FormatTooNew("schema 2 is newer; deploy the newer build")
+        held.text = "x" * message.size
+
+    return app
+
+
+class Watched:
+    """A store that counts writes of signs, and answers as it is told."""
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+        self.asked = Counter[str]()
+        self.error: Exception | None = None
+        self.capabilities, self.read, self.scan, self.unfinished = (
+            store.capabilities, store.read, store.scan, store.unfinished,
+        )  # fmt: skip
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        self.asked.update(type(each).__name__ for each in operations if each.tag.what == "sign")
+        answer = await self._store.write(operations)
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        return answer
+
+
+class At:
+    """The signs of one process at a time that a test sets."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.store: Any = Watched(engine.store())
+        self.now_ms = 1_000_000_000_000
+        self.counts = Counts()
+        self.large = {"Held:a": LARGE_STATE_BYTES + 1}
+        self.signs = SignsOfLife(
+            "asked",
+            ["asks"],
+            self.store,
+            now_ms=lambda: self.now_ms,
+            counts=self.counts,
+            large=lambda above_bytes, count_max: self.large,
+        )
+
+    async def after(self, ms: int) -> list[signs.Sign]:
+        self.now_ms += ms
+        await self.signs.give()
+        return await signs_in(self.store)
+
+
+async def test_a_process_gives_at_most_one_sign_a_minute_by_one_request() -> None:
+    async with Engine.in_memory() as engine:
+        at = At(engine)
+        for _ in range(60 * 10):
+            found = await at.after(1_000)
+        assert at.store.asked == {"Create": 1, "Replace": 9}
+        [sign] = found
+        assert (sign.app, sign.queues, sign.large) == ("asked", ("asks",), at.large)
+        assert at.now_ms - sign.at_ms <= MINUTE_MS
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknown("no answer"), Refused("throttled"), RuntimeError("an SDK's")])
+async def test_a_sign_that_fails_is_left_out_and_the_next_is_a_document_of_its_own(error: Exception) -> None:
+    async with Engine.in_memory() as engine:
+        at = At(engine)
+        await at.after(MINUTE_MS)
+        at.store.error = error
+        await at.after(MINUTE_MS)
+        [sign] = await at.after(MINUTE_MS)
+        assert sign.at_ms == at.now_ms
+        assert at.store.asked == {"Create": 2, "Replace": 1}
+
+
+async def test_a_process_that_was_paused_for_longer_than_its_sign_lives_goes_on_with_a_new_one() -> None:
+    async with Engine.in_memory() as engine:
+        at = At(engine)
+        await at.after(MINUTE_MS)
+        for partition in [each for each in engine.state.documents.spaces if each.startswith("p/workers")]:
+            engine.state.documents.spaces[partition].clear()  # it has expired
+        assert await at.after(MINUTE_MS) == []
+        assert len(await at.after(MINUTE_MS)) == 1
+
+
+async def test_a_sign_expires_and_one_that_cannot_be_read_is_passed_over() -> None:
+    async with Engine.in_memory() as engine:
+        at = At(engine)
+        await at.after(MINUTE_MS)
+        [document] = engine.state.documents.spaces["p/workers"].values()
+        assert 0 < document.expires_ms - engine.now_ms() <= SIGN_TTL_S * 1_000
+        space = engine.state.documents.spaces["p/workers"]
+        space["alive:foreign"] = type(document)(b"[", 1)
+        assert len(await signs_in(at.store)) == 1
+
+
+async def test_a_worker_says_what_it_takes_puts_back_and_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signs, "SIGN_AFTER_S", 0.3)
+    monkeypatch.setattr(signs, "SIGN_EVERY_S", SIGN_EVERY_S)
+    async with Engine.in_memory() as engine:
+        backend = NarrowEngine(engine, "partition")
+        async with Worker(asked(), backend) as worker:
+            worker._signs._last_ms = 0  # type: ignore[union-attr]  # over a store it has some
+            await worker.send("asks", Ask("large", LARGE_STATE_BYTES + 10), id="m1")
+            await worker.send("asks", Ask("newer"), id="m2")
+            async with asyncio.timeout(10):
+                while not (found := await signs_in(engine.store())):  # noqa: ASYNC110  # nothing tells of a sign
+                    await asyncio.sleep(0.02)
+        [sign] = found
+        assert sign.queues == ("asks",) and sign.newer_ms.keys() == {"asks"}
+        assert engine.now_ms() - sign.newer_ms["asks"] < MINUTE_MS
+        assert list(sign.large) == ["Held:large"] and sign.large["Held:large"] > LARGE_STATE_BYTES
+
+
+async def test_without_its_sign_a_queue_of_a_handler_is_unattended() -> None:
+    async def nothing(*args: Any, **options: Any) -> Any:
+        return {}
+
+    async with Engine.in_memory() as engine:
+        async with Worker(asked(), NarrowEngine(engine, "partition")):
+            pass
+        ports = NarrowEngine(engine, "partition").ports()
+        assert isinstance(ports, StorePorts)
+        operator = StoreOperator(ports, nothing, nothing, nothing)
+        assert (await operator.signs()).unattended == ["asks"]
+        at = At(engine)
+        at.signs._last_ms = at.now_ms = engine.now_ms()
+        await at.after(0)
+        assert (await operator.signs()).unattended == ["asks"], "not due yet"
+        at.signs._last_ms = 0
+        await at.after(0)
+        found = await operator.signs()
+        assert found.unattended == [] and [each.app for each in found.workers] == ["asked"]
+        assert [each.id for each in found.large] == ["Held:a"]
