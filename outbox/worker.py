@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 from uuid import uuid4
 
 import msgspec
@@ -147,9 +147,8 @@ class Worker(Client):
         self._look = asyncio.Event()
         self._draining = asyncio.Event()
         self._tasks = Tasks(app.name, ended=self._ended)
-        self._sweeping: asyncio.Task[None] | None = None
-        self._renewing: asyncio.Task[None] | None = None
-        self._signing: asyncio.Task[None] | None = None
+        self._upkeep: list[asyncio.Task[None]] = []
+        """What renews locks, sweeps and gives signs of life."""
         self._failed: asyncio.Future[None] | None = None
         self.handled_count = 0
         """Deliveries that ended here: committed, released or lost."""
@@ -192,12 +191,12 @@ class Worker(Client):
         if self._plan.paths:
             for claim_group in self._claim_groups:
                 claim_group.claiming = self._tasks.start(self._claim_loop(claim_group), "claims")
-            self._renewing = self._tasks.start(self._renew_loop(), "renewals")
+            self._upkeep.append(self._tasks.start(self._renew_loop(), "renewals"))
         has_work = bool(self._plan.paths or self.app.routes)  # HTTP entries leave pending records as well
         if has_work and self._recovery is not None:
-            self._sweeping = self._tasks.start(self._recovery.sweep_for_ever(), "sweeps")
+            self._upkeep.append(self._tasks.start(self._recovery.sweep_for_ever(), "sweeps"))
         if self._plan.paths and self._signs is not None:
-            self._signing = self._tasks.start(self._signs.give_for_ever(), "signs of life")
+            self._upkeep.append(self._tasks.start(self._signs.give_for_ever(), "signs of life"))
         return self
 
     async def __aexit__(
@@ -222,8 +221,7 @@ class Worker(Client):
         """Stop: claim nothing more, wait for messages in flight, release the rest."""
         self._draining.set()
         claiming = [claim_group.claiming for claim_group in self._claim_groups]
-        others = self._renewing, self._sweeping, self._signing
-        loops = [loop for loop in (*claiming, *others) if loop is not None]
+        loops = [loop for loop in (*claiming, *self._upkeep) if loop is not None]
         for loop in loops:
             loop.cancel()
         self._watch.stop()
