@@ -198,7 +198,8 @@ def check_clock(logged_ms: int, clock: Clock, limits: EngineLimits, accepted: ti
     """
     wall_ms = clock.wall_ms()
     ahead_s = (wall_ms - logged_ms) / 1_000
-    unaccepted_s = abs(ahead_s - accepted.total_seconds())
+    accepted_s = accepted.total_seconds() if isinstance(accepted, timedelta) else 0.0  # True names no figure
+    unaccepted_s = abs(ahead_s - accepted_s)
     if logged_ms and min(ahead_s, unaccepted_s) > limits.clock_ahead_max_s:
         days = math.ceil(ahead_s / DAY_S)
         raise OutboxError(

@@ -32,7 +32,7 @@ def test_a_clock_far_ahead_of_the_log_needs_confirmation() -> None:
     opened(disk, clock).close()
     clock.seconds += 8 * DAY_S
     before = disk.names()
-    for wrong in (timedelta(0), timedelta(days=0.9), timedelta(days=15.1), timedelta(days=-8)):
+    for wrong in (True, timedelta(0), timedelta(days=0.9), timedelta(days=15.1), timedelta(days=-8)):
         with pytest.raises(OutboxError, match=r"8 days ahead.*accept_clock=timedelta\(days=8\).*--accept-clock 8d"):
             opened(disk, clock, accept_clock=wrong)
     assert disk.names() == before

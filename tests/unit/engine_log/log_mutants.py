@@ -961,7 +961,7 @@ LOG_MUTANTS = (
     ),
     mutant(
         "any figure confirms a wall clock", CHECKS, f"{OF_OPENING}::test_a_clock_far_ahead_of_the_log_needs_confirmation",
-        ("unaccepted_s = abs(ahead_s - accepted.total_seconds())", "unaccepted_s = 0 if accepted else ahead_s"),
+        ("unaccepted_s = abs(ahead_s - accepted_s)", "unaccepted_s = 0 if accepted else ahead_s"),
     ),
     mutant(
         "a start on a clock behind the log says nothing", ENGINE, f"{OF_OPENING}::test_a_start_on_a_clock_behind_the_log_says_how_far",
