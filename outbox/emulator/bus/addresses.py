@@ -77,9 +77,7 @@ def _wrong(name: str, segments: list[str], length_max: int) -> str:
     if not 0 < len(name) <= length_max:
         return f"{name[:length_max]!r} is no name of 1 to {length_max} characters"
     if not all(map(_SEGMENT.fullmatch, segments)):
-        return (
-            f"{name!r} is no name: only letters, digits, '.', '-' and '_' may be in it, and '/' in a path"
-        )
+        return f"{name!r} is no name: only letters, digits, '.', '-' and '_' may be in it, and '/' in a path"
     return "" if canonical_path(name) == name else f"{name!r} cannot be addressed; leave out reserved segments"
 
 
