@@ -121,22 +121,12 @@ class Cells:
     may be gone by then.
     """
 
-    def __init__(
-        self,
-        store: StateStore,
-        row: str,
-        *,
-        now_ms: Callable[[], int],
-        hint_every: int = HINT_EVERY,
-        walked_max: int = WALKED_MAX,
-    ) -> None:
+    def __init__(self, store: StateStore, row: str, *, now_ms: Callable[[], int]) -> None:
         self.store = store
         self.row = row
         self.end = 0
         """An index below which all cells are known to exist."""
         self._now_ms = now_ms
-        self._hint_every = hint_every
-        self._walked_max = walked_max
         self._hinted = 0
 
     def forget(self) -> None:
@@ -252,7 +242,7 @@ class Cells:
 
     async def raise_hint_if_due(self, walked_count: int) -> None:
         """Raise the hint to the known end, now and then; whether that works makes no difference."""
-        if self.end - self._hinted < self._hint_every and walked_count < self._walked_max:
+        if self.end - self._hinted < HINT_EVERY and walked_count < WALKED_MAX:
             return
         self._hinted = self.end
         with suppress(OutcomeUnknown, Refused):

@@ -45,6 +45,8 @@ LOGS: dict[str, dict[str, Any]] = {
     "2 replicas write blobs and the cells that name them": {"name": "overflowing"},
     "2 replicas write a blob that is read and trimmed": {"name": "trimmed blobs"},
     "2 producers of one large entry, a reader, a trimmer": {"name": "repeated", "tries": 3},
+    "2 producers, a reader, a trimmer, pauses within a call": {"name": "paused"},
+    "2 replicas, a trimmer, thresholds at one cell": {"name": "small", "of": "resting", "report_every": 1},
     "2 replicas that fail at an entry, a producer": {"name": "failing", "traffic": (4, 5)},
     "2 replicas of which one may rest, a trimmer": {"name": "resting"},
     "2 sinks into a database, a producer": {"name": "sink", "kind": "database"},
@@ -54,7 +56,11 @@ LOGS: dict[str, dict[str, Any]] = {
 LOG_FAULTS = ("crash", "lost", "delay", "stale")
 ANEW = "2 producers of one large entry, a reader, a trimmer"
 """What is not explored with crashes: in a model a process that begins anew draws the ids that it drew before."""
-TOO_LARGE = {("2 processors of 2 replicas, a trimmer", "delay"), ("2 processors, a reader, a trimmer", "delay")}
+TOO_LARGE = {
+    ("2 replicas write a blob that is read and trimmed", "delay"),
+    ("2 processors of 2 replicas, a trimmer", "delay"),
+    ("2 processors, a reader, a trimmer", "delay"),
+}
 """Scopes that are explored with `--large` only."""
 SINGLE = ("crash", "lost", "delay", "error", "expire", "stale", "jump", "power")
 NEW_DIFFERS = {("partition", "delay"), ("item", "delay")}
@@ -126,6 +132,8 @@ def logs(*, large: bool = False) -> Iterator[Cell]:
 
 def kinds_of(what: str) -> tuple[str, ...]:
     """The faults of a scope of logs."""
+    if "pauses" in what:
+        return ("jump",)
     return LOG_FAULTS[what == ANEW :]
 
 

@@ -124,6 +124,11 @@ STREAM_MUTANTS = (
         app="trimmed", keeps=False, faults={"jump": 1},
     ),
     mutant(
+        "a hint behind the end", "log", "NoHole|NoLeftover", CELLS,
+        ("put(DocumentKey(self.row, HINT), Hint(self.end), version", "put(DocumentKey(self.row, HINT), Hint(self.end + 1), version"),
+        app="small", of="repeated", faults={},
+    ),
+    mutant(
         "an append that took long lies where it lies", "log", "NoLost", ROW,
         ("        is_late = self.place.now_ms() >= until_ms and not found.cell.gone\n", "        is_late = False\n"),
         app="paused", faults={"jump": 1},

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 
@@ -15,7 +17,7 @@ from outbox.message import Message
 from outbox.ports import Create, Output, QueueRef
 from outbox.retries import Retries
 from outbox.runtime.start.plan import compile_plan
-from outbox.streams import Inputs, OrderedLog, Processor, RefusedEntry, Step
+from outbox.streams import Inputs, OrderedLog, Processor, RefusedEntry, Step, cells, horizon, read_ahead
 from outbox.streams.cells import Position
 from outbox.streams.ingest import ingest_app
 from outbox.streams.log import LogWriter
@@ -498,6 +500,33 @@ def repeated(*, tries: int = 1, **options: Any) -> Scope:
     return scope
 
 
+@contextmanager
+def thresholds() -> Iterator[None]:
+    """Let happen after each cell what else happens after 16, 64 or 1,024: hints, pages, rounds of a trim, reads."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.multiple(cells, HINT_EVERY=1, WALKED_MAX=1, PAGE_BITS=0))
+        stack.enter_context(patch.object(horizon, "CLEARED_MAX", 1))
+        stack.enter_context(patch.object(read_ahead, "CELLS_MAX", 2))
+        yield
+
+
+@dataclass
+class Small:
+    """A scope that is made and explored with each of its thresholds at one cell."""
+
+    of: str
+    options: dict[str, Any]
+
+    def explored(self, **given: Any) -> Report:
+        with thresholds():
+            return SCOPES[self.of](**self.options).explored(**given)
+
+
+def small(of: str, **options: Any) -> Any:
+    """Another scope with its thresholds at one cell."""
+    return Small(of, options)
+
+
 MARGIN_MS = 600_000
 
 
@@ -619,6 +648,7 @@ SCOPES: dict[str, Callable[..., Scope]] = {
     "sharded": sharded,
     "overflowing": overflowing,
     "repeated": repeated,
+    "small": small,
     "paused": paused,
     "paused replicas": paused_replicas,
     "trimmed blobs": trimmed_blobs,

@@ -34,6 +34,7 @@ from tests.simulation.streamed import (
     replicas_over,
     resting,
     sharded,
+    small,
     to_a_queue,
     trimmed,
     trimmed_blobs,
@@ -109,6 +110,23 @@ def test_producers_that_are_paused_within_an_append_lose_nothing(faults: dict[st
 def test_replicas_that_are_paused_within_an_append_write_everything_once(beside: str) -> None:
     faults: dict[str, Any] = {"jump": 2} if beside == "jump" else {"jump": 1, beside: 1}
     clean(paused_replicas().explored(**faults))
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
+@pytest.mark.parametrize(
+    ("of", "options"),
+    [("registering", {}), ("leaving", {}), ("resting", {"report_every": 1})],
+    ids=["begins", "leaves", "reports after each step"],
+)
+def test_with_all_thresholds_at_one_cell_trims_take_what_was_read(
+    of: str, options: dict[str, Any], faults: dict[str, Any]
+) -> None:
+    clean(small(of, **options).explored(**{kind: min(count, 1) for kind, count in faults.items()}))
+
+
+@pytest.mark.parametrize("of", ["produced", "repeated"])
+def test_with_all_thresholds_at_one_cell_each_append_is_there_once(of: str) -> None:
+    clean(small(of).explored())
 
 
 @pytest.mark.soak
