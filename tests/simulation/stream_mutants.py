@@ -179,6 +179,21 @@ STREAM_MUTANTS = (
         app="database", began=False, appended=(), faults={},
     ),
     mutant(
+        "a sink's cursor is at the beginning of a cell", "sink", "EffectOnce", SINKS,
+        ("        if not await self._database.applied(known, after, entries):\n", "        if not await self._database.applied(known, after._replace(at=Position(after.at.index)), entries):\n"),
+        app="database", given=[(1, 2)], appended=(), faults={},
+    ),
+    mutant(
+        "a sink's cursor passes the rest of a cell", "sink", "EffectOnce", SINKS,
+        ("        return entries, Cursor(after, last_of(", "        return entries, Cursor(Position(after.index + (after.offset > 0)), last_of("),
+        app="documents", given=[(1, 2)], appended=(), faults={},
+    ),
+    mutant(
+        "a sink that reads on keeps the cursor of its first read", "sink", "EffectOnce", SINKS,
+        ("            more, after = await self._ahead.entries(", "            more, _ = await self._ahead.entries("),
+        app="documents", given=[(1, 2), (3, 4, 5)], appended=(), batch_max=4, faults={},
+    ),
+    mutant(
         "documents are written before their cursor", "sink", "EffectOnce", SINKS,
         ('        answer = await self._store.write([put(self.key, _Cursor(*after), version, Tag("sink")), *writes])\n', '        await self._store.write(writes)\n        answer = await self._store.write([put(self.key, _Cursor(*after), version, Tag("sink"))])\n'),
         app="documents", faults={},
@@ -251,6 +266,11 @@ STREAM_MUTANTS = (
         app="in one cell", upkeep=True, faults={"stale": 1},
     ),
     mutant(
+        "a tombstone that was put where another had expired is another cell", "log", "AttemptEnds", LAST_CELL,
+        ("    if cell is not None and cell.id:", "    if cell is not None:"),
+        app="resting", upkeep=True, faults={"lost": 1, "jump": 1},
+    ),
+    mutant(
         "the last cell that was written is where it was looked for", "log", "AttemptEnds", REPLICA,
         ("lasts_at(rows, register.outs, ids, ends)", "lasts_at(rows, register.outs, ids, [register.since[out.to] + 1 for out in register.outs])"),
         app="alike", replicas=1, upkeep=True, faults={},
@@ -284,6 +304,26 @@ STREAM_MUTANTS = (
         "a success of something else counts a failure anew", "log", "Invariant", FAILURES,
         ("        if (not is_timer if key == TIMER else before.cursors.get(key) == ready.cursors.get(key))\n", "        if not ready\n"),
         app="alarmed", replicas=1, faults={},
+    ),
+    mutant(
+        "a timer's failure counts for the entry beside it", "log", "Invariant", FAILURES,
+        ("    elif count == 1 and (not is_due or failed.timer):\n", "    elif count == 1:\n"),
+        app="failing alarm once", replicas=1, faults={},
+    ),
+    mutant(
+        "of two timers of a step the one that was asked for last", "log", "EveryTimer", PLAN,
+        ("        self.wake_ms = ms if not self.wake_ms else min(self.wake_ms, ms)\n", "        self.wake_ms = max(self.wake_ms, ms)\n"),
+        app="two timers", replicas=1, faults={},
+    ),
+    mutant(
+        "a step forgets the timer that has not come", "log", "EveryTimer", REPLICA,
+        ("        wake = register.wake if register.wake > now_ms else 0\n", "        wake = 0\n"),
+        app="two timers", replicas=1, faults={},
+    ),
+    mutant(
+        "a timer that is asked for puts an earlier one off", "log", "EveryTimer", REPLICA,
+        ("            wake=min(wake, step.wake_ms) if wake and step.wake_ms else wake or step.wake_ms,\n", "            wake=step.wake_ms or wake,\n"),
+        app="two timers", replicas=1, faults={},
     ),
     mutant(
         "an entry counts the failures of a timer", "log", "Invariant", FAILURES,

@@ -143,13 +143,13 @@ class Scope:
         self.programs += [Reporter(made.plan, self.at)] * reports
         return made
 
-    def refusing(self, name: str, inputs: dict[str, Any], **options: Any) -> Processor[Any]:
-        """A processor whose entries are refused into a log at their second failure."""
+    def refusing(self, name: str, inputs: dict[str, Any], *, limit: int = 2, **options: Any) -> Processor[Any]:
+        """A processor whose entries are refused into a log at their second failure, or another one."""
         refused: OrderedLog[RefusedEntry] = OrderedLog("refused", self.place, type=RefusedEntry)
         done(refused.register("nobody"))
         done(refused.unregister("nobody"))
         return self.processor(
-            name, inputs, {}, refused=refused, on_error="refuse", retries=Retries(limit=2, delays_s=()), **options
+            name, inputs, {}, refused=refused, on_error="refuse", retries=Retries(limit=limit, delays_s=()), **options
         )
 
     def explored(
@@ -397,9 +397,9 @@ def failing_alarm(**options: Any) -> Scope:
     return failing(busy=(1, 2), given=(), traffic=(), batch_max=1, handler=fails_at_its_timer, **options)
 
 
-def fails_at_its_timer(total: Total, inputs: Inputs, step: Step) -> None:
-    """Ask for a timer with the first entry; what is due then fails twice."""
-    if total.sum == 1 and step.serial < 4:
+def fails_at_its_timer(total: Total, inputs: Inputs, step: Step, until: int = 4) -> None:
+    """Ask for a timer with the first entry; what is due then fails in the steps before `until`: twice."""
+    if total.sum == 1 and step.serial < until:
         raise ValueError("not yet")
     total.sum += total.sum == 1
     for entry in inputs:
@@ -407,6 +407,33 @@ def fails_at_its_timer(total: Total, inputs: Inputs, step: Step) -> None:
         if not total.sum:
             total.sum = 1
             step.wake_at(step.now_ms)
+
+
+def failing_alarm_once(**options: Any) -> Scope:
+    """A processor whose timer is due beside an entry, and fails once, where one failure of an entry refuses it."""
+    given: dict[str, Any] = {"limit": 1, "handler": fails_once_at_its_timer, **options}
+    return failing(busy=(1, 2), given=(), traffic=(), batch_max=1, **given)
+
+
+def fails_once_at_its_timer(total: Total, inputs: Inputs, step: Step) -> None:
+    """Ask for a timer with the first entry; what is due with the next one fails."""
+    fails_at_its_timer(total, inputs, step, until=3)
+
+
+def two_timers(**options: Any) -> Scope:
+    """A processor that asks for two times in one step, and handles entries before either has come."""
+    scope = Scope()
+    scope.processor("p", {"in": scope.log("in", 1, 2, 3)}, {}, handler=asks_for_times, batch_max=1, **options)
+    return scope
+
+
+def asks_for_times(total: Total, inputs: Inputs, step: Step) -> None:
+    """Note each entry and timer; with the first ask for two times, the later one first, and with the third for one."""
+    total.sum += not len(inputs)
+    for entry in inputs:
+        total.seen.append(entry.value.n)
+        for after_ms in {1: (20, 10), 3: (30,)}.get(entry.value.n, ()):
+            step.wake_at(step.now_ms + after_ms)
 
 
 def refuses_between_alarms(view: Any) -> bool:
@@ -655,6 +682,8 @@ SCOPES: dict[str, Callable[..., Scope]] = {
     "failing": failing,
     "alarmed": alarmed,
     "failing alarm": failing_alarm,
+    "failing alarm once": failing_alarm_once,
+    "two timers": two_timers,
 }
 """By the names that planted faults have for them."""
 

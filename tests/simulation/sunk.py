@@ -184,8 +184,8 @@ class SinkMonitor:
     """What took effect is what lies in the log before the cursor, in every world; in the end it is everything."""
 
     found: Callable[[Sequence[Any]], Tables]
-    log: Sequence[int]
-    """The numbers in the log, a cell each."""
+    log: Sequence[Sequence[int]]
+    """The numbers in each cell of the log."""
 
     def initial(self) -> Hashable:
         return ()
@@ -198,17 +198,19 @@ class SinkMonitor:
 
     def check(self, ghost: Any, states: Sequence[Any]) -> Finding | None:
         tables = self.found(states)
-        cell = (tables.cursor or (0, 0))[0]
-        if list(tables.applied) == list(self.log[:cell]):
+        cell, entry = tables.cursor or (0, 0)
+        before = [number for numbers in self.log[:cell] for number in numbers]
+        before += self.log[cell][:entry] if entry else []
+        if list(tables.applied) == before:
             return None
-        return Finding("EffectOnce", f"{tables.applied} took effect, and the cursor is at {cell}")
+        return Finding("EffectOnce", f"{tables.applied} took effect, and the cursor is at {cell}.{entry}")
 
     def is_over(self, ghost: Any, states: Sequence[Any], now_ms: int) -> bool:
         return False
 
     def final(self, ghost: Any, states: Sequence[Any], now_ms: int) -> list[Finding]:
-        applied = list(self.found(states).applied)
-        return [] if applied == list(self.log) else [Finding("NoLost", f"{applied} of {list(self.log)} took effect")]
+        applied, all_ = list(self.found(states).applied), [number for numbers in self.log for number in numbers]
+        return [] if applied == all_ else [Finding("NoLost", f"{applied} of {all_} took effect")]
 
     def outcome(self, ghost: Any, states: Sequence[Any]) -> Hashable:
         return self.found(states)
@@ -230,10 +232,13 @@ def in_documents(states: Sequence[Any]) -> Tables:
 
 @dataclass
 class SinkScope:
-    """Sinks of one name over a log that holds some numbers, while a producer appends the others."""
+    """Sinks of one name over a log that holds some numbers, while a producer appends the others.
+
+    What is `given` is a cell for each number, or for several at once.
+    """
 
     kind: str = "database"
-    given: Sequence[int] = (1,)
+    given: Sequence[int | Sequence[int]] = (1,)
     appended: Sequence[int] = (2,)
     sinks: int = 2
     batch_max: int = 1
@@ -245,8 +250,9 @@ class SinkScope:
         """Every interleaving, with so many faults of each kind."""
         given = Given()
         log: OrderedLog[Number] = OrderedLog("in", given.place, type=Number)
-        for number in self.given:
-            done(log.append(Number(number), id=f"in{number}"))
+        cells = [[given] if isinstance(given, int) else list(given) for given in (*self.given, *self.appended)]
+        for numbers in cells[: len(self.given)]:
+            done(log.extend([Number(number) for number in numbers], id=f"in{numbers[0]}"))
         if self.began:
             row: Row[Number] = only_row(SINK, log)
             done(enter(row, SINK))
@@ -258,7 +264,7 @@ class SinkScope:
         if self.appended:
             programs.append(Producer(log, [Number(n) for n in self.appended], self.at))
         beside: list[Model] = [DatabaseModel()] if is_database else []
-        monitor = SinkMonitor(in_tables if is_database else in_documents, [*self.given, *self.appended])
+        monitor = SinkMonitor(in_tables if is_database else in_documents, cells)
         scenario: Any = StreamScenario(
             programs, monitor, self.at, given.apart(self.at), Budgets(**faults), beside=beside
         )

@@ -45,6 +45,25 @@ def test_a_sink_that_rests_while_another_goes_on_and_trims_goes_on_from_there(
     assert report.exhausted and report.finals and not report.anomalies, report.text
 
 
+@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
+@pytest.mark.parametrize("kind", ["database", "documents"])
+@pytest.mark.parametrize("batch_max", [1, 2, 4], ids=["one by one", "within a cell", "over cells"])
+def test_each_entry_of_a_cell_takes_effect_once_wherever_the_cursor_is_in_it(
+    kind: str, batch_max: int, faults: dict[str, int]
+) -> None:
+    report = SinkScope(kind, given=((1, 2), (3, 4, 5)), appended=(), batch_max=batch_max).explored(**faults)
+    assert report.exhausted and report.finals and not report.anomalies, report.text
+
+
+@pytest.mark.parametrize("kind", ["database", "documents"])
+@pytest.mark.parametrize(
+    "faults", [{"lost": 2}, {"lost": 1, "delay": 1}, {"lost": 1, "jump": 1}], ids=["twice", "late", "time"]
+)
+def test_two_faults_of_one_call_leave_each_entry_its_one_effect(kind: str, faults: dict[str, int]) -> None:
+    report = SinkScope(kind, given=((1, 2),), appended=(), sinks=2).explored(**faults)
+    assert report.exhausted and report.finals and not report.anomalies, report.text
+
+
 def test_a_batch_is_one_transaction() -> None:
     report = SinkScope(given=(1, 2, 3), appended=(), batch_max=2).explored(crash=1)
     assert report.exhausted and report.finals and not report.anomalies, report.text

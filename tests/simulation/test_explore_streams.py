@@ -19,6 +19,7 @@ from tests.simulation.streamed import (
     alike,
     failing,
     failing_alarm,
+    failing_alarm_once,
     first_reader,
     funds,
     in_one_cell,
@@ -39,6 +40,7 @@ from tests.simulation.streamed import (
     trimmed,
     trimmed_blobs,
     two_stores,
+    two_timers,
 )
 
 FAULTS: tuple[dict[str, Any], ...] = (
@@ -67,6 +69,16 @@ PAIRED: dict[str, Callable[[], Scope]] = {
     "alarmed": alarmed,
 }
 
+BRIEF: dict[str, Callable[[], Scope]] = {
+    "beginning together": lambda: replicas_over([1], began=False),
+    "one output": lambda: alike(replicas=1, upkeep=True),
+    "trimmed": lambda: resting(upkeep=True),
+    "in one cell": lambda: in_one_cell(upkeep=True),
+    "to a queue": lambda: to_a_queue(replicas=1),
+    "taken in": lambda: ingested(messages=1, copies=2),
+}
+"""Scopes that are small enough for pairs of faults in every run."""
+
 
 def clean(report: Report) -> None:
     assert report.exhausted and report.finals and not report.anomalies, report.text
@@ -75,6 +87,13 @@ def clean(report: Report) -> None:
 @pytest.mark.parametrize("faults", FAULTS, ids=IDS)
 def test_two_producers_and_two_replicas_write_everything_once(faults: dict[str, Any]) -> None:
     clean(produced().explored(**faults))
+
+
+@pytest.mark.parametrize("also", ["lost", "jump", "error"])
+@pytest.mark.parametrize("name", BRIEF)
+def test_a_lost_answer_and_another_fault_of_the_same_call_break_no_promise(name: str, also: str) -> None:
+    faults: dict[str, Any] = {"lost": 2} if also == "lost" else {"lost": 1, also: 1}
+    clean(BRIEF[name]().explored(**faults))
 
 
 @pytest.mark.soak
@@ -155,11 +174,11 @@ def test_idle_registers_follow_the_end_of_an_output_that_others_write(faults: di
 
 
 @pytest.mark.parametrize("faults", FAULTS, ids=IDS)
-@pytest.mark.parametrize("scope", [alike, resting, in_one_cell], ids=["one output", "trimmed", "in one cell"])
+@pytest.mark.parametrize("name", ["one output", "trimmed", "in one cell"])
 def test_a_process_that_begins_finds_the_cells_that_were_read_and_written_last(
-    scope: Callable[..., Scope], faults: dict[str, Any]
+    name: str, faults: dict[str, Any]
 ) -> None:
-    clean(scope(upkeep=True).explored(**{kind: min(count, 1) for kind, count in faults.items()}))
+    clean(BRIEF[name]().explored(**{kind: min(count, 1) for kind, count in faults.items()}))
 
 
 @pytest.mark.parametrize("faults", FAULTS, ids=IDS)
@@ -264,13 +283,26 @@ def test_a_handler_that_looks_at_something_else_is_not_consistent() -> None:
         lambda: failing(given=(3, -2, -5, 4), traffic=()),
         alarmed,
         failing_alarm,
+        failing_alarm_once,
     ],
-    ids=["beside traffic", "beside one that fails once", "two in a row", "between alarms", "at a failing alarm"],
+    ids=[
+        "beside traffic",
+        "beside one that fails once",
+        "two in a row",
+        "between alarms",
+        "at a failing alarm",
+        "at an alarm that fails once",
+    ],
 )
 def test_what_fails_is_refused_once_and_everything_else_handled_once(
     scope: Callable[[], Scope], faults: dict[str, Any]
 ) -> None:
     clean(scope().explored(live=True, **faults))
+
+
+@pytest.mark.parametrize("faults", FAULTS, ids=IDS)
+def test_the_earliest_time_that_was_asked_for_is_the_next_whatever_is_handled_before(faults: dict[str, Any]) -> None:
+    clean(two_timers().explored(**faults))
 
 
 def test_an_entry_that_is_refused_goes_to_its_log_once() -> None:

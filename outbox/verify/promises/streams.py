@@ -7,6 +7,7 @@ NoGhost           what is appended was committed by a register before, or given 
 NoLost            a register leaves its serial when all that it emitted is in its logs; at the end everything is
 Monotone          serials, cursors, times and `since` never fall, and a serial follows its predecessor
 ConsistentOutput  a step is what its handler makes of the state before and of the entries between the cursors
+EveryTimer        a register is due at the earliest time that was asked for and has not come
 Bounded           while an entry fails, no other row is read beyond where it ended at the first failure
 EveryMessageEnds  at the end every processor has read all there is
 NoLeftover        at the end there is no document and no blob that nothing needs, where a scope asks; see `leftovers`
@@ -478,11 +479,11 @@ class StreamMonitor:
     ) -> Finding | None:
         """Run the handler once more, alone."""
         plan = self.plans[name]
-        step = Step(plan.emits_to, after.now, after.serial)
+        step = Noting(Step(plan.emits_to, after.now, after.serial))
         state = plan.codec.decode(bytes(before.state), before.schema)
         is_refused = [out.to for out in after.outs] == [REFUSED]
         try:
-            result = plan.handler(state, Inputs(entries), step)
+            result = plan.handler(state, Inputs(entries), step)  # type: ignore[arg-type]  # it answers as a step does
             if isawaitable(result):
                 _ended(result)
             encoded, outs = plan.codec.encode(step.saved[0] if step.saved else state), plan.outs(step.emitted)
@@ -499,7 +500,25 @@ class StreamMonitor:
             )
         if outs != after.outs:
             return Finding("ConsistentOutput", f"{name} emits {_shown(after.outs)}, and should emit {_shown(outs)}")
+        wake = min([*step.asked_ms, *([before.wake] if before.wake > after.now else [])], default=0)
+        if wake != after.wake:
+            return Finding("EveryTimer", f"{name} is due at {after.wake} (0: never), and was asked for {wake}")
         return None
+
+
+class Noting:
+    """A step that notes all times that its handler asks for."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self.asked_ms: list[int] = []
+
+    def wake_at(self, ms: int) -> None:
+        self._step.wake_at(ms)
+        self.asked_ms.append(int(ms))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._step, name)
 
 
 def _as_cell(body: bytes) -> Cell:
