@@ -43,35 +43,39 @@ ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
 _STATES = {"active": ACTIVE, "locked": ACTIVE, "deferred": DEFERRED, "scheduled": SCHEDULED}
 
 _HEAD = b"\x00\x53\x70\xc0\x0a\x05\x40\x40\x40\x40\x70"
+_LOCKED_BY = b"\x00\x53\x71\xc1\x24\x02\xa3\x10x-opt-lock-token\x98"
+"""Delivery annotations: the lock token, as a UUID."""
+_UNLOCKED = b"\x00\x53\x71\xc1\x01\x00"
 _ENQUEUED = b"\xa3\x13x-opt-enqueued-time\x83"
 _SEQUENCE = b"\xa3\x15x-opt-sequence-number\x81"
 _LOCKED = b"\xa3\x12x-opt-locked-until\x83"
-_STATE = b"\xa3\x13x-opt-message-state\x54"
-_ITEMS_BYTES = sum(map(len, (_ENQUEUED, _SEQUENCE, _LOCKED, _STATE))) + 3 * 8 + 1
-_ANNOTATIONS = b"\x00\x53\x72\xc1" + bytes((_ITEMS_BYTES + 1, 8))
-_BROKER = struct.Struct(
-    f">{len(_HEAD)}sI{len(_ANNOTATIONS) + len(_ENQUEUED)}sq{len(_SEQUENCE)}sq{len(_LOCKED)}sq{len(_STATE)}sB"
-)
+_ITEMS_BYTES = sum(map(len, (_ENQUEUED, _SEQUENCE, _LOCKED))) + 3 * 8
+_ANNOTATIONS = b"\x00\x53\x72\xc1" + bytes((_ITEMS_BYTES + 1, 6))
+_BROKER = struct.Struct(f">{len(_ANNOTATIONS) + len(_ENQUEUED)}sq{len(_SEQUENCE)}sq{len(_LOCKED)}sq")
 _ANNOTATIONS_ENQUEUED = _ANNOTATIONS + _ENQUEUED
 _ERROR = PROPERTY_ERROR.encode()
 _ANNOTATIONS_CODE = b"\x00\x53\x72"
 
 
-def encode_delivery(claim: Claim, *, state: int = ACTIVE) -> bytes:
-    """A claimed message as it goes to a receiver."""
-    message = claim.message
+def encode_delivery(claim: Claim, *, state: int = ACTIVE, settled: bool = False) -> bytes:
+    """A claimed message as it goes to a receiver; one that is settled by that has no lock.
+
+    As from the service the state stands there only where it is another than active.
+    """
+    message, token = claim.message, claim.token
+    lock = _UNLOCKED if settled else _LOCKED_BY + token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
     wire = _sections_of(message, claim.reason, claim.description)
-    if claim.expires_ms or message.time_to_live_ms or wire.startswith(_ANNOTATIONS_CODE):
+    if state or settled or claim.expires_ms or message.time_to_live_ms or wire.startswith(_ANNOTATIONS_CODE):
         own, wire = _split_annotations(wire)
-        broker = _header(claim, claim.delivery_count) + _annotations(
-            own, claim.enqueued_ms, claim.sequence, state, claim.locked_until_ms
-        )
+        head = _header(claim, claim.delivery_count)
+        until_ms = 0 if settled else claim.locked_until_ms
+        broker = _annotations(own, claim.enqueued_ms, claim.sequence, state or None, until_ms)
     else:
+        head = _HEAD + claim.delivery_count.to_bytes(4, "big")
         broker = _BROKER.pack(
-            _HEAD, claim.delivery_count, _ANNOTATIONS_ENQUEUED, claim.enqueued_ms, _SEQUENCE, claim.sequence, _LOCKED,
-            claim.locked_until_ms, _STATE, state,
+            _ANNOTATIONS_ENQUEUED, claim.enqueued_ms, _SEQUENCE, claim.sequence, _LOCKED, claim.locked_until_ms,
         )  # fmt: skip
-    return broker + wire + (message.wire_body or _data(message.body))
+    return head + lock + broker + wire + (message.wire_body or _data(message.body))
 
 
 def encode_peeked(task: Task) -> bytes:
@@ -110,12 +114,15 @@ def _split_annotations(wire: bytes) -> tuple[list[bytes], bytes]:
     return types.field_spans(wire, start), wire[end:]
 
 
-def _annotations(own: list[bytes], enqueued_ms: int, sequence: int, state: int, locked_until_ms: int = 0) -> bytes:
+def _annotations(
+    own: list[bytes], enqueued_ms: int, sequence: int, state: int | None, locked_until_ms: int = 0
+) -> bytes:
     items = [
         symbol("x-opt-enqueued-time"), timestamp(enqueued_ms),
         symbol("x-opt-sequence-number"), long_(sequence),
-        symbol("x-opt-message-state"), types.int_(state),
     ]  # fmt: skip
+    if state is not None:
+        items += [symbol("x-opt-message-state"), types.int_(state)]
     if locked_until_ms:
         items += [symbol("x-opt-locked-until"), timestamp(locked_until_ms)]
     return described(ANNOTATIONS, map_(items + own))

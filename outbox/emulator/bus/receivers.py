@@ -156,7 +156,7 @@ class Receiver:
                     self._engine.broker.settle(claim.token, Settlement.COMPLETE)
                 except LockLost:
                     continue  # it was held back for longer than its lock lasts: it is received again
-            payload = encode_delivery(claim)
+            payload = encode_delivery(claim, settled=link.presettled)
             total_bytes += len(payload)
             link.send(claim.token, payload, settled=link.presettled)
         self._size_bytes = total_bytes // len(claims) + 1

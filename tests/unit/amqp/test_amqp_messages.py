@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outbox.emulator.amqp import types
-from outbox.emulator.amqp.deliveries import encode_delivery, encode_peeked
+from outbox.emulator.amqp.deliveries import DEFERRED, encode_delivery, encode_peeked
 from outbox.emulator.amqp.errors import OperationFault
 from outbox.emulator.amqp.messages import BATCH_FORMAT, decode_message, decode_transfer
 from outbox.emulator.amqp.rewriting import with_changes, with_message_id
@@ -94,11 +94,16 @@ def test_what_is_no_property_is_refused(wanted: dict[object, object]) -> None:
 
 
 def test_the_brokers_annotations_are_those_of_the_claim() -> None:
-    out = parts(encode_delivery(claimed(MADE)))
+    token = bytes(range(16))
+    out = parts(encode_delivery(claimed(MADE, token=token)))
+    seen = {"x-opt-enqueued-time": 1_000, "x-opt-sequence-number": 7}
+    assert out[0x72] == seen | {"x-opt-locked-until": 61_000}
+    assert out[0x71] == {"x-opt-lock-token": UUID(bytes_le=token)}
     assert out[0x70] == [None, None, None, None, 2]
-    assert out[0x72] == {
-        "x-opt-enqueued-time": 1_000, "x-opt-sequence-number": 7, "x-opt-locked-until": 61_000, "x-opt-message-state": 0
-    }  # fmt: skip
+    deferred = parts(encode_delivery(claimed(MADE), state=DEFERRED))
+    assert deferred[0x72] == seen | {"x-opt-locked-until": 61_000, "x-opt-message-state": DEFERRED}
+    settled = parts(encode_delivery(claimed(MADE), settled=True))
+    assert (settled[0x71], settled[0x72]) == ({}, seen)
 
 
 def test_the_senders_annotations_survive_and_cannot_pose_as_the_brokers() -> None:
