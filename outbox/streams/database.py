@@ -189,8 +189,8 @@ class CursorTable:
         return cursor
 
     def _select(self, connection: Any) -> Cursor | None:
-        rows = self._execute(connection, SELECT, self.name, self._last).fetchall()
-        found = {str(name): (int(cell), int(entry)) for name, cell, entry in rows}
+        fetched = self._execute(connection, SELECT, self.name, self._last)
+        found = {str(name): (int(cell), int(entry)) for name, cell, entry in iter(fetched.fetchone, None)}
         if self.name not in found:
             return None
         return Cursor(Position(*found[self.name]), LastCell(*found[self._last]) if self._last in found else None)

@@ -41,8 +41,8 @@ class Cursor:
         self.rowcount = self._cursor.rowcount
         return self
 
-    def fetchall(self) -> Any:
-        return self._cursor.fetchall()
+    def fetchone(self) -> Any:
+        return self._cursor.fetchone()
 
 
 class Connection:
