@@ -267,8 +267,11 @@ class OrderedLog(Generic[T]):
         """The position behind the last entry."""
         return await self._only_reader().end()
 
-    async def register(self, name: str, at: Since = None) -> None:
-        """Register a reader that trims wait for, from a position on; again with a later one moves it on."""
+    async def register(self, name: str, at: Since | Mapping[int, Position] = None) -> None:
+        """Register a reader that trims wait for, from a position on; again with a later one moves it on.
+
+        Of several writers, a mapping from some of them to positions registers at their rows alone.
+        """
         await self._only_reader().register(name, at)
 
     async def unregister(self, name: str) -> None:
@@ -414,14 +417,22 @@ class LogReader(Generic[T]):
             raise Refused(f"log {self.log.name} has {self.log.writers} writers, each with an end; see status()")
         return self.log.row(0, self.reader)
 
-    async def register(self, name: str, at: Since = None) -> None:
+    async def register(self, name: str, at: Since | Mapping[int, Position] = None) -> None:
         """Register a reader; see `OrderedLog.register`.
 
         Raises:
-            Refused: the position is beyond the end.
+            Refused: the position is beyond the end, or of a writer that there is not.
         """
-        position = await _given(at)
-        for row in self.rows():
+        rows = self.rows()
+        if isinstance(at, Mapping):
+            given = {writer: await _given(position) for writer, position in at.items()}
+            others = [writer for writer in given if writer not in range(len(rows))]
+            if others or not given:
+                raise Refused(f"log {self.log.name} has writers 0 to {len(rows) - 1}, and at= names {others or 'none'}")
+        else:
+            given = dict.fromkeys(range(len(rows)), await _given(at))
+        for writer, position in given.items():
+            row = rows[writer]
             index = await row.first() if position is None else position.index
             if index > row.cells.end and index > (end := await row.end()):
                 raise Refused(

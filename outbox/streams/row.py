@@ -19,6 +19,7 @@ from outbox.ports import NoBlobs
 from outbox.streams.cells import Cell, Cells, Found, Position
 from outbox.streams.horizon import Floor, Horizon, Kind, trimmed
 from outbox.streams.places import Place, Seen, settled
+from outbox.streams.recent import Recent, row_number
 from outbox.streams.values import Values, fitted, is_large, whole
 
 T = TypeVar("T")
@@ -30,8 +31,10 @@ PASSED_MAX = 4_096
 """How many tombstones are read to find an append of unknown outcome."""
 BLOBS_MAX = 4
 """How many large cells are read at once: each may take 64 MB."""
-IDS_MAX = 100_000
-"""How many ids of the cells that it has walked past a process keeps, to recognise its own appends."""
+_passed = Recent[int]()
+"""Where the cells lie that the rows of this process have walked past, by which they recognise their own appends."""
+_unsure = Recent[range]()
+"""The appends of this process whose outcome is not known, with the cells that were trimmed unseen since."""
 TRIES_MAX = 3
 """How often an append that took too long is made again, before it gives up."""
 LATE_MAX = 1_000
@@ -83,11 +86,9 @@ class Row(Generic[T]):
         self.horizon: Horizon = Horizon(self.cells, None if first is None else first.horizon)
         self._margin_ms = round(margin_s * 1_000)
         self._lock = asyncio.Lock()
-        self._ids: dict[str, int] = {}
+        self._number = row_number()
         self._walked: int | None = None
         """The index up to which this process has walked; None: it has not yet looked for the end."""
-        self._unsure: dict[str, range] = {}
-        """The ids of appends whose outcome is not known, oldest first, and the cells that were trimmed unseen since."""
         self._late: dict[str, int] = {}
         """Where appends lie that took so long that their place was being trimmed, by id."""
         self._nonces: dict[str, str] = {}
@@ -127,13 +128,11 @@ class Row(Generic[T]):
             index, found = await (self._append(cell) if since is None else self._append_since(cell, since))
         except BaseException as error:  # cancelled as well: what was on its way may have been written
             if not isinstance(error, Refused):
-                self._unsure.setdefault(cell.id, NONE_UNSEEN)
-                if len(self._unsure) > IDS_MAX:
-                    del self._unsure[next(iter(self._unsure))]
+                _unsure.put(self._number, cell.id, _unsure.get(self._number, cell.id) or NONE_UNSEEN)
             raise
         finally:
             self._lock.release()
-        self._unsure.pop(cell.id, None)
+        _unsure.pop(self._number, cell.id)
         return index, found, cell
 
     async def place_cell(
@@ -216,14 +215,14 @@ class Row(Generic[T]):
             start = await self._looked()
         for _ in range(TRIES_MAX):
             await self._pass_trimmed(cell.id)
-            known = self._late.get(cell.id, self._ids.get(cell.id))
+            known = self._late.get(cell.id, _passed.get(self._number, cell.id))
             if known is not None:
                 there = await self.cells.read(known) or Cell(cell.id, gone=True)
                 if there.gone and cell.id in self._late:
                     raise Refused(_not_seen(self.name, known, cell.id, "took too long"))
                 if there.gone or known >= self.horizon.index or not await self._taken_back(known, cell.id):
                     return known, there
-                self._ids.pop(cell.id, None)
+                _passed.pop(self._number, cell.id)
             with suppress(DeadlinePassed):  # nothing was written
                 found = await self.place_cell(cell, start, until_ms=self._fresh_ms, passed=self._pass)
                 if found is not None:
@@ -238,12 +237,7 @@ class Row(Generic[T]):
 
     def _pass(self, index: int, cell: Cell) -> None:
         self._walked = index + 1
-        self._note(index, cell)
-
-    def _note(self, index: int, cell: Cell) -> None:
-        self._ids[cell.id] = index
-        if len(self._ids) > IDS_MAX:
-            del self._ids[next(iter(self._ids))]
+        _passed.put(self._number, cell.id, index)
 
     async def _pass_trimmed(self, id: str) -> None:
         """Learn from their tombstones whose cells were trimmed, unseen by this process, since an append without answer.
@@ -251,16 +245,16 @@ class Row(Generic[T]):
         Raises:
             Refused: some are gone, so it cannot be known whether the append is among them.
         """
-        unseen = self._unsure.get(id, NONE_UNSEEN)
+        unseen = _unsure.get(self._number, id) or NONE_UNSEEN
         for index in unseen:
             cell = await self.cells.read(index) if index - unseen.start < PASSED_MAX else None
             if cell is None:
                 raise Refused(_not_seen(self.name, unseen.start, id, "had no answer"))
-            self._note(index, cell)
+            _passed.put(self._number, cell.id, index)
             if cell.id == id:
                 return
         if unseen:
-            self._unsure[id] = NONE_UNSEEN
+            _unsure.put(self._number, id, NONE_UNSEEN)
 
     def _is_floor_old(self) -> bool:
         """Whether so much time has passed since the floor was read that it is to be read again."""
@@ -278,8 +272,9 @@ class Row(Generic[T]):
             await self._floor_again()
         begin, self._walked = self._walked, max(self._walked, self.horizon.index)  # a read of the floor may be stale
         if begin < self._walked:
-            for id, unseen in self._unsure.items():
-                self._unsure[id] = range(unseen.start if unseen else begin, self._walked)
+            for id in _unsure.of(self._number):
+                unseen = _unsure.get(self._number, id) or NONE_UNSEEN
+                _unsure.put(self._number, id, range(unseen.start if unseen else begin, self._walked))
         self._fresh_ms = now_ms + self._margin_ms // 2
         self._looked_ms, self._looked_s = now_ms, now_s
         return self._walked

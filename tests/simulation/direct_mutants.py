@@ -723,6 +723,11 @@ DIRECT_MUTANTS = (
         ("            if not isinstance(error, Refused):\n", "            if True:\n"),
     ),
     mutant(
+        "streams: ids are bounded by their number alone", "outbox/streams/recent.py",
+        "unit/streams/test_recent.py::test_long_ids_are_fewer_so_that_all_take_no_more_than_so_many_bytes",
+        (" or self._bytes >= self._bytes_max:\n", ":\n"),
+    ),
+    mutant(
         "streams: a cell below the floor stays there", STREAM_ROW,
         "unit/streams/test_margin.py::test_what_is_taken_back_is_nobodys_tombstone",
         ("            await self.cells.take_back(index, id, ttl_s=self._margin_ms / 1_000)\n", ""),
@@ -745,7 +750,7 @@ DIRECT_MUTANTS = (
     mutant(
         "streams: what was trimmed unseen is forgotten by the next look", STREAM_ROW,
         "unit/streams/test_margin.py::test_an_append_without_an_answer_is_known_after_another_that_had_to_look_again",
-        ("                self._unsure[id] = range(unseen.start if unseen else begin, self._walked)\n", "                self._unsure[id] = unseen\n"),
+        ("                _unsure.put(self._number, id, range(unseen.start if unseen else begin, self._walked))\n", "                pass\n"),
     ),
     mutant(
         "streams: a blob is deleted that a cell may name", STREAM_ROW,
@@ -951,7 +956,7 @@ DIRECT_MUTANTS = (
     mutant(
         "streams: what was trimmed is not looked for", STREAM_ROW,
         f"{OF_PLACES}::test_an_append_of_unknown_outcome_that_was_trimmed_meanwhile_is_not_made_twice",
-        ("                self._unsure.setdefault(cell.id, NONE_UNSEEN)\n", "                pass\n"),
+        ("                _unsure.put(self._number, cell.id, _unsure.get(self._number, cell.id) or NONE_UNSEEN)\n", "                pass\n"),
     ),
     mutant(
         "streams: a lost register begins in the middle", STREAM_REPLICA,

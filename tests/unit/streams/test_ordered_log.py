@@ -501,6 +501,21 @@ async def test_a_sharded_log_is_trimmed_and_registered_at_in_every_row(engine: E
     assert sorted(await values(log.reader(0))) == [2, 3, 4, 5]
 
 
+async def test_a_reader_holds_the_row_of_one_writer_at_its_position(engine: Engine) -> None:
+    log = made("two", engine, int, writers=2)
+    for n in range(6):
+        await log.writer(n % 2).append(n, id=f"{n}")
+    await log.register("audit", {0: Position(1)})
+    await log.register("other", {0: Position(3), 1: Position(2)})
+    assert [row.readers for row in await log.status()] == [{"audit": 2, "other": 0}, {"other": 1}]
+    assert await log.trim() == 3
+    await log.reader(0).register("audit", {0: Position(2)})
+    assert sorted(await values(log.reader(0))) == [2, 4, 5]
+    for wrong in ({2: Position(0)}, {}):
+        with pytest.raises(Refused, match=r"has writers 0 to 1, and at= names"):
+            await log.register("audit", wrong)
+
+
 async def test_what_asks_for_one_row_of_a_sharded_log_names_the_cure(engine: Engine) -> None:
     log = sharded(engine)
     calls: list[tuple[Callable[[], Any], str]] = [
