@@ -24,7 +24,7 @@ help:
 	@echo 'make bench-azure  every scope, kind of key, round trip and concurrency beside the bare SDKs (hours)'
 	@echo 'make bench-peers  W1 beside DBOS, which is installed into build/bench-peers-venv; optional, some minutes'
 	@echo 'make explore  every interleaving of the three protocols under each single fault; publishes its table'
-	@echo 'make foreign  Microsoft'"'"'s tests of azure-cosmos against our emulator; needs the index (ARGS="--suite azure-cosmos --only test_crud.py")'
+	@echo 'make foreign  Microsoft'"'"'s tests of its SDKs against our emulators; needs the index (ARGS="--suite azure-cosmos --only test_crud.py")'
 	@echo 'make soak    drawn faults, kills, explorations, fuzz (ARGS="--minutes 10 --only drawn"), into a table: hours'
 	@echo 'make lock    requirements.lock from requirements.txt, kept where it still fits (ARGS="--upgrade" for the newest)'
 	@echo 'make spark-package  the zip, wheel and requirements for a Spark pool, into build/spark'

@@ -21,14 +21,14 @@ from collections.abc import AsyncIterator
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.foreign import azure_cosmos, outcomes, pages
+from tests.foreign import azure_cosmos, azure_storage_blob, outcomes, pages
 from tests.foreign.archive import INDEX, ArchiveRefused, unpacked
 from tests.foreign.suites import Suite
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "foreign"
 INSIDE = Path(__file__).resolve().parent / "inside"
-SUITES = {suite.package: suite for suite in (azure_cosmos.SUITE,)}
+SUITES = {suite.package: suite for suite in (azure_cosmos.SUITE, azure_storage_blob.SUITE)}
 START_S_MAX = 30.0
 STOP_S_MAX = 10.0
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")

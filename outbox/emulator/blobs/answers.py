@@ -38,7 +38,7 @@ CODES: dict[str, tuple[int, str]] = {
     "DuplicateTagNames": (400, "a tag is there twice"),
     "EmptyTagName": (400, "a tag has no name"),
     "InvalidTag": (400, "the name or the value of a tag has characters that it may not have, or too many"),
-    "InvalidBlockList": (400, "the list names a block that is not there"),
+    "InvalidBlockList": (400, "the specified block list is invalid: it names a block that is not there"),
     "InvalidBlockId": (400, "a block id is not base64 of at most 64 bytes"),
     "InvalidBlobOrBlock": (400, "the ids of a blob's blocks have one length"),
     "BlockListTooLong": (400, "a block list has 50,000 entries at most"),

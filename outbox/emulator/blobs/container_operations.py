@@ -44,6 +44,7 @@ class ContainerOperations:
         headers |= {
             "x-ms-has-immutability-policy": "false",
             "x-ms-has-legal-hold": "false",
+            "x-ms-immutable-storage-with-versioning-enabled": "false",
             "x-ms-default-encryption-scope": "$account-encryption-key",
             "x-ms-deny-encryption-scope-override": "false",
         }

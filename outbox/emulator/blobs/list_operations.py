@@ -122,6 +122,7 @@ class ListOperations:
         inner = leaf("Last-Modified", http_date(container.modified_ms)) + leaf("Etag", etag_of(container.etag))
         inner += "".join(leaf(f"Lease{name}", value) for name, value in lease.items())
         inner += leaf("HasImmutabilityPolicy", "false") + leaf("HasLegalHold", "false")
+        inner += leaf("ImmutableStorageWithVersioningEnabled", "false")
         metadata = _metadata(container.metadata) if "metadata" in includes else ""
         return f"<Container>{leaf('Name', container.name)}<Properties>{inner}</Properties>{metadata}</Container>"
 

@@ -164,6 +164,13 @@ async def test_who_names_the_lease_of_a_blob_may_write_it_anew(emulator: BlobEmu
     assert (await put(emulator, If_None_Match="*", x_ms_lease_id=LEASE)).code == "BlobAlreadyExists"
 
 
+async def test_a_container_says_that_nothing_of_it_is_immutable(emulator: BlobEmulator) -> None:
+    shown = (await asked(emulator, "container.read")).headers
+    assert shown["x-ms-immutable-storage-with-versioning-enabled"] == "false"
+    listed = await asked(emulator, "container.list")
+    assert listed.texts("ImmutableStorageWithVersioningEnabled") == listed.texts("HasLegalHold") == ["false"]
+
+
 @pytest.mark.parametrize(
     ("version", "status"), [("2019-02-02", 200), ("2027-12-31", 200), ("2099-11-05", 400), ("foo", 400)]
 )
