@@ -21,14 +21,14 @@ from collections.abc import AsyncIterator
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.foreign import azure_cosmos, azure_storage_blob, outcomes, pages
+from tests.foreign import azure_cosmos, azure_servicebus, azure_storage_blob, outcomes, pages
 from tests.foreign.archive import INDEX, ArchiveRefused, unpacked
 from tests.foreign.suites import Suite
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "foreign"
 INSIDE = Path(__file__).resolve().parent / "inside"
-SUITES = {suite.package: suite for suite in (azure_cosmos.SUITE, azure_storage_blob.SUITE)}
+SUITES = {suite.package: suite for suite in (azure_cosmos.SUITE, azure_storage_blob.SUITE, azure_servicebus.SUITE)}
 START_S_MAX = 30.0
 STOP_S_MAX = 10.0
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
@@ -157,7 +157,7 @@ def environment(suite: Suite, its: dict[str, str], tests: Path, log: Path) -> di
 
 async def pytest_on(suite: Suite, file: str, tests: Path, printed: Path, environment: dict[str, str]) -> None:
     """Run pytest on one file, for as long as a file may take."""
-    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(tests)]
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(tests)]
     command += ["-p", "outcome_log", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"]
     command += ["-m", suite.mark] if suite.mark and is_marked(suite, tests / file) else []
     command += [f"--timeout={suite.test_s_max}", "--disable-warnings", *suite.pytest, file]
