@@ -130,8 +130,9 @@ class Ingestion:
         """What the register, and a cell of the log, hold of entries."""
         self._unreported = 0
         """How many commits the floors of the log do not know of."""
-        self._written: tuple[int, dict[str, int], dict[str, LastCell]] = (-1, {}, {})
-        """The serial whose outs this process has seen in the log, where the next are looked for, and their cells."""
+        self._written: tuple[tuple[int, str], dict[str, int], dict[str, LastCell]] = (-1, ""), {}, {}
+        """The swap whose outs this process has seen in the log, where the next are looked for, and their cells.  A
+        serial alone is no swap: a register that was restored has the same once more."""
         self._is_same = False
         """Whether the log was seen to hold the last cells that the register knows of."""
 
@@ -375,7 +376,7 @@ class Ingestion:
 
     async def _append(self, register: Register) -> dict[str, int]:
         """Append what a register holds; from where on the next is looked for."""
-        if self._written[0] == register.serial:
+        if self._written[0] == (register.serial, register.nonce):
             return self._written[1]
         left_ms = self._known_ms + self._margin_ms // 2 - self._now_ms()
         ids = [cell_id(f"ingest/{self.name}", register, out.to) for out in register.outs]
@@ -392,7 +393,7 @@ class Ingestion:
         ends = await together(calls)
         since = register.since | {out.to: end for out, end in zip(register.outs, ends, strict=True)}
         since = {key: max(at, self._targets[key].row.cells.end) for key, at in since.items()}
-        self._written = register.serial, since, lasts_at(self._rows, register.outs, ids, ends)
+        self._written = (register.serial, register.nonce), since, lasts_at(self._rows, register.outs, ids, ends)
         return since
 
 

@@ -64,18 +64,20 @@ async def check_lasts(
 
 async def _check(row: Row[Any], last: LastCell, who: str, what: str) -> None:
     cell = await row.cells.read(last.index)
-    if cell is not None and cell.id:  # a tombstone without one was put where another had expired
-        if last_cell(last.index, cell.id) == last:
-            return
+    if cell is not None and last_cell(last.index, cell.id) == last:
+        return
+    known = await row.horizon.read()
+    is_trimmed = last.index < row.horizon.index
+    # A tombstone without an identity lies where another had expired, and so does a cell that came too late to be read.
+    if cell is not None and cell.id and (cell.gone or not is_trimmed):
         raise OtherLog(
             f"{row.name}: {what} is {last.index + 1}, and cell {last.index} is not the one that it was; this is "
             "another log, or one that was restored from an older backup and written to since: give the log that was "
             f"meant, or {who} another name, or restore both from one time"
         )
-    floor = await row.horizon.read()
-    if last.index >= floor.index:
+    if not is_trimmed:
         raise row.ends_before(last.index + 1, what)
-    if who not in floor.readers and who not in floor.writers:
+    if who not in known.readers and who not in known.writers:
         raise NotThere(
             f"{row.name}: {what} is {last.index + 1}, the cell before was trimmed, and the floor does not know {who}; "
             f"this is another log, or {who} was unregistered: give the log that was meant, or {who} another name"

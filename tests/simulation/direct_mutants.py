@@ -845,12 +845,17 @@ DIRECT_MUTANTS = (
     mutant(
         "streams: another log of the same name is read on", "outbox/streams/last_cell.py",
         f"{ANOTHER_LOG}::test_another_log_that_is_longer_is_not_read_and_the_one_that_was_meant_is_read_on",
-        ("        if last_cell(last.index, cell.id) == last:\n", "        if cell:\n"),
+        ("last_cell(last.index, cell.id) == last:\n", "cell.id:\n"),
     ),
     mutant(
         "streams: a log that was trimmed is any that was", "outbox/streams/last_cell.py",
         f"{ANOTHER_LOG}::test_another_log_that_was_trimmed_is_told_by_its_floor",
-        ("    if who not in floor.readers and who not in floor.writers:\n", "    if not who:\n"),
+        ("    if who not in known.readers and who not in known.writers:\n", "    if not who:\n"),
+    ),
+    mutant(
+        "streams: a cell that came too late to be read is another log's", "outbox/streams/last_cell.py",
+        f"{ANOTHER_LOG}::test_a_cell_that_was_written_too_late_in_place_of_the_last_is_no_other_log",
+        ("(cell.gone or not is_trimmed)", "True"),
     ),
     mutant(
         "streams: an entry is refused for a handler that is not reached", STREAM_REPLICA,

@@ -267,7 +267,7 @@ STREAM_MUTANTS = (
     ),
     mutant(
         "a tombstone that was put where another had expired is another cell", "log", "AttemptEnds", LAST_CELL,
-        ("    if cell is not None and cell.id:", "    if cell is not None:"),
+        ("    if cell is not None and cell.id and (", "    if cell is not None and ("),
         app="resting", upkeep=True, faults={"lost": 1, "jump": 1},
     ),
     mutant(

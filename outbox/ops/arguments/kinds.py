@@ -123,20 +123,20 @@ def share(text: str) -> float:
 _UNITS_S = {"s": 1, "min": 60, "h": 3_600, "d": 86_400}
 
 
-def duration(text: str) -> float:
+def duration(text: str, *, s_max: float = 1e9) -> float:
     """Seconds, from a number and its unit."""
     number = text.rstrip("abcdefghijklmnopqrstuvwxyz")
     unit_s = _UNITS_S.get(text[len(number) :])
     if unit_s is None or not number.isascii() or not number.replace(".", "", 1).isdigit():
         raise argparse.ArgumentTypeError(f"{text} is no duration; write it as 90s, 15min, 12h or 7d")
-    if float(number) * unit_s > 1e9:
-        raise argparse.ArgumentTypeError(f"{text} is longer than thirty years")
+    if float(number) * unit_s > s_max:
+        raise argparse.ArgumentTypeError(f"{text} is longer than {s_max / 3.16e7:.0f} years")
     return float(number) * unit_s
 
 
 def span(text: str) -> timedelta:
-    """The same as a `timedelta`; argparse names the kind of value after this."""
-    return timedelta(seconds=duration(text))
+    """The same as a `timedelta`, up to some centuries; argparse names the kind of value after this."""
+    return timedelta(seconds=duration(text, s_max=1e10))
 
 
 def position(text: str) -> str:

@@ -275,6 +275,16 @@ def test_clock_ahead(disk_path: Path, cli: Cli) -> None:
     assert cli("status", "--accept-clock", "400d")[0] == cli("status")[0] == 0
 
 
+def test_a_log_from_before_the_clock_was_set_is_confirmed_by_the_figure_of_the_refusal(
+    disk_path: Path, cli: Cli
+) -> None:
+    Engine.open(disk_path, clock=VirtualClock(3_600)).close()  # 1970
+    code, said = cli("status")
+    figure = re.search(r"--accept-clock (\d+d)", said)
+    assert code == 1 and figure is not None
+    assert cli("status", "--accept-clock", figure[1])[0] == 0
+
+
 def test_a_folder_that_is_ahead_of_the_clock_says_so_and_doctor_names_it(
     disk_path: Path, cli: Cli, caplog: pytest.LogCaptureFixture
 ) -> None:

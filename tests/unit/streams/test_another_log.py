@@ -17,9 +17,10 @@ from outbox.errors import OtherLog
 from outbox.message import Message
 from outbox.ports import Create, DocumentKey, Output, Replace, Write
 from outbox.streams import Entry, Ingest, Inputs, OrderedLog, Position, Processor, Step, StoreSink, TransactionalSink
+from outbox.streams.cells import Cell, encode
 from outbox.streams.places import Place
 from outbox.testing import START_S, Harness, VirtualClock
-from tests.unit.streams.making import Counting, made, values
+from tests.unit.streams.making import Counting, made, put_raw, values
 
 
 @dataclass
@@ -198,6 +199,21 @@ async def test_what_was_read_may_be_trimmed_and_its_tombstone_may_be_gone(readin
         await reading.once(made("in", here, int))
         await expire(here)
     assert await reading.taken() == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_cell_that_was_written_too_late_in_place_of_the_last_is_no_other_log(
+    reading: Reading, here: Engine
+) -> None:
+    log = made("in", here, int)
+    await append(log, "a", 0, 1)
+    await reading.once(made("in", here, int))
+    assert await log.trim() == 2
+    await expire(here)
+    late = Cell("late", 1, 1, [msgspec.Raw(b"99")])  # its writer was paused for longer than a margin, and is dead
+    await put_raw(here.store(), "log/in/0.0/0", "0000000001", encode(late))
+    await append(log, "a", 2)
+    await reading.once(made("in", here, int))
+    assert await reading.taken() == [0, 1, 2]
 
 
 async def test_a_cursor_within_a_cell_is_compared_with_that_cell(here: Engine, elsewhere: Engine) -> None:

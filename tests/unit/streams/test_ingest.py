@@ -16,7 +16,7 @@ from outbox.cancellation import CANCELLATION_TYPE, cancelling_properties, read_t
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.engine import Engine
 from outbox.message import Message
-from outbox.ports import Delivery, MessageBus, Output, Settle, StateStore, StorePorts
+from outbox.ports import Delivery, DocumentKey, MessageBus, Output, Replace, Settle, StateStore, StorePorts
 from outbox.resubmission import edited
 from outbox.runtime.delivery.claim_check import check_in
 from outbox.streams import Ingest, OrderedLog
@@ -225,6 +225,34 @@ async def test_what_was_committed_is_appended_by_the_next_that_opens(site: Site)
     assert await site.texts() == []
     await site.ingest().open()
     assert sorted(await site.texts()) == ["a", "b", "c"]
+
+
+async def test_a_register_that_is_restored_under_a_running_ingest_loses_nothing_of_another(site: Site) -> None:
+    """Its serials come once more: what one process has written under one is not what another commits under it."""
+    key, running, dies = DocumentKey("ingest/pages/0", "register"), site.ingest(), site.ingest()
+    [shard] = dies._shards
+    appended, store = shard._append, site.engine.store()
+
+    async def die(register: Any) -> dict[str, int]:
+        if register.serial >= 2:
+            raise asyncio.CancelledError
+        return await appended(register)
+
+    await site.send("a")
+    await running.run_until_idle()
+    before = await store.read(key)
+    await site.send("b")
+    await running.run_until_idle()
+    now = await store.read(key)
+    assert before is not None and now is not None
+    await store.write([Replace(key, before.body, now.version)])  # restored in its place
+    await site.send("c")
+    shard._append = die  # type: ignore[method-assign]  # a crash there
+    with pytest.raises(asyncio.CancelledError):
+        await dies.turn(wait_s=0)
+    await site.send("d")
+    await running.run_until_idle()
+    assert await site.texts() == ["a", "b", "c", "d"]
 
 
 async def test_four_shards_take_in_each_message_once(site: Site) -> None:
