@@ -18,7 +18,7 @@ from azure.core.exceptions import AzureError
 
 from function_app.settings import connect
 from outbox.azure.connecting import AzureBackend
-from outbox.errors import OutboxError, OutcomeUnknown
+from outbox.errors import OutboxError, OutcomeUnknown, Unreachable
 
 SETTINGS = Path(__file__).resolve().parent.parent / "local" / "local.settings.official.json"
 WAIT_S = 120.0
@@ -46,7 +46,7 @@ async def prepare(values: dict[str, str], *, wait_s: float) -> None:
             try:
                 await backend.operations.declare({}, {})  # no queues: their emulator has a file of its own
                 return
-            except (OutcomeUnknown, AzureError, OSError) as error:
+            except (OutcomeUnknown, Unreachable, AzureError, OSError) as error:
                 if time.monotonic() > deadline:
                     raise OutcomeUnknown(
                         f"no answer from the emulators within {wait_s:g} s ({type(error).__name__}); start them with "

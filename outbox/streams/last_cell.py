@@ -14,7 +14,6 @@ from typing import Any
 
 from outbox.errors import OtherLog
 from outbox.streams.cells import Position
-from outbox.streams.places import together
 from outbox.streams.register import LastCell, Out
 from outbox.streams.row import Entry, NotThere, Row
 
@@ -59,7 +58,8 @@ async def check_lasts(
         looked.pop(row.name, None)
         if row.name in lasts and lasts[row.name].index == at.before:
             looked[row.name] = row, f"the cursor of {who.replace('/', ' ')}"
-    await together([_check(row, lasts[name], who, what) for name, (row, what) in looked.items()])
+    for name, (row, what) in looked.items():
+        await _check(row, lasts[name], who, what)
 
 
 async def _check(row: Row[Any], last: LastCell, who: str, what: str) -> None:

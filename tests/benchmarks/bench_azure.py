@@ -109,7 +109,7 @@ class Run:
 
     def _asked_count(self) -> int:
         """How many the worker has asked for."""
-        return sum(self._calls[kind] for kind in ("read", "commit", "mark", "note", "ledger"))
+        return sum(self._calls[kind] for kind in ("read", "commit", "mark", "note", "ledger", "sign"))
 
     def _row(self, name: str, count: int) -> Row:
         calls, served = Tally(self._calls), self._served()

@@ -166,6 +166,7 @@ STREAM_MUTANTS = (
     mutant(
         "entries are applied whatever the cursor says", "sink", "EffectOnce", DATABASE,
         ("            if moved.rowcount != 1:\n", "            if moved.rowcount > 1:\n"),
+        ("            if last is not None and known.last is None:\n", "            if last is None:\n"),
         app="database", faults={},
     ),
     mutant(

@@ -33,7 +33,8 @@ def test_logs_meet_every_fault_and_what_is_too_large_is_left_to_the_large_ones()
     cells = [
         (cell["logs"], kind) for large in (False, True) for cell in explore.logs(large=large) for kind in cell["faults"]
     ]
-    assert len(cells) == len(set(cells)) == 4 * len(explore.LOGS) + 1
+    assert len(cells) == len(set(cells)) == 1 + sum(len(explore.kinds_of(what)) for what in explore.LOGS)
+    assert {kind for _, kind in cells} == {*explore.LOG_FAULTS, "expire", "jump"}
     assert {(cell["logs"], *cell["faults"]) for cell in explore.logs(large=True)} == explore.TOO_LARGE
 
 

@@ -21,6 +21,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY
+from outbox.engine.engine import Engine
 from outbox.errors import Refused
 from outbox.ops.access_key import FILE_NAME, access_key, new_key
 from outbox.ops.endpoints import AMQP_PORT
@@ -153,7 +154,7 @@ def test_the_key_outlives_kill_9_until_it_is_replaced(host: Host) -> None:
 
 
 def test_a_key_that_others_can_read_or_that_is_none_stops_the_start(host: Host) -> None:
-    host.data.mkdir(mode=0o700)
+    Engine.open(host.data).close()
     key = access_key(host.data)
     path = host.data / FILE_NAME
     path.chmod(0o640)

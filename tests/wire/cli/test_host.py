@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
+from outbox.engine.engine import Engine
 from outbox.ops.cli import main
 from outbox.ops.control_file import read_control_file
 
@@ -217,7 +218,7 @@ def test_a_killed_host_keeps_what_was_sent_and_the_next_one_goes_on(shell: Shell
 
 def test_a_host_forgets_where_a_killed_one_listened_before_it_is_ready(shell: Shell) -> None:
     folder = shell.folder / "bank.data"
-    folder.mkdir()
+    Engine.open(folder).close()
     (folder / "control.json").write_text('{"port": 1, "pid": 1, "token": "old"}')
     shell.run()
     assert "old" not in {found.token for found in [read_control_file(folder)] if found is not None}

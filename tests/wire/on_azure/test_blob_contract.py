@@ -13,7 +13,7 @@ import pytest
 from outbox.azure.blobs.account import BlobAccount
 from outbox.azure.blobs.state_store import BlobStateStore, encode_part, key_of, name_of
 from outbox.azure.blobs.store import AzureBlobStore, encode_name
-from outbox.errors import OutcomeUnknown, Refused
+from outbox.errors import Refused, Unreachable
 from outbox.ports import BlobStore, Create, DocumentKey, Replace, StateStore, Won
 from outbox.testing import START_S, VirtualClock
 from outbox.verify.contracts import (
@@ -123,10 +123,10 @@ async def test_a_container_that_is_not_there_is_refused_with_the_cure(connection
     await missing.close()
 
 
-async def test_storage_that_cannot_be_reached_leaves_the_outcome_unknown() -> None:
+async def test_storage_that_cannot_be_reached_was_sent_nothing() -> None:
     place = "DefaultEndpointsProtocol=http;AccountName=a;AccountKey=a2V5;BlobEndpoint=http://127.0.0.1:9/a;"
     nowhere = BlobAccount(place, "c")
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(Unreachable):
         await AzureBlobStore(nowhere, timeout_s=2).write("a", b"1")
     await nowhere.close()
 

@@ -21,7 +21,7 @@ from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.engine.backend.blobs import FolderBlobStore
 from outbox.engine.backend.store import EngineStore
 from outbox.engine.backend.store_scopes import ItemStore
-from outbox.errors import CorruptRecord, OutboxError, OutcomeUnknown, Refused, TooLarge
+from outbox.errors import CorruptRecord, OutboxError, Refused, TooLarge, Unreachable
 from outbox.lineage import parse_state_id, state_id
 from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Session, StateStore, Won, Write
 from outbox.runtime.store_operations import operations_over
@@ -224,7 +224,7 @@ async def test_a_place_that_has_changed_is_refused_at_the_start() -> None:
         with pytest.raises(Refused, match="states do not move: give the place= that it was written with"):
             await PlacedStates(states).check(items)
         await ground.emulator.__aexit__(None, None, None)
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(Unreachable):
             await PlacedStates(states).check(items)
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import BytesIO, StringIO, TextIOWrapper
+from itertools import chain
 from typing import Any
 from unittest import mock
 
@@ -64,8 +65,8 @@ class Site:
     usage: Callable[[], Mapping[str, Any]]
     reset_usage: Callable[[], None]
     faults: Faults
-    wrong: tuple[str, ...]
-    """Options that name a container that is not there."""
+    wrong: tuple[str, str]
+    """An option that names a container that is not there."""
 
     async def fill(self) -> None:
         """Two logs, three cells in one of them, and a reader of it."""
@@ -284,7 +285,8 @@ async def test_a_long_list_ends_and_says_so(site: Site, monkeypatch: pytest.Monk
 
 
 async def test_a_container_that_is_not_there_is_named_with_its_option(site: Site) -> None:
-    _, err = await site.outbox("stream", "list", *site.options, *site.wrong, code=1, options=())
+    options = dict(zip(site.options[::2], site.options[1::2], strict=True)) | dict([site.wrong])
+    _, err = await site.outbox("stream", "list", *chain(*options.items()), code=1, options=())
     assert err.startswith("outbox: ") and err.count("\n") == 1 and "no such" in err, err
 
 
