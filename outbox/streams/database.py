@@ -12,6 +12,8 @@ not know of it leaves it, and then it does not fit to the cursor, and says nothi
 The cursor moves first, so an `apply` that commits by itself commits the cursor as well: no entry takes effect twice.
 It may take effect in part, so such an `apply` is refused once it has returned: where the connection says that no
 transaction is open (those of sqlite3 and psycopg do), and where the cursor is not where the transaction has moved it.
+
+What `apply` raises is the user's and stops the sink, unless its driver says that the database failed meanwhile.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ CREATE = (
 )
 MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s", "named": ":p{}"}
 """How the parameters of a statement are written, by a driver's `paramstyle`."""
+OUTAGES = ("OperationalError", "InterfaceError")
+"""The classes of DB-API 2.0 for what is no mistake in a statement; each driver has its own of these names."""
 PSYCOPG_IDLE = 0
 """The `info.transaction_status` of psycopg, 2 and 3, outside of a transaction."""
 T = TypeVar("T")
@@ -251,6 +255,8 @@ class CursorTable:
         except Exception as error:
             if has_ended(connection) and self._is_at(connection, after):
                 raise NotRegistrable(self._ended("committed, and then raised")) from error
+            if is_outage(error):
+                raise
             raise _Raised from error
         if isawaitable(given) or isgenerator(given) or isasyncgen(given):
             if hasattr(given, "close"):
@@ -276,6 +282,16 @@ class CursorTable:
         )
 
 
+def is_outage(error: Exception) -> bool:
+    """Whether a driver says that its database failed, and not the statement, which fails again whenever it is tried.
+
+    DB-API 2.0 says it by the class; the OperationalError of sqlite3 is also that of a table which is not there.
+    """
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_ERROR:  # extended ones as well
+        return False
+    return any(each.__name__ in OUTAGES for each in type(error).__mro__)
+
+
 def has_ended(connection: Any) -> bool:
     """Whether a connection says that no transaction is open; False where its driver does not say."""
     if getattr(connection, "in_transaction", None) is False:  # sqlite3
@@ -298,4 +314,4 @@ def paramstyle_of(connection: Any) -> str:
 
 
 class _Raised(Exception):
-    """The user's function raised; not the database."""
+    """The user's function raised, and no outage of the database."""

@@ -7,6 +7,7 @@ import logging
 import random
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,57 @@ async def test_what_apply_raises_is_raised_and_nothing_took_effect(engine: Engin
     assert counter(file) == (0, 0)
     await sink(log, file).run_until_idle()
     assert counter(file) == (3, 2)
+
+
+async def test_a_database_that_fails_while_apply_is_at_work_is_tried_again(engine: Engine, file: Path) -> None:
+    failing = iter([sqlite3.OperationalError("it was closed"), sqlite3.InterfaceError("it is closed")])
+
+    def loses(db: sqlite3.Connection, entries: Sequence[Entry[int]]) -> None:
+        add(db, entries)
+        for error in failing:
+            raise error
+
+    log = made("numbers", engine, int)
+    await fill(log, 1, 2)
+    assert await sink(log, file, apply=loses).run_until_idle() == 1
+    assert counter(file) == (3, 2)
+
+
+async def test_a_database_that_is_locked_while_apply_is_at_work_is_raised_and_is_no_end(
+    engine: Engine, file: Path, tmp_path: Path
+) -> None:
+    other = sqlite3.connect(tmp_path / "other.db")
+    other.executescript("CREATE TABLE taken (n INT); BEGIN IMMEDIATE")
+
+    def apply(db: sqlite3.Connection, entries: Sequence[Entry[int]]) -> None:
+        add(db, entries)
+        with closing(sqlite3.connect(tmp_path / "other.db", timeout=0)) as beside:
+            beside.execute("INSERT INTO taken VALUES (1)")
+
+    log = made("numbers", engine, int)
+    await fill(log, 1, 2)
+    with pytest.raises(OutcomeUnknown, match="database is locked"):
+        await sink(log, file, apply=apply).run_until_idle(seconds=0.1)
+    assert counter(file) == (0, 0)
+    other.close()
+    await sink(log, file, apply=apply).run_until_idle()
+    assert counter(file) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("INSERT INTO counter VALUES (1)", "no such table: counter"),
+        ("SELECT n FROM counters ORDER BY n COLLATE german", "no such collation sequence: german"),
+    ],
+)
+async def test_a_wrong_statement_of_apply_is_raised_and_not_tried_again(
+    engine: Engine, file: Path, statement: str, reason: str
+) -> None:
+    log = made("numbers", engine, int)
+    await fill(log, 1)
+    with pytest.raises(sqlite3.OperationalError, match=reason):
+        await sink(log, file, apply=lambda db, entries: db.execute(statement)).step()
 
 
 async def test_a_missing_table_is_named_with_the_cure(engine: Engine, file: Path) -> None:

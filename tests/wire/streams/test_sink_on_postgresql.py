@@ -181,6 +181,30 @@ async def test_sinks_whose_connections_are_killed_apply_each_entry_once(
     assert killed and counter(database) == (780, 40)
 
 
+async def test_a_connection_that_is_killed_while_apply_is_at_work_is_tried_again(
+    numbers: OrderedLog[int], database: str
+) -> None:
+    killing = iter([True])
+
+    def killed(db: Any, entries: Sequence[Entry[int]]) -> None:
+        if next(killing, False):
+            with psycopg.connect(database, autocommit=True) as other:
+                other.execute("SELECT pg_terminate_backend(%s)", (db.info.backend_pid,))
+        add(db, entries)
+
+    await numbers.extend([1, 2], id="a")
+    assert await sink(numbers, database, killed).run_until_idle(seconds=20) == 1
+    assert counter(database) == (3, 2)
+
+
+async def test_a_wrong_statement_of_apply_is_raised_and_not_tried_again(
+    numbers: OrderedLog[int], database: str
+) -> None:
+    await numbers.append(1, id="a")
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        await sink(numbers, database, lambda db, entries: db.execute("INSERT INTO nowhere VALUES (1)")).step()
+
+
 def commits(db: Any, entries: Sequence[Entry[int]]) -> None:
     add(db, entries)
     db.commit()
