@@ -113,7 +113,7 @@ class CursorTable:
         self._create = create
         self._connection: Any = None
         self._style = "qmark"
-        self._last = f"{name}#log"
+        self._last = last_row(name)
 
     def guarded(self, work: Callable[[], T]) -> T:
         """Do something with the connection; what its driver raises breaks it off.
@@ -290,6 +290,11 @@ def is_outage(error: Exception) -> bool:
     if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_ERROR:  # extended ones as well
         return False
     return any(each.__name__ in OUTAGES for each in type(error).__mro__)
+
+
+def last_row(name: str) -> str:
+    """The name of the row that has the last cell which a sink has read."""
+    return f"{name}#log"
 
 
 def has_ended(connection: Any) -> bool:

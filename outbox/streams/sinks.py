@@ -36,7 +36,7 @@ from outbox.errors import CorruptRecord, NotRegistrable, OtherLog, OutcomeUnknow
 from outbox.ports import DocumentKey, StateStore, Tag, Version, Won, Write
 from outbox.streams.callables import check_call, is_a_generator, is_async
 from outbox.streams.cells import DECODE_ERRORS, Position, is_current, put
-from outbox.streams.database import TABLE, Cursor, CursorTable, Database, ThreadedDatabase
+from outbox.streams.database import TABLE, Cursor, CursorTable, Database, ThreadedDatabase, last_row
 from outbox.streams.last_cell import Looks, check_lasts, last_of
 from outbox.streams.log import LogReader, OrderedLog, check_name
 from outbox.streams.places import POLL_S_MAX, Waiting, place_of
@@ -184,7 +184,7 @@ class Following:
 
     def _anew(self, first: int) -> str:
         """How a sink is made to go on in a log that was restored, or is meant to be read in place of another."""
-        return f"or, to go on in this log, set {self._setting(Position(first))}, or to a later position"
+        return f"or, to go on in this log, set {self._setting(Position(first))}; a later position does as well"
 
     async def _read(self, at: Position, count_max: int) -> tuple[list[Entry[Any]], Position]:
         """Up to so many entries, in one read after the other while all that are asked for are there, and are small."""
@@ -403,8 +403,9 @@ class DatabaseSteps:
 
 
 def setting(name: str, at: Position) -> str:
-    """How a cursor in a database is set."""
-    return f"(name, cell, entry) in {TABLE} to ('{name}', {at.index}, {at.offset})"
+    """How a cursor in a database is set, and what was read before it forgotten."""
+    place = f"('{name}', {at.index}, {at.offset})"
+    return f"(name, cell, entry) in {TABLE} to {place} and delete its row '{last_row(name)}'"
 
 
 class _Cursor(msgspec.Struct, frozen=True, omit_defaults=True):

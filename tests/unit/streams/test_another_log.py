@@ -189,6 +189,49 @@ async def test_another_log_that_was_trimmed_is_told_by_its_floor(
     assert await reading.taken() == [0, 1, 2, 3]
 
 
+async def other_from_cell_3(elsewhere: Engine) -> OrderedLog[int]:
+    """Another log, whose cells before the third were trimmed."""
+    other = made("in", elsewhere, int)
+    await append(other, "b", 10, 11, 12, 13, 14)
+    await other.register("audit", Position(3))
+    await other.trim()
+    return other
+
+
+async def test_a_sink_goes_on_in_another_log_once_its_rows_are_as_the_error_says(
+    here: Engine, elsewhere: Engine, tmp_path: Path
+) -> None:
+    reading, other = into_a_database(here, tmp_path / "taken.db"), await other_from_cell_3(elsewhere)
+    await append(made("in", here, int), "a", 0, 1, 2)
+    await reading.once(made("in", here, int))
+    with pytest.raises(
+        OtherLog, match=r"set \(name, cell, entry\) in outbox_cursors to \('s', 3, 0\) and delete its row 's#log';"
+    ):
+        await reading.once(other)
+    with sqlite3.connect(tmp_path / "taken.db") as db:
+        db.execute("UPDATE outbox_cursors SET cell = 3, entry = 0 WHERE name = 's'")
+        db.execute("DELETE FROM outbox_cursors WHERE name = 's#log'")
+    await reading.once(other)
+    assert await reading.taken() == [0, 1, 2, 13, 14]
+
+
+async def test_a_sink_goes_on_in_another_log_once_its_document_is_as_the_error_says(
+    here: Engine, elsewhere: Engine, tmp_path: Path
+) -> None:
+    reading, other = into_documents(here, tmp_path), await other_from_cell_3(elsewhere)
+    await append(made("in", here, int), "a", 0, 1, 2)
+    await reading.once(made("in", here, int))
+    with pytest.raises(OtherLog, match="set sums/sink:s to ") as raised:
+        await reading.once(other)
+    key = DocumentKey("sums", "sink:s")
+    found = await here.store().read(key)
+    assert found is not None
+    said = str(raised.value).partition(" sums/sink:s to ")[2].partition(";")[0]
+    await here.store().write([Replace(key, said.encode(), found.version)])
+    await reading.once(other)
+    assert await reading.taken() == [0, 1, 2, 13, 14]
+
+
 async def test_what_was_read_may_be_trimmed_and_its_tombstone_may_be_gone(reading: Reading, here: Engine) -> None:
     log = made("in", here, int)
     await append(log, "a", 0, 1, 2, 3)
