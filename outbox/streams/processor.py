@@ -111,11 +111,7 @@ class Processor(Generic[State]):
         for what, number in (("version", version), ("state_version", state_version)):
             if not isinstance(number, int) or isinstance(number, bool) or number < 1:
                 raise NotRegistrable(f"processor {name}: {what}={number!r}: a whole number, 1 or more")
-        for what, seconds in (("handler_s", handler_s), ("poll_s_max", poll_s_max)):
-            if not isinstance(seconds, int | float) or not seconds > 0:
-                raise NotRegistrable(f"processor {name}: {what}={seconds!r}: seconds, more than 0")
-        if not isinstance(batch_max, int) or not 1 <= batch_max <= ENTRIES_MAX:
-            raise NotRegistrable(f"processor {name}: batch_max={batch_max}: 1 to {ENTRIES_MAX}")
+        check_pace(f"processor {name}", batch_max, handler_s=handler_s, poll_s_max=poll_s_max)
         self.name = name
         self.place: Place = place_of(register)
         written = {check_name("output", each): output_of(name, given) for each, given in (outputs or {}).items()}
@@ -264,6 +260,19 @@ def _checked_state(name: str, codec: StateCodec) -> StateCodec:
             f"{failure_text(error)}; give every field a default that can be stored"
         ) from error
     return codec
+
+
+def check_pace(who: str, batch_max: Any, **seconds: Any) -> None:
+    """Check how many entries are taken at once, and options in seconds, by their names.
+
+    Raises:
+        NotRegistrable: one cannot be.
+    """
+    for what, given in seconds.items():
+        if not isinstance(given, int | float) or not given > 0:
+            raise NotRegistrable(f"{who}: {what}={given!r}: seconds, more than 0")
+    if not isinstance(batch_max, int) or not 1 <= batch_max <= ENTRIES_MAX:
+        raise NotRegistrable(f"{who}: batch_max={batch_max!r}: 1 to {ENTRIES_MAX}")
 
 
 class Loop:

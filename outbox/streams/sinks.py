@@ -40,7 +40,7 @@ from outbox.streams.database import TABLE, Cursor, CursorTable, Database, Thread
 from outbox.streams.last_cell import Looks, check_lasts, last_of
 from outbox.streams.log import LogReader, OrderedLog, check_name
 from outbox.streams.places import POLL_S_MAX, Waiting, place_of
-from outbox.streams.processor import ERRORS_SAID, FINAL, PAUSE_S_FIRST, PAUSE_S_MAX, raise_from, started
+from outbox.streams.processor import ERRORS_SAID, FINAL, PAUSE_S_FIRST, PAUSE_S_MAX, check_pace, raise_from, started
 from outbox.streams.read_ahead import BYTES_MAX, ReadAhead
 from outbox.streams.register import LastCell
 from outbox.streams.replica import REPORT_EVERY, Progress
@@ -331,6 +331,7 @@ class TransactionalSink:
     ) -> None:
         self._poll_s_max = poll_s_max
         check_apply(check_name("sink", name), apply, "connection", "entries", may_wait=False)
+        check_pace(f"sink {name}", batch_max, poll_s_max=poll_s_max)
         if hasattr(connect, "cursor"):  # some can be called
             raise NotRegistrable(f"sink {name}: connect is a connection; give a function that makes one")
         check_call(f"sink {name}: connect", connect)
@@ -447,6 +448,7 @@ class StoreSink:
             )
         self.key = DocumentKey(partition, f"sink:{name}")
         check_apply(name, apply, "entries", may_wait=True)
+        check_pace(f"sink {name}", batch_max, poll_s_max=poll_s_max)
         self._following = Following(
             name,
             self.row,

@@ -101,6 +101,24 @@ async def test_a_sink_whose_writes_never_win_leaves_the_others_their_turns(
         await logged(caplog, "sink stuck has lost 4 times in a row")
 
 
+@pytest.mark.parametrize("given", [0, -1, 1_001, "x", 1.5, None])
+def test_how_many_entries_a_sink_takes_at_once_is_a_number(engine: Engine, file: Path, given: Any) -> None:
+    reason = f"sink counter: batch_max={given!r}: 1 to 1000"
+    with pytest.raises(NotRegistrable, match=reason):
+        sink(made("numbers", engine, int), file, batch_max=given)
+    with pytest.raises(NotRegistrable, match=reason):
+        store_sink(engine, batch_max=given)
+
+
+@pytest.mark.parametrize("given", [0, -1, "x"])
+def test_how_often_a_sink_looks_is_a_time(engine: Engine, file: Path, given: Any) -> None:
+    reason = f"sink counter: poll_s_max={given!r}: seconds, more than 0"
+    with pytest.raises(NotRegistrable, match=reason):
+        sink(made("numbers", engine, int), file, poll_s_max=given)
+    with pytest.raises(NotRegistrable, match=reason):
+        store_sink(engine, poll_s_max=given)
+
+
 # In a database's own transactions
 
 
