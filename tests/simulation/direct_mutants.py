@@ -1680,7 +1680,12 @@ DIRECT_MUTANTS = (
     mutant(
         "emulator: a bad token ends what a good one opened", "outbox/emulator/bus/claims.py",
         "unit/emulator/test_claims.py::test_a_token_lets_in_until_it_ends_and_a_bad_one_changes_nothing",
-        ("        if expires_ms <= self._now_ms():\n", "        self._expires_ms = expires_ms\n        if expires_ms <= self._now_ms():\n"),
+        ("            return UNAUTHORIZED,", "            self._scopes.clear()\n            return UNAUTHORIZED,"),
+    ),
+    mutant(
+        "emulator: a token for one entity opens all", "outbox/emulator/bus/claims.py",
+        "unit/emulator/test_claims.py::test_a_token_opens_what_it_names_and_what_is_below",
+        ("        scope = scope_of(str(request.value))\n", '        scope = ""\n'),
     ),
     mutant(
         "emulator: a lost lock keeps back the messages behind it", RECEIVERS,
