@@ -316,7 +316,7 @@ async def test_an_identity_that_is_refused_is_sent_to_its_roles(site: Site, stat
     ids=str,
 )
 async def test_no_error_repeats_a_secret(options: tuple[str, ...]) -> None:
-    site = Site(Place(mock.Mock(), NoBlobs()), options, {}, dict, lambda: None, Faults(), ())
+    site = Site(Place(mock.Mock("", ""), NoBlobs()), options, {}, dict, lambda: None, Faults(), ("", ""))
     out, err = await site.outbox("stream", "list", code=1)
     assert out == "" and err.startswith("outbox: ") and err.count("\n") == 1, err
     assert "hunter2" not in err and base64.b64encode(b"hunter2").decode() not in err
@@ -333,7 +333,7 @@ async def test_no_error_repeats_a_secret(options: tuple[str, ...]) -> None:
     ],
 )
 async def test_a_command_says_what_it_is_missing(options: tuple[str, ...], text: str) -> None:
-    site = Site(Place(mock.Mock(), NoBlobs()), options, {}, dict, lambda: None, Faults(), ())
+    site = Site(Place(mock.Mock("", ""), NoBlobs()), options, {}, dict, lambda: None, Faults(), ("", ""))
     out, err = StringIO(), StringIO()
     known = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
     with (
