@@ -134,7 +134,7 @@ class CursorTable:
             raise OutcomeUnknown(f"sink {self.name}: the database failed ({type(error).__name__}: {error})") from error
 
     def _open(self) -> None:
-        connection = self._connected()
+        connection = self._connection = self._connected()  # so that it is closed where the rest fails
         if isinstance(connection, sqlite3.Connection) and connection.isolation_level is None:
             connection.isolation_level = "IMMEDIATE"  # else no statement begins a transaction
         if commits_by_itself(connection):
@@ -151,7 +151,6 @@ class CursorTable:
         self._style = style
         if self._create:
             self._make_table(connection)
-        self._connection = connection
 
     def _make_table(self, connection: Any) -> None:
         """Create the table unless it can be read; where another creates it at the same time, it can be read then."""

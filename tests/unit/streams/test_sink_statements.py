@@ -200,6 +200,28 @@ async def test_a_table_that_another_creates_at_the_same_time_is_used(log: Ordere
     assert applied(file) == [1] and not Late.others
 
 
+async def test_a_connection_that_fails_as_it_is_opened_is_closed(log: OrderedLog[int], file: Path) -> None:
+    class Closing(Connection):
+        is_open = True
+
+        def rollback(self) -> None:
+            raise OSError("the network is down")
+
+        def close(self) -> None:
+            self.is_open = False
+            super().close()
+
+    opened: list[Closing] = []
+
+    def connect() -> Connection:
+        opened.append(Closing(file))
+        return opened[-1]
+
+    with pytest.raises(OutcomeUnknown, match="the network is down"):
+        await TransactionalSink("counter", log, connect, note, create=True).step()
+    assert [each.is_open for each in opened] == [False]
+
+
 async def test_a_table_that_cannot_be_created_is_named_with_what_the_database_says(
     log: OrderedLog[int], file: Path
 ) -> None:
