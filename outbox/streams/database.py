@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from inspect import isasyncgen, isawaitable, isgenerator
@@ -193,7 +193,8 @@ class CursorTable:
 
     def _select(self, connection: Any) -> Cursor | None:
         fetched = self._execute(connection, SELECT, self.name, self._last)
-        found = {str(name): (int(cell), int(entry)) for name, cell, entry in iter(fetched.fetchone, None)}
+        rows = (row.values() if isinstance(row, Mapping) else row for row in iter(fetched.fetchone, None))
+        found = {str(name): (int(cell), int(entry)) for name, cell, entry in rows}
         if self.name not in found:
             return None
         return Cursor(Position(*found[self.name]), LastCell(*found[self._last]) if self._last in found else None)

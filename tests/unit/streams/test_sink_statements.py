@@ -200,6 +200,21 @@ async def test_a_table_that_another_creates_at_the_same_time_is_used(log: Ordere
     assert applied(file) == [1] and not Late.others
 
 
+async def test_rows_may_be_mappings(log: OrderedLog[int], file: Path) -> None:
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(file)
+        connection.row_factory = lambda cursor, row: {
+            column[0].upper(): value for column, value in zip(cursor.description, row, strict=True)
+        }
+        return connection
+
+    await fill(log, 1, 2)
+    assert await TransactionalSink("counter", log, connect, note, create=True).run_until_idle(seconds=5) == 1
+    await log.append(3, id="three")
+    await TransactionalSink("counter", log, connect, note, create=True).run_until_idle(seconds=5)
+    assert applied(file) == [1, 2, 3]
+
+
 async def test_a_connection_that_fails_as_it_is_opened_is_closed(log: OrderedLog[int], file: Path) -> None:
     class Closing(Connection):
         is_open = True

@@ -20,6 +20,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 from outbox.engine.engine import Engine
 from outbox.errors import NotRegistrable, OutcomeUnknown
@@ -149,6 +150,16 @@ async def test_a_wrapped_connection_is_written_to_as_psycopg_reads(numbers: Orde
 
     await numbers.append(7, id="a")
     assert await TransactionalSink("counter", numbers, Wrapped, add, create=True).run_until_idle() == 1
+    assert counter(database) == (7, 1)
+
+
+async def test_rows_may_be_mappings(numbers: OrderedLog[int], database: str) -> None:
+    await numbers.append(7, id="a")
+    for _ in range(2):
+        into = TransactionalSink(
+            "counter", numbers, lambda: psycopg.connect(database, row_factory=dict_row), add, create=True
+        )
+        await into.run_until_idle(seconds=5)
     assert counter(database) == (7, 1)
 
 
