@@ -26,7 +26,7 @@ def check_call(what: str, function: Any, *given: str) -> None:
         signature = inspect.signature(function, follow_wrapped=False)
         if hasattr(function, "__wrapped__") and all(each.kind in VARIADIC for each in signature.parameters.values()):
             signature = inspect.signature(function)  # it passes on what it is given
-    except ValueError:  # some built-in functions have none
+    except (TypeError, ValueError):  # some built-in functions have none, and a `__signature__` may be anything
         return
     try:
         signature.bind(*given)

@@ -96,7 +96,14 @@ def adds_rates(handler: Callable[..., Any]) -> Callable[..., Any]:
 def has_defaults(state: Total, inputs: Inputs, step: Step, rate: float = 1.0) -> None: ...
 
 
+def says_nothing_of_use(state: Total, inputs: Inputs, step: Step) -> None: ...
+
+
+vars(says_nothing_of_use)["__signature__"] = "no signature"
+
+
 FITTING = {
+    "with a signature that is none": says_nothing_of_use,
     "decorated": adds_rates(with_one_more),
     "defaults": has_defaults,
     "partial": partial(with_one_more, rates={}),
