@@ -19,6 +19,7 @@ import msgspec
 
 from outbox.cancellation import CANCELLATION_TYPE, cancelling_properties, read_ticket, ticket_text
 from outbox.errors import HandlingEnded, OutcomeUnknown, PoisonMessage, Refused, UnknownDestination
+from outbox.generators import check_result
 from outbox.guards import Breaker, Rate
 from outbox.http import Reply
 from outbox.lineage import Key, derived_bytes, output_id, traceparent_of
@@ -395,7 +396,8 @@ class Context(msgspec.Struct, gc=False):
         Raises:
             Retry: it is not durable yet, or a guard reschedules it; let it pass.
             TimeoutError: it took longer than `time_limit_s`; let it pass, and the attempt has failed.
-            TypeError: the handler is a blocking one, which cannot await; or the rate has no name.
+            TypeError: the handler is a blocking one, which cannot await; the rate has no name; or `function` returned a
+                generator, of which nothing has run.
             NotRegistrable: another breaker or rate of this name has other limits.
         """
         handler = self.work.handler
@@ -445,6 +447,7 @@ class Context(msgspec.Struct, gc=False):
                 raise
             text = f"call {number} of {self.work.handler.name} had not ended after its {time_limit_s:g} s"
             raise TimeoutError(text) from error
+        check_result(f"call {number} of {self.work.handler.name}", result)
         return result
 
     # Capture

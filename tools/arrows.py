@@ -36,7 +36,7 @@ CORE = (  # what a handler and a port are
     ("deliveries", "http"),
     ("lineage",),
     ("encoding", "message"),
-    ("errors", "log_throttle", "printable"),
+    ("errors", "generators", "log_throttle", "printable"),
 )
 FLOORS = (  # a floor imports only from those below it; what shares a floor may import each other
     ("__main__",),

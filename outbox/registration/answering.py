@@ -13,6 +13,7 @@ from typing import Any
 
 from outbox.context import Context
 from outbox.encoding import encoded
+from outbox.generators import check_result
 from outbox.http import reply_of
 from outbox.registration.binding import Binding
 
@@ -35,5 +36,6 @@ def answering(binding: Binding) -> Binding:
 
 
 def _answer(returned: Any, context: Context) -> None:
+    check_result(f"handler {context.work.handler.name}", returned)
     context.answer = reply_of(returned, encoded)
     context.is_plain = False  # a reply is more than the fast path commits

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from outbox.context import Context
 from outbox.errors import NotRegistrable
+from outbox.generators import yields
 
 Call = Callable[[Any, Any, Any], Any]
 """A handler called with (message, state, context), whatever order it declared."""
@@ -49,7 +50,7 @@ def bind(function: Callable[..., Any], local_names: Mapping[str, Any]) -> Bindin
         NotRegistrable: a parameter has no usable annotation or there are too many.
     """
     name = getattr(function, "__name__", repr(function))
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if yields(function):
         raise NotRegistrable(f"{name} has a yield, so calling it would run nothing; send with ctx.send and return")
     hints = _hints(function, name, local_names)
     roles: list[str] = []

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from outbox.errors import NotRegistrable
+from outbox.generators import NOT_RUN, is_generator
 
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -49,7 +50,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 class NotCalled(NotRegistrable):
-    """A function was not entered, because its parameters do not fit what it is called with."""
+    """A function did not run: its parameters do not fit what it is called with, or it only made a generator."""
 
 
 def call(what: str, name: str, function: Callable[..., Any], *given: Any) -> Any:
@@ -64,6 +65,16 @@ def call(what: str, name: str, function: Callable[..., Any], *given: Any) -> Any
         if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
             raise  # from within it
         raise NotCalled(f"{what} {name}: its function cannot be called: {error}; give it other parameters") from error
+
+
+def check_run(what: str, name: str, result: Any) -> None:
+    """Check what a function has returned; `what` and `name` say whose it is.
+
+    Raises:
+        NotCalled: it is a generator.
+    """
+    if is_generator(result):
+        raise NotCalled(f"{what} {name}: its function {NOT_RUN}")
 
 
 def _of(function: Callable[..., Any]) -> tuple[Any, Any]:

@@ -24,10 +24,11 @@ from uuid import uuid4
 
 from outbox.codec import StateCodec, Upcast, codec_for
 from outbox.errors import NoBlobStore, NotRegistrable, OtherLog, OutcomeUnknown, Refused, TooLarge, Trimmed
+from outbox.generators import yields
 from outbox.log_throttle import LogThrottle
 from outbox.retries import Retries
 from outbox.runtime.failures.error_text import failure_text
-from outbox.streams.callables import check_call, is_a_generator
+from outbox.streams.callables import check_call
 from outbox.streams.cells import Position
 from outbox.streams.failures import delay_s
 from outbox.streams.last_cell import Looks
@@ -237,7 +238,7 @@ def _check_options(name: str, handler: Handler, state: Any, retries: Any) -> Non
     Raises:
         NotRegistrable: it cannot be used.
     """
-    if not callable(handler) or is_a_generator(handler):
+    if not callable(handler) or yields(handler):
         raise NotRegistrable(f"processor {name}: a handler is a function, sync or async, that does not yield; it emits")
     check_call(f"processor {name}: its handler", handler, "state", "inputs", "step")
     if not isinstance(state, type):

@@ -30,7 +30,7 @@ from outbox.errors import FormatTooNew, NotRegistrable, OutcomeUnknown, Refused,
 from outbox.lineage import step_id
 from outbox.ports import StateStore
 from outbox.runtime.failures.error_text import failure_text
-from outbox.streams.callables import NotCalled, call
+from outbox.streams.callables import NotCalled, call, check_run
 from outbox.streams.cells import Position, encode
 from outbox.streams.failures import Ready, after_success, count_of, failed_step, is_timer_first, noted, rows_left
 from outbox.streams.last_cell import check_lasts, last_of, lasts_at
@@ -475,7 +475,7 @@ class Replica:
         if isawaitable(result):
             try:
                 async with asyncio.timeout(handler_s) as limit:
-                    await result
+                    result = await result
             except TimeoutError as error:
                 if not limit.expired():
                     raise
@@ -485,6 +485,7 @@ class Replica:
                 if task is None or task.cancelling():
                     raise
                 raise RuntimeError("it was cancelled, and not by us: await only what nobody cancels") from error
+        check_run("processor", self.plan.name, result)
 
     def _state_of(self, register: Register) -> Any:
         """The state in a register, for the handler to change.

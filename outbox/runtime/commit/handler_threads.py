@@ -28,6 +28,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from outbox.context import Context, seal
+from outbox.generators import check_result
 from outbox.log_throttle import LogThrottle
 from outbox.registration.handlers import Handler, over_limit_text
 from outbox.retries import Retry
@@ -218,3 +219,4 @@ def _called(handler: Handler, result: Any) -> None:
             if close is not None:
                 close()
         raise TypeError(f"blocking handler {handler.name} returned {result!r}; await it in an async handler instead")
+    check_result(f"blocking handler {handler.name}", result)

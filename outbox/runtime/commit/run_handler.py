@@ -22,6 +22,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from outbox.app import Handler
 from outbox.context import Context, seal
 from outbox.errors import FormatTooNew, PoisonMessage
+from outbox.generators import check_result
 from outbox.middleware import Isolated
 from outbox.ports import Delivery
 from outbox.registration.handlers import over_limit_text
@@ -137,6 +138,7 @@ def step(handler: Handler, result: Any) -> Any:
         return next(result.__await__(), DONE)  # as `send`, without an exception at the end
     if isawaitable(result):
         raise TypeError(f"handler {handler.name} returned {result!r} unawaited; make it async and await it")
+    check_result(f"handler {handler.name}", result)
     return DONE
 
 

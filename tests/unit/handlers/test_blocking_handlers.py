@@ -460,12 +460,17 @@ def misusing() -> App:
     def returns(message: Step) -> Any:
         return waits()
 
+    @app.handler("yields")
+    def yields(message: Step) -> Any:
+        return (number for number in [message.n])
+
     return app
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 async def test_a_blocking_handler_cannot_await_in_a_thread_or_in_a_harness() -> None:
     said = {"calls": "blocking handler calls cannot await ctx.call", "returns": "returned <coroutine"}
+    said |= {"yields": "handler yields returned a generator, so nothing of it ran; leave out yield"}
     async with Harness(misusing()) as world, Engine.in_memory() as engine, Worker(misusing(), engine) as worker:
         for queue, text in said.items():
             await world.send(queue, Step("a", 1))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import Any
@@ -135,6 +136,71 @@ async def test_a_call_that_does_not_reach_its_handler_stops_and_refuses_no_entry
     ):
         await refusing(engine, Compiled()).run_until_idle()
     assert await values(made("refused", engine, RefusedEntry)) == []
+
+
+def yielding(state: Total, inputs: Inputs, step: Step) -> Iterator[None]:
+    for entry in inputs:
+        state.n += entry.value
+        yield
+
+
+async def yielding_later(state: Total, inputs: Inputs, step: Step) -> AsyncIterator[None]:
+    for entry in inputs:
+        state.n += entry.value
+        yield
+
+
+async def gives_a_generator(state: Total, inputs: Inputs, step: Step) -> Any:
+    return yielding(state, inputs, step)
+
+
+YIELDING = {
+    "bare": yielding,
+    "async": yielding_later,
+    "decorated": passed_on(yielding),
+    "decorated twice": passed_on(passed_on(yielding_later)),
+    "partial": partial(passed_on(yielding)),
+}
+
+
+@pytest.mark.parametrize("handler", YIELDING.values(), ids=YIELDING)
+def test_a_handler_that_yields_is_refused_where_it_is_given_also_behind_decorators(
+    engine: Engine, handler: Any
+) -> None:
+    with pytest.raises(NotRegistrable, match="that does not yield; it emits"):
+        refusing(engine, handler)
+
+
+RETURNING = {
+    "generator": lambda *given: yielding(*given),
+    "async generator": lambda *given: yielding_later(*given),
+    "awaited": gives_a_generator,
+}
+
+
+@pytest.mark.parametrize("handler", RETURNING.values(), ids=RETURNING)
+async def test_a_handler_that_returns_a_generator_stops_its_processor_and_refuses_no_entry(
+    engine: Engine, handler: Any
+) -> None:
+    await fill(made("in", engine, int), 1, 2)
+    processor = refusing(engine, handler)
+    what = "processor p: its function returned a generator, so nothing of it ran; leave out yield"
+    with pytest.raises(NotRegistrable, match=what):
+        await processor.run_until_idle()
+    assert sum((await processor.status()).lag.values()) == 2 and await processor.state() == Total()
+    assert await values(made("refused", engine, RefusedEntry)) == []
+
+
+async def test_a_generator_that_is_awaited_is_run(engine: Engine) -> None:
+    @types.coroutine
+    def runs(state: Total, inputs: Inputs) -> Iterator[Any]:
+        state.n += sum(entry.value for entry in inputs)
+        yield
+
+    await fill(made("in", engine, int), 1, 2)
+    processor = refusing(engine, lambda state, inputs, step: runs(state, inputs))
+    await processor.run_until_idle()
+    assert await processor.state() == Total(3)
 
 
 async def test_a_type_error_within_a_handler_is_a_failure_at_its_entry(engine: Engine) -> None:
