@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import msgspec.inspect
 
+from outbox.aliases import check_aliases
 from outbox.encoding import encoded_model, encoded_plain, is_pydantic, null_in
 from outbox.errors import FormatTooNew, NotRegistrable, PoisonMessage
 
@@ -70,7 +71,7 @@ def codec_for(kind: type[Any], name: str, *, strict: bool = False) -> Codec:
     """The codec of a dataclass, a msgspec Struct or a pydantic model; a `strict` one refuses unknown fields.
 
     Raises:
-        NotRegistrable: it is none of these, or holds what JSON cannot.
+        NotRegistrable: it is none of these, holds what JSON cannot, or would not be read back as it is written.
     """
     if is_pydantic(kind):
         return _pydantic_codec(kind, name, strict)
@@ -173,6 +174,7 @@ def _schema_of_unknown(kind: type[Any]) -> dict[str, Any]:
 
 
 def _pydantic_codec(kind: type[Any], name: str, strict: bool) -> Codec:
+    check_aliases(kind)
     decode = kind.model_validate_json
     if strict:
         if "extra" not in inspect.signature(decode).parameters:

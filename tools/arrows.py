@@ -25,7 +25,7 @@ CORE = (  # what a handler and a port are
     ("middleware",),
     ("registration",),
     ("codec",),
-    ("context",),
+    ("aliases", "context"),
     ("guards",),
     ("retries", "spark"),
     ("stored",),
