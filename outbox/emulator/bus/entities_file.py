@@ -79,9 +79,15 @@ def parse_entities(text: str) -> list[Entity]:
     except (ValueError, RecursionError) as error:
         raise NotRegistrable(f"the entities file is not JSON ({error}); correct it") from error
     found: list[Entity] = []
-    for namespace in _items(Section(data, "the file").section("UserConfig"), "Namespaces"):
+    file = Section(data, "the file")
+    file.only("UserConfig")
+    config = file.section("UserConfig")
+    config.only("Namespaces", "Logging")
+    for namespace in _items(config, "Namespaces"):
+        namespace.only("Name", "Queues", "Topics")
         for item in _items(namespace, "Queues"):
             name = item.name(wrong_name)
+            item.only("Name", "Properties")
             found.append(queue_settings(item.place, name, item.properties()))
         for item in _items(namespace, "Topics"):
             found += _topic(item)
@@ -102,6 +108,11 @@ class Section:
             raise NotRegistrable(f"{place} must be a JSON object; correct the entities file")
         self.data: dict[str, Any] = data
         self.place = place
+
+    def only(self, *known: str) -> None:
+        """Refuse a member that is not one of these: one that is misspelt would have no effect."""
+        if unknown := self.data.keys() - set(known):
+            raise NotRegistrable(f"{self.place}: member {min(unknown)!r} is not known; check its spelling")
 
     def section(self, name: str) -> Section:
         return Section(self.data.get(name, {}), f"{name} of {self.place}")
@@ -195,6 +206,7 @@ def _duplicate_window_s(properties: Section) -> float:
 
 def _topic(item: Section) -> list[Entity]:
     name = item.name(wrong_name)
+    item.only("Name", "Properties", "Subscriptions")
     properties = item.properties()
     queues: list[Entity] = []
     rules: list[Entity] = []
@@ -202,6 +214,7 @@ def _topic(item: Section) -> list[Entity]:
     for subscription in _items(item, "Subscriptions"):
         subscriptions.append(subscription.name(wrong_part))
         subscription.place = f"{subscriptions[-1]!r} of topic {name!r}"
+        subscription.only("Name", "Properties", "Rules")
         path = subscription_path(name, subscriptions[-1])
         rules += _rules(subscription, path)
         queues.append(queue_settings(subscription.place, path, subscription.properties(), properties))
@@ -223,8 +236,10 @@ def _rule(item: Section) -> Rule:
         raise NotRegistrable(f"{item.place} needs a Name")
     if name != DEFAULT_RULE and (text := wrong_part(name)):
         raise NotRegistrable(f"{item.place}: Name {text}")
+    place = f"rule {name!r}: {item.place}"
+    Section(item.data, place).only("Name", "Properties")
     properties = item.section("Properties")
-    properties.place = f"rule {name!r}: {item.place}"
+    properties.place = place
     known = {"FilterType", "CorrelationFilter", "SqlFilter", "Action"}
     if unknown := properties.data.keys() - known:
         raise NotRegistrable(f"{properties.place}: property {min(unknown)!r} is not known; check its spelling")

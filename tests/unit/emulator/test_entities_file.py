@@ -182,6 +182,28 @@ def test_what_is_wrong_is_named(text: str, said: str) -> None:
         parse_entities(text)
 
 
+def one(**members: object) -> dict[str, object]:
+    return {"Name": "x", **members}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"UserConfg": {}}', "the file: member 'UserConfg'"),
+        ('{"UserConfig": {"Namespace": []}}', "UserConfig of the file: member 'Namespace'"),
+        ('{"UserConfig": {"Namespaces": [{"Name": "n", "Queue": []}]}}', r"Namespaces\[0\] of .*: member 'Queue'"),
+        (file_of(one(properties={"RequiresSession": True})), "'x': member 'properties'"),
+        (file_of(one(RequiresSession=True)), "'x': member 'RequiresSession'"),
+        (file_of(topics=[one(Subscription=[one()])]), "'x': member 'Subscription'"),
+        (file_of(topics=[one(Subscriptions=[one(Rule=[one()])])]), "'x' of topic 'x': member 'Rule'"),
+        (file_of(topics=[one(Subscriptions=[one(Rules=[one(Filter={})])])]), "rule 'x': .*'x' of topic 'x': member 'Filter'"),
+    ],
+)
+def test_a_member_that_is_not_known_is_named_with_its_entity(text: str, said: str) -> None:
+    with pytest.raises(NotRegistrable, match=f"{said} is not known; check its spelling"):
+        parse_entities(text)
+
+
 def test_a_file_is_read_with_limits(tmp_path: Path) -> None:
     good, large = tmp_path / "entities.json", tmp_path / "large.json"
     good.write_text("\ufeff" + file_of(QUEUE))
