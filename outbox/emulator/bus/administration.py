@@ -212,6 +212,10 @@ class Administration:
         if not there:
             return Description(kind=kind, given=given, created_ms=now_ms, updated_ms=now_ms)
         old = descriptions.known(self._engine, path, kind)
+        detects = old.given.get("RequiresDuplicateDetection", "false")
+        if given.get("RequiresDuplicateDetection", detects).lower() != detects.lower():
+            text = f"RequiresDuplicateDetection is {detects.lower()} and cannot be changed; drain it and use a new name"
+            raise Wrong(400, f"{path!r}: {text}")
         return Description(kind=kind, given=old.given | given, created_ms=old.created_ms, updated_ms=now_ms)
 
     def _put_subscription(self, target: Target, body: bytes, update: bool) -> Reply:

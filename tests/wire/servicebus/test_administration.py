@@ -113,6 +113,20 @@ def test_an_update_of_what_is_not_there_or_cannot_change_is_refused(admin: Admin
         admin.update_queue(queue)
 
 
+@pytest.mark.parametrize("detects", [False, True])
+def test_duplicate_detection_of_what_is_there_cannot_be_changed(admin: Admin, name: str, detects: bool) -> None:
+    queue = admin.create_queue(f"{name}-q", requires_duplicate_detection=detects)
+    topic = admin.create_topic(f"{name}-t", requires_duplicate_detection=detects)
+    admin.update_queue(queue, lock_duration=timedelta(seconds=20))
+    admin.update_topic(topic, user_metadata="x")
+    said = f"RequiresDuplicateDetection is {str(detects).lower()} and cannot be changed"
+    with pytest.raises(HttpResponseError, match=said):
+        admin.update_queue(queue, requires_duplicate_detection=not detects)
+    with pytest.raises(HttpResponseError, match=said):
+        admin.update_topic(topic, requires_duplicate_detection=not detects)
+    assert admin.get_queue(queue.name).requires_duplicate_detection is detects
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
