@@ -286,7 +286,7 @@ def read_target(raw_path: str) -> Target:
     Raises:
         Wrong: it names nothing.
     """
-    parts = raw_path.strip("/").split("/")
+    parts = raw_path.removeprefix("/").split("/")
     lowered = [part.lower() for part in parts]
     at = lowered.index("subscriptions", 1) if "subscriptions" in lowered[1:] else len(parts)
     entity = unquote("/".join(parts[:at]))

@@ -154,6 +154,16 @@ async def test_the_rules_of_the_official_example_can_be_declared() -> None:
         (file_of({"Name": "x" * 261}), "260"),
         (file_of({"Name": "a//"}), "only letters, digits"),
         (file_of({"Name": "a b"}), "only letters, digits"),
+        (file_of({"Name": "-a"}), "begin and end with a letter"),
+        (file_of({"Name": "a."}), "begin and end with a letter"),
+        (file_of({"Name": "a_/b"}), "begin and end with a letter"),
+        (file_of({"Name": "/a"}), "begin and end with a letter"),
+        (file_of(topics=[{"Name": "_t"}]), "begin and end with a letter"),
+        (file_of(topics=[{"Name": "t", "Subscriptions": [{"Name": "s-"}]}]), "begin and end with a letter"),
+        (
+            file_of(topics=[{"Name": "t", "Subscriptions": [{"Name": "s", "Rules": [{"Name": ".r"}]}]}]),
+            "begin and end with",
+        ),
         (file_of({"Name": ""}), "1 to 260"),
         (file_of(topics=[{"Name": "t", "Subscriptions": [{"Name": "s" * 51}]}]), "1 to 50"),
         (file_of(topics=[{"Name": "t", "Subscriptions": [{"Name": "a/b"}]}]), "only letters, digits"),
@@ -196,7 +206,10 @@ def one(**members: object) -> dict[str, object]:
         (file_of(one(RequiresSession=True)), "'x': member 'RequiresSession'"),
         (file_of(topics=[one(Subscription=[one()])]), "'x': member 'Subscription'"),
         (file_of(topics=[one(Subscriptions=[one(Rule=[one()])])]), "'x' of topic 'x': member 'Rule'"),
-        (file_of(topics=[one(Subscriptions=[one(Rules=[one(Filter={})])])]), "rule 'x': .*'x' of topic 'x': member 'Filter'"),
+        (
+            file_of(topics=[one(Subscriptions=[one(Rules=[one(Filter={})])])]),
+            "rule 'x': .*'x' of topic 'x': member 'Filter'",
+        ),
     ],
 )
 def test_a_member_that_is_not_known_is_named_with_its_entity(text: str, said: str) -> None:

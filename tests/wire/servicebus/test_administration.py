@@ -167,7 +167,7 @@ def test_a_deleted_queue_is_gone_with_its_messages(bus: Bus, admin: Admin, name:
 
 
 def test_names_with_slashes_and_marks_are_names(bus: Bus, admin: Admin, name: str) -> None:
-    for odd in (f"{name}/a/b", f"{name}.x_y-z", f"{name}_"):
+    for odd in (f"{name}/a/b", f"{name}.x_y-z"):
         admin.create_queue(odd)
         assert admin.get_queue(odd).name == odd
         assert odd in [queue.name for queue in admin.list_queues()]
@@ -176,17 +176,18 @@ def test_names_with_slashes_and_marks_are_names(bus: Bus, admin: Admin, name: st
 
 
 def test_names_that_the_service_does_not_take_are_refused(bus: Bus, admin: Admin, name: str) -> None:
-    for odd in (f"{name} b", f"{name}é", f"{name}&<>%2F", f"{name}//b", "x" * 261):
+    marks = (f"{name} b", f"{name}é", f"{name}&<>%2F", f"{name}//b", "x" * 261)
+    for odd in (*marks, f"-{name}", f"{name}_", f"{name}/.b", f"/{name}"):
         with pytest.raises(HttpResponseError, match="name"):
             admin.create_queue(odd)
         with pytest.raises(HttpResponseError, match="name"):
             admin.create_topic(odd)
     admin.create_topic(name)
-    for odd in ("a b", "a/b", "x" * 51):
+    for odd in ("a b", "a/b", "x" * 51, ".a", "a-"):
         with pytest.raises(HttpResponseError, match="name"):
             admin.create_subscription(name, odd)
     admin.create_subscription(name, "s")
-    for odd in ("a b", "x" * 51):
+    for odd in ("a b", "x" * 51, "_a", "a."):
         with pytest.raises(HttpResponseError, match="name"):
             admin.create_rule(name, "s", odd)
     assert not [path for path in bus.call(lambda engine: list(engine.topology.queues)) if " " in path]
