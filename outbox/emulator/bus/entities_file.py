@@ -24,6 +24,7 @@ from outbox.errors import NotRegistrable
 FILE_SIZE_MAX_BYTES = 1 << 20
 ENTITY_COUNT_MAX = 1_000
 LOCK_MIN_S, LOCK_MAX_S = 5.0, 300.0
+LIFE_MIN_S = 1.0
 WINDOW_MIN_S, WINDOW_MAX_S = 20.0, 7 * 86_400.0
 DELIVERY_COUNT_MAX = 2_000
 DURATION_FOREVER_S = 315_360_000.0
@@ -190,8 +191,8 @@ def _time_to_live_s(properties: Section) -> float:
     if "DefaultMessageTimeToLive" not in properties.data:
         return 0.0
     value_s = properties.duration_s("DefaultMessageTimeToLive", "PT0S")
-    if not value_s:
-        text = "DefaultMessageTimeToLive must be a positive time; leave it out for ever"
+    if value_s < LIFE_MIN_S:
+        text = f"DefaultMessageTimeToLive must be {LIFE_MIN_S:g} s at least; leave it out for ever"
         raise NotRegistrable(f"{properties.place}: {text}")
     return value_s if value_s < DURATION_FOREVER_S else 0.0
 

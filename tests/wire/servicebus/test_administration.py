@@ -135,6 +135,7 @@ def test_duplicate_detection_of_what_is_there_cannot_be_changed(admin: Admin, na
         ({"lock_duration": timedelta(minutes=6)}, "LockDuration"),
         ({"max_delivery_count": 0}, "MaxDeliveryCount"),
         ({"default_message_time_to_live": "P1Y"}, "DefaultMessageTimeToLive"),
+        ({"default_message_time_to_live": timedelta(milliseconds=999)}, "DefaultMessageTimeToLive"),
         ({"user_metadata": "x" * 1_025}, "UserMetadata"),
     ],
     ids=str,
