@@ -79,13 +79,13 @@ def encode_delivery(claim: Claim, *, state: int = ACTIVE, settled: bool = False)
 
 
 def encode_peeked(task: Task) -> bytes:
-    """A message as a peek shows it: without a lock, with its state."""
+    """A message as a peek shows it: without a lock, with its state, of which a lock is no part."""
     message = task.message
     is_dead = task.path.endswith(DEAD_LETTER_SUFFIX)  # in a queue the description says why it was put back
     own, wire = _split_annotations(_sections_of(message, task.reason, task.description if is_dead else ""))
     if task.due_ms and not any(types.decode(key)[0] == SCHEDULED_TIME for key in own[::2]):
         own = [*own, symbol(SCHEDULED_TIME), timestamp(task.due_ms)]
-    state = _STATES[task.state]
+    state = DEFERRED if task.set_aside is True else _STATES[task.state]
     broker = _header(task, task.delivery_count + task.failures) + _annotations(
         own, task.enqueued_ms, task.sequence, state
     )

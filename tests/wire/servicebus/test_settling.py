@@ -83,6 +83,8 @@ def test_a_deferred_message_is_received_by_its_number_and_only_so(plain: tuple[A
     receiver.complete_message(one(receiver))
     [deferred] = receiver.receive_deferred_messages(number)
     assert (str(deferred), deferred.state.name) == ("later", "DEFERRED")
+    [locked] = receiver.peek_messages(1, sequence_number=number)
+    assert (locked.sequence_number, locked.state.name) == (number, "DEFERRED")
     receiver.complete_message(deferred)
     with pytest.raises(MessageNotFoundError):
         receiver.receive_deferred_messages(number)
