@@ -82,14 +82,17 @@ class Claims:
 
 
 def check_signature(token: object, key: str) -> int:
-    """When a shared access signature ends, in milliseconds since 1970; 0 if it is not signed with `key` in its name."""
+    """When a shared access signature ends, in milliseconds since 1970.
+
+    0 if it is not signed with `key` in its name, or names no place.
+    """
     if not isinstance(token, str) or len(token) > TOKEN_LENGTH_MAX:
         return 0
     scheme, fields = _fields(token)
     expiry = fields.get("se", "")
     if scheme != "SharedAccessSignature" or unquote_plus(fields.get("skn", "")) != KEY_NAME:
         return 0
-    if not (expiry.isascii() and expiry.isdigit() and len(expiry) < 16):
+    if not (expiry.isascii() and expiry.isdigit() and len(expiry) < 16 and _place(fields)):
         return 0
     digest = hmac.new(key.encode(), f"{fields.get('sr', '')}\n{expiry}".encode(errors="replace"), sha256).digest()
     given = unquote_plus(fields.get("sig", "")).encode(errors="replace")
@@ -97,15 +100,21 @@ def check_signature(token: object, key: str) -> int:
 
 
 def scope_of(token: str) -> str:
-    """The path of what a token opens, in lower case; empty: the namespace.  Which host it names does not matter."""
-    place = unquote_plus(_fields(token)[1].get("sr", ""))
-    path = place.rpartition("://")[2].partition("/")[2].strip("/").lower()
+    """The path of what a valid token opens, in lower case; empty: the namespace.  Its host does not matter."""
+    path = _place(_fields(token)[1]).partition("/")[2].strip("/").lower()
     return path.removesuffix("$management").strip("/")
 
 
 def is_within(path: str, scope: str) -> bool:
     """Whether a path is that of a scope or below it."""
     return not scope or f"{path.strip('/').lower()}/".startswith(f"{scope}/")
+
+
+def _place(fields: dict[str, str]) -> str:
+    """The host and path that `sr` names; empty where it names no host, or is more than one address."""
+    first, mark, rest = unquote_plus(fields.get("sr", "")).partition("://")
+    place = rest if mark else first
+    return place if place.partition("/")[0].strip() and "://" not in place else ""
 
 
 def _fields(token: str) -> tuple[str, dict[str, str]]:

@@ -22,6 +22,9 @@ def token(expiry: str = "100", key: str = KEY, scope: str = "sb://host", scheme:
     return f"{scheme} sr={scope}&sig={quote_plus(b64encode(digest))}&se={expiry}&skn=outbox"
 
 
+NOWHERE = ("", "%20", "/", "/q", "sb://", "sb:///q", "sb://h/q://", "sb%3a%2f%2fh%2fq%3a%2f%2fx")
+
+
 @pytest.mark.parametrize(
     ("given", "ends_ms"),
     [
@@ -29,6 +32,7 @@ def token(expiry: str = "100", key: str = KEY, scope: str = "sb://host", scheme:
         (token("-1"), 0), (token("1.5"), 0), (token(key="other"), 0), (token(scheme="Bearer"), 0),
         (token().replace("sr=sb", "sr=sc"), 0), (token().replace("se=100", "se=101"), 0), ("", 0), (None, 0),
         (token().replace("skn=outbox", "skn=other"), 0), (token().replace("&skn=outbox", ""), 0),
+        *((token(scope=scope), 0) for scope in NOWHERE),
         (token() + "&x=" + "x" * (TOKEN_LENGTH_MAX - len(token()) - 3), 100_000),
         (token() + "&x=" + "x" * (TOKEN_LENGTH_MAX - len(token()) - 2), 0),
     ],
