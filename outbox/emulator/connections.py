@@ -3,8 +3,10 @@
 *Theory of operation.*  What speaks HTTP stands behind each connection and sees every byte; this file only counts and
 looks at the clock.  A connection is idle, sends a head, sends a body, or waits for its answer.  Heads, and what is sent
 ahead of an answer, have a size; every state but the last has an end, and so has an answer that the client does not
-read.  The server looks at the time now and then, so an end comes up to a look late.  HTTP is loaded with the first
-connection, in a thread, because its library takes longer to import than all else; meanwhile nothing is read.
+read.  The server looks at the time now and then, so an end comes up to a look late.  Where there is no room for another
+connection, the one that has been silent for longest is dropped, unless all are in the middle of a request.  HTTP is
+loaded with the first connection, in a thread, because its library takes longer to import than all else; meanwhile
+nothing is read.
 """
 
 from __future__ import annotations
@@ -113,8 +115,8 @@ class Connections:
             self._loading.cancel()
 
     def admit(self, connection: Connection) -> bool:
-        """Whether there is room for another connection; what speaks HTTP on it comes at once or is loaded."""
-        if len(self.open) >= self._count_max or self.is_stopping:
+        """Whether there is room for another connection, or was made; what speaks HTTP comes at once or is loaded."""
+        if self.is_stopping or (len(self.open) >= self._count_max and not self._displace()):
             return False
         self.open.add(connection)
         self.deserted.clear()
@@ -131,6 +133,18 @@ class Connections:
             self._by_speaker.pop(speaker, None)
         if not self.open:
             self.deserted.set()
+
+    def _displace(self) -> bool:
+        """Drop the connection that has been silent for longest, for another; whether there was any.
+
+        Otherwise clients that say nothing keep all others out until their time is over.
+        """
+        oldest = min((one for one in self.open if one.is_silent), key=lambda one: one.since_s, default=None)
+        if oldest is None:
+            return False
+        oldest.abort()
+        self.open.discard(oldest)
+        return True
 
     async def _loaded(self) -> None:
         make = await self._load()
@@ -154,7 +168,7 @@ class Connection(asyncio.Protocol):
         self._connections = connections
         self._speaker: asyncio.Protocol | None = None
         self._transport: asyncio.Transport | None = None
-        self._since_s = 0.0
+        self.since_s = 0.0
         """When the phase began; that of a body, when its head began."""
         self._unread_since_s: float | None = None
         self._count_bytes = 0
@@ -169,7 +183,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._since_s = asyncio.get_running_loop().time()
+        self.since_s = asyncio.get_running_loop().time()
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         transport.pause_reading()
         if not self._connections.admit(self):
@@ -193,7 +207,7 @@ class Connection(asyncio.Protocol):
             return
         if self.phase is Phase.NEW or self.phase is Phase.IDLE:
             self.phase, self._count_bytes, self._tail = Phase.HEAD, 0, b""
-            self._since_s = asyncio.get_running_loop().time()
+            self.since_s = asyncio.get_running_loop().time()
         if self.phase is Phase.HEAD:
             if _HEAD_END in self._tail + data:
                 self.phase, self._tail = Phase.BODY, b""
@@ -250,6 +264,11 @@ class Connection(asyncio.Protocol):
         return self._unread_since_s is not None
 
     @property
+    def is_silent(self) -> bool:
+        """Whether no request is on its way, and none has an answer that is; before HTTP is loaded nobody knows."""
+        return self._speaker is not None and self.phase in (Phase.NEW, Phase.IDLE) and not self.unread_bytes
+
+    @property
     def unread_bytes(self) -> int:
         """How much was written and not read."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
@@ -257,7 +276,7 @@ class Connection(asyncio.Protocol):
     def check_time(self, now_s: float) -> None:
         """Close the connection if it has been slow for too long."""
         within_s = _WITHIN_S.get(self.phase)
-        is_late = within_s is not None and now_s - self._since_s > within_s
+        is_late = within_s is not None and now_s - self.since_s > within_s
         if is_late or (self._unread_since_s is not None and now_s - self._unread_since_s > TAKE_WITHIN_S):
             self.abort()
 
@@ -286,7 +305,7 @@ class Connection(asyncio.Protocol):
         """The answer is made; whether the connection is to close behind it."""
         self._body = None
         is_last = is_last or self._connections.is_stopping or (self.is_ended and not self._count_bytes)
-        self._since_s = asyncio.get_running_loop().time()
+        self.since_s = asyncio.get_running_loop().time()
         if is_last:
             self.phase = Phase.CLOSING
         elif self.phase is Phase.ANSWERING and self._count_bytes:
@@ -298,7 +317,7 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Close; what was written is still sent, for a while."""
         self.phase = Phase.CLOSING
-        self._since_s = asyncio.get_running_loop().time()
+        self.since_s = asyncio.get_running_loop().time()
         if self._transport is not None:
             self._transport.close()
 

@@ -450,16 +450,39 @@ async def test_requests_under_way_have_a_limit(place: Place, monkeypatch: pytest
     assert (await ask(place.emulator, ROOT))[0] == 503
 
 
-async def test_clients_that_say_nothing_leave_room_once_their_time_is_up() -> None:
+async def test_where_there_is_no_room_the_longest_silent_connection_goes() -> None:
     async with Engine.in_memory() as engine, CosmosEmulator(engine, port=0, connection_count_max=3) as emulator:
         place = Place(emulator)
-        silent = [await place.open() for _ in range(3)]
+        asked = await place.open(ROOT)
+        assert (await asked.answer())[0] == 200
+        silent = [await place.open() for _ in range(2)]
         await until(lambda: len(place.inside) == 3)
-        assert (await ask(emulator, ROOT))[0] == 0
-        place.look_at_the_time(connections.HEAD_WITHIN_S + 1)
-        await until(lambda: not place.inside)
+        asked.writer.write(ROOT)
+        assert (await asked.answer())[0] == 200
+        newer = await place.open(ROOT)
+        assert (await newer.answer())[0] == 200
+        assert await silent[0].reader.read() == b"" and not silent[1].reader.at_eof()
         assert (await ask(emulator, ROOT))[0] == 200
-        for client in silent:
+        assert await silent[1].reader.read() == b""
+        asked.writer.write(ROOT)
+        assert (await asked.answer())[0] == 200
+        for client in (asked, newer, *silent):
+            client.writer.close()
+
+
+async def test_a_request_on_its_way_makes_no_room() -> None:
+    async with Engine.in_memory() as engine, CosmosEmulator(engine, port=0, connection_count_max=3) as emulator:
+        place = Place(emulator)
+        assert (await ask(emulator, ROOT))[0] == 200
+        await until(lambda: not place.inside)
+        emulator.faults.install(FaultRule(kind="delay", delay_s=1.0, count=1))
+        answered, half, body = [await place.open(data) for data in (ROOT, ROOT[:9], headed(b"abc", Content_Length="9"))]
+        await until(lambda: {one.phase for one in place.inside} == {Phase.ANSWERING, Phase.HEAD, Phase.BODY})
+        assert (await ask(emulator, ROOT))[0] == 0
+        half.writer.write(ROOT[9:])
+        assert [(await client.answer())[0] for client in (half, answered)] == [200, 200]
+        assert (await ask(emulator, ROOT))[0] == 200
+        for client in (answered, half, body):
             client.writer.close()
 
 

@@ -161,17 +161,6 @@ async def test_a_body_that_is_too_large_is_not_read(emulator: CosmosEmulator) ->
     assert (await ask(emulator, request))[0] == 413
 
 
-async def test_connections_have_a_limit() -> None:
-    async with Engine.in_memory() as engine, CosmosEmulator(engine, port=0, connection_count_max=2) as emulator:
-        both = [await asyncio.open_connection("127.0.0.1", emulator.port) for _ in range(2)]
-        await asyncio.sleep(0.05)
-        assert (await ask(emulator, signed("GET", "/", "", "")))[0] == 0
-        both[0][1].close()
-        await asyncio.sleep(0.05)
-        assert (await ask(emulator, signed("GET", "/", "", "")))[0] == 200
-        both[1][1].close()
-
-
 async def test_a_full_engine_takes_nothing_in_and_gives_out() -> None:
     limits = EngineLimits(memory_bytes_max=100_000)
     async with Engine.in_memory(limits=limits) as engine, CosmosEmulator(engine, port=0) as emulator:
