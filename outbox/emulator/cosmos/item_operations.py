@@ -39,6 +39,7 @@ from outbox.emulator.cosmos.query.plan import CONDITION_STEP_COUNT_MAX, compile_
 from outbox.emulator.cosmos.requests import KEY_HEADER, Call, Prepare, Prepared, container_of, freshness, key_of_call
 from outbox.emulator.cosmos.routes import is_true
 from outbox.emulator.cosmos.store import Put, Store
+from outbox.emulator.cosmos.understood import check_indexed
 from outbox.emulator.cosmos.values import (
     ITEM_SIZE_MAX_BYTES,
     Json,
@@ -262,6 +263,7 @@ def _operation(one: Json, container: Container, key: str, budget: Budget) -> Ope
     if not isinstance(name, str) or name not in _KINDS:
         raise bad(f"it needs an operationType, one of {', '.join(_KINDS)}")
     kind, body = _KINDS[name], one.get("resourceBody")
+    check_indexed(one.get("indexingDirective"))
     conditions = [one.get(name) for name in ("ifMatch", "ifNoneMatch")]
     if not all(isinstance(text, str | None) for text in conditions):
         raise bad("ifMatch and ifNoneMatch must be text")

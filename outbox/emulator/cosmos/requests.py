@@ -111,9 +111,7 @@ def _least_of(text: str, now_lsn: int) -> int:
     """
     if not text:
         return 0
-    if len(text) > TOKEN_LENGTH_MAX:
-        raise bad(f"the session token is longer than {TOKEN_LENGTH_MAX} characters")
-    least = max(_lsn(part) for part in text.split(","))
+    least = lsn_of(text)
     if least > now_lsn:
         raise Rejection(
             NOT_FOUND,
@@ -122,6 +120,17 @@ def _least_of(text: str, now_lsn: int) -> int:
             substatus=SESSION_NOT_AVAILABLE,
         )
     return least
+
+
+def lsn_of(token: str) -> int:
+    """The freshness that a session token names, the latest of several.
+
+    Raises:
+        Rejection: 400, it is no token.
+    """
+    if len(token) > TOKEN_LENGTH_MAX:
+        raise bad(f"the session token is longer than {TOKEN_LENGTH_MAX} characters")
+    return max(_lsn(part) for part in token.split(","))
 
 
 def _lsn(part: str) -> int:

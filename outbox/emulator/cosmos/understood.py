@@ -10,8 +10,9 @@ reads beside that, such as the container.
 
 from __future__ import annotations
 
-from outbox.emulator.cosmos.answers import unsupported
-from outbox.emulator.cosmos.requests import Call
+from outbox.emulator.cosmos.answers import bad, unsupported
+from outbox.emulator.cosmos.requests import Call, lsn_of
+from outbox.emulator.cosmos.values import Json
 from outbox.emulator.dialect import conditions_among
 
 _ETAGS = frozenset(("if-match", "if-none-match"))
@@ -40,6 +41,10 @@ _NOT_HERE = {
     "x-ms-documentdb-post-trigger-include": "a trigger after an operation (post_trigger_include)",
 }
 
+_LEVELS = frozenset(("", "Session", "ConsistentPrefix", "Eventual"))
+_STRONGER = frozenset(("Strong", "BoundedStaleness"))
+_OF_ITEMS = ("item.", "batch")
+
 
 def check_understood(call: Call) -> None:
     """Let a request pass that asks for nothing beside its operation.
@@ -55,5 +60,26 @@ def check_understood(call: Call) -> None:
     for name, what in _NOT_HERE.items():
         if call.header(name):
             raise unsupported(what)
-    if call.header("x-ms-indexing-directive").lower() in ("1", "exclude"):
+    check_indexed(call.header("x-ms-indexing-directive"))
+    level, atomic = call.header("x-ms-consistency-level"), call.header("x-ms-cosmos-batch-atomic")
+    if level in _STRONGER:
+        raise bad(f"the consistency level {level} is stronger than the account's; ask for Session or less")
+    if level not in _LEVELS:
+        raise bad(f"the consistency level {level[:80]!r} is none; send {', '.join(sorted(_LEVELS - {''}))}")
+    if atomic.lower() not in ("", "true", "false"):
+        raise bad(f"x-ms-cosmos-batch-atomic is True or False, not {atomic[:80]!r}")
+    if operation.startswith(_OF_ITEMS) and (token := call.header("x-ms-session-token")):
+        lsn_of(token)
+
+
+def check_indexed(directive: Json) -> None:
+    """Let an item pass that is to be in the index, as all are here.
+
+    Raises:
+        Rejection: 400, it is to be left out, or the directive is none.
+    """
+    text = "" if directive is None else str(directive).lower()
+    if text in ("1", "exclude"):
         raise unsupported("leaving an item out of the index (indexing_directive)")
+    if text not in ("", "0", "2", "default", "include"):
+        raise bad(f"the indexing directive {text[:80]!r} is none; send Default or Include")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -69,6 +70,38 @@ async def test_headers_that_nothing_is_known_of_pass(emulator: CosmosEmulator, o
     every = await with_offers(emulator)
     status, _ = await every[operation].ask(emulator, x_ms_nonsense="1", x_ms_consistency_level="Session")
     assert status < 300
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "right"),
+    [
+        ("x-ms-consistency-level", ("Strong", "BoundedStaleness", "Bogus", "5"), ("Eventual", "ConsistentPrefix")),
+        ("x-ms-indexing-directive", ("Bogus", "3", "Exclude", "1"), ("Default", "Include", "0", "2")),
+        ("x-ms-cosmos-batch-atomic", ("Bogus", "1"), ("True", "true")),
+        ("x-ms-session-token", ("Bogus", "0:-1#x", ",", "1" * 20_000), ("0:-1#1", "0:-1#1,1:-1#2")),
+    ],
+)
+async def test_a_header_has_one_of_its_values(
+    emulator: CosmosEmulator, name: str, wrong: tuple[str, ...], right: tuple[str, ...]
+) -> None:
+    every = await with_offers(emulator)
+    for operation in ("item.upsert", "item.patch", "item.read", "batch"):
+        for value in wrong:
+            assert (await every[operation].ask(emulator, **{name: value}))[0] == 400, (operation, value)
+    for operation in ("item.upsert", "item.read"):
+        for value in right:
+            assert (await every[operation].ask(emulator, **{name: value}))[0] in (200, 201), (operation, value)
+
+
+async def test_a_batch_leaves_no_item_out_of_the_index(emulator: CosmosEmulator) -> None:
+    batch = (await with_offers(emulator))["batch"]
+    one = {"operationType": "Upsert", "resourceBody": {"id": "9", "pk": "a"}}
+    wrong: tuple[Any, ...] = ("Exclude", 1, "Bogus", [], {"a": 1})
+    for directive in wrong:
+        status, body = await batch.ask(emulator, [one | {"indexingDirective": directive}])
+        assert status == 400 and b"operation 0 of the batch" in body and b"index" in body
+    for directive in ("Include", "Default", None):
+        assert (await batch.ask(emulator, [one | {"indexingDirective": directive}]))[0] == 200
 
 
 async def test_a_definition_is_changed_under_the_etag_that_it_has(emulator: CosmosEmulator) -> None:
