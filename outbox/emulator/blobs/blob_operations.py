@@ -81,7 +81,10 @@ class BlobOperations:
         wanted = read_range(call.headers, blob.size_bytes)
         headers = blob_headers(blob, self._store.now_ms)
         pieces = self._store.bytes_of(blob.all_pieces)
+        wants_md5 = call.header("x-ms-range-get-content-md5").lower() == "true"
         if wanted is None:
+            if wants_md5:
+                raise bad_header("x-ms-range-get-content-md5", "it needs a range; say which in x-ms-range")
             return Answer(OK, headers, pieces)
         first, end = wanted
         body = cut(pieces, first, end)
@@ -89,7 +92,7 @@ class BlobOperations:
         whole_md5 = headers.pop("Content-MD5", "")
         if whole_md5:
             headers["x-ms-blob-content-md5"] = whole_md5
-        if call.header("x-ms-range-get-content-md5").lower() == "true":
+        if wants_md5:
             if end - first > RANGE_MD5_MAX_BYTES:
                 raise bad_header("x-ms-range-get-content-md5", f"a range of {RANGE_MD5_MAX_BYTES} bytes at most")
             headers["Content-MD5"] = md5_of(b"".join(body))

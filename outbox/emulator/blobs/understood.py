@@ -69,6 +69,9 @@ _NO_HEADER = {
     "x-ms-structured-body": "structured bodies",
     "x-ms-range-get-content-crc64": "CRC64 checksums",
     "x-ms-immutability-policy-until-date": "immutability policies",
+    "x-ms-immutability-policy-mode": "immutability policies",
+    "x-ms-expiry-option": "expiry times",
+    "x-ms-expiry-time": "expiry times",
     "x-ms-legal-hold": "legal holds",
     "x-ms-blob-public-access": "public access",
     "x-ms-default-encryption-scope": "encryption scopes",
@@ -87,6 +90,7 @@ def check_understood(call: Call, now_ms: int) -> None:
     for name in call.query.keys() - known.parameters - _ALWAYS:
         what = _NO_PARAMETER.get(name, f"the parameter of {operation}")
         raise Rejection("UnsupportedQueryParameter", f"{name[:80]}: {what} is not supported by this emulator")
+    call.count("timeout", 0, 0, 0)  # a number; whatever it is, requests take what they take
     for name, what in _NO_HEADER.items():
         if call.header(name):
             raise Rejection("UnsupportedHeader", f"{name}: {what} are not supported by this emulator")

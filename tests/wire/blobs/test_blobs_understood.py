@@ -104,6 +104,39 @@ async def test_a_header_that_nothing_is_known_of_passes(emulator: BlobEmulator) 
     assert (await put(emulator, x_ms_nonsense="1", Priority="u=3", If_Match="")).status == 201
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("x-ms-immutability-policy-mode", "Locked"),
+        ("x-ms-immutability-policy-until-date", "Fri, 01 Jan 2100 00:00:00 GMT"),
+        ("x-ms-legal-hold", "true"),
+        ("x-ms-expiry-option", "RelativeToNow"),
+        ("x-ms-expiry-time", "1"),
+    ],
+)
+async def test_a_header_that_asks_for_what_is_not_here_is_refused_by_name(
+    emulator: BlobEmulator, name: str, value: str
+) -> None:
+    headers: dict[str, Any] = {name: value}
+    reply = await put(emulator, **headers)
+    assert (reply.status, reply.code) == (400, "UnsupportedHeader") and name in message(reply)
+
+
+@pytest.mark.parametrize("timeout", ["x", "-1", "1.5", "9" * 40])
+async def test_a_timeout_is_a_number(emulator: BlobEmulator, timeout: str) -> None:
+    await put(emulator)
+    reply = await asked(emulator, "blob.read", f"&timeout={timeout}")
+    assert (reply.status, reply.code) == (400, "InvalidQueryParameterValue") and "timeout" in message(reply)
+    assert (await asked(emulator, "blob.read", "&timeout=0")).status == 200
+
+
+async def test_the_md5_of_a_range_needs_a_range(emulator: BlobEmulator) -> None:
+    await put(emulator)
+    reply = await asked(emulator, "blob.read", headers={"x-ms-range-get-content-md5": "true"})
+    assert reply.status == 400 and reply.texts("HeaderName") == ["x-ms-range-get-content-md5"]
+    assert (await asked(emulator, "blob.read", headers={"x-ms-range-get-content-md5": "false"})).status == 200
+
+
 async def test_tags_have_conditions_of_their_own_names(emulator: BlobEmulator, clock: VirtualClock) -> None:
     made = (await put(emulator)).headers
     clock.seconds += 2
