@@ -341,6 +341,8 @@ def checked(body: dict[str, Json]) -> dict[str, Json]:
     version = key.get("version", 2)
     if type(version) is not int or version not in (1, 2) or key.get("kind", "Hash") not in ("Hash", "MultiHash"):
         raise bad("partitionKey needs kind Hash or MultiHash, and version 1 or 2, if it names them")
+    if len(paths) > 1 and (key.get("kind") == "Hash" or len(set(paths)) < len(paths)):
+        raise bad("a partition key of several paths is of the kind MultiHash, and names each path once")
     definition["partitionKey"] = {"kind": "MultiHash" if len(paths) > 1 else "Hash", "version": 2, **key}
     ttl_s = definition.get("defaultTtl")
     if ttl_s is None:

@@ -348,6 +348,8 @@ def test_a_client_that_knows_a_deleted_container_finds_the_new_one(sdk: Sdk) -> 
         {"id": "x"},
         {"id": "x", "partitionKey": {"paths": ["pk"]}},
         {"id": "x", "partitionKey": {"paths": ["/a", "/b", "/c", "/d"]}},
+        {"id": "x", "partitionKey": {"paths": ["/a", "/b"], "kind": "Hash"}},
+        {"id": "x", "partitionKey": {"paths": ["/a", "/a"], "kind": "MultiHash"}},
         {"id": "x", "partitionKey": {"paths": ["/pk"]}, "defaultTtl": 0},
         {"id": "x", "partitionKey": {"paths": ["/pk"]}, "uniqueKeyPolicy": {"uniqueKeys": [{"paths": ["/n"]}]}},
         {"id": "a/b", "partitionKey": {"paths": ["/pk"]}},
