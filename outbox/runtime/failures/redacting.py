@@ -4,8 +4,9 @@ The value after a secret's name is replaced: a quoted or bracketed value, also a
 end; any other value up to a space or a separator.  `code` is such a name only in a query, and the headers Authorization
 and Cookie lose their whole line.  A name may be percent-encoded with its value (a signature in a URL that is itself a
 parameter), an XML element, the name in a pair of name and value, or an option of a command line.  Also replaced: the
-password of a URL, the text after `Basic`, `Bearer` or `ApiKey`, a private key in PEM, and a JSON Web Token anywhere
-(RFC 7515: its header is base64url of `{"`, which is `eyJ`).
+password of a URL, its user if that looks like a token, the text after `Basic`, `Bearer` or `ApiKey`, the signature
+after `SharedKey`, a private key in PEM, and a JSON Web Token anywhere (RFC 7515: its header is base64url of `{"`, which
+is `eyJ`).
 
 Where the end of a secret is unclear, more is replaced rather than less.  Each character is read a bounded number of
 times, because the text may be hostile.
@@ -18,17 +19,22 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 # Groups are not repeated possessively: up to Python 3.11.4 that goes on from where a part of the group has failed.
-_NAME = re.compile(r"""(?<![\w.-])([\w.-]++)([\\"'\]]{0,8}+)\s*+(?:[=:]{1,2}+|(?<=\\)u003[dD])>?+\s*+""")
+_NAME = re.compile(
+    r"""(?<![\w.-])([\w.-]++)([\\"'\[\]]{0,8}+)\s*+"""
+    r"(?:[=:]{1,2}+|(?<=\\)u003[dD]|&#(?:61|[xX]3[dD]);|(?i:(?<=password-)(?=>)))>?+\s*+"
+)
 _WORDS = re.compile(
-    r"(?i:passwd|password|passphrase|pwd|secret|token|key|signature|credential|(?:authorization|cookies?)$)"
-    r"|(?<![a-zA-Z])(?i:pass$|pw$|sig(?![a-z]))"
+    r"(?i:passwd|password|passphrase|passcode|pwd|secret|token|key|signature|credential"
+    r"|connection[_-]?string|(?:authorization|cookies?)$)"
+    r"|(?<![a-zA-Z])(?i:(?:pass|pw|auth|jwt|creds|csrf|otp|pin)$|sig(?![a-z]))|(?<![a-zA-Z])sessionid$"
     r"|(?<=[a-z])(?:Pass$|Pw$|Sig(?![a-z]))"
 )
 _HARMLESS = ("error", "exception", "name")
 """Endings of harmless names: neither `KeyError` nor `SharedAccessKeyName` names a secret."""
 _HEADER = re.compile(r"(?i)(?:authorization|cookie)$")
-_CODES = {"code": ("?", "&", "&amp;"), "u0026code": ("\\",)}
-"""The query parameter of Functions keys, also as JSON escapes it, and the texts before it."""
+_BEHIND = {"code": ("?", "&", "&amp;"), "u0026code": ("\\",), "phrase": ("pass ", "Pass ", "PASS ")}
+"""Names that only a text before them makes a secret's: the query parameter of Functions keys, also as JSON escapes it,
+and the pass phrase."""
 
 _OPENED = re.compile(r"""(?i:[bru]{0,2})(\\*+)(["'])|(?:[\w.]*+)([(\[{])|(<)""")
 _PLAIN = re.compile(r"""(?:(?i:basic|bearer|apikey|digest)\s++)?[^\s;&,'"]*+""")
@@ -52,7 +58,7 @@ _OPTIONS_WORDS = re.compile(
     r"(?i)passw|passphrase|pwd|\bpw$|secret|token|credential|(?:account|access|api|private)-?key|\bsas\b"
 )
 _LOOKS_SECRET = re.compile(r"\S*\d|\S{20}").match
-"""Whether what follows `--key` or a header's name is more than the next word of a sentence."""
+"""Whether what follows `--key` or a header's name, or the user of a URL, is more than the next word of a sentence."""
 _COMMAND = "outbox "
 """The command line of ours, whose keys are a message's."""
 
@@ -62,7 +68,9 @@ _REFERENCE = re.compile(r"[A-Z][A-Z0-9_]*+=[\w-]++(?:/[\w-]++){1,2}")
 _AUTHORITY = re.compile(r"://([^\s/:@\[\]]*+):")
 _PORT = re.compile(r"""\d{1,5}+(?![^\s/?#"'<>,;)\]}])""")
 _REST_OF_URL = re.compile(r"(?:(?!://)\S)*")
-_SCHEME = re.compile(r"(?i)\b(basic|bearer|apikey)(\s++)[\w.~+/=-]{8,}+")
+_USER = re.compile(r"(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://([\w.~%!$&*+=-]++)(@|\Z)")
+"""A URL's user without a password, which may be a token; in a URL of a storage account it is the container."""
+_SCHEME = re.compile(r"(?i)\b((?:basic|bearer|apikey)\s++|sharedkey(?:lite)?\s++[a-z\d-]{1,80}+:)[\w.~+/=-]{8,}+")
 
 _PEM = re.compile(r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20}-----)(?s:.*?)(-----END |\Z)")
 _TOKEN = re.compile(r"(?<![\w-])eyJ[\w-]{5,}+\.[\w-]{2,}+[\w.-]*+")
@@ -84,7 +92,7 @@ def redacted(text: str, *, is_cut: bool = False) -> str:
     """
     text = _TOKEN.sub("***", _PEM.sub(r"\1***\2", text))
     text = _OPTION.sub(_without_argument, _HEADERS_KEY.sub(_without_key, _without_pairs(text)))
-    text = _SCHEME.sub(r"\1\2***", _without_passwords(text, is_cut=is_cut))
+    text = _SCHEME.sub(r"\1***", _without_users(_without_passwords(text, is_cut=is_cut), is_cut=is_cut))
     text = _without_elements(_ENCODED.sub(_without_value, text))
     parts: list[str] = []
     at = 0
@@ -96,10 +104,10 @@ def redacted(text: str, *, is_cut: bool = False) -> str:
 
 
 def _is_secret(text: str, name: re.Match[str]) -> bool:
-    """Whether a name is a secret's; `code` is one behind the question mark or the ampersand of a query."""
+    """Whether a name is a secret's, by itself or by the text before it."""
     word = name[1].lower()
-    if word in _CODES:
-        return text.endswith(_CODES[word], 0, name.start())
+    if word in _BEHIND:
+        return text.endswith(_BEHIND[word], 0, name.start())
     return _is_secrets(name[1])
 
 
@@ -222,6 +230,16 @@ def _without_passwords(text: str, *, is_cut: bool) -> str:
             kept = last
         at = end
     return "".join([*parts, text[kept:]])
+
+
+def _without_users(text: str, *, is_cut: bool) -> str:
+    """Redact users of URLs that look like a token, and what a cut may have parted from its @."""
+
+    def shown(user: re.Match[str]) -> str:
+        is_secret = _LOOKS_SECRET(user[1]) if user[2] else is_cut
+        return f"://***{user[2]}" if is_secret else user[0]
+
+    return _USER.sub(shown, text)
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int) -> int:

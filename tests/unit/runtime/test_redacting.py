@@ -104,6 +104,29 @@ LEAKS = (
     "outbox said\ntool --key hunter2",
     "tool --password x-hunter2 next",
     "tool --password x-hunter2-key next",
+    "clone https://hunter2@host/x",
+    "amqp://hunter2@host",
+    "https://ghpTokenOfLettersOnlyhunter2%3D@host",
+    "sent SharedKey account:hunter2hunter2=",
+    "sent sharedkeylite account-secondary:hunter2hunter2/+=",
+    "auth=hunter2",
+    "basic_auth: hunter2",
+    "jwt=hunter2",
+    "creds: hunter2",
+    "passcode=hunter2",
+    "{'sessionid': 'hunter2'}",
+    "csrf=hunter2",
+    "x-csrf: hunter2",
+    "otp=hunter2",
+    "PIN: hunter2",
+    "pass phrase: hunter2",
+    "Pass phrase = 'hunter2'",
+    "connection_string=hunter2",
+    "ConnectionString: hunter2",
+    "password[]=hunter2",
+    "password->hunter2",
+    "password&#61;hunter2",
+    "user&#x3D;bob&amp;token&#x3D;hunter2",
 )
 
 
@@ -140,6 +163,13 @@ async def test_a_secret_is_redacted(text: str) -> None:
             "('amount', 'value'), ('a', 'b')",
             "fields 'token', 'amount'",
             "<add name='amount' value='5'/>",
+            "ssh://git@github.com/x, postgresql://bob@host/db, https://host12?mail=a@b, see https://host12",
+            "abfss://orders2024@account.dfs.core.windows.net/x, wasb://orders2024@account/x",
+            "SharedKey of account: 12345678, SharedKey account:absent",
+            "author=bob, oauth2=on, authority: x, jwts=2, sacreds: 2, spin=5, pinned=5, pins: 3, opt=5, otps=2",
+            "session_id=orders-5, SessionId: orders-5",
+            "the phrase: hello, connection: lost, string=5",
+            "key->value, Token->Session, amount[]=5, amount&#61;5, password -> hash",
         ),
     ],
 )
@@ -166,6 +196,13 @@ async def test_what_is_no_secret_is_shown(text: str) -> None:
         ("amqp://a:x@h1,amqp://b:y@h2", "amqp://a:***@h1,amqp://b:***@h2"),
         ('{"name": "AccountKey", "value": "x", "id": 5}', '{"name": "AccountKey", "value": ***, "id": 5}'),
         ("--password x --id 5", "--password *** --id 5"),
+        ("amqp://abc1@host/z id=5", "amqp://***@host/z id=5"),
+        ("SharedKey account:abcdefgh= id=5", "SharedKey account:*** id=5"),
+        ("pin=1234, id=5", "pin=***, id=5"),
+        ("pass phrase: x id=5", "pass phrase: *** id=5"),
+        ("password[]=x&id=5", "password[]=***&id=5"),
+        ("password->x id=5", "password->*** id=5"),
+        ("password&#61;x&id=5", "password&#61;***&id=5"),
     ],
 )
 async def test_what_stands_round_a_secret_is_shown(text: str, shown: str) -> None:
@@ -179,11 +216,11 @@ LONG = f"token={'x' * 5_000}"
 @pytest.mark.parametrize("room", range(1, 60, 3))
 async def test_a_password_whose_end_is_behind_the_cut_is_redacted(room: int, password: str) -> None:
     """What was taken out before it makes room, so that the end of what was looked at is shown."""
-    url = f"amqps://bob:{password}@hunter2@host/queue"
-    for length in (4_000, 800):  # of a text, and of a line of a stack
-        text = f"{LONG[: length - room]} {url}"
-        shown = safe_text(text) if length == 4_000 else _line(text)
-        assert "hunt" not in shown and "1" not in shown
+    for url in (f"amqps://bob:{password}@hunter2@host/queue", f"amqps://{password}@host/queue"):
+        for length in (4_000, 800):  # of a text, and of a line of a stack
+            text = f"{LONG[: length - room]} {url}"
+            shown = safe_text(text) if length == 4_000 else _line(text)
+            assert "hunt" not in shown and "1" not in shown
     assert safe_text(f"{'a' * 30} https://host:80/hunter") == f"{'a' * 30} https://host:80/hunter"
 
 
@@ -208,6 +245,15 @@ PARTS += [
     "&lt;key&gt;",
     "-----BEGIN PRIVATE KEY-----",
     "eyJaaaaaa.",
+    "://a1",
+    "://a1@",
+    "sharedkey ",
+    "sharedkey a:",
+    "password-",
+    "password->",
+    "key[",
+    "key&#61;",
+    "pass phrase:",
 ]
 
 
