@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -26,19 +25,6 @@ def check_result(what: str, result: Any) -> None:
 
 
 def yields(function: Callable[..., Any]) -> bool:
-    """Whether a function has a `yield`, or the one that its decorators wrap."""
+    """Whether a function has a `yield`; one that a decorator wraps may be gone through by that."""
     call = getattr(function, "__call__", function)  # noqa: B004 - of an object the method itself is wanted
-    found = [_inner(function), _inner(call)]
-    return any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in found)
-
-
-def _inner(function: Any) -> Any:
-    """What decorators and partials wrap."""
-    while True:
-        try:
-            function = inspect.unwrap(function)
-        except ValueError:  # it wraps itself
-            return function
-        if not isinstance(function, functools.partial):
-            return function
-        function = function.func
+    return any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in (function, call))

@@ -39,11 +39,6 @@ def check_call(what: str, function: Any, *given: str) -> None:
         ) from error
 
 
-def is_a_generator(function: Callable[..., Any]) -> bool:
-    """Whether a call of a function only makes a generator."""
-    return any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in _of(function))
-
-
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether a call of a function only makes a coroutine."""
     return any(map(inspect.iscoroutinefunction, _of(function)))

@@ -33,8 +33,9 @@ from typing import Any, Protocol
 import msgspec
 
 from outbox.errors import CorruptRecord, NotRegistrable, OtherLog, OutcomeUnknown, Refused, Trimmed
+from outbox.generators import yields
 from outbox.ports import DocumentKey, StateStore, Tag, Version, Won, Write
-from outbox.streams.callables import check_call, is_a_generator, is_async
+from outbox.streams.callables import check_call, is_async
 from outbox.streams.cells import DECODE_ERRORS, Position, is_current, put
 from outbox.streams.database import TABLE, Cursor, CursorTable, Database, ThreadedDatabase, last_row
 from outbox.streams.last_cell import Looks, check_lasts, last_of
@@ -97,7 +98,7 @@ def check_apply(name: str, apply: Callable[..., Any], *given: str, may_wait: boo
     Raises:
         NotRegistrable: it cannot, or only makes something that does when it is awaited or gone through.
     """
-    if is_a_generator(apply):
+    if yields(apply):
         raise NotRegistrable(f"sink {name}: apply is a generator function, so a call does nothing; leave out yield")
     if not may_wait and is_async(apply):
         raise NotRegistrable(

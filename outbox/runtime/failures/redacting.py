@@ -26,7 +26,7 @@ _NAME = re.compile(
 _WORDS = re.compile(
     r"(?i:passwd|password|passphrase|passcode|pwd|secret|token|key|signature|credential"
     r"|connection[_-]?string|(?:authorization|cookies?)$)"
-    r"|(?<![a-zA-Z])(?i:(?:pass|pw|auth|jwt|creds|csrf|otp|pin)$|sig(?![a-z]))|(?<![a-zA-Z])sessionid$"
+    r"|(?<![a-zA-Z])(?i:(?:pass|pw|jwt|creds|csrf|otp|pin)$|sig(?![a-z]))|(?<![a-zA-Z])sessionid$"
     r"|(?<=[a-z])(?:Pass$|Pw$|Sig(?![a-z]))"
 )
 _HARMLESS = ("error", "exception", "name")

@@ -81,16 +81,6 @@ async def yields_later(ping: Ping) -> AsyncIterator[int]:
     yield 1
 
 
-def passed_on(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function as a decorator gives it that only calls it."""
-
-    @functools.wraps(function)
-    def wrapper(*given: Any) -> Any:
-        return function(*given)
-
-    return wrapper
-
-
 @pytest.mark.parametrize(
     ("function", "options", "cure"),
     [
@@ -114,9 +104,6 @@ def passed_on(function: Callable[..., Any]) -> Callable[..., Any]:
         (plain, {"on_dead_letter": "stop"}, "'continue' or 'stop_key'"),
         (yields, {}, "ctx.send and return"),
         (yields_later, {}, "ctx.send and return"),
-        (passed_on(yields), {}, "ctx.send and return"),
-        (passed_on(passed_on(yields_later)), {}, "ctx.send and return"),
-        (functools.partial(passed_on(yields)), {"name": "yields"}, "ctx.send and return"),
         (functools.partial(plain), {}, "pass name="),
     ],
 )
