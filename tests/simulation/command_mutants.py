@@ -154,9 +154,9 @@ COMMAND_MUTANTS = (
         ("operator.discard if by == \"discard\" else operator.resubmit", "(operator.discard)"),
     ),
     fault(
-        "a list of blocked keys ends with its first page", "outbox/ops/blocked.py",
+        "a list of blocked keys ends with its first page", "outbox/ops/blocked_places.py",
         f"{BLOCKED}::test_pages_go_on_where_the_last_one_ended",
-        ("if len(rest) > len(shown) else", "if len(rest) < len(shown) else"),
+        ("if len(found) > len(shown) else", "if len(found) < len(shown) else"),
     ),
     fault(
         "a missing package for completion is a traceback", COMPLETION,

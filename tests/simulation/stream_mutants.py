@@ -141,7 +141,7 @@ STREAM_MUTANTS = (
     mutant(
         "messages are committed over another register than was appended", "log", "NoLost|Monotone", INGEST,
         ("            since = await self._append(known.register)\n", "            since = await self._append((await self._read()).register)\n"),
-        app="ingested", messages=3, faults={"stale": 1},
+        app="ingested", processes=2, faults={"stale": 1},
     ),
     mutant(
         "messages leave no record", "log", "NoDuplicate", INGEST,
