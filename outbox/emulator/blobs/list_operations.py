@@ -148,7 +148,7 @@ class ListOperations:
 def _entries(
     held: Held, prefix: str, delimiter: str, after: str, start: str, with_uncommitted: bool
 ) -> Iterator[Entry]:
-    """The entries of a list behind one name and from another on; names that share a folder are looked at once."""
+    """List the entries after the marker and from `startFrom` on; a shared folder is one entry."""
     names = held.names
     if with_uncommitted:
         names = sorted({*names, *held.uncommitted})

@@ -19,7 +19,7 @@ from outbox.emulator.dialect import conditions_among
 TAGS_PREFIX = "x-ms-blob-"
 """Before the names of conditions on a blob whose tags are read or set."""
 VERSION_AHEAD_YEARS = 2
-"""The date of a version may be so many years after this one, because clients are published before it."""
+"""How many years after today the date of an `x-ms-version` may be, because SDKs name versions in advance."""
 _ALWAYS = frozenset(("restype", "comp", "timeout"))
 _TIMES = frozenset(("if-modified-since", "if-unmodified-since"))
 _OF_BLOBS = _TIMES | {"if-match", "if-none-match", "x-ms-if-tags"}

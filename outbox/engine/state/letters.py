@@ -12,7 +12,7 @@ from bisect import bisect_left
 from outbox.engine.state.tasks import Task
 
 SPARE_COUNT = 1_000
-"""So many numbers more than twice those that are there are kept before those that are gone are dropped."""
+"""Numbers of gone letters are dropped when the list has this many more than twice the letters that are there."""
 
 
 class Letters:
@@ -25,7 +25,7 @@ class Letters:
         """A number, because most identities have one; of several all."""
 
     def add(self, task: Task) -> None:
-        """Note a task that is there now; one that is known stays as it is."""
+        """Add a task to the index; adding it again changes nothing."""
         numbers, number = self._numbers, task.sequence
         if not numbers or numbers[-1] < number:
             numbers.append(number)

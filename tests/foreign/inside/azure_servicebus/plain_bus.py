@@ -36,7 +36,7 @@ def _sent_plainly(send: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for client in (ServiceBusClient, AsyncServiceBusClient):
-    client.__init__ = _without_tls(client.__init__)  # type: ignore[method-assign]
+    client.__init__ = _without_tls(client.__init__)  # type: ignore[method-assign]  # their tests make clients
 RequestsTransport.send = _sent_plainly(RequestsTransport.send)
 AioHttpTransport.send = _sent_plainly(AioHttpTransport.send)
 
