@@ -954,8 +954,8 @@ DIRECT_MUTANTS = (
         ('        await self.check_reaches(since, "since=")\n', ""),
     ),
     mutant(
-        "streams: an output goes on behind a hole", STREAM_PLAN,
-        f"{OF_PLACES}::test_a_log_that_ends_before_what_was_written_to_it_is_not_written_behind_a_hole",
+        "streams: an output goes on below the floor", STREAM_PLAN,
+        f"{OF_PLACES}::test_a_restored_processor_writes_nothing_below_the_floor",
         ('        await self.row.check_reaches(since, "where an output goes on")\n', ""),
     ),
     mutant(
