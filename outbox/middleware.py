@@ -27,7 +27,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import Context as Variables
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from types import CoroutineType
+from functools import wraps
+from types import CoroutineType, GeneratorType
 from typing import Any, cast
 
 from outbox.context import Context
@@ -64,9 +65,22 @@ def as_manager(middleware: Middleware) -> Manager:
             f"middleware {name} is not a generator function with one yield, nor one that returns a context manager; "
             "it must not be async, because most handlers run without a task of their own"
         )
+    if inspect.isgeneratorfunction(middleware):
+        return contextmanager(middleware)
     if inspect.isgeneratorfunction(inspect.unwrap(middleware)):
-        return contextmanager(cast("Callable[[Call], Iterator[None]]", middleware))
+        return _of_decorated(middleware)
     return cast("Manager", middleware)
+
+
+def _of_decorated(middleware: Middleware) -> Manager:
+    """One that a decorator stands round: it returns a generator as before, or, by `contextlib`, a context manager."""
+
+    @wraps(middleware)  # with its attribute `applies`
+    def manager(call: Call) -> AbstractContextManager[Any]:
+        made = middleware(call)
+        return contextmanager(lambda: made)() if isinstance(made, GeneratorType) else cast("Any", made)
+
+    return manager
 
 
 def surrounded(handler: Handler, middleware: Sequence[Manager]) -> Handler:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import wraps
 from types import TracebackType
 from typing import Any, Literal
 
@@ -307,6 +308,23 @@ def test_what_is_no_middleware_is_refused() -> None:
             app.middleware(wrong)  # type: ignore[type-var]  # wrong on purpose
     with pytest.raises(NotRegistrable, match="generator function with one yield"):
         app_with(Seen(), middleware=[waits])
+
+
+def logged(function: Any) -> Any:
+    @wraps(function)
+    def call(*given: Any) -> Any:
+        return function(*given)
+
+    return call
+
+
+@pytest.mark.parametrize("around", [contextmanager, logged], ids=["by contextlib", "in a decorator"])
+async def test_a_generator_function_in_a_decorator_is_a_middleware(around: Any) -> None:
+    seen = Seen()
+    async with Harness(app_with(seen, middleware=[around(seen.middleware("it"))])) as at:
+        await at.send("steps", Step("a", 2), id="s1")
+        await at.wait_idle()
+    assert seen.lines[0].startswith("it before") and seen.lines[-1] == "it after", seen.lines
 
 
 async def test_a_middleware_that_returns_no_context_manager_fails_the_attempt() -> None:
