@@ -43,8 +43,17 @@ def counts_its_calls(window: Window, inputs: Inputs, step: Step) -> None:
     step.emit("averages", Average(float(len(CALLS))))
 
 
-def test_a_handler_is_explored_with_all_that_it_emits_to() -> None:
-    report = explore_processor(average, {"left": [Reading(1)], "right": [Reading(3)]}, crashes=1)
+@pytest.mark.parametrize(
+    ("inputs", "crashes"),
+    [
+        ({"left": [Reading(1), Reading(3)]}, 1),
+        ({"left": [Reading(1)], "right": [Reading(3)]}, 0),
+        pytest.param({"left": [Reading(1)], "right": [Reading(3)]}, 1, marks=pytest.mark.soak),
+    ],
+    ids=["a crash", "two inputs", "both"],
+)
+def test_a_handler_is_explored_with_all_that_it_emits_to(inputs: dict[str, list[Any]], crashes: int) -> None:
+    report = explore_processor(average, inputs, crashes=crashes)
     assert report.exhausted and not report.anomalies, report.text
 
 

@@ -37,17 +37,17 @@ SCOPES: list[dict[str, Any]] = [
     {"scope": "partition", "copies": [2, 1]},
     {"scope": "partition", "budgets": Budgets(crash=1)},
     {"scope": "partition", "budgets": Budgets(delay=1)},
-    {"scope": "partition", "budgets": Budgets(lost=1, error=1), "workers": 1},
     {"scope": "item"},
     {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(crash=1)},
     {"scope": "item", "workers": 1, "budgets": Budgets(lost=1)},
-    {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(delay=1)},
     {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(stale=1)},
-    {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(error=1)},
-    {"scope": "item", "messages": [T1], "item_bytes_max": 400, "copies": 2, "budgets": Budgets(lost=1)},
 ]
 SWEPT: dict[str, Any] = {"item_bytes_max": 400, "sweepers": 1, "workers": 1}
 LONG_SCOPES: list[dict[str, Any]] = [
+    {"scope": "partition", "budgets": Budgets(lost=1, error=1), "workers": 1},
+    {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(delay=1)},
+    {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(error=1)},
+    {"scope": "item", "messages": [T1], "item_bytes_max": 400, "copies": 2, "budgets": Budgets(lost=1)},
     {"scope": "item", "messages": [T1], "budgets": Budgets(lost=1), **SWEPT},
     {"scope": "partition", "budgets": Budgets(crash=1), **SWEPT},
 ]
