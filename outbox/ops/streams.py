@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -21,6 +22,7 @@ import msgspec
 
 from outbox.engine.engine import Engine
 from outbox.errors import CorruptRecord, Refused
+from outbox.ops.slices import in_slices
 from outbox.ops.stream_values import (
     ProcessorView,
     StreamQuery,
@@ -82,19 +84,19 @@ class ListedStore(Protocol):
 class StreamPlace:
     """Where logs and registers lie: their documents, how partitions are found, and what errors call it.
 
-    `size_bytes` gives what the documents of a row take, where that is known.
+    `sizes_bytes` gives what the documents of each row take, where that is known.
     """
 
     place: Place
     listed: ListedStore
     name: str
-    size_bytes: Callable[[str], int] | None = None
+    sizes_bytes: Callable[[], Awaitable[Mapping[str, int]]] | None = None
 
 
 def on_engine(engine: Engine, *, measured: bool = False) -> StreamPlace:
     """The logs and registers in an engine; `measured` with what their documents take."""
     found = _EnginePartitions(engine)
-    return StreamPlace(place_of(engine), found, "this engine", found.size_bytes if measured else None)
+    return StreamPlace(place_of(engine), found, "this engine", found.sizes_bytes if measured else None)
 
 
 def on_store(place: Place, name: str) -> StreamPlace:
@@ -119,11 +121,16 @@ class _EnginePartitions:
             if namespace.startswith(f"p/{prefix}"):
                 yield namespace.removeprefix("p/")
 
-    def size_bytes(self, row: str) -> int:
-        """What the documents of a row take, tombstones too."""
+    async def sizes_bytes(self) -> Mapping[str, int]:
+        """What the documents of each row take, tombstones too, by the row's partition."""
+        found = Counter[str]()
         spaces = self.engine.state.documents.spaces
-        names = [name for name in spaces if name == f"p/{row}" or name.startswith(f"p/{row}/")]
-        return sum(len(document.value) for name in names for document in spaces[name].values())
+        async for names in in_slices([name for name in spaces if name.startswith("p/log/")]):
+            for name in names:
+                row = "/".join(name.split("/", 4)[1:4])
+                async for some in in_slices(list(spaces.get(name, {}).values())):
+                    found[row] += sum(len(document.value) for document in some)
+        return found
 
 
 # List
@@ -133,7 +140,8 @@ async def list_streams(at: StreamPlace) -> Streams:
     """All logs and registers, up to LISTED_MAX rows and as many registers."""
     shards, has_more = await _shards(at, "log/")
     pairs = sorted((name, shard) for name, found in shards.items() for shard in found)
-    views = await _some_at_once([_row_view(at, name, shard) for name, shard in pairs[:LISTED_MAX]])
+    sizes = None if at.sizes_bytes is None else await at.sizes_bytes()
+    views = await _some_at_once([_row_view(at, name, shard, sizes) for name, shard in pairs[:LISTED_MAX]])
     names, has_more_registers = await _registers(at)
     kept = await _some_at_once([_register(at, name) for name in names[:LISTED_MAX]])
     cursors = {name: _cursors_of(register) for name, register in zip(names, kept, strict=False)}
@@ -192,7 +200,9 @@ def _row(at: StreamPlace, name: str, shard: Shard, margin_s: float = MARGIN.tota
     return Row(name, at.place, Values(name, Any), margin_s, *shard)
 
 
-async def _row_view(at: StreamPlace, name: str, shard: Shard) -> tuple[RowView | None, str, str]:
+async def _row_view(
+    at: StreamPlace, name: str, shard: Shard, sizes: Mapping[str, int] | None = None
+) -> tuple[RowView | None, str, str]:
     """A row, the type of its entries and an error; one that something else has written into has no view."""
     row = _row(at, name, shard)
     try:
@@ -207,7 +217,7 @@ async def _row_view(at: StreamPlace, name: str, shard: Shard) -> tuple[RowView |
         cells=end - floor.index,
         readers={each: end - index for each, index in floor.readers.items()},
         writers={each: end - index for each, index in floor.writers.items()},
-        size_bytes=msgspec.UNSET if at.size_bytes is None else at.size_bytes(row.name),
+        size_bytes=msgspec.UNSET if sizes is None else sizes.get(row.name, 0),
     )
     return view, floor.type, ""
 

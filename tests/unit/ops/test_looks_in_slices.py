@@ -18,8 +18,10 @@ from outbox.ops import dead_letters, slices
 from outbox.ops.blocked import every_blocked
 from outbox.ops.engine_operator import EngineOperator
 from outbox.ops.state_values import ABSENT, StateLine, StateWrites
+from outbox.ops.streams import on_engine
 from outbox.ops.trail_values import TrailQuery
 from outbox.ops.values import ANY_DEAD_LETTER, DeadLetterFilter, FindQuery, PauseRequest, PeekQuery
+from outbox.streams.log import OrderedLog
 
 COUNT, SLICE = 1_200, 40
 """How many messages wait in each queue and how many dead letters it has; and how many are looked at at a time."""
@@ -255,3 +257,22 @@ async def test_a_page_holds_while_its_queue_is_paused_and_emptied(engine: Engine
         engine.state.remove(engine.broker.queue("plain"), engine.broker.queue("plain").tasks[number])
     found = await ended(asked)
     assert found.paused and len(found.messages) < COUNT
+
+
+async def test_what_logs_take_is_added_up_for_all_at_once_some_documents_at_a_time(engine: Engine) -> None:
+    logs = [OrderedLog(name, engine, type=str) for name in ("orders", "orders-2")]
+    for number in range(4 * SLICE):
+        for log in logs:
+            await log.append(f"entry {number}", id=f"e{number}")
+    adding = asyncio.ensure_future(on_engine(engine, measured=True).sizes_bytes())  # type: ignore[misc]  # measured: it has it
+    turns = 0
+    while not adding.done():
+        await asyncio.sleep(0)
+        turns += 1
+    held = {"log/orders/0.0": 0, "log/orders-2/0.0": 0}
+    for name, space in engine.state.documents.spaces.items():
+        for row in held:
+            if f"{name}/".startswith(f"p/{row}/"):
+                held[row] += sum(len(document.value) for document in space.values())
+    sizes = await adding
+    assert turns >= 8 and {row: sizes[row] for row in held} == held and min(held.values()) > 0
