@@ -74,6 +74,8 @@ GROUP_MAX = 90
 """The most messages of one commit: a record each, and the register, in a batch of at most 100."""
 TRIES_MAX = 20
 RECEIVE_WAIT_S = 5.0
+IDLE_S = 1.0
+"""So long a queue is asked over a network before nothing is said to wait in it; an engine knows at once."""
 RETENTION = timedelta(days=7)
 _OUT = "log"
 
@@ -433,8 +435,9 @@ class Ingest:
         if not 1 <= shards <= 256:
             raise NotRegistrable(f"ingest {name}: shards={shards}: 1 to 256")
         ports = source.ports()
+        self._idle_s = IDLE_S
         if not isinstance(ports, StorePorts):
-            ports = source.apart()
+            ports, self._idle_s = source.apart(), 0.0
         self._ports: StorePorts = ports
         self._store = ports.infrastructure or ports.store
         if self._store.capabilities.atomic_scope != "partition":
@@ -532,11 +535,11 @@ class Ingest:
         return found
 
     async def run_until_idle(self, *, groups_max: int = 1_000_000) -> int:
-        """Take in what there is; how many messages that was."""
+        """Take in what there is, over a network until nothing has come for a second; how many messages that was."""
         await self.open()
         count = 0
         for _ in range(groups_max):
-            taken = await self.turn(wait_s=0)
+            taken = await self.turn(wait_s=self._idle_s)
             if not taken:
                 break
             count += taken

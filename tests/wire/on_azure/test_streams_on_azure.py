@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from outbox import azure
+from outbox import App, Client, azure
 from outbox.azure.addresses import Identity
 from outbox.engine.entities import QueueSettings
 from outbox.errors import NotRegistrable, Refused
-from outbox.streams import Inputs, OrderedLog, Processor, Step
+from outbox.streams import Ingest, Inputs, OrderedLog, Processor, Step
 from outbox.streams.queues import QueueOutput
 from tests.wire.on_azure.ground import blob_emulator, place
 from tests.wire.on_azure.test_connecting import BLOBS, BUS, COSMOS, KEY, Token, everything_about
@@ -63,6 +63,21 @@ async def test_a_processor_on_cosmos_sends_each_entry_once_to_service_bus() -> N
             (b'{"n":3}', "3", "Number"),
         ]
         assert len({m.outbox_id[:-2] for m in found}) == 1
+
+
+async def test_an_ingest_takes_in_all_that_waits_at_service_bus_when_it_is_asked_once() -> None:
+    async with place() as ground, ground.connect() as backend:
+        app = App("shop")
+        app.queue("numbers", read_elsewhere=True)
+        client = Client(app, backend)
+        await client.declare()
+        for n in range(200):
+            await client.send("numbers", Number(n), id=f"m{n}")
+        async with ground.connect() as fresh:
+            log: OrderedLog[Number] = OrderedLog("numbers", fresh, type=Number)
+            ingest = Ingest("numbers", queue="numbers", type=Number, source=fresh, log=log)
+            assert await ingest.run_until_idle() == 200
+            assert sorted([entry.value.n async for entry in log.read()]) == list(range(200))
 
 
 def test_a_queue_shows_no_key() -> None:
