@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import Context as Variables
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -57,28 +57,33 @@ def as_manager(middleware: Middleware) -> Manager:
     """A middleware as a function that returns a context manager.
 
     Raises:
-        NotRegistrable: it is neither.
+        NotRegistrable: it is neither, or cannot be called with a `Call`.
     """
     name = getattr(middleware, "__name__", repr(middleware))
-    if not callable(middleware) or inspect.iscoroutinefunction(middleware) or inspect.isasyncgenfunction(middleware):
+    bare = inspect.unwrap(middleware) if callable(middleware) else None
+    if bare is None or inspect.iscoroutinefunction(bare) or inspect.isasyncgenfunction(bare):
         raise NotRegistrable(
             f"middleware {name} is not a generator function with one yield, nor one that returns a context manager; "
             "it must not be async, because most handlers run without a task of their own"
         )
+    try:
+        with suppress(ValueError):  # it does not tell its parameters
+            inspect.signature(middleware).bind(None)
+    except TypeError as error:
+        raise NotRegistrable(f"middleware {name} cannot be called with one `Call`: {error}") from error
     if inspect.isgeneratorfunction(middleware):
         return contextmanager(middleware)
-    if inspect.isgeneratorfunction(inspect.unwrap(middleware)):
-        return _of_decorated(middleware)
-    return cast("Manager", middleware)
-
-
-def _of_decorated(middleware: Middleware) -> Manager:
-    """One that a decorator stands round: it returns a generator as before, or, by `contextlib`, a context manager."""
 
     @wraps(middleware)  # with its attribute `applies`
     def manager(call: Call) -> AbstractContextManager[Any]:
         made = middleware(call)
-        return contextmanager(lambda: made)() if isinstance(made, GeneratorType) else cast("Any", made)
+        if isinstance(made, GeneratorType):  # a decorator stands round a generator function
+            return contextmanager(lambda: made)()
+        if not isinstance(made, AbstractContextManager):
+            raise TypeError(
+                f"middleware {name} returned {made.__class__.__name__}, and no context manager; add a yield"
+            )
+        return made
 
     return manager
 

@@ -33,7 +33,7 @@ CHAIN_COUNT_MAX = 4
 LINE_LENGTH_MAX = 200
 _FRAME_COUNTS = ((3, 9), (2, 5), (1, 3), (1, 1))
 """How many outermost and innermost frames are shown; fewer where these are too long."""
-_RUNNERS = ("outbox.runtime.", "outbox.registration.", "outbox.codec")
+_RUNNERS = ("outbox.runtime.", "outbox.registration.", "outbox.codec", "outbox.middleware")
 """The modules between a worker and the application's code; their outer frames are left out."""
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
@@ -97,7 +97,9 @@ async def test_each_failed_attempt_is_seen_and_its_error_stays_the_handlers(scop
         await at.wait_idle()
         await at.advance(seconds=5)
         [dead] = at.dead_letters("steps")
-        assert "below zero" in dead.description and (await at.state(Total, "a")) in (None, Total())
+        assert "below zero" in dead.description and "outbox/middleware.py" not in dead.traceback
+        assert __file__ in dead.traceback.splitlines()[1]
+        assert (await at.state(Total, "a")) in (None, Total())
     assert [line.split()[1] for line in seen.lines] == ["before", "nobody", "failed"] * 2
 
 
@@ -303,11 +305,18 @@ def test_what_is_no_middleware_is_refused() -> None:
 
     async def waits(call: Call) -> None: ...
 
-    for wrong in (waits, "no function"):
+    @asynccontextmanager
+    async def managed(call: Call) -> AsyncIterator[None]:
+        yield
+
+    for wrong in (waits, managed, "no function"):
         with pytest.raises(NotRegistrable, match="generator function with one yield"):
             app.middleware(wrong)  # type: ignore[type-var]  # wrong on purpose
     with pytest.raises(NotRegistrable, match="generator function with one yield"):
         app_with(Seen(), middleware=[waits])
+    for uncallable in (lambda: nullcontext(), lambda call, more: nullcontext()):
+        with pytest.raises(NotRegistrable, match="cannot be called with one `Call`"):
+            app.middleware(uncallable)  # type: ignore[type-var]  # wrong on purpose
 
 
 def logged(function: Any) -> Any:
@@ -334,4 +343,4 @@ async def test_a_middleware_that_returns_no_context_manager_fails_the_attempt() 
         await at.wait_idle()
         await at.advance(seconds=5)
         [dead] = at.dead_letters("steps")
-        assert "context manager" in dead.description
+        assert "middleware <lambda> returned NoneType, and no context manager; add a yield" in dead.description
