@@ -301,7 +301,12 @@ def export(options: Options) -> None:
 def list_streams(options: Options) -> None:
     found = ask(options, lambda operator: operator.streams())
     answer(options, found, text.streams(found))
-    if options.data is None and not (found.logs or found.processors):
+    if found.logs or found.processors:
+        return
+    if options.data is not None:
+        where = "--cosmos, or --blobs and --blob-states, in place of --data look in its host's endpoints"
+        print(f"outbox: nothing in the engine of {printable(str(options.data))}; {where}", file=sys.stderr)
+    else:
         where = options.blob_states or f"{options.database}/{options.container}"
         option = "--blob-states" if options.blob_states else "--database and --container"
         print(f"outbox: nothing in {printable(where)}; {option} may name another place", file=sys.stderr)

@@ -209,7 +209,8 @@ def test_what_cannot_be_meant_is_a_usage_error(cli: Cli, arguments: list[str]) -
 def test_a_folder_without_logs_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Engine.open(tmp_path / "empty").close()
     assert main(["stream", "list", "--data", str(tmp_path / "empty")]) == 0
-    assert capsys.readouterr().out == "no ordered logs\n"
+    out, err = capsys.readouterr()
+    assert out == "no ordered logs\n" and "/empty; --cosmos, or --blobs and --blob-states" in err
 
 
 # Directly and over HTTP
