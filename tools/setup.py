@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Make `.venv` with everything that the demo, the tests and the benchmarks need, from PyPI alone.
 
+With `--tests` also Azurite and the SDKs of TypeScript, which only tests use, from npm's registry into `build`.
+
 Decides which interpreter (3.11 to 3.13, found by running candidates: a name on PATH may be a shim without an
 interpreter behind it), which installer (uv where it can be had, else pip) and whether a Java must be fetched.
 Quick when nothing changed: a stamp in `.venv` holds the digest of all that decides its contents.  PySpark is
@@ -29,6 +31,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 BASE = str(Path(sys.executable).resolve())  # one interpreter has many names, and may be running from .venv itself
 STAMP = VENV / ".outbox-stamp"
+TESTS_STAMP = VENV / ".outbox-stamp-tests"
 LOG = ROOT / "build" / "setup.log"
 NODE_SDKS = ("tests/wire/node/package.json", "tests/wire/node/package-lock.json")
 INPUTS = ("pyproject.toml", "requirements.txt", "spark_jobs/requirements.txt", "tools/setup.py", *NODE_SDKS)
@@ -52,19 +55,29 @@ def main() -> int:
         return hand_over()
     with only_one():
         wanted = digest()
-        is_current = os.access(PYTHON, os.X_OK) and STAMP.is_file() and STAMP.read_text() == wanted
-        if is_current and "--force" not in sys.argv:
+        is_ready = os.access(PYTHON, os.X_OK) and is_current(STAMP, wanted)
+        for_tests = "--tests" in sys.argv and not (is_ready and is_current(TESTS_STAMP, wanted))
+        if is_ready and not for_tests:
             return 0
         LOG.parent.mkdir(exist_ok=True)
         LOG.write_text("")
         try:
-            install(wanted)
+            if not is_ready:
+                install(wanted)
+            if for_tests:
+                try_node()
+                TESTS_STAMP.write_text(wanted)
         except SetupFailed as failure:
             say(f"failed: {failure}; the end of {LOG.relative_to(ROOT)}:")
             print("\n".join(LOG.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]), file=sys.stderr)
             return 1
     say(f"ready in {time.monotonic() - started:.1f} s")
     return 0
+
+
+def is_current(stamp: Path, wanted: str) -> bool:
+    """Whether what a stamp stands for was installed as it is wanted now."""
+    return "--force" not in sys.argv and stamp.is_file() and stamp.read_text() == wanted
 
 
 def hand_over() -> int:
@@ -109,7 +122,6 @@ def fill(uv: str) -> None:
     step(f"installing {len(wanted)} requirements", [*installer(uv), *links, "-r", str(listed)])
     step("installing this folder", [*installer(uv), "--no-deps", "--no-build-isolation", "-e", str(ROOT)])
     ensure_java(uv)
-    try_node()
 
 
 def make_venv(uv: str) -> None:
