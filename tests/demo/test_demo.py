@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
+from tools.demo.__main__ import parser, prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 420
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(WITHIN_S + 30)
 def test_a_thousand_transfers_survive_three_kills(disk_path: Path) -> None:
@@ -38,3 +38,16 @@ def test_a_thousand_transfers_survive_three_kills(disk_path: Path) -> None:
     assert crashes is not None and int(crashes[1]) == 3, output
     exported = [json.loads(line) for line in (folder / "states.jsonl").read_text().splitlines()]
     assert sum(line["value"]["balance"] for line in exported) == 1_000 * len(exported)
+
+
+@pytest.mark.parametrize("others", [["--transfers", "30"], ["--seed", "2"], ["--input", "mine.csv"]])
+def test_transfers_other_than_those_that_lie_there_are_refused(tmp_path: Path, others: list[str]) -> None:
+    few = ["--folder", str(tmp_path), "--transfers", "20"]
+    _, transfers = prepare(parser().parse_args(few))
+    before = transfers.read_bytes()
+    for same in (few, few[:2]):
+        assert prepare(parser().parse_args(same)) == (tmp_path, transfers)
+    with pytest.raises(ValueError, match=f"other transfers than .*{' '.join(others)}; give --fresh"):
+        prepare(parser().parse_args([*few, *others]))
+    assert transfers.read_bytes() == before and list(tmp_path.iterdir()) == [transfers]
+    prepare(parser().parse_args([*few, *others, "--fresh"]))

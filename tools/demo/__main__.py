@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import filecmp
 import random
 import shutil
 import sys
@@ -29,6 +30,8 @@ from tools.demo.report import Outcome, text_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 USUAL_FOLDER = ROOT / "demo.data"
+USUAL = {"transfers": 20_000, "accounts": 1_000, "seed": 1}
+"""By what transfers are drawn."""
 SMALL_COUNT = 10_000
 """Below so many rows a run is a quick look."""
 
@@ -43,9 +46,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--folder", type=Path, default=USUAL_FOLDER, help="where state survives (demo.data)")
     found.add_argument("--fresh", action="store_true", help="start clean: remove the folder first")
     found.add_argument("--input", type=Path, help="your own CSV: id,source,target,amount")
-    found.add_argument("--transfers", type=int, default=20_000)
-    found.add_argument("--accounts", type=int, default=1_000)
-    found.add_argument("--seed", type=int, default=1)
+    for name, usual in USUAL.items():
+        found.add_argument(f"--{name}", type=int, help=f"of transfers that are drawn ({usual:,})")
     found.add_argument(
         "--kills",
         type=_kills,
@@ -100,17 +102,41 @@ class Bars:
 
 
 def prepare(arguments: argparse.Namespace) -> tuple[Path, Path]:
-    """The folder of this run and its file of transfers, made if it is not there."""
+    """The folder of this run and its file of transfers, drawn if it is not there.
+
+    Raises:
+        ValueError: the transfers that lie there are others than these arguments ask for.
+    """
     folder: Path = arguments.folder.resolve()
     if arguments.fresh and folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    transfers = arguments.input.resolve() if arguments.input else folder / "transfers.csv"
+    transfers = folder / "transfers.csv"
+    given = [f"--{name} {value}" for name in USUAL if (value := getattr(arguments, name)) is not None]
+    if arguments.input:
+        given = [f"--input {arguments.input}"]
+    if transfers.exists() and given and (arguments.input or not _draws(arguments, transfers)):
+        raise ValueError(f"{folder} holds the state of other transfers than {' '.join(given)}; give --fresh as well")
+    if arguments.input:
+        return folder, arguments.input.resolve()
     if not transfers.exists():
-        write_transfers(
-            transfers, transfer_count=arguments.transfers, account_count=arguments.accounts, seed=arguments.seed
-        )
+        _draw(arguments, transfers)
     return folder, transfers
+
+
+def _draw(arguments: argparse.Namespace, path: Path) -> None:
+    drawn = {name: usual if (value := getattr(arguments, name)) is None else value for name, usual in USUAL.items()}
+    write_transfers(path, transfer_count=drawn["transfers"], account_count=drawn["accounts"], seed=drawn["seed"])
+
+
+def _draws(arguments: argparse.Namespace, path: Path) -> bool:
+    """Whether these arguments draw the transfers of a file."""
+    asked = path.with_suffix(".asked")
+    _draw(arguments, asked)
+    try:
+        return filecmp.cmp(asked, path, shallow=False)
+    finally:
+        asked.unlink()
 
 
 def usual_kills(row_count: int) -> tuple[int, int]:
@@ -136,7 +162,8 @@ async def run(arguments: argparse.Namespace, console: Console) -> int:
     host = Host(folder / "host", 0, folder / "host.log", folder / "history.jsonl")
     bars = Bars(console)
     bars.expect(facts.id_count)  # a few of them are no transfers; only Spark can tell which
-    demo = Demo(folder, transfers, facts, host, random.Random(arguments.seed), bars.say)
+    seed = USUAL["seed"] if arguments.seed is None else arguments.seed
+    demo = Demo(folder, transfers, facts, host, random.Random(seed), bars.say)
     started_s = time.monotonic()
     await host.start()
     try:
