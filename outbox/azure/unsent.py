@@ -27,8 +27,9 @@ def was_never_sent(error: BaseException) -> bool:
     return False
 
 
-def unsent(error: BaseException, what: str) -> Unreachable | None:
+def unsent(error: BaseException, what: str, service: str) -> Unreachable | None:
     """What a failure means if it proves that nothing was sent; None: it does not."""
     if not was_never_sent(error):
         return None
-    return Unreachable(f"{what}: no connection, nothing was sent; try again when it answers", retry_after_s=PAUSE_S)
+    text = f"{what}: no connection to {service}; nothing was sent, and another try is safe"
+    return Unreachable(text, retry_after_s=PAUSE_S)

@@ -321,6 +321,7 @@ class Loop:
             self._looks.failed(error)
             await self._pause_after(error)
             return Progress.LOST
+        log_recovery(f"processor {self.replica.plan.name}", self.errors_in_a_row)
         self.errors_in_a_row, self.failed = 0, None
         self._looks.found()
         if progress is Progress.WON:
@@ -386,6 +387,13 @@ class Loop:
             log.warning("a step of processor %s failed; it is tried again: %s", name, error, extra=fields)
         await self._pause(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(self.errors_in_a_row, 10)))
         self.errors_in_a_row += 1
+
+
+def log_recovery(what: str, errors_in_a_row: int) -> None:
+    """Say that what failed several times in a row goes on: only the failures were logged."""
+    if errors_in_a_row > 1:
+        fields = {"recovered": what, "failures": errors_in_a_row}
+        log.warning("%s goes on, after %d failures in a row", what, errors_in_a_row, extra=fields)
 
 
 def started(coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

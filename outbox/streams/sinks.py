@@ -41,7 +41,16 @@ from outbox.streams.database import TABLE, Cursor, CursorTable, Database, Thread
 from outbox.streams.last_cell import Looks, check_lasts, last_of
 from outbox.streams.log import LogReader, OrderedLog, check_name
 from outbox.streams.places import POLL_S_MAX, Waiting, place_of
-from outbox.streams.processor import ERRORS_SAID, FINAL, PAUSE_S_FIRST, PAUSE_S_MAX, check_pace, raise_from, started
+from outbox.streams.processor import (
+    ERRORS_SAID,
+    FINAL,
+    PAUSE_S_FIRST,
+    PAUSE_S_MAX,
+    check_pace,
+    log_recovery,
+    raise_from,
+    started,
+)
 from outbox.streams.read_ahead import BYTES_MAX, ReadAhead
 from outbox.streams.register import LastCell
 from outbox.streams.replica import REPORT_EVERY, Progress
@@ -241,6 +250,7 @@ class SinkLoop:
             self.errors_in_a_row, self.failed = self.errors_in_a_row + 1, error
             await asyncio.sleep(max(0.0, min(pause_s, self._until_s - time.monotonic())))
             return Progress.LOST
+        log_recovery(f"sink {sink.name}", self.errors_in_a_row)
         self.errors_in_a_row, self.failed = 0, None
         self._looks.found()
         if progress is Progress.LOST:

@@ -32,6 +32,6 @@ def as_error(error: BaseException, what: str) -> OutboxError:
         )
     if status in (400, 401, 403, 404) or isinstance(error, ClientAuthenticationError):
         return Refused(f"{what}: refused ({status or 'no credential'}); look at keys, roles and the container")
-    if refusal := unsent(error, what):
+    if refusal := unsent(error, what, "Blob Storage"):
         return refusal
     return OutcomeUnknown(f"{what}: outcome unknown ({status or type(error).__name__})")

@@ -73,7 +73,7 @@ def as_error(error: BaseException, what: str) -> OutboxError:
         return Refused(f"{what}: no such database or container; connect(..., create=True) makes them")
     if status in _NEVER or (isinstance(error, ClientAuthenticationError) and not status):
         return Refused(f"{what}: refused ({status or 'no credential'}); look at keys, roles and the container")
-    if refusal := unsent(error, what):
+    if refusal := unsent(error, what, "Cosmos DB"):
         return refusal
     found = f"status {status}" if status else type(error).__name__
     return OutcomeUnknown(f"{what}: outcome unknown ({found}); read before acting on it")

@@ -68,6 +68,6 @@ def as_error(error: BaseException, what: str, *, sends: bool = False, settles: b
         return UnknownDestination(text) if sends else Refused(text)
     if isinstance(error, _FORBIDDEN):
         return Refused(f"{what}: not allowed ({type(error).__name__}); look at keys and roles")
-    if not settles and (refusal := unsent(error, what)):
+    if not settles and (refusal := unsent(error, what, "Service Bus")):
         return refusal
     return OutcomeUnknown(f"{what}: outcome unknown ({type(error).__name__})")
