@@ -16,7 +16,8 @@ from outbox.engine.entities import DEAD_LETTER_SUFFIX, NAME_LENGTH_MAX
 
 ADDRESS_LENGTH_MAX = 1024
 PART_LENGTH_MAX = 50
-_SEGMENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_SEGMENT = re.compile(r"[A-Za-z0-9._-]+")
+_ENDS = re.compile(r"[A-Za-z0-9](?:.*[A-Za-z0-9])?")
 _SUBSCRIPTIONS = "Subscriptions"
 _DEAD_LETTER = DEAD_LETTER_SUFFIX.strip("/")
 
@@ -76,10 +77,11 @@ def wrong_part(name: str) -> str:
 def _wrong(name: str, segments: list[str], length_max: int) -> str:
     if not 0 < len(name) <= length_max:
         return f"{name[:length_max]!r} is no name of 1 to {length_max} characters"
-    if not all(map(_SEGMENT.fullmatch, segments)):
+    if not all(map(_SEGMENT.fullmatch, segments)) or not _ENDS.fullmatch(name):
         parts = "only letters, digits, '.', '-' and '_' may be in it, and '/' in a path"
-        return f"{name!r} is no name: {parts}, whose parts each begin and end with a letter or digit"
-    return "" if canonical_path(name) == name else f"{name!r} cannot be addressed; leave out reserved segments"
+        return f"{name!r} is no name: {parts}; it must begin and end with a letter or digit"
+    is_reserved = canonical_path(name) != name or not {".", ".."}.isdisjoint(segments)
+    return f"{name!r} cannot be addressed; leave out reserved segments" if is_reserved else ""
 
 
 def declared_path(engine: Engine, path: str) -> str:

@@ -38,6 +38,10 @@ def with_property(name: str, value: object) -> str:
     return file_of({**QUEUE, "Properties": {**QUEUE["Properties"], name: value}})
 
 
+def test_a_part_of_a_path_may_begin_with_a_sign_as_the_service_has_it() -> None:
+    assert [entity.name for entity in parse_entities(file_of({"Name": "txt/.-_123"}))] == ["txt/.-_123"]
+
+
 def test_a_queue_of_the_official_example_is_read() -> None:
     [queue] = parse_entities(file_of(QUEUE))
     assert queue == QueueSettings(
@@ -157,7 +161,7 @@ async def test_the_rules_of_the_official_example_can_be_declared() -> None:
         (file_of({"Name": "a b"}), "only letters, digits"),
         (file_of({"Name": "-a"}), "begin and end with a letter"),
         (file_of({"Name": "a."}), "begin and end with a letter"),
-        (file_of({"Name": "a_/b"}), "begin and end with a letter"),
+        (file_of({"Name": "a/../b"}), "addressed"),
         (file_of({"Name": "/a"}), "begin and end with a letter"),
         (file_of(topics=[{"Name": "_t"}]), "begin and end with a letter"),
         (file_of(topics=[{"Name": "t", "Subscriptions": [{"Name": "s-"}]}]), "begin and end with a letter"),
