@@ -39,8 +39,7 @@ def as_handled(app: App, queue: str, new: NewMessage, *, versions: Mapping[str, 
         message = codec.read(bytes(new.body), codec.version)
     except Exception as error:  # a validator may raise anything
         text = " ".join(str(error).split())  # pydantic's has several lines
-        article = "an" if codec.name[:1] in "AEIOUaeiou" else "a"
-        raise Refused(f"message {new.id} is not {article} {codec.name}: {text}; nothing was sent") from error
+        raise Refused(f"message {new.id} does not fit {codec.name}: {text}; nothing was sent") from error
     try:
         key = app.session_of(queue, message, new.key or None)
     except Exception as error:  # a key function may raise anything

@@ -150,7 +150,7 @@ def _branch(
     except PoisonMessage as poison:
         refusal = fit(poison)
     except FAILURES as error:  # a validator may raise anything
-        text = safe_text(f"not a {route.wire_type}: {as_text(error)}")
+        text = safe_text(f"does not fit {route.wire_type}: {as_text(error)}")
         refusal = PoisonMessage("undecodable", described(text, error))
     if handler.key is not None and refusal is None:
         try:

@@ -119,7 +119,7 @@ class Reader:
         try:
             value = self._codec.decode(message.body)
         except FAILURES as error:  # a validator may raise anything
-            raise Unfit(400, "undecodable", safe_text(f"not a {self._codec.name}: {as_text(error)}")) from error
+            raise Unfit(400, "undecodable", safe_text(f"does not fit {self._codec.name}: {as_text(error)}")) from error
         if handler.key is None:
             return Work(delivery, handler, value, caller=caller)
         try:

@@ -30,7 +30,7 @@ DISCARD = "`outbox dead-letters discard orders m1`"
     ("reason", "description", "begins", "has"),
     [
         ("failed", "ValueError: no", AGAIN, DISCARD),
-        ("undecodable", "not an Order", DISCARD, ANEW),
+        ("undecodable", "does not fit Order", DISCARD, ANEW),
         ("undecodable", REJECTED, EDITED, DISCARD),
         ("too-old", "created long ago", "look at the state that it would have changed", ANEW),
         ("too-old", REJECTED, EDITED, DISCARD),

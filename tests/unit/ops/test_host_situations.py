@@ -157,7 +157,7 @@ SITUATIONS = (
         "a body that no handler takes",
         None,
         """send orders {"key":5}""",
-        ("is not an Order", "$.key", "nothing was sent"),
+        ("does not fit Order", "$.key", "nothing was sent"),
     ),
     Situation("a queue that is not there", None, """send ordres {"key":"a"}""", ("'ordres' does not exist", "orders")),
 )

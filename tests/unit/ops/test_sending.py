@@ -55,7 +55,7 @@ def sent(bank: Any, queue: str) -> list[Message]:
 @pytest.mark.parametrize(
     ("body", "type", "cure"),
     [
-        ('{"account": "a", "amount": "5"}', "", r"m1 is not a Deposit: Expected `int`, got `str` - at `\$.amount`"),
+        ('{"account": "a", "amount": "5"}', "", r"m1 does not fit Deposit: Expected `int`, got `str` - at `\$.amount`"),
         ('{"account": "a"}', "Deposit", "missing required field `amount`"),
         ('["a", 5]', "Deposit", "Expected `object`, got `array`"),
         ('{"account": "a", "amount": 5}', "Withdrawal", "takes a 'Withdrawal'; they take Deposit"),
@@ -144,14 +144,14 @@ def test_what_one_subscription_takes_may_be_published() -> None:
         assert as_handled(several_types, "topic", new) == new
     with pytest.raises(Refused, match="say by --type which: First, Second"):
         as_handled(several_types, "topic", deposit('{"id": "a"}'))
-    with pytest.raises(Refused, match=r"m1 is not a Second.*size"):
+    with pytest.raises(Refused, match=r"m1 does not fit Second.*size"):
         as_handled(several_types, "topic", deposit('{"id": "a", "size": 0}', type="Second"))
 
 
 def test_a_known_type_is_judged_where_it_goes_to_others() -> None:
     anything, app = deposit('{"id": 5}'), several()
     assert as_handled(app, "others", anything) == anything
-    with pytest.raises(Refused, match="m1 is not a First"):
+    with pytest.raises(Refused, match="m1 does not fit First"):
         as_handled(app, "others", deposit('{"id": 5}', type="First"))
 
 
@@ -199,7 +199,7 @@ def test_a_command_with_app_judges_and_knows_the_key(shop: Path, capsys: pytest.
         out, err = capsys.readouterr()
         return code, out + err.replace("hello\n", "")
 
-    refused = "outbox: message o1 is not an Order: Expected `int`, got `str` - at `$.pieces`; nothing was sent\n"
+    refused = "outbox: message o1 does not fit Order: Expected `int`, got `str` - at `$.pieces`; nothing was sent\n"
     assert send('{"id": "a", "pieces": "3"}') == (1, refused)
     assert send('{"id": "a", "pieces": 3}', "--key", "b")[0] == 1
     assert send('{"id": "a", "pieces": 3}') == (0, "sent o1 to orders\n")
@@ -220,7 +220,7 @@ def test_of_lines_the_one_that_does_not_fit_is_named(
     arguments = ["send", "orders", "-", "--id-field", "id", "--app", "sendshop:app", "--data", str(shop)]
     assert main(arguments) == 1
     err = capsys.readouterr().err
-    assert "line 2: message b is not an Order" in err and "1 message was sent before" in err
+    assert "line 2: message b does not fit Order" in err and "1 message was sent before" in err
     engine = Engine.open(shop)
     assert [(task.message.identity, task.message.session_id) for task in engine.broker.peek("orders", 0, 9)] == [
         ("a", "a")

@@ -253,7 +253,7 @@ def test_the_printed_line_is_a_connection_string(running: Shell) -> None:
 
 def test_a_host_refuses_a_body_that_its_handler_cannot_take(running: Shell) -> None:
     running.outbox("send", "jobs", '{"id": 5}', code=1)
-    assert running.stderr.endswith("is not a Job: Expected `str`, got `int` - at `$.id`; nothing was sent\n")
+    assert running.stderr.endswith("does not fit Job: Expected `str`, got `int` - at `$.id`; nothing was sent\n")
 
 
 def test_dead_letters_of_a_running_host(running: Shell) -> None:
