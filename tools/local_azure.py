@@ -154,7 +154,8 @@ def tell(settings: dict[str, str], urls: list[str]) -> None:
         print(f"export {name}='{settings[name]}'")
     for number, account in enumerate(("alice", "bob"), start=1):
         body = f'{{"account": "{account}", "balance": 10000}}'
-        print(f"curl {urls[0]}/accounts -H 'Idempotency-Key: open-{number}' --json '{body}'")
+        shown = r"-w '%{http_code}\n'"  # the answer is 204, without a body
+        print(f"curl {urls[0]}/accounts -H 'Idempotency-Key: open-{number}' --json '{body}' {shown}")
     transfer = '{"id": "t1", "source": "alice", "target": "bob", "amount": 500}'
     print(f"curl {urls[-1]}/transfers -H 'Idempotency-Key: t1' --json '{transfer}'")
     print(f"curl {urls[0]}/accounts/bob  # what is on its way to bob arrives a moment later")
