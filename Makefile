@@ -28,7 +28,7 @@ help:
 	@echo 'make soak    drawn faults, kills, explorations, fuzz (ARGS="--minutes 10 --only drawn"), into a table: hours'
 	@echo 'make lock    requirements.lock from requirements.txt, kept where it still fits (ARGS="--upgrade" for the newest)'
 	@echo 'make spark-package  the zip, wheel and requirements for a Spark pool, into build/spark'
-	@echo 'make clean   remove what was made here: .venv, build, demo.data, caches; wheels in your cache folder stay'
+	@echo 'make clean   remove what was made here: .venv, build, demo.data, azure.data, caches; wheels in your cache folder stay'
 
 setup:
 	@test -n "$(BOOT)" || { echo 'no Python runs here; install Python 3.11, 3.12 or 3.13' >&2; exit 2; }
@@ -90,5 +90,5 @@ lock:
 		--custom-compile-command 'make lock' $(ARGS) requirements.txt -o requirements.lock
 
 clean:
-	@rm -rf .venv build dist demo.data .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf .venv build dist demo.data azure.data .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
