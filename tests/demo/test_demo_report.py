@@ -9,8 +9,8 @@ import pytest
 
 from outbox.ops.values import QueueStatus, Status
 from outbox.verify.recorded.verdict import USUAL, Counts, Verdict
-from tools.demo.__main__ import parser, usual_kills
-from tools.demo.data import Facts, read_facts, write_transfers
+from tools.demo.__main__ import parser, prepare, usual_kills
+from tools.demo.data import Facts, read_facts
 from tools.demo.phases import announcement, chunk_count, feed_rate
 from tools.demo.report import Outcome, rows, verdict_of
 from tools.demo.resending import RESENT_EVERY, copies_of_fed
@@ -88,17 +88,15 @@ def test_postings_are_explained_where_the_numbers_add_up_and_only_there() -> Non
 
 
 def test_the_readme_explains_the_figures_of_the_usual_run(tmp_path: Path) -> None:
-    usual = parser().parse_args([])
-    transfers = tmp_path / "transfers.csv"
-    write_transfers(transfers, transfer_count=usual.transfers, account_count=usual.accounts, seed=usual.seed)
+    _, transfers = prepare(parser().parse_args(["--folder", str(tmp_path)]))
     facts = read_facts(transfers)
     malformed = transfers.read_text().count(",a lot\n")
     fed = facts.id_count - malformed
     readme = " ".join((ROOT / "README.md").read_text().split())
     assert (
-        f"{facts.id_count:,} transfers are {facts.row_count:,} rows, because {facts.row_count - facts.id_count} rows "
-        f"are repeated. Spark sends no repeated row, sets {malformed} malformed rows aside and feeds {fed:,} "
-        f"transfers; the demo sends {-(-fed // RESENT_EVERY)} of these a second time"
+        f"{facts.row_count:,} rows: {facts.id_count:,} transfers and {facts.row_count - facts.id_count} repeated rows. "
+        f"Spark drops the repeated rows, sets {malformed} malformed ones aside and feeds {fed:,} transfers. The demo "
+        f"sends {-(-fed // RESENT_EVERY)} of these a second time"
     ) in readme
 
 
