@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -53,7 +52,7 @@ def summed(total: Total, inputs: Inputs, step: Step) -> None:
     total.n += sum(entry.value.n for entry in inputs)
 
 
-def processor(engine: Engine, shaky: Shaky) -> AbstractAsyncContextManager[Any]:
+def processor(engine: Engine, shaky: Shaky) -> Any:
     log = made("numbers", shaky, Total)
     return Processor("sums", summed, state=Total, register=shaky, inputs={"numbers": log}, outputs={}).run()
 
@@ -62,17 +61,17 @@ async def nothing(entries: Sequence[Entry[Total]]) -> list[Write]:
     return []
 
 
-def sink(engine: Engine, shaky: Shaky) -> AbstractAsyncContextManager[Any]:
+def sink(engine: Engine, shaky: Shaky) -> Any:
     return StoreSink("sums", made("numbers", shaky, Total), engine, partition="sums", apply=nothing).run()
 
 
-def ingest(engine: Engine, shaky: Shaky) -> AbstractAsyncContextManager[Any]:
+def ingest(engine: Engine, shaky: Shaky) -> Any:
     return Ingest("sums", queue="numbers", type=Total, source=engine, log=made("numbers", shaky, Total)).run()
 
 
 @pytest.mark.parametrize("kind", [processor, sink, ingest])
 async def test_what_goes_on_after_failures_in_a_row_says_so_once(
-    kind: Callable[[Engine, Shaky], AbstractAsyncContextManager[Any]], engine: Engine, caplog: pytest.LogCaptureFixture
+    kind: Callable[[Engine, Shaky], Any], engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = App("numbers")
     app.queue("numbers")

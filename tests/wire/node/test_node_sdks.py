@@ -19,7 +19,7 @@ from tests.wire.conftest import Bus
 
 HERE = Path(__file__).resolve().parent
 MODULES = HERE.parents[2] / "build" / "node" / "node_modules"
-CURE = "the SDKs of TypeScript are not installed: install Node 20 or newer with npm, then run tools/setup.py --tests --force"
+CURE = "the SDKs of TypeScript are not installed: install Node 20 or newer, then run tools/setup.py --tests --force"
 PROGRAM_S_MAX = 240.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

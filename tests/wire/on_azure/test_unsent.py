@@ -69,7 +69,7 @@ async def test_what_was_never_sent_did_nothing(held: list[socket.socket]) -> Non
             backend.bus.receive("orders", count_max=1, wait_s=0.1),
             backend.operations.send([OUTPUT]),
         ):
-            with pytest.raises(Unreachable, match="no connection to .*; nothing was sent"):
+            with pytest.raises(Unreachable, match=r"no connection to .*; nothing was sent"):
                 await call
         assert {reason for _, reason in backend.usage.reasons} == {"no answer"}
 
