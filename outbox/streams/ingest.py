@@ -78,6 +78,7 @@ IDLE_S = 1.0
 """So long a queue is asked over a network before nothing is said to wait in it; an engine knows at once."""
 RETENTION = timedelta(days=7)
 _OUT = "log"
+Phase = Literal["receiving", "writing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class IngestShardStatus:
 
     name: str
     serial: int
-    phase: Literal["receiving", "writing"]
+    phase: Phase
     entry_count: int
     partition_share: float
 
@@ -523,15 +524,8 @@ class Ingest:
             kept = await shard.register.read()
             register = Register() if kept is None else kept.register
             share = self._sizes.share(shard.register.key.partition)
-            found.append(
-                IngestShardStatus(
-                    shard.name,
-                    register.serial,
-                    "writing" if register.outs else "receiving",
-                    shard.entry_count,
-                    round(share, 4),
-                )
-            )
+            phase: Phase = "writing" if register.outs else "receiving"
+            found.append(IngestShardStatus(shard.name, register.serial, phase, shard.entry_count, round(share, 4)))
         return found
 
     async def run_until_idle(self, *, groups_max: int = 1_000_000) -> int:
