@@ -178,7 +178,7 @@ def test_names_with_slashes_and_marks_are_names(bus: Bus, admin: Admin, name: st
 
 def test_names_that_the_service_does_not_take_are_refused(bus: Bus, admin: Admin, name: str) -> None:
     marks = (f"{name} b", f"{name}é", f"{name}&<>%2F", f"{name}//b", "x" * 261)
-    for odd in (*marks, f"-{name}", f"{name}_", f"{name}/.b", f"/{name}"):
+    for odd in (*marks, f"-{name}", f"{name}_", f"/{name}"):
         with pytest.raises(HttpResponseError, match="name"):
             admin.create_queue(odd)
         with pytest.raises(HttpResponseError, match="name"):
