@@ -26,6 +26,7 @@ from tests.simulation.explored import bank
 from tests.unit.amqp import amqp_client
 from tests.unit.runtime.purse import Book, paying
 from tests.wire.blobs.asking import signed as of_blobs
+from tests.wire.blobs.batches import BATCH_TYPE, batch, deletes
 from tests.wire.cosmos.asking import signed
 
 BLOCK = "MQ=="
@@ -87,6 +88,9 @@ async def blobs(folder: Path) -> AsyncIterator[Door]:
                 of_blobs("PUT", "/box/b?comp=blocklist", listed),
                 of_blobs("PUT", "/box/a?comp=lease", x_ms_lease_action="acquire", x_ms_lease_duration="15"),
                 of_blobs("GET", "/box?restype=container&comp=list&prefix=a&delimiter=/&maxresults=1&include=metadata"),
+                of_blobs(
+                    "POST", "/box?restype=container&comp=batch", batch(*deletes("/box/b")), Content_Type=BATCH_TYPE
+                ),
                 of_blobs("GET", "/?comp=blobs&where=%22n%22%3D%271%27"),
             ),
             b"HTTP/1.1 200",

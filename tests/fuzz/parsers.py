@@ -24,6 +24,7 @@ from outbox.emulator.blobs import conditions, ranges, requests, tags, understood
 from outbox.emulator.blobs import names as blob_names
 from outbox.emulator.blobs.answers import Rejection as BlobRejection
 from outbox.emulator.blobs.auth import ACCOUNT, WELL_KNOWN_KEY, Signatures
+from outbox.emulator.blobs.batch_operations import read_boundary, read_parts
 from outbox.emulator.blobs.block_operations import read_block_list
 from outbox.emulator.blobs.list_operations import read_marker
 from outbox.emulator.bus import atom
@@ -49,6 +50,7 @@ from outbox.verify.recorded import events
 from tests.fuzz.nonsense import mutated
 from tests.simulation.explored import T1, Transfer, bank
 from tests.unit.amqp import amqp_client
+from tests.wire.blobs.batches import BATCH_TYPE, BOUNDARY, batch, deletes
 
 AT_MS = 1_767_225_600_000
 
@@ -237,6 +239,10 @@ PARSERS = (
     Parser("Blob Storage head", (encode({"path": "/devstoreaccount1/box/a%20b?comp=blocklist", **BLOB_HEADERS}),),
            _blob_head),
     Parser("block list", (BLOCK_LIST,), read_block_list, (BlobRejection,)),
+    Parser("blob batch", (batch(*deletes("/box/a", "/box/b%20c", If_Match='"0x1"')),),
+           lambda data: read_parts(data, BOUNDARY.encode()), (BlobRejection,)),
+    Parser("blob batch boundary", (BATCH_TYPE.encode(), b'multipart/mixed; boundary="a b"'), _text(read_boundary),
+           (BlobRejection,)),
     Parser("blob tags", (TAGS,), tags.read_document, (BlobRejection,)),
     Parser("tag condition", (BLOB_HEADERS["x-ms-if-tags"].encode(),),
            _text(lambda text: tags.read_condition(text, "x-ms-if-tags")), (BlobRejection,)),

@@ -41,6 +41,7 @@ CODES: dict[str, tuple[int, str]] = {
     "InvalidBlockList": (400, "the specified block list is invalid: it names a block that is not there"),
     "InvalidBlockId": (400, "a block id is not base64 of at most 64 bytes"),
     "InvalidBlobOrBlock": (400, "the ids of a blob's blocks have one length"),
+    "ExceedsMaxBatchRequestCount": (400, "a batch has 256 parts at most"),
     "BlockListTooLong": (400, "a block list has 50,000 entries at most"),
     # who asks
     "NoAuthenticationInformation": (401, "the request is not signed; sign it with the account's key"),

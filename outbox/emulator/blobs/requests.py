@@ -22,6 +22,7 @@ Key = tuple[str, str, str]
 _SERVICE: dict[Key, str] = {
     ("GET", "", "list"): "container.list",
     ("GET", "", "blobs"): "blob.find",
+    ("POST", "", "batch"): "blob.batch",
     ("GET", "service", "properties"): "service.read",
     ("GET", "account", "properties"): "account.read",
     ("HEAD", "account", "properties"): "account.read",
@@ -39,6 +40,7 @@ _CONTAINER: dict[Key, str] = {
     ("HEAD", "container", "acl"): "container.policy",
     ("GET", "container", "list"): "blob.list",
     ("GET", "container", "blobs"): "blob.find",
+    ("POST", "container", "batch"): "blob.batch",
     ("GET", "account", "properties"): "account.read",
     ("HEAD", "account", "properties"): "account.read",
 }

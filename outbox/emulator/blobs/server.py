@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from outbox.emulator.blobs.auth import ACCOUNT, WELL_KNOWN_KEY, Signatures
+from outbox.emulator.blobs.batch_operations import BatchOperations
 from outbox.emulator.blobs.blob_operations import BlobOperations
 from outbox.emulator.blobs.block_operations import BlockOperations
 from outbox.emulator.blobs.container_operations import ContainerOperations
@@ -87,8 +88,11 @@ class BlobEmulator:
         self._key = key
         self._meter = Meter()
         self.store = store = Store(engine, self.faults)
-        operations = _operations(store, account, page_count_max)
-        gateway = Gateway(engine, operations, Signatures(account, key), self.faults, self._meter)
+        signatures = Signatures(account, key)
+        blobs = BlobOperations(store)
+        batches = BatchOperations(blobs.delete, signatures, engine.now_ms, self.faults, self._meter)
+        operations = _operations(store, blobs, account, page_count_max) | {"blob.batch": batches.submit}
+        gateway = Gateway(engine, operations, signatures, self.faults, self._meter)
         self._listener = HttpListener(
             gateway,
             Control(self.faults, self._meter, self.control_token),
@@ -138,9 +142,9 @@ class BlobEmulator:
                 self.store.sweep()
 
 
-def _operations(store: Store, account: str, page_count_max: int) -> dict[str, Operation]:
+def _operations(store: Store, blobs: BlobOperations, account: str, page_count_max: int) -> dict[str, Operation]:
     """What is done for each name of an operation."""
-    blobs, blocks, held_leases = BlobOperations(store), BlockOperations(store), LeaseOperations(store)
+    blocks, held_leases = BlockOperations(store), LeaseOperations(store)
     containers, lists = ContainerOperations(store), ListOperations(store, account, page_count_max)
     return {
         "account.read": containers.account, "service.read": containers.service,

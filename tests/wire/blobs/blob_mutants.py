@@ -9,7 +9,7 @@ from tests.simulation.planting import Mutant, Table
 
 FOLDER = "outbox/emulator/blobs"
 WIRE, LASTING, FAULTS = "test_blobs_wire", "test_blobs_lasting", "test_blobs_faults"
-EDGES, UNDERSTOOD = "test_blobs_edges", "test_blobs_understood"
+EDGES, UNDERSTOOD, BATCH = "test_blobs_edges", "test_blobs_understood", "test_blobs_batch"
 
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str], of: str = WIRE) -> Mutant:
@@ -149,6 +149,33 @@ BLOB_MUTANTS = (
     mutant(
         "lists: a list begins at the beginning", "list_operations", "test_a_list_begins_where_it_is_to",
         ("max(prefix, after, start)", "max(prefix, after)"), of=UNDERSTOOD,
+    ),
+    # batches
+    mutant(
+        "batches: a part needs no signature of its own", "batch_operations", "test_each_part_is_answered_for_itself",
+        ("            self._signatures.check(call.method, call.raw_path, call.headers)\n", ""), of=BATCH,
+    ),
+    mutant(
+        "batches: a part may be about another container", "batch_operations",
+        "test_a_batch_of_the_account_is_about_any_container",
+        ('if batch.route.container not in ("", call.route.container):', "if False:"), of=BATCH,
+    ),
+    mutant(
+        "batches: parts are done as they are read", "batch_operations",
+        "test_a_batch_that_cannot_be_read_whole_does_nothing",
+        ("asked = [(part.id, self._routed(call, part)) for part in read_parts(call.body, boundary)]",
+         "asked = [(await self._answered(self._routed(call, part))) for part in read_parts(call.body, boundary)]"),
+        of=BATCH,
+    ),
+    mutant(
+        "batches: a batch has any number of parts", "batch_operations", "test_a_batch_has_256_parts_and_no_more",
+        ("BATCH_COUNT_MAX = 256", "BATCH_COUNT_MAX = 257"), of=BATCH,
+    ),
+    mutant(
+        "batches: a part goes without its conditions", "batch_operations",
+        "test_a_part_keeps_its_conditions_and_parameters",
+        ("return Part(id, asked[1], asked[2], headers)",
+         'return Part(id, asked[1], asked[2], {n: v for n, v in headers.items() if n != "if-match"})'), of=BATCH,
     ),
     # what is understood
     mutant(

@@ -11,10 +11,12 @@ from outbox.emulator.blobs.requests import OPERATIONS
 from outbox.emulator.blobs.server import BlobEmulator
 from outbox.testing import VirtualClock
 from tests.wire.blobs.asking import Reply, ask, signed
+from tests.wire.blobs.batches import BATCH_TYPE, batch, deletes
 
 BOX = "/box?restype=container"
 LEASE = "11111111-1111-1111-1111-111111111111"
 TAGS = b"<Tags><TagSet><Tag><Key>n</Key><Value>1</Value></Tag></TagSet></Tags>"
+BATCH = batch(*deletes("/box/b"))
 ACQUIRE = {"x_ms_lease_action": "acquire", "x_ms_lease_duration": "-1"}
 REQUESTS: dict[str, tuple[str, str, bytes, dict[str, str]]] = {
     "account.read": ("GET", "/?restype=account&comp=properties", b"", {}),
@@ -28,6 +30,7 @@ REQUESTS: dict[str, tuple[str, str, bytes, dict[str, str]]] = {
     "container.policy": ("GET", f"{BOX}&comp=acl", b"", {}),
     "blob.list": ("GET", f"{BOX}&comp=list", b"", {}),
     "blob.find": ("GET", "/?comp=blobs&where=n='1'", b"", {}),
+    "blob.batch": ("POST", f"{BOX}&comp=batch", BATCH, {"Content_Type": BATCH_TYPE}),
     "blob.put": ("PUT", "/box/b?", b"hello", {"x_ms_blob_type": "BlockBlob"}),
     "blob.read": ("GET", "/box/b?", b"", {}),
     "blob.head": ("HEAD", "/box/b?", b"", {}),
