@@ -1,21 +1,30 @@
-"""A folder whose files appear whole or not at all, and only once: what every record of progress rests on.
+"""A folder whose files appear whole or not at all, and only once: the place of a job that stays on one machine.
 
 `create` is the one conditional write: of several writers of a name exactly one is told that it won, and the loser can
 read the winner's bytes.  A file is written under another name, synced, and linked to its own; then the folder itself
-is synced.  Executors write where the driver reads, so the folder must be on a file system that all of them see.
+is synced, and so is each folder that was made for it.  Executors write where the driver reads, so the folder must be on
+a file system that all of them see.  A mounted container of a lake has no links: give its address (`common.places`).
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
 from outbox.errors import Refused
+from spark_jobs.common.items import Item, changed, checked
 
 TMP_SUFFIX = ".tmp"
+NO_LINKS = (errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOSYS, errno.EOPNOTSUPP)
+CREATE_COUNT_MAX = 5
+"""How often a file is begun whose folder somebody else has just found empty and removed."""
+_PART = re.compile(r"\.[0-9a-f]{32}\.tmp")
 
 
 class Folder:
@@ -27,30 +36,80 @@ class Folder:
         Raises:
             Refused: an address that is no path of this machine.
         """
-        self.path = local_path(str(path))
+        self.given = str(path)
+        self.path = local_path(self.given)
 
     def __truediv__(self, name: str) -> Folder:
-        return Folder(self.path / name)
+        return Folder(f"{self.given.rstrip('/')}/{checked(name)}")
+
+    def __str__(self) -> str:
+        return self.given
+
+    def __repr__(self) -> str:
+        return f"Folder({self.given!r})"
+
+    @property
+    def uri(self) -> str:
+        """What a reader of tables opens."""
+        return str(self.path)
+
+    def storage_options(self) -> dict[str, str]:
+        """What delta-rs needs besides the address: nothing."""
+        return {}
+
+    def lend(self) -> Folder:
+        """The same for executors."""
+        return self
+
+    def now_s(self) -> float:
+        """Seconds since 1970."""
+        return time.time()
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file that must not exist yet; False where somebody else wrote it first."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        part = self.path / f"{name}.{uuid4().hex}{TMP_SUFFIX}"
-        write_synced(part, data)
-        try:
-            os.link(part, self.path / name)
-        except FileExistsError:
-            return False
-        finally:
-            part.unlink(missing_ok=True)
-        sync_folder(self.path)
+        """Write a file that must not exist yet; False where somebody else wrote it first.
+
+        Raises:
+            Refused: the folder is on a file system without links.
+        """
+        target = self.path / checked(name)
+        for attempt in range(CREATE_COUNT_MAX):
+            part = target.with_name(f"{target.name}.{uuid4().hex}{TMP_SUFFIX}")
+            try:
+                make_folders(target.parent)
+                write_synced(part, data)
+                os.link(part, target)
+                break
+            except FileExistsError:
+                return False
+            except FileNotFoundError:
+                if attempt + 1 == CREATE_COUNT_MAX:
+                    raise
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+                raise Refused(
+                    f"{target.parent} takes no file or no link ({error.strerror}); give a folder that this user may "
+                    "write to, or the address of a container (abfss://...) rather than a mount of it"
+                ) from error
+            finally:
+                part.unlink(missing_ok=True)
+        sync_folder(target.parent)
         return True
 
-    def read(self, name: str) -> bytes | None:
-        """The file's bytes, None where there is none."""
+    def read(self, name: str, start: int = 0, size: int | None = None, version: str = "") -> bytes | None:
+        """The file's bytes from a place on, None where there is no file.
+
+        Raises:
+            Refused: it has another version than the one that is asked for.
+        """
         try:
-            return (self.path / name).read_bytes()
-        except FileNotFoundError:
+            with (self.path / checked(name)).open("rb") as file:
+                file.seek(start)
+                data = file.read(-1 if size is None else size)
+                if version and version_of(os.fstat(file.fileno())) != version:
+                    raise changed(self, name)
+                return data
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def names(self, suffix: str) -> list[str]:
@@ -59,6 +118,58 @@ class Folder:
             return sorted(entry.name for entry in os.scandir(self.path) if entry.name.endswith(suffix))
         except FileNotFoundError:
             return []
+
+    def list(self, prefix: str = "", suffix: str = "") -> Iterator[Item]:
+        """The files below, in order of their names; what is not whole yet is none."""
+        for name, path in _walked(self.path, "", prefix):
+            if name.startswith(prefix) and name.endswith(suffix) and not _PART.search(name[-37:]):
+                with suppress(FileNotFoundError):
+                    about = path.stat()
+                    yield Item(name, about.st_size, about.st_mtime, version_of(about))
+
+    def delete(self, name: str) -> None:
+        """Remove a file, and the folders that are empty then; one that is not there is fine."""
+        target = self.path / checked(name)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            target.unlink()
+        for parent in target.parents:
+            if parent == self.path:
+                return
+            try:
+                parent.rmdir()
+            except OSError:
+                return
+
+    def sweep_parts(self, age_s: float) -> int:
+        """Remove what killed writers left unfinished, once it is so old; gives the count."""
+        parts = (path for name, path in _walked(self.path, "", "") if _PART.search(name[-37:]))
+        old = older_than(parts, age_s)
+        for path in old:
+            path.unlink(missing_ok=True)
+        return len(old)
+
+
+def _walked(path: Path, before: str, prefix: str) -> Iterator[tuple[str, Path]]:
+    """Name and path of every file below a folder, in order of the whole names; only where `prefix` may be met."""
+    try:
+        found = sorted(os.scandir(path), key=lambda entry: f"{entry.name}/" if _is_folder(entry) else entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in found:
+        name = f"{before}{entry.name}"
+        if not _is_folder(entry):
+            yield name, Path(entry.path)
+        elif f"{name}/".startswith(prefix) or prefix.startswith(f"{name}/"):
+            yield from _walked(Path(entry.path), f"{name}/", prefix)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False)
+
+
+def version_of(about: os.stat_result) -> str:
+    """What another write of a file would change."""
+    return f"{about.st_mtime_ns}-{about.st_size}"
 
 
 def local_path(text: str) -> Path:
@@ -71,10 +182,18 @@ def local_path(text: str) -> Path:
         text = "/" + text.removeprefix("file:").lstrip("/")
     if "://" in text:
         raise Refused(
-            f"{text.split('://')[0]}://... cannot be written to here: a commit needs a file system that links a name "
-            "exactly once; mount the container and give the path of the mount"
+            f"{text.split('://')[0]}://... is no folder of this machine; what is asked for here has to be one"
         )
     return Path(text).absolute()
+
+
+def make_folders(path: Path) -> None:
+    """Make a folder and those above it, and wait until the disk knows the new ones."""
+    missing = [path, *path.parents]
+    missing = missing[: next(index for index, folder in enumerate(missing) if folder.is_dir())]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in reversed(missing):
+        sync_folder(folder.parent)
 
 
 def write_synced(path: Path, data: bytes) -> None:

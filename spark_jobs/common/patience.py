@@ -60,7 +60,7 @@ class Patience:
         Raises:
             GaveUpError: there is no point in one, or the limit is reached.
         """
-        text = f"{type(error).__name__}: {str(error)[:300]}"
+        text = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:300]}"
         if isinstance(error, RIGHTS):
             raise GaveUpError(f"{text}; {RIGHTS_CURE}") from error
         if isinstance(error, FATAL):

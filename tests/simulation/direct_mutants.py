@@ -41,6 +41,7 @@ APP_SETTINGS = "function_app/settings.py"
 APP_LOGS = "function_app/logs.py"
 APP_SPARK = "function_app/spark.py"
 LANDING = "spark_jobs/draining/landing.py"
+CONTAINERS = "spark_jobs/common/containers.py"
 RECEIVED = "spark_jobs/draining/received.py"
 FEED = "spark_jobs/feed.py"
 PLAN = "spark_jobs/feeding/plan.py"
@@ -94,6 +95,7 @@ OF_BLUEPRINT = "functions/test_blueprint.py"
 OF_APP_FILES = "functions/test_app_files.py"
 OF_SPARK_TRIGGERS = "functions/test_spark_triggers.py"
 OF_LANDING = "spark/test_landing.py"
+OF_CONTAINERS = "spark/test_place_faults.py"
 OF_SWEEPING = "spark/test_sweeping.py"
 OF_CHUNKS = "spark/test_feed_chunks.py"
 OF_SUBMIT_TIMES = "spark/test_submit_times.py"
@@ -1311,8 +1313,49 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "ledger: a commit is linked before it is on disk", "spark_jobs/common/folder.py",
-        "spark/test_manifest_log.py::test_a_file_and_then_its_name_are_on_disk_when_it_is_created",
+        "spark/test_folder.py::test_a_file_and_then_its_name_are_on_disk_when_it_is_created",
         ("        os.fsync(file.fileno())\n", ""),
+    ),
+    mutant(
+        "place: the folders that were made for a file are not on disk", "spark_jobs/common/folder.py",
+        "spark/test_folder.py::test_a_file_and_then_its_name_are_on_disk_when_it_is_created",
+        ("        sync_folder(folder.parent)\n", "        continue\n"),
+    ),
+    mutant(
+        "place: a put whose answer was lost has lost", CONTAINERS,
+        f"{OF_CONTAINERS}::test_a_put_whose_answer_is_lost_has_won",
+        ("return metadata.get(TOKEN) == token", "return False"),
+    ),
+    mutant(
+        "place: who meets a blob has put it", CONTAINERS,
+        f"{OF_CONTAINERS}::test_a_put_whose_answer_is_lost_may_still_have_been_second",
+        ("return metadata.get(TOKEN) == token", "return True"),
+    ),
+    mutant(
+        "place: blocks of two writers have the same ids", CONTAINERS,
+        f"{OF_CONTAINERS}::test_blocks_of_another_writer_are_not_committed",
+        ("[uuid4().hex for _ in range(0, len(data), BLOCK_BYTES)]",
+         '[f"{at:032}" for at in range(0, len(data), BLOCK_BYTES)]'),
+    ),
+    mutant(
+        "place: a put replaces what is there", CONTAINERS,
+        f"{OF_CONTAINERS}::test_a_put_whose_answer_is_lost_may_still_have_been_second",
+        ("overwrite=False)", "overwrite=True)"),
+    ),
+    mutant(
+        "place: a list ends with its first page", CONTAINERS,
+        "spark/test_places.py::test_lists_are_whole_and_in_order[emulator]",
+        ("            if not marker:\n", "            if True:\n"),
+    ),
+    mutant(
+        "place: executors are lent what gets tokens", CONTAINERS,
+        f"{OF_CONTAINERS}::test_executors_are_lent_a_token_and_nothing_more",
+        ("return replace(self, account=self.account.lend())", "return self"),
+    ),
+    mutant(
+        "place: keys leave this machine in the clear", CONTAINERS,
+        f"{OF_CONTAINERS}::test_an_address_that_tells_too_little_is_refused",
+        ('if parts.scheme != "https" and not (', 'if False and not ('),
     ),
     mutant(
         "submit: a run that is over is started again", ONCE,

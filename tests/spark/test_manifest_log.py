@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +10,7 @@ import pytest
 
 from outbox.errors import CorruptRecord, Refused
 from spark_jobs import ledger
-from spark_jobs.common.folder import Folder, local_path, older_than
+from spark_jobs.common.folder import Folder
 from spark_jobs.draining import manifest
 from spark_jobs.draining.manifest import Commit, ManifestLog, State
 from spark_jobs.ledger import Merged, merge, sweep
@@ -60,42 +58,6 @@ def test_a_damaged_commit_is_named(disk_path: Path) -> None:
     (log.folder.path / f"{1:020}.json").write_bytes(b'{"version": 1')
     with pytest.raises(CorruptRecord, match=r"00001\.json cannot be read"):
         log.read()
-
-
-def test_a_file_is_created_once_and_leaves_nothing_beside_it(disk_path: Path) -> None:
-    folder = Folder(disk_path / "deep" / "er")
-    assert folder.create("a.json", b"first")
-    assert not folder.create("a.json", b"second")
-    assert folder.read("a.json") == b"first"
-    assert [path.name for path in folder.path.iterdir()] == ["a.json"]
-
-
-def test_a_file_and_then_its_name_are_on_disk_when_it_is_created(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = list[tuple[list[bytes], bool]]()
-    folder, sync = Folder(tmp_path / "a"), os.fsync
-
-    def synced(handle: int) -> None:
-        parts = [path.read_bytes() for path in folder.path.glob("a.json.*")]
-        seen.append((parts, stat.S_ISDIR(os.fstat(handle).st_mode)))
-        sync(handle)
-
-    monkeypatch.setattr(os, "fsync", synced)
-    assert folder.create("a.json", b"first")
-    assert seen == [([b"first"], False), ([], True)]
-
-
-def test_a_path_may_be_given_as_an_address_and_what_goes_meanwhile_is_not_old(tmp_path: Path) -> None:
-    assert local_path(f"file://{tmp_path}/x") == local_path(f"file:{tmp_path}/x") == tmp_path / "x"
-    assert local_path("ledger") == Path.cwd() / "ledger"
-    (tmp_path / "old").touch()
-    assert older_than([tmp_path / "gone", tmp_path / "old"], 0.0) == [tmp_path / "old"]
-
-
-def test_an_address_that_cannot_hold_a_commit_is_refused() -> None:
-    with pytest.raises(Refused, match="mount the container"):
-        Folder("abfss://ledger@account.dfs.core.windows.net/ledger")
 
 
 def test_who_loses_a_version_leaves_nothing_of_it_and_decides_anew(
