@@ -45,10 +45,13 @@ from spark_jobs.common.arguments import (
     to_stderr,
 )
 from spark_jobs.common.crash_points import CrashPoint, no_crash
-from spark_jobs.common.folder import Folder, local_path
+from spark_jobs.common.folder import local_path
 from spark_jobs.common.identity import CredentialSource
 from spark_jobs.common.inputs import read, rows, rows_of, type_tests
 from spark_jobs.common.patience import GaveUpError
+from spark_jobs.common.places import Place, joined, place_of
+from spark_jobs.common.staging import staged
+from spark_jobs.feeding.aside import COPIED, Copying, name_aside
 from spark_jobs.feeding.plan import (
     STAGED,
     ChunkRecord,
@@ -127,8 +130,8 @@ class Feed:
 
     target: Target
     source: CredentialSource
-    progress: Folder
-    quarantine: Folder
+    progress: Place
+    quarantine: Place
     pace: Pace
     say: Say
     now_ms: Callable[[], int]
@@ -163,7 +166,8 @@ def feed(
 
     `id` names one or several key columns, `created` the column of creation times (else the first run's time counts
     for all), `session` the column of session ids, within which `order` (an integer column; else the order of the
-    input) decides.  `progress` and `quarantine` are folders, by default beside the frame's file.  `connection` is a
+    input) decides.  `progress` and `quarantine` are places
+    (`spark_jobs.common.places`), by default folders beside the frame's file.  `connection` is a
     connection string, or a host name, for which `credential` signs in (else the environment's:
     `spark_jobs.common.identity`).
 
@@ -178,8 +182,8 @@ def feed(
     job = Feed(
         Target(queue, type, ids, Shape(created, session, order, body_bytes_max)),
         CredentialSource.of(connection, os.environ, credential),
-        Folder(progress),
-        Folder(quarantine),
+        place_of(progress, os.environ, credential),
+        place_of(quarantine, os.environ, credential),
         pace or Pace(),
         say,
         now_ms,
@@ -227,54 +231,59 @@ def run(spark: SparkSession, job: Feed, snapshot: Snapshot, frame: Callable[[], 
                 f"feed: chunk {len(done)} of {manifest.chunks}, {accepted} of {manifest.messages} messages accepted, "
                 f"{time.monotonic() - started_s:.1f} s"
             )
-    seconds = time.monotonic() - started_s
-    return report(manifest, done, skipped, seconds=seconds, progress=str(job.progress.path))
+    return report(manifest, done, skipped, seconds=time.monotonic() - started_s, progress=str(job.progress))
 
 
-def set_aside(spark: SparkSession, job: Feed, folder: Folder, manifest: Manifest) -> None:
-    """Copy the rejected rows to the quarantine; too many of them stop the feed before anything is sent."""
+def set_aside(spark: SparkSession, job: Feed, folder: Place, manifest: Manifest) -> None:
+    """Copy the rejected rows to the quarantine; too many of them stop the feed before anything is sent.
+
+    A file of the stage is a file of the quarantine of the same name, so that who copies it again changes nothing.
+    """
     bad = sum(manifest.quarantined.values())
     if not bad:
         return
-    target = quarantine_of(job, folder).path / "rows"
-    if not (target / "_SUCCESS").exists():
-        rejected = spark.read.parquet(str(folder.path / manifest.stage / "rejected"))
-        rejected.coalesce(1).write.mode("overwrite").json(str(target))
+    target = quarantine_of(job, folder)
+    there = {item.name for item in target.list("rows/", ".json")}
+    missing = [file.name for file in manifest.rejected if name_aside(file.name) not in there]
+    if missing:
+        numbers = spark.range(0, len(missing), 1, min(len(missing), job.pace.tasks))
+        copying = Copying(folder.lend(), target.lend(), tuple(missing))
+        failed = [row["failed"] for row in numbers.mapInArrow(copying.copy, COPIED).collect() if row["failed"]]
+        if failed:
+            raise Refused(f"{target} cannot be written: {failed[0]}; nothing was sent")
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(manifest.quarantined.items()))
-    job.say(f"feed: {bad} rows set aside in {target}: {reasons}")
+    job.say(f"feed: {bad} rows set aside in {target}/rows: {reasons}")
     if bad > job.pace.bad_ratio_max * manifest.rows:
         raise Refused(
             f"{bad} of {manifest.rows} rows cannot be sent ({reasons}), more than the ratio {job.pace.bad_ratio_max}; "
-            f"nothing was sent; see {target}"
+            f"nothing was sent; see {target}/rows"
         )
 
 
-def quarantine_of(job: Feed, folder: Folder) -> Folder:
+def quarantine_of(job: Feed, folder: Place) -> Place:
     """This run's part of the quarantine."""
-    return job.quarantine / f"{job.target.queue.replace('/', '~')}.{folder.path.name}"
+    return job.quarantine / f"{job.target.queue.replace('/', '~')}.{str(folder).rpartition('/')[2]}"
 
 
-def records(folder: Folder) -> dict[int, ChunkRecord]:
+def records(folder: Place) -> dict[int, ChunkRecord]:
     """The chunks that are sent."""
     found = {}
-    for name in folder.names(".json"):
-        if name.startswith("chunk-"):
-            record = msgspec.json.decode(folder.read(name) or b"", type=ChunkRecord)
-            found[record.chunk] = record
+    for item in folder.list("chunk-", ".json"):
+        record = msgspec.json.decode(folder.read(item.name) or b"", type=ChunkRecord)
+        found[record.chunk] = record
     return found
 
 
-def send_chunk(spark: SparkSession, job: Feed, folder: Folder, manifest: Manifest, chunk: int) -> ChunkRecord:
+def send_chunk(spark: SparkSession, job: Feed, folder: Place, manifest: Manifest, chunk: int) -> ChunkRecord:
     """Send one chunk and record it.
 
     Raises:
         OutcomeUnknown: the queue did not answer for longer than the limit, or takes nobody that can sign in.
     """
-    path = folder.path / manifest.stage / "messages" / f"chunk={chunk}"
-    results, failed = list[Row](), list[str]()
-    if path.is_dir():
+    files, results, failed = manifest.of_chunk(chunk), list[Row](), list[str]()
+    if files:
         by_session = bool(job.target.shape.session)
-        frame = spark.read.schema(STAGED).parquet(str(path))
+        frame = staged(spark, folder, files, STAGED, job.pace.tasks)
         frame = frame.repartition(job.pace.tasks, "session" if by_session else "id")
         if by_session:
             frame = frame.sortWithinPartitions("session", "position")
@@ -348,8 +357,12 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--created", default="", metavar="COLUMN", help="creation times; default: the first run's time")
     found.add_argument("--session", default="", metavar="COLUMN", help="session ids, for an ordered queue")
     found.add_argument("--order", default="", metavar="COLUMN", help="order within a session; default: the input's")
-    found.add_argument("--quarantine", default="", metavar="DIR", help="default: beside the input")
-    found.add_argument("--progress", default="", metavar="DIR", help="default: beside the input")
+    found.add_argument(
+        "--quarantine", default="", metavar="PLACE", help="a folder or an address; default: beside the input"
+    )
+    found.add_argument(
+        "--progress", default="", metavar="PLACE", help="a folder or an address; default: beside the input"
+    )
     found.add_argument("--body-bytes-max", type=int, default=BODY_BYTES_MAX)
     found.add_argument(
         "--bad-max", type=float, default=1.0, metavar="RATIO", help="more bad rows stop it before sending"
@@ -371,7 +384,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def command(arguments: argparse.Namespace) -> int:
     connection = connection_of(arguments, os.environ)
     source, ids = source_of(arguments), tuple(arguments.id or ["id"])
-    beside = source.path.rstrip("/")
     job = Feed(
         Target(
             arguments.queue,
@@ -380,8 +392,8 @@ def command(arguments: argparse.Namespace) -> int:
             Shape(arguments.created, arguments.session, arguments.order, arguments.body_bytes_max),
         ),
         CredentialSource.of(connection, os.environ),
-        Folder(arguments.progress or f"{beside}.feed/{arguments.queue}"),
-        Folder(arguments.quarantine or f"{beside}.quarantine"),
+        place_of(arguments.progress or joined(source.path, f".feed/{arguments.queue}"), os.environ),
+        place_of(arguments.quarantine or joined(source.path, ".quarantine"), os.environ),
         Pace(
             tasks=arguments.tasks,
             chunks=arguments.chunks,

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 from uuid import uuid4
 
 from outbox.errors import Refused
@@ -39,8 +40,8 @@ class Folder:
         self.given = str(path)
         self.path = local_path(self.given)
 
-    def __truediv__(self, name: str) -> Folder:
-        return Folder(f"{self.given.rstrip('/')}/{checked(name)}")
+    def __truediv__(self, name: str) -> Self:
+        return type(self)(f"{self.given.rstrip('/')}/{checked(name)}")
 
     def __str__(self) -> str:
         return self.given
@@ -57,7 +58,7 @@ class Folder:
         """What delta-rs needs besides the address: nothing."""
         return {}
 
-    def lend(self) -> Folder:
+    def lend(self) -> Self:
         """The same for executors."""
         return self
 

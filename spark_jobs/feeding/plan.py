@@ -1,7 +1,8 @@
 """The plan of a feed: what the first run read, when, and what of it is sent in which chunk.  Written once.
 
     progress/<run>/manifest.json      settings, snapshot of the input, creation time, counts, name of the stage
-    progress/<run>/stage-<token>/     the messages, by chunk, and the rejected rows if any, as the first run judged them
+    progress/<run>/stage-<token>/     the messages and the rejected rows, as the first run judged them; the manifest
+                                      names the files of each chunk and reason, and others there count for nothing
     progress/<run>/chunk-00003.json   this chunk is sent; a restart leaves it out
 
 The manifest is created only where there is none, before anything is sent: every later run, and a twin that started at
@@ -12,7 +13,7 @@ before would get a second creation time and outlive the memory of the first.
 
 from __future__ import annotations
 
-import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -24,10 +25,12 @@ from pyspark.sql import functions as fn
 
 from outbox.errors import FormatTooNew, Refused
 from spark_jobs.common.crash_points import CrashPoint
-from spark_jobs.common.folder import Folder, older_than
+from spark_jobs.common.places import Place
+from spark_jobs.common.staging import StagedFile, Writing, stage
 from spark_jobs.transforms import Shape, chunk_of, judged, messages, rejected
 
-FORMAT = 1
+FORMAT = 2
+"""1: messages in folders `chunk=N` that Spark had written."""
 MANIFEST = "manifest.json"
 ORPHAN_AGE_S = 86_400
 CHUNK_MESSAGES = 50_000
@@ -52,6 +55,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     messages: int
     duplicates: int
     quarantined: dict[str, int]
+    staged: list[StagedFile]
+    """Of messages; the value is the chunk."""
+    rejected: list[StagedFile]
+    """Of rows that are set aside; the value is the reason."""
+
+    def of_chunk(self, chunk: int) -> list[StagedFile]:
+        """The files of one chunk."""
+        return [file for file in self.staged if file.value == str(chunk)]
 
 
 class ChunkRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,8 +117,13 @@ def files_of(raw: DataFrame) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((row["path"], row["length"]) for row in listed))
 
 
+def run_name(target: Target, snapshot: Snapshot) -> str:
+    """The folder of a run: one for each state of an input whose rows tell their times, else one."""
+    return snapshot.digest[:16] if target.shape.created else "first"
+
+
 def open_plan(
-    folder: Folder,
+    folder: Place,
     target: Target,
     snapshot: Snapshot,
     rows: Callable[[], DataFrame],
@@ -116,77 +132,105 @@ def open_plan(
     token: str,
     chunks: int,
     crash_point: CrashPoint,
-) -> tuple[Folder, Manifest]:
+) -> tuple[Place, Manifest]:
     """The run's folder and its manifest: the first run's, or a new one for this input.
 
     Raises:
         Refused: the folder belongs to another feed, or the input has changed since.
     """
-    run = folder / (snapshot.digest[:16] if target.shape.created else "first")
+    run = folder / run_name(target, snapshot)
     existing = run.read(MANIFEST)
     if existing is None:
-        stage = f"stage-{token}"
-        manifest = stage_messages(run, stage, target, snapshot, rows(), now_ms=now_ms, chunks=chunks)
+        place = f"stage-{token}"
+        manifest = stage_messages(
+            run, place, target, snapshot, rows(), now_ms=now_ms, chunks=chunks, crash_point=crash_point
+        )
         crash_point("staged")
         if run.create(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest))):
             crash_point("planned")
             return run, manifest
-        shutil.rmtree(run.path / stage, ignore_errors=True)  # a twin was first; its plan counts
+        remove_stages(run, lambda file: file.startswith(f"{place}/"), 0.0)  # a twin was first; its plan counts
         existing = run.read(MANIFEST)
     assert existing is not None
     manifest = check(decode(existing, run), target, snapshot, run)
-    for orphan in older_than(run.path.glob("stage-*"), ORPHAN_AGE_S):
-        if orphan.name != manifest.stage:
-            shutil.rmtree(orphan, ignore_errors=True)
+    remove_stages(run, lambda file: not file.startswith(f"{manifest.stage}/"), ORPHAN_AGE_S)
     return run, manifest
 
 
-def decode(data: bytes, run: Folder) -> Manifest:
-    if msgspec.json.decode(data).get("format") != FORMAT:
-        raise FormatTooNew(f"{run.path / MANIFEST} has another format than {FORMAT}; use the version that wrote it")
+def remove_stages(run: Place, is_meant: Callable[[str], bool], age_s: float) -> None:
+    """Remove staged files that nobody's manifest names, once they are so old."""
+    orphans = [item for item in run.list("stage-") if is_meant(item.name)]
+    horizon_s = run.now_s() - age_s if orphans and age_s else float("inf")
+    for orphan in orphans:
+        if orphan.changed_s <= horizon_s:
+            run.delete(orphan.name)
+
+
+def decode(data: bytes, run: Place) -> Manifest:
+    """A manifest.
+
+    Raises:
+        FormatTooNew: a later version wrote it.
+        Refused: an earlier one did.
+    """
+    format = msgspec.json.decode(data).get("format")
+    if format == 1:
+        raise Refused(
+            f"{run}/{MANIFEST} is of an earlier version, which read rows otherwise: let that version finish this feed, "
+            "or, if nothing of it was sent, give another --progress folder"
+        )
+    if format != FORMAT:
+        raise FormatTooNew(f"{run}/{MANIFEST} has another format than {FORMAT}; use the version that wrote it")
     return msgspec.json.decode(data, type=Manifest)
 
 
-def check(manifest: Manifest, target: Target, snapshot: Snapshot, run: Folder) -> Manifest:
+def check(manifest: Manifest, target: Target, snapshot: Snapshot, run: Place) -> Manifest:
     """The manifest, if it is this feed's and the input is what it was."""
     known = (manifest.queue, manifest.type, tuple(manifest.ids), manifest.shape)
     if known != (target.queue, target.type, target.ids, asdict(target.shape)):
         raise Refused(
-            f"{run.path} keeps the progress of another feed ({manifest.type} by {', '.join(manifest.ids)} to "
+            f"{run} keeps the progress of another feed ({manifest.type} by {', '.join(manifest.ids)} to "
             f"{manifest.queue}, {manifest.shape}); give this one a --progress folder of its own"
         )
     if (manifest.rows, manifest.digest) != (snapshot.rows, snapshot.digest):
         raise Refused(
             f"the input has changed since its first run ({manifest.rows} rows then, {snapshot.rows} now; see "
-            f"{run.path / MANIFEST}); feed new rows from a file of their own, or name the column that holds each "
+            f"{run}/{MANIFEST}); feed new rows from a file of their own, or name the column that holds each "
             "row's creation time with --created, which keeps a repeated row's time the same"
         )
     return manifest
 
 
 def stage_messages(
-    run: Folder,
-    stage: str,
+    run: Place,
+    folder: str,
     target: Target,
     snapshot: Snapshot,
     rows: DataFrame,
     *,
     now_ms: Callable[[], int],
     chunks: int,
+    crash_point: CrashPoint,
 ) -> Manifest:
     """Judge every row once and keep the result: later runs depend on nothing else."""
     created_ms = 0 if target.shape.created else now_ms()
     count = chunks or max(1, min(CHUNK_COUNT_MAX, -(-snapshot.rows // CHUNK_MESSAGES)))
     judged_rows = judged(rows, target.shape)
     key = fn.col("session" if target.shape.session else "id")  # a session's messages stay in one chunk, in order
-    staged = messages(judged_rows).withColumn("created_ms", fn.coalesce("created_ms", fn.lit(created_ms)))
-    path = run.path / stage
-    staged.withColumn("chunk", chunk_of(key, count)).write.partitionBy("chunk").parquet(f"{path}/messages")
-    spark, reasons = rows.sparkSession, list[Row]()
-    totals = spark.read.schema(STAGED).parquet(f"{path}/messages").agg(fn.count("id"), fn.sum("copies")).collect()[0]
-    if totals[1] != snapshot.rows:  # else every row is in a message, and a second pass would find none
-        rejected(judged_rows).write.parquet(f"{path}/rejected")
-        reasons = spark.read.schema(REJECTED).parquet(f"{path}/rejected").groupBy("reason").count().collect()
+    rows_of_chunks = (
+        messages(judged_rows)
+        .withColumn("created_ms", fn.coalesce("created_ms", fn.lit(created_ms)))
+        .withColumn("chunk", chunk_of(key, count))
+    )
+    place = run.lend()
+    staged = stage(rows_of_chunks, Writing(place, f"{folder}/messages", "chunk", "copies", crash_point))
+    copies, kept, rejects = sum(file.weight for file in staged), sum(file.rows for file in staged), list[StagedFile]()
+    if copies != snapshot.rows:  # else every row is in a message, and a second pass would find none
+        aside = rejected(judged_rows).withColumn("by", fn.col("reason"))
+        rejects = stage(aside, Writing(place, f"{folder}/rejected", "by", crash_point=crash_point))
+    quarantined = Counter[str]()
+    for file in rejects:
+        quarantined[file.value] += file.rows
     return Manifest(
         format=FORMAT,
         queue=target.queue,
@@ -198,10 +242,12 @@ def stage_messages(
         digest=snapshot.digest,
         files=list(snapshot.files),
         chunks=count,
-        stage=stage,
-        messages=totals[0],
-        duplicates=(totals[1] or 0) - totals[0],
-        quarantined={row["reason"]: row["count"] for row in sorted(reasons)},
+        stage=folder,
+        messages=kept,
+        duplicates=copies - kept,
+        quarantined=dict(sorted(quarantined.items())),
+        staged=staged,
+        rejected=rejects,
     )
 
 

@@ -14,13 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch, ServiceBusSender
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
-from pyarrow.json import ParseOptions, ReadOptions, read_json
 
 from outbox.message import PROPERTY_CREATED, PROPERTY_ID, PROPERTY_TYPE
+from spark_jobs.common.arrow_rows import as_batches
 from spark_jobs.common.identity import Access
 from spark_jobs.common.ids import broker_id
 from spark_jobs.common.patience import GaveUpError, Patience
@@ -66,14 +65,7 @@ def send_partition(settings: Sending, parts: Iterator[pa.RecordBatch]) -> Iterat
 def result(outgoing: Outgoing, failed: str | None) -> pa.RecordBatch:
     """One row of `RESULT`."""
     row = {name: getattr(outgoing, name) for name in ("accepted", "sent", "batches", "retries", "oversize")}
-    text = msgspec.json.encode(row | {"failed": failed})
-    # From Python values (pa.array, from_pylist) pyarrow would import pandas: 1.5 s of CPU in each worker.
-    table = read_json(
-        pa.BufferReader(text),
-        ReadOptions(use_threads=False, block_size=len(text) + 1),  # a row has to be in one block
-        ParseOptions(explicit_schema=RESULT_SCHEMA),
-    )
-    return table.combine_chunks().to_batches()[0]
+    return as_batches([row | {"failed": failed}], RESULT_SCHEMA)[0]
 
 
 def to_message(type: str, identity: str, body: str, created_ms: int, session: str | None) -> ServiceBusMessage:

@@ -105,11 +105,12 @@ def test_copies_of_fed_messages_are_equal_to_them_in_id_body_and_time(tmp_path: 
     arrow = pytest.importorskip("pyarrow")
     fed = [(f"t{n:02d}", f'{{"id":"t{n:02d}"}}', 1_700_000_000_123) for n in range(2 * RESENT_EVERY + 1)]
     for number, part in enumerate((fed[::2], fed[1::2])):
-        chunk = tmp_path / "first" / "stage-a" / "messages" / f"chunk={number}"
-        chunk.mkdir(parents=True)
+        (tmp_path / "first" / "stage-a").mkdir(parents=True, exist_ok=True)
         columns = dict(zip(("id", "body", "created_ms"), zip(*part, strict=True), strict=True))
-        parquet.write_table(arrow.table(columns), chunk / "part.parquet")
-    (tmp_path / "first" / "manifest.json").write_text('{"stage": "stage-a"}')
+        parquet.write_table(arrow.table(columns), tmp_path / "first" / "stage-a" / f"{number}.parquet")
+    (tmp_path / "first" / "manifest.json").write_text(
+        '{"staged": [{"name": "stage-a/0.parquet"}, {"name": "stage-a/1.parquet"}]}'
+    )
     copies = copies_of_fed(tmp_path, "Transfer")
     assert [(copy.id, bytes(copy.body).decode(), round(copy.created * 1_000)) for copy in copies if copy.created] == [
         fed[0],

@@ -1409,13 +1409,33 @@ DIRECT_MUTANTS = (
     mutant(
         "feed: the stage of the plan is swept with the others", PLAN,
         f"{OF_CHUNKS}::test_stages_that_nobody_works_at_are_removed_and_the_planned_one_never_is",
-        ("        if orphan.name != manifest.stage:\n            shutil", "        if True:\n            shutil"),
+        ('lambda file: not file.startswith(f"{manifest.stage}/")', "lambda file: True"),
     ),
     mutant(
         "feed: who planned second sends its own plan", PLAN,
         f"{OF_CHUNKS}::test_of_two_plans_at_once_the_first_counts_and_nothing_is_left_of_the_other",
         ('        if run.create(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest))):\n',
          '        run.create(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))\n        if True:\n'),
+    ),
+    mutant(
+        "feed: a plan of the first format is read as this one", PLAN,
+        f"{OF_CHUNKS}::test_a_plan_of_the_first_format_is_to_be_finished_by_its_own_version",
+        ("    if format == 1:\n", "    if False:\n"),
+    ),
+    mutant(
+        "staging: a file has rows of two chunks", "spark_jobs/common/staging.py",
+        "spark/test_staging.py::test_a_file_has_rows_of_one_value",
+        ("if held and (value != held_value or ", "if held and ("),
+    ),
+    mutant(
+        "staging: a file grows without end", "spark_jobs/common/staging.py",
+        "spark/test_staging.py::test_a_file_is_ended_before_it_is_too_large",
+        (" or held_bytes + rows.nbytes > FILE_MAX_BYTES", ""),
+    ),
+    mutant(
+        "staging: a task that could not write is passed over", "spark_jobs/common/staging.py",
+        "spark/test_staging.py::test_what_cannot_be_written_comes_back_as_a_text",
+        ('written = [{"failed": f"{type(error).__name__}: {error}"}]', "written = []"),
     ),
     mutant(
         "feed: bad rows are counted behind the sending", FEED,
@@ -1950,13 +1970,13 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "feed: half a quarantine counts as whole", FEED,
-        f"{OF_CHUNKS}::test_a_copy_to_the_quarantine_that_a_crash_cut_short_is_made_again",
-        ('if not (target / "_SUCCESS").exists():', "if not target.exists():"),
+        f"{OF_CHUNKS}::test_what_a_crash_left_out_of_the_quarantine_is_copied_again",
+        ("if name_aside(file.name) not in there]", "if not there]"),
     ),
     mutant(
-        "feed: half a quarantine stops every later run", FEED,
-        f"{OF_CHUNKS}::test_a_copy_to_the_quarantine_that_a_crash_cut_short_is_made_again",
-        ('.write.mode("overwrite")', ".write"),
+        "feed: who copies to the quarantine again adds to it", "spark_jobs/feeding/aside.py",
+        f"{OF_CHUNKS}::test_what_a_crash_left_out_of_the_quarantine_is_copied_again",
+        ("{staged.rpartition('/')[2].removesuffix('.parquet')}", "{__import__('uuid').uuid4().hex}"),
     ),
     mutant(
         "comparison: another file of the same length is taken for the same", "spark_jobs/comparing/steps.py",

@@ -12,6 +12,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import MagicMock
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from msgspec import structs
 from msgspec.json import encode as json_of
@@ -20,6 +22,8 @@ from outbox.errors import FormatTooNew, OutcomeUnknown, Refused
 from spark_jobs import feed as feeding
 from spark_jobs.common.folder import Folder
 from spark_jobs.common.patience import GaveUpError
+from spark_jobs.common.places import Place
+from spark_jobs.common.staging import StagedFile
 from spark_jobs.feed import Feed, FeedReport, Pace, beside_input, records, report, send_chunk, set_aside
 from spark_jobs.feeding import plan
 from spark_jobs.feeding.plan import ChunkRecord, Manifest, Snapshot, Target, open_plan
@@ -44,21 +48,23 @@ def job(folder: Path, *, seen: list[str] | None = None, **pace: Any) -> Feed:
 
 def manifest(rows: int = 10, **quarantined: int) -> Manifest:
     return Manifest(
-        format=1, queue="q", type="T", ids=["id"], shape={}, created_ms=0, rows=rows, digest="", files=[], chunks=1,
+        format=2, queue="q", type="T", ids=["id"], shape={}, created_ms=0, rows=rows, digest="", files=[], chunks=1,
         stage="stage-1", messages=4, duplicates=0, quarantined=quarantined,
+        staged=[StagedFile("stage-1/messages/m.parquet", "0", 4, 4)],
+        rejected=[StagedFile("stage-1/rejected/r.parquet", reason, rows) for reason, rows in quarantined.items()],
     )  # fmt: skip
 
 
 def spark_with(*results: dict[str, Any]) -> Any:
     """A session in which sending a frame gives these rows."""
     session = MagicMock()
-    frame = session.read.schema.return_value.parquet.return_value.repartition.return_value
-    frame.select.return_value.mapInArrow.return_value.collect.return_value = list(results)
+    frame = session.range.return_value.mapInArrow.return_value
+    frame.repartition.return_value.select.return_value.mapInArrow.return_value.collect.return_value = list(results)
+    frame.collect.return_value = []
     return session
 
 
 def run_of(folder: Path) -> Folder:
-    (folder / "progress" / "run" / "stage-1" / "messages" / "chunk=0").mkdir(parents=True)
     return Folder(folder / "progress") / "run"
 
 
@@ -106,17 +112,36 @@ def test_more_bad_rows_than_the_ratio_stop_a_feed_before_it_sends(
         set_aside(spark_with(), feed, run, planned)
 
 
-@pytest.mark.parametrize("is_whole", [True, False])
-def test_a_copy_to_the_quarantine_that_a_crash_cut_short_is_made_again(tmp_path: Path, is_whole: bool) -> None:
-    feed, run, session = job(tmp_path), run_of(tmp_path), spark_with()
-    target = tmp_path / "quarantine" / "q.run" / "rows"
-    target.mkdir(parents=True)
-    if is_whole:
-        (target / "_SUCCESS").touch()
-    rejected = session.read.parquet.return_value.coalesce.return_value
-    rejected.write.json.side_effect = FileExistsError  # as Spark does where a folder is there, unless told otherwise
-    set_aside(session, feed, run, manifest(10, oversize=1))
-    assert session.read.parquet.called is not is_whole
+def test_what_a_crash_left_out_of_the_quarantine_is_copied_again(tmp_path: Path) -> None:
+    feed, run, rejected = (
+        job(tmp_path),
+        run_of(tmp_path),
+        [{"id": "a", "reason": "x", "detail": None, "row": "a,\u00e9"}],
+    )
+    names = ["stage-1/rejected/a.parquet", "stage-1/rejected/b.parquet"]
+    for name in names:
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist(rejected), sink)
+        run.create(name, sink.getvalue().to_pybytes())
+    planned = structs.replace(manifest(10, x=2), rejected=[StagedFile(name, "x", 1) for name in names])
+    target = Folder(tmp_path) / "quarantine" / "q.run"
+    target.create("rows/a.json", b"whole")
+    session = spark_with()
+
+    def ran(copy: Any, schema: str) -> Any:
+        numbers = iter([pa.RecordBatch.from_pydict({"id": list(range(session.range.call_args.args[1]))})])
+        return SimpleNamespace(collect=lambda: [row for part in copy(numbers) for row in part.to_pylist()])
+
+    session.range.return_value.mapInArrow.side_effect = ran
+    set_aside(session, feed, run, planned)
+    assert target.read("rows/a.json") == b"whole"
+    assert target.read("rows/b.json") == '{"id":"a","reason":"x","row":"a,\u00e9"}\n'.encode()
+    session.range.reset_mock()
+    set_aside(session, feed, run, planned)
+    assert not session.range.called
+    gone = structs.replace(planned, rejected=[StagedFile("stage-1/rejected/gone.parquet", "x", 2)])
+    with pytest.raises(Refused, match=r"gone\.parquet is gone.*nothing was sent"):
+        set_aside(session, feed, run, gone)
 
 
 def test_the_report_adds_up_all_runs_and_tells_this_one_apart() -> None:
@@ -169,7 +194,7 @@ def test_folders_are_beside_the_one_place_that_an_input_has(tmp_path: Path) -> N
 TARGET, SNAPSHOT = Target("q", "T", ("id",), Shape()), Snapshot(10, "d")
 
 
-def opened(folder: Folder, target: Target = TARGET, snapshot: Snapshot = SNAPSHOT) -> tuple[Folder, Manifest]:
+def opened(folder: Folder, target: Target = TARGET, snapshot: Snapshot = SNAPSHOT) -> tuple[Place, Manifest]:
     return open_plan(
         folder, target, snapshot, lambda: cast(Any, None), now_ms=lambda: 1, token="2", chunks=1,
         crash_point=lambda point: None,
@@ -203,16 +228,22 @@ def test_a_plan_is_for_its_own_feed_and_its_own_input(
 
 
 def test_a_plan_of_a_later_version_is_not_guessed_at(tmp_path: Path) -> None:
-    (Folder(tmp_path) / "first").create("manifest.json", b'{"format": 2, "surprise": 1}')
+    (Folder(tmp_path) / "first").create("manifest.json", b'{"format": 3, "surprise": 1}')
     with pytest.raises(FormatTooNew, match="use the version that wrote it"):
+        opened(Folder(tmp_path))
+
+
+def test_a_plan_of_the_first_format_is_to_be_finished_by_its_own_version(tmp_path: Path) -> None:
+    (Folder(tmp_path) / "first").create("manifest.json", b'{"format": 1, "queue": "q"}')
+    with pytest.raises(Refused, match="let that version finish this feed, or, if nothing of it was sent"):
         opened(Folder(tmp_path))
 
 
 def test_stages_that_nobody_works_at_are_removed_and_the_planned_one_never_is(tmp_path: Path) -> None:
     folder, day_s = planned_in(tmp_path), 86_400
     for name, age_s in (("stage-1", 9 * day_s), ("stage-old", day_s + 60), ("stage-young", day_s - 60)):
-        (tmp_path / "first" / name).mkdir()
-        os.utime(tmp_path / "first" / name, (time.time() - age_s,) * 2)
+        (folder / "first" / name).create("messages/a.parquet", b"1")
+        os.utime(tmp_path / "first" / name / "messages" / "a.parquet", (time.time() - age_s,) * 2)
     opened(folder)
     assert sorted(path.name for path in (tmp_path / "first").glob("stage-*")) == ["stage-1", "stage-young"]
 
@@ -222,12 +253,14 @@ def test_of_two_plans_at_once_the_first_counts_and_nothing_is_left_of_the_other(
 ) -> None:
     def staged(run: Folder, stage: str, *_: Any, **__: Any) -> Manifest:
         planned_in(tmp_path)  # a twin was first
-        (run.path / stage).mkdir()
+        for name in (stage, "stage-1"):
+            run.create(f"{name}/messages/a.parquet", b"1")
         return structs.replace(manifest(), stage=stage)
 
     monkeypatch.setattr(plan, "stage_messages", staged)
     run, found = opened(Folder(tmp_path))
-    assert (found.stage, found.digest) == ("stage-1", "d") and not (run.path / "stage-2").exists()
+    assert (found.stage, found.digest) == ("stage-1", "d")
+    assert [item.name for item in run.list("stage-")] == ["stage-1/messages/a.parquet"]
 
 
 def test_an_input_with_its_own_times_has_a_plan_for_each_state_of_it(
@@ -235,5 +268,5 @@ def test_an_input_with_its_own_times_has_a_plan_for_each_state_of_it(
 ) -> None:
     monkeypatch.setattr(plan, "stage_messages", lambda *_, **__: manifest())
     timed = replace(TARGET, shape=Shape(created="at"))
-    runs = [opened(Folder(tmp_path), timed, Snapshot(10, digest * 32))[0].path.name for digest in "ab"]
-    assert runs == ["a" * 16, "b" * 16] and opened(Folder(tmp_path))[0].path.name == "first"
+    runs = [str(opened(Folder(tmp_path), timed, Snapshot(10, digest * 32))[0]).rpartition("/")[2] for digest in "ab"]
+    assert runs == ["a" * 16, "b" * 16] and str(opened(Folder(tmp_path))[0]).endswith("/first")

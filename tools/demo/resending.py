@@ -22,9 +22,9 @@ def copies_of_fed(progress: Path, type: str) -> list[NewMessage]:
 
     copies: list[NewMessage] = []
     for run in sorted(progress.iterdir()):
-        stage = msgspec.json.decode((run / "manifest.json").read_bytes())["stage"]
-        table = pyarrow.parquet.read_table(run / stage / "messages", columns=["id", "body", "created_ms"])
-        fed = sorted(table.to_pylist(), key=lambda row: row["id"])
+        files = [run / file["name"] for file in msgspec.json.decode((run / "manifest.json").read_bytes())["staged"]]
+        tables = (pyarrow.parquet.read_table(file, columns=["id", "body", "created_ms"]) for file in files)
+        fed = sorted((row for table in tables for row in table.to_pylist()), key=lambda row: row["id"])
         copies += [
             NewMessage(
                 body=msgspec.Raw(row["body"].encode()), id=row["id"], type=type, created=row["created_ms"] / 1_000

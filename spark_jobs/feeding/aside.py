@@ -1,0 +1,54 @@
+"""Rows that cannot be sent, as people read them: JSON lines in the quarantine, copied by tasks from the stage.
+
+quarantine/<queue>.<run>/rows/<token>.json          {"id", "reason", "detail", "row"} for each row of the input
+quarantine/<queue>.<run>/sending-<chunk>.json       messages that turned out to be larger than the queue takes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+
+from outbox.errors import OutboxError
+from spark_jobs.common.arrow_rows import as_batches
+from spark_jobs.common.places import Place
+from spark_jobs.common.staging import read_file
+
+COPIED = "failed string"
+_SCHEMA = pa.schema([("failed", pa.string())])
+
+
+def name_aside(staged: str) -> str:
+    """The file of the quarantine that a file of the stage is copied to."""
+    return f"rows/{staged.rpartition('/')[2].removesuffix('.parquet')}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """From which files of a run to which place."""
+
+    run: Place
+    target: Place
+    names: tuple[str, ...]
+
+    def copy(self, parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Copy the files whose numbers come in; gives a row of `COPIED` for each that failed."""
+        for part in parts:
+            for number in part.column(0).to_pylist():
+                try:
+                    self._copied(self.names[number])
+                except OutboxError as error:
+                    yield from as_batches([{"failed": str(error)}], _SCHEMA)
+
+    def _copied(self, name: str) -> None:
+        """A copy has a name of its own that does not depend on who makes it, and bytes that do not either."""
+        lines = list[bytes]()
+        for batch in read_file(self.run, name):
+            rows = batch.to_pylist()
+            lines += [
+                msgspec.json.encode({key: value for key, value in row.items() if value is not None}) for row in rows
+            ]
+        self.target.create(name_aside(name), b"\n".join(lines) + b"\n")
