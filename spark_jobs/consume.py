@@ -34,9 +34,9 @@ from pyspark.sql import Row, SparkSession
 from outbox.errors import OutcomeUnknown, Refused
 from spark_jobs.common.arguments import CONNECTION_HELP, Say, add_common, connection_of, ended, silent, start, to_stderr
 from spark_jobs.common.crash_points import CrashPoint, no_crash
-from spark_jobs.common.folder import Folder
 from spark_jobs.common.identity import CredentialSource
 from spark_jobs.common.patience import GaveUpError
+from spark_jobs.common.places import Place, place_of
 from spark_jobs.draining.landing import RESULT, Receiving, land_partition
 from spark_jobs.draining.manifest import LANDING, ManifestLog
 from spark_jobs.ledger import Merged, merge, sweep
@@ -83,7 +83,7 @@ class Drain:
 
     source: CredentialSource
     queue: str
-    output: str
+    place: Place
     receivers: int = 2
     count: int | None = None
     idle_s: float = 5.0
@@ -120,8 +120,8 @@ def consume(
         raise Refused("receivers and count are at least 1, idle_s is above 0")
     started_s = time.monotonic()
     source = CredentialSource.of(connection, os.environ, credential)
-    job = Drain(source, queue, output, receivers, count, idle_s, timeout_s, sessions, say, crash_point)
-    (Folder(output) / LANDING).path.mkdir(parents=True, exist_ok=True)
+    place = place_of(output, os.environ, credential)
+    job = Drain(source, queue, place, receivers, count, idle_s, timeout_s, sessions, say, crash_point)
     total = Totals()
     total.add_merge(merge(spark, output, crash_point=crash_point))  # what an earlier run landed
     while not total.failed and not total.idle and (count is None or total.received < count):
@@ -152,7 +152,7 @@ def drain_round(spark: SparkSession, job: Drain, received: int) -> list[Row]:
     settings = Receiving(
         job.source.access(),
         job.queue,
-        str((Folder(job.output) / LANDING).path),
+        (job.place / LANDING).lend(),
         tuple(left // job.receivers + (number < left % job.receivers) for number in range(job.receivers)),
         job.idle_s,
         ROUND_S,

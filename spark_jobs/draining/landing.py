@@ -9,12 +9,10 @@ again, which the merge finds out by their identity.  No lock waits for the drive
 from __future__ import annotations
 
 import logging
-import os
 import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -29,10 +27,11 @@ from azure.servicebus.exceptions import (
     SessionCannotBeLockedError,
 )
 
+from outbox.errors import OutboxError, OutcomeUnknown
 from spark_jobs.common.crash_points import CrashPoint, no_crash
-from spark_jobs.common.folder import TMP_SUFFIX, sync_folder
 from spark_jobs.common.identity import Access
 from spark_jobs.common.patience import GaveUpError, Patience
+from spark_jobs.common.places import Place
 from spark_jobs.draining.received import ROW, as_row
 
 BATCH_COUNT = 200
@@ -43,11 +42,11 @@ RESULT = "landed bigint, files bigint, completed bigint, lost bigint, idle boole
 
 @dataclass(frozen=True, slots=True)
 class Receiving:
-    """From where, into which folder, and until when; `budgets` holds for each receiver how many messages to take."""
+    """From where, into which place, and until when; `budgets` holds for each receiver how many messages to take."""
 
     access: Access
     queue: str
-    folder: str
+    place: Place
     budgets: tuple[int, ...]
     idle_s: float
     deadline_s: float
@@ -65,7 +64,7 @@ def land_partition(settings: Receiving, parts: Iterator[pa.RecordBatch]) -> Iter
             failed = None
             try:
                 incoming.drain()
-            except GaveUpError as error:
+            except (GaveUpError, OutboxError) as error:  # nobody reaches the queue, or the place takes no file
                 failed = str(error)
             finally:
                 incoming.close()
@@ -137,18 +136,18 @@ class Incoming:
         return messages
 
     def land(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
-        """Write one file that appears whole; its appearing is what allows the messages to be completed."""
+        """Write one file that appears whole; its appearing is what allows the messages to be completed.
+
+        Raises:
+            Refused: the place does not take it; the messages come again.
+            OutcomeUnknown: it may be there; the messages come again, and are duplicates then.
+        """
         table = pa.Table.from_pylist([as_row(message) for message in messages], schema=ROW)
-        folder = Path(self.settings.folder)
-        name = folder / f"{uuid4().hex}.parquet"
-        part = name.with_suffix(TMP_SUFFIX)
-        with part.open("xb") as file:
-            pq.write_table(table, file)
-            file.flush()
-            os.fsync(file.fileno())
-        self.settings.crash_point("written")
-        part.rename(name)
-        sync_folder(folder)
+        sink, name = pa.BufferOutputStream(), f"{uuid4().hex}.parquet"
+        pq.write_table(table, sink)
+        self.settings.crash_point("encoded")
+        if not self.settings.place.create(name, sink.getvalue().to_pybytes()):
+            raise OutcomeUnknown(f"{self.settings.place}/{name} is there already; run the same again")
         self.settings.crash_point("landed")
         self.landed += len(messages)
         self.files += 1

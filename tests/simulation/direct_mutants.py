@@ -1483,9 +1483,9 @@ DIRECT_MUTANTS = (
         ('status.phase == "succeeded" if arguments.wait else ', ""),
     ),
     mutant(
-        "consume: a landed file is not on disk for sure", LANDING,
+        "consume: a landed file is not on disk for sure", "spark_jobs/common/folder.py",
         f"{OF_LANDING}::test_a_message_is_completed_when_it_is_on_disk",
-        ("            os.fsync(file.fileno())\n", ""),
+        ("        os.fsync(file.fileno())\n", ""),
     ),
     mutant(
         "consume: an empty session is waited at for ever", LANDING,

@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage
 
 from spark_jobs.common import java
 from spark_jobs.session import session
+from tests.spark.lakes import BOX, Lake, emulated
+from tests.wire.on_azure import azurite
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MASTER = "local[2,6]"  # two cores, and a failed task is tried again
@@ -91,11 +94,41 @@ def broker() -> Iterator[Broker]:
         "dead:2",
         "gone:2",
         "signed",
+        "laked",
+        "landed-lake:2",
     )
     running = Broker(queues)
     running.start()
     yield running
     running.kill()
+
+
+@pytest.fixture(scope="session")
+def lake() -> Iterator[Lake]:
+    """The Blob Storage emulator, whose lists have short pages."""
+    with emulated(page_count_max=3) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def microsofts_lake() -> Iterator[Lake]:
+    """Azurite; skips where it is not installed."""
+    for connection_string in azurite.start():
+        running = Lake(connection_string)
+        running.blobs().create_container()
+        yield running
+
+
+@pytest.fixture(params=["folder", "emulator", "azurite"])
+def address(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where a test may keep what it likes: a folder and a prefix of two accounts, each reached by the environment."""
+    if request.param == "folder":
+        return str(tmp_path / "place")
+    running: Lake = request.getfixturevalue("lake" if request.param == "emulator" else "microsofts_lake")
+    if running.emulator is not None:
+        running.plant()
+    monkeypatch.setenv("OUTBOX_LAKE", running.environ["OUTBOX_LAKE"])
+    return f"abfss://{BOX}@devstoreaccount1.dfs.core.windows.net/{uuid4().hex}"
 
 
 @pytest.fixture

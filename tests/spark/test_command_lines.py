@@ -11,6 +11,7 @@ import pytest
 
 from spark_jobs import consume, feed, sweep
 from spark_jobs.common.arguments import CONNECTION_VARIABLE, silent, to_stderr
+from spark_jobs.common.folder import Folder
 from spark_jobs.common.inputs import Source
 from spark_jobs.consume import ConsumeReport
 from spark_jobs.feed import FeedReport, Pace
@@ -126,9 +127,9 @@ def test_no_more_is_asked_of_all_receivers_together_than_is_left(monkeypatch: py
 
     spark: Any = SimpleNamespace(range=lambda *given: Numbers() if given == (0, 3, 1, 3) else pytest.fail())
     source: Any = SimpleNamespace(access=lambda: "a token of its own")
-    job = consume.Drain(source, "q", "/out", receivers=3, count=12, idle_s=4, timeout_s=5, sessions=True)
+    job = consume.Drain(source, "q", Folder("/out"), receivers=3, count=12, idle_s=4, timeout_s=5, sessions=True)
     consume.drain_round(spark, job, 1)
     [settings] = seen
-    assert (settings.access, settings.queue, settings.folder) == ("a token of its own", "q", "/out/_landing")
+    assert (settings.access, settings.queue, str(settings.place)) == ("a token of its own", "q", "/out/_landing")
     assert settings.budgets == (4, 4, 3) and settings.sessions
     assert (settings.idle_s, settings.deadline_s, settings.timeout_s) == (4, 60, 5)

@@ -166,10 +166,10 @@ def test_a_killed_driver_a_killed_worker_and_a_killed_broker_cost_nothing(
 
     markers = tmp_path / "kills"
     markers.mkdir()
-    kill = Kill(str(markers), {"received": 1, "written": 2, "landed": 1, "completing": 50})
+    kill = Kill(str(markers), {"received": 1, "encoded": 2, "landed": 1, "completing": 50})
     output = str(tmp_path / "ledger")
     consume(spark, queue="transfers", output=output, connection=mortal_broker.connection, idle_s=4, crash_point=kill)
-    assert kill.fired == {"received", "written", "landed", "completing"}
+    assert kill.fired == {"received", "encoded", "landed", "completing"}
 
     ledger = read_ledger(spark, output)
     assert ledger.count() == count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import stat
@@ -21,7 +22,10 @@ from azure.servicebus.exceptions import (
     SessionCannotBeLockedError,
 )
 
+from outbox.errors import OutcomeUnknown, Refused
+from spark_jobs.common.folder import Folder
 from spark_jobs.common.patience import GaveUpError
+from spark_jobs.common.places import Place
 from spark_jobs.consume import Totals
 from spark_jobs.draining import landing
 from spark_jobs.draining.landing import Incoming, Receiving, land_partition
@@ -74,10 +78,23 @@ class Queue:
         self.clients_closed_count += 1
 
 
-def incoming(queue: Queue, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Incoming:
+class Full(Folder):
+    """A place that takes no file."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__("full")
+        self.error = error
+
+    def create(self, name: str, data: bytes) -> bool:
+        raise self.error
+
+
+def incoming(
+    queue: Queue, folder: Path, monkeypatch: pytest.MonkeyPatch, place: Place | None = None, **options: Any
+) -> Incoming:
     monkeypatch.setattr(landing, "as_row", lambda message: {"message_id": message})
     given = {"idle_s": 0.0, "deadline_s": 30.0, "timeout_s": 5.0} | options
-    settings = Receiving(cast(Any, queue), "q", str(folder), (10,), **given)
+    settings = Receiving(cast(Any, queue), "q", place or Folder(folder), (10,), **given)
     made = Incoming(settings, 10)
     made.patience.sleep = lambda pause_s: None
     return made
@@ -105,10 +122,21 @@ def test_nothing_is_completed_of_a_batch_that_could_not_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = Queue(["a"])
-    found = incoming(queue, tmp_path / "missing", monkeypatch)
-    with pytest.raises(FileNotFoundError):
+    found = incoming(queue, tmp_path, monkeypatch, Full(OSError(errno.ENOSPC, "no space left")))
+    with pytest.raises(OSError, match="no space left"):
         found.drain()
-    assert queue.completed == []
+    assert queue.completed == [] and found.landed == 0
+
+
+@pytest.mark.parametrize("error", [Refused("there is no container"), OutcomeUnknown("no answer")])
+def test_a_place_that_takes_no_file_is_reported_by_its_receiver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    queue = Queue(["a"], ["b"])
+    first, second = rows_of(queue, tmp_path, monkeypatch, Full(error))
+    for row in (first, second):
+        assert (row["landed"], row["completed"], row["failed"]) == (0, 0, str(error))
+    assert queue.completed == [] and queue.closed_count == 2
 
 
 def test_no_more_is_taken_than_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,11 +190,13 @@ def test_behind_an_empty_session_comes_the_next_and_a_queue_without_sessions_kee
     assert queue.options == {"timeout": 20} | (by_session if sessions else {"prefetch_count": 10, "keep_alive": 0})
 
 
-def rows_of(queue: Queue, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[dict[str, Any]]:
+def rows_of(
+    queue: Queue, folder: Path, monkeypatch: pytest.MonkeyPatch, place: Place | None = None, **options: Any
+) -> list[dict[str, Any]]:
     """What a task gives back that was given the receivers 1 and 0, of which the first may take two messages."""
     monkeypatch.setattr(landing, "as_row", lambda message: {"message_id": message})
     given = {"idle_s": 0.0, "deadline_s": 30.0, "timeout_s": 0.0} | options
-    settings = Receiving(cast(Any, queue), "q", str(folder), (5, 2), **given)
+    settings = Receiving(cast(Any, queue), "q", place or Folder(folder), (5, 2), **given)
     numbers = pa.RecordBatch.from_pydict({"id": [1, 0]})
     return [row for part in land_partition(settings, iter([numbers])) for row in part.to_pylist()]
 

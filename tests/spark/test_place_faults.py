@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import random
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
 from uuid import uuid4
@@ -27,12 +26,6 @@ from tests.spark.lakes import BOX, Lake, emulated
 
 KEY = containers.EMULATOR_KEY
 BANK = f"DefaultEndpointsProtocol=https;AccountName=bank;AccountKey={KEY};EndpointSuffix=core.windows.net"
-
-
-@pytest.fixture(scope="module")
-def lake() -> Iterator[Lake]:
-    with emulated() as running:
-        yield running
 
 
 @pytest.fixture

@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from outbox.errors import Refused
 from spark_jobs.common import containers
 from spark_jobs.common.places import Place, place_of
-from tests.spark.lakes import BOX, Lake, emulated
-from tests.wire.on_azure import azurite
 
 
-@pytest.fixture(scope="module")
-def lake() -> Iterator[Lake]:
-    with emulated(page_count_max=3) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def microsofts() -> Iterator[Lake]:
-    for connection_string in azurite.start():
-        running = Lake(connection_string)
-        running.blobs().create_container()
-        yield running
-
-
-@pytest.fixture(params=["folder", "emulator", "azurite"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "folder":
-        return place_of(str(tmp_path / "place"), {})
-    running: Lake = request.getfixturevalue("lake" if request.param == "emulator" else "microsofts")
-    return place_of(f"az://{BOX}/{uuid4().hex}/", running.environ)
+@pytest.fixture
+def place(address: str) -> Place:
+    return place_of(address, os.environ)
 
 
 def names(place: Place, prefix: str = "", suffix: str = "") -> list[str]:

@@ -1,0 +1,139 @@
+"""Feed and landing over a folder, the Blob Storage emulator and Azurite: whoever is killed, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+from outbox.emulator.faults import drawn
+from spark_jobs.common.identity import Access
+from spark_jobs.common.places import Place, joined, place_of
+from spark_jobs.common.staging import read_file
+from spark_jobs.draining.landing import RESULT, Receiving, land_partition
+from spark_jobs.feed import Pace, feed
+from spark_jobs.feeding.plan import Manifest
+from tests.spark.crash import Kill
+from tests.spark.lakes import Lake
+
+pytestmark = pytest.mark.spark
+
+NOW_MS = 1_790_000_000_000
+COUNT = 60
+PLACES = ("folder", "emulator", pytest.param("azurite", marks=pytest.mark.soak))
+
+
+class Died(BaseException):
+    """The driver is gone."""
+
+
+@dataclass
+class Crash:
+    """A worker is killed at its points, once each; the driver dies at one."""
+
+    kill: Kill
+    dies_at: str
+
+    def __call__(self, point: str) -> None:
+        self.kill(point)
+        if point == self.dies_at:
+            raise Died
+
+
+def frame_of(spark: Any, tmp_path: Path) -> Any:
+    path = tmp_path / "transfers.csv"
+    rows = [f"t{number},{number}\n" for number in range(COUNT)]
+    path.write_text("id,amount\n" + "".join([*rows, *rows[:5], ",1\n", "x,1\nx,2\n"]))
+    return spark.read.schema("id string, amount bigint").csv(str(path), header=True)
+
+
+def disturb(lake: Lake | None, seed: int) -> None:
+    if lake is not None and lake.emulator is not None:
+        kinds: tuple[Any, ...] = ("lost-reply", "lost-reply", "throttled", "reset", "status")
+        lake.plant(*drawn(seed, kinds, within=15, status=500))
+
+
+@pytest.fixture
+def disturbed(request: pytest.FixtureRequest, address: str) -> Iterator[Lake | None]:
+    """The emulator where it is the place, for faults."""
+    lake: Lake | None = request.getfixturevalue("lake") if "emulator" in request.node.callspec.id else None
+    yield lake
+    if lake is not None:
+        lake.plant()
+
+
+@pytest.mark.parametrize("address", PLACES, indirect=True)
+def test_a_feed_is_killed_at_every_step_and_sends_each_row(
+    spark: Any, broker: Any, tmp_path: Path, address: str, disturbed: Lake | None
+) -> None:
+    markers = tmp_path / "markers"
+    markers.mkdir()
+    kill = Kill(str(markers), {"staging": 2, "staged file": 2})
+    progress, quarantine = joined(address, "/progress"), joined(address, "/quarantine")
+    given = {
+        "queue": "laked", "type": "Transfer", "id": "id", "connection": broker.connection, "progress": progress,
+        "quarantine": quarantine, "pace": Pace(chunks=3, tasks=2),
+    }  # fmt: skip
+    for run, point in enumerate(("staged", "planned", "sent", "recorded")):
+        disturb(disturbed, run)
+        with pytest.raises(Died):
+            feed(frame_of(spark, tmp_path), **given, now_ms=partial(int, NOW_MS + run), crash_point=Crash(kill, point))
+    assert kill.fired == {"staging", "staged file"}
+    disturb(disturbed, 9)
+    report = feed(frame_of(spark, tmp_path), **given)
+    assert (report.rows, report.messages, report.duplicates) == (COUNT + 8, COUNT, 5)
+    assert report.quarantined == {"conflicting-duplicates": 2, "missing-id": 1} and report.chunks_skipped >= 1
+
+    messages = broker.take("laked")
+    assert set(Counter(message.message_id for message in messages)) == {f"t{number}" for number in range(COUNT)}
+    assert {message.application_properties[b"outbox-created"] for message in messages} == {NOW_MS + 1}
+    assert all(json.loads(b"".join(m.body)) == {"amount": int(m.message_id[1:]), "id": m.message_id} for m in messages)
+    check_kept(place_of(progress, os.environ) / "first", place_of(quarantine, os.environ))
+
+
+def check_kept(run: Place, quarantine: Place) -> None:
+    """What the manifest names is all of it, once; what killed tasks and drivers left beside it counts for nothing."""
+    manifest = msgspec.json.decode(run.read("manifest.json") or b"", type=Manifest)
+    rows = [row["id"] for file in manifest.staged for part in read_file(run, file.name) for row in part.to_pylist()]
+    assert sorted(rows) == sorted(f"t{number}" for number in range(COUNT))
+    there = {item.name for item in run.list("stage-")}
+    named = {file.name for file in (*manifest.staged, *manifest.rejected)}
+    assert named < there  # the plan that died before its manifest, and a killed task's file
+    aside = [quarantine.read(item.name) or b"" for item in quarantine.list(suffix=".json")]
+    lines = [json.loads(line) for text in aside for line in text.splitlines()]
+    assert Counter(line["reason"] for line in lines) == {"conflicting-duplicates": 2, "missing-id": 1}
+
+
+@pytest.mark.parametrize("address", PLACES, indirect=True)
+def test_receivers_are_killed_at_every_step_and_land_each_message(
+    spark: Any, broker: Any, tmp_path: Path, address: str, disturbed: Lake | None
+) -> None:
+    with (
+        ServiceBusClient.from_connection_string(broker.connection) as client,
+        client.get_queue_sender("landed-lake", keep_alive=0) as sender,
+    ):
+        sender.send_messages([ServiceBusMessage(b"{}", message_id=f"m{number}") for number in range(COUNT)])
+    markers = tmp_path / "markers"
+    markers.mkdir()
+    kill = Kill(str(markers), {"received": 1, "encoded": 1, "landed": 1, "completing": 3})
+    place = place_of(joined(address, "/landing"), os.environ)
+    disturb(disturbed, 5)
+    for _ in range(2):  # a second time for what a kill held under its lock
+        settings = Receiving(
+            Access(broker.connection), "landed-lake", place.lend(), (COUNT * 3,), 3.0, 60.0, 30.0, crash_point=kill
+        )
+        results = spark.range(0, 1, 1, 1).mapInArrow(partial(land_partition, settings), RESULT).collect()
+        assert [row["failed"] for row in results] == [None]
+    assert kill.fired == {"received", "encoded", "landed", "completing"}
+    names = [item.name for item in place.list(suffix=".parquet")]
+    landed = [row["message_id"] for name in names for part in read_file(place, name) for row in part.to_pylist()]
+    assert set(landed) == {f"m{number}" for number in range(COUNT)} and not broker.take("landed-lake")
