@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-PACKAGES = {"pyspark": "pyspark", "azure.servicebus": "azure-servicebus"}
+PACKAGES = {"pyspark": "pyspark", "azure.servicebus": "azure-servicebus", "deltalake": "deltalake"}
 """What each module is installed by."""
 
 
