@@ -1,12 +1,12 @@
-"""A queue into a Parquet ledger, each message once.
+"""A queue into a ledger, a Delta table that has each message once.
 
     python -m spark_jobs.consume --queue ledger --output ledger/ --connection "$CONNECTION"
 
 Theory of operation.  Land, complete, then merge.  Receivers on the executors write what they receive into immutable
 files and complete it only then (`spark_jobs.draining.landing`); the driver merges the files into the ledger by
-identity, data and progress in one conditional commit (`spark_jobs.ledger`).  A kill anywhere costs a redelivery or a
-second merge of the same files, never a row and never a second row.  It ends when the queue was idle or a count is
-reached.
+identity, without Spark, data and progress in one conditional commit (`spark_jobs.draining.merging`).  A kill anywhere
+costs a redelivery or a second merge of the same files, never a row and never a second row.  It ends when the queue was
+idle or a count is reached.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if not __package__:  # run by its path, as spark-submit does
 if __name__ == "__main__":
     from spark_jobs.common.installed import check_installed
 
-    check_installed("consume", "pyspark", "azure.servicebus")
+    check_installed("consume", "pyspark", "azure.servicebus", "deltalake")
 
 import msgspec
 from azure.core.credentials import TokenCredential
@@ -38,8 +38,8 @@ from spark_jobs.common.identity import CredentialSource
 from spark_jobs.common.patience import GaveUpError
 from spark_jobs.common.places import Place, place_of
 from spark_jobs.draining.landing import RESULT, Receiving, land_partition
-from spark_jobs.draining.manifest import LANDING, ManifestLog
-from spark_jobs.ledger import Merged, merge, sweep
+from spark_jobs.draining.leftovers import sweep
+from spark_jobs.draining.merging import LANDING, Merged, Merger
 
 ROUND_COUNT_MAX = 100_000
 ROUND_S = 60.0
@@ -114,6 +114,7 @@ def consume(
     `spark_jobs.common.identity`).
 
     Raises:
+        Refused: the output is a ledger of the form before Delta, or a table that consume did not write.
         OutcomeUnknown: the queue cannot be reached; what was landed is in the ledger, run the same again.
     """
     if receivers < 1 or idle_s <= 0 or (count is not None and count < 1):
@@ -122,16 +123,17 @@ def consume(
     source = CredentialSource.of(connection, os.environ, credential)
     place = place_of(output, os.environ, credential)
     job = Drain(source, queue, place, receivers, count, idle_s, timeout_s, sessions, say, crash_point)
-    total = Totals()
-    total.add_merge(merge(spark, output, crash_point=crash_point))  # what an earlier run landed
+    merger, total = Merger(place, crash_point), Totals()
+    total.add_merge(merger.merge())  # what an earlier run landed
+    merger.sync_names()
     while not total.failed and not total.idle and (count is None or total.received < count):
         try:
             total.add_round(drain_round(spark, job, total.received))
         except GaveUpError as error:
             total.failed = str(error)
-        total.add_merge(merge(spark, output, crash_point=crash_point))
+        total.add_merge(merger.merge())
         say(f"consume: {total.received} received, {total.added} added, {time.monotonic() - started_s:.1f} s")
-    swept = sweep(output)
+    swept = sweep(place)
     if swept:
         say(f"consume: {swept} leftovers of earlier runs removed")
     if total.failed:
@@ -139,7 +141,7 @@ def consume(
             f"queue {queue}: {total.failed}; the {total.received} messages received are in {output}; mend that and "
             "run the same command again"
         )
-    return total.report(output, time.monotonic() - started_s)
+    return total.report(merger, time.monotonic() - started_s)
 
 
 def drain_round(spark: SparkSession, job: Drain, received: int) -> list[Row]:
@@ -188,16 +190,16 @@ class Totals:
         self.duplicates += merged.duplicates
         self.conflicts += merged.conflicts
 
-    def report(self, output: str, seconds: float) -> ConsumeReport:
-        state = ManifestLog(output).read()
+    def report(self, merger: Merger, seconds: float) -> ConsumeReport:
+        newest = merger.table.read_or_create()
         return ConsumeReport(
             received=self.received,
             added=self.added,
             duplicates=self.duplicates,
             conflicts=self.conflicts,
             lost_locks=self.lost_locks,
-            rows=state.rows,
-            version=state.version,
+            rows=newest.rows,
+            version=newest.version,
             seconds=seconds,
         )
 

@@ -1,166 +1,92 @@
-"""The ledger: every message of a queue once, as Parquet files that a log of commits names.
+"""The ledger: every message of a queue once, as a Delta table that any reader of Delta reads.
 
-    ledger/data/<version>-<token>/part-*.parquet    rows
-    ledger/_landing/<token>.parquet                 what receivers landed, merged or not yet
-    ledger/_log/                                    spark_jobs.draining.manifest
-
-Theory of operation.  `merge` reads what has landed and no commit has consumed, keeps one row for each identity that
-the ledger does not hold, writes it under a new name and commits names and consumed files in one record, on condition
-that the version it read is still the newest.  Two mergers may race: one commit is lost, and its owner decides anew.
-Equal identity with another type or body is no duplicate but a conflict; it is kept beside the ledger, not in it.
-Deduplication is against everything committed, so a message that comes back after a year is still found.
+`merge` and `sweep` work without Spark; `spark_jobs.draining.merging` says how.  A glob over the folder counts wrongly,
+because it also matches what has landed, what contradicts and what a killed merge left: read the files that the newest
+version names, as `read_ledger` does, or any reader of Delta.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
-from uuid import uuid4
-
-from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as fn
+from typing import TYPE_CHECKING
 
 from outbox.errors import Refused
 from spark_jobs.common.crash_points import CrashPoint, no_crash
-from spark_jobs.common.folder import TMP_SUFFIX, Folder, older_than
-from spark_jobs.draining.manifest import LANDING, Commit, ManifestLog, State
+from spark_jobs.common.folder import Folder
+from spark_jobs.common.places import Place, place_of
+from spark_jobs.draining import leftovers
+from spark_jobs.draining.leftovers import ORPHAN_AGE_S
+from spark_jobs.draining.manifest import refuse_older_form
+from spark_jobs.draining.merging import CONFLICTS, CONFLICTS_NAME, LEDGER_NAME, Merged, Merger
+from spark_jobs.draining.tables import Table
 
-DATA = "data"
-CONFLICTS = "_conflicts"
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 LEDGER = (
     "message_id string, type string, correlation_id string, causation_id string, traceparent string, "
     "created_ms bigint, enqueued_ms bigint, sequence_number bigint, delivery_count bigint, session_id string, "
     "body string, raw binary, properties string, fingerprint string"
 )
-ATTEMPT_COUNT_MAX = 20
-ORPHAN_AGE_S = 3_600
-"""Longer than any merge or receiver's batch, so that nobody's unfinished work is swept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """What one merge did: landed rows, those that were new, those seen before, those that contradict."""
-
-    version: int = 0
-    landed: int = 0
-    added: int = 0
-    duplicates: int = 0
-    conflicts: int = 0
-
-
-def read_ledger(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
-    """The committed rows, and nothing that a writer left unfinished."""
-    folder = Folder(path)
-    return read_files(spark, folder, ManifestLog(folder.path).read().files)
-
-
-def read_conflicts(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
-    """Messages that carry an identity of the ledger and another type or body."""
-    folder = Folder(path)
-    return read_files(spark, folder, ManifestLog(folder.path).read().conflicts)
-
-
-def read_files(spark: SparkSession, folder: Folder, names: Iterable[str]) -> DataFrame:
-    """Some files of a ledger as one frame."""
-    files = [str(folder.path / name) for name in names]
-    return spark.read.schema(LEDGER).parquet(*files) if files else spark.createDataFrame([], LEDGER)
-
-
-def merge(
-    spark: SparkSession,
-    path: str | os.PathLike[str],
-    *,
-    token: str | None = None,
-    crash_point: CrashPoint = no_crash,
-) -> Merged:
+def merge(path: str | os.PathLike[str], *, crash_point: CrashPoint = no_crash) -> Merged:
     """Add what has landed to the ledger, each identity once.
 
     Raises:
-        Refused: other mergers won every time.
+        Refused: other mergers won every time, or the table is none of ours.
+        OutcomeUnknown: a commit got no answer; run it again.
     """
-    folder, log = Folder(path), ManifestLog(path)
-    for attempt in range(ATTEMPT_COUNT_MAX):
-        state = log.read()
-        consumed = set(state.consumed)
-        waiting = [name for name in (folder / LANDING).names(".parquet") if name not in consumed]
-        if not waiting:
-            return Merged(version=state.version)
-        name = f"{state.version + 1:08}-{token or uuid4().hex}-{attempt}"
-        merged, commit = prepare(spark, folder, state, waiting, name)
-        crash_point("prepared")
-        if log.append(state, commit):
-            crash_point("committed")
-            return merged
-        for place in (DATA, CONFLICTS):  # another merger was first: its commit may hold these rows
-            shutil.rmtree(folder.path / place / name, ignore_errors=True)
-    raise Refused(f"{folder.path}: {ATTEMPT_COUNT_MAX} commits were lost to other mergers; let one of them finish")
-
-
-def prepare(spark: SparkSession, folder: Folder, state: State, waiting: list[str], name: str) -> tuple[Merged, Commit]:
-    """Write the data files of the next version; nobody reads them before the commit."""
-    landed = read_files(spark, folder, [f"{LANDING}/{file}" for file in waiting])
-    marked = judged(landed, read_files(spark, folder, state.files)).persist()
-    try:
-        counts = {row["verdict"]: row["count"] for row in marked.groupBy("verdict").count().collect()}
-        add = write(marked, "new", folder, f"{DATA}/{name}") if counts.get("new") else []
-        conflicts = write(marked, "conflict", folder, f"{CONFLICTS}/{name}") if counts.get("conflict") else []
-    finally:
-        marked.unpersist()
-    merged = Merged(
-        version=state.version + 1,
-        landed=sum(counts.values()),
-        added=counts.get("new", 0),
-        duplicates=counts.get("duplicate", 0),
-        conflicts=counts.get("conflict", 0),
-    )
-    commit = Commit(version=merged.version, add=add, conflicts=conflicts, consumed=waiting, rows=merged.added)
-    return merged, commit
-
-
-def judged(landed: DataFrame, committed: DataFrame) -> DataFrame:
-    """Landed rows with a verdict: new, duplicate or conflict.
-
-    Of several copies the first delivery counts; its fingerprint decides what the others are.
-    """
-    first = Window.partitionBy("message_id").orderBy("sequence_number", "delivery_count", "fingerprint")
-    known = committed.select("message_id", fn.col("fingerprint").alias("known"))
-    ranked = landed.withColumn("rank", fn.row_number().over(first)).withColumn(
-        "own", fn.first("fingerprint").over(first)
-    )
-    return (
-        ranked.join(known, "message_id", "left")
-        .withColumn(
-            "verdict",
-            fn.when(fn.col("fingerprint") != fn.coalesce("known", "own"), "conflict")
-            .when(fn.col("known").isNotNull() | (fn.col("rank") > 1), "duplicate")
-            .otherwise("new"),
-        )
-        .select(*landed.columns, "verdict")
-    )
-
-
-def write(marked: DataFrame, verdict: str, folder: Folder, name: str) -> list[str]:
-    """Write the rows of one verdict; gives the files' names within the ledger."""
-    marked.where(fn.col("verdict") == verdict).drop("verdict").write.parquet(str(folder.path / name))
-    return [f"{name}/{file}" for file in Folder(folder.path / name).names(".parquet")]
+    return Merger(place_of(str(path), os.environ), crash_point).merge()
 
 
 def sweep(path: str | os.PathLike[str], *, age_s: float = ORPHAN_AGE_S) -> int:
-    """Remove what killed writers left and what is merged, once it is older than any writer; gives the count."""
-    folder, state = Folder(path), ManifestLog(path).read()
-    named = {Path(name).parent.name for name in (*state.files, *state.conflicts)}
-    consumed = set(state.consumed)
-    landing = folder.path / LANDING
-    gone = [file for file in landing.glob("*.parquet") if file.name in consumed] + list(landing.glob(f"*{TMP_SUFFIX}"))
-    for place in (DATA, CONFLICTS):
-        gone += [part for part in (folder.path / place).glob("*") if part.name not in named]
-    old = older_than(gone, age_s)
-    for item in old:
-        if item.is_dir():
-            shutil.rmtree(item, ignore_errors=True)
-        else:
-            item.unlink(missing_ok=True)
-    return len(old)
+    """Remove what killed writers left, once it is older than any writer; gives the count."""
+    return leftovers.sweep(place_of(str(path), os.environ), age_s=age_s)
+
+
+def ledger_files(path: str | os.PathLike[str]) -> list[str]:
+    """The names, within the ledger, of the files that its newest version has; none where there is no ledger yet."""
+    return table_files(Table(place_of(str(path), os.environ), LEDGER_NAME))
+
+
+def table_files(table: Table) -> list[str]:
+    """The names of the files of a table's newest version."""
+    found = table.read()
+    return [] if found is None else list(found.files)
+
+
+def read_ledger(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
+    """The rows of the newest version.
+
+    Raises:
+        Refused: a ledger of the form before Delta; the text has the command that takes it over.
+    """
+    place = place_of(str(path), os.environ)
+    refuse_older_form(place)
+    return read_files(spark, place, table_files(Table(place, LEDGER_NAME)))
+
+
+def read_conflicts(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
+    """Messages that carry an identity of the ledger and another type or body, once for each content.
+
+    Conflicts are committed before the ledger's version, so a merge that lost its version may have left one that is the
+    ledger's own row by now: what equals the ledger's row is left out.
+    """
+    place = place_of(str(path), os.environ)
+    conflicts = read_files(spark, place / CONFLICTS, table_files(Table(place / CONFLICTS, CONFLICTS_NAME)))
+    rows = read_ledger(spark, path).select("message_id", "fingerprint")
+    return conflicts.join(rows, ["message_id", "fingerprint"], "left_anti").select(*conflicts.columns)
+
+
+def read_files(spark: SparkSession, place: Place, names: Iterable[str]) -> DataFrame:
+    """Some data files as one frame.
+
+    Raises:
+        Refused: Spark opens files of a folder only.
+    """
+    if not isinstance(place, Folder):
+        raise Refused(f"{place}: Spark opens no address; copy the ledger to a folder")
+    files = [str(place.path / name) for name in names]
+    return spark.read.schema(LEDGER).parquet(*files) if files else spark.createDataFrame([], LEDGER)

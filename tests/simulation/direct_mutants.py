@@ -8,6 +8,7 @@ from __future__ import annotations
 from tests.simulation.age_mutants import AGE_MUTANTS
 from tests.simulation.cancellation_mutants import CANCELLATION_MUTANTS
 from tests.simulation.command_mutants import COMMAND_MUTANTS
+from tests.simulation.delta_mutants import DELTA_MUTANTS
 from tests.simulation.edit_mutants import TESTED_EDIT_MUTANTS
 from tests.simulation.lookup_mutants import LOOKUP_MUTANTS
 from tests.simulation.operator_mutants import OPERATOR_MUTANTS
@@ -1396,11 +1397,6 @@ DIRECT_MUTANTS = (
         ("over; run it again for the rest\")\n                return False", "over; run it again for the rest\")\n                return True"),
     ),
     mutant(
-        "ledger: what a lost commit wrote stays", "spark_jobs/ledger.py",
-        "spark/test_manifest_log.py::test_who_loses_a_version_leaves_nothing_of_it_and_decides_anew",
-        ("for place in (DATA, CONFLICTS):  #", "for place in (DATA,):  #"),
-    ),
-    mutant(
         "feed: an input of as many other rows is the same", PLAN,
         f"{OF_CHUNKS}::test_a_plan_is_for_its_own_feed_and_its_own_input",
         ("if (manifest.rows, manifest.digest) != (snapshot.rows, snapshot.digest):",
@@ -1579,11 +1575,6 @@ DIRECT_MUTANTS = (
         ("return ended(now, phase, detail) if is_ours else now", "return ended(now, phase, detail)"),
     ),
     mutant(
-        "ledger: a commit that is missing is passed over", "spark_jobs/draining/manifest.py",
-        "spark/test_manifest_log.py::test_a_missing_version_is_noticed",
-        ("                if commit.version != state.version + 1:\n", "                if False:\n"),
-    ),
-    mutant(
         "sweep: records live as short as the shortest", FINISHING,
         "spark/test_sweeping.py::test_a_record_is_kept_for_the_longest_time_that_anybody_registered",
         ("return max(lives), max(margins)", "return min(lives), max(margins)"),
@@ -1674,21 +1665,6 @@ DIRECT_MUTANTS = (
         "feed: who may not send tries again", "spark_jobs/common/patience.py",
         "spark/test_sending_rows.py::test_who_may_not_send_is_told_at_once",
         ("        if isinstance(error, RIGHTS):\n", "        if False:\n"),
-    ),
-    mutant(
-        "ledger: what has landed and is not merged is swept", "spark_jobs/ledger.py",
-        "spark/test_manifest_log.py::test_a_sweep_removes_what_is_merged_or_orphaned_and_nothing_else",
-        ("[file for file in landing.glob(\"*.parquet\") if file.name in consumed]", "list(landing.glob(\"*.parquet\"))"),
-    ),
-    mutant(
-        "ledger: what a writer is at is swept", "spark_jobs/ledger.py",
-        "spark/test_manifest_log.py::test_a_sweep_removes_what_is_merged_or_orphaned_and_nothing_else",
-        ("older_than(gone, age_s)", "older_than(gone, 0)"),
-    ),
-    mutant(
-        "ledger: committed files are swept", "spark_jobs/ledger.py",
-        "spark/test_manifest_log.py::test_a_sweep_removes_what_is_merged_or_orphaned_and_nothing_else",
-        ("if part.name not in named]", "]"),
     ),
     # Rare moments
     mutant(
@@ -1959,11 +1935,6 @@ DIRECT_MUTANTS = (
         ("self._last_id += 1", "self._last_id = len(self._entries) + 1"),
     ),
     mutant(
-        "ledger: conflicts are swept", "spark_jobs/ledger.py",
-        "spark/test_manifest_log.py::test_a_sweep_removes_what_is_merged_or_orphaned_and_nothing_else",
-        ("for name in (*state.files, *state.conflicts)}", "for name in state.files}"),
-    ),
-    mutant(
         "feed: in fewer chunks than none nothing is sent", FEED,
         f"{OF_CHUNKS}::test_a_pace_at_which_nothing_would_be_sent_is_refused",
         ("min(self.chunks, self.rate_per_s,", "min(self.rate_per_s,"),
@@ -2156,6 +2127,7 @@ TABLE = Table(
         *LOOKUP_MUTANTS,
         *COMMAND_MUTANTS,
         *TELEMETRY_MUTANTS,
+        *DELTA_MUTANTS,
         *AGE_MUTANTS,
         *TESTED_EDIT_MUTANTS,
         *CANCELLATION_MUTANTS,

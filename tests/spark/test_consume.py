@@ -108,7 +108,7 @@ def test_an_older_run_that_landed_and_died_is_merged_first(spark: Any, broker: A
     options = {"queue": "gone", "output": str(tmp_path), "connection": broker.connection, "idle_s": 1}
     with pytest.raises(Died):
         consume(spark, **options, crash_point=crash)
-    assert merge(spark, tmp_path).added == 3
+    assert merge(tmp_path).added == 3
 
 
 def test_senseless_limits_are_refused(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ from spark_jobs.common.places import Place
 from spark_jobs.consume import Totals
 from spark_jobs.draining import landing
 from spark_jobs.draining.landing import Incoming, Receiving, land_partition
-from spark_jobs.ledger import Merged
+from spark_jobs.draining.merging import Merged
 
 
 class Queue:

@@ -24,8 +24,10 @@ from pyspark.sql import functions as fn
 
 from spark_jobs.common import java
 from spark_jobs.common.folder import Folder
-from spark_jobs.draining.manifest import Commit, ManifestLog
-from spark_jobs.ledger import DATA
+from spark_jobs.draining.entries import Progress
+from spark_jobs.draining.merging import DATA, LEDGER_NAME
+from spark_jobs.draining.tables import Table
+from spark_jobs.draining.taking_over import found
 from spark_jobs.session import session
 
 ROWS_AN_ACCOUNT = 10
@@ -97,14 +99,9 @@ def make(spark: SparkSession, folder: Path, rows: int, seed: int, each: int = 10
     moved.select("id", "source", "target", "amount").write.parquet(str(books.inputs))
     data = books.ledger / DATA / "00000001-made"
     postings(moved, spoilt).write.parquet(str(data))
-    commit = Commit(
-        version=1,
-        add=[f"{DATA}/{data.name}/{name}" for name in Folder(data).names(".parquet")],
-        conflicts=[],
-        consumed=[],
-        rows=spark.read.parquet(str(data)).count(),
-    )
-    ManifestLog(books.ledger).append(ManifestLog(books.ledger).read(), commit)
+    place = Folder(books.ledger)
+    files = [found(place, f"{DATA}/{data.name}/{name}") for name in Folder(data).names(".parquet")]
+    Table(place, LEDGER_NAME).create(files, Progress(token="made", number=0, files=len(files), consumed=[]))
     holders = spark.range(accounts).select("id", named(fn.col("id")).alias("key"))
     opened = holders.select("key", fn.lit(OPENING_BALANCE).cast("bigint").alias("balance"))
     exported(opened).write.text(str(books.opening))

@@ -1,0 +1,54 @@
+"""What of a Delta table must be on disk before a landed file goes: on a folder we sync it, because delta-rs does not.
+
+`Place.create` syncs data and key files with their folders.  What is left are the entries and checkpoints that delta-rs
+wrote, and the names of folders in the folders above them.  A store of blobs answers when it has a blob, so there is
+nothing to do.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spark_jobs.common.folder import Folder, sync_folder
+from spark_jobs.common.places import Place
+from spark_jobs.draining.entries import LOG, newest_checkpoint
+
+LAST_CHECKPOINT = "_last_checkpoint"
+"""The one file of a log that is written again."""
+
+
+@dataclass(slots=True)
+class Durable:
+    """Syncs one table; remembers which log files it has synced, because none is ever written again."""
+
+    place: Place
+    synced: set[str] = field(default_factory=set)
+
+    def sync(self) -> None:
+        """Wait until the disk has the log as far as a reader of the newest version needs it, and its folders.
+
+        All of it, whoever wrote it: a version whose landed files go rests on the entries before it.
+        """
+        if not isinstance(self.place, Folder):
+            return
+        root, first = self.place.path, f"{newest_checkpoint(self.place):020}"
+        names = {entry.name for entry in os.scandir(root / LOG) if entry.is_file() and entry.name >= first}
+        for name in sorted(names - self.synced):
+            sync_file(root / LOG / name)
+        self.synced = names - {LAST_CHECKPOINT}
+        for folder in (root / LOG, root, *root.parents):
+            try:
+                sync_folder(folder)
+            except PermissionError:
+                return
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the disk has what another wrote into a file."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,112 @@
+"""Ledgers for tests: what lands, who dies where, and two readers that share nothing with what wrote them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from spark_jobs.draining.merging import LANDING
+from spark_jobs.draining.received import ROW
+
+
+def land(ledger: Path, name: str, *ids: str, body: str = "{}", fingerprint: str = "f", first: int = 0) -> None:
+    """Land a file as a receiver does."""
+    land_rows(
+        ledger,
+        name,
+        [
+            {"message_id": id, "body": body, "fingerprint": fingerprint, "sequence_number": n, "delivery_count": 0}
+            for n, id in enumerate(ids, first)
+        ],
+    )
+
+
+def land_rows(ledger: Path, name: str, rows: Sequence[dict[str, Any]]) -> None:
+    folder = ledger / LANDING
+    folder.mkdir(parents=True, exist_ok=True)
+    part = ledger / f"{name}.part"
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=ROW), part)
+    part.rename(folder / f"{name}.parquet")
+
+
+def by_log(table: Path) -> list[dict[str, Any]]:
+    """The rows of a table, by nothing but JSON and Parquet: every entry of its log from the first on."""
+    files: dict[str, dict[str, Any]] = {}
+    for entry in sorted((table / "_delta_log").glob("*.json")):
+        for line in entry.read_text().splitlines():
+            action = json.loads(line)
+            if "add" in action:
+                files[unquote(action["add"]["path"])] = action["add"]
+            if "remove" in action:
+                del files[unquote(action["remove"]["path"])]
+    rows: list[dict[str, Any]] = []
+    for name, add in files.items():
+        found = pq.read_table(table / name).to_pylist()
+        assert json.loads(add["stats"])["numRecords"] == len(found)
+        assert add["size"] == (table / name).stat().st_size
+        rows += found
+    return rows
+
+
+def ids(ledger: Path) -> list[str]:
+    """The identities of a ledger, as two readers of it agree on them."""
+    by_delta = DeltaTable(str(ledger)).to_pyarrow_dataset().to_table(["message_id"]).column(0).to_pylist()
+    found = sorted(row["message_id"] for row in by_log(ledger))
+    assert found == sorted(by_delta)
+    return found
+
+
+def conflicts(ledger: Path) -> list[tuple[str, str]]:
+    """Identity and body of each conflict."""
+    beside = ledger / "_conflicts"
+    return sorted((row["message_id"], row["body"]) for row in by_log(beside)) if beside.is_dir() else []
+
+
+def landed(ledger: Path) -> list[str]:
+    return sorted(path.stem for path in (ledger / LANDING).glob("*.parquet"))
+
+
+class Died(BaseException):
+    """The merger's process is gone."""
+
+
+def dies_at(wanted: str) -> Callable[[str], None]:
+    def crash(point: str) -> None:
+        if point == wanted:
+            raise Died
+
+    return crash
+
+
+def older_form(ledger: Path) -> None:
+    """A ledger as builds before Delta wrote it: versions 1 and 2, a conflict, consumed and waiting landing files."""
+    for name, rows in {
+        "data/00000001-x-0/part-0.parquet": (("a", "1"), ("b", "1")),
+        "data/00000002-y-0/part-0.parquet": (("c", "1"),),
+        "_conflicts/00000002-y-0/part-0.parquet": (("a", "2"),),
+        "data/00000002-lost-0/part-0.parquet": (("c", "1"),),
+    }.items():
+        (ledger / name).parent.mkdir(parents=True)
+        found = [{"message_id": id, "body": body, "fingerprint": f"f{body}", "sequence_number": 1} for id, body in rows]
+        pq.write_table(pa.Table.from_pylist(found, schema=ROW), ledger / name)
+    land(ledger, "merged", "a", "b", body="1", fingerprint="f1")
+    land(ledger, "waiting", "c", "d", body="1", fingerprint="f1")
+    (ledger / "_log").mkdir()
+    commits = (
+        {"add": ["data/00000001-x-0/part-0.parquet"], "conflicts": [], "consumed": ["merged.parquet"], "rows": 2},
+        {
+            "add": ["data/00000002-y-0/part-0.parquet"],
+            "conflicts": ["_conflicts/00000002-y-0/part-0.parquet"],
+            "consumed": ["gone.parquet"],
+            "rows": 1,
+        },
+    )
+    for version, commit in enumerate(commits, 1):
+        (ledger / "_log" / f"{version:020}.json").write_text(json.dumps({"version": version, **commit}))

@@ -1,0 +1,285 @@
+"""A ledger's Delta table: the fence, what a failed commit means, torn logs, and tables that are none of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError
+
+from outbox.errors import CorruptRecord, OutcomeUnknown, Refused
+from spark_jobs.common.folder import Folder
+from spark_jobs.draining.entries import APP_ID, OURS, Progress, entry_file, read_entry
+from spark_jobs.draining.merging import LEDGER_NAME, Merger
+from spark_jobs.draining.received import ROW
+from spark_jobs.draining.tables import Table
+from spark_jobs.ledger import merge
+from tests.spark.ledgers import ids, land, landed
+
+WRITE = DeltaTable.create_write_transaction
+
+
+def progress(number: int, token: str = "t") -> Progress:
+    return Progress(token=token, number=number, files=0, consumed=[])
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, *ways: Callable[..., None]) -> list[str]:
+    """What the next commits of delta-rs do, one after the other; then as it is. Gives what was called."""
+    left, called = list(ways), list[str]()
+
+    def write(self: DeltaTable, *given: Any, **options: Any) -> None:
+        way = left.pop(0) if left else WRITE
+        called.append(way.__name__)
+        way(self, *given, **options)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", write)
+    return called
+
+
+def lost_answer(self: DeltaTable, *given: Any, **options: Any) -> None:
+    WRITE(self, *given, **options)
+    raise CommitFailedError("Failed to commit transaction: 0")  # what delta-rs makes of the 409 of its second put
+
+
+def no_answer(self: DeltaTable, *given: Any, **options: Any) -> None:
+    raise OSError("Generic MicrosoftAzure error: Error after 10 retries")
+
+
+def test_of_two_handles_of_one_version_one_commits(tmp_path: Path) -> None:
+    table = Table(Folder(tmp_path), LEDGER_NAME)
+    first, second = table.read_or_create(), table.read_or_create()
+    assert table.commit(first, [], progress(1, "a"))
+    assert not table.commit(second, [], progress(1, "b"))
+    entry = read_entry(table.place, 1)
+    assert entry is not None and entry.progress == progress(1, "a")
+    assert DeltaTable(str(tmp_path)).version() == 1
+
+
+def test_each_commit_has_the_number_behind_the_newest(tmp_path: Path) -> None:
+    for number in range(1, 4):
+        land(tmp_path, f"{number}", f"{number}")
+        merge(tmp_path)
+        table = Table(Folder(tmp_path), LEDGER_NAME).read()
+        assert table is not None and (table.number, table.progress.number) == (number, number)
+
+
+def test_a_number_that_another_program_wrote_is_an_error(tmp_path: Path) -> None:
+    land(tmp_path, "one", "a")
+    merge(tmp_path)
+    table = DeltaTable(str(tmp_path))
+    wrote = CommitProperties(app_transactions=[Transaction(APP_ID, 7)])
+    WRITE(table, [], mode="append", schema=table.schema(), partition_by=[], commit_properties=wrote)
+    with pytest.raises(CorruptRecord, match="is transaction 1 and the table is at 7; another program wrote"):
+        merge(tmp_path)
+
+
+def test_a_commit_whose_answer_is_lost_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    land(tmp_path, "one", "a", "b")
+    called = answers(monkeypatch, lost_answer)
+    assert merge(tmp_path).added == 2
+    assert called == ["lost_answer"] and ids(tmp_path) == ["a", "b"] and landed(tmp_path) == []
+
+
+def test_a_commit_of_conflicts_whose_answer_is_lost_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    land(tmp_path, "one", "a", fingerprint="f1")
+    merge(tmp_path)
+    land(tmp_path, "two", "a", fingerprint="f2")
+    called = answers(monkeypatch, lost_answer)
+    assert merge(tmp_path).conflicts == 1
+    assert called == ["lost_answer", "create_write_transaction"]
+    assert DeltaTable(str(tmp_path / "_conflicts")).version() == 1
+
+
+def test_a_commit_that_another_overtook_is_lost_and_its_files_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land(tmp_path, "one", "a")
+    Merger(Folder(tmp_path)).table.read_or_create()
+
+    def overtaken(self: DeltaTable, *given: Any, **options: Any) -> None:
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", WRITE)
+        merge(tmp_path)
+        WRITE(self, *given, **options)
+
+    called = answers(monkeypatch, overtaken)
+    assert merge(tmp_path).added == 0
+    assert called == ["overtaken"] and ids(tmp_path) == ["a"]
+    assert len(list((tmp_path / "data").iterdir())) == 2  # nobody knows what a version will name
+
+
+def test_a_commit_without_an_answer_or_a_version_is_unknown_and_comes_true_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land(tmp_path, "one", "a")
+    late = list[Callable[[], None]]()
+
+    def delayed(self: DeltaTable, *given: Any, **options: Any) -> None:
+        late.append(lambda: WRITE(self, *given, **options))
+        no_answer(self)
+
+    answers(monkeypatch, delayed)
+    with pytest.raises(OutcomeUnknown, match=r"version 1 was not written, or comes yet: .*run the same again"):
+        merge(tmp_path)
+    assert landed(tmp_path) == ["one"]
+    late[0]()
+    assert ids(tmp_path) == ["a"]
+    assert merge(tmp_path).added == 0 and landed(tmp_path) == [] and ids(tmp_path) == ["a"]
+
+
+def test_a_table_that_another_creates_meanwhile_is_the_table(tmp_path: Path) -> None:
+    first, second = (Table(Folder(tmp_path), LEDGER_NAME) for _ in range(2))
+    for each in (first, second):
+        each.create([], progress(0))
+    assert first.read_or_create().handle.metadata().id == second.read_or_create().handle.metadata().id
+
+
+def test_the_protocol_is_what_synapse_reads(tmp_path: Path) -> None:
+    merge(tmp_path)
+    table = DeltaTable(str(tmp_path))
+    protocol = table.protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
+    assert protocol.reader_features is None and protocol.writer_features is None
+    assert table.metadata().configuration == {
+        "delta.appendOnly": "true",
+        "delta.enableDeletionVectors": "false",
+        "delta.checkpointInterval": "10",
+    }
+    assert not any(pa.types.is_timestamp(field.type) for field in pa.schema(table.schema().to_arrow()))
+
+
+def rewrite(ledger: Path, version: int, change: Callable[[bytes], bytes]) -> None:
+    file = ledger / entry_file(version)
+    file.write_bytes(change(file.read_bytes()))
+
+
+def protocol_of(reader: int, writer: int, **features: list[str]) -> Callable[[bytes], bytes]:
+    def change(data: bytes) -> bytes:
+        lines = [json.loads(line) for line in data.splitlines()]
+        told = {"minReaderVersion": reader, "minWriterVersion": writer, **features}
+        return b"\n".join(json.dumps({"protocol": told} if "protocol" in line else line).encode() for line in lines)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (protocol_of(1, 4), "asks for Delta reader 1 and writer 4; this build writes 1 and 2"),
+        (protocol_of(1, 9), "asks for Delta reader 1 and writer 9"),
+        (
+            protocol_of(3, 7, readerFeatures=["deletionVectors"], writerFeatures=["deletionVectors"]),
+            "reader 3 and writer 7 with deletionVectors; this build writes 1 and 2: drop what was switched on",
+        ),
+        (protocol_of(9, 9), "delta-rs cannot open this table: .*Unsupported minimum reader version 9"),
+        (lambda data: data.replace(b"outbox ledger", b"sales"), "is a Delta table named 'sales', none that consume"),
+        (lambda data: data.replace(b"causation_id", b"cause"), "has other columns than this build writes"),
+    ],
+    ids=["writer-4", "writer-9", "vectors", "reader-9", "foreign", "columns"],
+)
+def test_a_table_that_is_not_written_by_this_build_is_refused(
+    tmp_path: Path, change: Callable[[bytes], bytes], text: str
+) -> None:
+    merge(tmp_path)
+    rewrite(tmp_path, 0, change)
+    land(tmp_path, "one", "a")
+    with pytest.raises(Refused, match=text) as refused:
+        merge(tmp_path)
+    assert "\n" not in str(refused.value) and landed(tmp_path) == ["one"]
+
+
+def test_a_delta_table_of_another_program_is_refused(tmp_path: Path) -> None:
+    DeltaTable.create(str(tmp_path), schema=Schema.from_arrow(ROW))
+    with pytest.raises(Refused, match="is a Delta table named None, none that consume wrote; give the ledger a folder"):
+        merge(tmp_path)
+
+
+def test_two_ledgers_of_one_name_are_refused(tmp_path: Path) -> None:
+    merger = Merger(Folder(tmp_path / "ledger"))
+    merger.merge()
+    (tmp_path / "ledger").rename(tmp_path / "first")
+    merge(tmp_path / "ledger")
+    with pytest.raises(Refused, match="another table than before: two ledgers of one name"):
+        merger.merge()
+
+
+def test_a_path_that_delta_would_decode_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="percent sign and two digits"):
+        merge(tmp_path / "a%20b")
+
+
+TORN = {
+    "empty": lambda data: b"",
+    "half": lambda data: data[: len(data) // 2],
+    "behind a line": lambda data: data[: data.index(b"\n") + 1],
+    "without its transaction": lambda data: data[: data.rindex(b"\n")],
+    "zeros": lambda data: bytes(len(data)),
+    "zeros behind a line": lambda data: data[: data.index(b"\n") + 1] + bytes(len(data)),
+}
+
+
+@pytest.mark.parametrize("how", TORN)
+def test_a_torn_newest_entry_is_named_and_its_cure_loses_nothing(tmp_path: Path, how: str) -> None:
+    land(tmp_path, "one", "a")
+    merge(tmp_path)
+    land(tmp_path, "two", "b")
+    kept = (tmp_path / "_landing" / "two.parquet").read_bytes()
+    merge(tmp_path)
+    (tmp_path / "_landing" / "two.parquet").write_bytes(kept)  # it goes when the entry is on disk, and this one is not
+    rewrite(tmp_path, 2, TORN[how])
+    for _ in range(2):
+        with pytest.raises(CorruptRecord, match=r"_delta_log/0+2\.json is torn, .*delete this one file") as torn:
+            merge(tmp_path)
+        assert "\n" not in str(torn.value) and landed(tmp_path) == ["two"]
+    (tmp_path / entry_file(2)).unlink()
+    assert merge(tmp_path).added == 1 and ids(tmp_path) == ["a", "b"]
+
+
+def test_a_torn_first_entry_is_named(tmp_path: Path) -> None:
+    merge(tmp_path)
+    rewrite(tmp_path, 0, lambda data: b"")
+    with pytest.raises(CorruptRecord, match=r"0\.json is torn"):
+        merge(tmp_path)
+
+
+@pytest.mark.parametrize("length", [0, 50])
+def test_a_torn_checkpoint_is_named_and_its_cure_loses_nothing(tmp_path: Path, length: int) -> None:
+    merger = Merger(Folder(tmp_path))
+    for number in range(12):
+        land(tmp_path, f"{number}", f"{number:02}")
+        merger.merge()
+    [checkpoint] = (tmp_path / "_delta_log").glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:length])
+    with pytest.raises(
+        CorruptRecord, match=r"checkpoint\.parquet is torn, .*delete it and _delta_log/_last_checkpoint"
+    ):
+        merge(tmp_path)
+    checkpoint.unlink()
+    (tmp_path / "_delta_log" / "_last_checkpoint").unlink()
+    land(tmp_path, "more", "00", "more")
+    assert merge(tmp_path).added == 1 and len(ids(tmp_path)) == 13
+
+
+def test_progress_whose_entry_has_expired_costs_a_second_merge_and_no_row(tmp_path: Path) -> None:
+    land(tmp_path, "one", "a")
+    kept = (tmp_path / "_landing" / "one.parquet").read_bytes()
+    merge(tmp_path)
+    table = DeltaTable(str(tmp_path))
+    WRITE(table, [], mode="append", schema=table.schema(), partition_by=[])  # as an OPTIMIZE or a vacuum of others
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    for version in range(2):
+        (tmp_path / entry_file(version)).unlink()
+    (tmp_path / "_landing" / "one.parquet").write_bytes(kept)
+    assert merge(tmp_path).duplicates == 1
+    assert DeltaTable(str(tmp_path)).count() == 1 and DeltaTable(str(tmp_path)).transaction_version(APP_ID) == 2
+
+
+def test_what_a_commit_says_of_itself_is_a_text_in_its_history(tmp_path: Path) -> None:
+    land(tmp_path, "one", "a")
+    merge(tmp_path)
+    told = json.loads(DeltaTable(str(tmp_path)).history(1)[0][OURS])
+    assert (told["number"], told["files"], told["consumed"]) == (1, 1, ["one.parquet"]) and len(told["token"]) == 32
