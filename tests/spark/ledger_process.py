@@ -1,0 +1,39 @@
+"""One step of a ledger in a process that may kill itself: python ledger_process.py STEP LEDGER MARKERS POINT.
+
+STEP is merge, take_over, vacuum, or race: merge until as many rows are there as POINT says.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from spark_jobs.common.folder import Folder
+from spark_jobs.draining.leftovers import sweep
+from spark_jobs.draining.merging import Merger
+from spark_jobs.draining.taking_over import take_over
+from tests.spark.crash import Kill
+
+RACE_S_MAX = 60.0
+
+
+def race(place: Folder, rows: int) -> None:
+    """Merge as one of several; print how many rows this one added."""
+    merger, added, until_s = Merger(place), 0, time.monotonic() + RACE_S_MAX
+    while (found := merger.table.read_or_create()).rows < rows and time.monotonic() < until_s:
+        added += merger.merge().added
+    print(added, found.rows)
+
+
+if __name__ == "__main__":
+    step, ledger, markers, point = sys.argv[1:]
+    place, kill = Folder(Path(ledger)), Kill(markers, {point: 1})
+    if step == "merge":
+        Merger(place, kill).merge()
+    elif step == "take_over":
+        take_over(place, kill)
+    elif step == "vacuum":
+        sweep(place, age_s=0.0)
+    else:
+        race(place, int(point))
