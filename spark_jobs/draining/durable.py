@@ -13,10 +13,7 @@ from pathlib import Path
 
 from spark_jobs.common.folder import Folder, sync_folder
 from spark_jobs.common.places import Place
-from spark_jobs.draining.entries import LOG, newest_checkpoint
-
-LAST_CHECKPOINT = "_last_checkpoint"
-"""The one file of a log that is written again."""
+from spark_jobs.draining.entries import LAST_CHECKPOINT, LOG, newest_checkpoint
 
 
 @dataclass(slots=True)
@@ -37,7 +34,7 @@ class Durable:
         names = {entry.name for entry in os.scandir(root / LOG) if entry.is_file() and entry.name >= first}
         for name in sorted(names - self.synced):
             sync_file(root / LOG / name)
-        self.synced = names - {LAST_CHECKPOINT}
+        self.synced = names - {Path(LAST_CHECKPOINT).name}  # the one that is written again
         for folder in (root / LOG, root, *root.parents):
             try:
                 sync_folder(folder)

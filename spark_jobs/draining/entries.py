@@ -19,7 +19,7 @@ from spark_jobs.common.places import Place
 from spark_jobs.draining.parquet import UNREADABLE
 
 LOG = "_delta_log"
-CHECKPOINT = ".checkpoint.parquet"
+CHECKPOINT, LAST_CHECKPOINT = ".checkpoint.parquet", f"{LOG}/_last_checkpoint"
 APP_ID = "outbox-consume"
 OURS = "outbox"
 """The member of `commitInfo` that is ours; a text, because delta-rs takes nothing else."""
@@ -38,6 +38,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     number: int
     files: int
     consumed: list[str]
+
+
+class Hint(msgspec.Struct, frozen=True, kw_only=True):
+    """What `_last_checkpoint` says, as far as it concerns us."""
+
+    version: int
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,24 +105,24 @@ def torn(place: Place, name: str) -> CorruptRecord:
 
 
 def newest_checkpoint(place: Place) -> int:
-    """The version of the newest checkpoint, -1 without one."""
-    names = [item.name for item in place.list(f"{LOG}/", CHECKPOINT)]
-    versions = [int(digits) for name in names if (digits := name.removeprefix(f"{LOG}/").split(".")[0]).isdigit()]
-    return max(versions, default=-1)
+    """The version of a checkpoint that readers begin at, -1 without one; a hint that is torn is none, as to them."""
+    try:
+        return msgspec.json.decode(place.read(LAST_CHECKPOINT) or b"", type=Hint).version
+    except msgspec.DecodeError:
+        return -1
 
 
-def check_checkpoint(place: Place) -> None:
-    """Say so where the newest checkpoint cannot be read.
+def check_checkpoints(place: Place) -> None:
+    """Say so where a checkpoint cannot be read.
 
     Raises:
-        CorruptRecord: it is torn.
+        CorruptRecord: one is torn.
     """
-    newest = f"{LOG}/{newest_checkpoint(place):020}"
-    for item in place.list(newest, CHECKPOINT):
+    for item in place.list(f"{LOG}/", CHECKPOINT):
         try:
             pq.ParquetFile(io.BytesIO(place.read(item.name) or b""))
         except UNREADABLE as error:
             raise CorruptRecord(
-                f"{place}/{item.name} is torn, as a power loss leaves it; delete it and {LOG}/_last_checkpoint, and "
+                f"{place}/{item.name} is torn, as a power loss leaves it; delete it and {LAST_CHECKPOINT}, and "
                 "run the same again: the entries that it sums up are still there"
             ) from error

@@ -50,7 +50,7 @@ ATTEMPT_COUNT_MAX = 20
 COMMIT_COUNT_MAX = 10_000
 MERGE_S_MAX = 3_600.0
 """Younger than anything that `vacuum` takes, so that no version names a file that it took."""
-READER_COUNT = 8
+LANE_COUNT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +157,8 @@ class Merger:
         """Delete landing files whose version stands, once it is on disk."""
         self.durable.sync()
         self.crash_point("synced")
-        for name in names:
-            (self.place / LANDING).delete(name)
+        with ThreadPoolExecutor(LANE_COUNT) as pool:
+            list(pool.map((self.place / LANDING).delete, names))
 
     def _keep_conflicts(self, rows: pa.Table) -> None:
         """Commit those that are not there yet; they are on disk when this returns."""
@@ -188,9 +188,9 @@ class Merger:
     def _landed(self, names: Sequence[str]) -> list[pa.Table | None]:
         """The rows of the first of these files, up to the limit; None for one that another merger has consumed."""
         parts, size = list[pa.Table | None](), 0
-        with ThreadPoolExecutor(READER_COUNT) as pool:
-            for first in range(0, len(names), READER_COUNT):
-                for part in pool.map(self._read_landed, names[first : first + READER_COUNT]):
+        with ThreadPoolExecutor(LANE_COUNT) as pool:
+            for first in range(0, len(names), LANE_COUNT):
+                for part in pool.map(self._read_landed, names[first : first + LANE_COUNT]):
                     size += 0 if part is None else part.nbytes
                     if parts and size > LANDED_BYTES_MAX:
                         return parts

@@ -28,13 +28,14 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from outbox.errors import CorruptRecord, OutcomeUnknown, Refused
 from spark_jobs.common.folder import Folder
+from spark_jobs.common.patience import GaveUpError
 from spark_jobs.common.places import Place
 from spark_jobs.draining.entries import (
     APP_ID,
     LOOK_COUNT_MAX,
     OURS,
     Progress,
-    check_checkpoint,
+    check_checkpoints,
     newest_checkpoint,
     read_entry,
 )
@@ -48,6 +49,7 @@ PROPERTIES: dict[str, str | None] = {
     "delta.enableDeletionVectors": "false",
     "delta.checkpointInterval": "10",
 }
+ROLE = "Storage Blob Data Contributor"
 FAILED = (DeltaError, OSError, ValueError)
 """What delta-rs raises; none of it says whether a commit stands."""
 HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
@@ -94,7 +96,7 @@ class Table:
             return None
         except FAILED as error:
             self._check()
-            check_checkpoint(self.place)
+            check_checkpoints(self.place)
             raise Refused(f"{self.place}: delta-rs cannot open this table: {first_line(error)}") from error
         self._refuse_foreign(handle)
         version = handle.version()
@@ -216,11 +218,14 @@ def delta_address(place: Place) -> tuple[str, dict[str, str]]:
     """How delta-rs finds a place, and how it signs in there.
 
     Raises:
-        Refused: a path that delta-rs would take for another.
+        Refused: a path that delta-rs would take for another, or no token can be had.
     """
     if isinstance(place, Folder) and unquote(place.uri) != place.uri:
         raise Refused(f"{place} has a percent sign and two digits in it, which delta-rs decodes; rename that folder")
-    return place.uri, place.storage_options()
+    try:
+        return place.uri, place.storage_options()
+    except GaveUpError as error:
+        raise Refused(f"{place}: {error}") from error
 
 
 def properties(progress: Progress) -> CommitProperties:
@@ -253,9 +258,11 @@ def files_of(handle: DeltaTable) -> dict[str, DataFile]:
 
 def unknown(place: Place, version: int, error: Exception) -> OutcomeUnknown:
     """A commit that failed, and whose version is not there."""
+    reason = first_line(error)
+    cure = f"give whoever signs in the role {ROLE}" if "necessary privileges" in reason else "mend that"
     return OutcomeUnknown(
-        f"{place}: version {version} was not written, or comes yet: {first_line(error)}; what was received is in "
-        "_landing: mend that and run the same again"
+        f"{place}: version {version} was not written, or comes yet: {reason}; what was received is in _landing: {cure} "
+        "and run the same again"
     )
 
 

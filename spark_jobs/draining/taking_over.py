@@ -26,7 +26,7 @@ from spark_jobs.common.places import Place
 from spark_jobs.draining.durable import Durable, sync_file
 from spark_jobs.draining.entries import Progress
 from spark_jobs.draining.manifest import LOG, ManifestLog, State, two_ledgers
-from spark_jobs.draining.merging import ATTEMPT_COUNT_MAX, CONFLICTS, CONFLICTS_NAME, LANDING, LEDGER_NAME, READER_COUNT
+from spark_jobs.draining.merging import ATTEMPT_COUNT_MAX, CONFLICTS, CONFLICTS_NAME, LANDING, LANE_COUNT, LEDGER_NAME
 from spark_jobs.draining.parquet import DataFile, row_count
 from spark_jobs.draining.tables import Table
 
@@ -86,7 +86,7 @@ def closed(log: ManifestLog, place: Place, table: Table) -> State:
 
 def created(table: Table, names: Sequence[str], consumed: Sequence[str]) -> list[DataFile]:
     """The table with exactly these files in its first version, made now or by an earlier run; gives the files."""
-    with ThreadPoolExecutor(READER_COUNT) as pool:
+    with ThreadPoolExecutor(LANE_COUNT) as pool:
         files = list(pool.map(lambda name: found(table.place, name), names))
     sync_data(table.place, names)
     table.create(files, Progress(token=uuid4().hex, number=0, files=len(files), consumed=list(consumed)))

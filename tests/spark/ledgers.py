@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from spark_jobs.common.places import joined, place_of
 from spark_jobs.draining.merging import LANDING
 from spark_jobs.draining.received import ROW
 
@@ -36,11 +39,11 @@ def land_rows(ledger: Path, name: str, rows: Sequence[dict[str, Any]]) -> None:
     part.rename(folder / f"{name}.parquet")
 
 
-def by_log(table: Path) -> list[dict[str, Any]]:
+def by_log(table: Path | str) -> list[dict[str, Any]]:
     """The rows of a table, by nothing but JSON and Parquet: every entry of its log from the first on."""
-    files: dict[str, dict[str, Any]] = {}
-    for entry in sorted((table / "_delta_log").glob("*.json")):
-        for line in entry.read_text().splitlines():
+    place, files = place_of(str(table), os.environ), dict[str, dict[str, Any]]()
+    for entry in place.list("_delta_log/", ".json"):
+        for line in (place.read(entry.name) or b"").splitlines():
             action = json.loads(line)
             if "add" in action:
                 files[unquote(action["add"]["path"])] = action["add"]
@@ -48,29 +51,31 @@ def by_log(table: Path) -> list[dict[str, Any]]:
                 del files[unquote(action["remove"]["path"])]
     rows: list[dict[str, Any]] = []
     for name, add in files.items():
-        found = pq.read_table(table / name).to_pylist()
-        assert json.loads(add["stats"])["numRecords"] == len(found)
-        assert add["size"] == (table / name).stat().st_size
+        data = place.read(name) or b""
+        found = pq.read_table(io.BytesIO(data)).to_pylist()
+        assert (json.loads(add["stats"])["numRecords"], add["size"]) == (len(found), len(data))
         rows += found
     return rows
 
 
-def ids(ledger: Path) -> list[str]:
+def ids(ledger: Path | str) -> list[str]:
     """The identities of a ledger, as two readers of it agree on them."""
-    by_delta = DeltaTable(str(ledger)).to_pyarrow_dataset().to_table(["message_id"]).column(0).to_pylist()
+    place = place_of(str(ledger), os.environ)
+    table = DeltaTable(place.uri, storage_options=place.storage_options())
+    by_delta = table.to_pyarrow_dataset().to_table(["message_id"]).column(0).to_pylist()
     found = sorted(row["message_id"] for row in by_log(ledger))
     assert found == sorted(by_delta)
     return found
 
 
-def conflicts(ledger: Path) -> list[tuple[str, str]]:
-    """Identity and body of each conflict."""
-    beside = ledger / "_conflicts"
-    return sorted((row["message_id"], row["body"]) for row in by_log(beside)) if beside.is_dir() else []
+def conflicts(ledger: Path | str) -> list[tuple[str, str]]:
+    """Identity and body of each conflict; none without a table of them."""
+    return sorted((row["message_id"], row["body"]) for row in by_log(joined(str(ledger), "/_conflicts")))
 
 
-def landed(ledger: Path) -> list[str]:
-    return sorted(path.stem for path in (ledger / LANDING).glob("*.parquet"))
+def landed(ledger: Path | str) -> list[str]:
+    place = place_of(str(ledger), os.environ) / LANDING
+    return [item.name.removesuffix(".parquet") for item in place.list(suffix=".parquet")]
 
 
 class Died(BaseException):
