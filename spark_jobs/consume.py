@@ -208,7 +208,12 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(prog="spark_jobs.consume", description="Drain a queue into a ledger, each once.")
     found.add_argument("--queue", required=True, help="a queue, or topic/Subscriptions/name")
-    found.add_argument("--output", required=True, metavar="DIR", help="the ledger; a new one or one to add to")
+    found.add_argument(
+        "--output",
+        required=True,
+        metavar="PLACE",
+        help="the ledger, a new one or one to add to",
+    )
     found.add_argument("--connection", default="", help=CONNECTION_HELP)
     found.add_argument("--receivers", type=int, default=2, help="at a time, one a task")
     found.add_argument("--count", type=int, help="stop after so many messages")

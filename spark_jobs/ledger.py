@@ -8,10 +8,12 @@ version names, as `read_ledger` does, or any reader of Delta.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from outbox.errors import Refused
+import pyarrow as pa
+
 from spark_jobs.common.crash_points import CrashPoint, no_crash
 from spark_jobs.common.folder import Folder
 from spark_jobs.common.places import Place, place_of
@@ -19,6 +21,8 @@ from spark_jobs.draining import leftovers
 from spark_jobs.draining.leftovers import ORPHAN_AGE_S
 from spark_jobs.draining.manifest import refuse_older_form
 from spark_jobs.draining.merging import CONFLICTS, CONFLICTS_NAME, LEDGER_NAME, Merged, Merger
+from spark_jobs.draining.parquet import DataFile, batches
+from spark_jobs.draining.received import ROW
 from spark_jobs.draining.tables import Table
 
 if TYPE_CHECKING:
@@ -46,15 +50,20 @@ def sweep(path: str | os.PathLike[str], *, age_s: float = ORPHAN_AGE_S) -> int:
     return leftovers.sweep(place_of(str(path), os.environ), age_s=age_s)
 
 
+def is_ledger(path: str | os.PathLike[str]) -> bool:
+    """Whether a ledger is there, with rows or without.
+
+    Raises:
+        Refused: one of the form before Delta; the text has the command that takes it over.
+    """
+    place = place_of(str(path), os.environ)
+    refuse_older_form(place)
+    return Table(place, LEDGER_NAME).read() is not None
+
+
 def ledger_files(path: str | os.PathLike[str]) -> list[str]:
     """The names, within the ledger, of the files that its newest version has; none where there is no ledger yet."""
-    return table_files(Table(place_of(str(path), os.environ), LEDGER_NAME))
-
-
-def table_files(table: Table) -> list[str]:
-    """The names of the files of a table's newest version."""
-    found = table.read()
-    return [] if found is None else list(found.files)
+    return [file.name for file in files_of(Table(place_of(str(path), os.environ), LEDGER_NAME))]
 
 
 def read_ledger(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
@@ -65,7 +74,7 @@ def read_ledger(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
     """
     place = place_of(str(path), os.environ)
     refuse_older_form(place)
-    return read_files(spark, place, table_files(Table(place, LEDGER_NAME)))
+    return read_files(spark, place, files_of(Table(place, LEDGER_NAME)))
 
 
 def read_conflicts(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
@@ -74,19 +83,31 @@ def read_conflicts(spark: SparkSession, path: str | os.PathLike[str]) -> DataFra
     Conflicts are committed before the ledger's version, so a merge that lost its version may have left one that is the
     ledger's own row by now: what equals the ledger's row is left out.
     """
-    place = place_of(str(path), os.environ)
-    conflicts = read_files(spark, place / CONFLICTS, table_files(Table(place / CONFLICTS, CONFLICTS_NAME)))
+    beside = place_of(str(path), os.environ) / CONFLICTS
+    conflicts = read_files(spark, beside, files_of(Table(beside, CONFLICTS_NAME)))
     rows = read_ledger(spark, path).select("message_id", "fingerprint")
     return conflicts.join(rows, ["message_id", "fingerprint"], "left_anti").select(*conflicts.columns)
 
 
-def read_files(spark: SparkSession, place: Place, names: Iterable[str]) -> DataFrame:
-    """Some data files as one frame.
+def files_of(table: Table) -> list[DataFile]:
+    """The files of a table's newest version."""
+    found = table.read()
+    return [] if found is None else list(found.files.values())
 
-    Raises:
-        Refused: Spark opens files of a folder only.
-    """
-    if not isinstance(place, Folder):
-        raise Refused(f"{place}: Spark opens no address; copy the ledger to a folder")
-    files = [str(place.path / name) for name in names]
-    return spark.read.schema(LEDGER).parquet(*files) if files else spark.createDataFrame([], LEDGER)
+
+def read_files(spark: SparkSession, place: Place, files: Sequence[DataFile]) -> DataFrame:
+    """Some data files as one frame: by Spark in a folder, by tasks through the place anywhere else."""
+    if not files:
+        return spark.createDataFrame([], LEDGER)
+    if isinstance(place, Folder):
+        return spark.read.schema(LEDGER).parquet(*(str(place.path / file.name) for file in files))
+    numbers = spark.range(0, len(files), 1, len(files))
+    return numbers.mapInArrow(partial(read_parts, place.lend(), tuple(files)), LEDGER)
+
+
+def read_parts(place: Place, files: Sequence[DataFile], parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of the files whose numbers come in; what an executor does."""
+    for part in parts:
+        for number in part.column(0).to_pylist():
+            for batch in batches(place, files[number], ROW.names):
+                yield batch.select(ROW.names)

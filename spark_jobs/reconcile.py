@@ -66,7 +66,7 @@ from spark_jobs.comparing.screens import (
 )
 from spark_jobs.comparing.steps import Kept, Steps, folder_of
 from spark_jobs.feeding.plan import snapshot_of
-from spark_jobs.ledger import read_ledger
+from spark_jobs.ledger import is_ledger, read_ledger
 
 SHOWN = 20
 QUARANTINED = "id string, reason string, detail string, row string"
@@ -261,7 +261,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(prog="spark_jobs.reconcile", description="Compare inputs, ledger and state.")
     add_input(found)
-    found.add_argument("--ledger", required=True, metavar="DIR", help="what spark_jobs.consume wrote")
+    found.add_argument("--ledger", required=True, metavar="PLACE", help="what spark_jobs.consume wrote")
     found.add_argument("--quarantine", default="", metavar="DIR", help="default: beside the input, where there is one")
     found.add_argument("--dead-letters", default="", metavar="FILE", help='JSON lines with "id": refused on purpose')
     found.add_argument("--rule", choices=sorted(RULES), default="generic")
@@ -285,7 +285,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def command(arguments: argparse.Namespace) -> int:
     source = source_of(arguments)
-    if not local_path(arguments.ledger).is_dir():
+    if not is_ledger(arguments.ledger):
         raise Refused(f"there is no ledger in {arguments.ledger}; spark_jobs.consume writes one")
     spark = start("reconcile", arguments, os.environ)
     raw, ledger = read(spark, source), read_ledger(spark, arguments.ledger)
