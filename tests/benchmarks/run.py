@@ -8,9 +8,10 @@ A system is a module of the shape `measure.Benchmark`; name it in SYSTEMS to tak
 commit protocols side by side, `--only history` what recording costs and judging takes, `--only azure` what a message
 asks of the Azure services and what the adapters cost beside the bare SDKs, `--only latency` the rate with these
 services a round trip away, `--only feed` a Spark feed, `--only streams` ordered logs and processors, `--only telemetry`
-what OpenTelemetry costs a message, `--only looks` for how long an operator's answers hold a host's event loop.  Writes
-w1, log, folder, profile, scopes, history, azure, azure-latency, feed, streams, telemetry and looks, those of what was
-chosen, into the folder, each as .json and .txt.
+what OpenTelemetry costs a message, `--only looks` for how long an operator's answers hold a host's event loop,
+`--only ledger` merges into a ledger of `consume`.  Writes w1, log, folder, profile, scopes, history, azure,
+azure-latency, feed, streams, telemetry, looks and ledger, those of what was chosen, into the folder, each as .json and
+.txt.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tests.benchmarks import (
     bench_folder,
     bench_history,
     bench_latency,
+    bench_ledger,
     bench_log,
     bench_looks,
     bench_scopes,
@@ -49,6 +51,8 @@ FEED_REPEATS_MAX = 3
 """Each starts Spark."""
 LOOKS_REPEATS_MAX = 3
 """Each takes half a minute."""
+LEDGER_REPEATS_MAX = 3
+"""Ten million rows take three minutes to make, and each repeat half a minute."""
 SCRATCH = ROOT / "build"  # beside the sources, so on a real disk and not in memory
 
 SYSTEMS = (
@@ -56,8 +60,9 @@ SYSTEMS = (
     "tests.benchmarks.peers.sqlite",
     "tests.benchmarks.ours",
 )
-LOG, FOLDER, PROFILE, SCOPES, HISTORY, AZURE, LATENCY, FEED, STREAMS, TELEMETRY, LOOKS = PARTS = (
+LOG, FOLDER, PROFILE, SCOPES, HISTORY, AZURE, LATENCY, FEED, STREAMS, TELEMETRY, LOOKS, LEDGER = PARTS = (
     "log", "folder", "profile", "scopes", "history", "azure", "latency", "feed", "streams", "telemetry", "looks",
+    "ledger",
 )  # fmt: skip
 
 Entrant = tuple[Benchmark, str]
@@ -94,6 +99,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(bench_streams.publish(options.repeats, bench_streams.ENTRIES, options.output))
     if LOOKS in parts:
         print(bench_looks.publish(min(options.repeats, LOOKS_REPEATS_MAX), bench_looks.COUNTS, options.output))
+    if LEDGER in parts:
+        print(bench_ledger.publish(min(options.repeats, LEDGER_REPEATS_MAX), bench_ledger.COUNTS, options.output))
     if TELEMETRY in parts:
         print(bench_telemetry.publish(options.repeats, options.messages, options.output))
     return 0
