@@ -69,7 +69,7 @@ def read_entry(place: Place, version: int) -> Entry | None:
     if data is None:
         return None
     if len(data) > ENTRY_BYTES_MAX:
-        raise CorruptRecord(f"{place}/{name} has more than {ENTRY_BYTES_MAX} bytes, so no build of this wrote it")
+        raise CorruptRecord(f"{place / name} has more than {ENTRY_BYTES_MAX} bytes, so no build of this wrote it")
     try:
         actions = [msgspec.json.decode(line, type=dict[str, Any]) for line in data.splitlines() if line.strip()]
         progress = progress_of(actions)
@@ -99,7 +99,7 @@ def is_whole(actions: list[dict[str, Any]], progress: Progress) -> bool:
 def torn(place: Place, name: str) -> CorruptRecord:
     """An entry that a power loss cut, and its cure."""
     return CorruptRecord(
-        f"{place}/{name} is torn, as a power loss leaves it; delete this one file and run the same again: what it "
+        f"{place / name} is torn, as a power loss leaves it; delete this one file and run the same again: what it "
         "committed was not on disk yet, so its messages are still in _landing"
     )
 
@@ -123,6 +123,6 @@ def check_checkpoints(place: Place) -> None:
             pq.ParquetFile(io.BytesIO(place.read(item.name) or b""))
         except UNREADABLE as error:
             raise CorruptRecord(
-                f"{place}/{item.name} is torn, as a power loss leaves it; delete it and {LAST_CHECKPOINT}, and "
+                f"{place / item.name} is torn, as a power loss leaves it; delete it and {LAST_CHECKPOINT}, and "
                 "run the same again: the entries that it sums up are still there"
             ) from error

@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,6 +33,7 @@ HEADER = struct.Struct("<16sQII")
 HASH_BYTES, REST_BYTES = 8, IDENTITY_BYTES - 8 + CONTENT_BYTES
 RECORD = np.dtype([("hash", "<u8"), ("rest", f"V{REST_BYTES}")])
 BLOCK_ROWS = 500_000
+LANE_COUNT = 8
 
 Hashes = np.ndarray[tuple[int], np.dtype[np.uint64]]
 Positions = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -54,11 +56,9 @@ class Known:
         """Those of these identities that the files hold, each with its content."""
         wanted = set(identities)
         asked = np.unique(np.frombuffer(b"".join(identity[:HASH_BYTES] for identity in wanted), "<u8"))
-        self.hashes = {name: held for name, held in self.hashes.items() if name in files}
+        self._load(files)
         found: dict[bytes, bytes] = {}
         for name, file in files.items():
-            if name not in self.hashes:
-                self.hashes[name] = self._loaded(file)
             positions = hits(self.hashes[name], asked)
             if len(positions):
                 found |= self._looked_up(file, positions, wanted)
@@ -67,6 +67,14 @@ class Known:
     def add(self, name: str, rows: pa.Table) -> None:
         """Write the key file of a data file that is about to be committed."""
         self.hashes[name] = self._write(name, self._records(rows))
+
+    def _load(self, files: Mapping[str, DataFile]) -> None:
+        """Have the hashes of these files, and of no others."""
+        self.hashes = {name: held for name, held in self.hashes.items() if name in files}
+        missing = [file for name, file in files.items() if name not in self.hashes]
+        with ThreadPoolExecutor(LANE_COUNT) as pool:
+            for file, held in zip(missing, pool.map(self._loaded, missing), strict=True):
+                self.hashes[file.name] = held
 
     def _loaded(self, file: DataFile) -> Hashes:
         try:
@@ -136,16 +144,15 @@ def encoded(records: Records) -> tuple[bytes, Hashes]:
     return header + first + second, hashes
 
 
-def read_header(place: Place, file: str) -> tuple[int, int, int]:
-    """Rows, and the checksums of both parts.
+def header_of(data: bytes | None) -> tuple[int, int, int]:
+    """Rows of a key file, and the checksums of its parts.
 
     Raises:
         DamagedKeysError: it is missing or no key file.
     """
-    data = place.read(file, 0, HEADER.size)
     if data is None or len(data) < HEADER.size or not data.startswith(MAGIC):
         raise DamagedKeysError
-    _, rows, first, second = HEADER.unpack(data)
+    _, rows, first, second = HEADER.unpack_from(data)
     return rows, first, second
 
 
@@ -155,13 +162,16 @@ def read_hashes(place: Place, file: str, rows: int | None) -> Hashes:
     Raises:
         DamagedKeysError: the file is missing, torn, changed, or of other rows.
     """
-    count, checksum, _ = read_header(place, file)
-    if rows is not None and count != rows:
+    data = place.read(file, 0, HEADER.size + (rows or 0) * HASH_BYTES)
+    count, checksum, _ = header_of(data)
+    if rows is None:
+        data = place.read(file, 0, HEADER.size + count * HASH_BYTES)
+    elif count != rows:
         raise DamagedKeysError
-    data = place.read(file, HEADER.size, count * HASH_BYTES) or b""
-    if len(data) != count * HASH_BYTES or zlib.crc32(data) != checksum:
+    hashed = memoryview(data or b"")[HEADER.size :]
+    if len(hashed) != count * HASH_BYTES or zlib.crc32(hashed) != checksum:
         raise DamagedKeysError
-    return np.frombuffer(data, "<u8")
+    return np.frombuffer(hashed, "<u8")
 
 
 def read_rests(place: Place, file: str, positions: Positions) -> list[bytes]:
@@ -170,7 +180,7 @@ def read_rests(place: Place, file: str, positions: Positions) -> list[bytes]:
     Raises:
         DamagedKeysError: the file is missing, torn or changed.
     """
-    rows, _, checksum = read_header(place, file)
+    rows, _, checksum = header_of(place.read(file, 0, HEADER.size))
     found: list[bytes] = []
     running, start = 0, HEADER.size + rows * HASH_BYTES
     for first in range(0, rows, BLOCK_ROWS):

@@ -117,7 +117,7 @@ class ManifestLog:
         try:
             return msgspec.json.decode(self.place.read(name) or b"", type=kind)
         except msgspec.DecodeError as error:
-            raise CorruptRecord(f"{self.place}/{name} cannot be read: {error}; restore it from a copy") from error
+            raise CorruptRecord(f"{self.place / name} cannot be read: {error}; restore it from a copy") from error
 
 
 def refuse_older_form(ledger: Place) -> None:

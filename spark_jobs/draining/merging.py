@@ -181,7 +181,7 @@ class Merger:
             return []
         name, data = f"{DATA}/{base.version + 1:08}-{uuid4().hex}.parquet", encoded(rows)
         if not place.create(name, data):
-            raise CorruptRecord(f"{place}/{name} is there already, though its name is random; run the same again")
+            raise CorruptRecord(f"{place / name} is there already, though its name is random; run the same again")
         known.add(name, rows)
         return [DataFile(name, len(data), rows.num_rows)]
 
@@ -218,6 +218,6 @@ def chosen(rows: pa.Table, positions: Sequence[int]) -> pa.Table:
 def damaged(place: Place, name: str, reason: str) -> CorruptRecord:
     """A landing file that is none."""
     return CorruptRecord(
-        f"{place}/{LANDING}/{name} cannot be read: {reason}; its messages are in no other file: restore it from a "
+        f"{place / LANDING / name} cannot be read: {reason}; its messages are in no other file: restore it from a "
         "copy, or move it elsewhere to go on without them"
     )

@@ -40,7 +40,7 @@ class Ranged(io.RawIOBase):
         wanted = self.size - self.at if size < 0 else size
         data = self.place.read(self.name, self.at, wanted) if wanted > 0 else b""
         if data is None:
-            raise FileNotFoundError(f"{self.place}/{self.name}")
+            raise FileNotFoundError(f"{self.place / self.name}")
         self.at += len(data)
         return data
 
@@ -87,7 +87,7 @@ def opened(place: Place, file: DataFile) -> pq.ParquetFile:
 def unreadable(place: Place, file: DataFile, error: Exception) -> CorruptRecord:
     """What to do about a data file that a version names and nobody can read."""
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return CorruptRecord(f"{place}/{file.name} cannot be read: {reason}; a version names it, so restore it from a copy")
+    return CorruptRecord(f"{place / file.name} cannot be read: {reason}; a version names it, so restore it from a copy")
 
 
 def encoded(rows: pa.Table) -> bytes:

@@ -104,7 +104,7 @@ def found(place: Place, name: str) -> DataFile:
     """
     size = next((item.size for item in place.list(name) if item.name == name), None)
     if size is None:
-        raise CorruptRecord(f"{place}/{name} is not there, and the ledger names it; restore it from a copy")
+        raise CorruptRecord(f"{place / name} is not there, and the ledger names it; restore it from a copy")
     return DataFile(name, size, row_count(place, DataFile(name, size)))
 
 

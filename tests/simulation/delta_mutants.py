@@ -171,7 +171,7 @@ DELTA_MUTANTS = (
     fault(
         "delta: damaged hashes are believed", KEYS,
         f"{OF_KEYS}::test_a_damaged_key_file_is_made_anew_from_its_data_file",
-        ("len(data) != count * HASH_BYTES or zlib.crc32(data) != checksum", "len(data) != count * HASH_BYTES"),
+        ("len(hashed) != count * HASH_BYTES or zlib.crc32(hashed) != checksum", "len(hashed) != count * HASH_BYTES"),
     ),
     fault(
         "delta: damaged rests of identities are believed", KEYS,
@@ -181,7 +181,7 @@ DELTA_MUTANTS = (
     fault(
         "delta: keys of another number of rows are believed", KEYS,
         f"{OF_KEYS}::test_the_key_file_of_another_data_file_is_not_believed",
-        ("    if rows is not None and count != rows:\n", "    if False:\n"),
+        ("    elif count != rows:\n", "    elif False:\n"),
     ),
     fault(
         "delta: of equal hashes the first counts", KEYS,

@@ -11,7 +11,7 @@ import pytest
 
 from spark_jobs.comparing.expectations import RULES, BalancesAgree, Books, Expectation, Fields, effects_of, finding
 from spark_jobs.feeding.plan import snapshot_of
-from spark_jobs.ledger import LEDGER
+from spark_jobs.ledger import LEDGER, merge
 from spark_jobs.reconcile import main, read_quarantine, read_states, reconcile
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -203,6 +203,6 @@ def test_the_command_says_so_by_its_exit_code(spark: Any, tmp_path: Path, capsys
     given.write_text("id\nt1\n")
     assert main(["--input", str(given), "--ledger", str(tmp_path / "nowhere")]) == 1
     assert "spark_jobs.consume writes one" in capsys.readouterr().err
-    (tmp_path / "ledger").mkdir()
+    merge(tmp_path / "ledger")
     assert main(["--input", str(given), "--ledger", str(tmp_path / "ledger")]) == 1
     assert "t1: no row in the ledger" in capsys.readouterr().out
