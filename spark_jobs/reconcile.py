@@ -39,6 +39,7 @@ from spark_jobs.common.arguments import add_common, add_input, ended, silent, so
 from spark_jobs.common.folder import local_path
 from spark_jobs.common.ids import check_key_columns, identity_column
 from spark_jobs.common.inputs import read
+from spark_jobs.common.places import place_of
 from spark_jobs.comparing.expectations import (
     CATEGORIES,
     GENERIC,
@@ -272,7 +273,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--balance", default="Account.balance", metavar="STATE.FIELD")
     found.add_argument("--account", default="account", metavar="FIELD", help="of a posting's body")
     found.add_argument("--amount", default="amount", metavar="FIELD", help="of a posting's body")
-    found.add_argument("--progress", default="", metavar="DIR", help="keep what each step finds, and go on behind it")
+    found.add_argument("--progress", default="", metavar="PLACE", help="keep what each step finds, and go on behind it")
     add_common(found)
     return found
 
@@ -326,7 +327,7 @@ def steps_of(arguments: argparse.Namespace, files: Sequence[DataFrame]) -> Steps
         return Steps(files[0].sparkSession)
     ways = {"progress", "master", "quiet", "json"}
     settings = {name: value for name, value in vars(arguments).items() if name not in ways}
-    folder = folder_of(local_path(arguments.progress), files, repr(sorted(settings.items())))
+    folder = folder_of(place_of(arguments.progress, os.environ), files, repr(sorted(settings.items())))
     return Steps(files[0].sparkSession, folder, silent if arguments.quiet else to_stderr)
 
 

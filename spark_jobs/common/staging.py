@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from outbox.errors import CorruptRecord, OutboxError, Refused
 from spark_jobs.common.arrow_rows import as_batches
@@ -78,7 +79,9 @@ def stage(frame: DataFrame, writing: Writing) -> list[StagedFile]:
     )
 
 
-def staged(spark: SparkSession, place: Place, files: Sequence[StagedFile], schema: str, tasks: int = 0) -> DataFrame:
+def staged(
+    spark: SparkSession, place: Place, files: Sequence[StagedFile], schema: str | StructType, tasks: int = 0
+) -> DataFrame:
     """The rows of some files as one frame; `tasks` read them, one for each if 0."""
     if not files:
         return spark.createDataFrame([], schema)

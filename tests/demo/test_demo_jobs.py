@@ -11,11 +11,12 @@ def test_the_step_under_way_is_read_from_the_folder_of_the_comparison(tmp_path: 
     progress = tmp_path / "reconcile.progress"
     assert step_of(progress) == (STARTING, 0)
     comparison = progress / "0123456789abcdef"
-    (comparison / "inputs.4f2a.tmp" / "_temporary").mkdir(parents=True)
+    (comparison / "inputs-4f2a").mkdir(parents=True)
+    (comparison / "inputs.begun").touch()
     assert step_of(progress) == ("inputs", 0)
-    (comparison / "inputs.4f2a.tmp").rename(comparison / "inputs")
+    (comparison / "inputs.json").touch()
     assert step_of(progress) == (PLANNING, 1)
-    (comparison / "accounts-2-buckets.77aa.tmp").mkdir()
+    (comparison / "accounts-2-buckets.begun").touch()
     assert step_of(progress) == ("accounts-2-buckets", 1)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from azure.storage.blob import ContainerClient
 
 from outbox.emulator.blobs.server import BlobEmulator
@@ -15,6 +16,8 @@ from outbox.emulator.faults import FaultRule
 from outbox.engine.engine import Engine
 
 BOX = "lake"
+PLACES = ("folder", "emulator", pytest.param("azurite", marks=pytest.mark.soak))
+"""Of the fixture `address`, for tests that take half a minute each."""
 
 
 class Lake:

@@ -23,13 +23,12 @@ from spark_jobs.draining.landing import RESULT, Receiving, land_partition
 from spark_jobs.feed import Pace, feed
 from spark_jobs.feeding.plan import Manifest
 from tests.spark.crash import Kill
-from tests.spark.lakes import Lake
+from tests.spark.lakes import PLACES, Lake
 
 pytestmark = pytest.mark.spark
 
 NOW_MS = 1_790_000_000_000
 COUNT = 60
-PLACES = ("folder", "emulator", pytest.param("azurite", marks=pytest.mark.soak))
 
 
 class Died(BaseException):

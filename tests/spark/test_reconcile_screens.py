@@ -13,11 +13,14 @@ from zlib import crc32
 
 import pytest
 
+from spark_jobs.common.folder import Folder
+from spark_jobs.common.places import place_of
 from spark_jobs.comparing.expectations import RULES, BalancesAgree, Books, Expectation, Fields
 from spark_jobs.comparing.screens import accounts_screen, marks_of
 from spark_jobs.comparing.steps import Steps, folder_of
 from spark_jobs.ledger import LEDGER
 from spark_jobs.reconcile import main, reconcile
+from tests.spark.lakes import PLACES
 from tools.soak.reconcile_books import make
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -101,14 +104,15 @@ def test_what_is_planted_in_thousands_is_found_and_nothing_else(
     assert {category: sorted(id for id, _ in found) for category, found in report["examples"].items()} == books.planted
     assert report["inputs"] == 4_000  # and it keeps its steps in a folder for just these files
     [folder] = (tmp_path / "steps").iterdir()
-    assert (folder / "findings" / "_SUCCESS").exists()
+    assert (folder / "findings.json").exists()
 
 
-def test_a_job_that_was_killed_goes_on_behind_the_last_step(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("address", PLACES, indirect=True)
+def test_a_job_that_was_killed_goes_on_behind_the_last_step(spark: Any, address: str) -> None:
     class Killed(Exception):
         pass
 
-    chance = random.Random(3)
+    chance, place = random.Random(3), place_of(address, os.environ)
     given, ledger = spark.createDataFrame([("t1",), ("t2",)], "id string"), drawn_ledger(spark, chance)
     whole = reconcile(given, ledger, expectations=RULES["bank"])
     for point in ("inputs written", "inputs", "few", "findings written"):
@@ -118,9 +122,9 @@ def test_a_job_that_was_killed_goes_on_behind_the_last_step(spark: Any, tmp_path
                 raise Killed
 
         with pytest.raises(Killed):
-            reconcile(given, ledger, expectations=RULES["bank"], steps=Steps(spark, tmp_path, crash_point=crash))
+            reconcile(given, ledger, expectations=RULES["bank"], steps=Steps(spark, place, crash_point=crash))
     said: list[str] = []
-    again = reconcile(given, ledger, expectations=RULES["bank"], steps=Steps(spark, tmp_path, said.append))
+    again = reconcile(given, ledger, expectations=RULES["bank"], steps=Steps(spark, place, said.append))
     assert said == ["reconcile: findings"]
     assert (again.found, again.examples) == (whole.found, whole.examples)
 
@@ -143,11 +147,11 @@ def test_what_is_kept_is_of_these_files_as_they_are_by_these_settings(tmp_path: 
     path = tmp_path / "in.json"
     path.write_text("old")
     os.utime(path, (1, 1))
-    before = folder_of(tmp_path / "steps", [frame_over(path)], "bank")
+    before = folder_of(Folder(tmp_path / "steps"), [frame_over(path)], "bank")
     path.write_text("longer" if change == "length" else "new")
     os.utime(path, (1, 2 if change == "time" else 1))
-    after = folder_of(tmp_path / "steps", [frame_over(path)], "generic" if change == "settings" else "bank")
-    assert (after == before) is (not change)
+    after = folder_of(Folder(tmp_path / "steps"), [frame_over(path)], "generic" if change == "settings" else "bank")
+    assert (str(after) == str(before)) is (not change)
 
 
 def test_balances_that_agree_are_in_no_bucket_and_huge_ones_always_are(spark: Any) -> None:

@@ -105,11 +105,10 @@ async def reconciled(
 
 def step_of(progress: Path) -> tuple[str, int]:
     """The step that a comparison is at, by the folder that it keeps its steps in, and how many are done."""
-    names = [path.name for path in progress.glob("*/*")]
-    done = [name for name in names if not name.endswith(".tmp")]
-    under_way = [name for name in names if name.endswith(".tmp")]
+    done = {path.stem for path in progress.glob("*/*.json")}
+    under_way = sorted({path.stem for path in progress.glob("*/*.begun")} - done)
     if under_way:
-        return under_way[0].partition(".")[0], len(done)
+        return under_way[0], len(done)
     return (PLANNING if done else STARTING), len(done)
 
 
