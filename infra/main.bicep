@@ -77,6 +77,7 @@ var subscriptions = flatten(map(
   topic => map(topic.Subscriptions, one => { topic: topic.Name, name: one.Name })
 ))
 var packageContainer = 'app-package'
+var sparkContainer = 'data' // of the lake: what Spark jobs read and keep
 
 resource group 'Microsoft.Resources/resourceGroups@2024-03-01' = {
   name: 'rg-${environmentName}'
@@ -276,8 +277,18 @@ module lake 'modules/storage.bicep' = if (synapseEnabled) {
     name: 'lake${token}'
     location: location
     tags: tags
-    containers: ['synapse']
+    containers: ['synapse', sparkContainer]
     isDataLake: true
+  }
+}
+
+module lakeRoles 'modules/lake-roles.bicep' = if (synapseEnabled && !empty(sparkPrincipalId)) {
+  name: 'lake-roles'
+  scope: group
+  params: {
+    principalId: sparkPrincipalId
+    lakeName: lake!.outputs.name
+    containerName: sparkContainer
   }
 }
 

@@ -405,6 +405,27 @@ FAULTS = (
         "sparkRoles: Spark jobs get rights where",
     ),
     Fault(
+        "Spark jobs may write their own code",
+        "infra/main.bicep",
+        "    containerName: sparkContainer",
+        "    containerName: 'synapse'",
+        "lakeRoles: synapse is no container of the lake for what Spark jobs keep",
+    ),
+    Fault(
+        "the container of Spark jobs is not made",
+        "infra/main.bicep",
+        "containers: ['synapse', sparkContainer]",
+        "containers: ['synapse']",
+        "lakeRoles: data is no container of the lake for what Spark jobs keep",
+    ),
+    Fault(
+        "whoever runs the app may write the lake",
+        "infra/main.bicep",
+        "    principalId: sparkPrincipalId\n    lakeName",
+        "    principalId: identity.outputs.principalId\n    lakeName",
+        "lakeRoles: Spark jobs get rights on a lake",
+    ),
+    Fault(
         "a right on documents is only referred to",
         f"{MODULES}/spark-roles.bicep",
         "sqlRoleAssignments@2026-03-15' = {",

@@ -16,13 +16,15 @@ import pytest
 from outbox.spark import run_request
 from spark_jobs import package, submitted
 from spark_jobs.common.arguments import connection_of
+from spark_jobs.common.containers import Container
 from spark_jobs.common.identity import CredentialSource, Principal, principal_of
+from spark_jobs.common.places import joined, place_of
 from spark_jobs.sweep import ADDRESSES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDER = ROOT / "infra" / "synapse"
 JOBS = ("consume", "feed", "reconcile", "sweep")
-PLACES = dict.fromkeys(("LAKE", "VAULT", "TENANT", "CLIENT", "DATA"), "x") | {
+PLACES = dict.fromkeys(("LAKE", "VAULT", "TENANT", "CLIENT"), "x") | {
     "COSMOS": "https://b.documents.azure.com",
     "BUS": "b.servicebus.windows.net",
     "BLOBS": "https://b.blob.core.windows.net",
@@ -47,7 +49,18 @@ def check_arguments(arguments: list[str], job: str) -> None:
     check_sign_in(job, environ)
     if importlib.util.find_spec(f"spark_jobs.{job}") is None:
         pytest.skip(f"spark_jobs.{job} is not part of this version")
-    importlib.import_module(f"spark_jobs.{job}").parser().parse_args(parsed.arguments)
+    given = importlib.import_module(f"spark_jobs.{job}").parser().parse_args(parsed.arguments)
+    check_places([getattr(given, name) for name in ("input", "output", "ledger") if hasattr(given, name)], environ)
+
+
+def check_places(addresses: list[str], environ: dict[str, str]) -> None:
+    """Files are in the lake's container for them, asked for by the principal, and progress is beside them."""
+    for address in addresses:
+        kept = place_of(joined(address, ".feed/transfers"), environ)
+        assert isinstance(kept, Container) and kept.account.name == "x" and kept.container == "data"
+        assert kept.account.credential == Principal("x", "x", "fetched") and kept.account.url.startswith(
+            "https://x.blob."
+        )
 
 
 def check_sign_in(job: str, environ: dict[str, str]) -> None:
@@ -86,6 +99,7 @@ def test_a_definition_and_the_templates_mean_the_same_pool_and_files(job: str) -
     assert f"name: '{properties['targetBigDataPool']['referenceName']}'" in pool
     assert f"sparkVersion: '{properties['requiredSparkVersion']}'" in pool
     main = (ROOT / "infra/main.bicep").read_text()
+    assert "var sparkContainer = 'data'" in main and "containers: ['synapse', sparkContainer]" in main
     files = [properties["jobProperties"]["file"], *properties["jobProperties"]["pyFiles"]]
     assert [file.rpartition("/")[2] for file in files] == ["submitted.py", package.ZIP_NAME]
     for file in files:

@@ -290,9 +290,21 @@ def _check_spark_rights(site: Site) -> Iterator[Finding]:
         ("topics to which Spark jobs may send", _names(at(queues, "sendsToTopics")), sorted(site.code.topics)),
         ("queues that Spark jobs drain", _names(at(queues, "receives")), drained),
     )
+    yield from _check_lake_rights(site)
     module = f"{MODULES}/spark-roles.bicep"
     if not site.bodies(module, "Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments"):
         yield Finding(module, 1, "Spark jobs may not write documents, where their leases are and what a sweep finishes")
+
+
+def _check_lake_rights(site: Site) -> Iterator[Finding]:
+    """Jobs write one container of the lake, which is made, and not the one that their own code is in."""
+    body, source = site.module("lakeRoles")
+    if "principalId: sparkPrincipalId" not in source or "if (synapseEnabled && !empty(sparkPrincipalId))" not in source:
+        yield Finding(MAIN, 1, "lakeRoles: Spark jobs get rights on a lake where there is one, and sparkPrincipalId is")
+    made, kept = at(site.module("lake")[0], "params", "containers") or [], at(body, "params", "containerName")
+    code = at(site.module("synapse")[0], "params", "fileSystem")
+    if kept not in made or kept == code:
+        yield Finding(MAIN, 1, f"lakeRoles: {kept} is no container of the lake for what Spark jobs keep")
 
 
 def _names(value: Any) -> list[str]:
