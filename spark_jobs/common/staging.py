@@ -134,7 +134,7 @@ def _runs(part: pa.RecordBatch, by: str) -> Iterator[tuple[str, pa.RecordBatch]]
 
 def _file(writing: Writing, value: str, held: list[pa.RecordBatch]) -> StagedFile:
     table, sink = pa.Table.from_batches(held), pa.BufferOutputStream()
-    pq.write_table(table, sink)
+    pq.write_table(table, sink, compression="zstd", compression_level=1, use_dictionary=False)
     name = f"{writing.folder}/{uuid4().hex}.parquet"
     writing.crash_point("staging")
     writing.place.create(name, sink.getvalue().to_pybytes())
