@@ -1,182 +1,314 @@
-"""What a file's rows become: messages, or rows that are set aside with a reason."""
+"""What a file's rows become: messages, or rows that are set aside with a reason; without a Spark session."""
 
 from __future__ import annotations
 
 import json
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from outbox.errors import Refused
 from spark_jobs.common.ids import BROKER_ID_LENGTH_MAX, ID_LENGTH_MAX
-from spark_jobs.common.inputs import Source, read, rows_of
-from spark_jobs.transforms import Shape, created_ms, judged, messages, rejected
+from spark_jobs.reading.arrow import json_of
+from spark_jobs.reading.judging import Batch, Judge, Shape, created_ms, judged
+from spark_jobs.reading.source import Dialect, Source
+from tests.spark.reading import outcome
 
-pytestmark = pytest.mark.spark
 
-
-def written(tmp_path: Path, text: str, name: str = "input.csv") -> str:
+def written(tmp_path: Path, data: str | bytes, name: str = "input.csv") -> str:
     path = tmp_path / name
-    path.write_text(text)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
     return str(path)
 
 
-def outcome(spark: Any, source: Source, shape: Shape | None = None, ids: tuple[str, ...] = ("id",)) -> tuple[Any, Any]:
-    """Messages as {id: body}, rejected rows as sorted [(id, reason)]."""
-    frame = judged(rows_of(read(spark, source), source, ids), shape or Shape())
-    sent = {row["id"]: json.loads(row["body"]) for row in messages(frame).collect()}
-    return sent, sorted((row["id"] or "", row["reason"]) for row in rejected(frame).collect())
+def test_integers_stay_integers_and_ids_stay_text(tmp_path: Path) -> None:
+    found = outcome(Source(written(tmp_path, "id,source,amount,zip\n7,alice,5,01234\n8,bob,-3,12345\n")))
+    assert found.messages["7"] == b'{"amount":5,"id":"7","source":"alice","zip":"01234"}'
+    assert found.sent["8"]["amount"] == -3 and found.aside == []
 
 
-def test_integers_stay_integers_and_ids_stay_text(spark: Any, tmp_path: Path) -> None:
-    path = written(tmp_path, "id,source,amount,zip\n7,alice,5,01234\n8,bob,-3,12345\n")
-    sent, aside = outcome(spark, Source(path))
-    assert sent["7"] == {"id": "7", "source": "alice", "amount": 5, "zip": "01234"}
-    assert sent["8"]["amount"] == -3
-    assert aside == []
-
-
-def test_a_column_that_is_nearly_a_number_is_asked_about(spark: Any, tmp_path: Path) -> None:
+def test_a_column_that_is_nearly_a_number_is_asked_about(tmp_path: Path) -> None:
     path = written(tmp_path, "id,amount\na,5\nb,6\nc,5x\n")
     with pytest.raises(Refused, match=r"'amount' is unclear: 1 of 3 values are no integers, '5x'.*--schema"):
-        outcome(spark, Source(path))
+        outcome(Source(path))
 
 
-def test_with_a_schema_the_wrong_value_is_set_aside(spark: Any, tmp_path: Path) -> None:
-    path = written(tmp_path, "id,amount\na,5\nb,6\nc,5x\n")
-    sent, aside = outcome(spark, Source(path, schema="id string, amount bigint"))
-    assert sent == {"a": {"id": "a", "amount": 5}, "b": {"id": "b", "amount": 6}}
-    assert aside == [("c", "wrong-type")]
+def test_with_a_schema_the_wrong_value_is_set_aside(tmp_path: Path) -> None:
+    path = written(tmp_path, "id,amount\na,5\nb,6\nc,5: five\n")
+    found = outcome(Source(path, schema="id string, amount bigint"))
+    assert found.sent == {"a": {"id": "a", "amount": 5}, "b": {"id": "b", "amount": 6}}
+    assert found.aside == [("c", "wrong-type")]
+    told = found.rows[-1]
+    assert told["detail"] == "column amount is bigint, not 5: five"
+    assert (told["text"], told["file"], told["line"]) == ("c,5: five", path, 4)
 
 
-def test_a_row_that_is_set_aside_has_its_whole_value_in_the_detail(spark: Any, tmp_path: Path) -> None:
-    source = Source(written(tmp_path, "id,amount\na,5: five\n"), schema="id string, amount bigint")
-    frame = judged(rows_of(read(spark, source), source, ("id",)), Shape())
-    assert [row["detail"] for row in rejected(frame).collect()] == ["column amount is bigint, not 5: five"]
+def test_a_schema_names_the_columns_that_are_sent(tmp_path: Path) -> None:
+    path = written(tmp_path, "id,amount,secret\na,5,x\n")
+    assert outcome(Source(path, schema="id string, amount int")).sent == {"a": {"id": "a", "amount": 5}}
+    with pytest.raises(Refused, match="--schema names other; the files have id, amount, secret"):
+        outcome(Source(path, schema="other int"))
+    with pytest.raises(Refused, match="--schema leaves column 'secret' out"):
+        outcome(Source(path, schema="id string"), Shape(session="secret"))
 
 
-def test_bad_rows_are_set_aside_with_the_reason(spark: Any, tmp_path: Path) -> None:
-    path = written(tmp_path, "id,note\na,short\nb\nc,x,y\n,none\n" + "d" * 2000 + ",long\ne," + "x" * 200 + "\n")
-    sent, aside = outcome(spark, Source(path), Shape(body_bytes_max=100))
-    assert set(sent) == {"a"}
-    reasons = [reason for _, reason in aside]
-    assert reasons == ["missing-id", "malformed-row", "malformed-row", "long-id", "oversize"]
+def test_bad_rows_are_set_aside_with_the_reason(tmp_path: Path) -> None:
+    rows = "id,note\na,short\nb\nc,x,y\n,none\n" + "d" * 2000 + ",long\ne," + "x" * 200 + "\n"
+    found = outcome(Source(written(tmp_path, rows)), Shape(body_bytes_max=100))
+    assert set(found.messages) == {"a"}
+    assert [reason for _, reason in found.aside] == [
+        "malformed-row", "malformed-row", "missing-id", "long-id", "oversize",
+    ]  # fmt: skip
 
 
-def test_equal_rows_of_an_id_are_one_message_and_unequal_ones_none(spark: Any, tmp_path: Path) -> None:
-    path = written(tmp_path, "id,amount\na,5\na,5\nb,1\nb,2\n")
-    sent, aside = outcome(spark, Source(path))
-    assert set(sent) == {"a"}
-    assert aside == [("b", "conflicting-duplicates"), ("b", "conflicting-duplicates")]
+def test_equal_rows_of_an_id_are_one_message_and_unequal_ones_none(tmp_path: Path) -> None:
+    found = outcome(Source(written(tmp_path, "id,amount\na,5\na,5\nb,1\nb,2\n")))
+    assert set(found.messages) == {"a"} and found.aside == []
 
 
-def test_a_quoted_field_may_hold_separator_and_quotes(spark: Any, tmp_path: Path) -> None:
-    sent, _ = outcome(spark, Source(written(tmp_path, 'id,note\na,"one, ""two"""\n')))
-    assert sent["a"]["note"] == 'one, "two"'
+def test_what_stands_in_quotes_is_text_to_its_last_sign(tmp_path: Path) -> None:
+    rows = 'id,note,amount\na,"one, ""two""",5\nb,"dear sir\nx,100,thanks",6\nc,"a\rb",7\nd,,8\ne,"",9\n'
+    found = outcome(Source(written(tmp_path, rows), dialect=Dialect(multiline=True)))
+    assert {id: row.get("note") for id, row in found.sent.items()} == {
+        "a": 'one, "two"', "b": "dear sir\nx,100,thanks", "c": "a\rb", "d": None, "e": "",
+    }  # fmt: skip
+    assert [row["line"] for row in found.rows] == [2, 3, 5, 6, 7]
+    single = outcome(Source(written(tmp_path, rows)))
+    assert "x" not in single.messages and single.aside == [("", "malformed-row")]
+    assert "up to line 4; --multiline" in single.rows[1]["detail"]
 
 
-def test_json_brings_its_types_and_a_broken_line_is_set_aside(spark: Any, tmp_path: Path) -> None:
+def test_a_dialect_is_what_it_is_given_as(tmp_path: Path) -> None:
+    rows = "id;note\na;'say \\'hi\\' \\\\ there'\nb;'C:\\temp'\nc;un\\quoted\nd;'two''quotes'\n"
+    found = outcome(Source(written(tmp_path, rows), dialect=Dialect(";", "'", "\\")))
+    assert found.sent == {"a": {"id": "a", "note": "say 'hi' \\ there"}}
+    assert [row["detail"].partition(",")[0] for row in found.rows if row["reason"]] == [
+        "quotes that do not close", "\\ inside a field that is not quoted", "text behind a closing quote",
+    ]  # fmt: skip
+    latin = outcome(Source(written(tmp_path, "id,größe\nä,ö\n".encode("cp1252")), dialect=Dialect(encoding="cp1252")))
+    assert latin.messages == {"ä": '{"größe":"ö","id":"ä"}'.encode()}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"separator": ";;"}, "--separator ';;' is not one ASCII character"),
+        ({"separator": ""}, "are different characters, and there is a separator"),
+        ({"quote": ","}, "are different characters"),
+        ({"quote": "", "escape": "\\"}, "--escape needs a --quote"),
+        ({"encoding": "klingon"}, "--encoding 'klingon' is not known"),
+        ({"encoding": "utf-16"}, "--encoding utf-16 has no single bytes; convert the file"),
+        ({"encoding": "gb18030"}, "has no single bytes"),
+        ({"encoding": "shift_jis"}, "has no single bytes"),
+        ({"encoding": "cp037"}, "has no single bytes"),
+    ],
+)
+def test_a_dialect_in_which_no_row_could_be_found_is_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(Refused, match=told):
+        Dialect(**given)
+
+
+def test_json_brings_its_types_and_a_broken_line_is_set_aside(tmp_path: Path) -> None:
     path = written(tmp_path, '{"id": "a", "amount": 5, "tags": ["x"]}\nnonsense\n{"id": "b"}\n', "input.jsonl")
-    sent, aside = outcome(spark, Source(path))
-    assert sent == {"a": {"id": "a", "amount": 5, "tags": ["x"]}, "b": {"id": "b"}}
-    assert aside == [("", "malformed-row")]
+    found = outcome(Source(path))
+    assert found.sent == {"a": {"id": "a", "amount": 5, "tags": ["x"]}, "b": {"id": "b"}}
+    assert found.aside == [("", "malformed-row")] and found.rows[1]["line"] == 2
 
 
-def test_parquet_brings_its_types(spark: Any, tmp_path: Path) -> None:
-    path = str(tmp_path / "input.parquet")
-    spark.createDataFrame([(1, True, "x"), (2, None, "y")], "id int, vip boolean, name string").write.parquet(path)
-    sent, aside = outcome(spark, Source(path))
-    assert sent == {"1": {"id": 1, "vip": True, "name": "x"}, "2": {"id": 2, "name": "y"}}
-    assert aside == []
+def test_numbers_of_json_are_sent_as_they_are_written(tmp_path: Path) -> None:
+    rows = '{"id":"a","n":9007199254740993}\n{"id":"b","n":0.50}\n{"id":"c","n":1e400}\n{"id":"d","n":NaN}\n'
+    found = outcome(Source(written(tmp_path, rows, "in.json")))
+    assert found.messages == {"a": b'{"id":"a","n":9007199254740993}', "b": b'{"id":"b","n":0.50}'}
+    assert [row["line"] for row in found.rows if row["reason"]] == [3, 4]
+
+
+def test_a_schema_of_json_lines_is_kept_by_every_row(tmp_path: Path) -> None:
+    rows = (
+        '{"id":"a","n":5,"d":"2025-01-05","x":1}\n{"id":"b","n":"5"}\n{"id":"c","n":5.5}\n{"id":"d","d":5}\n{"id":5}\n'
+    )
+    found = outcome(Source(written(tmp_path, rows, "in.json"), schema="id string, n bigint, d date"))
+    assert found.messages == {"a": b'{"d":"2025-01-05","id":"a","n":5}'}
+    assert [row["detail"] for row in found.rows if row["reason"]] == [
+        'column n is bigint, not "5"', "column n is bigint, not 5.5", "column d is date, not 5",
+        "column id is string, not 5",
+    ]  # fmt: skip
+
+
+def test_parquet_brings_its_types(tmp_path: Path) -> None:
+    table = pa.table({"id": pa.array([1, 2], pa.int32()), "vip": [True, None], "name": ["x", "y"]})
+    pq.write_table(table, tmp_path / "input.parquet")
+    found = outcome(Source(str(tmp_path / "input.parquet")))
+    assert found.sent == {"1": {"id": 1, "vip": True, "name": "x"}, "2": {"id": 2, "name": "y"}}
+    assert found.aside == []
+
+
+def test_a_column_that_newer_files_have_is_in_their_rows(tmp_path: Path) -> None:
+    folder = tmp_path / "in.parquet"
+    folder.mkdir()
+    pq.write_table(pa.table({"id": ["1"], "a": [1]}), folder / "one.parquet")
+    pq.write_table(pa.table({"id": ["2"], "a": pa.array([2], pa.int32()), "b": ["x"]}), folder / "two.parquet")
+    pq.write_table(pa.table({"id": ["3"], "b": pa.array([None], pa.null())}), folder / "zero.parquet")
+    found = outcome(Source(str(folder)))
+    assert found.sent == {"1": {"id": "1", "a": 1}, "2": {"id": "2", "a": 2, "b": "x"}, "3": {"id": "3"}}
+    pq.write_table(pa.table({"id": ["4"], "a": ["4"]}), folder / "three.parquet")
+    with pytest.raises(Refused, match=r"column a is string in .*three.parquet and integer in .*one.parquet"):
+        outcome(Source(str(folder)))
+
+
+def test_a_value_of_parquet_that_json_does_not_have_sets_its_row_aside(tmp_path: Path) -> None:
+    broken = pa.Array.from_buffers(
+        pa.string(), 3, [None, pa.array([0, 1, 2, 3], pa.int32()).buffers()[1], pa.py_buffer(b"a\xffc")]
+    )
+    table = pa.table({"id": ["1", "2", "3"], "x": pa.array([float("nan"), 0.5, 1e7]), "t": broken})
+    pq.write_table(table, tmp_path / "in.parquet")
+    found = outcome(Source(str(tmp_path / "in.parquet")))
+    assert found.messages == {"3": b'{"id":"3","t":"c","x":1.0E7}'}
+    assert [(row["line"], row["detail"]) for row in found.rows if row["reason"]] == [
+        (1, "column x: NaN or an infinity, which JSON does not have"), (2, "column t: bytes that are no UTF-8"),
+    ]  # fmt: skip
+    assert [row["text"] for row in found.rows][:2] == ['{"id":"1","t":"a"}', '{"id":"2","x":0.5}']
+
+
+def test_folders_are_read_with_the_columns_that_their_names_tell(tmp_path: Path) -> None:
+    for day, rows in (("1", "id,n\na,1\n"), ("2", "id,n\nb,2\n")):
+        written(tmp_path, rows, f"in.csv/day={day}/region=north%20east/part.csv")
+        written(tmp_path, f'{{"id":"{day}"}}\n', f"in.json/day={day}/region=__HIVE_DEFAULT_PARTITION__/part.json")
+        (tmp_path / f"in.parquet/day=0{day}").mkdir(parents=True)
+        pq.write_table(pa.table({"id": [day]}), tmp_path / f"in.parquet/day=0{day}/part.parquet")
+    written(tmp_path, "no data", "in.csv/_SUCCESS")
+    written(tmp_path, "no data", "in.csv/day=1/region=north%20east/.part.csv.crc")
+    assert outcome(Source(str(tmp_path / "in.csv"))).messages == {
+        "a": b'{"day":1,"id":"a","n":1,"region":"north east"}',
+        "b": b'{"day":2,"id":"b","n":2,"region":"north east"}',
+    }
+    assert outcome(Source(str(tmp_path / "in.json"))).messages["2"] == b'{"day":2,"id":"2"}'
+    assert outcome(Source(str(tmp_path / "in.parquet"))).messages["2"] == b'{"day":"02","id":"2"}'
+    both = outcome(Source(str(tmp_path / "in.json")), ids=("day", "id"))
+    assert len(both.messages) == 2 and both.aside == []
+
+
+def test_subfolders_without_a_column_are_read_as_well(tmp_path: Path) -> None:
+    written(tmp_path, "id\na\n", "in.csv/one.csv")
+    written(tmp_path, "id\nb\n", "in.csv/deep/down/two.csv")
+    assert set(outcome(Source(str(tmp_path / "in.csv"))).messages) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
     ("text", "wanted_ms"),
     [("1767225600000", 1767225600000), ("2026-01-01", 1767225600000), ("2026-01-01T00:00:01Z", 1767225601000)],
 )
-def test_a_creation_time_is_read_in_utc(spark: Any, tmp_path: Path, text: str, wanted_ms: int) -> None:
+def test_a_creation_time_is_read_in_utc(tmp_path: Path, text: str, wanted_ms: int) -> None:
     source = Source(written(tmp_path, f"id,at\na,{text}\nb,\n"))
-    frame = judged(rows_of(read(spark, source), source, ("id",)), Shape(created="at"))
-    assert [row["created_ms"] for row in messages(frame).collect()] == [wanted_ms]
-    assert [row["reason"] for row in rejected(frame).collect()] == ["bad-created"]
+    found = outcome(source, Shape(created="at"))
+    assert [row["created_ms"] for row in found.rows] == [wanted_ms, None]
+    assert found.aside == [("b", "bad-created")]
 
 
 @pytest.mark.parametrize(
-    ("value", "wanted_ms"),
+    ("column", "wanted_ms"),
     [
-        ("1767225600001L", 1767225600001),
-        ("date '2026-01-01'", 1767225600000),
-        ("timestamp '2026-01-01 00:00:01'", 1767225601000),
-        ("timestamp_ntz '2026-01-01 00:00:01'", 1767225601000),
-        ("'999999999999999'", 999999999999999),
-        ("'1234567890123456'", None),  # no time at all in milliseconds
-        ("'-5'", None),
-        ("'soon'", None),
+        (pa.array([1767225600001]), 1767225600001),
+        (pa.array([date(2026, 1, 1)]), 1767225600000),
+        (pa.array([datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)]), 1767225601000),
+        (pa.array([1767225601000999], pa.timestamp("us")), 1767225601000),
+        (pa.array([1767225601123456789], pa.timestamp("ns")), 1767225601123),
+        (pa.array(["999999999999"]), 999999999999),
+        (pa.array(["999999999999999"]), "microseconds divided by 1,000"),
+        (pa.array(["1234567890123456"]), "tells no time"),
+        (pa.array([1767225600]), "seconds times 1,000"),  # seconds, not milliseconds
+        (pa.array(["1767225600"]), "seconds times 1,000"),
+        (pa.array([978307200000]), 978307200000),
+        (pa.array([978307199999]), "seconds times 1,000"),
+        (pa.array([-5]), "tells no time"),
+        (pa.array(["-5"]), "tells no time"),
+        (pa.array(["soon"]), "tells no time"),
+        (pa.array([None], pa.string()), "tells no time"),
     ],
 )
-def test_a_creation_time_is_a_time_of_any_type(spark: Any, value: str, wanted_ms: int | None) -> None:
-    frame = spark.sql(f"select {value} as at")
-    assert frame.select(created_ms(frame["at"], frame.schema["at"].dataType)).first()[0] == wanted_ms
+def test_a_creation_time_is_a_time_of_any_type(column: pa.Array, wanted_ms: int | str) -> None:
+    [value] = json_of(column)
+    found = created_ms(value)
+    assert found == wanted_ms if isinstance(wanted_ms, int) else wanted_ms in str(found)
 
 
-def test_a_creation_time_of_another_type_is_refused(spark: Any) -> None:
-    frame = spark.sql("select 1.5D as at")
+def test_a_creation_time_of_another_type_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["a"], "at": [1.5]}), tmp_path / "in.parquet")
     with pytest.raises(Refused, match="a creation time cannot be double"):
-        created_ms(frame["at"], frame.schema["at"].dataType)
+        outcome(Source(str(tmp_path / "in.parquet")), Shape(created="at"))
+    source = Source(written(tmp_path, "id,at\na,1\n"), schema="id string, at decimal(10,2)")
+    with pytest.raises(Refused, match=r"a creation time cannot be decimal\(10,2\)"):
+        outcome(source, Shape(created="at"))
+
+
+def test_an_id_is_of_columns_whose_text_is_the_same_everywhere(tmp_path: Path) -> None:
+    table = pa.table({"id": ["a"], "x": [1.5], "at": [datetime(2026, 1, 1, tzinfo=UTC)], "day": [date(2026, 1, 1)]})
+    pq.write_table(table, tmp_path / "in.parquet")
+    source = Source(str(tmp_path / "in.parquet"))
+    for name in ("x", "at"):
+        with pytest.raises(Refused, match=f"column '{name}' is .* an id may be made of string, integer, boolean and"):
+            outcome(source, ids=("id", name))
+    with pytest.raises(Refused, match="there is no column 'no' to take the id from"):
+        outcome(source, ids=("no",))
+    assert set(outcome(source, ids=("day",)).messages) == {"2026-01-01"}
 
 
 def body_of(account: str | None, at: str | None, n: str | None, pad: str) -> str:
-    """The body of a row, as `judged` makes it."""
+    """The body of a row, as it is made."""
     named = {"account": account, "at": at, "n": n, "pad": pad}
     return json.dumps({k: v for k, v in named.items() if v is not None}, ensure_ascii=False, separators=(",", ":"))
 
 
-def test_up_to_each_limit_a_row_is_sent_and_over_it_the_first_reason_is_told(spark: Any) -> None:
-    longest, session = "i" * ID_LENGTH_MAX, "s" * BROKER_ID_LENGTH_MAX
-    fits = (session, "0", "-7", "ü" * 20)
+def test_up_to_each_limit_a_row_is_sent_and_over_it_the_first_reason_is_told() -> None:
+    longest, session, time = "i" * ID_LENGTH_MAX, "s" * BROKER_ID_LENGTH_MAX, "978307200000"
+    fits = (session, time, "-7", "ü" * 20)
     given = [
-        ("", (longest, fits, None)),
-        ("problem", (None, fits, "problem: told before")),
-        ("missing-id", (None, fits, None)),
-        ("missing-id", ("", fits, None)),
-        ("long-id", (longest + "i", fits, None)),
-        ("oversize", ("a", (session, "0", "-7", "ü" * 20 + "x"), None)),
-        ("bad-created", ("b", ("", "soon", "x", ""), None)),  # the session and the order are wrong as well
-        ("missing-session", ("c", ("", "0", "x", ""), None)),
-        ("missing-session", ("d", (None, "0", "7", ""), None)),
-        ("long-session", ("e", (session + "s", "0", "x", ""), None)),
-        ("bad-order", ("f", ("s", "0", "1x", ""), None)),
+        ("", (longest, fits)),
+        ("missing-id", (None, fits)),
+        ("missing-id", ("", fits)),
+        ("long-id", (longest + "i", fits)),
+        ("", ("ü" * ID_LENGTH_MAX, fits)),  # characters, not bytes
+        ("oversize", ("a", (session, time, "-7", "ü" * 20 + "x"))),
+        ("bad-created", ("b", ("", "soon", "x", ""))),  # the session and the order are wrong as well
+        ("missing-session", ("c", ("", time, "x", ""))),
+        ("missing-session", ("d", (None, time, "7", ""))),
+        ("long-session", ("e", (session + "s", time, "x", ""))),
+        ("bad-order", ("f", ("s", time, "1x", ""))),
     ]
-    rows = [(id, row, problem, str(n)) for n, (_, (id, row, problem)) in enumerate(given)]
-    kinds = "id string, row struct<account:string,at:string,n:string,pad:string>, problem string, text string"
-    size_max = len(body_of(*fits).encode())
-    frame = judged(spark.createDataFrame(rows, kinds), Shape("at", "account", "n", body_bytes_max=size_max))
-    found = {int(row["text"]): row for row in frame.collect()}
-    reasons = [(found[n]["reason"] or "").partition(":")[0] for n in range(len(given))]
-    assert reasons == [reason for reason, _ in given]
+
+    def text(value: str | None) -> bytes | None:
+        return None if value is None else f'"{value}"'.encode()
+
+    rows = [row for _, (_, row) in given]
+    marks: Any = {name: [text(row[at]) for row in rows] for at, name in enumerate(("account", "at", "n"))}
+    keys: Any = [[None if id is None else id.encode() for _, (id, _) in given]]
+    bodies = [body_of(*row).encode() for row in rows]
+    shape = Shape("at", "account", "n", body_bytes_max=len(body_of(*fits).encode()))
+    batch = Batch(bodies, keys, marks, range(1, 1 + len(rows)), bodies, {})
+    found = judged(batch, Judge(("id",), shape), "in.csv", 0).to_pylist()
+    assert [row["reason"] or "" for row in found] == [reason for reason, _ in given]
     sent = found[0]
-    assert (sent["body"], sent["created_ms"], sent["session"], sent["position"]) == (body_of(*fits), 0, session, -7)
+    assert (sent["body"], sent["created_ms"], sent["session"], sent["position"]) == (
+        body_of(*fits), 978307200000, session, -7,
+    )  # fmt: skip
 
 
-def test_a_message_stands_where_its_first_row_stood_and_counts_its_rows(spark: Any, tmp_path: Path) -> None:
-    source = Source(written(tmp_path, "id,session,x\na,s,1\nb,s,2\na,s,1\nc,s,1\nc,s,2\n,s,3\n"))
-    frame = judged(rows_of(read(spark, source), source, ("id",)), Shape(session="session"))
-    sent = sorted(messages(frame).collect(), key=lambda row: row["position"])
-    assert [(row["id"], row["session"], row["copies"], row["created_ms"]) for row in sent] == [
-        ("a", "s", 2, None), ("b", "s", 1, None),
-    ]  # fmt: skip
-    aside = sorted(map(tuple, rejected(frame).collect()), key=lambda row: row[-1])
-    told = "rows of this id differ; which one is meant?"
-    assert aside == [
-        ("c", "conflicting-duplicates", told, '{"id":"c","session":"s","x":"1"}'),
-        ("c", "conflicting-duplicates", told, '{"id":"c","session":"s","x":"2"}'),
-        (None, "missing-id", "a column of the id is empty", '{"session":"s","x":"3"}'),
+def test_a_reason_of_the_grammar_is_told_before_all_others() -> None:
+    batch = Batch([b"{}"], [[None]], {}, [1], [b"x"], {0: "wrong-type: column x"})
+    [row] = judged(batch, Judge(("id",)), "in.csv", 0).to_pylist()
+    assert (row["reason"], row["detail"], row["text"], row["line"]) == ("wrong-type", "column x", "x", 1)
+
+
+def test_a_row_stands_where_it_stood_in_all_files(tmp_path: Path) -> None:
+    written(tmp_path, "id,session\na,s\nb,s\n", "in.csv/1.csv")
+    written(tmp_path, "id,session\nc,s\n", "in.csv/2.csv")
+    found = outcome(Source(str(tmp_path / "in.csv")), Shape(session="session"))
+    assert [(row["id"], row["session"], row["line"]) for row in found.rows] == [
+        ("a", "s", 2),
+        ("b", "s", 3),
+        ("c", "s", 2),
     ]
-
-
-def test_a_second_file_with_other_columns_is_an_error(spark: Any, tmp_path: Path) -> None:
-    written(tmp_path, "id,amount\na,5\n", "one.csv")
-    written(tmp_path, "amount,id\n5,b\n", "two.csv")
-    with pytest.raises(Exception, match="CSV header does not conform to the schema"):
-        read(spark, Source(str(tmp_path), format="csv")).collect()

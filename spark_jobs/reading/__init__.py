@@ -1,0 +1,1 @@
+"""Files to rows: a strict grammar for CSV, JSON lines and Parquet, run by tasks over ranges of bytes."""

@@ -1,0 +1,238 @@
+"""An input on Spark: tasks read spans, Spark gathers what they give.
+
+Passes over the bytes: `edges`, only where a file has several spans; `survey`, always; `judged`, whenever rows are asked
+for.  Each is one `mapInArrow` over the spans, so no row is parsed by Spark.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property, partial
+from hashlib import sha256
+
+import msgspec
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from outbox.errors import Refused
+from spark_jobs.reading import opened as opening
+from spark_jobs.reading.arrow import text_column
+from spark_jobs.reading.judging import JUDGED, VALID, VALID_NAMES, Judge
+from spark_jobs.reading.kinds import Kind, Seen, inferred
+from spark_jobs.reading.source import Source
+from spark_jobs.reading.spans import (
+    SPAN_BYTES_MAX,
+    Edges,
+    Reading,
+    Span,
+    Survey,
+    begun,
+    edges,
+    judged_span,
+    picked,
+    surveyed,
+)
+
+PARTS_A_CORE = 4
+HERE_BYTES_MAX = 64 * 1024 * 1024
+"""Up to so many bytes the driver counts line feeds itself: a stage of Spark would take longer."""
+TASK_SPANS_MAX = 2_000
+PACKED_RATIO = 10
+MARK = "outbox.errors.Refused: "
+
+Read = Callable[[Reading, Span], Iterator[pa.RecordBatch]]
+
+
+class Input:
+    """The rows of files, as Spark reads them."""
+
+    def __init__(self, spark: SparkSession, source: Source, judge: Judge) -> None:
+        """Open the files.
+
+        Raises:
+            Refused: they are no such input, or lack what the judge needs.
+        """
+        self._spark, self._source, self._judge = spark, source, judge
+        self._parts = PARTS_A_CORE * spark.sparkContext.defaultParallelism
+        found = opening.opened(source, self._parts)
+        opening.check(found, judge)
+        self._reading, self._groups = found.reading, found.groups
+        self._spans = self._begun(found.spans)
+
+    @property
+    def files(self) -> tuple[tuple[str, int], ...]:
+        """Names and sizes of the files."""
+        return tuple((self._reading.files.place(file), file.size) for file in self._reading.listed)
+
+    def _begun(self, spans: Sequence[Span]) -> list[Span]:
+        """The spans with the state in which each begins."""
+        ranks = [span.rank for span in spans]
+        if self._reading.kind == "parquet" or len(set(ranks)) == len(ranks):
+            header = int(self._reading.kind == "csv")
+            alone = [Edges(0, [0] * 5, True)] * len(spans)
+            return list(spans) if self._reading.kind == "parquet" else begun(spans, alone, header)
+        if sum(span.size for span in spans) <= HERE_BYTES_MAX:
+            found = [edges(self._reading, span) for span in spans]
+        else:
+            numbered = self._told(edges_of, spans)
+            found = [msgspec.json.decode(text, type=Edges) for text in numbered]
+        return begun(spans, found, int(self._reading.kind == "csv"))
+
+    @cached_property
+    def survey(self) -> Survey:
+        """What all rows are, by one pass over them."""
+        asked = {*self._judge.ids, *self._judge.shape.columns} if self._reading.kind == "json" else set()
+        whole = Survey()
+        for text in self._told(partial(survey_of, sorted(asked)), self._spans):
+            whole.add(msgspec.json.decode(text, type=Survey))
+        missing = sorted(asked - {*whole.found})
+        if missing and whole.rows:
+            raise Refused(f"there is no column {missing[0]!r} in any row of {self._source.path}")
+        return whole
+
+    @property
+    def digest(self) -> str:
+        """A digest of the rows in any order."""
+        names = ",".join(sorted(self._reading.names))
+        return sha256(f"2:{self.survey.rows}:{self.survey.digest}:{self._reading.kind}:{names}".encode()).hexdigest()
+
+    def judged(self, *, texts: bool = False) -> DataFrame:
+        """Every row as a message, or with the reason why it is none; `texts`: each with its text, file and line."""
+        reading = self._typed()
+        return self._mapped(partial(judged_by, replace(self._judge, texts=texts)), reading, JUDGED)
+
+    def valid(self) -> DataFrame:
+        """{id, body, created_ms, session, position} of each row that can be sent."""
+        return self._mapped(partial(valid_by, self._judge), self._typed(), VALID)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes there are, unpacked."""
+        return sum(file.size * (PACKED_RATIO if file.is_gzip else 1) for file in self._reading.listed)
+
+    def ids(self) -> DataFrame:
+        """The identity of every row that has one."""
+        csv: dict[str, Kind] | None = {} if self._reading.kind == "csv" else None
+        rows = self._mapped(partial(judged_by, Judge(self._judge.ids)), replace(self._reading, kinds=csv), JUDGED)
+        return rows.select("id").where("id is not null")
+
+    def picked(self, *names: str) -> DataFrame:
+        """Fields of JSON lines as texts."""
+        return self._mapped(partial(picked_by, names), self._reading, ", ".join(f"`{name}` string" for name in names))
+
+    def check_unchanged(self) -> None:
+        """Refuse files that have changed since they were listed.
+
+        Raises:
+            Refused: one has.
+        """
+        opening.check_unchanged(self._reading)
+
+    def _typed(self) -> Reading:
+        """The reading with the types of CSV's columns: those of the schema, or those that all values have."""
+        if self._reading.kind != "csv" or self._reading.kinds is not None:
+            return self._reading
+        seen = {name: Seen(*self.survey.seen.get(name, (0, 0, False, ""))) for name in self._reading.names}
+        return replace(self._reading, kinds=inferred(seen, self._judge.ids))
+
+    def _mapped(self, read: Callable[..., Iterator[pa.RecordBatch]], reading: Reading, schema: str) -> DataFrame:
+        tasks = tasks_of(self._spans, self._parts)
+        numbers = self._spark.range(0, len(tasks), 1, max(1, len(tasks)))
+        return numbers.mapInArrow(partial(run, read, reading, tasks), schema)
+
+    def _told(self, read: Callable[..., Iterator[pa.RecordBatch]], spans: Sequence[Span]) -> list[str]:
+        """One text for each span, in their order."""
+        tasks = tasks_of(spans, self._parts)
+        numbers = self._spark.range(0, len(tasks), 1, max(1, len(tasks)))
+        with refusals(self.check_unchanged):
+            rows = numbers.mapInArrow(partial(run, read, self._reading, tasks), "told string").collect()
+        return [row["told"] for row in rows]
+
+
+def tasks_of(spans: Sequence[Span], parts: int) -> list[list[Span]]:
+    """Spans that are read by one task after each other, so that each has about as many bytes."""
+    total = sum(min(span.size, SPAN_BYTES_MAX * 64) for span in spans)
+    share, tasks, held = total // max(1, parts), list[list[Span]](), 0
+    for span in spans:
+        if not tasks or held >= share or len(tasks[-1]) >= TASK_SPANS_MAX:
+            tasks.append([])
+            held = 0
+        tasks[-1].append(span)
+        held += span.size
+    return tasks
+
+
+def run(
+    read: Callable[..., Iterator[pa.RecordBatch]],
+    reading: Reading,
+    tasks: Sequence[Sequence[Span]],
+    numbers: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """What an executor does: read the spans of the tasks whose numbers come."""
+    gc.disable()
+    try:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                for span in tasks[number]:
+                    yield from read(reading, span)
+    finally:
+        gc.enable()
+
+
+def edges_of(reading: Reading, span: Span) -> Iterator[pa.RecordBatch]:
+    """The edges of a span, as a text."""
+    yield told(msgspec.json.encode(edges(reading, span)))
+
+
+def survey_of(asked: Sequence[str], reading: Reading, span: Span) -> Iterator[pa.RecordBatch]:
+    """What a span holds, as a text."""
+    yield told(msgspec.json.encode(surveyed(reading, span, asked)))
+
+
+def judged_by(judge: Judge, reading: Reading, span: Span) -> Iterator[pa.RecordBatch]:
+    """The rows of a span."""
+    return judged_span(reading, span, judge)
+
+
+def valid_by(judge: Judge, reading: Reading, span: Span) -> Iterator[pa.RecordBatch]:
+    """The rows of a span that can be sent."""
+    return valid_rows(judged_span(reading, span, judge))
+
+
+def valid_rows(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Judged rows that can be sent, without what others need."""
+    for batch in found:
+        kept = batch if batch.column(5).null_count == batch.num_rows else batch.filter(batch.column(5).is_null())
+        if kept.num_rows:
+            yield kept.select(VALID_NAMES)
+
+
+def picked_by(names: Sequence[str], reading: Reading, span: Span) -> Iterator[pa.RecordBatch]:
+    """Fields of a span's rows."""
+    return picked(reading, span, names)
+
+
+def told(text: bytes) -> pa.RecordBatch:
+    """One row with a text."""
+    return pa.RecordBatch.from_arrays([text_column([text])], names=["told"])
+
+
+@contextmanager
+def refusals(check: Callable[[], None]) -> Iterator[None]:
+    """Raise what a task has refused as it is, without the stacks round it; a file that has changed is told first.
+
+    Raises:
+        Refused: a task did.
+    """
+    try:
+        yield
+    except PySparkException as error:
+        check()
+        lines = [line for line in str(error).splitlines() if MARK in line]
+        if not lines:
+            raise
+        raise Refused(lines[-1].partition(MARK)[2]) from None
