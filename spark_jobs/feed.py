@@ -47,23 +47,16 @@ from spark_jobs.common.arguments import (
 from spark_jobs.common.crash_points import CrashPoint, no_crash
 from spark_jobs.common.folder import local_path
 from spark_jobs.common.identity import CredentialSource
-from spark_jobs.common.inputs import read, rows, rows_of, type_tests
 from spark_jobs.common.patience import GaveUpError
 from spark_jobs.common.places import Place, joined, place_of
 from spark_jobs.common.staging import staged
 from spark_jobs.feeding.aside import COPIED, Copying, name_aside
-from spark_jobs.feeding.plan import (
-    STAGED,
-    ChunkRecord,
-    Manifest,
-    Snapshot,
-    Target,
-    open_plan,
-    snapshot_of,
-    snapshot_with,
-)
+from spark_jobs.feeding.grouping import STAGED
+from spark_jobs.feeding.plan import FILES_MAX, ChunkRecord, Manifest, Snapshot, Target, open_plan
 from spark_jobs.feeding.sending import RESULT, Sending, send_partition
-from spark_jobs.transforms import BODY_BYTES_MAX, Shape
+from spark_jobs.reading.frame import FrameRows
+from spark_jobs.reading.input import Input, refusals
+from spark_jobs.reading.judging import BODY_BYTES_MAX, Judge, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,10 +159,9 @@ def feed(
 
     `id` names one or several key columns, `created` the column of creation times (else the first run's time counts
     for all), `session` the column of session ids, within which `order` (an integer column; else the order of the
-    input) decides.  `progress` and `quarantine` are places
-    (`spark_jobs.common.places`), by default folders beside the frame's file.  `connection` is a
-    connection string, or a host name, for which `credential` signs in (else the environment's:
-    `spark_jobs.common.identity`).
+    input) decides.  `progress` and `quarantine` are places (`spark_jobs.common.places`), by default folders beside the
+    frame's file.  `connection` is a connection string, or a host name, for which `credential` signs in (else the
+    environment's: `spark_jobs.common.identity`).
 
     Raises:
         Refused: nothing was sent; the text tells what to change.
@@ -179,8 +171,9 @@ def feed(
     if not (progress and quarantine):
         beside = beside_input(frame.inputFiles())
         progress, quarantine = progress or f"{beside}.feed/{queue}", quarantine or f"{beside}.quarantine"
+    shape = Shape(created, session, order, body_bytes_max)
     job = Feed(
-        Target(queue, type, ids, Shape(created, session, order, body_bytes_max)),
+        Target(queue, type, ids, shape),
         CredentialSource.of(connection, os.environ, credential),
         place_of(progress, os.environ, credential),
         place_of(quarantine, os.environ, credential),
@@ -189,7 +182,7 @@ def feed(
         now_ms,
         crash_point,
     )
-    return run(frame.sparkSession, job, snapshot_of(frame), lambda: rows(frame, ids))
+    return run(frame.sparkSession, job, FrameRows(frame, Judge(ids, shape)))
 
 
 def beside_input(files: Sequence[str]) -> str:
@@ -206,20 +199,22 @@ def beside_input(files: Sequence[str]) -> str:
     raise Refused("the frame comes from no single file or folder; give progress=... and quarantine=... folders")
 
 
-def run(spark: SparkSession, job: Feed, snapshot: Snapshot, frame: Callable[[], DataFrame]) -> FeedReport:
+def run(spark: SparkSession, job: Feed, rows: Input | FrameRows) -> FeedReport:
     """Plan once, then send every chunk that has no record yet."""
     started_s = time.monotonic()
+    snapshot = snapshot_of(rows)
     job.say(f"feed: {snapshot.rows} rows for {job.target.queue}")
-    folder, manifest = open_plan(
-        job.progress,
-        job.target,
-        snapshot,
-        frame,
-        now_ms=job.now_ms,
-        token=uuid4().hex,
-        chunks=job.pace.chunks,
-        crash_point=job.crash_point,
-    )
+    with refusals(rows.check_unchanged):
+        folder, manifest = open_plan(
+            job.progress,
+            job.target,
+            snapshot,
+            rows,
+            now_ms=job.now_ms,
+            token=uuid4().hex,
+            chunks=job.pace.chunks,
+            crash_point=job.crash_point,
+        )
     set_aside(spark, job, folder, manifest)
     done = records(folder)
     skipped = len(done)
@@ -232,6 +227,11 @@ def run(spark: SparkSession, job: Feed, snapshot: Snapshot, frame: Callable[[], 
                 f"{time.monotonic() - started_s:.1f} s"
             )
     return report(manifest, done, skipped, seconds=time.monotonic() - started_s, progress=str(job.progress))
+
+
+def snapshot_of(rows: Input | FrameRows) -> Snapshot:
+    """The input as it is now, by one pass over it."""
+    return Snapshot(rows.survey.rows, rows.digest, tuple(sorted(rows.files)[:FILES_MAX]))
 
 
 def set_aside(spark: SparkSession, job: Feed, folder: Place, manifest: Manifest) -> None:
@@ -405,10 +405,9 @@ def command(arguments: argparse.Namespace) -> int:
         wall_ms,
         no_crash,
     )
+    judge = Judge(ids, job.target.shape)
     spark = start("feed", arguments, os.environ)
-    raw = read(spark, source)
-    snapshot, told = snapshot_with(raw, *type_tests(raw, source))
-    done = run(spark, job, snapshot, lambda: rows_of(raw, source, ids, told))
+    done = run(spark, job, Input(spark, source, judge))
     print(msgspec.json.encode(asdict(done)).decode() if arguments.json else done.text, flush=True)
     return 0
 

@@ -63,18 +63,25 @@ def is_ledger(path: str | os.PathLike[str]) -> bool:
 
 def ledger_files(path: str | os.PathLike[str]) -> list[str]:
     """The names, within the ledger, of the files that its newest version has; none where there is no ledger yet."""
-    return [file.name for file in files_of(Table(place_of(str(path), os.environ), LEDGER_NAME))]
+    return [file.name for file in newest_files(path)]
 
 
-def read_ledger(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
-    """The rows of the newest version.
+def newest_files(path: str | os.PathLike[str]) -> list[DataFile]:
+    """The data files of the newest version; none where there is no ledger yet."""
+    return files_of(Table(place_of(str(path), os.environ), LEDGER_NAME))
+
+
+def read_ledger(
+    spark: SparkSession, path: str | os.PathLike[str], files: Sequence[DataFile] | None = None
+) -> DataFrame:
+    """The rows of the newest version, or of the files of another.
 
     Raises:
         Refused: a ledger of the form before Delta; the text has the command that takes it over.
     """
     place = place_of(str(path), os.environ)
     refuse_older_form(place)
-    return read_files(spark, place, files_of(Table(place, LEDGER_NAME)))
+    return read_files(spark, place, newest_files(path) if files is None else files)
 
 
 def read_conflicts(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:

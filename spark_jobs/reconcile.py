@@ -18,7 +18,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
@@ -38,7 +38,6 @@ from outbox.errors import Refused
 from spark_jobs.common.arguments import add_common, add_input, ended, silent, source_of, start, to_stderr
 from spark_jobs.common.folder import local_path
 from spark_jobs.common.ids import check_key_columns, identity_column
-from spark_jobs.common.inputs import read
 from spark_jobs.common.places import place_of
 from spark_jobs.comparing.expectations import (
     CATEGORIES,
@@ -66,11 +65,12 @@ from spark_jobs.comparing.screens import (
     within,
 )
 from spark_jobs.comparing.steps import Kept, Steps, folder_of
-from spark_jobs.feeding.plan import snapshot_of
-from spark_jobs.ledger import is_ledger, read_ledger
+from spark_jobs.ledger import is_ledger, newest_files, read_ledger
+from spark_jobs.reading.input import Input, refusals
+from spark_jobs.reading.judging import Judge
+from spark_jobs.reading.source import Source
 
 SHOWN = 20
-QUARANTINED = "id string, reason string, detail string, row string"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,18 +231,19 @@ def examples(findings: DataFrame) -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-def read_quarantine(spark: SparkSession, folder: str, raw: DataFrame) -> DataFrame | None:
+def read_quarantine(spark: SparkSession, folder: str, digest: Callable[[], str]) -> DataFrame | None:
     """The set-aside rows {id, count} of this input's feed; where several feeds left some, each row counts once."""
     place = local_path(folder)
     runs = sorted(path for path in place.glob("*") if path.is_dir()) if place.is_dir() else []
     if any(not run.name.endswith(".first") for run in runs):
-        digest = snapshot_of(raw).digest[:16]  # a feed by --created keeps one folder for each state of the input
-        runs = [run for run in runs if run.name.endswith(f".{digest}")] or runs
+        own = digest()[:16]  # a feed by --created keeps one folder for each state of the input
+        runs = [run for run in runs if run.name.endswith(f".{own}")] or runs
+    runs = [run for run in runs if any(path.stat().st_size for path in run.rglob("*.json"))]
     if not runs:
         return None
     counted = []
     for run in runs:
-        rows = spark.read.schema(QUARANTINED).option("recursiveFileLookup", "true").json(str(run))
+        rows = lines_of(spark, str(run), "id", "row")
         whole = fn.count(fn.when(fn.col("row").isNull(), 1)) > 0
         count = fn.when(~whole, fn.count(fn.lit(1)))
         counted.append(rows.where(fn.col("id").isNotNull()).groupBy("id").agg(count.alias("count")))
@@ -250,11 +251,19 @@ def read_quarantine(spark: SparkSession, folder: str, raw: DataFrame) -> DataFra
     return reduce(DataFrame.unionByName, counted).groupBy("id").agg(least_first.alias("count"))
 
 
+def lines_of(spark: SparkSession, path: str, *names: str) -> DataFrame:
+    """Fields of JSON lines as texts, by the reader of the inputs.
+
+    Raises:
+        Refused: there is no such file; a line that is no object is refused when it is read.
+    """
+    return Input(spark, Source(path, "json"), Judge(())).picked(*names)
+
+
 def read_states(spark: SparkSession, path: str, state: str, field: str) -> DataFrame:
     """{key, balance} of an export: JSON lines {"state": ..., "key": ..., "value": {...}}."""
-    lines = spark.read.schema("state string, key string, value string").json(path)
     value = fn.get_json_object("value", f"$.{field}").alias("held")
-    chosen = lines.where(fn.col("state") == state).select("key", value)
+    chosen = lines_of(spark, path, "state", "key", "value").where(fn.col("state") == state).select("key", value)
     return chosen.select("key", fn.expr("try_cast(held as bigint)").alias("balance"))
 
 
@@ -289,23 +298,30 @@ def command(arguments: argparse.Namespace) -> int:
     if not is_ledger(arguments.ledger):
         raise Refused(f"there is no ledger in {arguments.ledger}; spark_jobs.consume writes one")
     spark = start("reconcile", arguments, os.environ)
-    raw, ledger = read(spark, source), read_ledger(spark, arguments.ledger)
-    expectations, files = list(RULES[arguments.rule]), [raw, ledger]
+    inputs = Input(spark, source, Judge(tuple(arguments.id or ["id"])))
+    with refusals(inputs.check_unchanged):
+        report = compared(spark, arguments, inputs)
+        inputs.check_unchanged()
+    print(msgspec.json.encode(asdict(report)).decode() if arguments.json else report.text, flush=True)
+    return 0 if report.ok else 1
+
+
+def compared(spark: SparkSession, arguments: argparse.Namespace, inputs: Input) -> ReconcileReport:
+    """What the arguments ask for."""
+    files, expectations = newest_files(arguments.ledger), list(RULES[arguments.rule])
     if arguments.state:
         state, _, field = arguments.balance.partition(".")
         opening = read_states(spark, arguments.opening, state, field) if arguments.opening else None
-        states = read_states(spark, arguments.state, state, field)
-        expectations.append(BalancesAgree(states, opening))
-        files += [states, *([] if opening is None else [opening])]
-    beside = "" if "://" in source.path else f"{source.path.rstrip('/')}.quarantine"
+        expectations.append(BalancesAgree(read_states(spark, arguments.state, state, field), opening))
+    beside = "" if "://" in arguments.input else f"{arguments.input.rstrip('/')}.quarantine"
     quarantine = arguments.quarantine or beside
-    quarantined = read_quarantine(spark, quarantine, raw) if quarantine else None
-    dead_letters = spark.read.schema("id string").json(arguments.dead_letters) if arguments.dead_letters else None
-    files += [frame for frame in (quarantined, dead_letters) if frame is not None]
-    report = reconcile(
-        raw,
-        ledger,
-        id=arguments.id or ["id"],
+    quarantined = read_quarantine(spark, quarantine, lambda: inputs.digest) if quarantine else None
+    dead_letters = lines_of(spark, arguments.dead_letters, "id") if arguments.dead_letters else None
+    given = [arguments.input, arguments.state, arguments.opening, arguments.dead_letters]
+    paths = [*filter(None, given), *([quarantine] if quarantined is not None else [])]
+    return reconcile(
+        inputs.ids(),
+        read_ledger(spark, arguments.ledger, files),
         quarantined=quarantined,
         dead_letters=dead_letters,
         expectations=expectations,
@@ -315,20 +331,19 @@ def command(arguments: argparse.Namespace) -> int:
             amount=arguments.amount,
             own_kinds=tuple(arguments.own_kind or Fields().own_kinds),
         ),
-        steps=steps_of(arguments, files),
+        steps=steps_of(spark, arguments, [file.name for file in files], paths),
     )
-    print(msgspec.json.encode(asdict(report)).decode() if arguments.json else report.text, flush=True)
-    return 0 if report.ok else 1
 
 
-def steps_of(arguments: argparse.Namespace, files: Sequence[DataFrame]) -> Steps:
+def steps_of(spark: SparkSession, arguments: argparse.Namespace, ledger: Sequence[str], paths: Sequence[str]) -> Steps:
     """Where what is found is kept: in the folder of this comparison, or in memory."""
     if not arguments.progress:
-        return Steps(files[0].sparkSession)
+        return Steps(spark)
     ways = {"progress", "master", "quiet", "json"}
     settings = {name: value for name, value in vars(arguments).items() if name not in ways}
-    folder = folder_of(place_of(arguments.progress, os.environ), files, repr(sorted(settings.items())))
-    return Steps(files[0].sparkSession, folder, silent if arguments.quiet else to_stderr)
+    place = place_of(arguments.progress, os.environ)
+    folder = folder_of(place, ledger, paths, repr(sorted(settings.items())))
+    return Steps(spark, folder, silent if arguments.quiet else to_stderr)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from outbox.errors import OutboxError, Refused
 from spark_jobs.common import java
-from spark_jobs.common.inputs import FORMATS, Source
+from spark_jobs.reading.source import FORMATS, Dialect, Source
 from spark_jobs.session import session
 
 CONNECTION_VARIABLE = "OUTBOX_SERVICEBUS"
@@ -40,9 +40,12 @@ def add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", required=True, metavar="PATH", help="a file or folder of CSV, JSON lines or Parquet")
     parser.add_argument("--format", choices=FORMATS, default="", help="default: by the name's ending")
     parser.add_argument("--schema", default="", metavar="DDL", help="for example 'id string, amount bigint'")
-    parser.add_argument(
-        "--option", action="append", default=[], metavar="NAME=VALUE", help="for Spark's reader, for example sep=;"
-    )
+    parser.add_argument("--separator", default=",", metavar="SIGN", help="between CSV's fields; default: a comma")
+    parser.add_argument("--quote", default='"', metavar="SIGN", help="round CSV's fields; '' for none")
+    parser.add_argument("--escape", default="", metavar="SIGN", help="before a quote inside quotes; default: doubled")
+    parser.add_argument("--encoding", default="utf-8", metavar="NAME", help="of CSV, for example latin-1")
+    parser.add_argument("--multiline", action="store_true", help="quoted fields of CSV may have line feeds")
+    parser.add_argument("--option", action="append", default=[], help=argparse.SUPPRESS)
     parser.add_argument("--id", action="append", default=[], metavar="COLUMN", help="may be repeated; default: id")
 
 
@@ -57,13 +60,17 @@ def source_of(arguments: argparse.Namespace) -> Source:
     """The input that the arguments name.
 
     Raises:
-        Refused: an option that is no NAME=VALUE.
+        Refused: a dialect that is none, or an option of Spark's reader.
     """
-    wrong = [text for text in arguments.option if "=" not in text]
-    if wrong:
-        raise Refused(f"--option {wrong[0]!r} is no NAME=VALUE, for example --option sep=';'")
-    options = dict(text.split("=", 1) for text in arguments.option)
-    return Source(arguments.input, arguments.format, arguments.schema, options)
+    if arguments.option:
+        raise Refused(
+            f"--option {arguments.option[0]} was for Spark's reader, which reads no more; there are --separator, "
+            "--quote, --escape, --encoding and --multiline"
+        )
+    dialect = Dialect(
+        arguments.separator, arguments.quote, arguments.escape, arguments.encoding, arguments.multiline
+    )  # fmt: skip
+    return Source(arguments.input, arguments.format, arguments.schema, dialect)
 
 
 def connection_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> str:

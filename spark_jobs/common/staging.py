@@ -11,7 +11,7 @@ A file holds rows of one value of the column `by`, which is in its record and no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from uuid import uuid4
@@ -54,13 +54,17 @@ class StagedFile(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """Where tasks write to; `by` and `weight` are columns, or empty."""
+    """Where tasks write to; `by` and `weight` are columns, or empty.
+
+    `make` gives the rows of a partition, those of one value of `by` together; without it they are the frame's.
+    """
 
     place: Place
     folder: str
     by: str = ""
     weight: str = ""
     crash_point: CrashPoint = no_crash
+    make: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] | None = None
 
 
 def stage(frame: DataFrame, writing: Writing) -> list[StagedFile]:
@@ -69,7 +73,7 @@ def stage(frame: DataFrame, writing: Writing) -> list[StagedFile]:
     Raises:
         Refused: a task could not write; nothing of it counts.
     """
-    ordered = frame.sortWithinPartitions(writing.by) if writing.by else frame
+    ordered = frame.sortWithinPartitions(writing.by) if writing.by and writing.make is None else frame
     found = ordered.mapInArrow(partial(write_files, writing), WRITTEN).collect()
     failed = [row["failed"] for row in found if row["failed"]]
     if failed:
@@ -92,8 +96,9 @@ def staged(
 
 def write_files(writing: Writing, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write rows that are ordered by `by`; gives a row of `WRITTEN` for each file, or one that says what failed."""
+    rows = parts if writing.make is None else writing.make(parts)
     try:
-        written = [msgspec.structs.asdict(file) for file in _written(writing, parts)]
+        written = [msgspec.structs.asdict(file) for file in _written(writing, rows)]
     except (OutboxError, GaveUpError) as error:
         written = [{"failed": f"{type(error).__name__}: {error}"}]
     if written:

@@ -23,6 +23,7 @@ from spark_jobs.common.arguments import Say, silent
 from spark_jobs.common.crash_points import CrashPoint, no_crash
 from spark_jobs.common.places import Place
 from spark_jobs.common.staging import StagedFile, Writing, stage, staged
+from spark_jobs.reading.files import Files
 
 Kept = Callable[[str, Callable[[], DataFrame]], DataFrame]
 """Gives what a step of this name has found, by the function if it was not done before."""
@@ -35,14 +36,16 @@ class StepRecord(msgspec.Struct, frozen=True):
     files: list[StagedFile]
 
 
-def folder_of(progress: Place, frames: Sequence[DataFrame], settings: str) -> Place:
-    """The place for a comparison of just these files, as they are now, by just these settings."""
-    spark, names = frames[0].sparkSession, sorted({name for frame in frames for name in frame.inputFiles()})
-    files = []
-    if names:
-        listed = spark.read.format("binaryFile").load(names).select("path", "length", "modificationTime")
-        files = sorted(tuple(row) for row in listed.collect())
-    return progress / sha256(repr((settings, files)).encode()).hexdigest()[:16]
+def folder_of(progress: Place, ledger: Sequence[str], paths: Sequence[str], settings: str) -> Place:
+    """The place for a comparison of just these inputs, as they are now, by just these settings.
+
+    `ledger` are the data files of one version of it, none of which is ever written again.
+    """
+    files = list[tuple[str, int, str]]()
+    for path in paths:
+        found = Files(path)
+        files += [(found.place(file), file.size, file.version) for file in found.list()]
+    return progress / sha256(repr((settings, sorted(ledger), files)).encode()).hexdigest()[:16]
 
 
 class Steps:

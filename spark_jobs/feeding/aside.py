@@ -1,6 +1,6 @@
 """Rows that cannot be sent, as people read them: JSON lines in the quarantine, copied by tasks from the stage.
 
-quarantine/<queue>.<run>/rows/<token>.json          {"id", "reason", "detail", "row"} for each row of the input
+quarantine/<queue>.<run>/rows/<token>.json          {"id", "reason", "detail", "row", "file", "line"} for each row
 quarantine/<queue>.<run>/sending-<chunk>.json       messages that turned out to be larger than the queue takes
 """
 

@@ -16,26 +16,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 from outbox.errors import FormatTooNew, Refused
 from spark_jobs.common.crash_points import CrashPoint
 from spark_jobs.common.places import Place
-from spark_jobs.common.staging import StagedFile, Writing, stage
-from spark_jobs.transforms import Shape, chunk_of, judged, messages, rejected
+from spark_jobs.common.staging import StagedFile, Writing, stage, staged
+from spark_jobs.feeding.grouping import CHUNK, CONFLICTS, STAGED, Chunks, grouped, partitions_of
+from spark_jobs.reading.judging import Shape
 
 FORMAT = 2
-"""1: messages in folders `chunk=N` that Spark had written."""
+"""1: messages in folders `chunk=N` that Spark had written, of rows that it had read."""
 MANIFEST = "manifest.json"
 ORPHAN_AGE_S = 86_400
 CHUNK_MESSAGES = 50_000
 CHUNK_COUNT_MAX = 256
 FILES_MAX = 10_000
+CONFLICT = "conflicting-duplicates"
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,27 +95,21 @@ class Snapshot:
     files: tuple[tuple[str, int], ...] = ()
 
 
-def snapshot_of(raw: DataFrame) -> Snapshot:
-    """One pass over the input."""
-    return snapshot_with(raw)[0]
+class Rows(Protocol):
+    """The rows of an input, judged (`spark_jobs.reading`)."""
 
+    @property
+    def size(self) -> int:
+        """About how many bytes there are."""
 
-def snapshot_with(raw: DataFrame, *also: Column) -> tuple[Snapshot, Row]:
-    """The same, and the row with what other aggregates have found in that pass."""
-    whole = fn.to_json(fn.struct(*(fn.col(f"`{name}`") for name in raw.columns)))
-    total = fn.sum(fn.xxhash64(whole).cast("decimal(20,0)"))
-    found = raw.agg(fn.count(fn.lit(1)).alias("rows"), total.cast("string").alias("total"), *also).collect()[0]
-    digest = sha256(f"{found['rows']}:{found['total']}:{raw.schema.simpleString()}".encode()).hexdigest()
-    return Snapshot(found["rows"], digest, files_of(raw)), found
+    def valid(self) -> DataFrame:
+        """{id, body, created_ms, session, position} of each row that can be sent."""
 
+    def judged(self, *, texts: bool = False) -> DataFrame:
+        """Every row, with the reason why it cannot be sent."""
 
-def files_of(raw: DataFrame) -> tuple[tuple[str, int], ...]:
-    """Names and sizes of the files behind a frame, for people to look at; none for a frame made in memory."""
-    names = sorted(raw.inputFiles())[:FILES_MAX]
-    if not names:
-        return ()
-    listed = raw.sparkSession.read.format("binaryFile").load(names).select("path", "length").collect()
-    return tuple(sorted((row["path"], row["length"]) for row in listed))
+    def check_unchanged(self) -> None:
+        """Refuse an input that is not what it was."""
 
 
 def run_name(target: Target, snapshot: Snapshot) -> str:
@@ -126,7 +121,7 @@ def open_plan(
     folder: Place,
     target: Target,
     snapshot: Snapshot,
-    rows: Callable[[], DataFrame],
+    rows: Rows,
     *,
     now_ms: Callable[[], int],
     token: str,
@@ -143,8 +138,9 @@ def open_plan(
     if existing is None:
         place = f"stage-{token}"
         manifest = stage_messages(
-            run, place, target, snapshot, rows(), now_ms=now_ms, chunks=chunks, crash_point=crash_point
+            run, place, target, snapshot, rows, now_ms=now_ms, chunks=chunks, crash_point=crash_point
         )
+        rows.check_unchanged()
         crash_point("staged")
         if run.create(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest))):
             crash_point("planned")
@@ -206,7 +202,7 @@ def stage_messages(
     folder: str,
     target: Target,
     snapshot: Snapshot,
-    rows: DataFrame,
+    rows: Rows,
     *,
     now_ms: Callable[[], int],
     chunks: int,
@@ -215,22 +211,22 @@ def stage_messages(
     """Judge every row once and keep the result: later runs depend on nothing else."""
     created_ms = 0 if target.shape.created else now_ms()
     count = chunks or max(1, min(CHUNK_COUNT_MAX, -(-snapshot.rows // CHUNK_MESSAGES)))
-    judged_rows = judged(rows, target.shape)
-    key = fn.col("session" if target.shape.session else "id")  # a session's messages stay in one chunk, in order
-    rows_of_chunks = (
-        messages(judged_rows)
-        .withColumn("created_ms", fn.coalesce("created_ms", fn.lit(created_ms)))
-        .withColumn("chunk", chunk_of(key, count))
-    )
-    place = run.lend()
-    staged = stage(rows_of_chunks, Writing(place, f"{folder}/messages", "chunk", "copies", crash_point))
-    copies, kept, rejects = sum(file.weight for file in staged), sum(file.rows for file in staged), list[StagedFile]()
+    rejects, files = list[StagedFile](), stage_valid(run, folder, target, rows, count, created_ms, crash_point)
+    sent = [file for file in files if file.value != CONFLICTS]
+    copies, kept = sum(file.weight for file in sent), sum(file.rows for file in sent)
     if copies != snapshot.rows:  # else every row is in a message, and a second pass would find none
-        aside = rejected(judged_rows).withColumn("by", fn.col("reason"))
-        rejects = stage(aside, Writing(place, f"{folder}/rejected", "by", crash_point=crash_point))
+        judged = rows.judged(texts=True)
+        differing = staged(judged.sparkSession, run, [file for file in files if file.value == CONFLICTS], STAGED)
+        aside = rejected(judged, differing).withColumn("by", fn.col("reason"))
+        rejects = stage(aside, Writing(run.lend(), f"{folder}/rejected", "by", crash_point=crash_point))
     quarantined = Counter[str]()
     for file in rejects:
         quarantined[file.value] += file.rows
+    if copies + quarantined.total() != snapshot.rows:
+        raise Refused(
+            f"of {snapshot.rows} rows {copies} can be sent and {quarantined.total()} cannot; the input has changed "
+            "while it was read. Nothing was sent; run the same command again"
+        )
     return Manifest(
         format=FORMAT,
         queue=target.queue,
@@ -246,10 +242,26 @@ def stage_messages(
         messages=kept,
         duplicates=copies - kept,
         quarantined=dict(sorted(quarantined.items())),
-        staged=staged,
+        staged=sent,
         rejected=rejects,
     )
 
 
-STAGED = "id string, body string, created_ms bigint, session string, position bigint, copies bigint"
-REJECTED = "id string, reason string, detail string, row string"
+def stage_valid(
+    run: Place, folder: str, target: Target, rows: Rows, chunks: int, created_ms: int, crash_point: CrashPoint
+) -> list[StagedFile]:
+    """Stage the rows that can be sent as messages by chunk, and the identities whose rows differ."""
+    making, partitions = Chunks(chunks, created_ms), partitions_of(chunks, rows.size)
+    frame, make = rows.valid().repartition(partitions, "id"), making.of_rows
+    if target.shape.session:  # a session's messages stay in one chunk, in order
+        frame, make = frame.mapInArrow(grouped, STAGED).repartition(partitions, "session"), making.of_messages
+    return stage(frame, Writing(run.lend(), f"{folder}/messages", CHUNK, "copies", crash_point, make))
+
+
+def rejected(judged: DataFrame, conflicts: DataFrame) -> DataFrame:
+    """The rows that are set aside: the invalid ones, and all of an identity whose rows differ."""
+    differing = judged.where(fn.col("reason").isNull()).join(conflicts, "id", "left_semi")
+    told = fn.lit(CONFLICT).alias("reason"), fn.lit("rows of this id differ; which one is meant?").alias("detail")
+    place = fn.col("text").alias("row"), "file", "line"
+    invalid = judged.where(fn.col("reason").isNotNull()).select("id", "reason", "detail", *place)
+    return invalid.unionByName(differing.select("id", *told, *place))

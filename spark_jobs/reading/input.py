@@ -117,7 +117,8 @@ class Input:
     def ids(self) -> DataFrame:
         """The identity of every row that has one."""
         csv: dict[str, Kind] | None = {} if self._reading.kind == "csv" else None
-        rows = self._mapped(partial(judged_by, Judge(self._judge.ids)), replace(self._reading, kinds=csv), JUDGED)
+        reading = replace(self._reading, kinds=csv, columns=self._judge.ids)
+        rows = self._mapped(partial(judged_by, Judge(self._judge.ids)), reading, JUDGED)
         return rows.select("id").where("id is not null")
 
     def picked(self, *names: str) -> DataFrame:

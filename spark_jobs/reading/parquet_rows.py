@@ -7,7 +7,7 @@ A column that several files have is of one group of types in all of them.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -69,8 +69,10 @@ def opened(raw: io.RawIOBase, name: str) -> pq.ParquetFile:
         raise Refused(f"{name} is no whole Parquet file: {str(error).partition(chr(10))[0]}") from None
 
 
-def batches(files: Files, file: File, group: int, rows: int, size: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a row group.
+def batches(
+    files: Files, file: File, group: int, rows: int, size: int, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a row group; of columns, those that the file has.
 
     Raises:
         Refused: they cannot be read.
@@ -83,8 +85,9 @@ def batches(files: Files, file: File, group: int, rows: int, size: int) -> Itera
             told.schema.column(at).path for at in range(len(told.schema))
             if told.schema.column(at).physical_type == "INT96"
         }  # fmt: skip
+        names = None if columns is None else [name for name in told.schema_arrow.names if name in columns]
         try:
-            for batch in told.iter_batches(wanted, row_groups=[group]):
+            for batch in told.iter_batches(wanted, row_groups=[group], columns=names):
                 yield zoned(batch, legacy)
         except (pa.ArrowException, OSError) as error:
             reason = str(error).partition("\n")[0]

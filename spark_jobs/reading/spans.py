@@ -76,6 +76,8 @@ class Reading:
     names: tuple[str, ...] = ()
     kinds: Mapping[str, Kind] | None = None
     given: tuple[Mapping[str, bytes], ...] = ()
+    columns: tuple[str, ...] | None = None
+    """The columns of Parquet that are read; None: all."""
 
     def given_of(self, span: Span) -> Mapping[str, bytes]:
         """What the names of a file's folders tell: texts for CSV, JSON else."""
@@ -206,7 +208,7 @@ def arrow_batches(reading: Reading, span: Span) -> Iterator[tuple[pa.RecordBatch
     """The rows of a row group, with their numbers in the file, from 1."""
     line = span.start.line
     file = reading.listed[span.rank]
-    for batch in parquet_rows.batches(reading.files, file, span.group, span.rows, span.size):
+    for batch in parquet_rows.batches(reading.files, file, span.group, span.rows, span.size, reading.columns):
         yield batch, range(line, line + batch.num_rows)
         line += batch.num_rows
 

@@ -32,8 +32,8 @@ LIMIT_S = 1_500.0
 STEPS = {
     "imports": "Python starts and imports",
     "start": "Spark starts: the session is there",
-    "read": "the first stage ran: the header is read",
-    "snapshot_with": "all rows read: digest and types",
+    "Input": "files listed, headers read, line feeds counted",
+    "snapshot_of": "all rows read: digest and types",
     "open_plan": "judged and staged as Parquet",
     "send_chunk": "sent",
     "end": "the job's end",

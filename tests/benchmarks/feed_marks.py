@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 STARTED_S = time.monotonic()
-STEPS = ("start", "read", "snapshot_with", "open_plan", "send_chunk")
+STEPS = ("start", "Input", "snapshot_of", "open_plan", "send_chunk")
 
 
 def timed(name: str, step: Callable[..., Any], marks: list[tuple[str, float, float]]) -> Callable[..., Any]:

@@ -1952,7 +1952,7 @@ DIRECT_MUTANTS = (
     mutant(
         "comparison: another file of the same length is taken for the same", "spark_jobs/comparing/steps.py",
         "spark/test_reconcile_screens.py::test_what_is_kept_is_of_these_files_as_they_are_by_these_settings",
-        ('"length", "modificationTime")', '"length")'),
+        ("file.size, file.version)", 'file.size, "")'),
     ),
     mutant(
         "pages: what was written since is taken as known whole", "outbox/emulator/cosmos/feeds.py",

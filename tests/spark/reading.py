@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spark_jobs.feeding.staging import Grouping
+from spark_jobs.feeding.grouping import Grouping
 from spark_jobs.reading.input import valid_rows
 from spark_jobs.reading.judging import CheckBody, Judge, Shape
 from spark_jobs.reading.kinds import Seen, inferred
@@ -57,4 +57,5 @@ def outcome(
         grouping.add(batch)
     rows = sorted((row for batch in batches for row in batch.to_pylist()), key=lambda row: row["position"] or 0)
     assert len(rows) == survey.rows
-    return Outcome({row[0].decode(): row[1] for row in grouping.messages()}, rows, survey)
+    messages = {row[0].decode(): row[1] for row in grouping.messages() if row[1] is not None}
+    return Outcome(messages, rows, survey)

@@ -12,12 +12,12 @@ import pytest
 from spark_jobs import consume, feed, sweep
 from spark_jobs.common.arguments import CONNECTION_VARIABLE, silent, to_stderr
 from spark_jobs.common.folder import Folder
-from spark_jobs.common.inputs import Source
 from spark_jobs.consume import ConsumeReport
 from spark_jobs.feed import FeedReport, Pace
 from spark_jobs.feeding.plan import Target
+from spark_jobs.reading.judging import BODY_BYTES_MAX, Judge, Shape
+from spark_jobs.reading.source import Dialect, Source
 from spark_jobs.sweep import SweepReport
-from spark_jobs.transforms import BODY_BYTES_MAX, Shape
 
 CONNECTION = "Endpoint=sb://bank;SharedAccessKey=k"
 
@@ -39,26 +39,26 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_feed_is_what_its_command_line_says(
     is_long: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given, read = list[Any](), list[Source]()
+    given, read = list[Any](), list[tuple[Source, Judge]]()
 
     def run(spark: Any, job: Any, *_: Any) -> FeedReport:
         given.append(job)
         return report_of(FeedReport, rows=9)  # type: ignore[no-any-return]  # of this kind
 
     monkeypatch.setattr(feed, "run", run)
-    monkeypatch.setattr(feed, "read", lambda spark, source: read.append(source))
-    monkeypatch.setattr(feed, "snapshot_with", lambda raw, *also: (None, None))
-    monkeypatch.setattr(feed, "type_tests", lambda raw, source: [])
+    monkeypatch.setattr(feed, "Input", lambda spark, source, judge: read.append((source, judge)))
     short = "--input /data/in.csv/ --queue q --type T"
     long = (
-        " --id a --id b --format json --schema x --option sep=; --created at --session account --order step"
+        " --id a --id b --format json --schema x --separator ; --quote ' --escape ! --encoding latin-1 --multiline"
+        " --created at --session account --order step"
         " --quarantine /bad --progress /kept --body-bytes-max 7 --bad-max 0.5 --chunks 3 --tasks 4 --rate 5"
         " --timeout-s 6 --quiet --json"
     )
     assert feed.main((short + long * is_long).split()) == 0
-    [job], [source], out = given, read, capsys.readouterr().out
+    [job], [(source, judge)], out = given, read, capsys.readouterr().out
     if is_long:
-        assert source == Source("/data/in.csv/", "json", "x", {"sep": ";"}) and json.loads(out)["rows"] == 9
+        assert source == Source("/data/in.csv/", "json", "x", Dialect(";", "'", "!", "latin-1", True))
+        assert json.loads(out)["rows"] == 9 and judge == Judge(("a", "b"), Shape("at", "account", "step", 7))
         assert job.target == Target("q", "T", ("a", "b"), Shape("at", "account", "step", 7))
         assert (str(job.progress.path), str(job.quarantine.path)) == ("/kept", "/bad")
         assert job.pace == Pace(tasks=4, chunks=3, rate_per_s=5, timeout_s=6, bad_ratio_max=0.5) and job.say is silent
@@ -67,6 +67,13 @@ def test_a_feed_is_what_its_command_line_says(
         assert (str(job.progress.path), str(job.quarantine.path)) == ("/data/in.csv.feed/q", "/data/in.csv.quarantine")
         assert (job.pace, job.say, Shape().body_bytes_max) == (Pace(), to_stderr, BODY_BYTES_MAX)
         assert job.source.address == CONNECTION and out.startswith("rows")
+
+
+def test_an_option_of_the_reader_that_was_is_refused_with_the_one_that_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert feed.main(["--input", "in.csv", "--queue", "q", "--type", "T", "--option", "sep=;"]) == 1
+    assert (
+        "--option sep=; was for Spark's reader, which reads no more; there are --separator" in capsys.readouterr().err
+    )
 
 
 def test_a_drain_is_what_its_command_line_says(

@@ -65,8 +65,12 @@ def test_the_command_feeds_a_file_and_says_what_it_set_aside(
     assert (said["rows"], said["messages"], said["duplicates"], said["accepted"]) == (7, 2, 1, 2)
     assert said["quarantined"] == {"conflicting-duplicates": 2, "malformed-row": 1, "missing-id": 1}
     assert counted(broker.take("fed")) == {"a": 1, "d": 1}
-    rows = [line for part in (tmp_path / "in.csv.quarantine").rglob("*.json") for line in part.open()]
-    assert len(rows) == 4
+    rows = [json.loads(line) for part in (tmp_path / "in.csv.quarantine").rglob("*.json") for line in part.open()]
+    assert sorted((row["line"], row["row"], row["reason"]) for row in rows) == [
+        (4, "b,1", "conflicting-duplicates"), (5, "b,2", "conflicting-duplicates"), (6, ",3", "missing-id"),
+        (7, "c,4,5", "malformed-row"),
+    ]  # fmt: skip
+    assert {row["file"] for row in rows} == {str(path)}
 
 
 def test_a_second_run_sends_nothing_and_a_changed_input_is_refused(spark: Any, broker: Any, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from spark_jobs.common.staging import StagedFile
 from spark_jobs.feed import Feed, FeedReport, Pace, beside_input, records, report, send_chunk, set_aside
 from spark_jobs.feeding import plan
 from spark_jobs.feeding.plan import ChunkRecord, Manifest, Snapshot, Target, open_plan
-from spark_jobs.transforms import Shape
+from spark_jobs.reading.judging import Shape
 
 SENT = {"accepted": 3, "sent": 4, "retries": 1, "oversize": ["b"], "failed": None}
 
@@ -172,11 +172,12 @@ def test_a_run_sends_the_chunks_that_have_no_record(tmp_path: Path, monkeypatch:
     planned = structs.replace(manifest(), chunks=4)
     monkeypatch.setattr(feeding, "open_plan", lambda *_, **__: (run, planned))
     monkeypatch.setattr(feeding, "send_chunk", send)
-    made = feeding.run(spark_with(), feed, Snapshot(10, "d"), lambda: cast(Any, None))
+    rows: Any = SimpleNamespace(survey=SimpleNamespace(rows=10), digest="d", files=(), check_unchanged=lambda: None)
+    made = feeding.run(spark_with(), feed, rows)
     assert sent == [1, 3] and (made.accepted, made.skipped, made.chunks_skipped) == (10, 2, 2)
     monkeypatch.setattr(feeding, "open_plan", lambda *_, **__: (run, structs.replace(planned, quarantined={"x": 1})))
     with pytest.raises(Refused, match="nothing was sent"):
-        feeding.run(spark_with(), job(tmp_path, bad_ratio_max=0), Snapshot(10, "d"), lambda: cast(Any, None))
+        feeding.run(spark_with(), job(tmp_path, bad_ratio_max=0), rows)
     assert sent == [1, 3]
 
 
@@ -194,9 +195,14 @@ def test_folders_are_beside_the_one_place_that_an_input_has(tmp_path: Path) -> N
 TARGET, SNAPSHOT = Target("q", "T", ("id",), Shape()), Snapshot(10, "d")
 
 
-def opened(folder: Folder, target: Target = TARGET, snapshot: Snapshot = SNAPSHOT) -> tuple[Place, Manifest]:
+UNCHANGED: Any = SimpleNamespace(check_unchanged=lambda: None)
+
+
+def opened(
+    folder: Folder, target: Target = TARGET, snapshot: Snapshot = SNAPSHOT, rows: Any = UNCHANGED
+) -> tuple[Place, Manifest]:
     return open_plan(
-        folder, target, snapshot, lambda: cast(Any, None), now_ms=lambda: 1, token="2", chunks=1,
+        folder, target, snapshot, rows, now_ms=lambda: 1, token="2", chunks=1,
         crash_point=lambda point: None,
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.feeding.staging import Grouping
+from spark_jobs.feeding.grouping import Grouping
 from spark_jobs.reading import source as reading_source
 from spark_jobs.reading.input import valid_rows
 from spark_jobs.reading.judging import Judge

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from spark_jobs.comparing.expectations import RULES, BalancesAgree, Books, Expectation, Fields, effects_of, finding
-from spark_jobs.feeding.plan import snapshot_of
+from spark_jobs.feed import snapshot_of
 from spark_jobs.ledger import LEDGER, merge
+from spark_jobs.reading.frame import FrameRows
+from spark_jobs.reading.judging import Judge
 from spark_jobs.reconcile import main, read_quarantine, read_states, reconcile
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -145,7 +147,7 @@ def test_fields_of_a_body_may_have_other_names_and_kinds_other_meanings(spark: A
 
 def test_an_input_is_known_by_what_its_rows_say_in_any_order(spark: Any) -> None:
     def of(*rows: tuple[str, int], schema: str = "id string, n bigint") -> Any:
-        return snapshot_of(spark.createDataFrame(list(rows), schema))
+        return snapshot_of(FrameRows(spark.createDataFrame(list(rows), schema), Judge(("id",))))
 
     first = of(("a", 1), ("b", 2))
     assert of(("b", 2), ("a", 1)) == first and first.rows == 2
@@ -158,19 +160,18 @@ def test_an_input_is_known_by_what_its_rows_say_in_any_order(spark: Any) -> None
 
 
 def test_of_several_runs_that_set_rows_aside_that_of_this_input_counts(spark: Any, tmp_path: Path) -> None:
-    raw = inputs(spark, "t1", "t2")
-    for run, rows in ((snapshot_of(raw).digest[:16], ("x", "y", None)), ("0" * 16, ("x",))):
+    for run, rows in (("a" * 16, ("x", "y", None)), ("0" * 16, ("x",))):
         (tmp_path / f"q.{run}").mkdir()
         given = (("t1", "x"), *(("t2", row) for row in rows))
         aside = [{"id": id, "reason": "", "detail": "", "row": row} for id, row in given]
         (tmp_path / f"q.{run}" / "rows.json").write_text("\n".join(map(json.dumps, aside)))
-    found = read_quarantine(spark, str(tmp_path), raw)
+    found = read_quarantine(spark, str(tmp_path), lambda: "a" * 64)
     assert found is not None
     # a row that only the queue refused says nothing of the others: the whole id is set aside
     assert {row["id"]: row["count"] for row in found.collect()} == {"t1": 1, "t2": 1 << 62}
-    unknown = read_quarantine(spark, str(tmp_path), inputs(spark, "t9"))
+    unknown = read_quarantine(spark, str(tmp_path), lambda: "9" * 64)
     assert unknown is not None and unknown.count() == 2
-    assert read_quarantine(spark, str(tmp_path / "nowhere"), raw) is None
+    assert read_quarantine(spark, str(tmp_path / "nowhere"), lambda: "a" * 64) is None
 
 
 def test_rows_that_several_feeds_set_aside_count_once(spark: Any, tmp_path: Path) -> None:
@@ -181,7 +182,7 @@ def test_rows_that_several_feeds_set_aside_count_once(spark: Any, tmp_path: Path
     for run, rows in (("q.1.first", ("x",)), ("q.2.first", ("x", "y"))):
         (tmp_path / run).mkdir()
         (tmp_path / run / "rows.json").write_text(aside(*rows))
-    found = read_quarantine(spark, str(tmp_path), inputs(spark, "t1"))
+    found = read_quarantine(spark, str(tmp_path), lambda: pytest.fail("a feed without times of its own"))
     assert found is not None and [tuple(row) for row in found.collect()] == [("t1", 2)]
 
 
@@ -206,3 +207,12 @@ def test_the_command_says_so_by_its_exit_code(spark: Any, tmp_path: Path, capsys
     merge(tmp_path / "ledger")
     assert main(["--input", str(given), "--ledger", str(tmp_path / "ledger")]) == 1
     assert "t1: no row in the ledger" in capsys.readouterr().out
+    given.write_text('id,note\nt1,"dear sir\nt9,thanks"\n')  # t9 is no row
+    dead = tmp_path / "dead.jsonl"
+    dead.write_text('{"id":"t1"}\n')
+    ledgers = ["--ledger", str(tmp_path / "ledger"), "--dead-letters", str(dead)]
+    assert main(["--input", str(given), "--multiline", *ledgers]) == 0, capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("0 inputs (1 set aside), 0 rows in the ledger")
+    dead.write_text('{"id":"t1"} {"id":"t2"}\n')
+    assert main(["--input", str(given), "--multiline", *ledgers]) == 1
+    assert "dead.jsonl, line 1: something behind the object; one object a line" in capsys.readouterr().err

@@ -6,9 +6,7 @@ import json
 import os
 import random
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 from zlib import crc32
 
 import pytest
@@ -129,28 +127,19 @@ def test_a_job_that_was_killed_goes_on_behind_the_last_step(spark: Any, address:
     assert (again.found, again.examples) == (whole.found, whole.examples)
 
 
-def frame_over(path: Path) -> Any:
-    """A frame over one file, and a session that lists it."""
-
-    def select(*names: str) -> Any:
-        found = path.stat()
-        columns = {"path": str(path), "length": found.st_size, "modificationTime": found.st_mtime}
-        return SimpleNamespace(collect=lambda: [tuple(columns[name] for name in names)])
-
-    session = MagicMock()
-    session.read.format.return_value.load.return_value.select = select
-    return SimpleNamespace(sparkSession=session, inputFiles=lambda: [str(path)])
-
-
-@pytest.mark.parametrize("change", ["length", "time", "settings", ""])
+@pytest.mark.parametrize("change", ["length", "time", "settings", "ledger", ""])
 def test_what_is_kept_is_of_these_files_as_they_are_by_these_settings(tmp_path: Path, change: str) -> None:
     path = tmp_path / "in.json"
     path.write_text("old")
     os.utime(path, (1, 1))
-    before = folder_of(Folder(tmp_path / "steps"), [frame_over(path)], "bank")
-    path.write_text("longer" if change == "length" else "new")
-    os.utime(path, (1, 2 if change == "time" else 1))
-    after = folder_of(Folder(tmp_path / "steps"), [frame_over(path)], "generic" if change == "settings" else "bank")
+    given = tmp_path / "in.csv"
+    given.write_text("old")
+    os.utime(given, (1, 1))
+    before = folder_of(Folder(tmp_path / "steps"), ["1.parquet"], [str(given)], "bank")
+    given.write_text("longer" if change == "length" else "new")
+    os.utime(given, (1, 2 if change == "time" else 1))
+    ledger = ["1.parquet", "2.parquet"] if change == "ledger" else ["1.parquet"]
+    after = folder_of(Folder(tmp_path / "steps"), ledger, [str(given)], "generic" if change == "settings" else "bank")
     assert (str(after) == str(before)) is (not change)
 
 
