@@ -50,6 +50,7 @@ from spark_jobs.common.identity import CredentialSource
 from spark_jobs.common.patience import GaveUpError
 from spark_jobs.common.places import Place, joined, place_of
 from spark_jobs.common.staging import staged
+from spark_jobs.feeding.app_check import AppCheck
 from spark_jobs.feeding.aside import COPIED, Copying, name_aside
 from spark_jobs.feeding.grouping import STAGED
 from spark_jobs.feeding.plan import FILES_MAX, ChunkRecord, Manifest, Snapshot, Target, open_plan
@@ -147,6 +148,7 @@ def feed(
     created: str = "",
     session: str = "",
     order: str = "",
+    app: str = "",
     body_bytes_max: int = BODY_BYTES_MAX,
     progress: str = "",
     quarantine: str = "",
@@ -159,8 +161,9 @@ def feed(
 
     `id` names one or several key columns, `created` the column of creation times (else the first run's time counts
     for all), `session` the column of session ids, within which `order` (an integer column; else the order of the
-    input) decides.  `progress` and `quarantine` are places (`spark_jobs.common.places`), by default folders beside the
-    frame's file.  `connection` is a connection string, or a host name, for which `credential` signs in (else the
+    input) decides.  `app`, as `module:app`, sets rows aside that its handlers of the queue could not decode.
+    `progress` and `quarantine` are places (`spark_jobs.common.places`), by default folders beside the frame's file.
+    `connection` is a connection string, or a host name, for which `credential` signs in (else the
     environment's: `spark_jobs.common.identity`).
 
     Raises:
@@ -182,7 +185,20 @@ def feed(
         now_ms,
         crash_point,
     )
-    return run(frame.sparkSession, job, FrameRows(frame, Judge(ids, shape)))
+    return run(frame.sparkSession, job, FrameRows(frame, Judge(ids, shape, check_of(app, queue, type))))
+
+
+def check_of(app: str, queue: str, type: str) -> AppCheck | None:
+    """The check of rows by an application; None without one.
+
+    Raises:
+        Refused: the application takes no such messages.
+    """
+    if not app:
+        return None
+    check = AppCheck(app, queue, type, str(Path.cwd()))
+    check.check()
+    return check
 
 
 def beside_input(files: Sequence[str]) -> str:
@@ -357,6 +373,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--created", default="", metavar="COLUMN", help="creation times; default: the first run's time")
     found.add_argument("--session", default="", metavar="COLUMN", help="session ids, for an ordered queue")
     found.add_argument("--order", default="", metavar="COLUMN", help="order within a session; default: the input's")
+    found.add_argument("--app", default="", metavar="MODULE:APP", help="set aside what its handlers cannot decode")
     found.add_argument(
         "--quarantine", default="", metavar="PLACE", help="a folder or an address; default: beside the input"
     )
@@ -405,7 +422,7 @@ def command(arguments: argparse.Namespace) -> int:
         wall_ms,
         no_crash,
     )
-    judge = Judge(ids, job.target.shape)
+    judge = Judge(ids, job.target.shape, check_of(arguments.app, arguments.queue, arguments.type))
     spark = start("feed", arguments, os.environ)
     done = run(spark, job, Input(spark, source, judge))
     print(msgspec.json.encode(asdict(done)).decode() if arguments.json else done.text, flush=True)
