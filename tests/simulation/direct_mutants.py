@@ -27,6 +27,7 @@ from tests.simulation.planting import (
     Mutant,
     Table,
 )
+from tests.simulation.reader_mutants import READER_MUTANTS
 from tests.simulation.rule_mutants import TESTED_RULE_MUTANTS
 from tests.simulation.step_mutants import STEP_MUTANTS
 from tests.simulation.telemetry_mutants import TELEMETRY_MUTANTS
@@ -2126,6 +2127,7 @@ TABLE = Table(
         *OPERATOR_MUTANTS,
         *LOOKUP_MUTANTS,
         *COMMAND_MUTANTS,
+        *READER_MUTANTS,
         *TELEMETRY_MUTANTS,
         *DELTA_MUTANTS,
         *AGE_MUTANTS,

@@ -269,6 +269,18 @@ def test_of_two_plans_at_once_the_first_counts_and_nothing_is_left_of_the_other(
     assert [item.name for item in run.list("stage-")] == ["stage-1/messages/a.parquet"]
 
 
+def test_of_an_input_that_changed_while_it_was_judged_there_is_no_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed() -> None:
+        raise Refused("it has changed")
+
+    monkeypatch.setattr(plan, "stage_messages", lambda *_, **__: manifest())
+    with pytest.raises(Refused, match="it has changed"):
+        opened(Folder(tmp_path), rows=SimpleNamespace(check_unchanged=changed))
+    assert (Folder(tmp_path) / "first").read("manifest.json") is None
+
+
 def test_an_input_with_its_own_times_has_a_plan_for_each_state_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,9 +14,11 @@ from outbox.errors import Refused
 from spark_jobs.reading import files, parquet_rows
 from spark_jobs.reading.csv_rows import Csv
 from spark_jobs.reading.files import Files
+from spark_jobs.reading.judging import Judge
 from spark_jobs.reading.lexer import SHOWN_BYTES, Begin, Lexer, records
 from spark_jobs.reading.opened import check_unchanged, opened
 from spark_jobs.reading.source import Dialect, Source
+from spark_jobs.reading.spans import begun, cut, edges, judged_span
 from tests.spark.reading import outcome
 
 PACKED = gzip.compress(b"id,amount\n" + b"".join(b"%d,5\n" % n for n in range(5_000)))
@@ -156,11 +158,16 @@ def test_a_row_beyond_the_limit_is_set_aside_and_the_next_is_read(mess: bytes) -
     assert sent == [(1, [b"a", b"1"]), *([(last, [b"c", b"3"])] if data.endswith(b"3\n") else [])]
 
 
-def test_a_span_that_lies_within_a_long_row_has_no_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("span_bytes", [7, 100, 1 << 20])
+def test_a_span_that_lies_within_a_long_row_has_no_row(tmp_path: Path, span_bytes: int) -> None:
     path = tmp_path / "in.csv"
-    path.write_bytes(b'id,t\na,"' + b"1,x\n" * 1_000 + b'"\nb,y\n')
-    found = outcome(Source(str(path), dialect=Dialect(multiline=True)))
-    assert [row["line"] for row in found.rows] == [2, 1_003]
+    path.write_bytes(b'id,t\na,"' + b"1,x\n" * 300 + b'"\nb,y\n')
+    source = Source(str(path), schema="id string, t string", dialect=Dialect(multiline=True))
+    reading = opened(source, 1).reading
+    spans = cut(0, reading.listed[0], len("id,t\n"), span_bytes)
+    spans = begun(spans, [edges(reading, span) for span in spans], 1)
+    found = [batch.to_pylist() for span in spans for batch in judged_span(reading, span, Judge(("id",)))]
+    assert [(row["id"], row["position"]) for rows in found for row in rows] == [("a", 2), ("b", 303)]
 
 
 def test_a_row_group_beyond_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
