@@ -104,7 +104,11 @@ class Lexer:
         """How many bytes belong to the record that is open in a state; the state where it does not end in them."""
         at = 0
         while at < len(data):
-            end = data.find(b"\n", at) + 1 or len(data)
+            sign = at
+            if state == QUOTED:  # nothing ends before the next of these signs
+                signs = [data.find(each, at) for each in (self.quote, self.escape) if each]
+                sign = min((found for found in signs if found >= 0), default=len(data))
+            end = data.find(b"\n", sign) + 1 or len(data)
             state, at = self.advance(data[at:end], state), end
             if state == START and data[end - 1] == 10:
                 return at, None
@@ -163,6 +167,8 @@ def records(
             used, open_state = lexer.skip(data, open_state)
             at, line, data = at + used, line + data.count(b"\n", 0, used), data[used:]
             if open_state is not None:
+                if at >= owned:
+                    break  # what begins behind that record is another range's
                 continue
             if long is not None:
                 yield Records([long[0]], [long[1]], frozenset({0}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from spark_jobs.reading import files, parquet_rows
 from spark_jobs.reading.csv_rows import Csv
 from spark_jobs.reading.files import Files
 from spark_jobs.reading.judging import Judge
-from spark_jobs.reading.lexer import SHOWN_BYTES, Begin, Lexer, records
+from spark_jobs.reading.lexer import QUOTED, SHOWN_BYTES, START, Begin, Lexer, records
 from spark_jobs.reading.opened import check_unchanged, opened
 from spark_jobs.reading.source import Dialect, Source
 from spark_jobs.reading.spans import begun, cut, edges, judged_span
@@ -156,6 +157,21 @@ def test_a_row_beyond_the_limit_is_set_aside_and_the_next_is_read(mess: bytes) -
     sent = [(line, value) for each in rows for line, value in zip(each.lines, each.values, strict=True)]
     last = 3 + mess.count(b"\n")
     assert sent == [(1, [b"a", b"1"]), *([(last, [b"c", b"3"])] if data.endswith(b"3\n") else [])]
+
+
+def test_a_range_within_a_row_reads_no_further_than_itself() -> None:
+    """A file whose first quote is never closed is not read to its end by each of its ranges."""
+    given = [b"1,x\n" * 10] * 100
+    for begin in (Begin(QUOTED, 5, False), Begin(START, 5)):  # of a row of an earlier range, and of one that is its own
+        read = list[bytes]()
+
+        def chunks(first: bytes, data: list[bytes] = read) -> Iterator[bytes]:
+            for chunk in (first, *given):
+                data.append(chunk)
+                yield chunk
+
+        found = list(records(Lexer(Dialect()), chunks(b'"' * begin.is_record), begin, 200, limit=100))
+        assert len(read) <= 6 and [part.cut for part in found] == [frozenset({0})] * begin.is_record
 
 
 @pytest.mark.parametrize("span_bytes", [7, 100, 1 << 20])
