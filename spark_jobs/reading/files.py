@@ -24,6 +24,7 @@ from spark_jobs.reading.source import PACKED
 FILE_COUNT_MAX = 100_000
 DEPTH_MAX = 32
 CHUNK_BYTES = 1024 * 1024
+GZIP_MARK = b"\x1f\x8b"
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -44,7 +45,7 @@ class File:
     @property
     def is_gzip(self) -> bool:
         """Whether it can only be read from its beginning."""
-        return self.name.endswith(".gz")
+        return self.name.lower().endswith(".gz")
 
 
 class Files:
@@ -141,10 +142,16 @@ class Files:
             raise Refused(f"{self.shown(file)} is no whole gzip archive ({error}); fetch or pack it again") from None
 
     def head(self, file: File, size: int) -> bytes:
-        """The first bytes of a file, unpacked."""
+        """The first bytes of a file, unpacked: those up to a line end, at least.
+
+        Raises:
+            Refused: it is an archive by its bytes and not by its name.
+        """
         found = b""
         for chunk in self.chunks(file, size=min(size, 64 * 1024)):
             found += chunk
             if len(found) >= size or b"\n" in chunk:
                 break
+        if found.startswith(GZIP_MARK):
+            raise Refused(f"{self.shown(file)} is a gzip archive by its first bytes; give it a name that ends with .gz")
         return found

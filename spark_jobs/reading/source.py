@@ -90,7 +90,7 @@ class Source:
         Raises:
             Refused: it is not known.
         """
-        name = self.path.rstrip("/").removesuffix(".gz").lower()
+        name = self.path.rstrip("/").lower().removesuffix(".gz")
         found = self.format or ("json" if name.endswith((".jsonl", ".ndjson")) else name.rpartition(".")[2])
         if found not in FORMATS:
             raise Refused(f"{self.path} tells no format by its name; give --format {' or '.join(FORMATS)}")

@@ -215,7 +215,7 @@ def arrow_batches(reading: Reading, span: Span) -> Iterator[tuple[pa.RecordBatch
 
 def judged_span(reading: Reading, span: Span, judge: Judge) -> Iterator[pa.RecordBatch]:
     """The rows of a span, judged."""
-    name, given = reading.files.shown(reading.listed[span.rank]), reading.given_of(span)
+    name, given = reading.files.place(reading.listed[span.rank]), reading.given_of(span)
     if reading.kind == "parquet":
         for batch, lines in arrow_batches(reading, span):
             yield judged(of_arrow(batch, lines, judge, given), judge, name, span.rank)

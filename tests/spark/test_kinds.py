@@ -49,6 +49,11 @@ def test_a_text_is_its_value_or_none(name: str, right: dict[str, str], wrong: li
     assert {text: kind.json_of(text) for text in wrong} == dict.fromkeys(wrong)
 
 
+@pytest.mark.parametrize("name", ["bigint", "decimal(38,2)", "double", "float", "date", "timestamp", "boolean"])
+def test_a_text_of_any_length_is_looked_at_for_a_moment_only(name: str) -> None:
+    assert parsed(f"x {name}")["x"].json_of("1" * 10_000_000) is None
+
+
 @pytest.mark.parametrize(
     "column", [[b"1", b"22"], [b"1", None], [b"1\n2", b"3"], [b"1", b"x"], [b"+1", b"2"], [b'a"', b"b"], [b"", b"b"]]
 )
