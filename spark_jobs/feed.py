@@ -55,6 +55,7 @@ from spark_jobs.feeding.aside import COPIED, Copying, name_aside
 from spark_jobs.feeding.grouping import STAGED
 from spark_jobs.feeding.plan import FILES_MAX, ChunkRecord, Manifest, Snapshot, Target, open_plan
 from spark_jobs.feeding.sending import RESULT, Sending, send_partition
+from spark_jobs.reading.files import files_at
 from spark_jobs.reading.frame import FrameRows
 from spark_jobs.reading.input import Input, refusals
 from spark_jobs.reading.judging import BODY_BYTES_MAX, Judge, Shape
@@ -424,7 +425,7 @@ def command(arguments: argparse.Namespace) -> int:
     )
     judge = Judge(ids, job.target.shape, check_of(arguments.app, arguments.queue, arguments.type))
     spark = start("feed", arguments, os.environ)
-    done = run(spark, job, Input(spark, source, judge))
+    done = run(spark, job, Input(spark, source, judge, files_at(source.path, os.environ)))
     print(msgspec.json.encode(asdict(done)).decode() if arguments.json else done.text, flush=True)
     return 0
 

@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 
 if not __package__:  # run by its path, as spark-submit does
@@ -36,9 +36,8 @@ from pyspark.sql import functions as fn
 
 from outbox.errors import Refused
 from spark_jobs.common.arguments import add_common, add_input, ended, silent, source_of, start, to_stderr
-from spark_jobs.common.folder import local_path
 from spark_jobs.common.ids import check_key_columns, identity_column
-from spark_jobs.common.places import place_of
+from spark_jobs.common.places import Place, joined, place_of
 from spark_jobs.comparing.expectations import (
     CATEGORIES,
     GENERIC,
@@ -66,6 +65,7 @@ from spark_jobs.comparing.screens import (
 )
 from spark_jobs.comparing.steps import Kept, Steps, folder_of
 from spark_jobs.ledger import is_ledger, newest_files, read_ledger
+from spark_jobs.reading.files import Files, files_at
 from spark_jobs.reading.input import Input, refusals
 from spark_jobs.reading.judging import Judge
 from spark_jobs.reading.source import Source
@@ -231,19 +231,17 @@ def examples(findings: DataFrame) -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-def read_quarantine(spark: SparkSession, folder: str, digest: Callable[[], str]) -> DataFrame | None:
+def read_quarantine(spark: SparkSession, place: Place, digest: Callable[[], str]) -> DataFrame | None:
     """The set-aside rows {id, count} of this input's feed; where several feeds left some, each row counts once."""
-    place = local_path(folder)
-    runs = sorted(path for path in place.glob("*") if path.is_dir()) if place.is_dir() else []
-    if any(not run.name.endswith(".first") for run in runs):
+    runs = sorted({item.name.partition("/")[0] for item in place.list(suffix=".json") if "/" in item.name})
+    if any(not run.endswith(".first") for run in runs):
         own = digest()[:16]  # a feed by --created keeps one folder for each state of the input
-        runs = [run for run in runs if run.name.endswith(f".{own}")] or runs
-    runs = [run for run in runs if any(path.stat().st_size for path in run.rglob("*.json"))]
+        runs = [run for run in runs if run.endswith(f".{own}")] or runs
     if not runs:
         return None
     counted = []
     for run in runs:
-        rows = lines_of(spark, str(run), "id", "row")
+        rows = lines_of(spark, Files(place / run), "id", "row")
         whole = fn.count(fn.when(fn.col("row").isNull(), 1)) > 0
         count = fn.when(~whole, fn.count(fn.lit(1)))
         counted.append(rows.where(fn.col("id").isNotNull()).groupBy("id").agg(count.alias("count")))
@@ -251,19 +249,19 @@ def read_quarantine(spark: SparkSession, folder: str, digest: Callable[[], str])
     return reduce(DataFrame.unionByName, counted).groupBy("id").agg(least_first.alias("count"))
 
 
-def lines_of(spark: SparkSession, path: str, *names: str) -> DataFrame:
+def lines_of(spark: SparkSession, files: Files, *names: str) -> DataFrame:
     """Fields of JSON lines as texts, by the reader of the inputs.
 
     Raises:
         Refused: there is no such file; a line that is no object is refused when it is read.
     """
-    return Input(spark, Source(path, "json"), Judge(())).picked(*names)
+    return Input(spark, Source(str(files.place), "json"), Judge(()), files).picked(*names)
 
 
-def read_states(spark: SparkSession, path: str, state: str, field: str) -> DataFrame:
+def read_states(spark: SparkSession, files: Files, state: str, field: str) -> DataFrame:
     """{key, balance} of an export: JSON lines {"state": ..., "key": ..., "value": {...}}."""
     value = fn.get_json_object("value", f"$.{field}").alias("held")
-    chosen = lines_of(spark, path, "state", "key", "value").where(fn.col("state") == state).select("key", value)
+    chosen = lines_of(spark, files, "state", "key", "value").where(fn.col("state") == state).select("key", value)
     return chosen.select("key", fn.expr("try_cast(held as bigint)").alias("balance"))
 
 
@@ -272,7 +270,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="spark_jobs.reconcile", description="Compare inputs, ledger and state.")
     add_input(found)
     found.add_argument("--ledger", required=True, metavar="PLACE", help="what spark_jobs.consume wrote")
-    found.add_argument("--quarantine", default="", metavar="DIR", help="default: beside the input, where there is one")
+    found.add_argument("--quarantine", default="", metavar="PLACE", help="default: beside the input")
     found.add_argument("--dead-letters", default="", metavar="FILE", help='JSON lines with "id": refused on purpose')
     found.add_argument("--rule", choices=sorted(RULES), default="generic")
     found.add_argument("--kind", default="kind", metavar="FIELD", help="a body's field that tells effects apart")
@@ -298,7 +296,7 @@ def command(arguments: argparse.Namespace) -> int:
     if not is_ledger(arguments.ledger):
         raise Refused(f"there is no ledger in {arguments.ledger}; spark_jobs.consume writes one")
     spark = start("reconcile", arguments, os.environ)
-    inputs = Input(spark, source, Judge(tuple(arguments.id or ["id"])))
+    inputs = Input(spark, source, Judge(tuple(arguments.id or ["id"])), files_at(source.path, os.environ))
     with refusals(inputs.check_unchanged):
         report = compared(spark, arguments, inputs)
         inputs.check_unchanged()
@@ -309,14 +307,14 @@ def command(arguments: argparse.Namespace) -> int:
 def compared(spark: SparkSession, arguments: argparse.Namespace, inputs: Input) -> ReconcileReport:
     """What the arguments ask for."""
     files, expectations = newest_files(arguments.ledger), list(RULES[arguments.rule])
+    at = partial(files_at, environ=os.environ)
     if arguments.state:
         state, _, field = arguments.balance.partition(".")
-        opening = read_states(spark, arguments.opening, state, field) if arguments.opening else None
-        expectations.append(BalancesAgree(read_states(spark, arguments.state, state, field), opening))
-    beside = "" if "://" in arguments.input else f"{arguments.input.rstrip('/')}.quarantine"
-    quarantine = arguments.quarantine or beside
-    quarantined = read_quarantine(spark, quarantine, lambda: inputs.digest) if quarantine else None
-    dead_letters = lines_of(spark, arguments.dead_letters, "id") if arguments.dead_letters else None
+        opening = read_states(spark, at(arguments.opening), state, field) if arguments.opening else None
+        expectations.append(BalancesAgree(read_states(spark, at(arguments.state), state, field), opening))
+    quarantine = arguments.quarantine or joined(arguments.input, ".quarantine")
+    quarantined = read_quarantine(spark, place_of(quarantine, os.environ), lambda: inputs.digest)
+    dead_letters = lines_of(spark, at(arguments.dead_letters), "id") if arguments.dead_letters else None
     given = [arguments.input, arguments.state, arguments.opening, arguments.dead_letters]
     paths = [*filter(None, given), *([quarantine] if quarantined is not None else [])]
     return reconcile(
@@ -342,7 +340,8 @@ def steps_of(spark: SparkSession, arguments: argparse.Namespace, ledger: Sequenc
     ways = {"progress", "master", "quiet", "json"}
     settings = {name: value for name, value in vars(arguments).items() if name not in ways}
     place = place_of(arguments.progress, os.environ)
-    folder = folder_of(place, ledger, paths, repr(sorted(settings.items())))
+    inputs = [files_at(path, os.environ) for path in paths]
+    folder = folder_of(place, ledger, inputs, repr(sorted(settings.items())))
     return Steps(spark, folder, silent if arguments.quiet else to_stderr)
 
 

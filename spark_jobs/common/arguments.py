@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from outbox.errors import OutboxError, Refused
 from spark_jobs.common import java
+from spark_jobs.common.patience import GaveUpError
 from spark_jobs.reading.source import FORMATS, Dialect, Source
 from spark_jobs.session import session
 
@@ -37,7 +38,9 @@ def silent(text: str) -> None:
 
 def add_input(parser: argparse.ArgumentParser) -> None:
     """--input and how to read it."""
-    parser.add_argument("--input", required=True, metavar="PATH", help="a file or folder of CSV, JSON lines or Parquet")
+    parser.add_argument(
+        "--input", required=True, metavar="PLACE", help="a file or folder of CSV, JSON lines or Parquet, or its address"
+    )
     parser.add_argument("--format", choices=FORMATS, default="", help="default: by the name's ending")
     parser.add_argument("--schema", default="", metavar="DDL", help="for example 'id string, amount bigint'")
     parser.add_argument("--separator", default=",", metavar="SIGN", help="between CSV's fields; default: a comma")
@@ -105,7 +108,7 @@ def ended(name: str, run: Callable[[], int]) -> int:
     """Run a job; an error that somebody foresaw ends in one text and exit code 1 instead of a traceback."""
     try:
         return run()
-    except (OutboxError, PySparkException, ValueError) as error:
+    except (OutboxError, GaveUpError, PySparkException, ValueError) as error:
         lines = str(error).split("\nJVM stacktrace")[0].strip().splitlines() or [type(error).__name__]
         python = [line for line in lines if line.strip()][-1:] if "Traceback" in str(error) else lines
         text = "\n".join(python)[:ERROR_CHARACTERS]

@@ -96,6 +96,12 @@ class Container:
         given, prefix = f"{self.given.rstrip('/')}/{checked(name)}", f"{self.prefix}{name}/"
         return replace(self, given=given, prefix=prefix)
 
+    def parted(self) -> tuple[Container, str]:
+        """What it lies in, and its name there; no name where it is the whole container."""
+        above, _, name = self.prefix.rstrip("/").rpartition("/")
+        given = self.given.rstrip("/").rpartition("/")[0] if name else self.given
+        return replace(self, given=given, prefix=f"{above}/" if above else ""), name
+
     @property
     def uri(self) -> str:
         """What delta-rs opens."""

@@ -23,6 +23,7 @@ from spark_jobs.common.items import Item, changed, checked
 
 TMP_SUFFIX = ".tmp"
 NO_LINKS = (errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOSYS, errno.EOPNOTSUPP)
+DEPTH_MAX = 32
 CREATE_COUNT_MAX = 5
 """How often a file is begun whose folder somebody else has just found empty and removed."""
 _PART = re.compile(r"\.[0-9a-f]{32}\.tmp")
@@ -42,6 +43,10 @@ class Folder:
 
     def __truediv__(self, name: str) -> Self:
         return type(self)(f"{self.given.rstrip('/')}/{checked(name)}")
+
+    def parted(self) -> tuple[Self, str]:
+        """What it lies in, and its name there."""
+        return type(self)(self.path.parent), self.path.name
 
     def __str__(self) -> str:
         return self.given
@@ -152,20 +157,18 @@ class Folder:
 
 def _walked(path: Path, before: str, prefix: str) -> Iterator[tuple[str, Path]]:
     """Name and path of every file below a folder, in order of the whole names; only where `prefix` may be met."""
+    if before.count("/") > DEPTH_MAX:
+        raise Refused(f"{path} lies more than {DEPTH_MAX} folders deep; is one of them linked to itself?")
     try:
-        found = sorted(os.scandir(path), key=lambda entry: f"{entry.name}/" if _is_folder(entry) else entry.name)
+        found = sorted(os.scandir(path), key=lambda entry: f"{entry.name}/" if entry.is_dir() else entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return
     for entry in found:
         name = f"{before}{entry.name}"
-        if not _is_folder(entry):
+        if entry.is_file():
             yield name, Path(entry.path)
-        elif f"{name}/".startswith(prefix) or prefix.startswith(f"{name}/"):
+        elif entry.is_dir() and (f"{name}/".startswith(prefix) or prefix.startswith(f"{name}/")):
             yield from _walked(Path(entry.path), f"{name}/", prefix)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    return entry.is_dir(follow_symlinks=False)
 
 
 def version_of(about: os.stat_result) -> str:

@@ -87,6 +87,10 @@ class Place(Protocol):
         """Remove what killed writers left unfinished, once it is so old; gives the count."""
         ...
 
+    def parted(self) -> tuple[Self, str]:
+        """What it lies in, and its name there; no name where it is a whole container."""
+        ...
+
     def __truediv__(self, name: str) -> Self:
         """The place below."""
         ...

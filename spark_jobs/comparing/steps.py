@@ -36,15 +36,14 @@ class StepRecord(msgspec.Struct, frozen=True):
     files: list[StagedFile]
 
 
-def folder_of(progress: Place, ledger: Sequence[str], paths: Sequence[str], settings: str) -> Place:
+def folder_of(progress: Place, ledger: Sequence[str], inputs: Sequence[Files], settings: str) -> Place:
     """The place for a comparison of just these inputs, as they are now, by just these settings.
 
     `ledger` are the data files of one version of it, none of which is ever written again.
     """
     files = list[tuple[str, int, str]]()
-    for path in paths:
-        found = Files(path)
-        files += [(found.place(file), file.size, file.version) for file in found.list()]
+    for found in inputs:
+        files += [(found.address(file), file.size, file.version) for file in found.list()]
     return progress / sha256(repr((settings, sorted(ledger), files)).encode()).hexdigest()[:16]
 
 

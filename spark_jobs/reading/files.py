@@ -1,9 +1,9 @@
-"""The files of an input: which there are, how large, and their bytes in ranges.
+"""The files of an input: which there are, how large, and their bytes in ranges, over any place.
 
-A path is a file or a folder, whose subfolders are read as well.  What begins with `_` or `.` is no data (`_SUCCESS`,
-checksums), as for Spark.  A folder named `day=1` is a column of the rows below it.  The size and the time of change of
-each file are noted before the first byte is read and compared after the last, so a file that grows or is replaced
-meanwhile is found, and nothing of it is sent.
+An input is a file or a folder, whose subfolders are read as well.  What begins with `_` or `.` is no data (`_SUCCESS`,
+checksums), as for Spark.  A folder named `day=1` is a column of the rows below it.  Size and version of each file are
+noted before the first byte is read; each read asks for that version, and all are compared after the last.  So a file
+that grows or is replaced meanwhile is found, and nothing of it is sent.
 """
 
 from __future__ import annotations
@@ -12,18 +12,26 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Self
 from urllib.parse import unquote
 
 from outbox.errors import Refused
-from spark_jobs.common.folder import local_path
+from spark_jobs.common.folder import Folder
+from spark_jobs.common.items import Item
+from spark_jobs.common.places import Place, place_of
 from spark_jobs.reading.source import PACKED
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 FILE_COUNT_MAX = 100_000
-DEPTH_MAX = 32
 CHUNK_BYTES = 1024 * 1024
+AHEAD_BYTES = 64 * 1024
+"""Read at once behind the end of a span, where only the rest of its last row is of use."""
 GZIP_MARK = b"\x1f\x8b"
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
@@ -48,11 +56,16 @@ class File:
         return self.name.lower().endswith(".gz")
 
 
+@dataclass(frozen=True, slots=True)
 class Files:
-    """The files below a local path."""
+    """The files below a place, or the one of a name."""
 
-    def __init__(self, path: str) -> None:
-        self.path = str(local_path(path))
+    place: Place
+    name: str = ""
+
+    def lend(self) -> Self:
+        """The same for executors."""
+        return type(self)(self.place.lend(), self.name)
 
     def list(self) -> list[File]:
         """All files, in the order of their names.
@@ -60,58 +73,49 @@ class Files:
         Raises:
             Refused: there are none, too many, or one that cannot be data.
         """
-        root = Path(self.path)
-        if root.is_file():
-            found = [self._file(root.name, root.stat())]
-        elif root.is_dir():
-            found = sorted(self._below(root, "", 0), key=lambda file: file.name)
-        else:
-            raise Refused(f"there is no {self.path}; --input takes a file or a folder")
-        if not found:
-            raise Refused(f"{self.path} has no files with data; names that begin with _ or . are left out")
+        listed = self.place.list(self.name) if self.name else filter(_is_data, self.place.list())
+        found = [
+            File(item.name, item.size, item.version) for item in islice(listed, 1 if self.name else FILE_COUNT_MAX + 1)
+        ]
+        if not found or (self.name and found[0].name != self.name):
+            self._refuse_nothing()
+        if len(found) > FILE_COUNT_MAX:
+            raise Refused(f"{self.place} has more than {FILE_COUNT_MAX:,} files; feed it folder by folder")
         for file in found:
             if not file.size:
                 raise Refused(f"{self.shown(file)} has 0 bytes; is it still being written? Wait for it, or take it out")
             if file.name.lower().endswith(PACKED):
                 raise Refused(f"{self.shown(file)} is packed; unpack it, or pack it by gzip")
-        return found
+        return sorted(found, key=lambda file: file.name)
 
-    def _below(self, folder: Path, prefix: str, depth: int) -> Iterator[File]:
-        if depth > DEPTH_MAX:
-            raise Refused(f"{folder} lies more than {DEPTH_MAX} folders deep in {self.path}; is it linked to itself?")
-        seen = 0
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.startswith((".", "_")):
-                    continue
-                name = prefix + entry.name
-                if entry.is_dir():
-                    inner = self._below(folder / entry.name, f"{name}/", depth + 1)
-                elif entry.is_file():
-                    inner = iter([self._file(name, entry.stat())])
-                else:
-                    continue
-                for file in inner:
-                    seen += 1
-                    if seen > FILE_COUNT_MAX:
-                        raise Refused(f"{self.path} has more than {FILE_COUNT_MAX:,} files; feed it folder by folder")
-                    yield file
-
-    def _file(self, name: str, told: os.stat_result) -> File:
-        return File(name, told.st_size, f"{told.st_mtime_ns}")
+    def _refuse_nothing(self) -> None:
+        whole = f"{self.place}/{self.name}" if self.name else f"{self.place}"
+        if self.name or next(self.place.list(), None) is None:
+            raise Refused(f"there is no {whole}, or no file in it; --input takes a file or a folder")
+        raise Refused(f"{whole} has no files with data; names that begin with _ or . are left out")
 
     def shown(self, file: File) -> str:
         """A file's name for people."""
-        return self.place(file).removeprefix(f"{Path.cwd()}/")
+        return self.address(file).removeprefix(f"{Path.cwd()}/")
 
-    def place(self, file: File) -> str:
+    def address(self, file: File) -> str:
         """Where a file is."""
-        root = Path(self.path)
-        return self.path if root.is_file() else str(root / file.name)
+        return str(self.place.path / file.name) if isinstance(self.place, Folder) else f"{self.place}/{file.name}"
+
+    def read(self, file: File, start: int, size: int) -> bytes:
+        """Bytes of a file as it was when it was listed; fewer at its end.
+
+        Raises:
+            Refused: it has changed since, or is gone.
+        """
+        data = self.place.read(file.name, start, size, file.version)
+        if data is None:
+            raise Refused(f"{self.shown(file)} is gone since it was first looked at; give the input whole")
+        return data
 
     def open(self, file: File) -> io.RawIOBase:
         """A file's bytes, from any place of it."""
-        return io.FileIO(self.place(file))
+        return Opened(self, file)
 
     def chunks(self, file: File, begin: int = 0, end: int | None = None, *, size: int = CHUNK_BYTES) -> Iterator[bytes]:
         """A file's bytes from `begin`, up to `end` or its end; an archive's as they were before it was packed.
@@ -119,22 +123,26 @@ class Files:
         Raises:
             Refused: an archive that is cut or broken.
         """
-        with self.open(file) as raw:
-            if file.is_gzip:
-                yield from self._unpacked(file, raw, begin, size)
-                return
-            raw.seek(begin)
-            left = (file.size if end is None else end) - begin
-            while left > 0:
-                chunk = raw.read(min(size, left))
-                if not chunk:
-                    raise Refused(f"{self.shown(file)} became shorter while it was read; wait until it is whole")
-                left -= len(chunk)
-                yield chunk
+        if file.is_gzip:
+            yield from self._unpacked(file, begin, size)
+            return
+        last = file.size if end is None else min(end, file.size)
+        while begin < last:
+            chunk = self.read(file, begin, min(size, last - begin))
+            if not chunk:
+                raise Refused(f"{self.shown(file)} became shorter while it was read; wait until it is whole")
+            yield chunk
+            begin += len(chunk)
 
-    def _unpacked(self, file: File, raw: io.RawIOBase, begin: int, size: int) -> Iterator[bytes]:
+    def owned(self, file: File, begin: int, end: int) -> Iterator[bytes]:
+        """The bytes of a span, and those behind it in small parts; an archive's whole."""
+        yield from self.chunks(file, begin, end)
+        if not file.is_gzip:
+            yield from self.chunks(file, end, size=AHEAD_BYTES)
+
+    def _unpacked(self, file: File, begin: int, size: int) -> Iterator[bytes]:
         try:
-            with gzip.GzipFile(fileobj=io.BufferedReader(raw, size)) as unpacked:
+            with gzip.GzipFile(fileobj=io.BufferedReader(self.open(file), size)) as unpacked:
                 unpacked.seek(begin)
                 while chunk := unpacked.read(size):
                     yield chunk
@@ -155,3 +163,56 @@ class Files:
         if found.startswith(GZIP_MARK):
             raise Refused(f"{self.shown(file)} is a gzip archive by its first bytes; give it a name that ends with .gz")
         return found
+
+
+def _is_data(item: Item) -> bool:
+    return not any(part.startswith((".", "_")) for part in item.name.split("/"))
+
+
+class Opened(io.RawIOBase):
+    """A file of a place as readers of archives and of Parquet want it; each read is one of the place."""
+
+    def __init__(self, files: Files, file: File) -> None:
+        self._files, self._file, self._at = files, file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a place of the file."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._file.size}[whence]
+        self._at = start + offset
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """The bytes from here on."""
+        left = max(0, self._file.size - self._at)
+        wanted = left if size < 0 else min(size, left)
+        data = self._files.read(self._file, self._at, wanted) if wanted else b""
+        self._at += len(data)
+        return data
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """The same into a buffer."""
+        target = memoryview(buffer).cast("B")
+        data = self.read(len(target))
+        target[: len(data)] = data
+        return len(data)
+
+
+def files_at(path: str, environ: Mapping[str, str]) -> Files:
+    """The files of a path or an address: those below a folder, or one.
+
+    Raises:
+        Refused: the address or the environment does not tell enough, or it may not be read.
+    """
+    place = place_of(path.rstrip("/") or "/", environ)
+    around, name = place.parted()
+    first = next(around.list(name), None) if name else None
+    return Files(around, name) if first is not None and first.name == name else Files(place)

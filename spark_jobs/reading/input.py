@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from outbox.errors import Refused
 from spark_jobs.reading import opened as opening
 from spark_jobs.reading.arrow import text_column
+from spark_jobs.reading.files import Files
 from spark_jobs.reading.judging import JUDGED, VALID, VALID_NAMES, Judge
 from spark_jobs.reading.kinds import Kind, Seen, inferred
 from spark_jobs.reading.source import Source
@@ -50,15 +51,15 @@ Read = Callable[[Reading, Span], Iterator[pa.RecordBatch]]
 class Input:
     """The rows of files, as Spark reads them."""
 
-    def __init__(self, spark: SparkSession, source: Source, judge: Judge) -> None:
-        """Open the files.
+    def __init__(self, spark: SparkSession, source: Source, judge: Judge, files: Files) -> None:
+        """Open the files, which are those that the source names.
 
         Raises:
             Refused: they are no such input, or lack what the judge needs.
         """
         self._spark, self._source, self._judge = spark, source, judge
         self._parts = PARTS_A_CORE * spark.sparkContext.defaultParallelism
-        found = opening.opened(source, self._parts)
+        found = opening.opened(source, files, self._parts)
         opening.check(found, judge)
         self._reading, self._groups = found.reading, found.groups
         self._spans = self._begun(found.spans)
@@ -66,7 +67,7 @@ class Input:
     @property
     def files(self) -> tuple[tuple[str, int], ...]:
         """Names and sizes of the files."""
-        return tuple((self._reading.files.place(file), file.size) for file in self._reading.listed)
+        return tuple((self._reading.files.address(file), file.size) for file in self._reading.listed)
 
     def _begun(self, spans: Sequence[Span]) -> list[Span]:
         """The spans with the state in which each begins."""
@@ -143,15 +144,20 @@ class Input:
     def _mapped(self, read: Callable[..., Iterator[pa.RecordBatch]], reading: Reading, schema: str) -> DataFrame:
         tasks = tasks_of(self._spans, self._parts)
         numbers = self._spark.range(0, len(tasks), 1, max(1, len(tasks)))
-        return numbers.mapInArrow(partial(run, read, reading, tasks), schema)
+        return numbers.mapInArrow(partial(run, read, lent(reading), tasks), schema)
 
     def _told(self, read: Callable[..., Iterator[pa.RecordBatch]], spans: Sequence[Span]) -> list[str]:
         """One text for each span, in their order."""
         tasks = tasks_of(spans, self._parts)
         numbers = self._spark.range(0, len(tasks), 1, max(1, len(tasks)))
         with refusals(self.check_unchanged):
-            rows = numbers.mapInArrow(partial(run, read, self._reading, tasks), "told string").collect()
+            rows = numbers.mapInArrow(partial(run, read, lent(self._reading), tasks), "told string").collect()
         return [row["told"] for row in rows]
+
+
+def lent(reading: Reading) -> Reading:
+    """The same for executors, with tokens of now."""
+    return replace(reading, files=reading.files.lend())
 
 
 def tasks_of(spans: Sequence[Span], parts: int) -> list[list[Span]]:

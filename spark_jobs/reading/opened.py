@@ -45,14 +45,13 @@ class Opened:
         return self.reading.names or None
 
 
-def opened(source: Source, parts: int) -> Opened:
+def opened(source: Source, files: Files, parts: int) -> Opened:
     """List and open the files of an input, to be read in about so many parts.
 
     Raises:
         Refused: there is no such input, or its files are not of one kind.
     """
-    kind, files = source.kind, Files(source.path)
-    listed = tuple(files.list())
+    kind, listed = source.kind, tuple(files.list())
     reading = Reading(files, listed, kind, source.dialect, kinds=kinds.parsed(source.schema) if source.schema else None)
     span_bytes = max(SPAN_BYTES_MIN, min(SPAN_BYTES_MAX, sum(file.size for file in listed) // max(1, parts)))
     if kind == "parquet":

@@ -146,7 +146,7 @@ def begun(spans: Sequence[Span], found: Sequence[Edges], header_lines: int) -> l
 
 def records_of(reading: Reading, span: Span) -> Iterator[Records]:
     """The records of a span of lines."""
-    chunks = reading.files.chunks(reading.listed[span.rank], span.begin)
+    chunks = reading.files.owned(reading.listed[span.rank], span.begin, span.end)
     return records(reading.lexer, chunks, span.start, span.size)
 
 
@@ -215,7 +215,7 @@ def arrow_batches(reading: Reading, span: Span) -> Iterator[tuple[pa.RecordBatch
 
 def judged_span(reading: Reading, span: Span, judge: Judge) -> Iterator[pa.RecordBatch]:
     """The rows of a span, judged."""
-    name, given = reading.files.place(reading.listed[span.rank]), reading.given_of(span)
+    name, given = reading.files.address(reading.listed[span.rank]), reading.given_of(span)
     if reading.kind == "parquet":
         for batch, lines in arrow_batches(reading, span):
             yield judged(of_arrow(batch, lines, judge, given), judge, name, span.rank)

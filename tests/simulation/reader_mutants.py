@@ -76,9 +76,13 @@ READER_MUTANTS = (
         ("        if names != headers[0]:\n", "        if sorted(names) != sorted(headers[0]):\n"),
     ),
     misread(
+        "a file is read as it is by now", FILES, f"{REFUSED}::test_a_file_that_became_shorter_is_told_as_such",
+        ("start, size, file.version)", "start, size)"),
+    ),
+    misread(
         "an archive may end anywhere", FILES, f"{REFUSED}::test_a_file_that_is_no_input_is_refused_by_name",
         ("                while chunk := unpacked.read(size):\n", "                while chunk := _some(unpacked, size):\n"),
-        ("class Files:\n", "def _some(unpacked: gzip.GzipFile, size: int) -> bytes:\n    try:\n        return unpacked.read1(size)\n    except EOFError:\n        return b\"\"\n\n\nclass Files:\n"),
+        ("@dataclass(frozen=True, slots=True)\nclass Files:\n", "def _some(unpacked: gzip.GzipFile, size: int) -> bytes:\n    try:\n        return unpacked.read1(size)\n    except EOFError:\n        return b\"\"\n\n\n@dataclass(frozen=True, slots=True)\nclass Files:\n"),
     ),
     misread(
         "of unequal rows of an id the first is sent", GROUPING,

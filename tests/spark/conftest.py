@@ -95,6 +95,7 @@ def broker() -> Iterator[Broker]:
         "gone:2",
         "signed",
         "laked",
+        "addressed",
         "landed-lake:2",
     )
     running = Broker(queues)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_jobs.feeding.grouping import Grouping
+from spark_jobs.reading.files import files_at
 from spark_jobs.reading.input import valid_rows
 from spark_jobs.reading.judging import CheckBody, Judge, Shape
 from spark_jobs.reading.kinds import Seen, inferred
@@ -39,7 +41,7 @@ def outcome(
 ) -> Outcome:
     """Read all of an input."""
     judge = Judge(ids, shape or Shape(), check_body)
-    found = opened(source, 4)
+    found = opened(source, files_at(source.path, os.environ), 4)
     check(found, judge)
     reading, spans = found.reading, list(found.spans)
     if reading.kind != "parquet":

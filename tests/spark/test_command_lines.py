@@ -46,7 +46,7 @@ def test_a_feed_is_what_its_command_line_says(
         return report_of(FeedReport, rows=9)  # type: ignore[no-any-return]  # of this kind
 
     monkeypatch.setattr(feed, "run", run)
-    monkeypatch.setattr(feed, "Input", lambda spark, source, judge: read.append((source, judge)))
+    monkeypatch.setattr(feed, "Input", lambda spark, source, judge, files: read.append((source, judge)))
     short = "--input /data/in.csv/ --queue q --type T"
     long = (
         " --id a --id b --format json --schema x --separator ; --quote ' --escape ! --encoding latin-1 --multiline"

@@ -85,3 +85,16 @@ def test_a_path_may_be_given_as_an_address_and_what_goes_meanwhile_is_not_old(tm
 def test_an_address_is_no_folder() -> None:
     with pytest.raises(Refused, match=r"abfss://\.\.\. is no folder of this machine"):
         Folder("abfss://ledger@account.dfs.core.windows.net/ledger")
+
+
+def test_links_are_followed_and_what_is_no_file_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "a").write_bytes(b"1")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "linked").symlink_to(tmp_path / "given")
+    (tmp_path / "in" / "gone").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "in" / "pipe")
+    assert [item.name for item in Folder(tmp_path / "in").list()] == ["linked/a"]
+    (tmp_path / "given" / "again").symlink_to(tmp_path / "given")
+    with pytest.raises(Refused, match="more than 32 folders deep; is one of them linked to itself"):
+        list(Folder(tmp_path / "in").list())

@@ -17,6 +17,7 @@ from spark_jobs.feeding.grouping import STAGED, grouped
 from spark_jobs.feeding.plan import Target, open_plan
 from spark_jobs.reading import input as inputs
 from spark_jobs.reading import opened
+from spark_jobs.reading.files import files_at
 from spark_jobs.reading.frame import FrameRows
 from spark_jobs.reading.input import Input
 from spark_jobs.reading.judging import Judge, Shape
@@ -28,6 +29,10 @@ from tests.spark.test_messy_files import SCHEMA
 pytestmark = pytest.mark.spark
 
 REJECTED = "id string, reason string, detail string, row string, file string, line bigint"
+
+
+def input_of(spark: Any, path: Path, judge: Judge, **options: Any) -> Input:
+    return Input(spark, Source(str(path), **options), judge, files_at(str(path), {}))
 
 
 def sent_of(rows: Any) -> dict[str, Any]:
@@ -47,7 +52,7 @@ def test_spans_that_tasks_read_give_the_rows_that_a_judge_sees(
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(inputs, "PARTS_A_CORE", 50)
     wanted = judge.csv(many, judge.Dialect(), KINDS)
-    rows = Input(spark, Source(str(tmp_path / "in.csv"), schema=SCHEMA), Judge(("id",)))
+    rows = input_of(spark, tmp_path / "in.csv", Judge(("id",)), schema=SCHEMA)
     assert rows.survey.rows == len(wanted) and len(rows._spans) > 20
     assert {id: body.encode() for id, body in sent_of(rows).items()} == judge.messages(wanted)
     aside = {(row["file"], row["line"]) for row in rows.judged().where("reason is not null").collect()}
@@ -57,7 +62,7 @@ def test_spans_that_tasks_read_give_the_rows_that_a_judge_sees(
 def test_an_input_of_other_rows_has_another_digest(spark: Any, tmp_path: Path) -> None:
     def digest(name: str, text: str) -> str:
         (tmp_path / name).write_text(text)
-        return Input(spark, Source(str(tmp_path / name)), Judge(("id",))).digest
+        return input_of(spark, tmp_path / name, Judge(("id",))).digest
 
     first = digest("a.csv", "id,n\na,1\nb,2\n")
     assert digest("b.csv", "id,n\r\nb,2\r\n\r\na,1") == first
@@ -71,17 +76,17 @@ def test_an_input_of_other_rows_has_another_digest(spark: Any, tmp_path: Path) -
 
 def test_what_a_task_refuses_is_one_text(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"id":"a"}\nnot json\n')
-    rows = Input(spark, Source(str(tmp_path / "in.jsonl")), Judge(()))
+    rows = input_of(spark, tmp_path / "in.jsonl", Judge(()))
     with pytest.raises(Refused, match=r"in.jsonl, line 2: not one JSON object") as error, inputs.refusals(lambda: None):
         rows.picked("id").collect()
     assert "\n" not in str(error.value)
     with pytest.raises(Refused, match="there is no column 'other' in any row of"):
-        _ = Input(spark, Source(str(tmp_path / "in.jsonl")), Judge(("other",))).survey
+        _ = input_of(spark, tmp_path / "in.jsonl", Judge(("other",))).survey
 
 
 def test_fields_of_json_lines_are_texts(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"id":"\\u0061","value":{"b":1,"a":"x"}}\n{"id":7}\n')
-    rows = Input(spark, Source(str(tmp_path / "in.jsonl")), Judge(())).picked("id", "value").collect()
+    rows = input_of(spark, tmp_path / "in.jsonl", Judge(())).picked("id", "value").collect()
     assert [tuple(row) for row in rows] == [("a", '{"a":"x","b":1}'), ("7", None)]
 
 
@@ -126,8 +131,8 @@ def test_a_frame_is_checked_before_its_rows(spark: Any) -> None:
 
 def test_a_multiline_dialect_reaches_the_tasks(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("id;note\n1;'dear sir\n9;thanks'\n")
-    source = Source(str(tmp_path / "in.csv"), dialect=Dialect(";", "'", multiline=True))
-    assert {id: json.loads(body) for id, body in sent_of(Input(spark, source, Judge(("id",)))).items()} == {
+    rows = input_of(spark, tmp_path / "in.csv", Judge(("id",)), dialect=Dialect(";", "'", multiline=True))
+    assert {id: json.loads(body) for id, body in sent_of(rows).items()} == {
         "1": {"id": "1", "note": "dear sir\n9;thanks"}
     }
 
@@ -136,7 +141,7 @@ def test_a_multiline_dialect_reaches_the_tasks(spark: Any, tmp_path: Path) -> No
 def test_a_planned_row_is_a_message_a_copy_of_one_or_set_aside(spark: Any, tmp_path: Path, session: str) -> None:
     (tmp_path / "in.csv").write_text("id,n\na,1\na,1\nb,2\nc,3\nc,4\n,5\n")
     shape = Shape(session=session)
-    rows = Input(spark, Source(str(tmp_path / "in.csv")), Judge(("id",), shape))
+    rows = input_of(spark, tmp_path / "in.csv", Judge(("id",), shape))
     run, planned = open_plan(
         Folder(tmp_path / "feed"), Target("q", "T", ("id",), shape), snapshot_of(rows), rows, now_ms=lambda: 7,
         token="t", chunks=2, crash_point=lambda point: None,

@@ -16,12 +16,15 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from outbox.emulator.faults import drawn
+from spark_jobs import feed as feed_job
+from spark_jobs import reconcile as reconcile_job
 from spark_jobs.common.identity import Access
 from spark_jobs.common.places import Place, joined, place_of
 from spark_jobs.common.staging import read_file
 from spark_jobs.draining.landing import RESULT, Receiving, land_partition
 from spark_jobs.feed import Pace, feed
 from spark_jobs.feeding.plan import Manifest
+from spark_jobs.ledger import merge
 from tests.spark.crash import Kill
 from tests.spark.lakes import PLACES, Lake
 
@@ -97,6 +100,53 @@ def test_a_feed_is_killed_at_every_step_and_sends_each_row(
     assert {message.application_properties[b"outbox-created"] for message in messages} == {NOW_MS + 1}
     assert all(json.loads(b"".join(m.body)) == {"amount": int(m.message_id[1:]), "id": m.message_id} for m in messages)
     check_kept(place_of(progress, os.environ) / "first", place_of(quarantine, os.environ))
+
+
+@pytest.mark.parametrize("address", PLACES, indirect=True)
+def test_an_input_at_an_address_is_fed(
+    spark: Any, broker: Any, tmp_path: Path, address: str, disturbed: Lake | None, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Input, progress and quarantine lie there; a worker and the driver are killed once."""
+    place = place_of(address, os.environ)
+    for day in range(4):
+        rows = [f"t{number},{number}\n" for number in range(day, COUNT, 4)]
+        place.create(f"in/day={day}/rows.csv", f"id,amount\n{''.join(rows)}bad{day},1,2\n".encode())
+    (markers := tmp_path / "markers").mkdir()
+    kill = Kill(str(markers), {"staged file": 1})
+    given = ["--input", joined(address, "/in"), "--format", "csv", "--json"]
+    feeding = [*given, "--queue", "addressed", "--type", "Transfer", "--connection", broker.connection, "--chunks", "2"]
+    with monkeypatch.context() as patched, pytest.raises(Died):
+        patched.setattr(feed_job, "no_crash", Crash(kill, "sent"))
+        disturb(disturbed, 3)
+        feed_job.main(feeding)
+    disturb(disturbed, 4)
+    assert kill.fired == {"staged file"} and feed_job.main(feeding) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["rows"], told["messages"], told["quarantined"]) == (COUNT + 4, COUNT, {"malformed-row": 4})
+    assert told["progress"] == joined(address, "/in.feed/addressed")
+    sent = {m.message_id: json.loads(b"".join(m.body)) for m in broker.take("addressed")}
+    assert sent == {f"t{n}": {"amount": n, "day": n % 4, "id": f"t{n}"} for n in range(COUNT)}
+    aside = [json.loads(place.read(item.name) or b"") for item in place.list("in.quarantine/", ".json")]
+    assert {(row["file"], row["line"]) for row in aside} == {
+        (joined(address, f"/in/day={day}/rows.csv"), COUNT // 4 + 2) for day in range(4)
+    }
+
+
+@pytest.mark.parametrize("address", PLACES, indirect=True)
+def test_what_is_compared_may_lie_at_an_address(
+    spark: Any, address: str, disturbed: Lake | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = place_of(address, os.environ)
+    place.create("in/a.csv", b"id,amount\nt1,1\nt2,2\nt2,3\n")
+    place.create("in.quarantine/q.first/rows/1.json", b'{"id":"t2","row":"t2,2"}\n{"id":"t2","row":"t2,3"}\n')
+    place.create("dead.jsonl", b'{"id":"t1"}\n')
+    merge(joined(address, "/ledger"))
+    disturb(disturbed, 6)
+    given = ["--input", joined(address, "/in"), "--format", "csv", "--ledger", joined(address, "/ledger")]
+    assert reconcile_job.main([*given, "--dead-letters", joined(address, "/dead.jsonl"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["inputs"], told["quarantined"]) == (0, 2)  # counted by id
 
 
 def check_kept(run: Place, quarantine: Place) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from spark_jobs.feeding.grouping import Grouping
 from spark_jobs.reading import source as reading_source
+from spark_jobs.reading.files import files_at
 from spark_jobs.reading.input import valid_rows
 from spark_jobs.reading.judging import Judge
 from spark_jobs.reading.opened import opened
@@ -42,7 +43,7 @@ FILES = list(drawn())
 
 def spans_of(source: Source, span_bytes: int) -> tuple[Reading, list[Span]]:
     """An input cut into spans of so many bytes, with the state in which each begins."""
-    found = opened(source, 1)
+    found = opened(source, files_at(source.path, {}), 1)
     [whole] = found.spans
     spans = cut(0, found.reading.listed[0], whole.begin, span_bytes)
     told = [edges(found.reading, span) for span in spans]

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from spark_jobs.common.folder import Folder
 from spark_jobs.comparing.expectations import RULES, BalancesAgree, Books, Expectation, Fields, effects_of, finding
 from spark_jobs.feed import snapshot_of
 from spark_jobs.ledger import LEDGER, merge
+from spark_jobs.reading.files import files_at
 from spark_jobs.reading.frame import FrameRows
 from spark_jobs.reading.judging import Judge
 from spark_jobs.reconcile import main, read_quarantine, read_states, reconcile
@@ -71,7 +73,7 @@ def test_balances_that_do_not_follow_from_postings_are_found(spark: Any, tmp_pat
     export = tmp_path / "accounts.jsonl"
     lines = [{"state": "Account", "key": key, "value": {"balance": held}} for key, held in (("alice", 5), ("bob", 6))]
     export.write_text("\n".join(map(json.dumps, lines)))
-    states = read_states(spark, str(export), "Account", "balance")
+    states = read_states(spark, files_at(str(export), {}), "Account", "balance")
     rows = ledger(spark, *OPENED, *MOVED, *REFUSED)
     report = reconcile(inputs(spark, "t1", "t2"), rows, expectations=[BalancesAgree(states)])
     assert report.examples["state"] == [("bob", "state holds 6, postings add up to 5")]
@@ -165,13 +167,13 @@ def test_of_several_runs_that_set_rows_aside_that_of_this_input_counts(spark: An
         given = (("t1", "x"), *(("t2", row) for row in rows))
         aside = [{"id": id, "reason": "", "detail": "", "row": row} for id, row in given]
         (tmp_path / f"q.{run}" / "rows.json").write_text("\n".join(map(json.dumps, aside)))
-    found = read_quarantine(spark, str(tmp_path), lambda: "a" * 64)
+    found = read_quarantine(spark, Folder(tmp_path), lambda: "a" * 64)
     assert found is not None
     # a row that only the queue refused says nothing of the others: the whole id is set aside
     assert {row["id"]: row["count"] for row in found.collect()} == {"t1": 1, "t2": 1 << 62}
-    unknown = read_quarantine(spark, str(tmp_path), lambda: "9" * 64)
+    unknown = read_quarantine(spark, Folder(tmp_path), lambda: "9" * 64)
     assert unknown is not None and unknown.count() == 2
-    assert read_quarantine(spark, str(tmp_path / "nowhere"), lambda: "a" * 64) is None
+    assert read_quarantine(spark, Folder(tmp_path / "nowhere"), lambda: "a" * 64) is None
 
 
 def test_rows_that_several_feeds_set_aside_count_once(spark: Any, tmp_path: Path) -> None:
@@ -182,7 +184,7 @@ def test_rows_that_several_feeds_set_aside_count_once(spark: Any, tmp_path: Path
     for run, rows in (("q.1.first", ("x",)), ("q.2.first", ("x", "y"))):
         (tmp_path / run).mkdir()
         (tmp_path / run / "rows.json").write_text(aside(*rows))
-    found = read_quarantine(spark, str(tmp_path), lambda: pytest.fail("a feed without times of its own"))
+    found = read_quarantine(spark, Folder(tmp_path), lambda: pytest.fail("a feed without times of its own"))
     assert found is not None and [tuple(row) for row in found.collect()] == [("t1", 2)]
 
 

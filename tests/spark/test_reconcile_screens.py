@@ -17,6 +17,7 @@ from spark_jobs.comparing.expectations import RULES, BalancesAgree, Books, Expec
 from spark_jobs.comparing.screens import accounts_screen, marks_of
 from spark_jobs.comparing.steps import Steps, folder_of
 from spark_jobs.ledger import LEDGER
+from spark_jobs.reading.files import Files
 from spark_jobs.reconcile import main, reconcile
 from tests.spark.lakes import PLACES
 from tools.soak.reconcile_books import make
@@ -135,11 +136,12 @@ def test_what_is_kept_is_of_these_files_as_they_are_by_these_settings(tmp_path: 
     given = tmp_path / "in.csv"
     given.write_text("old")
     os.utime(given, (1, 1))
-    before = folder_of(Folder(tmp_path / "steps"), ["1.parquet"], [str(given)], "bank")
+    inputs = [Files(Folder(tmp_path), given.name)]
+    before = folder_of(Folder(tmp_path / "steps"), ["1.parquet"], inputs, "bank")
     given.write_text("longer" if change == "length" else "new")
     os.utime(given, (1, 2 if change == "time" else 1))
     ledger = ["1.parquet", "2.parquet"] if change == "ledger" else ["1.parquet"]
-    after = folder_of(Folder(tmp_path / "steps"), ledger, [str(given)], "generic" if change == "settings" else "bank")
+    after = folder_of(Folder(tmp_path / "steps"), ledger, inputs, "generic" if change == "settings" else "bank")
     assert (str(after) == str(before)) is (not change)
 
 

@@ -14,7 +14,7 @@ import pytest
 from outbox.errors import Refused
 from spark_jobs.reading import files, parquet_rows
 from spark_jobs.reading.csv_rows import Csv
-from spark_jobs.reading.files import Files
+from spark_jobs.reading.files import files_at
 from spark_jobs.reading.judging import Judge
 from spark_jobs.reading.lexer import QUOTED, SHOWN_BYTES, START, Begin, Lexer, records
 from spark_jobs.reading.opened import check_unchanged, opened
@@ -89,7 +89,7 @@ def test_a_column_of_both_files_and_folders_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_path_without_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=r"there is no .*nowhere.csv; --input takes a file or a folder"):
+    with pytest.raises(Refused, match=r"there is no .*nowhere.csv, or no file in it; --input takes a file or a folder"):
         outcome(Source(str(tmp_path / "nowhere.csv")))
     with pytest.raises(Refused, match="tells no format by its name"):
         outcome(Source(str(tmp_path)))
@@ -108,8 +108,8 @@ def test_more_files_than_the_limit_are_refused(tmp_path: Path, monkeypatch: pyte
 
 def test_a_folder_that_is_linked_to_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "again").symlink_to(tmp_path)
-    with pytest.raises(Refused, match="is it linked to itself"):
-        Files(str(tmp_path)).list()
+    with pytest.raises(Refused, match="is one of them linked to itself"):
+        files_at(str(tmp_path), {}).list()
 
 
 @pytest.mark.parametrize("change", ["longer", "other bytes", "gone", "new"])
@@ -118,7 +118,7 @@ def test_an_input_that_changes_while_it_is_read_is_refused(tmp_path: Path, chang
     path.parent.mkdir()
     path.write_text("id\na\n")
     (path.parent / "b.csv").write_text("id\nb\n")
-    reading = opened(Source(str(path.parent)), 1).reading
+    reading = opened(Source(str(path.parent)), files_at(str(path.parent), {}), 1).reading
     check_unchanged(reading)
     if change == "longer":
         path.write_text("id\na\nb\n")
@@ -137,10 +137,10 @@ def test_an_input_that_changes_while_it_is_read_is_refused(tmp_path: Path, chang
 def test_a_file_that_became_shorter_is_told_as_such(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_text("id\n" + "abc\n" * 100)
-    found = Files(str(path))
+    found = files_at(str(path), {})
     [file] = found.list()
     path.write_text("id\n")
-    with pytest.raises(Refused, match="became shorter while it was read"):
+    with pytest.raises(Refused, match="has changed while it was read"):
         list(found.chunks(file))
 
 
@@ -181,7 +181,7 @@ def test_a_span_that_lies_within_a_long_row_has_no_row(tmp_path: Path, span_byte
     path = tmp_path / "in.csv"
     path.write_bytes(b'id,t\na,"' + b"1,x\n" * 300 + b'"\nb,y\n')
     source = Source(str(path), schema="id string, t string", dialect=Dialect(multiline=True))
-    reading = opened(source, 1).reading
+    reading = opened(source, files_at(source.path, {}), 1).reading
     spans = cut(0, reading.listed[0], len("id,t\n"), span_bytes)
     spans = begun(spans, [edges(reading, span) for span in spans], 1)
     found = [batch.to_pylist() for span in spans for batch in judged_span(reading, span, Judge(("id",)))]
