@@ -107,8 +107,9 @@ class Csv:
 
     def _fields(self, record: bytes, line: int, broken: list[Broken]) -> Sequence[bytes | None]:
         """The fields of one record; none where it is broken."""
-        if not any(sign in record for sign in self._signs):
-            return [field or None for field in record.split(self._separator)]
+        quick = self._quick(record)
+        if quick is not None:
+            return quick
         found, pos = list[bytes | None](), 0
         while True:
             match = self._field.match(record, pos)
@@ -129,6 +130,21 @@ class Csv:
             told = f"a line feed inside quotes, up to line {line + feeds}; --multiline takes it as text"
             broken.append(Broken(line, record, f"{MALFORMED}: {told}"))
             return ()
+        return found
+
+    def _quick(self, record: bytes) -> list[bytes | None] | None:
+        """The fields of a record whose quotes, if any, hold nothing but text; None where it is less plain."""
+        if b"\r" in record or b"\n" in record or (self._escape and self._escape in record):
+            return None
+        quote, found = self._quote, list[bytes | None]()
+        for part in record.split(self._separator):
+            count = part.count(quote) if quote else 0
+            if not count:
+                found.append(part or None)
+            elif count == 2 and part[:1] == part[-1:] == quote:
+                found.append(part[1:-1])
+            else:
+                return None
         return found
 
     def _unquoted(self, value: bytes) -> bytes:
