@@ -100,7 +100,7 @@ class Rows(Protocol):
 
     @property
     def size(self) -> int:
-        """About how many bytes there are."""
+        """How many bytes the rows have."""
 
     def valid(self) -> DataFrame:
         """{id, body, created_ms, session, position} of each row that can be sent."""

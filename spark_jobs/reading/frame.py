@@ -22,10 +22,7 @@ from spark_jobs.reading.arrow import group_of
 from spark_jobs.reading.input import refusals, told, valid_rows
 from spark_jobs.reading.judging import JUDGED, VALID, Judge, check_columns, judged, of_arrow
 from spark_jobs.reading.opened import TIME_GROUPS
-from spark_jobs.reading.spans import DIGEST_MASK, Survey, digest_of
-
-ROW_BYTES = 256
-"""About what a row takes, where nothing tells it."""
+from spark_jobs.reading.spans import Survey
 
 
 class FrameRows:
@@ -77,8 +74,8 @@ class FrameRows:
 
     @property
     def size(self) -> int:
-        """About how many bytes there are."""
-        return self.survey.rows * ROW_BYTES
+        """How many bytes the rows have."""
+        return self.survey.size
 
     def valid(self) -> DataFrame:
         """{id, body, created_ms, session, position} of each row that can be sent."""
@@ -114,6 +111,5 @@ def surveyed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     found = Survey()
     for batch in batches:
         rows = pa.RecordBatch.from_struct_array(batch.column(0))
-        bodies = of_arrow(rows, range(rows.num_rows), Judge(()), {}).bodies
-        found.rows, found.digest = found.rows + len(bodies), (found.digest + digest_of(bodies)) & DIGEST_MASK
+        found.look(of_arrow(rows, range(rows.num_rows), Judge(()), {}).bodies)
     yield told(msgspec.json.encode(found))

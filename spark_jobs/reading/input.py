@@ -24,6 +24,7 @@ from spark_jobs.reading.arrow import text_column
 from spark_jobs.reading.files import Files
 from spark_jobs.reading.judging import JUDGED, VALID, VALID_NAMES, Judge
 from spark_jobs.reading.kinds import Kind, Seen, inferred
+from spark_jobs.reading.lexer import START, STATES
 from spark_jobs.reading.source import Source
 from spark_jobs.reading.spans import (
     SPAN_BYTES_MAX,
@@ -42,7 +43,6 @@ PARTS_A_CORE = 4
 HERE_BYTES_MAX = 64 * 1024 * 1024
 """Up to so many bytes the driver counts line feeds itself: a stage of Spark would take longer."""
 TASK_SPANS_MAX = 2_000
-PACKED_RATIO = 10
 MARK = "outbox.errors.Refused: "
 
 Read = Callable[[Reading, Span], Iterator[pa.RecordBatch]]
@@ -71,16 +71,14 @@ class Input:
 
     def _begun(self, spans: Sequence[Span]) -> list[Span]:
         """The spans with the state in which each begins."""
-        ranks = [span.rank for span in spans]
-        if self._reading.kind == "parquet" or len(set(ranks)) == len(ranks):
-            header = int(self._reading.kind == "csv")
-            alone = [Edges(0, [0] * 5, True)] * len(spans)
-            return list(spans) if self._reading.kind == "parquet" else begun(spans, alone, header)
-        if sum(span.size for span in spans) <= HERE_BYTES_MAX:
+        if self._reading.kind == "parquet":
+            return list(spans)
+        if len({span.rank for span in spans}) == len(spans):
+            found = [Edges(0, [START] * len(STATES), True)] * len(spans)  # nothing follows in their files
+        elif sum(span.size for span in spans) <= HERE_BYTES_MAX:
             found = [edges(self._reading, span) for span in spans]
         else:
-            numbered = self._told(edges_of, spans)
-            found = [msgspec.json.decode(text, type=Edges) for text in numbered]
+            found = [msgspec.json.decode(text, type=Edges) for text in self._told(edges_of, spans)]
         return begun(spans, found, int(self._reading.kind == "csv"))
 
     @cached_property
@@ -112,8 +110,8 @@ class Input:
 
     @property
     def size(self) -> int:
-        """About how many bytes there are, unpacked."""
-        return sum(file.size * (PACKED_RATIO if file.is_gzip else 1) for file in self._reading.listed)
+        """How many bytes the rows have."""
+        return self.survey.size
 
     def ids(self) -> DataFrame:
         """The identity of every row that has one."""
@@ -141,12 +139,12 @@ class Input:
         seen = {name: Seen(*self.survey.seen.get(name, (0, 0, False, ""))) for name in self._reading.names}
         return replace(self._reading, kinds=inferred(seen, self._judge.ids))
 
-    def _mapped(self, read: Callable[..., Iterator[pa.RecordBatch]], reading: Reading, schema: str) -> DataFrame:
+    def _mapped(self, read: Read, reading: Reading, schema: str) -> DataFrame:
         tasks = tasks_of(self._spans, self._parts)
         numbers = self._spark.range(0, len(tasks), 1, max(1, len(tasks)))
         return numbers.mapInArrow(partial(run, read, lent(reading), tasks), schema)
 
-    def _told(self, read: Callable[..., Iterator[pa.RecordBatch]], spans: Sequence[Span]) -> list[str]:
+    def _told(self, read: Read, spans: Sequence[Span]) -> list[str]:
         """One text for each span, in their order."""
         tasks = tasks_of(spans, self._parts)
         numbers = self._spark.range(0, len(tasks), 1, max(1, len(tasks)))
@@ -174,7 +172,7 @@ def tasks_of(spans: Sequence[Span], parts: int) -> list[list[Span]]:
 
 
 def run(
-    read: Callable[..., Iterator[pa.RecordBatch]],
+    read: Read,
     reading: Reading,
     tasks: Sequence[Sequence[Span]],
     numbers: Iterator[pa.RecordBatch],

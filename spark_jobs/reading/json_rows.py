@@ -64,12 +64,17 @@ def objects(found: Records, *, limit: int = RECORD_BYTES_MAX) -> Objects:
             reason = f"{ENCODING}: byte {error.start + 1} of the row is not UTF-8"
             rows.broken.append(Broken(line, raw, reason))
         except (ValueError, msgspec.DecodeError, RecursionError) as error:
-            if raw.strip():
+            if not is_blank(raw):
                 rows.broken.append(Broken(line, raw, f"{MALFORMED}: {told(error)}"))
         else:
             rows.lines.append(line)
             rows.raw.append(raw)
     return rows
+
+
+def is_blank(line: bytes) -> bool:
+    """Whether a line has nothing but JSON's white space."""
+    return not line.strip(b" \t\r")
 
 
 def told(error: Exception) -> str:

@@ -25,7 +25,7 @@ from spark_jobs.reading import parquet_rows
 from spark_jobs.reading.arrow import text_column
 from spark_jobs.reading.csv_rows import Csv
 from spark_jobs.reading.files import File, Files
-from spark_jobs.reading.json_rows import Objects, objects
+from spark_jobs.reading.json_rows import Objects, is_blank, objects
 from spark_jobs.reading.judging import (
     Judge,
     broken_rows,
@@ -39,6 +39,7 @@ from spark_jobs.reading.kinds import Kind, Seen
 from spark_jobs.reading.lexer import NO_QUOTES, START, Begin, Lexer, Records, records, survey
 from spark_jobs.reading.rows import Fields
 from spark_jobs.reading.source import Dialect
+from spark_jobs.reading.texts import quoted
 
 ROWS_AT_ONCE = 8_192
 DIGEST_MASK = (1 << 64) - 1
@@ -101,15 +102,24 @@ class Survey(msgspec.Struct):
     """What a span, or an input, holds."""
 
     rows: int = 0
+    size: int = 0
+    """The bytes of all rows."""
     digest: int = 0
     found: list[str] = []
     """Those of the asked-for names that JSON lines have."""
     seen: dict[str, tuple[int, int, bool, str]] = {}
     """What `Seen` counts, by column of CSV."""
 
+    def look(self, rows: Sequence[bytes]) -> None:
+        """Count more rows."""
+        self.rows += len(rows)
+        self.size += sum(map(len, rows))
+        self.digest = (self.digest + digest_of(rows)) & DIGEST_MASK
+
     def add(self, other: Survey) -> None:
         """Count what another part holds."""
         self.rows += other.rows
+        self.size += other.size
         self.digest = (self.digest + other.digest) & DIGEST_MASK
         self.found = sorted({*self.found, *other.found})
         for name, counts in other.seen.items():
@@ -167,36 +177,52 @@ def with_given(rows: Fields, given: Mapping[str, bytes]) -> Fields:
 
 def surveyed(reading: Reading, span: Span, asked: Sequence[str]) -> Survey:
     """What a span holds; `asked` are names that JSON lines should have."""
-    given = reading.given_of(span)
-    suffix = b"".join(b"\x00%b\x00%b" % (name.encode(), value) for name, value in given.items())
     if reading.kind == "parquet":
-        found, judge = Survey(), Judge(())
-        for batch, lines in arrow_batches(reading, span):
-            bodies = of_arrow(batch, lines, judge, given).bodies
-            found.rows, found.digest = found.rows + len(bodies), (found.digest + digest_of(bodies)) & DIGEST_MASK
-        return found
-    found, seen, has = Survey(), dict[str, Seen](), set[str]()
-    grammar = csv_of(reading, None) if reading.kind == "csv" else None
-    looked_at = reading.names if grammar is not None and reading.kinds is None else ()
-    missing = {name: f'"{name}"'.encode() for name in asked}
+        return surveyed_groups(reading, span)
+    return surveyed_csv(reading, span) if reading.kind == "csv" else surveyed_lines(reading, span, asked)
+
+
+def surveyed_groups(reading: Reading, span: Span) -> Survey:
+    """The same of a row group, whose rows are known by their bodies."""
+    found, judge = Survey(), Judge(())
+    for batch, lines in arrow_batches(reading, span):
+        found.look(of_arrow(batch, lines, judge, reading.given_of(span)).bodies)
+    return found
+
+
+def surveyed_csv(reading: Reading, span: Span) -> Survey:
+    """The same of CSV, with what the values of its columns are where no schema tells."""
+    found, seen, given = Survey(), dict[str, Seen](), reading.given_of(span)
+    grammar = csv_of(reading, None)
     for part in sliced(records_of(reading, span)):
-        raw = [record for record in part.raw if record and not record.isspace()] if grammar is None else part.raw
-        if grammar is not None:
-            rows = with_given(grammar.rows(part), given)
-            found.rows += len(rows.values) + len(rows.broken)
-            raw = [*rows.raw, *(row.raw for row in rows.broken)]
-            columns = zip(looked_at, zip(*rows.values, strict=True), strict=False) if looked_at else ()
-            for name, column in columns:
+        rows = with_given(grammar.rows(part), given)
+        found.look(marked([*rows.raw, *(row.raw for row in rows.broken)], given))
+        if reading.kinds is None and rows.values:
+            for name, column in zip(reading.names, zip(*rows.values, strict=True), strict=True):
                 seen.setdefault(name, Seen()).look(column)
-        else:
-            found.rows += len(raw)
-            whole = b"\n".join(raw) if missing else b""
+    found.seen = {name: each.counts for name, each in seen.items()}
+    return found
+
+
+def surveyed_lines(reading: Reading, span: Span, asked: Sequence[str]) -> Survey:
+    """The same of JSON lines, with the asked-for names that are in any of them."""
+    found, has, given = Survey(), set[str](), reading.given_of(span)
+    missing = {name: quoted(name).encode() for name in asked}
+    for part in sliced(records_of(reading, span)):
+        raw = [record for record in part.raw if not is_blank(record)]
+        found.look(marked(raw, given))
+        if missing:
+            whole = b"\n".join(raw)
             has |= {name for name, sign in missing.items() if sign in whole}
             missing = {name: sign for name, sign in missing.items() if name not in has}
-        found.digest += digest_of([record + suffix for record in raw] if suffix else raw)
-    found.digest &= DIGEST_MASK
-    found.found, found.seen = sorted(has | {*given} & {*asked}), {name: each.counts for name, each in seen.items()}
+    found.found = sorted(has | ({*given} & {*asked}))
     return found
+
+
+def marked(rows: list[bytes], given: Mapping[str, bytes]) -> list[bytes]:
+    """Rows with what the names of their folders tell, so that a row of another folder is another row."""
+    suffix = b"".join(b"\x00%b\x00%b" % (name.encode(), value) for name, value in given.items())
+    return [row + suffix for row in rows] if suffix else rows
 
 
 def digest_of(rows: Iterable[bytes]) -> int:

@@ -166,6 +166,7 @@ LINES: dict[str, Draw] = {
     "nested again": lambda rng: '{"in":{"a":[null,{"x":"A","z":1.0}]},"id":"n"}',
     "empty": lambda rng: "",
     "blank": lambda rng: " \t",
+    "form feed": lambda rng: "\x0c",
     "array": lambda rng: '["id"]',
     "number": lambda rng: "17",
     "cut": lambda rng: '{"id":"1","n":',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from outbox.errors import Refused
 from spark_jobs.common.folder import Folder
 from spark_jobs.common.staging import staged
-from spark_jobs.feed import snapshot_of
+from spark_jobs.feed import main, snapshot_of
 from spark_jobs.feeding.grouping import STAGED, grouped
 from spark_jobs.feeding.plan import Target, open_plan
 from spark_jobs.reading import input as inputs
@@ -155,3 +156,23 @@ def test_a_planned_row_is_a_message_a_copy_of_one_or_set_aside(spark: Any, tmp_p
     aside = staged(spark, run, planned.rejected, REJECTED).collect()
     assert {(row["row"], row["line"]) for row in aside} == {("c,3", 5), ("c,4", 6), (",5", 7)}
     assert {(row["id"], row["file"]) for row in aside} == {(id, str(tmp_path / "in.csv")) for id in ("c", None)}
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "told"),
+    [
+        ("duplicate.csv", b"id,amount,amount\n1,5,6\n", "rename all but one"),
+        ("cut.csv.gz", gzip.compress(b"id,amount\n" + b"1,5\n" * 1000)[:-20], "fetch or pack it again"),
+        ("unclear.csv", b"id,amount\na,5\nb,6\nc,5x\n", "column 'amount' is unclear"),
+        ("typo.jsonl", b'{"no":1}\n', "there is no column 'id' in any row of"),
+    ],
+)
+def test_an_input_that_cannot_be_fed_is_one_line_for_who_fed_it(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, data: bytes, told: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    options = ["--queue", "q", "--type", "T", "--quiet", "--connection", "Endpoint=sb://127.0.0.1:1;SharedAccessKey=k"]
+    assert main(["--input", str(tmp_path / name), *options]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("feed: ") and told in said and said.count("\n") == 1
+    assert not list(tmp_path.rglob("manifest.json"))
