@@ -32,21 +32,24 @@ _PART = re.compile(r"\.[0-9a-f]{32}\.tmp")
 class Folder:
     """Write-once files below a path."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Take a local path, or one that is mounted.
+    def __init__(self, path: str | os.PathLike[str], *, follow: bool = False) -> None:
+        """Take a local path, or one that is mounted; `follow`: folders that are linked to are listed as well.
+
+        What jobs write and sweep has no links, and what a link leads to is not theirs to remove.
 
         Raises:
             Refused: an address that is no path of this machine.
         """
         self.given = str(path)
         self.path = local_path(self.given)
+        self._follow = follow
 
     def __truediv__(self, name: str) -> Self:
-        return type(self)(f"{self.given.rstrip('/')}/{checked(name)}")
+        return type(self)(f"{self.given.rstrip('/')}/{checked(name)}", follow=self._follow)
 
     def parted(self) -> tuple[Self, str]:
         """What it lies in, and its name there."""
-        return type(self)(self.path.parent), self.path.name
+        return type(self)(self.path.parent, follow=self._follow), self.path.name
 
     def __str__(self) -> str:
         return self.given
@@ -127,7 +130,7 @@ class Folder:
 
     def list(self, prefix: str = "", suffix: str = "") -> Iterator[Item]:
         """The files below, in order of their names; what is not whole yet is none."""
-        for name, path in _walked(self.path, "", prefix):
+        for name, path in _walked(self.path, "", prefix, follow=self._follow):
             if name.startswith(prefix) and name.endswith(suffix) and not _PART.search(name[-37:]):
                 with suppress(FileNotFoundError):
                     about = path.stat()
@@ -148,27 +151,32 @@ class Folder:
 
     def sweep_parts(self, age_s: float) -> int:
         """Remove what killed writers left unfinished, once it is so old; gives the count."""
-        parts = (path for name, path in _walked(self.path, "", "") if _PART.search(name[-37:]))
+        parts = (path for name, path in _walked(self.path, "", "", follow=False) if _PART.search(name[-37:]))
         old = older_than(parts, age_s)
         for path in old:
             path.unlink(missing_ok=True)
         return len(old)
 
 
-def _walked(path: Path, before: str, prefix: str) -> Iterator[tuple[str, Path]]:
+def _walked(path: Path, before: str, prefix: str, *, follow: bool) -> Iterator[tuple[str, Path]]:
     """Name and path of every file below a folder, in order of the whole names; only where `prefix` may be met."""
     if before.count("/") > DEPTH_MAX:
         raise Refused(f"{path} lies more than {DEPTH_MAX} folders deep; is one of them linked to itself?")
     try:
-        found = sorted(os.scandir(path), key=lambda entry: f"{entry.name}/" if entry.is_dir() else entry.name)
+        listed = [entry for entry in os.scandir(path) if _may_meet(f"{before}{entry.name}/", prefix)]
+        entries = [(entry, entry.is_dir(follow_symlinks=follow)) for entry in listed]
     except (FileNotFoundError, NotADirectoryError):
         return
-    for entry in found:
+    for entry, is_folder in sorted(entries, key=lambda each: f"{each[0].name}/" if each[1] else each[0].name):
         name = f"{before}{entry.name}"
-        if entry.is_file():
+        if is_folder:
+            yield from _walked(Path(entry.path), f"{name}/", prefix, follow=follow)
+        elif entry.is_file():
             yield name, Path(entry.path)
-        elif entry.is_dir() and (f"{name}/".startswith(prefix) or prefix.startswith(f"{name}/")):
-            yield from _walked(Path(entry.path), f"{name}/", prefix)
+
+
+def _may_meet(name: str, prefix: str) -> bool:
+    return name.startswith(prefix) or prefix.startswith(name)
 
 
 def version_of(about: os.stat_result) -> str:

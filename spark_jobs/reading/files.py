@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FILE_COUNT_MAX = 100_000
 CHUNK_BYTES = 1024 * 1024
 AHEAD_BYTES = 64 * 1024
-"""Read at once behind the end of a span, where only the rest of its last row is of use."""
+"""Read first behind the end of a span, where only the rest of its last row is of use."""
 GZIP_MARK = b"\x1f\x8b"
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
@@ -115,7 +115,7 @@ class Files:
 
     def open(self, file: File) -> io.RawIOBase:
         """A file's bytes, from any place of it."""
-        return Opened(self, file)
+        return Ranges(self, file)
 
     def chunks(self, file: File, begin: int = 0, end: int | None = None, *, size: int = CHUNK_BYTES) -> Iterator[bytes]:
         """A file's bytes from `begin`, up to `end` or its end; an archive's as they were before it was packed.
@@ -135,10 +135,13 @@ class Files:
             begin += len(chunk)
 
     def owned(self, file: File, begin: int, end: int) -> Iterator[bytes]:
-        """The bytes of a span, and those behind it in small parts; an archive's whole."""
+        """The bytes of a span, and those behind it in parts that grow; an archive's whole."""
         yield from self.chunks(file, begin, end)
         if not file.is_gzip:
-            yield from self.chunks(file, end, size=AHEAD_BYTES)
+            begin, size = end, AHEAD_BYTES
+            while begin < file.size:
+                yield from self.chunks(file, begin, begin + size)
+                begin, size = begin + size, min(2 * size, CHUNK_BYTES)
 
     def _unpacked(self, file: File, begin: int, size: int) -> Iterator[bytes]:
         try:
@@ -169,7 +172,7 @@ def _is_data(item: Item) -> bool:
     return not any(part.startswith((".", "_")) for part in item.name.split("/"))
 
 
-class Opened(io.RawIOBase):
+class Ranges(io.RawIOBase):
     """A file of a place as readers of archives and of Parquet want it; each read is one of the place."""
 
     def __init__(self, files: Files, file: File) -> None:
@@ -213,6 +216,8 @@ def files_at(path: str, environ: Mapping[str, str]) -> Files:
         Refused: the address or the environment does not tell enough, or it may not be read.
     """
     place = place_of(path.rstrip("/") or "/", environ)
+    if isinstance(place, Folder):
+        place = Folder(place.given, follow=True)
     around, name = place.parted()
     first = next(around.list(name), None) if name else None
     return Files(around, name) if first is not None and first.name == name else Files(place)

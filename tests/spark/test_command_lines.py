@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from spark_jobs import consume, feed, sweep
-from spark_jobs.common.arguments import CONNECTION_VARIABLE, silent, to_stderr
+from spark_jobs.common.arguments import CONNECTION_VARIABLE, ended, silent, to_stderr
 from spark_jobs.common.folder import Folder
+from spark_jobs.common.patience import GaveUpError
 from spark_jobs.consume import ConsumeReport
 from spark_jobs.feed import FeedReport, Pace
 from spark_jobs.feeding.plan import Target
@@ -74,6 +75,13 @@ def test_an_option_of_the_reader_that_was_is_refused_with_the_one_that_is(capsys
     assert (
         "--option sep=; was for Spark's reader, which reads no more; there are --separator" in capsys.readouterr().err
     )
+
+
+def test_an_identity_that_gets_no_token_ends_a_job_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails() -> int:
+        raise GaveUpError("no token for the lake")
+
+    assert ended("feed", fails) == 1 and capsys.readouterr().err == "feed: no token for the lake\n"
 
 
 def test_a_drain_is_what_its_command_line_says(
