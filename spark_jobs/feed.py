@@ -15,9 +15,10 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 if not __package__:  # run by its path, as spark-submit does
@@ -48,17 +49,19 @@ from spark_jobs.common.crash_points import CrashPoint, no_crash
 from spark_jobs.common.folder import local_path
 from spark_jobs.common.identity import CredentialSource
 from spark_jobs.common.patience import GaveUpError
-from spark_jobs.common.places import Place, joined, place_of
+from spark_jobs.common.places import Item, Place, joined, place_of
 from spark_jobs.common.staging import staged
 from spark_jobs.feeding.app_check import AppCheck
 from spark_jobs.feeding.aside import COPIED, Copying, name_aside
 from spark_jobs.feeding.grouping import STAGED
 from spark_jobs.feeding.plan import FILES_MAX, ChunkRecord, Manifest, Snapshot, Target, open_plan
 from spark_jobs.feeding.sending import RESULT, Sending, send_partition
+from spark_jobs.feeding.watching import Until, Watch, WatchReport
 from spark_jobs.reading.files import files_at
 from spark_jobs.reading.frame import FrameRows
 from spark_jobs.reading.input import Input, refusals
 from spark_jobs.reading.judging import BODY_BYTES_MAX, Judge, Shape
+from spark_jobs.reading.source import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,7 +370,13 @@ def report(
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(prog="spark_jobs.feed", description="Send the rows of files to a queue, each once.")
-    add_input(found)
+    add_input(found, required=False)
+    found.add_argument("--watch", default="", metavar="PLACE", help="feed its files as they come, each once")
+    found.add_argument("--for-s", type=float, default=0.0, metavar="SECONDS", help="end a watch after so long")
+    found.add_argument("--files", type=int, default=0, metavar="COUNT", help="end a watch after so many files")
+    found.add_argument(
+        "--settle-s", type=float, default=5.0, metavar="SECONDS", help="a file is whole that nobody wrote for so long"
+    )
     found.add_argument("--queue", required=True)
     found.add_argument("--type", required=True, help="the messages' wire type, for example Transfer")
     found.add_argument("--connection", default="", help=CONNECTION_HELP)
@@ -400,18 +409,62 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    connection = connection_of(arguments, os.environ)
-    source, ids = source_of(arguments), tuple(arguments.id or ["id"])
-    job = Feed(
+    """Feed one input, or what a watch finds.
+
+    Raises:
+        Refused: both or neither are named.
+    """
+    if bool(arguments.input) == bool(arguments.watch):
+        raise Refused("say what to feed: --input PATH, or --watch PLACE for files as they come")
+    done = fed(arguments) if arguments.input else watched(arguments)
+    print(msgspec.json.encode(asdict(done)).decode() if arguments.json else done.text, flush=True)
+    return 1 if isinstance(done, WatchReport) and done.failed else 0
+
+
+def fed(arguments: argparse.Namespace) -> FeedReport:
+    """Feed one input."""
+    source = source_of(arguments)
+    progress = arguments.progress or joined(source.path, f".feed/{arguments.queue}")
+    job = job_of(arguments, progress, arguments.quarantine or joined(source.path, ".quarantine"))
+    check = check_of(arguments.app, arguments.queue, arguments.type)
+    return feed_source(start("feed", arguments, os.environ), job, source, check)
+
+
+def watched(arguments: argparse.Namespace) -> WatchReport:
+    """Feed the files of a place as they come, in one session."""
+    until = Until(seconds=arguments.for_s, files=arguments.files)
+    place = place_of(arguments.watch, os.environ)
+    kept = place_of(arguments.progress or joined(arguments.watch, f".feed/{arguments.queue}"), os.environ)
+    aside = arguments.quarantine or joined(arguments.watch, ".quarantine")
+    job, check = job_of(arguments, str(kept), aside), check_of(arguments.app, arguments.queue, arguments.type)
+    spark, given = start("feed", arguments, os.environ), source_of(arguments)
+
+    def feed_one(item: Item) -> dict[str, Any]:
+        source = replace(given, path=joined(arguments.watch, f"/{item.name}"))
+        own = replace(job, progress=kept / "files" / item.name, quarantine=job.quarantine / item.name)
+        return asdict(feed_source(spark, own, source, check))
+
+    return Watch(place, kept, feed_one, until, arguments.settle_s, job.say).run()
+
+
+def feed_source(spark: SparkSession, job: Feed, source: Source, check: AppCheck | None) -> FeedReport:
+    """Feed an input that is read as it is named."""
+    judge = Judge(job.target.ids, job.target.shape, check)
+    return run(spark, job, Input(spark, source, judge, files_at(source.path, os.environ)))
+
+
+def job_of(arguments: argparse.Namespace, progress: str, quarantine: str) -> Feed:
+    """What a command line asks for."""
+    return Feed(
         Target(
             arguments.queue,
             arguments.type,
-            ids,
+            tuple(arguments.id or ["id"]),
             Shape(arguments.created, arguments.session, arguments.order, arguments.body_bytes_max),
         ),
-        CredentialSource.of(connection, os.environ),
-        place_of(arguments.progress or joined(source.path, f".feed/{arguments.queue}"), os.environ),
-        place_of(arguments.quarantine or joined(source.path, ".quarantine"), os.environ),
+        CredentialSource.of(connection_of(arguments, os.environ), os.environ),
+        place_of(progress, os.environ),
+        place_of(quarantine, os.environ),
         Pace(
             tasks=arguments.tasks,
             chunks=arguments.chunks,
@@ -423,11 +476,6 @@ def command(arguments: argparse.Namespace) -> int:
         wall_ms,
         no_crash,
     )
-    judge = Judge(ids, job.target.shape, check_of(arguments.app, arguments.queue, arguments.type))
-    spark = start("feed", arguments, os.environ)
-    done = run(spark, job, Input(spark, source, judge, files_at(source.path, os.environ)))
-    print(msgspec.json.encode(asdict(done)).decode() if arguments.json else done.text, flush=True)
-    return 0
 
 
 if __name__ == "__main__":

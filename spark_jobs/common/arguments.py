@@ -36,10 +36,14 @@ def silent(text: str) -> None:
     """Say nothing."""
 
 
-def add_input(parser: argparse.ArgumentParser) -> None:
+def add_input(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """--input and how to read it."""
     parser.add_argument(
-        "--input", required=True, metavar="PLACE", help="a file or folder of CSV, JSON lines or Parquet, or its address"
+        "--input",
+        required=required,
+        default="",
+        metavar="PLACE",
+        help="a file or folder of CSV, JSON lines or Parquet, or its address",
     )
     parser.add_argument("--format", choices=FORMATS, default="", help="default: by the name's ending")
     parser.add_argument("--schema", default="", metavar="DDL", help="for example 'id string, amount bigint'")
@@ -109,8 +113,12 @@ def ended(name: str, run: Callable[[], int]) -> int:
     try:
         return run()
     except (OutboxError, GaveUpError, PySparkException, ValueError) as error:
-        lines = str(error).split("\nJVM stacktrace")[0].strip().splitlines() or [type(error).__name__]
-        python = [line for line in lines if line.strip()][-1:] if "Traceback" in str(error) else lines
-        text = "\n".join(python)[:ERROR_CHARACTERS]
-        print(f"{name}: {text}", file=sys.stderr, flush=True)
+        print(f"{name}: {text_of(error)}", file=sys.stderr, flush=True)
         return 1
+
+
+def text_of(error: Exception) -> str:
+    """What an error says, without the stacks of Spark."""
+    lines = str(error).split("\nJVM stacktrace")[0].strip().splitlines() or [type(error).__name__]
+    python = [line for line in lines if line.strip()][-1:] if "Traceback" in str(error) else lines
+    return "\n".join(python)[:ERROR_CHARACTERS]

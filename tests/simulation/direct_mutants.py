@@ -97,6 +97,7 @@ OF_BLUEPRINT = "functions/test_blueprint.py"
 OF_APP_FILES = "functions/test_app_files.py"
 OF_SPARK_TRIGGERS = "functions/test_spark_triggers.py"
 OF_LANDING = "spark/test_landing.py"
+WATCHING, OF_WATCHING = "spark_jobs/feeding/watching.py", "spark/test_watching.py"
 OF_CONTAINERS = "spark/test_place_faults.py"
 OF_SWEEPING = "spark/test_sweeping.py"
 OF_CHUNKS = "spark/test_feed_chunks.py"
@@ -1413,6 +1414,27 @@ DIRECT_MUTANTS = (
         f"{OF_CHUNKS}::test_of_two_plans_at_once_the_first_counts_and_nothing_is_left_of_the_other",
         ('        if run.create(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest))):\n',
          '        run.create(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))\n        if True:\n'),
+    ),
+    mutant(
+        "watch: a file is done before it is fed", WATCHING,
+        f"{OF_WATCHING}::test_an_outage_ends_the_watch_and_marks_nothing",
+        ("            report = self.feed(item)\n",
+         '            self.kept.create(record_of(item), b"{}")\n            report = self.feed(item)\n'),
+    ),
+    mutant(
+        "watch: a file that is being written is fed", WATCHING,
+        f"{OF_WATCHING}::test_a_file_that_is_being_written_waits",
+        ("if item.changed_s <= settled_s]", "if settled_s]"),
+    ),
+    mutant(
+        "watch: a file is known by its name alone", WATCHING,
+        f"{OF_WATCHING}::test_a_file_that_is_written_anew_is_fed_anew",
+        ('f"{item.name}\\0{item.version}"', 'f"{item.name}"'),
+    ),
+    mutant(
+        "watch: a file that is refused ends it", WATCHING,
+        f"{OF_WATCHING}::test_a_file_that_is_refused_holds_up_no_other_and_is_tried_by_the_next_watch",
+        ("except (OutboxError, PySparkException, ValueError) as error:", "except KeyError as error:"),
     ),
     mutant(
         "feed: a plan of the first format is read as this one", PLAN,

@@ -96,6 +96,7 @@ def broker() -> Iterator[Broker]:
         "signed",
         "laked",
         "addressed",
+        "watched",
         "landed-lake:2",
     )
     running = Broker(queues)

@@ -1,0 +1,157 @@
+"""A watch feeds each file once, when it is whole; one that is refused holds up no other."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbox.errors import OutcomeUnknown, Refused
+from spark_jobs.common.folder import Folder
+from spark_jobs.common.places import Item, joined
+from spark_jobs.feed import main
+from spark_jobs.feeding.watching import PAUSE_S, Until, Watch, is_hidden
+
+
+class Time:
+    """A clock that a pause moves on; what happens meanwhile is told it."""
+
+    def __init__(self, *, meanwhile: Any = None) -> None:
+        self.now_s = 0.0
+        self.meanwhile = meanwhile
+
+    def sleep(self, pause_s: float) -> None:
+        self.now_s += pause_s
+        if self.meanwhile is not None:
+            self.meanwhile(self.now_s)
+
+
+class Fed:
+    """What was fed; names in `refused` fail."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.refused: dict[str, Exception] = {}
+
+    def __call__(self, item: Item) -> dict[str, Any]:
+        if item.name in self.refused:
+            raise self.refused[item.name]
+        self.names.append(item.name)
+        return {"rows": 3, "accepted": 2, "quarantined": {"x": 1}}
+
+
+def watch_of(tmp_path: Path, fed: Fed, time: Time, settle_s: float = -60.0, **until: Any) -> Watch:
+    places = Folder(tmp_path / "in"), Folder(tmp_path / "in.feed/q")
+    return Watch(*places, fed, Until(**until), settle_s, clock_s=lambda: time.now_s, sleep=time.sleep)
+
+
+def put(tmp_path: Path, name: str, text: str = "1", at_s: float | None = None) -> None:
+    path = tmp_path / "in" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    if at_s is not None:
+        os.utime(path, (at_s, at_s))
+
+
+def test_files_are_fed_once_as_they_come(tmp_path: Path) -> None:
+    fed = Fed()
+    for name in ("b.csv", "a.csv", "deep/c.csv", "_SUCCESS", ".hidden", "deep/_x/d.csv"):
+        put(tmp_path, name)
+    time = Time(meanwhile=lambda now_s: put(tmp_path, "late.csv") if now_s == PAUSE_S else None)
+    report = watch_of(tmp_path, fed, time, seconds=10).run()
+    assert fed.names == ["a.csv", "b.csv", "deep/c.csv", "late.csv"]
+    assert (report.files, report.rows, report.accepted, report.quarantined, report.failed) == (4, 12, 8, 4, {})
+    assert 10 <= report.seconds <= 10 + PAUSE_S
+    assert watch_of(tmp_path, fed, Time(), seconds=5).run().files == 0 and len(fed.names) == 4
+
+
+def test_a_watch_ends_with_its_count(tmp_path: Path) -> None:
+    fed, time = Fed(), Time()
+    for number in range(5):
+        put(tmp_path, f"{number}.csv")
+    assert watch_of(tmp_path, fed, time, files=2).run().files == 2 and fed.names == ["0.csv", "1.csv"]
+    assert watch_of(tmp_path, fed, time, files=3, seconds=60).run().files == 3 and time.now_s == 0.0
+    assert fed.names == [f"{number}.csv" for number in range(5)]
+
+
+def test_a_file_that_is_being_written_waits(tmp_path: Path) -> None:
+    fed = Fed()
+    put(tmp_path, "old.csv", at_s=Folder(tmp_path).now_s() - 100)
+    put(tmp_path, "new.csv", at_s=Folder(tmp_path).now_s() - 20)
+    watch_of(tmp_path, fed, Time(), settle_s=60.0, seconds=5).run()
+    assert fed.names == ["old.csv"]
+
+
+def test_a_file_that_is_written_anew_is_fed_anew(tmp_path: Path) -> None:
+    fed = Fed()
+    put(tmp_path, "a.csv", "1")
+    watch_of(tmp_path, fed, Time(), files=1).run()
+    put(tmp_path, "a.csv", "longer")
+    assert watch_of(tmp_path, fed, Time(), seconds=5).run().files == 1 and fed.names == ["a.csv"] * 2
+
+
+def test_a_file_that_is_refused_holds_up_no_other_and_is_tried_by_the_next_watch(tmp_path: Path) -> None:
+    fed = Fed()
+    for name in ("a.csv", "b.csv"):
+        put(tmp_path, name)
+    fed.refused["a.csv"] = Refused("the input has changed")
+    report = watch_of(tmp_path, fed, Time(), seconds=10).run()
+    assert fed.names == ["b.csv"] and report.failed == {"a.csv": "the input has changed"}
+    assert "a.csv: the input has changed" in report.text
+    fed.refused.clear()
+    assert watch_of(tmp_path, fed, Time(), files=1).run().failed == {} and fed.names == ["b.csv", "a.csv"]
+
+
+def test_an_outage_ends_the_watch_and_marks_nothing(tmp_path: Path) -> None:
+    fed = Fed()
+    put(tmp_path, "a.csv")
+    fed.refused["a.csv"] = OutcomeUnknown("no success for 120 s")
+    with pytest.raises(OutcomeUnknown):
+        watch_of(tmp_path, fed, Time(), seconds=10).run()
+    fed.refused.clear()
+    assert watch_of(tmp_path, fed, Time(), files=1).run().files == 1
+
+
+@pytest.mark.parametrize("until", [{}, {"seconds": -1.0}, {"files": -1, "seconds": 1.0}])
+def test_a_watch_has_an_end(until: dict[str, Any]) -> None:
+    with pytest.raises(Refused, match="a watch has an end"):
+        Until(**until)
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden"), [("a", False), ("a/b.c", False), (".a", True), ("_a/b", True), ("a/.b", True), ("a_b", False)]
+)
+def test_names_of_no_input(name: str, hidden: bool) -> None:
+    assert is_hidden(name) is hidden
+
+
+def test_a_feed_has_one_input_or_one_watch(capsys: pytest.CaptureFixture[str]) -> None:
+    for given in ([], ["--input", "a.csv", "--watch", "in"]):
+        assert main(["--queue", "q", "--type", "T", "--connection", "Endpoint=sb://x", *given]) == 1
+        assert "--input PATH, or --watch PLACE" in capsys.readouterr().err
+    assert main(["--queue", "q", "--type", "T", "--connection", "Endpoint=sb://x", "--watch", "in"]) == 1
+    assert "a watch has an end" in capsys.readouterr().err
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("address", ["folder", "emulator"], indirect=True)
+def test_a_watch_feeds_a_folder_in_one_session(
+    spark: Any, broker: Any, tmp_path: Path, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(tmp_path, "one.csv", "id,amount\na,1\nb,2\n")
+    put(tmp_path, "two.csv", "id,amount\nc,3\n,4\n")
+    put(tmp_path, "odd.txt", "no table")
+    command = ["--watch", str(tmp_path / "in"), "--queue", "watched", "--type", "Transfer", "--settle-s", "0", "--json"]
+    command += ["--progress", joined(address, "/p"), "--quarantine", joined(address, "/q"), "--quiet"]
+    assert main([*command, "--files", "2", "--connection", broker.connection]) in (0, 1)
+    said = json.loads(capsys.readouterr().out)
+    assert (said["files"], said["rows"], said["accepted"], said["quarantined"]) == (2, 4, 3, 1)
+    put(tmp_path, "three.csv", "id,amount\nd,5\n")
+    assert main([*command, "--for-s", "8", "--connection", broker.connection]) == 1  # because of odd.txt
+    said = json.loads(capsys.readouterr().out)
+    assert (said["files"], said["accepted"], list(said["failed"])) == (1, 1, ["odd.txt"])
+    assert Counter(message.message_id for message in broker.take("watched")) == dict.fromkeys("abcd", 1)
