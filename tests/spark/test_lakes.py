@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from outbox.emulator.faults import drawn
+from outbox.emulator.faults import FaultRule, drawn
+from outbox.errors import Refused
 from spark_jobs import feed as feed_job
 from spark_jobs import reconcile as reconcile_job
 from spark_jobs.common.identity import Access
@@ -186,3 +188,40 @@ def test_receivers_are_killed_at_every_step_and_land_each_message(
     names = [item.name for item in place.list(suffix=".parquet")]
     landed = [row["message_id"] for name in names for part in read_file(place, name) for row in part.to_pylist()]
     assert set(landed) == {f"m{number}" for number in range(COUNT)} and not broker.take("landed-lake")
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.parametrize("address", PLACES, indirect=True)
+@pytest.mark.parametrize("point", ["staged", "planned", "sent", "recorded"])
+def test_a_process_that_is_killed_goes_on_where_it_was(
+    spark: Any, broker: Any, tmp_path: Path, address: str, run_killed: Callable[..., SimpleNamespace], point: str
+) -> None:
+    frame = frame_of(spark, tmp_path)
+    places = {"progress": joined(address, "/progress"), "quarantine": joined(address, "/quarantine")}
+    given = {"queue": "laked", "type": "Transfer", "id": "id", "connection": broker.connection, **places}
+    killed = run_killed("feed", point, 1, json.dumps({**given, "input": str(tmp_path / "transfers.csv")}))
+    assert killed.fired and killed.returncode == -9, killed.output
+    report = feed(frame, **given)
+    assert report.chunks_skipped == (1 if point == "recorded" else 0)
+    assert {message.message_id for message in broker.take("laked")} == {f"t{number}" for number in range(COUNT)}
+
+
+@pytest.mark.parametrize("address", ["emulator"], indirect=True)
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        ({"status": 403, "code": "AuthorizationPermissionMismatch"}, "role Storage Blob Data Contributor"),
+        ({"status": 404, "code": "ContainerNotFound"}, "there is no container 'lake'"),
+    ],
+)
+def test_a_lake_that_takes_nothing_is_told_in_one_line_and_nothing_is_sent(
+    spark: Any, broker: Any, tmp_path: Path, address: str, disturbed: Lake, rule: dict[str, Any], told: str
+) -> None:
+    disturbed.plant(FaultRule(kind="status", operation="blob.put", count=None, **rule))
+    with pytest.raises(Refused, match=told) as caught:
+        feed(
+            frame_of(spark, tmp_path), queue="laked", type="Transfer", id="id", connection=broker.connection,
+            progress=joined(address, "/p"), quarantine=joined(address, "/q"),
+        )  # fmt: skip
+    assert "\n" not in str(caught.value) and not broker.take("laked")
