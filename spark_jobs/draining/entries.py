@@ -9,7 +9,6 @@ says in `commitInfo` how many files it adds and which number its transaction has
 from __future__ import annotations
 
 import io
-from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
@@ -25,6 +24,8 @@ OURS = "outbox"
 """The member of `commitInfo` that is ours; a text, because delta-rs takes nothing else."""
 ENTRY_BYTES_MAX = 64 << 20
 LOOK_COUNT_MAX = 10_000
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are none of ours."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
@@ -46,11 +47,44 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True):
     version: int
 
 
+class CommitInfo(msgspec.Struct, frozen=True):
+    """What a commit says of itself, in words of its own."""
+
+    outbox: str | None = None
+
+
+class Txn(msgspec.Struct, frozen=True):
+    """The number of a writer's transaction."""
+
+    version: int
+
+
+class Added(msgspec.Struct, frozen=True):
+    """A data file; which one is the table's concern."""
+
+    path: str
+
+
+class Action(msgspec.Struct, frozen=True):
+    """A line of an entry, with the names of Delta's protocol; lines of other kinds have none of these."""
+
+    commitInfo: CommitInfo | None = None  # noqa: N815 - as Delta has it
+    add: Added | None = None
+    txn: Txn | None = None
+
+
+class TornError(Exception):
+    """An entry lacks something that its commit wrote."""
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One version's entry, as far as it concerns us."""
 
     version: int
     progress: Progress | None
+
+
+ACTION = msgspec.json.Decoder(Action)
 
 
 def entry_file(version: int) -> str:
@@ -71,29 +105,32 @@ def read_entry(place: Place, version: int) -> Entry | None:
     if len(data) > ENTRY_BYTES_MAX:
         raise CorruptRecord(f"{place / name} has more than {ENTRY_BYTES_MAX} bytes, so no build of this wrote it")
     try:
-        actions = [msgspec.json.decode(line, type=dict[str, Any]) for line in data.splitlines() if line.strip()]
-        progress = progress_of(actions)
-    except msgspec.DecodeError as error:
+        return Entry(version=version, progress=whole_progress(data))
+    except TornError as error:
         raise torn(place, name) from error
+
+
+def whole_progress(data: bytes) -> Progress | None:
+    """What the commit of an entry says of itself, None where it is not ours.
+
+    Raises:
+        TornError: something of the entry is missing.
+    """
+    try:
+        actions = [ACTION.decode(line) for line in data.splitlines() if line.strip()]
+        told = [action.commitInfo.outbox for action in actions if action.commitInfo and action.commitInfo.outbox]
+        progress = msgspec.json.decode(told[0], type=Progress) if told else None
+    except UNDECODABLE as error:
+        raise TornError from error
     if not actions or (progress is not None and not is_whole(actions, progress)):
-        raise torn(place, name)
-    return Entry(version=version, progress=progress)
+        raise TornError
+    return progress
 
 
-def progress_of(actions: list[dict[str, Any]]) -> Progress | None:
-    """What `commitInfo` says, where the commit is ours."""
-    for action in actions:
-        told = action.get("commitInfo")
-        if isinstance(told, dict) and isinstance(told.get(OURS), str):
-            return msgspec.json.decode(told[OURS], type=Progress)
-    return None
-
-
-def is_whole(actions: list[dict[str, Any]], progress: Progress) -> bool:
+def is_whole(actions: list[Action], progress: Progress) -> bool:
     """Whether all that the commit wrote is there."""
-    added = sum("add" in action for action in actions)
-    numbers = [action["txn"].get("version") for action in actions if isinstance(action.get("txn"), dict)]
-    return added == progress.files and progress.number in numbers
+    added = sum(action.add is not None for action in actions)
+    return added == progress.files and progress.number in [action.txn.version for action in actions if action.txn]
 
 
 def torn(place: Place, name: str) -> CorruptRecord:
@@ -108,7 +145,7 @@ def newest_checkpoint(place: Place) -> int:
     """The version of a checkpoint that readers begin at, -1 without one; a hint that is torn is none, as to them."""
     try:
         return msgspec.json.decode(place.read(LAST_CHECKPOINT) or b"", type=Hint).version
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return -1
 
 

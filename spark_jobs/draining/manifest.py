@@ -17,6 +17,7 @@ import msgspec
 from outbox.errors import CorruptRecord, Refused
 from spark_jobs.common.places import Place
 from spark_jobs.draining.entries import LOG as DELTA_LOG
+from spark_jobs.draining.entries import UNDECODABLE
 
 LOG = "_log"
 COMMIT, STATE = ".json", ".state"
@@ -110,13 +111,13 @@ class ManifestLog:
     def _closing(self, name: str) -> Closing | None:
         try:
             return msgspec.json.decode(self.place.read(name) or b"", type=Closing)
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             return None
 
     def _decoded(self, name: str, kind: type[Decoded]) -> Decoded:
         try:
             return msgspec.json.decode(self.place.read(name) or b"", type=kind)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise CorruptRecord(f"{self.place / name} cannot be read: {error}; restore it from a copy") from error
 
 

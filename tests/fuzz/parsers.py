@@ -6,6 +6,7 @@ Whatever it is given, a parser returns or raises one of these, soon, and holds n
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,12 +48,18 @@ from outbox.stored import Failures, IdempotencyClaim, Overflow, Record, Staged, 
 from outbox.stored import decode as decode_document
 from outbox.verify.history import parse as parse_history
 from outbox.verify.recorded import events
+from spark_jobs.draining.entries import TornError, whole_progress
+from spark_jobs.draining.keys import MAGIC as KEYS_MAGIC
+from spark_jobs.draining.keys import DamagedKeysError, header_of
 from tests.fuzz.nonsense import mutated
 from tests.simulation.explored import T1, Transfer, bank
 from tests.unit.amqp import amqp_client
 from tests.wire.blobs.batches import BATCH_TYPE, BOUNDARY, batch, deletes
 
 AT_MS = 1_767_225_600_000
+LEDGER_ENTRY = rb"""{"commitInfo":{"outbox":"{\"token\":\"t\",\"number\":2,\"files\":1,\"consumed\":[]}"}}
+{"add":{"path":"data/a.parquet","size":3,"dataChange":true,"tags":null}}
+{"txn":{"appId":"outbox-consume","version":2}}"""
 
 
 @dataclass(frozen=True)
@@ -239,6 +246,8 @@ PARSERS = (
     Parser("Blob Storage head", (encode({"path": "/devstoreaccount1/box/a%20b?comp=blocklist", **BLOB_HEADERS}),),
            _blob_head),
     Parser("block list", (BLOCK_LIST,), read_block_list, (BlobRejection,)),
+    Parser("ledger entry", (LEDGER_ENTRY,), whole_progress, (TornError,)),
+    Parser("ledger keys", (struct.pack("<16sQII", KEYS_MAGIC, 3, 0, 0) + bytes(120),), header_of, (DamagedKeysError,)),
     Parser("blob batch", (batch(*deletes("/box/a", "/box/b%20c", If_Match='"0x1"')),),
            lambda data: read_parts(data, BOUNDARY.encode()), (BlobRejection,)),
     Parser("blob batch boundary", (BATCH_TYPE.encode(), b'multipart/mixed; boundary="a b"'), _text(read_boundary),
