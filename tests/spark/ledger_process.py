@@ -5,11 +5,11 @@ STEP is merge, take_over, vacuum, or race: merge until as many rows are there as
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from pathlib import Path
 
-from spark_jobs.common.folder import Folder
+from spark_jobs.common.places import Place, place_of
 from spark_jobs.draining.leftovers import sweep
 from spark_jobs.draining.merging import Merger
 from spark_jobs.draining.taking_over import take_over
@@ -18,7 +18,7 @@ from tests.spark.crash import Kill
 RACE_S_MAX = 60.0
 
 
-def race(place: Folder, rows: int) -> None:
+def race(place: Place, rows: int) -> None:
     """Merge as one of several; print how many rows this one added."""
     merger, added, until_s = Merger(place), 0, time.monotonic() + RACE_S_MAX
     while (found := merger.table.read_or_create()).rows < rows and time.monotonic() < until_s:
@@ -28,7 +28,7 @@ def race(place: Folder, rows: int) -> None:
 
 if __name__ == "__main__":
     step, ledger, markers, point = sys.argv[1:]
-    place, kill = Folder(Path(ledger)), Kill(markers, {point: 1})
+    place, kill = place_of(ledger, os.environ), Kill(markers, {point: 1})
     if step == "merge":
         Merger(place, kill).merge()
     elif step == "take_over":

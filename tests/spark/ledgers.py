@@ -15,11 +15,15 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from spark_jobs.common.places import joined, place_of
-from spark_jobs.draining.merging import LANDING
+from spark_jobs.draining import leftovers
+from spark_jobs.draining.keys import KEYS
+from spark_jobs.draining.merging import DATA, LANDING
+from spark_jobs.draining.parquet import encoded
 from spark_jobs.draining.received import ROW
+from spark_jobs.ledger import ledger_files
 
 
-def land(ledger: Path, name: str, *ids: str, body: str = "{}", fingerprint: str = "f", first: int = 0) -> None:
+def land(ledger: Path | str, name: str, *ids: str, body: str = "{}", fingerprint: str = "f", first: int = 0) -> None:
     """Land a file as a receiver does."""
     land_rows(
         ledger,
@@ -31,12 +35,9 @@ def land(ledger: Path, name: str, *ids: str, body: str = "{}", fingerprint: str 
     )
 
 
-def land_rows(ledger: Path, name: str, rows: Sequence[dict[str, Any]]) -> None:
-    folder = ledger / LANDING
-    folder.mkdir(parents=True, exist_ok=True)
-    part = ledger / f"{name}.part"
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=ROW), part)
-    part.rename(folder / f"{name}.parquet")
+def land_rows(ledger: Path | str, name: str, rows: Sequence[dict[str, Any]]) -> None:
+    place = place_of(str(ledger), os.environ) / LANDING
+    assert place.create(f"{name}.parquet", encoded(pa.Table.from_pylist(list(rows), schema=ROW)))
 
 
 def by_log(table: Path | str) -> list[dict[str, Any]]:
@@ -76,6 +77,15 @@ def conflicts(ledger: Path | str) -> list[tuple[str, str]]:
 def landed(ledger: Path | str) -> list[str]:
     place = place_of(str(ledger), os.environ) / LANDING
     return [item.name.removesuffix(".parquet") for item in place.list(suffix=".parquet")]
+
+
+def nothing_else_is_left(ledger: Path | str) -> None:
+    """Behind a vacuum there is no data or key file of which no version knows."""
+    place = place_of(str(ledger), os.environ)
+    leftovers.sweep(place, age_s=-5.0)  # blobs are dated by the second
+    named = {*ledger_files(str(ledger))}
+    assert {item.name for item in place.list(f"{DATA}/")} == named
+    assert {item.name for item in place.list(f"{KEYS}/")} <= {f"{KEYS}/{name}.keys" for name in named}
 
 
 class Died(BaseException):

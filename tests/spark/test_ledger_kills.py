@@ -12,33 +12,28 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from spark_jobs.ledger import ledger_files, merge, sweep
-from tests.spark.ledgers import conflicts, ids, land, landed, older_form
+from spark_jobs.ledger import merge
+from tests.spark.ledgers import conflicts, ids, land, landed, nothing_else_is_left, older_form
 
 ROOT = Path(__file__).resolve().parents[2]
 ORPHANS = 3_000
 
 
-def started(step: str, ledger: Path, markers: Path, point: str) -> subprocess.Popen[str]:
+PLACES = ("folder", "emulator", pytest.param("azurite", marks=pytest.mark.soak))
+
+
+def started(step: str, ledger: Path | str, markers: Path, point: str) -> subprocess.Popen[str]:
     markers.mkdir(exist_ok=True)
     command = [sys.executable, str(ROOT / "tests/spark/ledger_process.py"), step, str(ledger), str(markers), point]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def nothing_else_is_left(ledger: Path) -> None:
-    """Behind a vacuum there is no data or key file of which no version knows."""
-    sweep(ledger, age_s=0.0)
-    found = {path.relative_to(ledger).as_posix() for path in (ledger / "data").rglob("*") if path.is_file()}
-    assert found == {*ledger_files(ledger)}
-    keys = {path.relative_to(ledger / "_keys").as_posix() for path in (ledger / "_keys").rglob("*.keys")}
-    assert keys <= {f"{name}.keys" for name in found}
-
-
 @pytest.mark.slow
+@pytest.mark.parametrize("address", PLACES, indirect=True)
 @pytest.mark.parametrize("point", ["conflicts", "prepared", "committed", "synced"])
-def test_a_merger_that_is_killed_adds_each_row_once(tmp_path: Path, point: str) -> None:
-    ledger = tmp_path / "ledger"
+def test_a_merger_that_is_killed_adds_each_row_once(tmp_path: Path, address: str, point: str) -> None:
+    ledger = address
     land(ledger, "one", "a", body="1", fingerprint="f1")
     merge(ledger)
     land(ledger, "two", "a", "b", "c", body="2", fingerprint="f2", first=1)
@@ -87,8 +82,9 @@ def test_a_vacuum_that_is_killed_between_its_deletions_is_done_again(tmp_path: P
 
 
 @pytest.mark.slow
-def test_mergers_that_race_add_each_row_once(tmp_path: Path) -> None:
-    ledger, rounds = tmp_path / "ledger", 40
+@pytest.mark.parametrize("address", PLACES, indirect=True)
+def test_mergers_that_race_add_each_row_once(tmp_path: Path, address: str) -> None:
+    ledger, rounds = address, 40
     merge(ledger)
     racers = [started("race", ledger, tmp_path / "markers", str(2 * rounds)) for _ in range(3)]
     for number in range(rounds):

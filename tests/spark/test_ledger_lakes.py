@@ -15,14 +15,12 @@ import pytest
 from outbox.emulator.faults import FaultRule, drawn
 from outbox.errors import OutcomeUnknown, Refused
 from spark_jobs.common.places import joined, place_of
-from spark_jobs.draining.keys import KEYS
-from spark_jobs.draining.leftovers import sweep
-from spark_jobs.draining.merging import CONFLICTS, DATA, LANDING, Merged, Merger
+from spark_jobs.draining.merging import CONFLICTS, LANDING, Merged, Merger
 from spark_jobs.draining.parquet import encoded
 from spark_jobs.draining.received import ROW
-from spark_jobs.ledger import ledger_files, merge
+from spark_jobs.ledger import merge
 from tests.spark.lakes import BOX, Lake
-from tests.spark.ledgers import Died, conflicts, dies_at, ids, landed
+from tests.spark.ledgers import Died, conflicts, dies_at, ids, landed, nothing_else_is_left
 
 PLACES = ("folder", "emulator", pytest.param("azurite", marks=pytest.mark.soak))
 
@@ -62,15 +60,6 @@ def merged_in_the_end(ledger: str) -> Merged:
         except OutcomeUnknown:
             continue
     pytest.fail("no end of unknown outcomes")
-
-
-def nothing_else_is_left(ledger: str) -> None:
-    """Behind a vacuum there is no data or key file of which no version knows."""
-    place = place_of(ledger, os.environ)
-    sweep(place, age_s=-5.0)  # blobs are dated by the second
-    named = {*ledger_files(ledger)}
-    assert {item.name for item in place.list(f"{DATA}/")} == named
-    assert {item.name for item in place.list(f"{KEYS}/")} <= {f"{KEYS}/{name}.keys" for name in named}
 
 
 @pytest.mark.parametrize("address", PLACES, indirect=True)
