@@ -31,7 +31,7 @@ import msgspec
 from azure.core.credentials import TokenCredential
 from pyspark.sql import Row, SparkSession
 
-from outbox.errors import OutcomeUnknown, Refused
+from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from spark_jobs.common.arguments import CONNECTION_HELP, Say, add_common, connection_of, ended, silent, start, to_stderr
 from spark_jobs.common.crash_points import CrashPoint, no_crash
 from spark_jobs.common.identity import CredentialSource
@@ -133,15 +133,24 @@ def consume(
             total.failed = str(error)
         total.add_merge(merger.merge())
         say(f"consume: {total.received} received, {total.added} added, {time.monotonic() - started_s:.1f} s")
-    swept = sweep(place)
-    if swept:
-        say(f"consume: {swept} leftovers of earlier runs removed")
+    say_swept(place, say)
     if total.failed:
         raise OutcomeUnknown(
             f"queue {queue}: {total.failed}; the {total.received} messages received are in {output}; mend that and "
             "run the same command again"
         )
     return total.report(merger, time.monotonic() - started_s)
+
+
+def say_swept(place: Place, say: Say) -> None:
+    """Remove what killed runs left; where that fails it stays for the next one, and nothing of this run is lost."""
+    try:
+        swept = sweep(place)
+    except OutboxError as error:
+        say(f"consume: leftovers of earlier runs stay: {error}")
+    else:
+        if swept:
+            say(f"consume: {swept} leftovers of earlier runs removed")
 
 
 def drain_round(spark: SparkSession, job: Drain, received: int) -> list[Row]:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import time
 
+from outbox.errors import OutcomeUnknown
 from spark_jobs.common.places import Place
 from spark_jobs.draining.durable import Durable
 from spark_jobs.draining.keys import KEYS, SUFFIX, data_file
 from spark_jobs.draining.merging import CONFLICTS, CONFLICTS_NAME, LEDGER_NAME
-from spark_jobs.draining.tables import Table
+from spark_jobs.draining.tables import FAILED, Table, first_line
 
 ORPHAN_AGE_S = 7 * 24 * 3_600.0
 """As Delta's own readers expect, and longer than `merging.MERGE_S_MAX`: a merge that took longer does not commit."""
@@ -33,16 +34,23 @@ def sweep(place: Place, *, age_s: float = ORPHAN_AGE_S) -> int:
 
 
 def sweep_table(table: Table, age_s: float) -> int:
-    """Vacuum one table, take its keys of no file, and let expired entries go that a checkpoint on disk sums up."""
+    """Vacuum one table, take its keys of no file, and let expired entries go that a checkpoint on disk sums up.
+
+    Raises:
+        OutcomeUnknown: delta-rs stopped; what it had not deleted stays for the next time.
+    """
     base = table.read()
     if base is None:
         return 0
     durable = Durable(table.place)
     durable.sync()
-    base.handle.cleanup_metadata()
     behind_s = max(0.0, time.time() - table.place.now_s())
     hours = math.ceil((age_s + behind_s) / HOUR_S)
-    orphans = base.handle.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+    try:
+        base.handle.cleanup_metadata()
+        orphans = base.handle.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+    except FAILED as error:
+        raise OutcomeUnknown(f"{table.place}: vacuum stopped half-way: {first_line(error)}; do it again") from error
     durable.sync()
     horizon_s = table.place.now_s() - age_s
     keys = [item for item in table.place.list(f"{KEYS}/", SUFFIX) if data_file(item.name) not in base.files]

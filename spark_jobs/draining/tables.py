@@ -97,7 +97,10 @@ class Table:
         except FAILED as error:
             self._check()
             check_checkpoints(self.place)
-            raise Refused(f"{self.place}: delta-rs cannot open this table: {first_line(error)}") from error
+            raise Refused(
+                f"{self.place}: delta-rs cannot open this table: {first_line(error)}; run the same again, and where it "
+                "is of a newer protocol begin a ledger of a new name"
+            ) from error
         self._refuse_foreign(handle)
         version = handle.version()
         self._check()

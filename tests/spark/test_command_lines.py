@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from outbox.errors import OutcomeUnknown
 from spark_jobs import consume, feed, sweep
 from spark_jobs.common.arguments import CONNECTION_VARIABLE, ended, silent, to_stderr
 from spark_jobs.common.folder import Folder
@@ -148,3 +149,18 @@ def test_no_more_is_asked_of_all_receivers_together_than_is_left(monkeypatch: py
     assert (settings.access, settings.queue, str(settings.place)) == ("a token of its own", "q", "/out/_landing")
     assert settings.budgets == (4, 4, 3) and settings.sessions
     assert (settings.idle_s, settings.deadline_s, settings.timeout_s) == (4, 60, 5)
+
+
+def test_leftovers_that_cannot_be_removed_are_said_and_stop_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = list[str]()
+
+    def fails(place: object) -> int:
+        raise OutcomeUnknown("vacuum stopped half-way")
+
+    for sweeping in (fails, lambda place: 3, lambda place: 0):
+        monkeypatch.setattr(consume, "sweep", sweeping)
+        consume.say_swept(Folder("/out"), said.append)
+    assert said == [
+        "consume: leftovers of earlier runs stay: vacuum stopped half-way",
+        "consume: 3 leftovers of earlier runs removed",
+    ]

@@ -15,7 +15,8 @@ import pytest
 from outbox.emulator.faults import FaultRule, drawn
 from outbox.errors import OutcomeUnknown, Refused
 from spark_jobs.common.places import joined, place_of
-from spark_jobs.draining.merging import CONFLICTS, LANDING, Merged, Merger
+from spark_jobs.draining.leftovers import sweep
+from spark_jobs.draining.merging import CONFLICTS, DATA, LANDING, Merged, Merger
 from spark_jobs.draining.parquet import encoded
 from spark_jobs.draining.received import ROW
 from spark_jobs.ledger import merge
@@ -88,6 +89,25 @@ def test_drawn_faults_cost_no_row_and_double_none(ledger: str, lake: Lake, seed:
         lake.plant()
     assert ids(ledger) == ["a", "b0", "b1", "b2", "b3"]
     assert conflicts(ledger) == [("a", "1"), ("a", "2"), ("a", "3")] and landed(ledger) == []
+    nothing_else_is_left(ledger)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_vacuum_under_drawn_faults_takes_nothing_that_is_named(ledger: str, lake: Lake, seed: int) -> None:
+    place = place_of(ledger, os.environ)
+    land(ledger, "one", ("a", "1"), ("b", "1"))
+    merge(ledger)
+    for number in range(5):
+        place.create(f"{DATA}/orphan-{number}.parquet", b"of nobody")
+    lake.plant(*drawn(seed, ("lost-reply", "throttled", "reset", "status", "lost-reply"), within=25, status=500))
+    for _ in range(10):
+        try:
+            sweep(place, age_s=-5.0)
+            break
+        except OutcomeUnknown as unknown:
+            assert "vacuum stopped half-way" in str(unknown) and "\n" not in str(unknown)
+    lake.plant()
+    assert ids(ledger) == ["a", "b"]
     nothing_else_is_left(ledger)
 
 
