@@ -1,1 +1,1 @@
-"""What `consume` does: messages to files on executors, and the log of what is in the ledger."""
+"""What `consume` does: messages to files on executors, and by the driver from there into a Delta table."""
