@@ -134,9 +134,11 @@ def is_whole(actions: list[Action], progress: Progress) -> bool:
 
 
 def torn(place: Place, name: str) -> CorruptRecord:
-    """An entry that a power loss cut, and its cure."""
+    """An entry that a power loss cut, and its cure: nobody deletes landing files before all entries are on disk."""
+    newer = any(item.name > name for item in place.list(f"{LOG}/", ".json"))
+    which = "this file and the entries of higher numbers" if newer else "this one file"
     return CorruptRecord(
-        f"{place / name} is torn, as a power loss leaves it; delete this one file and run the same again: what it "
+        f"{place / name} is torn, as a power loss leaves it; delete {which} and run the same again: what was "
         "committed was not on disk yet, so its messages are still in _landing"
     )
 

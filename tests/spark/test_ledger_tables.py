@@ -239,6 +239,25 @@ def test_a_torn_newest_entry_is_named_and_its_cure_loses_nothing(tmp_path: Path,
     assert merge(tmp_path).added == 1 and ids(tmp_path) == ["a", "b"]
 
 
+def test_a_torn_entry_below_a_whole_one_is_named_with_it_and_the_cure_loses_nothing(tmp_path: Path) -> None:
+    """Two mergers committed, and the power went before either had synced; both their landing files are there."""
+    land(tmp_path, "one", "a")
+    merge(tmp_path)
+    for name in ("two", "three"):
+        land(tmp_path, name, name)
+        kept = (tmp_path / "_landing" / f"{name}.parquet").read_bytes()
+        merge(tmp_path)
+        (tmp_path / f"{name}.kept").write_bytes(kept)
+    for name in ("two", "three"):
+        (tmp_path / f"{name}.kept").rename(tmp_path / "_landing" / f"{name}.parquet")
+    rewrite(tmp_path, 2, TORN["half"])
+    with pytest.raises(CorruptRecord, match=r"0+2\.json is torn, .*delete this file and the entries of higher numbers"):
+        merge(tmp_path)
+    for version in (2, 3):
+        (tmp_path / entry_file(version)).unlink()
+    assert merge(tmp_path).added == 2 and ids(tmp_path) == ["a", "three", "two"]
+
+
 def test_a_torn_first_entry_is_named(tmp_path: Path) -> None:
     merge(tmp_path)
     rewrite(tmp_path, 0, lambda data: b"")
