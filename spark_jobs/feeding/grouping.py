@@ -1,32 +1,37 @@
 """Judged rows to messages: what runs on executors while a feed is planned.
 
-Spark brings all rows of an identity into one partition; here they become one message, or a conflict.  Rows of equal
-identity and body are one message; of equal identity and unequal body none at all: which of them a broker or an inbox
-would keep would be chance.  A partition belongs to one chunk, so what a chunk sends depends on nothing but the plan.
+All rows of an identity come into one bucket; there they become one message, or a conflict.  Rows of equal identity and
+body are one message; of equal identity and unequal body none at all: which of them a broker or an inbox would keep
+would be chance.  A bucket belongs to one chunk.  Rows travel packed, many in one value, because Spark's own rows cost
+more than all that is done with them here; those of sessions travel one by one, as they go by their session from there.
 
-Memory holds the messages of a partition; `partitions_of` makes these small, by the bytes of the input.
+Memory holds the rows of the buckets of a partition; `partitions_of` makes these small, by the bytes of the input.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from spark_jobs.reading.arrow import buffers_of, integer_column, text_column
+from spark_jobs.reading.arrow import binary_column, buffers_of, integer_column, text_column
 from spark_jobs.reading.judging import VALID
 
-PARTITION_BYTES = 64 * 1024 * 1024
+PARTITION_BYTES = 32 * 1024 * 1024
+PACKED_ROWS, PACKED_BYTES = 65_536, 8 * 1024 * 1024
 PARTITION_COUNT_MAX = 16_384
 STAGED = f"{VALID}, copies bigint"
 STAGED_SCHEMA = pa.schema(
     [(part.split()[0], pa.string() if part.endswith("string") else pa.int64()) for part in STAGED.split(", ")]
 )
 VALID_SCHEMA = pa.schema(list(STAGED_SCHEMA)[:-1])
+PACKED = "bucket bigint, rows binary"
 CHUNK = "chunk"
 CONFLICTS = "conflicts"
 """In the column `chunk`: what is sent in none."""
@@ -42,24 +47,33 @@ class Chunks:
     count: int
     created_ms: int
 
-    def of_rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The messages of a partition's rows as `STAGED` has them, with their chunk; its conflicts behind them."""
-        return self._parted(*messages_of(batches))
+    def of_packets(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The messages of packed rows as `STAGED` has them, with their chunk; conflicts behind them."""
+        held, conflicts = dict[int, list[bytes]](), list[pa.Table]()
+        for batch in batches:
+            for number, rows in zip(batch.column(0).to_pylist(), buffers_of(batch.column(1)), strict=True):
+                held.setdefault(number, []).append(rows or b"")
+        for number in sorted(held, key=lambda number: (number % self.count, number)):
+            parts = (part for packet in held.pop(number) for part in pa.ipc.open_stream(packet))
+            messages, differing = messages_of(parts)
+            conflicts.append(differing)
+            yield from self._of_chunk(messages, str(number % self.count))
+        for differing in conflicts:
+            yield from self._of_chunk(differing, CONFLICTS)
 
     def of_messages(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same of messages and conflicts that `grouped` has made."""
-        rows = pa.Table.from_batches(batches, STAGED_SCHEMA)
-        has_body = rows.column("body").is_valid()
-        return self._parted(rows.filter(has_body), rows.filter(pc.invert(has_body)))
-
-    def _parted(self, messages: pa.Table, conflicts: pa.Table) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
+        rows, context = pa.Table.from_batches(batches, STAGED_SCHEMA), TaskContext.get()
         assert context is not None
-        if messages.column("created_ms").null_count:
-            at, created = messages.schema.get_field_index("created_ms"), constant(self.created_ms, messages.num_rows)
-            messages = messages.set_column(at, STAGED_SCHEMA.field("created_ms"), created)
-        for rows, value in ((messages, str(context.partitionId() % self.count)), (conflicts, CONFLICTS)):
-            yield from rows.append_column(CHUNK, pa.array([value] * rows.num_rows, pa.string())).to_batches()
+        has_body = rows.column("body").is_valid()
+        yield from self._of_chunk(rows.filter(has_body), str(context.partitionId() % self.count))
+        yield from self._of_chunk(rows.filter(pc.invert(has_body)), CONFLICTS)
+
+    def _of_chunk(self, rows: pa.Table, chunk: str) -> Iterator[pa.RecordBatch]:
+        if chunk != CONFLICTS and rows.column("created_ms").null_count:
+            at, created = rows.schema.get_field_index("created_ms"), constant(self.created_ms, rows.num_rows)
+            rows = rows.set_column(at, STAGED_SCHEMA.field("created_ms"), created)
+        yield from rows.append_column(CHUNK, pa.array([chunk] * rows.num_rows, pa.string())).to_batches()
 
 
 def partitions_of(chunks: int, size: int) -> int:
@@ -145,3 +159,34 @@ def table_of(rows: Sequence[Staged]) -> pa.Table:
         integer_column(copies),
     ]
     return pa.Table.from_arrays(columns, schema=STAGED_SCHEMA)
+
+
+def packed(buckets: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows {id, body, created_ms, session, position} by the bucket of their identity, many in one value."""
+    held, rows, size = list[pa.RecordBatch](), 0, 0
+    for batch in batches:
+        held.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= PACKED_ROWS or size >= PACKED_BYTES:
+            yield packed_rows(buckets, held)
+            held, rows, size = [], 0, 0
+    if held:
+        yield packed_rows(buckets, held)
+
+
+def packed_rows(buckets: int, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One row of `PACKED` for each bucket of some rows."""
+    ids = [id or b"" for batch in batches for id in buffers_of(batch.column(0))]
+    numbers = [crc32(id) % buckets for id in ids]
+    order = pc.sort_indices(integer_column(numbers))
+    ordered = pa.Table.from_batches(batches, VALID_SCHEMA).take(order).combine_chunks()
+    counts = sorted(Counter(numbers).items())
+    values, at = list[bytes](), 0
+    for _, count in counts:
+        made = pa.BufferOutputStream()
+        with pa.ipc.new_stream(made, VALID_SCHEMA) as stream:
+            stream.write_table(ordered.slice(at, count))
+        values.append(made.getvalue().to_pybytes())
+        at += count
+    columns = [integer_column([number for number, _ in counts]), binary_column(values)]
+    return pa.RecordBatch.from_arrays(columns, names=["bucket", "rows"])

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -26,8 +27,9 @@ from outbox.errors import FormatTooNew, Refused
 from spark_jobs.common.crash_points import CrashPoint
 from spark_jobs.common.places import Place
 from spark_jobs.common.staging import StagedFile, Writing, stage, staged
-from spark_jobs.feeding.grouping import CHUNK, CONFLICTS, STAGED, Chunks, grouped, partitions_of
-from spark_jobs.reading.judging import Shape
+from spark_jobs.feeding.grouping import CHUNK, CONFLICTS, PACKED, STAGED, Chunks, grouped, packed, partitions_of
+from spark_jobs.reading.input import Then
+from spark_jobs.reading.judging import VALID, Shape
 
 FORMAT = 2
 """1: messages in folders `chunk=N` that Spark had written, of rows that it had read."""
@@ -102,8 +104,8 @@ class Rows(Protocol):
     def size(self) -> int:
         """How many bytes the rows have."""
 
-    def valid(self) -> DataFrame:
-        """{id, body, created_ms, session, position} of each row that can be sent."""
+    def valid(self, then: Then | None = None, schema: str = VALID) -> DataFrame:
+        """{id, body, created_ms, session, position} of each row that can be sent, or what `then` makes of them."""
 
     def judged(self, *, texts: bool = False) -> DataFrame:
         """Every row, with the reason why it cannot be sent."""
@@ -252,9 +254,12 @@ def stage_valid(
 ) -> list[StagedFile]:
     """Stage the rows that can be sent as messages by chunk, and the identities whose rows differ."""
     making, partitions = Chunks(chunks, created_ms), partitions_of(chunks, rows.size)
-    frame, make = rows.valid().repartition(partitions, "id"), making.of_rows
     if target.shape.session:  # a session's messages stay in one chunk, in order
-        frame, make = frame.mapInArrow(grouped, STAGED).repartition(partitions, "session"), making.of_messages
+        messages = rows.valid().repartition(partitions, "id").mapInArrow(grouped, STAGED)
+        frame, make = messages.repartition(partitions, "session"), making.of_messages
+    else:
+        packets = rows.valid(partial(packed, partitions), PACKED)
+        frame, make = packets.repartition(partitions, "bucket"), making.of_packets
     return stage(frame, Writing(run.lend(), f"{folder}/messages", CHUNK, "copies", crash_point, make))
 
 

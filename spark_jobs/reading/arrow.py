@@ -289,6 +289,14 @@ def text_column(values: Sequence[bytes | None]) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), count, buffers, nulls)
 
 
+def binary_column(values: Sequence[bytes]) -> pa.Array:
+    """A column of bytes."""
+    offsets = array("i", accumulate(map(len, values), initial=0))
+    return pa.Array.from_buffers(
+        pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))], 0
+    )  # fmt: skip
+
+
 def integer_column(values: Sequence[int | None]) -> pa.Array:
     """A column of 64-bit integers."""
     nulls = sum(value is None for value in values) if None in values else 0

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from outbox.errors import Refused
 from spark_jobs.common.ids import check_key_columns
 from spark_jobs.reading.arrow import group_of
-from spark_jobs.reading.input import refusals, told, valid_rows
+from spark_jobs.reading.input import Then, refusals, told, valid_rows
 from spark_jobs.reading.judging import JUDGED, VALID, Judge, check_columns, judged, of_arrow
 from spark_jobs.reading.opened import TIME_GROUPS
 from spark_jobs.reading.spans import Survey
@@ -77,9 +77,9 @@ class FrameRows:
         """How many bytes the rows have."""
         return self.survey.size
 
-    def valid(self) -> DataFrame:
-        """{id, body, created_ms, session, position} of each row that can be sent."""
-        return self._numbered().mapInArrow(partial(valid_of, self._judge), VALID)
+    def valid(self, then: Then | None = None, schema: str = VALID) -> DataFrame:
+        """{id, body, created_ms, session, position} of each row that can be sent, or what `then` makes of them."""
+        return self._numbered().mapInArrow(partial(valid_of, self._judge, then), schema)
 
     def judged(self, *, texts: bool = False) -> DataFrame:
         """Every row as a message, or with the reason why it is none."""
@@ -101,9 +101,10 @@ def judged_of(judge: Judge, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Re
         yield judged(found, judge, "", 0)
 
 
-def valid_of(judge: Judge, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def valid_of(judge: Judge, then: Then | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Those that can be sent."""
-    return valid_rows(judged_of(judge, batches))
+    rows = valid_rows(judged_of(judge, batches))
+    return rows if then is None else then(rows)
 
 
 def surveyed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

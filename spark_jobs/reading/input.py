@@ -46,6 +46,8 @@ TASK_SPANS_MAX = 2_000
 MARK = "outbox.errors.Refused: "
 
 Read = Callable[[Reading, Span], Iterator[pa.RecordBatch]]
+Then = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What a task does with the rows that it has judged; in another `mapInArrow` they would go through the JVM first."""
 
 
 class Input:
@@ -104,9 +106,9 @@ class Input:
         reading = self._typed()
         return self._mapped(partial(judged_by, replace(self._judge, texts=texts)), reading, JUDGED)
 
-    def valid(self) -> DataFrame:
-        """{id, body, created_ms, session, position} of each row that can be sent."""
-        return self._mapped(partial(valid_by, self._judge), self._typed(), VALID)
+    def valid(self, then: Then | None = None, schema: str = VALID) -> DataFrame:
+        """{id, body, created_ms, session, position} of each row that can be sent, or what `then` makes of them."""
+        return self._mapped(partial(valid_by, self._judge, then), self._typed(), schema)
 
     @property
     def size(self) -> int:
@@ -203,9 +205,10 @@ def judged_by(judge: Judge, reading: Reading, span: Span) -> Iterator[pa.RecordB
     return judged_span(reading, span, judge)
 
 
-def valid_by(judge: Judge, reading: Reading, span: Span) -> Iterator[pa.RecordBatch]:
+def valid_by(judge: Judge, then: Then | None, reading: Reading, span: Span) -> Iterator[pa.RecordBatch]:
     """The rows of a span that can be sent."""
-    return valid_rows(judged_span(reading, span, judge))
+    rows = valid_rows(judged_span(reading, span, judge))
+    return rows if then is None else then(rows)
 
 
 def valid_rows(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -91,8 +91,13 @@ READER_MUTANTS = (
     ),
     misread(
         "an identity whose rows differ is in a chunk", GROUPING,
-        "spark/test_grouping.py::test_a_partition_belongs_to_one_chunk_and_its_conflicts_to_none",
-        ("(conflicts, CONFLICTS)):", "(conflicts, str(0))):"),
+        "spark/test_grouping.py::test_a_bucket_belongs_to_one_chunk_and_its_conflicts_to_none",
+        ("            yield from self._of_chunk(differing, CONFLICTS)\n", "            yield from self._of_chunk(differing, str(0))\n"),
+    ),
+    misread(
+        "rows of an id go to buckets by where they were read", GROUPING,
+        "spark/test_grouping.py::test_a_row_is_in_the_bucket_of_its_identity_wherever_it_comes_from",
+        ("crc32(id) % buckets for id in ids]", "at % buckets for at, _ in enumerate(ids)]"),
     ),
     misread(
         "what changed while it was read is planned", PLAN,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.feeding import grouping
-from spark_jobs.feeding.grouping import Chunks, Grouping, grouped, partitions_of
+from spark_jobs.feeding.grouping import Chunks, Grouping, grouped, packed, partitions_of
 from spark_jobs.reading.arrow import integer_column, text_column
 
 Row = tuple[bytes, bytes, int | None, bytes | None, int]
@@ -49,6 +49,12 @@ def test_times_and_sessions_stay_with_their_rows() -> None:
     assert found.messages() == [(b"a", b"{}", 7, b"s", 1, 2), (b"b", b"{}", None, b"t", 2, 1)]
 
 
+def in_bucket(number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A packet of rows as the task of a bucket gets it."""
+    [packet] = packed(1, [batch])
+    return packet.set_column(0, "bucket", integer_column([number]))
+
+
 @pytest.fixture
 def in_partition(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Say which partition a task works on."""
@@ -60,10 +66,14 @@ def in_partition(monkeypatch: pytest.MonkeyPatch) -> Any:
     return at
 
 
-def test_a_partition_belongs_to_one_chunk_and_its_conflicts_to_none(in_partition: Any) -> None:
-    in_partition(7)
-    assert sorted(rows_of(Chunks(3, 42).of_rows(iter([batch_of(*ROWS)])))) == [
-        ("a", "{1}", 42, None, 3, 2, "1"), ("b", "{2}", 42, None, 5, 1, "1"), ("c", None, None, None, 0, 0, "conflicts")
+def test_a_bucket_belongs_to_one_chunk_and_its_conflicts_to_none() -> None:
+    other = batch_of((b"d", b"{4}", 1, None, 4), (b"d", b"{4}", 1, None, 6))
+    packets = [in_bucket(7, batch_of(*ROWS)), in_bucket(5, other), in_bucket(4, batch_of((b"e", b"5", 1, b"s", 8)))]
+    found = rows_of(Chunks(3, 42).of_packets(iter(packets)))
+    assert [row[-1] for row in found] == ["1", "1", "1", "2", "conflicts"]
+    assert sorted(found) == [
+        ("a", "{1}", 42, None, 3, 2, "1"), ("b", "{2}", 42, None, 5, 1, "1"),
+        ("c", None, None, None, 0, 0, "conflicts"), ("d", "{4}", 1, None, 4, 2, "2"), ("e", "5", 1, "s", 8, 1, "1"),
     ]  # fmt: skip
 
 
@@ -72,27 +82,44 @@ def test_messages_that_are_grouped_are_staged_as_they_are(in_partition: Any) -> 
     rows = batch_of(
         (b"a", b"{}", 5, b"s", 1), (b"a", b"{}", 5, b"s", 2), (b"b", b"1", 6, b"s", 3), (b"b", b"2", 6, b"t", 4)
     )
-    found = rows_of(Chunks(1, 0).of_rows(iter([rows])))
+    found = rows_of(Chunks(1, 0).of_packets(iter([in_bucket(0, rows)])))
     assert found == [("a", "{}", 5, "s", 1, 2, "0"), ("b", None, None, None, 0, 0, "conflicts")]
     assert rows_of(Chunks(1, 0).of_messages(grouped([rows]))) == found
 
 
 @pytest.mark.parametrize("created_ms", [None, 7])
-def test_rows_that_are_all_different_are_staged_as_they_come(in_partition: Any, created_ms: int | None) -> None:
-    in_partition(0)
+def test_rows_that_are_all_different_are_staged_as_they_come(created_ms: int | None) -> None:
     rows = [(f"id{n}".encode(), b"{}", created_ms, None, n) for n in range(5)]
-    found = rows_of(Chunks(1, 42).of_rows(iter([batch_of(*rows[:2]), batch_of(*rows[2:])])))
+    packets = [in_bucket(0, batch_of(*rows[:2])), in_bucket(0, batch_of(*rows[2:]))]
+    found = rows_of(Chunks(1, 42).of_packets(iter(packets)))
     assert found == [(f"id{n}", "{}", created_ms or 42, None, n, 1, "0") for n in range(5)]
 
 
 def test_a_partition_without_rows_has_no_messages(in_partition: Any) -> None:
     in_partition(0)
-    assert rows_of(Chunks(1, 0).of_rows(iter([]))) == [] == rows_of(Chunks(1, 0).of_messages(iter([])))
+    assert rows_of(Chunks(1, 0).of_packets(iter([]))) == [] == rows_of(Chunks(1, 0).of_messages(iter([])))
+    assert list(packed(3, [])) == []
+
+
+def test_a_row_is_in_the_bucket_of_its_identity_wherever_it_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In packets of four rows at most, over several tasks."""
+    monkeypatch.setattr(grouping, "PACKED_ROWS", 4)
+    rows = [(f"id{n % 30}".encode(), b"{%d}" % (n % 30), None, b"s", n) for n in range(120)]
+    batches = [batch_of(*rows[at : at + 2]) for at in range(0, 120, 2)]
+    found: dict[int, Grouping] = {}
+    for task in (batches[:7], batches[7:]):
+        for packet in packed(5, task):
+            for number, part in zip(packet.column(0).to_pylist(), packet.column(1).to_pylist(), strict=True):
+                for batch in pa.ipc.open_stream(part):
+                    found.setdefault(number, Grouping()).add(batch)
+    messages = sorted(row for each in found.values() for row in each.messages())
+    assert messages == sorted((f"id{n}".encode(), b"{%d}" % n, None, b"s", n, 4) for n in range(30))
+    assert set(found) == set(range(5))
 
 
 @pytest.mark.parametrize(
     ("chunks", "size", "wanted"),
-    [(1, 0, 1), (20, 1 << 20, 20), (1, 1 << 30, 16), (3, 1 << 30, 18), (256, 1 << 60, 16_384)],
+    [(1, 0, 1), (20, 1 << 20, 20), (1, 1 << 30, 32), (3, 1 << 30, 33), (256, 1 << 60, 16_384)],
 )
 def test_a_partition_holds_what_fits_in_memory(chunks: int, size: int, wanted: int) -> None:
     assert partitions_of(chunks, size) == wanted
