@@ -19,7 +19,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
 
@@ -255,7 +255,8 @@ def lines_of(spark: SparkSession, files: Files, *names: str) -> DataFrame:
     Raises:
         Refused: there is no such file; a line that is no object is refused when it is read.
     """
-    return Input(spark, Source(str(files.place), "json"), Judge(()), files).picked(*names)
+    source = Source(str(files.place), "json")
+    return Input(spark, source, Judge(()), replace(files, may_be_empty=True)).picked(*names)
 
 
 def read_states(spark: SparkSession, files: Files, state: str, field: str) -> DataFrame:
@@ -340,7 +341,7 @@ def steps_of(spark: SparkSession, arguments: argparse.Namespace, ledger: Sequenc
     ways = {"progress", "master", "quiet", "json"}
     settings = {name: value for name, value in vars(arguments).items() if name not in ways}
     place = place_of(arguments.progress, os.environ)
-    inputs = [files_at(path, os.environ) for path in paths]
+    inputs = [replace(files_at(path, os.environ), may_be_empty=True) for path in paths]
     folder = folder_of(place, ledger, inputs, repr(sorted(settings.items())))
     return Steps(spark, folder, silent if arguments.quiet else to_stderr)
 

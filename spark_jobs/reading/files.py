@@ -13,7 +13,7 @@ import io
 import os
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -58,14 +58,15 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files below a place, or the one of a name."""
+    """The files below a place, or the one of a name; an export of nothing may be empty, an input may not."""
 
     place: Place
     name: str = ""
+    may_be_empty: bool = False
 
     def lend(self) -> Self:
         """The same for executors."""
-        return type(self)(self.place.lend(), self.name)
+        return replace(self, place=self.place.lend())
 
     def list(self) -> list[File]:
         """All files, in the order of their names.
@@ -82,7 +83,7 @@ class Files:
         if len(found) > FILE_COUNT_MAX:
             raise Refused(f"{self.place} has more than {FILE_COUNT_MAX:,} files; feed it folder by folder")
         for file in found:
-            if not file.size:
+            if not file.size and not self.may_be_empty:
                 raise Refused(f"{self.shown(file)} has 0 bytes; is it still being written? Wait for it, or take it out")
             if file.name.lower().endswith(PACKED):
                 raise Refused(f"{self.shown(file)} is packed; unpack it, or pack it by gzip")

@@ -215,6 +215,9 @@ def test_the_command_says_so_by_its_exit_code(spark: Any, tmp_path: Path, capsys
     ledgers = ["--ledger", str(tmp_path / "ledger"), "--dead-letters", str(dead)]
     assert main(["--input", str(given), "--multiline", *ledgers]) == 0, capsys.readouterr().out
     assert capsys.readouterr().out.startswith("0 inputs (1 set aside), 0 rows in the ledger")
+    dead.write_text("")  # no dead letters
+    assert main(["--input", str(given), "--multiline", *ledgers, "--progress", str(tmp_path / "steps")]) == 1
+    assert "t1: no row in the ledger" in capsys.readouterr().out
     dead.write_text('{"id":"t1"} {"id":"t2"}\n')
     assert main(["--input", str(given), "--multiline", *ledgers]) == 1
     assert "dead.jsonl, line 1: something behind the object; one object a line" in capsys.readouterr().err
