@@ -162,7 +162,7 @@ def test_a_planned_row_is_a_message_a_copy_of_one_or_set_aside(spark: Any, tmp_p
     ("name", "data", "told"),
     [
         ("duplicate.csv", b"id,amount,amount\n1,5,6\n", "rename all but one"),
-        ("cut.csv.gz", gzip.compress(b"id,amount\n" + b"1,5\n" * 1000)[:-20], "fetch or pack it again"),
+        ("cut.csv.gz", gzip.compress(b"id,amount\n" + b"1,5\n" * 1000, mtime=0)[:-20], "fetch or pack it again"),
         ("unclear.csv", b"id,amount\na,5\nb,6\nc,5x\n", "column 'amount' is unclear"),
         ("typo.jsonl", b'{"no":1}\n', "there is no column 'id' in any row of"),
     ],

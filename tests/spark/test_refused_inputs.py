@@ -22,7 +22,7 @@ from spark_jobs.reading.source import Dialect, Source
 from spark_jobs.reading.spans import begun, cut, edges, judged_span
 from tests.spark.reading import outcome
 
-PACKED = gzip.compress(b"id,amount\n" + b"".join(b"%d,5\n" % n for n in range(5_000)))
+PACKED = gzip.compress(b"id,amount\n" + b"".join(b"%d,5\n" % n for n in range(5_000)), mtime=0)
 
 REFUSED = [
     ("duplicate.csv", b"id,amount,amount\n1,5,6\n", "the header has 'amount' 2 times; rename all but one"),
