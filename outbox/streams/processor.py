@@ -390,7 +390,7 @@ class Loop:
 
 
 def log_recovery(what: str, errors_in_a_row: int) -> None:
-    """Say that what failed several times in a row goes on: only the failures were logged."""
+    """Log once that a replica, ingest or sink works again after several failures in a row."""
     if errors_in_a_row > 1:
         fields = {"recovered": what, "failures": errors_in_a_row}
         log.warning("%s goes on, after %d failures in a row", what, errors_in_a_row, extra=fields)

@@ -45,7 +45,7 @@ from spark_jobs.draining.tables import Snapshot, Table
 DATA, LANDING, CONFLICTS = "data", "_landing", "_conflicts"
 LEDGER_NAME, CONFLICTS_NAME = "outbox ledger", "outbox conflicts"
 FILE_COUNT_MAX, LANDED_BYTES_MAX = 2_000, 256 << 20
-"""What one version takes of what has landed: so many files, and of them as many as decode to so much."""
+"""The most landing files that one version consumes, and the most bytes that these decode to."""
 ATTEMPT_COUNT_MAX = 20
 COMMIT_COUNT_MAX = 10_000
 MERGE_S_MAX = 3_600.0
@@ -55,7 +55,7 @@ LANE_COUNT = 8
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What merging did: landed rows, those that were new, those seen before, those that contradict."""
+    """Counts of a merge: landed rows, new ones, duplicates, and conflicts (a known identity with another body)."""
 
     version: int = 0
     landed: int = 0
@@ -118,7 +118,7 @@ class Merger:
         self.durable.sync()
 
     def _waiting(self, base: Snapshot) -> list[str]:
-        """The names that no version has consumed, up to the limit; those that the newest has go."""
+        """Landing files that no version has consumed, up to the limit; those that the newest consumed are deleted."""
         consumed, gone = set(base.progress.consumed), []
         waiting = list[str]()
         for item in (self.place / LANDING).list(suffix=".parquet"):
@@ -161,7 +161,7 @@ class Merger:
             list(pool.map((self.place / LANDING).delete, names))
 
     def _keep_conflicts(self, rows: pa.Table) -> None:
-        """Commit those that are not there yet; they are on disk when this returns."""
+        """Commit the conflicts that their table does not hold yet; they are on disk when this returns."""
         for _ in range(ATTEMPT_COUNT_MAX):
             base = self.contradictions.read_or_create()
             identities = CONTRADICTIONS.identities(rows)
