@@ -182,8 +182,8 @@ async def test_the_wait_for_a_renewal_leaves_its_time_out_of_the_lease(
     await documents.write(RUN, RunDocument(job="feed", asked_ms=1), "")
     keeper = LeaseKeeper(documents, RUN, "one", now_ms=hand.ms, times=times)
     await keeper.take()
-    monkeypatch.setattr(asyncio, "wait_for", gives_up)
-    monkeypatch.setattr(asyncio, "sleep", sleep)
+    ours = SimpleNamespace(**{**vars(asyncio), "wait_for": gives_up, "sleep": sleep})
+    monkeypatch.setattr(submitted, "asyncio", ours)
     await keep(keeper, told.append)
     assert given_s == [left_s] and len(told) == 1
 

@@ -40,14 +40,14 @@ class Runs:
 
 @pytest.fixture
 def slept_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses, which take no time."""
+    """The pauses, which take no time: of this module alone, for the servers of other tests pause in threads of theirs."""
     found = list[float]()
 
     async def sleep(pause_s: float) -> None:
         found.append(pause_s)
 
     monkeypatch.setattr(submit, "time", SimpleNamespace(monotonic=lambda: 50.0 + sum(found)))
-    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(submit, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
     return found
 
 

@@ -155,7 +155,7 @@ async def test_what_nobody_can_tell_is_asked_again_for_so_long(
         return "done"
 
     monkeypatch.setattr(submitted, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(submitted, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
     [found] = await asyncio.gather(again(call, 30), return_exceptions=True)
     assert (found if isinstance(found, str) else type(found).__name__) == outcome
     assert now_s[0] == 100 + slept_count
