@@ -40,7 +40,7 @@ class Runs:
 
 @pytest.fixture
 def slept_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses, which take no time: of this module alone, for the servers of other tests pause in threads of theirs."""
+    """The pauses of this module, which take no time; servers of other tests pause in threads of their own."""
     found = list[float]()
 
     async def sleep(pause_s: float) -> None:
