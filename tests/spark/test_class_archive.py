@@ -13,6 +13,7 @@ import pytest
 from spark_jobs.archive_classes import exercise
 from spark_jobs.common import class_archive, java
 from spark_jobs.session import JVM_FLAGS, local_settings
+from tests.conftest import ONE_SESSION, ROOT
 
 OPTIONS = "spark.driver.extraJavaOptions"
 
@@ -77,3 +78,8 @@ def test_spark_takes_its_classes_from_the_archive_that_set_up_made() -> None:
 def test_what_the_archive_is_made_from_runs(spark: Any, tmp_path: Path) -> None:
     exercise(spark, tmp_path)
     assert spark.read.parquet(str(tmp_path / "parquet")).count() == 20
+
+
+def test_all_files_that_use_the_session_are_handed_to_one_process(request: pytest.FixtureRequest) -> None:
+    using = {item.path for item in request.session.items if "spark" in getattr(item, "fixturenames", ())}
+    assert using <= {ROOT / path for path in ONE_SESSION}
