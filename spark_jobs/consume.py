@@ -7,6 +7,10 @@ files and complete it only then (`spark_jobs.draining.landing`); the driver merg
 identity, without Spark, data and progress in one conditional commit (`spark_jobs.draining.merging`).  A kill anywhere
 costs a redelivery or a second merge of the same files, never a row and never a second row.  It ends when the queue was
 idle or a count is reached.
+
+With `--follow` it goes on when the queue is idle.  Receivers then wait for messages through a whole round, one Spark
+job, and the driver merges behind each round in which something landed.  So a row is in the ledger about a round after
+its message came, a day of rounds of 30 s has at most 2,880 versions, and an idle round makes none.
 """
 
 from __future__ import annotations
@@ -16,7 +20,8 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -37,12 +42,16 @@ from spark_jobs.common.crash_points import CrashPoint, no_crash
 from spark_jobs.common.identity import CredentialSource
 from spark_jobs.common.patience import GaveUpError
 from spark_jobs.common.places import Place, place_of
+from spark_jobs.common.until import Until, asked_by_signal, never
 from spark_jobs.draining.landing import RESULT, Receiving, land_partition
 from spark_jobs.draining.leftovers import sweep
 from spark_jobs.draining.merging import LANDING, Merged, Merger
 
 ROUND_COUNT_MAX = 100_000
 ROUND_S = 60.0
+EVERY_S, EVERY_S_MAX = 30.0, 600.0
+"""How long a follower receives before it merges; a round lives on the tokens that it was lent at its beginning."""
+SWEEP_EVERY_S = 24 * 3_600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +100,31 @@ class Drain:
     sessions: bool = False
     say: Say = silent
     crash_point: CrashPoint = no_crash
+    until: Until | None = None
+    """Follow the queue until then, rather than until it was idle."""
+    every_s: float = EVERY_S
+    began_s: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        """Refuse limits that make no sense.
+
+        Raises:
+            Refused: with what they are at least.
+        """
+        if self.receivers < 1 or not self.idle_s > 0 or (self.count is not None and self.count < 1):
+            raise Refused("receivers and count are at least 1, idle_s is above 0")
+        if not 0 < self.every_s <= EVERY_S_MAX:
+            raise Refused(f"every_s is above 0 and at most {EVERY_S_MAX:g}")
+
+    @property
+    def passed_s(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self.began_s
+
+    @property
+    def round_s(self) -> float:
+        """How long receivers may take this time."""
+        return ROUND_S if self.until is None else self.until.left_s(self.passed_s, self.every_s)
 
 
 def consume(
@@ -105,11 +139,14 @@ def consume(
     idle_s: float = 5.0,
     timeout_s: float = 120.0,
     sessions: bool = False,
+    until: Until | None = None,
+    every_s: float = EVERY_S,
     say: Say = silent,
     crash_point: CrashPoint = no_crash,
 ) -> ConsumeReport:
     """Drain a queue into a ledger until it was idle for `idle_s`, or `count` messages were received.
 
+    With `until` it follows the queue instead, idle or not, and merges what came about every `every_s` seconds.
     `connection` is a connection string, or a host name, for which `credential` signs in (else the environment's:
     `spark_jobs.common.identity`).
 
@@ -117,29 +154,48 @@ def consume(
         Refused: the output is a ledger of the form before Delta, or a table that consume did not write.
         OutcomeUnknown: the queue cannot be reached; what was landed is in the ledger, run the same again.
     """
-    if receivers < 1 or idle_s <= 0 or (count is not None and count < 1):
-        raise Refused("receivers and count are at least 1, idle_s is above 0")
-    started_s = time.monotonic()
     source = CredentialSource.of(connection, os.environ, credential)
     place = place_of(output, os.environ, credential)
-    job = Drain(source, queue, place, receivers, count, idle_s, timeout_s, sessions, say, crash_point)
-    merger, total = Merger(place, crash_point), Totals()
-    total.add_merge(merger.merge())  # what an earlier run landed
-    merger.sync_names()
-    while not total.failed and not total.idle and (count is None or total.received < count):
-        try:
-            total.add_round(drain_round(spark, job, total.received))
-        except GaveUpError as error:
-            total.failed = str(error)
-        total.add_merge(merger.merge())
-        say(f"consume: {total.received} received, {total.added} added, {time.monotonic() - started_s:.1f} s")
+    if until is not None and count is None and until.count:
+        count = until.count
+    job = Drain(source, queue, place, receivers, count, idle_s, timeout_s, sessions, say, crash_point, until, every_s)
+    merger = Merger(place, crash_point)
+    total = drained(spark, job, merger)
     say_swept(place, say)
     if total.failed:
         raise OutcomeUnknown(
             f"queue {queue}: {total.failed}; the {total.received} messages received are in {output}; mend that and "
             "run the same command again"
         )
-    return total.report(merger, time.monotonic() - started_s)
+    return total.report(merger, job.passed_s)
+
+
+def drained(spark: SparkSession, job: Drain, merger: Merger) -> Totals:
+    """Receive and merge in turns until the end; what has landed is merged when this returns."""
+    total, swept_s = Totals(), 0.0
+    total.add_merge(merger.merge())  # what an earlier run landed
+    merger.sync_names()
+    while not is_over(job, total):
+        try:
+            total.add_round(drain_round(spark, job, total.received))
+        except GaveUpError as error:
+            total.failed = str(error)
+        if merger.is_due():
+            total.add_merge(merger.merge())
+            job.say(f"consume: {total.received} received, {total.added} added, {job.passed_s:.1f} s")
+        if job.passed_s - swept_s >= SWEEP_EVERY_S:
+            say_swept(job.place, job.say)
+            swept_s = job.passed_s
+    return total
+
+
+def is_over(job: Drain, total: Totals) -> bool:
+    """Whether no further round is wanted: a queue that was idle ends a job that does not follow it."""
+    if total.failed:
+        return True
+    if job.until is not None:
+        return job.until.is_over(job.passed_s, total.received)
+    return total.idle or (job.count is not None and total.received >= job.count)
 
 
 def say_swept(place: Place, say: Say) -> None:
@@ -166,9 +222,10 @@ def drain_round(spark: SparkSession, job: Drain, received: int) -> list[Row]:
         (job.place / LANDING).lend(),
         tuple(left // job.receivers + (number < left % job.receivers) for number in range(job.receivers)),
         job.idle_s,
-        ROUND_S,
+        job.round_s,
         job.timeout_s,
         job.sessions,
+        job.until is not None,
         job.crash_point,
     )
     numbers = spark.range(0, job.receivers, 1, job.receivers)
@@ -227,6 +284,11 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--receivers", type=int, default=2, help="at a time, one a task")
     found.add_argument("--count", type=int, help="stop after so many messages")
     found.add_argument("--idle-s", type=float, default=5.0, help="stop when nothing came for so long")
+    found.add_argument("--follow", action="store_true", help="go on when nothing comes, until --for-s or --count")
+    found.add_argument("--for-s", type=float, default=0.0, metavar="SECONDS", help="end following after so long")
+    found.add_argument(
+        "--every-s", type=float, default=EVERY_S, metavar="SECONDS", help="following, merge what came so often"
+    )
     found.add_argument("--timeout-s", type=float, default=120.0, help="the longest outage to sit out")
     found.add_argument("--sessions", action="store_true", help="the queue is ordered by session")
     add_common(found)
@@ -240,21 +302,40 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    connection = connection_of(arguments, os.environ)
-    done = consume(
-        start("consume", arguments, os.environ),
-        queue=arguments.queue,
-        output=arguments.output,
-        connection=connection,
-        receivers=arguments.receivers,
-        count=arguments.count,
-        idle_s=arguments.idle_s,
-        timeout_s=arguments.timeout_s,
-        sessions=arguments.sessions,
-        say=silent if arguments.quiet else to_stderr,
-    )
+    """Consume as the arguments say; a ledger that is none is refused before Spark starts."""
+    connection, until = connection_of(arguments, os.environ), until_of(arguments)
+    Merger(place_of(arguments.output, os.environ)).check()
+    spark = start("consume", arguments, os.environ)
+    with asked_by_signal() if until else nullcontext(never) as is_asked:
+        done = consume(
+            spark,
+            queue=arguments.queue,
+            output=arguments.output,
+            connection=connection,
+            receivers=arguments.receivers,
+            count=arguments.count,
+            idle_s=arguments.idle_s,
+            timeout_s=arguments.timeout_s,
+            sessions=arguments.sessions,
+            until=until and replace(until, is_asked=is_asked),
+            every_s=arguments.every_s,
+            say=silent if arguments.quiet else to_stderr,
+        )
     print(msgspec.json.encode(asdict(done)).decode() if arguments.json else done.text, flush=True)
     return 0
+
+
+def until_of(arguments: argparse.Namespace) -> Until | None:
+    """When following ends; None where the queue is drained.
+
+    Raises:
+        Refused: following has no end, or what is drained is given one.
+    """
+    if arguments.follow:
+        return Until(seconds=arguments.for_s, count=arguments.count or 0)
+    if arguments.for_s:
+        raise Refused("--for-s ends what --follow began; without it the queue is drained until it was idle")
+    return None
 
 
 if __name__ == "__main__":

@@ -51,12 +51,13 @@ from spark_jobs.common.identity import CredentialSource
 from spark_jobs.common.patience import GaveUpError
 from spark_jobs.common.places import Item, Place, joined, place_of
 from spark_jobs.common.staging import staged
+from spark_jobs.common.until import Until, asked_by_signal
 from spark_jobs.feeding.app_check import AppCheck
 from spark_jobs.feeding.aside import COPIED, Copying, name_aside
 from spark_jobs.feeding.grouping import STAGED
 from spark_jobs.feeding.plan import FILES_MAX, ChunkRecord, Manifest, Snapshot, Target, open_plan
 from spark_jobs.feeding.sending import RESULT, Sending, send_partition
-from spark_jobs.feeding.watching import Until, Watch, WatchReport
+from spark_jobs.feeding.watching import Watch, WatchReport
 from spark_jobs.reading.files import files_at
 from spark_jobs.reading.frame import FrameRows
 from spark_jobs.reading.input import Input, refusals
@@ -432,7 +433,7 @@ def fed(arguments: argparse.Namespace) -> FeedReport:
 
 def watched(arguments: argparse.Namespace) -> WatchReport:
     """Feed the files of a place as they come, in one session."""
-    until = Until(seconds=arguments.for_s, files=arguments.files)
+    until = Until(seconds=arguments.for_s, count=arguments.files, option="--files COUNT")
     place = place_of(arguments.watch, os.environ)
     kept = place_of(arguments.progress or joined(arguments.watch, f".feed/{arguments.queue}"), os.environ)
     aside = arguments.quarantine or joined(arguments.watch, ".quarantine")
@@ -444,7 +445,8 @@ def watched(arguments: argparse.Namespace) -> WatchReport:
         own = replace(job, progress=kept / "files" / item.name, quarantine=job.quarantine / item.name)
         return asdict(feed_source(spark, own, source, check))
 
-    return Watch(place, kept, feed_one, until, arguments.settle_s, job.say).run()
+    with asked_by_signal() as is_asked:
+        return Watch(place, kept, feed_one, replace(until, is_asked=is_asked), arguments.settle_s, job.say).run()
 
 
 def feed_source(spark: SparkSession, job: Feed, source: Source, check: AppCheck | None) -> FeedReport:

@@ -52,6 +52,8 @@ class Receiving:
     deadline_s: float
     timeout_s: float
     sessions: bool = False
+    goes_on: bool = False
+    """Wait for messages until the deadline, though none came for `idle_s`."""
     crash_point: CrashPoint = no_crash
 
 
@@ -116,7 +118,8 @@ class Incoming:
                 idle_since_s = time.monotonic()
             elif not self.patience.failures and time.monotonic() - idle_since_s >= self.settings.idle_s:
                 self.idle = True
-                return
+                if not self.settings.goes_on:
+                    return
 
     def _receive(self) -> list[ServiceBusReceivedMessage]:
         wanted = min(BATCH_COUNT, self.budget - self.landed)

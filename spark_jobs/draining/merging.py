@@ -113,6 +113,20 @@ class Merger:
                 raise Refused(f"{self.place}: {lost} commits were lost to other mergers; let one of them finish")
         return total
 
+    def check(self) -> None:
+        """Look whether rows can be added to what is there.
+
+        Raises:
+            Refused: one of the tables is none of ours.
+            CorruptRecord: its log is torn.
+        """
+        self.table.read()
+        self.contradictions.read()
+
+    def is_due(self) -> bool:
+        """Whether something has landed; asked before `merge`, it spares an idle round the opening of the table."""
+        return any(True for _ in (self.place / LANDING).list(suffix=".parquet"))
+
     def sync_names(self) -> None:
         """Wait until the disk knows the ledger's folder, before receivers complete what they landed below it."""
         self.durable.sync()

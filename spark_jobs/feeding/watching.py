@@ -6,7 +6,8 @@
 *Theory of operation.*  A file is known by its name and its version, so one that is written anew is looked at again: its
 own feed then says whether that may be.  The record is written behind the feed; a watch that is killed between the two
 feeds again, and finds every chunk sent.  Two watches of a place repeat equal ids at worst.  A file that is refused
-holds up no other: it is told, left, and tried again by the next watch.  An outage of the queue ends the watch.
+holds up no other: it is told, left, and tried again by the next watch.  An outage of the queue ends the watch,
+and SIGTERM or SIGINT does behind the file that is being fed.
 """
 
 from __future__ import annotations
@@ -23,27 +24,11 @@ from pyspark.errors import PySparkException
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from spark_jobs.common.arguments import Say, silent, text_of
 from spark_jobs.common.places import Item, Place
+from spark_jobs.common.until import Until
 
 PAUSE_S = 2.0
 FAILED_COUNT_MAX = 1_000
 """With more files than this refused something else is wrong."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Until:
-    """When a watch ends: after so many seconds, or so many files; 0 is never, and one of both is given."""
-
-    seconds: float = 0.0
-    files: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse a watch without an end.
-
-        Raises:
-            Refused: neither is given, or one is negative.
-        """
-        if min(self.seconds, self.files) < 0 or not (self.seconds or self.files):
-            raise Refused("a watch has an end: give --for-s SECONDS, --files COUNT, or both")
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,8 +102,7 @@ class Watch:
         return self.report
 
     def _is_over(self, began_s: float) -> bool:
-        is_late = bool(self.until.seconds) and self.clock_s() - began_s >= self.until.seconds
-        return is_late or (bool(self.until.files) and self.report.files >= self.until.files)
+        return self.until.is_over(self.clock_s() - began_s, self.report.files)
 
     def _ready(self) -> list[Item]:
         """The files that are neither done nor refused, and that nobody has written for a while."""

@@ -98,6 +98,7 @@ OF_APP_FILES = "functions/test_app_files.py"
 OF_SPARK_TRIGGERS = "functions/test_spark_triggers.py"
 OF_LANDING = "spark/test_landing.py"
 WATCHING, OF_WATCHING = "spark_jobs/feeding/watching.py", "spark/test_watching.py"
+CONSUME, OF_FOLLOWING = "spark_jobs/consume.py", "spark/test_following.py"
 OF_CONTAINERS = "spark/test_place_faults.py"
 OF_SWEEPING = "spark/test_sweeping.py"
 OF_CHUNKS = "spark/test_feed_chunks.py"
@@ -1244,7 +1245,7 @@ DIRECT_MUTANTS = (
         ("self.lost += len(messages) - index", "self.lost += 1"),
     ),
     mutant(
-        "consume: one receiver that met silence speaks for all", "spark_jobs/consume.py",
+        "consume: one receiver that met silence speaks for all", CONSUME,
         f"{OF_LANDING}::test_a_queue_is_idle_when_all_its_receivers_say_so_or_nothing_came[some]",
         ('self.idle = all(row["idle"]', 'self.idle = any(row["idle"]'),
     ),
@@ -1437,6 +1438,25 @@ DIRECT_MUTANTS = (
         ("except (OutboxError, PySparkException, ValueError) as error:", "except KeyError as error:"),
     ),
     mutant(
+        "follow: a silent round opens the table", CONSUME, f"{OF_FOLLOWING}::test_a_silent_round_opens_no_table",
+        ("        if merger.is_due():\n", "        if True:\n"),
+    ),
+    mutant(
+        "follow: silence ends it", LANDING,
+        f"{OF_LANDING}::test_a_receiver_that_goes_on_waits_through_silence_until_its_time_is_over",
+        ("                if not self.settings.goes_on:\n                    return\n", "                return\n"),
+    ),
+    mutant(
+        "follow: only this follower's messages are merged", CONSUME,
+        f"{OF_FOLLOWING}::test_what_others_landed_and_left_is_merged",
+        ("        if merger.is_due():\n", "        if total.received > total.added:\n"),
+    ),
+    mutant(
+        "follow: the first signal ends the process", "spark_jobs/common/until.py",
+        f"{OF_FOLLOWING}::test_the_first_signal_asks_and_the_second_does_what_it_always_did",
+        ("            signal.signal(number, ask)\n", "            pass\n"),
+    ),
+    mutant(
         "feed: a plan of the first format is read as this one", PLAN,
         f"{OF_CHUNKS}::test_a_plan_of_the_first_format_is_to_be_finished_by_its_own_version",
         ("    if format == 1:\n", "    if False:\n"),
@@ -1477,7 +1497,7 @@ DIRECT_MUTANTS = (
         ("        self._children = [child for child in self._children if child.poll() is None]\n        if len", "        if len"),
     ),
     mutant(
-        "consume: the rest of a count is left out", "spark_jobs/consume.py",
+        "consume: the rest of a count is left out", CONSUME,
         "spark/test_command_lines.py::test_no_more_is_asked_of_all_receivers_together_than_is_left",
         ("left // job.receivers + (number < left % job.receivers)", "left // job.receivers"),
     ),
@@ -1512,7 +1532,7 @@ DIRECT_MUTANTS = (
         ("        if self.settings.sessions and not messages:\n", "        if False:\n"),
     ),
     mutant(
-        "consume: a receiver that failed hides behind the first", "spark_jobs/consume.py",
+        "consume: a receiver that failed hides behind the first", CONSUME,
         f"{OF_LANDING}::test_the_rounds_of_a_drain_add_up_and_one_receiver_that_failed_is_enough",
         ('next((row["failed"] for row in results if row["failed"]), "")', 'results[0]["failed"] or ""'),
     ),

@@ -98,6 +98,7 @@ def broker() -> Iterator[Broker]:
         "addressed",
         "watched",
         "landed-lake:2",
+        "followed:2",
     )
     running = Broker(queues)
     running.start()

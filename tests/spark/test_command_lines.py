@@ -102,10 +102,16 @@ def test_a_drain_is_what_its_command_line_says(
     assert json.loads(capsys.readouterr().out)["received"] == 9
     first = {"queue": "q", "output": "o", "connection": CONNECTION, "receivers": 2, "count": None, "sessions": False}
     second = {"receivers": 3, "count": 4, "idle_s": 5, "timeout_s": 6, "sessions": True, "say": silent}
-    assert given == [
-        first | {"idle_s": 5, "timeout_s": 120, "say": to_stderr},
-        first | second | {"connection": "other"},
-    ]
+    first |= {"until": None, "every_s": 30, "idle_s": 5}
+    assert given == [first | {"timeout_s": 120, "say": to_stderr}, first | second | {"connection": "other"}]
+    following = ["--follow", "--for-s", "7", "--count", "8", "--every-s", "9"]
+    assert consume.main(["--queue", "q", "--output", "o", *following]) == 0
+    until = given[2]["until"]
+    assert (until.seconds, until.count, until.is_asked(), given[2]["every_s"]) == (7, 8, False, 9)
+    capsys.readouterr()
+    for wrong, text in (("--follow", "give --for-s SECONDS, --count COUNT"), ("--for-s 7", "without it the queue is")):
+        assert consume.main(f"--queue q --output o {wrong}".split()) == 1 and text in capsys.readouterr().err
+    assert len(given) == 3
 
 
 @pytest.mark.parametrize(("left", "code"), [(0, 0), (1, 1)])
@@ -148,7 +154,7 @@ def test_no_more_is_asked_of_all_receivers_together_than_is_left(monkeypatch: py
     [settings] = seen
     assert (settings.access, settings.queue, str(settings.place)) == ("a token of its own", "q", "/out/_landing")
     assert settings.budgets == (4, 4, 3) and settings.sessions
-    assert (settings.idle_s, settings.deadline_s, settings.timeout_s) == (4, 60, 5)
+    assert (settings.idle_s, settings.deadline_s, settings.timeout_s, settings.goes_on) == (4, 60, 5, False)
 
 
 def test_leftovers_that_cannot_be_removed_are_said_and_stop_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,15 @@ def landed(folder: Path) -> int:
     return len(list(folder.glob("*.parquet")))
 
 
+def test_a_receiver_that_goes_on_waits_through_silence_until_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(["a"], [], [], ["b"])
+    found = incoming(queue, tmp_path, monkeypatch, goes_on=True, deadline_s=0.2)
+    found.drain()
+    assert queue.completed == ["a", "b"] and found.files == 2 and len(queue.wanted) > 4
+
+
 def test_a_message_is_completed_when_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queue, seen = Queue(["a", "b"]), list[tuple[str, int]]()
 

@@ -13,8 +13,9 @@ import pytest
 from outbox.errors import OutcomeUnknown, Refused
 from spark_jobs.common.folder import Folder
 from spark_jobs.common.places import Item, joined
+from spark_jobs.common.until import Until
 from spark_jobs.feed import main
-from spark_jobs.feeding.watching import PAUSE_S, Until, Watch, is_hidden
+from spark_jobs.feeding.watching import PAUSE_S, Watch, is_hidden
 
 
 class Time:
@@ -73,8 +74,8 @@ def test_a_watch_ends_with_its_count(tmp_path: Path) -> None:
     fed, time = Fed(), Time()
     for number in range(5):
         put(tmp_path, f"{number}.csv")
-    assert watch_of(tmp_path, fed, time, files=2).run().files == 2 and fed.names == ["0.csv", "1.csv"]
-    assert watch_of(tmp_path, fed, time, files=3, seconds=60).run().files == 3 and time.now_s == 0.0
+    assert watch_of(tmp_path, fed, time, count=2).run().files == 2 and fed.names == ["0.csv", "1.csv"]
+    assert watch_of(tmp_path, fed, time, count=3, seconds=60).run().files == 3 and time.now_s == 0.0
     assert fed.names == [f"{number}.csv" for number in range(5)]
 
 
@@ -89,7 +90,7 @@ def test_a_file_that_is_being_written_waits(tmp_path: Path) -> None:
 def test_a_file_that_is_written_anew_is_fed_anew(tmp_path: Path) -> None:
     fed = Fed()
     put(tmp_path, "a.csv", "1")
-    watch_of(tmp_path, fed, Time(), files=1).run()
+    watch_of(tmp_path, fed, Time(), count=1).run()
     put(tmp_path, "a.csv", "longer")
     assert watch_of(tmp_path, fed, Time(), seconds=5).run().files == 1 and fed.names == ["a.csv"] * 2
 
@@ -103,7 +104,7 @@ def test_a_file_that_is_refused_holds_up_no_other_and_is_tried_by_the_next_watch
     assert fed.names == ["b.csv"] and report.failed == {"a.csv": "the input has changed"}
     assert "a.csv: the input has changed" in report.text
     fed.refused.clear()
-    assert watch_of(tmp_path, fed, Time(), files=1).run().failed == {} and fed.names == ["b.csv", "a.csv"]
+    assert watch_of(tmp_path, fed, Time(), count=1).run().failed == {} and fed.names == ["b.csv", "a.csv"]
 
 
 def test_an_outage_ends_the_watch_and_marks_nothing(tmp_path: Path) -> None:
@@ -113,12 +114,12 @@ def test_an_outage_ends_the_watch_and_marks_nothing(tmp_path: Path) -> None:
     with pytest.raises(OutcomeUnknown):
         watch_of(tmp_path, fed, Time(), seconds=10).run()
     fed.refused.clear()
-    assert watch_of(tmp_path, fed, Time(), files=1).run().files == 1
+    assert watch_of(tmp_path, fed, Time(), count=1).run().files == 1
 
 
-@pytest.mark.parametrize("until", [{}, {"seconds": -1.0}, {"files": -1, "seconds": 1.0}])
+@pytest.mark.parametrize("until", [{}, {"seconds": -1.0}, {"count": -1, "seconds": 1.0}, {"seconds": float("nan")}])
 def test_a_watch_has_an_end(until: dict[str, Any]) -> None:
-    with pytest.raises(Refused, match="a watch has an end"):
+    with pytest.raises(Refused, match="has an end: give --for-s SECONDS"):
         Until(**until)
 
 
@@ -134,7 +135,7 @@ def test_a_feed_has_one_input_or_one_watch(capsys: pytest.CaptureFixture[str]) -
         assert main(["--queue", "q", "--type", "T", "--connection", "Endpoint=sb://x", *given]) == 1
         assert "--input PATH, or --watch PLACE" in capsys.readouterr().err
     assert main(["--queue", "q", "--type", "T", "--connection", "Endpoint=sb://x", "--watch", "in"]) == 1
-    assert "a watch has an end" in capsys.readouterr().err
+    assert "has an end: give --for-s SECONDS, --files COUNT, or both" in capsys.readouterr().err
 
 
 @pytest.mark.spark
