@@ -6,11 +6,15 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from spark_jobs.ledger import merge
+from tests.spark.ledgers import land
 from tools.demo.__main__ import parser, prepare
+from tools.demo.query import asked
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 420
@@ -38,6 +42,25 @@ def test_a_thousand_transfers_survive_three_kills(disk_path: Path) -> None:
     assert crashes is not None and int(crashes[1]) == 3, output
     exported = [json.loads(line) for line in (folder / "states.jsonl").read_text().splitlines()]
     assert sum(line["value"]["balance"] for line in exported) == 1_000 * len(exported)
+    [line, answer] = output.rstrip().splitlines()[-2:]
+    assert f" amounts {1_000 * len(exported)} in all, newest " in answer, output
+    again = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert again.stdout.strip() == answer
+
+
+def test_the_query_of_the_ledger_is_a_line_to_copy(tmp_path: Path) -> None:
+    for number, amount in enumerate((1_000, -300, 300)):
+        land(tmp_path / "ledger", f"{number}", f"m{number}", body=f'{{"amount": {amount}}}', created_ms=1_000 * number)
+    merge(tmp_path / "ledger")
+    _, head, line, answer = asked(tmp_path / "ledger").splitlines()
+    assert head.startswith("the ledger") and answer == f"3 rows, amounts 1000 in all, newest {time.ctime(2)}"
+    again = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, check=True)
+    assert again.stdout.strip() == answer
+
+
+def test_a_ledger_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="ledger cannot be read: "):
+        asked(tmp_path / "ledger")
 
 
 @pytest.mark.parametrize("others", [["--transfers", "30"], ["--seed", "2"], ["--input", "mine.csv"]])

@@ -23,13 +23,22 @@ from spark_jobs.draining.received import ROW
 from spark_jobs.ledger import ledger_files
 
 
-def land(ledger: Path | str, name: str, *ids: str, body: str = "{}", fingerprint: str = "f", first: int = 0) -> None:
+def land(
+    ledger: Path | str,
+    name: str,
+    *ids: str,
+    body: str = "{}",
+    fingerprint: str = "f",
+    first: int = 0,
+    created_ms: int | None = None,
+) -> None:
     """Land a file as a receiver does."""
     land_rows(
         ledger,
         name,
         [
             {"message_id": id, "body": body, "fingerprint": fingerprint, "sequence_number": n, "delivery_count": 0}
+            | {"created_ms": created_ms}
             for n, id in enumerate(ids, first)
         ],
     )

@@ -26,6 +26,7 @@ from tools.demo.data import read_facts, write_transfers
 from tools.demo.host import Host
 from tools.demo.jobs import USUAL_STEP_COUNT, StepLines
 from tools.demo.phases import Demo, arrived, handled
+from tools.demo.query import asked
 from tools.demo.report import Outcome, text_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -173,6 +174,7 @@ async def run(arguments: argparse.Namespace, console: Console) -> int:
         await host.stop()
     judged = await asyncio.to_thread(judge, host.history, alone=True)
     console.print(text_of(outcome, judged), highlight=False)
+    console.print(await asyncio.to_thread(asked, folder / "ledger"), highlight=False, markup=False)
     return 0 if outcome.ok and judged.ok else 1
 
 
