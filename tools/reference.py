@@ -1,6 +1,7 @@
 """The reference in docs/reference, made from signatures and docstrings: `python -m tools.reference` writes it.
 
-Nothing is imported: griffe reads the sources, so that what needs an SDK is described where none is installed.  What is
+Nothing of these is imported: griffe reads the sources, so that what needs an SDK is described where none is installed.
+The page of the Spark jobs is made from their parsers (`tools.reference_jobs`), which PySpark is needed for.  What is
 public is what `PAGES` names: a module's `__all__`, or the names given here.  `tests/docs/test_reference.py` holds the
 committed pages equal to what this makes, and the docstrings to what a reader needs.
 """
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import griffe
+
+from tools import reference_jobs
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -133,7 +136,9 @@ def pages() -> dict[str, str]:
     """Every page's text, by file name."""
     package = load()
     made = {f"{name}.md": page_of(page, package) for name, page in PAGES.items()}
+    made[f"{reference_jobs.NAME}.md"] = reference_jobs.page(MADE)
     index = [f"- [{page.title}]({name}.md): {page.about}" for name, page in PAGES.items()]
+    index.append(f"- [{reference_jobs.TITLE}]({reference_jobs.NAME}.md): {reference_jobs.ABOUT}")
     made["README.md"] = "\n".join(["# Reference", "", MADE, "", *index, ""])
     return made
 

@@ -11,7 +11,11 @@ from functools import cache
 import griffe
 import pytest
 
-from tools import reference
+from spark_jobs.draining.received import ROW
+from spark_jobs.feeding.plan import CONFLICT
+from spark_jobs.reading import rows
+from tests.docs.blocks import ROOT
+from tools import reference, reference_jobs
 
 UNITS = re.compile(
     r"(_s|_ms|_bytes|_ru|_count|_max|_share|_id|_port)$|^(seconds|minutes|hours|days|port|limit|seed|workers|version)$"
@@ -110,6 +114,12 @@ def test_docstrings_say_what_is_raised() -> None:
 def test_every_number_says_what_it_counts() -> None:
     missing = {item.path: unsaid(item, owner) for _, item, owner in objects()}
     assert {path: names for path, names in missing.items() if names} == {}
+
+
+def test_the_page_of_the_jobs_has_every_column_and_every_reason() -> None:
+    judging = (ROOT / "spark_jobs/reading/judging.py").read_text()
+    reasons = {CONFLICT, rows.MALFORMED, rows.ENCODING, rows.TYPE, rows.SIZE, *re.findall(r'"([a-z-]+): ', judging)}
+    assert (list(reference_jobs.COLUMNS), reference_jobs.REASONS.keys()) == (ROW.names, reasons)
 
 
 def test_a_name_that_says_nothing_is_noticed() -> None:

@@ -25,6 +25,8 @@ PAGES = [
     *sorted((ROOT / "docs/how-to").glob("*.md")),
     *sorted((ROOT / "docs/protocol").glob("*.md")),
     *sorted((ROOT / "docs/reference").glob("*.md")),
+    ROOT / "infra/README.md",
+    ROOT / "infra/synapse/README.md",
 ]
 _BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _TEST = re.compile(r"\btest_\w+")
