@@ -49,7 +49,7 @@ from spark_jobs.common.crash_points import CrashPoint, no_crash
 from spark_jobs.common.folder import local_path
 from spark_jobs.common.identity import CredentialSource
 from spark_jobs.common.patience import GaveUpError
-from spark_jobs.common.places import Item, Place, joined, place_of
+from spark_jobs.common.places import Item, Place, check_reached, is_address, joined, place_of
 from spark_jobs.common.staging import staged
 from spark_jobs.common.until import Until, asked_by_signal
 from spark_jobs.feeding.app_check import AppCheck
@@ -212,6 +212,9 @@ def beside_input(files: Sequence[str]) -> str:
     Raises:
         Refused: there is no single place to be beside of.
     """
+    far = next((file for file in files if is_address(file)), "")
+    if far:
+        raise Refused(f"the frame was read from {far}; give progress=... and quarantine=..., folders or addresses")
     if len(files) == 1:
         return str(local_path(files[0]))
     folders = {str(local_path(file).parent) for file in files}
@@ -428,6 +431,8 @@ def fed(arguments: argparse.Namespace) -> FeedReport:
     progress = arguments.progress or joined(source.path, f".feed/{arguments.queue}")
     job = job_of(arguments, progress, arguments.quarantine or joined(source.path, ".quarantine"))
     check = check_of(arguments.app, arguments.queue, arguments.type)
+    files_at(source.path, os.environ).check()
+    check_reached(job.progress, job.quarantine)
     return feed_source(start("feed", arguments, os.environ), job, source, check)
 
 
@@ -438,6 +443,7 @@ def watched(arguments: argparse.Namespace) -> WatchReport:
     kept = place_of(arguments.progress or joined(arguments.watch, f".feed/{arguments.queue}"), os.environ)
     aside = arguments.quarantine or joined(arguments.watch, ".quarantine")
     job, check = job_of(arguments, str(kept), aside), check_of(arguments.app, arguments.queue, arguments.type)
+    check_reached(place, kept, job.quarantine)
     spark, given = start("feed", arguments, os.environ), source_of(arguments)
 
     def feed_one(item: Item) -> dict[str, Any]:

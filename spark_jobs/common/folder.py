@@ -19,6 +19,7 @@ from typing import Self
 from uuid import uuid4
 
 from outbox.errors import Refused
+from spark_jobs.common.folder_errors import refusing
 from spark_jobs.common.items import Item, changed, checked
 
 TMP_SUFFIX = ".tmp"
@@ -78,32 +79,16 @@ class Folder:
         """Write a file that must not exist yet; False where somebody else wrote it first.
 
         Raises:
-            Refused: the folder is on a file system without links.
+            Refused: the folder has no room, no rights or no links.
+            OutcomeUnknown: the file is there, and may not be on the disk.
         """
         target = self.path / checked(name)
-        for attempt in range(CREATE_COUNT_MAX):
-            part = target.with_name(f"{target.name}.{uuid4().hex}{TMP_SUFFIX}")
-            try:
-                make_folders(target.parent)
-                write_synced(part, data)
-                os.link(part, target)
-                break
-            except FileExistsError:
-                return False
-            except FileNotFoundError:
-                if attempt + 1 == CREATE_COUNT_MAX:
-                    raise
-            except OSError as error:
-                if error.errno not in NO_LINKS:
-                    raise
-                raise Refused(
-                    f"{target.parent} takes no file or no link ({error.strerror}); give a folder that this user may "
-                    "write to, or the address of a container (abfss://...) rather than a mount of it"
-                ) from error
-            finally:
-                part.unlink(missing_ok=True)
-        sync_folder(target.parent)
-        return True
+        with refusing("writing", target):
+            is_ours = _linked(target, data)
+        if is_ours:
+            with refusing("syncing", target.parent, is_there=True):
+                sync_path(target.parent)
+        return is_ours
 
     def read(self, name: str, start: int = 0, size: int | None = None, version: str = "") -> bytes | None:
         """The file's bytes from a place on, None where there is no file.
@@ -111,22 +96,16 @@ class Folder:
         Raises:
             Refused: it has another version than the one that is asked for.
         """
-        try:
-            with (self.path / checked(name)).open("rb") as file:
-                file.seek(start)
-                data = file.read(-1 if size is None else size)
-                if version and version_of(os.fstat(file.fileno())) != version:
-                    raise changed(self, name)
-                return data
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
-    def names(self, suffix: str) -> list[str]:
-        """The names that end so, in order; none where the folder does not exist."""
-        try:
-            return sorted(entry.name for entry in os.scandir(self.path) if entry.name.endswith(suffix))
-        except FileNotFoundError:
-            return []
+        with refusing("reading", self.path / checked(name)):
+            try:
+                with (self.path / name).open("rb") as file:
+                    file.seek(start)
+                    data = file.read(-1 if size is None else size)
+                    if version and version_of(os.fstat(file.fileno())) != version:
+                        raise changed(self, name)
+                    return data
+            except (FileNotFoundError, NotADirectoryError):
+                return None
 
     def list(self, prefix: str = "", suffix: str = "") -> Iterator[Item]:
         """The files below, in order of their names; what is not whole yet is none."""
@@ -139,7 +118,7 @@ class Folder:
     def delete(self, name: str) -> None:
         """Remove a file, and the folders that are empty then; one that is not there is fine."""
         target = self.path / checked(name)
-        with suppress(FileNotFoundError, NotADirectoryError):
+        with refusing("removing", target), suppress(FileNotFoundError, NotADirectoryError):
             target.unlink()
         for parent in target.parents:
             if parent == self.path:
@@ -152,21 +131,50 @@ class Folder:
     def sweep_parts(self, age_s: float) -> int:
         """Remove what killed writers left unfinished, once it is so old; gives the count."""
         parts = (path for name, path in _walked(self.path, "", "", follow=False) if _PART.search(name[-37:]))
-        old = older_than(parts, age_s)
-        for path in old:
-            path.unlink(missing_ok=True)
+        with refusing("clearing", self.path):
+            old = older_than(parts, age_s)
+            for path in old:
+                path.unlink(missing_ok=True)
         return len(old)
+
+
+def _linked(target: Path, data: bytes) -> bool:
+    """Write a file and give it its name; False where the name is taken."""
+    for attempt in range(CREATE_COUNT_MAX):
+        part = target.with_name(f"{target.name}.{uuid4().hex}{TMP_SUFFIX}")
+        try:
+            make_folders(target.parent)
+            write_synced(part, data)
+            os.link(part, target)
+            break
+        except FileExistsError:
+            return False
+        except FileNotFoundError:
+            if attempt + 1 == CREATE_COUNT_MAX:
+                raise
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            raise Refused(
+                f"{target.parent} takes no file or no link ({error.strerror}); give a folder that this user may "
+                "write to, or the address of a container (abfss://...) rather than a mount of it"
+            ) from error
+        finally:
+            with suppress(OSError):  # `sweep_parts` takes it
+                part.unlink(missing_ok=True)
+    return True
 
 
 def _walked(path: Path, before: str, prefix: str, *, follow: bool) -> Iterator[tuple[str, Path]]:
     """Name and path of every file below a folder, in order of the whole names; only where `prefix` may be met."""
     if before.count("/") > DEPTH_MAX:
         raise Refused(f"{path} lies more than {DEPTH_MAX} folders deep; is one of them linked to itself?")
-    try:
-        listed = [entry for entry in os.scandir(path) if _may_meet(f"{before}{entry.name}/", prefix)]
-        entries = [(entry, entry.is_dir(follow_symlinks=follow)) for entry in listed]
-    except (FileNotFoundError, NotADirectoryError):
-        return
+    with refusing("listing", path):
+        try:
+            listed = [entry for entry in os.scandir(path) if _may_meet(f"{before}{entry.name}/", prefix)]
+            entries = [(entry, entry.is_dir(follow_symlinks=follow)) for entry in listed]
+        except (FileNotFoundError, NotADirectoryError):
+            return
     for entry, is_folder in sorted(entries, key=lambda each: f"{each[0].name}/" if each[1] else each[0].name):
         name = f"{before}{entry.name}"
         if is_folder:
@@ -205,7 +213,7 @@ def make_folders(path: Path) -> None:
     missing = missing[: next(index for index, folder in enumerate(missing) if folder.is_dir())]
     path.mkdir(parents=True, exist_ok=True)
     for folder in reversed(missing):
-        sync_folder(folder.parent)
+        sync_path(folder.parent)
 
 
 def write_synced(path: Path, data: bytes) -> None:
@@ -216,8 +224,8 @@ def write_synced(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def sync_folder(path: Path) -> None:
-    """Wait until the disk knows the names in a folder."""
+def sync_path(path: Path) -> None:
+    """Wait until the disk has what another wrote into a file, or the names in a folder."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SCHEMES = ("abfss", "abfs", "az", "https", "http")
 
-__all__ = ["Folder", "Item", "Place", "is_address", "joined", "place_of"]
+__all__ = ["Folder", "Item", "Place", "check_reached", "is_address", "joined", "place_of"]
 
 
 class Place(Protocol):
@@ -109,6 +109,16 @@ def place_of(text: str, environ: Mapping[str, str], credential: TokenCredential 
     from spark_jobs.common.containers import container_place  # the SDK takes half a second to import
 
     return container_place(text, environ, credential)
+
+
+def check_reached(*places: Place) -> None:
+    """Look whether places can be listed, before anything is started that writes there.
+
+    Raises:
+        Refused: one cannot; the text names the cure.
+    """
+    for place in places:
+        next(place.list(".nothing"), None)
 
 
 def is_address(text: str) -> bool:

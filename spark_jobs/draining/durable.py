@@ -11,7 +11,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spark_jobs.common.folder import Folder, sync_folder
+from spark_jobs.common.folder import Folder, sync_path
+from spark_jobs.common.folder_errors import refusing
 from spark_jobs.common.places import Place
 from spark_jobs.draining.entries import LAST_CHECKPOINT, LOG, newest_checkpoint
 
@@ -27,25 +28,22 @@ class Durable:
         """Wait until the disk has the log as far as a reader of the newest version needs it, and its folders.
 
         All of it, whoever wrote it: a version whose landed files go rests on the entries before it.
+
+        Raises:
+            Refused: the folder cannot be synced; the landed files stay.
         """
-        if not isinstance(self.place, Folder):
-            return
-        root, first = self.place.path, f"{newest_checkpoint(self.place):020}"
+        if isinstance(self.place, Folder):
+            with refusing("syncing", self.place):
+                self._sync(self.place.path)
+
+    def _sync(self, root: Path) -> None:
+        first = f"{newest_checkpoint(self.place):020}"
         names = {entry.name for entry in os.scandir(root / LOG) if entry.is_file() and entry.name >= first}
         for name in sorted(names - self.synced):
-            sync_file(root / LOG / name)
+            sync_path(root / LOG / name)
         self.synced = names - {Path(LAST_CHECKPOINT).name}  # the one that is written again
         for folder in (root / LOG, root, *root.parents):
             try:
-                sync_folder(folder)
+                sync_path(folder)
             except PermissionError:
                 return
-
-
-def sync_file(path: Path) -> None:
-    """Wait until the disk has what another wrote into a file."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -16,7 +16,7 @@ from spark_jobs.common.places import Place
 from spark_jobs.draining.durable import Durable
 from spark_jobs.draining.keys import KEYS, SUFFIX, data_file
 from spark_jobs.draining.merging import CONFLICTS, CONFLICTS_NAME, LEDGER_NAME
-from spark_jobs.draining.tables import FAILED, Table, first_line
+from spark_jobs.draining.tables import FAILED, Table, in_one_line
 
 ORPHAN_AGE_S = 7 * 24 * 3_600.0
 """As Delta's own readers expect, and longer than `merging.MERGE_S_MAX`: a merge that took longer does not commit."""
@@ -50,7 +50,7 @@ def sweep_table(table: Table, age_s: float) -> int:
         base.handle.cleanup_metadata()
         orphans = base.handle.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
     except FAILED as error:
-        raise OutcomeUnknown(f"{table.place}: vacuum stopped half-way: {first_line(error)}; do it again") from error
+        raise OutcomeUnknown(f"{table.place}: vacuum stopped half-way: {in_one_line(error)}; do it again") from error
     durable.sync()
     horizon_s = table.place.now_s() - age_s
     keys = [item for item in table.place.list(f"{KEYS}/", SUFFIX) if data_file(item.name) not in base.files]

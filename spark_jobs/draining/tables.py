@@ -14,6 +14,7 @@ is unknown.  Nobody deletes files after that: a version may name them, and `vacu
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ PROPERTIES: dict[str, str | None] = {
     "delta.checkpointInterval": "10",
 }
 ROLE = "Storage Blob Data Contributor"
+ANSI, ARROW = re.compile(r"\x1b\[[0-9;]*m"), "↳"
+ERROR_CHARACTERS = 600
 FAILED = (DeltaError, OSError, ValueError)
 """What delta-rs raises; none of it says whether a commit stands."""
 HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
@@ -98,8 +101,8 @@ class Table:
             self._check()
             check_checkpoints(self.place)
             raise Refused(
-                f"{self.place}: delta-rs cannot open this table: {first_line(error)}; run the same again, and where it "
-                "is of a newer protocol begin a ledger of a new name"
+                f"{self.place}: delta-rs cannot open this table: {in_one_line(error)}; run the same again, and where "
+                "it is of a newer protocol begin a ledger of a new name"
             ) from error
         self._refuse_foreign(handle)
         version = handle.version()
@@ -261,7 +264,7 @@ def files_of(handle: DeltaTable) -> dict[str, DataFile]:
 
 def unknown(place: Place, version: int, error: Exception) -> OutcomeUnknown:
     """A commit that failed, and whose version is not there."""
-    reason = first_line(error)
+    reason = in_one_line(error)
     cure = f"give whoever signs in the role {ROLE}" if "necessary privileges" in reason else "mend that"
     return OutcomeUnknown(
         f"{place}: version {version} was not written, or comes yet: {reason}; what was received is in _landing: {cure} "
@@ -269,6 +272,8 @@ def unknown(place: Place, version: int, error: Exception) -> OutcomeUnknown:
     )
 
 
-def first_line(error: Exception) -> str:
-    """What delta-rs says, without its stack."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def in_one_line(error: Exception) -> str:
+    """What delta-rs says, and the innermost of the causes that it draws below, an arrow a line."""
+    first, *below = [ANSI.sub("", line).strip() for line in str(error).splitlines() if line.strip()] or [""]
+    causes = [line.removeprefix(ARROW).strip() for line in below if line.startswith(ARROW)]
+    return ": ".join([first or type(error).__name__, *causes[-1:]])[:ERROR_CHARACTERS]

@@ -21,9 +21,10 @@ from uuid import uuid4
 
 from outbox.errors import CorruptRecord, Refused
 from spark_jobs.common.crash_points import CrashPoint, no_crash
-from spark_jobs.common.folder import Folder, sync_folder
+from spark_jobs.common.folder import Folder, sync_path
+from spark_jobs.common.folder_errors import refusing
 from spark_jobs.common.places import Place
-from spark_jobs.draining.durable import Durable, sync_file
+from spark_jobs.draining.durable import Durable
 from spark_jobs.draining.entries import Progress
 from spark_jobs.draining.manifest import LOG, ManifestLog, State, two_ledgers
 from spark_jobs.draining.merging import ATTEMPT_COUNT_MAX, CONFLICTS, CONFLICTS_NAME, LANDING, LANE_COUNT, LEDGER_NAME
@@ -112,8 +113,8 @@ def sync_data(place: Place, names: Sequence[str]) -> None:
     """Wait until the disk has data files of a folder, which Spark wrote, and their names."""
     if not isinstance(place, Folder):
         return
-    for name in names:
-        sync_file(place.path / name)
-    for folder in sorted({(place.path / name).parent for name in names}):
-        sync_folder(folder)
-        sync_folder(folder.parent)
+    paths = [place.path / name for name in names]
+    folders = sorted({path.parent for path in paths})
+    with refusing("syncing", place):
+        for path in (*paths, *folders, *(folder.parent for folder in folders)):
+            sync_path(path)

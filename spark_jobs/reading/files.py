@@ -68,17 +68,30 @@ class Files:
         """The same for executors."""
         return replace(self, place=self.place.lend())
 
+    def check(self) -> None:
+        """Look whether there is a file at all, before anything is started to read it.
+
+        Raises:
+            Refused: there is none, or it may not be listed.
+        """
+        if next(iter(self._found()), None) is None:
+            self._refuse_nothing()
+
+    def _found(self) -> Iterator[Item]:
+        """The one file, or those of the folder that are data."""
+        if self.name:
+            return (item for item in islice(self.place.list(self.name), 1) if item.name == self.name)
+        return (item for item in self.place.list() if _is_data(item))
+
     def list(self) -> list[File]:
         """All files, in the order of their names.
 
         Raises:
             Refused: there are none, too many, or one that cannot be data.
         """
-        listed = self.place.list(self.name) if self.name else filter(_is_data, self.place.list())
-        found = [
-            File(item.name, item.size, item.version) for item in islice(listed, 1 if self.name else FILE_COUNT_MAX + 1)
-        ]
-        if not found or (self.name and found[0].name != self.name):
+        listed = islice(self._found(), FILE_COUNT_MAX + 1)
+        found = [File(item.name, item.size, item.version) for item in listed]
+        if not found:
             self._refuse_nothing()
         if len(found) > FILE_COUNT_MAX:
             raise Refused(f"{self.place} has more than {FILE_COUNT_MAX:,} files; feed it folder by folder")

@@ -122,7 +122,7 @@ DELTA_MUTANTS = (
     fault(
         "delta: an entry is not on disk", DURABLE,
         f"{OF_POWER}::test_a_power_loss_in_a_merge_costs_nothing",
-        ("            sync_file(root / LOG / name)\n", "            pass\n"),
+        ("            sync_path(root / LOG / name)\n", "            pass\n"),
     ),
     fault(
         "delta: the names of entries are not on disk", DURABLE,

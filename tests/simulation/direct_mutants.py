@@ -1323,7 +1323,7 @@ DIRECT_MUTANTS = (
     mutant(
         "place: the folders that were made for a file are not on disk", "spark_jobs/common/folder.py",
         "spark/test_folder.py::test_a_file_and_then_its_name_are_on_disk_when_it_is_created",
-        ("        sync_folder(folder.parent)\n", "        continue\n"),
+        ("        sync_path(folder.parent)\n", "        continue\n"),
     ),
     mutant(
         "place: a put whose answer was lost has lost", CONTAINERS,

@@ -187,6 +187,8 @@ def test_folders_are_beside_the_one_place_that_an_input_has(tmp_path: Path) -> N
     for files in ([], ["file:///data/a.csv", "file:///other/b.csv"]):
         with pytest.raises(Refused, match="no single file or folder"):
             beside_input(files)
+    with pytest.raises(Refused, match=r"from abfss://in@bank\S+; give progress=... and quarantine=..., folders"):
+        beside_input(["abfss://in@bank.dfs.core.windows.net/a.csv"])
 
 
 # The plan

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from spark_jobs.common.folder import Folder
+from spark_jobs.common.folder import Folder, sync_path
 from spark_jobs.draining import durable
 from spark_jobs.draining.leftovers import ORPHAN_AGE_S
 from spark_jobs.draining.merging import MERGE_S_MAX
@@ -109,17 +109,17 @@ def test_entries_expire_in_a_sweep_and_only_behind_a_checkpoint_on_disk(
     merge(tmp_path)
     assert len(list(log.glob("*.json"))) == 14  # a commit lets nothing expire
     steps = list[str]()
-    sync_file, cleanup = durable.sync_file, DeltaTable.cleanup_metadata
+    cleanup = DeltaTable.cleanup_metadata
 
     def synced(path: Path) -> None:
         steps.append(path.name)
-        sync_file(path)
+        sync_path(path)
 
     def cleaned(self: DeltaTable) -> None:
         steps.append("cleaned")
         cleanup(self)
 
-    monkeypatch.setattr(durable, "sync_file", synced)
+    monkeypatch.setattr(durable, "sync_path", synced)
     monkeypatch.setattr(DeltaTable, "cleanup_metadata", cleaned)
     sweep(tmp_path)
     [checkpoint] = log.glob("*.checkpoint.parquet")
