@@ -171,16 +171,25 @@ def _walked(path: Path, before: str, prefix: str, *, follow: bool) -> Iterator[t
         raise Refused(f"{path} lies more than {DEPTH_MAX} folders deep; is one of them linked to itself?")
     with refusing("listing", path):
         try:
-            listed = [entry for entry in os.scandir(path) if _may_meet(f"{before}{entry.name}/", prefix)]
-            entries = [(entry, entry.is_dir(follow_symlinks=follow)) for entry in listed]
+            entries = (entry for entry in os.scandir(path) if _may_meet(f"{before}{entry.name}/", prefix))
+            listed = [_marked(entry, follow) for entry in entries]
         except (FileNotFoundError, NotADirectoryError):
             return
-    for entry, is_folder in sorted(entries, key=lambda each: f"{each[0].name}/" if each[1] else each[0].name):
-        name = f"{before}{entry.name}"
-        if is_folder:
-            yield from _walked(Path(entry.path), f"{name}/", prefix, follow=follow)
-        elif entry.is_file():
-            yield name, Path(entry.path)
+    for name in sorted(filter(None, listed)):
+        if name.endswith("/"):
+            yield from _walked(path / name[:-1], f"{before}{name}", prefix, follow=follow)
+        else:
+            yield f"{before}{name}", path / name
+
+
+def _marked(entry: os.DirEntry[str], follow: bool) -> str:
+    """The name that counts in the order of a list: a folder's ends with a slash; none for what is no file.
+
+    Of a million entries only these texts are held.
+    """
+    if entry.is_dir(follow_symlinks=follow):
+        return f"{entry.name}/"
+    return entry.name if entry.is_file() else ""
 
 
 def _may_meet(name: str, prefix: str) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import os
+import tracemalloc
 from collections.abc import Iterator
+from itertools import chain, repeat
 from pathlib import Path
 
 import pyarrow as pa
@@ -214,3 +216,20 @@ def test_a_parquet_file_that_is_damaged_is_refused(tmp_path: Path) -> None:
 def test_the_last_row_needs_no_line_end(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("id\na\r\nb")
     assert set(outcome(Source(str(tmp_path / "in.csv"))).messages) == {"a", "b"}
+
+
+@pytest.mark.parametrize("quote", [b"", b'"'])
+def test_a_row_of_any_length_takes_no_more_memory_than_the_limit(quote: bytes) -> None:
+    """A row of 50 MB with a limit of 1 MB; what is held is measured."""
+    chunk, data = b"x" * 65_536, b"a,1\nb," + quote
+    size = len(data) + 800 * len(chunk)
+    tracemalloc.start()
+    try:
+        limit, dialect = 1_000_000, Dialect(multiline=True)
+        found = records(Lexer(dialect), chain([data], repeat(chunk, 800)), Begin(), size, limit=limit)
+        rows = [Csv(dialect, 2).rows(part, limit=limit) for part in found]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [row.reason.partition(":")[0] for each in rows for row in each.broken] == ["oversize"]
+    assert [value for each in rows for value in each.values] == [[b"a", b"1"]] and peak < 5 * limit
