@@ -34,6 +34,6 @@ if __name__ == "__main__":
     elif step == "take_over":
         take_over(place, kill)
     elif step == "vacuum":
-        sweep(place, age_s=0.0)
+        sweep(place, age_s=-5.0)  # blobs are dated by the second
     else:
         race(place, int(point))

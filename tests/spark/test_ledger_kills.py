@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from spark_jobs.common.folder import Folder
+from spark_jobs.common.places import Place, place_of
+from spark_jobs.draining.entries import entry_file
+from spark_jobs.draining.merging import DATA
 from spark_jobs.ledger import merge
 from tests.spark.ledgers import conflicts, ids, land, landed, nothing_else_is_left, older_form
 
@@ -59,26 +63,35 @@ def test_a_take_over_that_is_killed_is_done_again(tmp_path: Path, point: str) ->
 
 
 @pytest.mark.slow
-def test_a_vacuum_that_is_killed_between_its_deletions_is_done_again(tmp_path: Path) -> None:
-    ledger = tmp_path / "ledger"
+@pytest.mark.parametrize("address", PLACES, indirect=True)
+def test_a_vacuum_that_is_killed_between_its_deletions_is_done_again(tmp_path: Path, address: str) -> None:
+    ledger, place = address, place_of(address, os.environ)
     for name in ("one", "two"):
         land(ledger, name, name)
         merge(ledger)
-    for number in range(ORPHANS):
-        (ledger / "data" / f"orphan-{number}.parquet").write_bytes(b"of nobody")
-    began = ledger / "_delta_log" / f"{3:020}.json"
+    count = ORPHANS if isinstance(place, Folder) else ORPHANS // 6
+    for number in range(count):
+        name = f"{DATA}/orphan-{number}.parquet"
+        if isinstance(place, Folder):
+            (place.path / name).write_bytes(b"of nobody")
+        else:
+            place.create(name, b"of nobody")
     process = started("vacuum", ledger, tmp_path / "markers", "none")
     until_s = time.monotonic() + 60
-    while not began.exists() and time.monotonic() < until_s:
+    while place.read(entry_file(3), 0, 1) is None and time.monotonic() < until_s:
         pass
     process.kill()
     process.wait(timeout=10)
-    left = len(list((ledger / "data").iterdir())) - 2
-    assert DeltaTable(str(ledger)).version() == 3 and 0 < left <= ORPHANS  # START, and not END
+    left = len(list(place.list(f"{DATA}/"))) - 2
+    assert version_of(place) == 3 and 0 < left <= count  # START, and not END
     land(ledger, "three", "one", "three")
     assert merge(ledger).added == 1
     assert ids(ledger) == ["one", "three", "two"]
     nothing_else_is_left(ledger)
+
+
+def version_of(place: Place) -> int:
+    return DeltaTable(place.uri, storage_options=place.storage_options()).version()
 
 
 @pytest.mark.slow
