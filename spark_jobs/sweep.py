@@ -235,7 +235,8 @@ def backend_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Cal
     missing = [name for name in (COSMOS_VARIABLE, CONNECTION_VARIABLE) if not addresses[name]]
     database = arguments.database or environ.get(DATABASE_VARIABLE, "")
     if missing or not database:
-        raise Refused(f"not set: {', '.join([*missing, *([] if database else ['--database'])])}; docs/how-to/operate.md")
+        names = [*missing, *([] if database else ["--database"])]
+        raise Refused(f"not set: {', '.join(names)}; docs/how-to/operate.md")
     lent = lent_for([address for address in addresses.values() if address], environ)
     connecting = connect if lent is None else partial(connect_lent, lent)
     return partial(

@@ -1,4 +1,4 @@
-"""The reference page of the Spark jobs: their options from the parsers, the columns of a ledger, the reasons of the quarantine.
+"""The reference page of the Spark jobs: options from their parsers, columns of a ledger, reasons of the quarantine.
 
 `tools.reference` writes it with the others.  Parsers are made for this, so PySpark is imported; no session is started.
 """
@@ -35,7 +35,7 @@ COLUMNS = {
     "fingerprint": "a digest of type and body",
 }
 REASONS = {
-    "malformed-row": "no row of the format: quotes, number of fields, JSON; a line feed in quotes without `--multiline`",
+    "malformed-row": "no row of the format: quotes, number of fields, JSON; line feeds in quotes without `--multiline`",
     "bad-encoding": "bytes that are not of `--encoding`",
     "wrong-type": "a value that is none of its column's type, or that the type would change, as 1.239 a decimal(10,2)",
     "missing-id": "an id column is empty or missing",

@@ -6,8 +6,9 @@
 
 A Python block whose first line is `# name.py` is saved under that name and imported from there, so that later blocks
 and commands find it.  `outbox run` is left running to the page's end, on a free port unless the command names one; its
-connection strings become OUTBOX_SERVICEBUS and, with `--cosmos-port` and `--blob-port`, OUTBOX_COSMOS and OUTBOX_LAKE, and at
-the end it must drain and leave with exit code 0.  Spark's jobs run in this process, because a Java for each would take most of the time.
+connection strings become OUTBOX_SERVICEBUS and, with `--cosmos-port`, OUTBOX_COSMOS, with `--blob-port` OUTBOX_LAKE;
+at the end it must drain and leave with exit code 0.  Spark's jobs run in this process, because a Java for each would
+take most of the time.
 """
 
 from __future__ import annotations
