@@ -58,7 +58,7 @@ from spark_jobs.feeding.grouping import STAGED
 from spark_jobs.feeding.plan import FILES_MAX, ChunkRecord, Manifest, Snapshot, Target, open_plan
 from spark_jobs.feeding.sending import RESULT, Sending, send_partition
 from spark_jobs.feeding.watching import Watch, WatchReport
-from spark_jobs.reading.files import files_at
+from spark_jobs.reading.files import Files, files_at
 from spark_jobs.reading.frame import FrameRows
 from spark_jobs.reading.input import Input, refusals
 from spark_jobs.reading.judging import BODY_BYTES_MAX, Judge, Shape
@@ -431,9 +431,10 @@ def fed(arguments: argparse.Namespace) -> FeedReport:
     progress = arguments.progress or joined(source.path, f".feed/{arguments.queue}")
     job = job_of(arguments, progress, arguments.quarantine or joined(source.path, ".quarantine"))
     check = check_of(arguments.app, arguments.queue, arguments.type)
-    files_at(source.path, os.environ).check()
+    files = files_at(source.path, os.environ)
+    files.check()
     check_reached(job.progress, job.quarantine)
-    return feed_source(start("feed", arguments, os.environ), job, source, check)
+    return feed_source(start("feed", arguments, os.environ), job, source, files, check)
 
 
 def watched(arguments: argparse.Namespace) -> WatchReport:
@@ -449,16 +450,17 @@ def watched(arguments: argparse.Namespace) -> WatchReport:
     def feed_one(item: Item) -> dict[str, Any]:
         source = replace(given, path=joined(arguments.watch, f"/{item.name}"))
         own = replace(job, progress=kept / "files" / item.name, quarantine=job.quarantine / item.name)
-        return asdict(feed_source(spark, own, source, check))
+        files = Files(place, item.name)  # its folders below the place are columns of it
+        return asdict(feed_source(spark, own, source, files, check))
 
     with asked_by_signal() as is_asked:
         return Watch(place, kept, feed_one, replace(until, is_asked=is_asked), arguments.settle_s, job.say).run()
 
 
-def feed_source(spark: SparkSession, job: Feed, source: Source, check: AppCheck | None) -> FeedReport:
-    """Feed an input that is read as it is named."""
+def feed_source(spark: SparkSession, job: Feed, source: Source, files: Files, check: AppCheck | None) -> FeedReport:
+    """Feed files that are read as the source says."""
     judge = Judge(job.target.ids, job.target.shape, check)
-    return run(spark, job, Input(spark, source, judge, files_at(source.path, os.environ)))
+    return run(spark, job, Input(spark, source, judge, files))
 
 
 def job_of(arguments: argparse.Namespace, progress: str, quarantine: str) -> Feed:

@@ -151,8 +151,11 @@ def test_a_watch_feeds_a_folder_in_one_session(
     assert main([*command, "--files", "2", "--connection", broker.connection]) in (0, 1)
     said = json.loads(capsys.readouterr().out)
     assert (said["files"], said["rows"], said["accepted"], said["quarantined"]) == (2, 4, 3, 1)
-    put(tmp_path, "three.csv", "id,amount\nd,5\n")
+    put(tmp_path, "day=2/three.csv", "id,amount\nd,5\n")
     assert main([*command, "--for-s", "8", "--connection", broker.connection]) == 1  # because of odd.txt
     said = json.loads(capsys.readouterr().out)
     assert (said["files"], said["accepted"], list(said["failed"])) == (1, 1, ["odd.txt"])
-    assert Counter(message.message_id for message in broker.take("watched")) == dict.fromkeys("abcd", 1)
+    taken = broker.take("watched")
+    sent = {message.message_id: json.loads(str(message)) for message in taken}
+    assert Counter(message.message_id for message in taken) == dict.fromkeys("abcd", 1)
+    assert sent["a"] == {"id": "a", "amount": 1} and sent["d"] == {"id": "d", "amount": 5, "day": 2}

@@ -100,7 +100,10 @@ def make(spark: SparkSession, folder: Path, rows: int, seed: int, each: int = 10
     data = books.ledger / DATA / "00000001-made"
     postings(moved, spoilt).write.parquet(str(data))
     place = Folder(books.ledger)
-    files = [found(place, f"{DATA}/{data.name}/{name}") for name in Folder(data).names(".parquet")]
+    files = [
+        found(place, f"{DATA}/{data.name}/{name}")
+        for name in sorted(item.name for item in Folder(data).list(suffix=".parquet"))
+    ]
     Table(place, LEDGER_NAME).create(files, Progress(token="made", number=0, files=len(files), consumed=[]))
     holders = spark.range(accounts).select("id", named(fn.col("id")).alias("key"))
     opened = holders.select("key", fn.lit(OPENING_BALANCE).cast("bigint").alias("balance"))
