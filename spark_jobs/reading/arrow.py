@@ -70,6 +70,23 @@ def group_of(kind: pa.DataType) -> str:
     raise Refused(f"a value of type {kind} has no JSON; cast it to a string")
 
 
+def groups_of(schema: pa.Schema, name: str) -> dict[str, str]:
+    """The group of each column of what is called `name`.
+
+    Raises:
+        Refused: a column has no JSON, or two have one name.
+    """
+    groups = dict[str, str]()
+    for field in schema:
+        if field.name in groups:
+            raise Refused(f"{name} has two columns of one name; rename one")
+        try:
+            groups[field.name] = group_of(field.type)
+        except Refused as error:
+            raise Refused(f"{name}: column {field.name}: {error}") from None
+    return groups
+
+
 def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 

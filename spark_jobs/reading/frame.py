@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from outbox.errors import Refused
 from spark_jobs.common.ids import check_key_columns
-from spark_jobs.reading.arrow import group_of
+from spark_jobs.reading.arrow import groups_of
 from spark_jobs.reading.input import Then, refusals, told, valid_rows
 from spark_jobs.reading.judging import JUDGED, VALID, Judge, check_columns, judged, of_arrow
 from spark_jobs.reading.opened import TIME_GROUPS
@@ -37,14 +37,7 @@ class FrameRows:
         self._frame, self._judge = frame, judge
         check_key_columns(frame, judge.ids)
         check_columns(frame.columns, judge)
-        groups = {}
-        for field in to_arrow_schema(frame.schema):
-            try:
-                groups[field.name] = group_of(field.type)
-            except Refused as error:
-                raise Refused(f"column {field.name}: {error}") from None
-        if len(groups) != len(frame.columns):
-            raise Refused("the frame has two columns of one name; rename one")
+        groups = groups_of(to_arrow_schema(frame.schema), "the frame")
         created = judge.shape.created
         if created and groups[created] not in TIME_GROUPS:
             raise Refused(

@@ -211,10 +211,13 @@ def judged(batch: Batch, judge: Judge, file: str, rank: int) -> pa.RecordBatch:
         check_bodies(batch.bodies, reasons, judge.check_body)
     is_valid = not any(reasons)
     raw = batch.raw
+    bodies: Sequence[bytes | None] = batch.bodies
+    if not is_valid:  # what is set aside is shown by its text, and its body may be of any length
+        bodies = [body if reason is None else None for body, reason in zip(bodies, reasons, strict=True)]
     return pa.RecordBatch.from_arrays(
         [
             text_column(ids),
-            text_column(batch.bodies),
+            text_column(bodies),
             integer_column(created) if shape.created else null_column(pa.int64(), count),
             text_column(session) if shape.session else null_column(pa.string(), count),
             integer_column(position),

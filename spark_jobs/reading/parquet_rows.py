@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from outbox.errors import Refused
-from spark_jobs.reading.arrow import group_of
+from spark_jobs.reading.arrow import groups_of
 from spark_jobs.reading.files import File, Files
 
 BATCH_ROWS, BATCH_BYTES = 8_192, 16 * 1024 * 1024
@@ -40,20 +40,13 @@ def footer_of(files: Files, file: File) -> Footer:
     with files.open(file) as raw:
         told = opened(raw, name)
         schema, metadata = told.schema_arrow, told.metadata
-        columns = []
-        for field in schema:
-            try:
-                columns.append((field.name, group_of(field.type)))
-            except Refused as error:
-                raise Refused(f"{name}: column {field.name}: {error}") from None
-        if len({column for column, _ in columns}) != len(columns):
-            raise Refused(f"{name} has two columns of one name; rename one")
+        columns = groups_of(schema, name)
         sizes = [(metadata.row_group(at).num_rows, metadata.row_group(at).total_byte_size) for at in
                  range(metadata.num_row_groups)]  # fmt: skip
     for at, (_, size) in enumerate(sizes):
         if size > GROUP_BYTES_MAX:
             raise Refused(f"{name}: row group {at} has {size:,} bytes; write groups of at most {GROUP_BYTES_MAX:,}")
-    return Footer(tuple(columns), tuple(sizes))
+    return Footer(tuple(columns.items()), tuple(sizes))
 
 
 def opened(raw: io.RawIOBase, name: str) -> pq.ParquetFile:

@@ -17,7 +17,7 @@ from outbox.errors import Refused
 from spark_jobs.reading import files, parquet_rows
 from spark_jobs.reading.csv_rows import Csv
 from spark_jobs.reading.files import files_at
-from spark_jobs.reading.judging import Judge
+from spark_jobs.reading.judging import BODY_BYTES_MAX, Judge
 from spark_jobs.reading.lexer import QUOTED, SHOWN_BYTES, START, Begin, Lexer, records
 from spark_jobs.reading.opened import check_unchanged, opened
 from spark_jobs.reading.source import Dialect, Source
@@ -233,3 +233,15 @@ def test_a_row_of_any_length_takes_no_more_memory_than_the_limit(quote: bytes) -
         tracemalloc.stop()
     assert [row.reason.partition(":")[0] for each in rows for row in each.broken] == ["oversize"]
     assert [value for each in rows for value in each.values] == [[b"a", b"1"]] and peak < 5 * limit
+
+
+def test_the_body_of_a_row_that_is_set_aside_goes_nowhere(tmp_path: Path) -> None:
+    long = "x" * BODY_BYTES_MAX
+    pq.write_table(pa.table({"id": ["a", "b", ""], "t": ["1", long, "3"]}), tmp_path / "in.parquet")
+    found = outcome(Source(str(tmp_path / "in.parquet")))
+    assert [(row["id"], row["reason"], row["body"]) for row in found.rows] == [
+        ("a", None, '{"id":"a","t":"1"}'),
+        ("b", "oversize", None),
+        ("", "missing-id", None),
+    ]
+    assert found.rows[1]["text"].startswith('{"id":"b","t":"xxx')
