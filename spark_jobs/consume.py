@@ -34,6 +34,8 @@ if __name__ == "__main__":
 
 import msgspec
 from azure.core.credentials import TokenCredential
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
@@ -180,6 +182,9 @@ def drained(spark: SparkSession, job: Drain, merger: Merger) -> Totals:
             total.add_round(drain_round(spark, job, total.received))
         except GaveUpError as error:
             total.failed = str(error)
+        except (Py4JError, PySparkException):
+            if job.until is None or not job.until.is_asked():
+                raise  # else the signal went to the JVM as well, and what has landed is merged without it
         if merger.is_due():
             total.add_merge(merger.merge())
             job.say(f"consume: {total.received} received, {total.added} added, {job.passed_s:.1f} s")

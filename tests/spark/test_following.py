@@ -9,12 +9,14 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from py4j.protocol import Py4JNetworkError
 
 from outbox.errors import OutcomeUnknown, Refused
 from spark_jobs import consume as job
@@ -31,7 +33,7 @@ SILENT = {"landed": 0, "lost": 0, "idle": True, "failed": None}
 
 
 class Rounds:
-    """What each round lands, by name; an error fails it.  Each takes ten seconds, and another may land meanwhile."""
+    """What each round lands; an error fails it.  Each takes ten seconds, and in the second another lands too."""
 
     def __init__(self, ledger: Path, *rounds: list[str] | Exception, theirs: str = "") -> None:
         self.ledger, self.rounds, self.theirs = ledger, list(rounds), theirs
@@ -42,13 +44,13 @@ class Rounds:
         self.asked.append(drain.round_s)
         self.now_s += 10
         found = self.rounds.pop(0) if self.rounds else []
+        if self.theirs and self.now_s > 10:
+            land(self.ledger, "theirs", self.theirs)
+            self.theirs = ""
         if isinstance(found, Exception):
             raise found
         if found:
             land(self.ledger, f"at-{self.now_s:g}", *found)
-        elif self.theirs:
-            land(self.ledger, "theirs", self.theirs)
-            self.theirs = ""
         return [SILENT | {"landed": len(found)}]
 
 
@@ -117,6 +119,17 @@ def test_a_follower_that_cannot_sign_in_ends_with_everything_merged(
     rounds = Rounds(tmp_path, ["b"], GaveUpError("no token"), ["c"])
     total = followed(monkeypatch, rounds, Until(seconds=100))
     assert (total.failed, total.added, len(rounds.asked)) == ("no token", 2, 2)
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_a_signal_that_ends_the_jvm_as_well_leaves_nothing_unmerged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asked: bool
+) -> None:
+    rounds = Rounds(tmp_path, ["a"], Py4JNetworkError("Error while sending or receiving"), theirs="b")
+    until = Until(count=9, is_asked=lambda: is_asked and rounds.now_s > 10)
+    with nullcontext() if is_asked else pytest.raises(Py4JNetworkError):
+        assert followed(monkeypatch, rounds, until).added == 2
+    assert len(rounds.asked) == 2
 
 
 @pytest.mark.parametrize(
