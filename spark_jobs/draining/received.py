@@ -7,6 +7,7 @@ A body that is no UTF-8 text stays as it came, in `raw`: a ledger refuses nothin
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from hashlib import sha256
 from typing import Any
@@ -51,26 +52,41 @@ _COLUMNS = frozenset(
 
 def as_row(message: ServiceBusReceivedMessage) -> dict[str, Any]:
     """The row of a message."""
-    properties = {text(name): value for name, value in (message.application_properties or {}).items()}
+    properties = properties_of(message)
     body = body_of(message)
     kind = text(properties.get(PROPERTY_TYPE, ""))
-    sequence = message.sequence_number or 0
-    identity = text(properties.get(PROPERTY_ID)) or text(message.message_id) or f"sequence-number:{sequence}"
     return {
-        "message_id": identity,
+        "message_id": identity_of(message, properties),
         "type": kind,
-        "correlation_id": text(properties.get(PROPERTY_CORRELATION)) or text(message.correlation_id) or identity,
+        "correlation_id": cause_of(message, properties),
         "causation_id": text(properties.get(PROPERTY_CAUSATION)),
         "traceparent": text(properties.get(PROPERTY_TRACEPARENT)),
         "created_ms": created_ms(properties.get(PROPERTY_CREATED)),
         "enqueued_ms": milliseconds(message.enqueued_time_utc),
-        "sequence_number": sequence,
+        "sequence_number": message.sequence_number or 0,
         "delivery_count": message.delivery_count or 0,
         "session_id": text(message.session_id),
         **body_columns(body),
         "properties": others(properties),
         "fingerprint": sha256(b"%d:%b%b" % (len(kind), kind.encode(), body)).hexdigest()[:32],
     }
+
+
+def properties_of(message: ServiceBusReceivedMessage) -> dict[str, Any]:
+    """The application's properties; the SDK gives their names as bytes."""
+    return {text(name): value for name, value in (message.application_properties or {}).items()}
+
+
+def cause_of(message: ServiceBusReceivedMessage, properties: Mapping[str, Any]) -> str:
+    """The identity of the first message of its chain: its correlation id, else its own."""
+    cause = text(properties.get(PROPERTY_CORRELATION)) or text(message.correlation_id)
+    return cause or identity_of(message, properties)
+
+
+def identity_of(message: ServiceBusReceivedMessage, properties: Mapping[str, Any]) -> str:
+    """The message's own identity, else the broker's id, else its place in the queue."""
+    own = text(properties.get(PROPERTY_ID)) or text(message.message_id)
+    return own or f"sequence-number:{message.sequence_number or 0}"
 
 
 def body_of(message: ServiceBusReceivedMessage) -> bytes:

@@ -99,6 +99,8 @@ def broker() -> Iterator[Broker]:
         "watched",
         "landed-lake:2",
         "followed:2",
+        "looked-at",
+        "refused",
     )
     running = Broker(queues)
     running.start()
