@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,39 @@ def is_ledger(path: str | os.PathLike[str]) -> bool:
     return Table(place, LEDGER_NAME).read() is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of a ledger: its data files, of which `older` were there in an earlier one already."""
+
+    place: Place
+    number: int
+    newer: list[DataFile]
+    older: list[DataFile]
+
+    @property
+    def names(self) -> list[str]:
+        """Of all files."""
+        return [file.name for file in (*self.newer, *self.older)]
+
+
+def newest_version(path: str | os.PathLike[str], since: int | None = None) -> Version | None:
+    """The newest version, what it has beyond that of `since` apart; None where there is no ledger.
+
+    Raises:
+        Refused: a ledger of the form before Delta, or there is no such version; the text has the cure.
+    """
+    place = place_of(str(path), os.environ)
+    refuse_older_form(place)
+    table = Table(place, LEDGER_NAME)
+    newest = table.read()
+    if newest is None:
+        return None
+    before = {} if since is None else table.files_at(newest, since)
+    newer = [file for name, file in newest.files.items() if name not in before]
+    older = [file for name, file in newest.files.items() if name in before]
+    return Version(place, newest.version, newer, older)
+
+
 def ledger_files(path: str | os.PathLike[str]) -> list[str]:
     """The names, within the ledger, of the files that its newest version has; none where there is no ledger yet."""
     return [file.name for file in newest_files(path)]
@@ -71,17 +105,15 @@ def newest_files(path: str | os.PathLike[str]) -> list[DataFile]:
     return files_of(Table(place_of(str(path), os.environ), LEDGER_NAME))
 
 
-def read_ledger(
-    spark: SparkSession, path: str | os.PathLike[str], files: Sequence[DataFile] | None = None
-) -> DataFrame:
-    """The rows of the newest version, or of the files of another.
+def read_ledger(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
+    """The rows of the newest version.
 
     Raises:
         Refused: a ledger of the form before Delta; the text has the command that takes it over.
     """
     place = place_of(str(path), os.environ)
     refuse_older_form(place)
-    return read_files(spark, place, newest_files(path) if files is None else files)
+    return read_files(spark, place, newest_files(path))
 
 
 def read_conflicts(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:

@@ -36,15 +36,15 @@ def silent(text: str) -> None:
     """Say nothing."""
 
 
-def add_input(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+def add_input(parser: argparse.ArgumentParser, *, required: bool = True, several: bool = False) -> None:
     """--input and how to read it."""
-    parser.add_argument(
-        "--input",
-        required=required,
-        default="",
-        metavar="PLACE",
-        help="a file or folder of CSV, JSON lines or Parquet, or its address",
-    )
+    what = "a file or folder of CSV, JSON lines or Parquet, or its address"
+    if several:
+        parser.add_argument(
+            "--input", action="append", required=required, metavar="PLACE", help=f"{what}; may be repeated"
+        )
+    else:
+        parser.add_argument("--input", required=required, default="", metavar="PLACE", help=what)
     parser.add_argument("--format", choices=FORMATS, default="", help="default: by the name's ending")
     parser.add_argument("--schema", default="", metavar="DDL", help="for example 'id string, amount bigint'")
     parser.add_argument("--separator", default=",", metavar="SIGN", help="between CSV's fields; default: a comma")
@@ -63,8 +63,8 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the report as one JSON object")
 
 
-def source_of(arguments: argparse.Namespace) -> Source:
-    """The input that the arguments name.
+def source_of(arguments: argparse.Namespace, path: str | None = None) -> Source:
+    """The input that the arguments name, or this one of them.
 
     Raises:
         Refused: a dialect that is none, or an option of Spark's reader.
@@ -77,7 +77,7 @@ def source_of(arguments: argparse.Namespace) -> Source:
     dialect = Dialect(
         arguments.separator, arguments.quote, arguments.escape, arguments.encoding, arguments.multiline
     )  # fmt: skip
-    return Source(arguments.input, arguments.format, arguments.schema, dialect)
+    return Source(arguments.input if path is None else path, arguments.format, arguments.schema, dialect)
 
 
 def connection_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> str:

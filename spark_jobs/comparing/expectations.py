@@ -20,10 +20,19 @@ LOST, DOUBLED, PHANTOM, BROKEN, STATE = CATEGORIES = ("lost", "doubled", "phanto
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """Both sides: `expected` {id} are the inputs that must have effects, `effects` is what the ledger holds."""
+    """Both sides: `expected` {id} are the inputs that must have effects, `effects` is what the ledger holds.
+
+    `excused` {id} are those with a dead letter: they may have none, and one that was applied after all is like others.
+    """
 
     expected: DataFrame
     effects: DataFrame
+    excused: DataFrame | None = None
+
+    @property
+    def explained(self) -> DataFrame:
+        """The inputs that may have effects."""
+        return self.expected if self.excused is None else self.expected.unionByName(self.excused)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +80,7 @@ def each_input_has_effects(books: Books, fields: Fields) -> DataFrame:
 def each_effect_has_an_input(books: Books, fields: Fields) -> DataFrame:
     """Phantom: a ledger row that no input explains."""
     caused = books.effects.where(~fn.coalesce(fn.col("kind").isin(*fields.own_kinds), fn.lit(False)))
-    orphans = caused.withColumn("id", fn.col("correlation_id")).join(books.expected, "id", "left_anti")
+    orphans = caused.withColumn("id", fn.col("correlation_id")).join(books.explained, "id", "left_anti")
     what = fn.concat(label(), fn.lit(" message "), fn.col("message_id"), fn.lit(" has no input"))
     return finding(orphans, PHANTOM, what)
 
@@ -99,7 +108,7 @@ def money_is_conserved(books: Books, fields: Fields) -> DataFrame:
     counts = [fn.count(fn.when(fn.col("kind") == kind, 1)).alias(kind) for kind in kinds]
     moved = fn.sum(fn.when(~fn.col("kind").isin(*fields.still_kinds), fn.col("amount")))
     known = books.effects.join(
-        books.expected.withColumnRenamed("id", "correlation_id"), "correlation_id", "left_semi"
+        books.explained.withColumnRenamed("id", "correlation_id"), "correlation_id", "left_semi"
     ).dropDuplicates(["message_id"])
     sums = known.groupBy(fn.col("correlation_id").alias("id")).agg(*counts, fn.coalesce(moved, fn.lit(0)).alias("sum"))
     pattern = fn.concat_ws("", *kinds)

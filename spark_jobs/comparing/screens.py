@@ -49,8 +49,8 @@ PAIR, MARKS = ("h1", "h2"), ("mark1", "mark2", "mark3")
 class Screen:
     """What is added up for each input, over its effects, and when the sums speak against it.
 
-    `wrong` may also use `expected` (the input must have effects), `rows` (how many it has) and `alike` (some of them
-    may be the same).
+    `wrong` may also use `expected` (the input must have effects), `excused` (it may have none), `rows` (how many it
+    has) and `alike` (some of them may be the same).
     """
 
     wrong: Column
@@ -65,7 +65,8 @@ def lost(fields: Fields) -> Screen:
 def phantom(fields: Fields) -> Screen:
     """Effects without an input."""
     owned = fn.coalesce(fn.col("kind").isin(*fields.own_kinds), fn.lit(False))
-    return Screen(~fn.col("expected") & (fn.col("caused") > 0), {"caused": fn.when(owned, 0).otherwise(1)})
+    unexplained = ~fn.col("expected") & ~fn.col("excused")
+    return Screen(unexplained & (fn.col("caused") > 0), {"caused": fn.when(owned, 0).otherwise(1)})
 
 
 def doubled(fields: Fields) -> Screen:
@@ -80,7 +81,7 @@ def unbalanced(fields: Fields) -> Screen:
     moves = ~fn.col("kind").isin(*fields.still_kinds)
     fits = fn.col("kinds").isin(*whole) & (fn.col("moved") == 0) & (fn.col("huge") == 0)
     return Screen(
-        fn.col("expected") & (fn.col("rows") > 0) & ~fits,
+        (fn.col("expected") | fn.col("excused")) & (fn.col("rows") > 0) & ~fits,
         {
             "kinds": fn.coalesce(*ones, fn.lit(0)).cast("bigint"),
             "moved": fn.when(moves & ~is_huge(), fn.coalesce("amount", fn.lit(0))).otherwise(0),
@@ -118,39 +119,56 @@ def inputs_screen(
     quarantined: DataFrame | None,
     dead_letters: DataFrame | None,
     screens: Sequence[Screen],
+    *,
+    everything: bool = True,
 ) -> DataFrame:
-    """{h1, h2, given, expected, rows}: one row for each suspect, and one without a hash for all others.
+    """{h1, h2, given, sent, rows, others}: one row for each suspect, and one without a hash for all others.
 
-    `given` {id} has a row for each row of the input.  The counts of all rows together are those of both sides.
+    `given` {id} has a row for each row of the input; `sent` counts the inputs that must have effects, and those with a
+    dead letter that have them.  Without `everything` only the effects of these inputs are judged and are `rows`;
+    `others` counts what else there is.  The counts of all rows together are those of both sides.
     """
     sums = {name: column for screen in screens for name, column in screen.sums.items()}
+    if dead_letters is not None:
+        sums["dead"] = fn.lit(0)
     sides = [of_inputs(given, fn.lit(1), fn.lit(0), sums)]
     if quarantined is not None:
         sides.append(of_inputs(quarantined, fn.lit(0), fn.coalesce("count", fn.lit(WHOLE_INPUT)), sums))
     if dead_letters is not None:
-        sides.append(of_inputs(dead_letters.distinct(), fn.lit(0), fn.lit(WHOLE_INPUT), sums))
+        sides.append(of_inputs(dead_letters, fn.lit(0), fn.lit(0), sums).withColumn("dead", fn.lit(1).cast("bigint")))
     own = [column.cast("bigint").alias(name) for name, column in sums.items()]
     sides.append(effects.select(*pair("correlation_id"), *counted(0, 0, 1), *marks_of(), *own))
     added = [fn.sum(name).alias(name) for name in ("given", "rows", *sums)]
     marked = [fn.bit_or(name).alias(name) for name in MARKS]
     each = reduce(DataFrame.unionByName, sides).groupBy(*PAIR).agg(*added, *marked, fn.max("aside").alias("aside"))
+    is_given = fn.col("given") > 0
+    is_dead = fn.col("dead") > 0 if dead_letters is not None else fn.lit(False)
     judged = each.select(
         *PAIR,
         "given",
         "rows",
         *sums,
-        ((fn.col("given") > 0) & (fn.col("given") > fn.col("aside"))).alias("expected"),
+        (is_given & ~is_dead & (fn.col("given") > fn.col("aside"))).alias("expected"),
+        (is_given & is_dead).alias("excused"),
+        (fn.lit(True) if everything else is_given).alias("asked"),
         reduce(Column.__and__, [fn.bit_count(name) < fn.col("rows") for name in MARKS]).alias("alike"),
     )
     wrong: Column = fn.lit(False)
     for screen in screens:
         wrong = wrong | screen.wrong
-    shown = judged.withColumn("wrong", fn.coalesce(wrong, fn.lit(True)))
+    return suspects_of(judged, wrong)
+
+
+def suspects_of(judged: DataFrame, wrong: Column) -> DataFrame:
+    """What a screen gives: those of the inputs that are asked about and wrong by themselves, all others together."""
+    shown = judged.withColumn("wrong", fn.col("asked") & fn.coalesce(wrong, fn.lit(True)))
     named = [fn.when(fn.col("wrong"), fn.col(name)).alias(name) for name in PAIR]
+    is_sent = fn.col("expected") | (fn.col("excused") & (fn.col("rows") > 0))
     return shown.groupBy(*named).agg(
         fn.count(fn.when(fn.col("given") > 0, 1)).alias("given"),
-        fn.count(fn.when(fn.col("expected"), 1)).alias("expected"),
-        fn.sum("rows").alias("rows"),
+        fn.count(fn.when(is_sent, 1)).alias("sent"),
+        fn.sum(fn.when(fn.col("asked"), fn.col("rows")).otherwise(0)).alias("rows"),
+        fn.sum(fn.when(fn.col("asked"), 0).otherwise(fn.col("rows"))).alias("others"),
     )
 
 
@@ -195,14 +213,6 @@ def rows_of_messages(ledger: DataFrame, messages: DataFrame) -> DataFrame:
     """The ledger's rows whose identity has one of these hashes."""
     hashed = ledger.withColumn("message", fn.xxhash64("message_id"))
     return hashed.join(messages, "message", "left_semi").drop("message")
-
-
-def rows_of_inputs(ledger: DataFrame, met: DataFrame, repeated: DataFrame | None) -> DataFrame:
-    """The ledger's rows of suspect inputs, and of those to which rows of a repeated message belong."""
-    suspects = met.where("h1 is not null").select(*PAIR)
-    if repeated is not None:
-        suspects = suspects.unionByName(repeated.select(*pair("correlation_id"))).distinct()
-    return within(ledger, "correlation_id", suspects)
 
 
 def accounts_screen(effects: DataFrame, balances: BalancesAgree, fields: Fields) -> DataFrame:

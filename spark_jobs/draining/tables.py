@@ -110,6 +110,26 @@ class Table:
         number = handle.transaction_version(APP_ID) or 0
         return Snapshot(handle, version, number, self._progress(version, number), files_of(handle))
 
+    def files_at(self, newest: Snapshot, version: int) -> Mapping[str, DataFile]:
+        """The data files of an older version.
+
+        Raises:
+            Refused: it is none of this table, or its entries have expired.
+        """
+        if version == newest.version:
+            return newest.files
+        cure = "give one that a report named as `version`, or leave it out"
+        if not 0 <= version < newest.version:
+            raise Refused(f"{self.place} has no version {version}, its newest is {newest.version}; {cure}")
+        uri, options = delta_address(self.place)
+        try:
+            return files_of(DeltaTable(uri, version=version, storage_options=options))
+        except FAILED as error:
+            raise Refused(
+                f"{self.place}: version {version} cannot be read any more, as where its entries have expired: "
+                f"{first_line(error)}; {cure}"
+            ) from error
+
     def read_or_create(self) -> Snapshot:
         """The newest version; of a table that is not there, an empty one."""
         for _ in range(2):

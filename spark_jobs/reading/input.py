@@ -67,6 +67,11 @@ class Input:
         self._spans = self._begun(found.spans)
 
     @property
+    def path(self) -> str:
+        """What was named."""
+        return self._source.path
+
+    @property
     def files(self) -> tuple[tuple[str, int], ...]:
         """Names and sizes of the files."""
         return tuple((self._reading.files.address(file), file.size) for file in self._reading.listed)

@@ -28,6 +28,7 @@ from tests.simulation.planting import (
     Table,
 )
 from tests.simulation.reader_mutants import READER_MUTANTS
+from tests.simulation.reconcile_mutants import RECONCILE_MUTANTS
 from tests.simulation.rule_mutants import TESTED_RULE_MUTANTS
 from tests.simulation.step_mutants import STEP_MUTANTS
 from tests.simulation.telemetry_mutants import TELEMETRY_MUTANTS
@@ -2170,6 +2171,7 @@ TABLE = Table(
         *LOOKUP_MUTANTS,
         *COMMAND_MUTANTS,
         *READER_MUTANTS,
+        *RECONCILE_MUTANTS,
         *TELEMETRY_MUTANTS,
         *DELTA_MUTANTS,
         *AGE_MUTANTS,

@@ -98,6 +98,7 @@ def test_what_is_planted_in_thousands_is_found_and_nothing_else(
     books = make(spark, tmp_path / "books", 4_000, seed=7, each=3)
     command = ["--input", str(books.inputs), "--ledger", str(books.ledger), "--rule", "bank", "--quiet", "--json"]
     command += ["--state", str(books.states), "--opening", str(books.opening), "--progress", str(tmp_path / "steps")]
+    command += ["--everything"]  # phantoms among it
     assert main(command) == 1
     report = json.loads(capsys.readouterr().out)
     assert {category: sorted(id for id, _ in found) for category, found in report["examples"].items()} == books.planted

@@ -91,7 +91,7 @@ async def reconciled(
     arguments = (
         *("--input", str(transfers), "--schema", SCHEMA, "--ledger", str(folder / "ledger")),
         *("--quarantine", str(folder / "feed.quarantine"), "--dead-letters", str(folder / "dead-letters.jsonl")),
-        *("--rule", "bank", "--state", str(folder / "states.jsonl"), "--progress", str(progress)),
+        *("--rule", "bank", "--state", str(folder / "states.jsonl"), "--everything", "--progress", str(progress)),
     )
     running = asyncio.create_task(run_job(folder, "reconcile", *arguments))
     try:

@@ -65,7 +65,7 @@ def command(books: Path, progress: Path) -> list[str]:
         str(ROOT / "spark_jobs" / "reconcile.py"),
         *("--input", str(books / "transfers.parquet"), "--ledger", str(books / "ledger"), "--rule", "bank"),
         *("--state", str(books / "states.jsonl"), "--opening", str(books / "opening.jsonl")),
-        *("--progress", str(progress), "--json"),
+        *("--everything", "--progress", str(progress), "--json"),
     ]
 
 
