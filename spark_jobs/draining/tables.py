@@ -127,7 +127,7 @@ class Table:
         except FAILED as error:
             raise Refused(
                 f"{self.place}: version {version} cannot be read any more, as where its entries have expired: "
-                f"{first_line(error)}; {cure}"
+                f"{in_one_line(error)}; {cure}"
             ) from error
 
     def read_or_create(self) -> Snapshot:
