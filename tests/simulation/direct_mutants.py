@@ -1510,7 +1510,7 @@ DIRECT_MUTANTS = (
     mutant(
         "consume: a message without an identity has another with each delivery", RECEIVED,
         "spark/test_received_rows.py::test_the_identity_is_the_senders_then_the_brokers_then_the_place",
-        ('f"sequence-number:{sequence}"', 'f"sequence-number:{sequence}-{message.delivery_count}"'),
+        ('f"sequence-number:{message.sequence_number or 0}"', 'f"sequence-number:{message.sequence_number}-{message.delivery_count}"'),
     ),
     mutant(
         "consume: the end of a type passes for the start of a body", RECEIVED,

@@ -11,12 +11,13 @@ import pytest
 
 from spark_jobs.common.folder import Folder
 from spark_jobs.comparing.expectations import RULES, BalancesAgree, Books, Expectation, Fields, effects_of, finding
+from spark_jobs.comparing.given import read_quarantine, read_states
 from spark_jobs.feed import snapshot_of
 from spark_jobs.ledger import LEDGER, merge
 from spark_jobs.reading.files import files_at
 from spark_jobs.reading.frame import FrameRows
 from spark_jobs.reading.judging import Judge
-from spark_jobs.reconcile import main, read_quarantine, read_states, reconcile
+from spark_jobs.reconcile import main, reconcile
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -227,7 +227,7 @@ def numbered(*numbers: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"id": list(numbers)})
 
 
-def test_a_version_that_cannot_be_compared_since_is_refused(spark: Any, tmp_path: Path) -> None:
+def test_a_version_that_cannot_be_compared_since_is_refused(tmp_path: Path) -> None:
     append(tmp_path, *([row] for cause in ("t1", "t2", "t3", "t4", "t5", "t6") for row in moved(cause)))
     for version in (-1, 13):
         with pytest.raises(Refused, match=f"has no version {version}, its newest is 12; give one that a report"):
@@ -238,7 +238,11 @@ def test_a_version_that_cannot_be_compared_since_is_refused(spark: Any, tmp_path
         newest_version(tmp_path, 3)
     found = newest_version(tmp_path, 11)
     assert found is not None and (len(found.newer), len(found.older)) == (1, 11)
-    older = Older(spark, found.place, found.older)
+
+
+def test_what_needs_all_rows_is_not_compared_since_a_version(spark: Any, tmp_path: Path) -> None:
+    append(tmp_path, moved("t1"))
+    older = Older(spark, place_of(str(tmp_path), os.environ), [])
     for needs in ({"everything": True}, {"everything": False, "expectations": [BalancesAgree(ids(spark))]}):
         with pytest.raises(Refused, match="need all of its rows"):
             reconcile(ids(spark, "t1"), rows_of(spark, tmp_path), older=older, **needs)
