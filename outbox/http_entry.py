@@ -54,7 +54,7 @@ from outbox.runtime.shell import MARK_AFTER_S, Tasks, finish, log_failed_pushes
 from outbox.runtime.start.plan import Plan, compile_plan
 from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
-from outbox.runtime.store_protocol import StoreProtocol
+from outbox.runtime.store_protocol import StoreParts, StoreProtocol
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 
 log = logging.getLogger("outbox.http")
@@ -163,9 +163,7 @@ class HttpEntry:
         self._settlement = Settlement(
             plan, ports.bus, ports.blobs, backoff=self._backoff, now_ms=now_ms, new_tx=new_tx, settled=lambda _: None
         )
-        return store_protocol(
-            plan, ports, self._settlement, now_ms=now_ms, new_tx=new_tx, is_stopping=self._life.is_stopping
-        )
+        return store_protocol(StoreParts(plan, ports, self._settlement, now_ms, new_tx, self._life.is_stopping))
 
     async def __aenter__(self) -> Self:
         await self._client.declare()

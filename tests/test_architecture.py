@@ -21,6 +21,24 @@ ENTRY_POINTS = ("outbox/ops/", "outbox/__main__.py", "function_app/", "spark_job
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv"}
 HEIRS = {"outbox.worker.Worker": "outbox.client.Client"}
 """The class that inherits method bodies from another of ours for good: to applications a worker is a client."""
+SCOPE_LINES_MAX = 450
+SCOPE_METHODS_MAX = 30
+SCOPE_NAMES_MAX = 50
+ITEM_SCOPE_NAMES_MAX = 62
+"""Item scope has three steps more, and two stores."""
+GUESTS = {
+    "DispatchLedger": "dispatch_ledger",
+    "Fitting": "fitting",
+    "refuse_unfit": "fitting",
+    "LoadedStates": "loaded_states",
+    "Marks": "marks",
+    "Recovery": "recovery",
+    "may_be_stale": "stale_edits",
+}
+"""What scopes call of the files that only save work, or are beside the steps of an attempt; by what they import."""
+GUEST_CALLS_MAX = 2
+GATHERS = {"__init__", "remembered", "finish"}
+"""The methods of a scope that go over all of its parts."""
 UNSAFE_DECODERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
 
 
@@ -234,6 +252,63 @@ def test_no_function_is_longer_than_a_screen() -> None:
         and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
     }
     assert long == {}
+
+
+def scopes(root: Path) -> dict[str, ast.Module]:
+    return {file.name: ast.parse(file.read_text()) for file in sorted((root / "outbox/runtime").glob("*_scope.py"))}
+
+
+def methods(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    kinds = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    return [n for kind in kinds for n in kind.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def guest_calls(tree: ast.Module) -> dict[str, list[str]]:
+    """The calls of each guest in the methods of a scope, as text, by the guest's file."""
+    held = {
+        ast.unparse(node.targets[0]): GUESTS[call.func.id]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for call in ast.walk(node.value)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in GUESTS
+    }
+    found: dict[str, list[str]] = {}
+    for method in methods(tree):
+        for node in ast.walk(method) if method.name not in GATHERS else ():
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func)
+                guest = GUESTS.get(name) or held.get(name.rpartition(".")[0])
+                if guest is not None:
+                    found.setdefault(guest, []).append(name)
+    return found
+
+
+def test_a_scope_can_be_reviewed_in_one_pass() -> None:
+    for name, tree in scopes(ROOT).items():
+        lines = len((ROOT / "outbox/runtime" / name).read_text().splitlines())
+        names = sum(
+            len(node.names)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom) and getattr(node, "module", "") != "__future__"
+        )
+        names_max = ITEM_SCOPE_NAMES_MAX if name == "item_scope.py" else SCOPE_NAMES_MAX
+        assert lines <= SCOPE_LINES_MAX and len(methods(tree)) <= SCOPE_METHODS_MAX and names <= names_max, name
+
+
+def test_a_scope_calls_each_of_its_guests_at_most_twice() -> None:
+    calls = {name: guest_calls(tree) for name, tree in scopes(ROOT).items()}
+    assert set(calls["partition_scope.py"]) == set(GUESTS.values()), "a guest that no step calls"
+    assert [found for of in calls.values() for found in of.values() if len(found) > GUEST_CALLS_MAX] == []
+
+
+def test_a_third_call_of_a_guest_is_found() -> None:
+    text = (
+        "class Scope:\n    def __init__(self):\n        self.marks = Marks(1) if 1 else None\n"
+        "    def once(self):\n        self.marks.add(may_be_stale(1))\n        self.marks.add(self.marks.take())\n"
+        "    def finish(self):\n        self.marks.write()\n"
+    )
+    found = guest_calls(ast.parse(text))
+    assert found == {"marks": ["self.marks.add", "self.marks.add", "self.marks.take"], "stale_edits": ["may_be_stale"]}
 
 
 def test_every_module_says_what_it_decides() -> None:

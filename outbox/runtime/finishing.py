@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -24,6 +23,7 @@ from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.scopes import store_protocol
 from outbox.runtime.start.plan import Plan, compile_plan
 from outbox.runtime.start.retention import RegisteredRetention
+from outbox.runtime.store_protocol import StoreParts
 from outbox.stored import STAGED_PREFIX, STATE
 
 
@@ -60,8 +60,8 @@ def plan_without_app(life_ms: int, margin_ms: int) -> Plan:
 
 def protocol_without_app(ports: StorePorts, plan: Plan) -> tuple[PartitionScope | ItemScope, FailedPushes]:
     """The commit protocol of a store, to finish documents with, and what it could not push."""
-    settlement, options = _settlement(ports, plan)
-    return store_protocol(plan, ports, settlement, **options), settlement.failed_pushes
+    parts = _parts(ports, plan)
+    return store_protocol(parts), parts.settlement.failed_pushes
 
 
 class Protocols:
@@ -84,14 +84,12 @@ class Protocols:
 
 def protocols_without_app(ports: StorePorts, plan: Plan) -> tuple[Protocols, FailedPushes]:
     """Both commit protocols over a store, to finish documents with, and what they could not push."""
-    settlement, options = _settlement(ports, plan)
-    records = ports.infrastructure or ports.store
-    partition = PartitionScope(plan, records, ports.blobs, settlement, **options)
-    item = ItemScope(plan, ports.store, records, ports.blobs, settlement, stateless=partition, **options)
-    return Protocols(partition, item), settlement.failed_pushes
+    parts = _parts(ports, plan)
+    partition = PartitionScope(parts)
+    return Protocols(partition, ItemScope(parts, stateless=partition)), parts.settlement.failed_pushes
 
 
-def _settlement(ports: StorePorts, plan: Plan) -> tuple[Settlement, dict[str, Any]]:
+def _parts(ports: StorePorts, plan: Plan) -> StoreParts:
     now_ms = ports.operations.now_ms
     settlement = Settlement(
         plan,
@@ -102,7 +100,7 @@ def _settlement(ports: StorePorts, plan: Plan) -> tuple[Settlement, dict[str, An
         new_tx=_new_tx,
         settled=_nothing_settled,
     )
-    return settlement, {"now_ms": now_ms, "new_tx": _new_tx, "is_stopping": lambda: False}
+    return StoreParts(plan, ports, settlement, now_ms, _new_tx, is_stopping=lambda: False)
 
 
 def _new_tx() -> str:

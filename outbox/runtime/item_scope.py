@@ -28,7 +28,7 @@ Every `await` of a port is a crash point.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -36,48 +36,38 @@ from typing import Any
 import msgspec
 
 from outbox import stored
-from outbox.errors import NoBlobStore, OutcomeUnknown, PoisonMessage
+from outbox.errors import OutcomeUnknown, PoisonMessage
 from outbox.ports import (
-    BlobStore,
     Create,
     Document,
-    DocumentKey,
     Lost,
     Replace,
     Session,
-    StateStore,
     Tag,
     Version,
     Won,
     Write,
 )
-from outbox.runtime.commit import overflow
-from outbox.runtime.commit.dispatch_ledger import DispatchLedger
+from outbox.runtime.commit.fitting import Fitting
+from outbox.runtime.commit.loaded_states import Loaded
 from outbox.runtime.commit.marks import Mark, Marks
 from outbox.runtime.commit.orphaned_staged import OrphanedStaged
-from outbox.runtime.commit.overflow import Overflows, announced, log_missing_blob
+from outbox.runtime.commit.overflow import Overflows, unsent_outputs
 from outbox.runtime.commit.partition_size import PartitionSizes
 from outbox.runtime.commit.run_handler import Life
 from outbox.runtime.commit.state_cache import CachedState, StateCache, cached_state
-from outbox.runtime.commit.store_io import LOOK_COUNT_MAX, read, write_blobs, write_known, write_one
+from outbox.runtime.commit.store_io import LOOK_COUNT_MAX, read, write_known, write_one
 from outbox.runtime.commit.store_transaction import StoreTransaction, Superseded, run_in
 from outbox.runtime.delivery.admission import REDELIVER_AFTER_S
-from outbox.runtime.delivery.claim_check import without_blobs
 from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
-from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.delivery.waiting import WAITS, Waiting, Waits
 from outbox.runtime.failures.failure_counts import FailureCounts
-from outbox.runtime.start.plan import Plan
-from outbox.runtime.store_protocol import Checkpoint, StoreProtocol, no_checkpoint
+from outbox.runtime.store_protocol import Checkpoint, StoreParts, StoreProtocol, no_checkpoint
 from outbox.runtime.verdict import Verdict, differs_from_record
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 from outbox.stored import (
-    OVERFLOW_PREFIX,
-    RECORD_PREFIX,
-    STAGED_PREFIX,
     Found,
     Inline,
-    Overflow,
     Record,
     Staged,
     StateItem,
@@ -98,48 +88,34 @@ class ItemScope:
 
     group_count_max = 1
 
-    def __init__(
-        self,
-        plan: Plan,
-        states: StateStore,
-        infrastructure: StateStore,
-        blobs: BlobStore,
-        settlement: Settlement,
-        *,
-        stateless: StoreProtocol,
-        now_ms: Callable[[], int],
-        new_tx: Callable[[], str],
-        is_stopping: Callable[[], bool],
-    ) -> None:
-        """Take the parts; `stateless` handles messages without a state, over `infrastructure`."""
+    def __init__(self, parts: StoreParts, *, stateless: StoreProtocol) -> None:
+        """Take the parts; `stateless` handles messages without a state."""
+        plan, states, records, now_ms, new_tx = parts.plan, parts.ports.store, parts.records, parts.now_ms, parts.new_tx
         self._plan = plan
         self._states = states
-        self._infrastructure = infrastructure
-        self._blobs = blobs
-        self._settlement = settlement
+        self._infrastructure = records
+        self._blobs = parts.ports.blobs
+        self._settlement = parts.settlement
         self._now_ms = now_ms
         self._new_tx = new_tx
-        self._life = Life(now_ms, is_stopping)
+        self._life = Life(now_ms, parts.is_stopping)
         self.stateless = stateless
         self.cache = StateCache()
         """States without a pointer, or with one whose transaction is finished: it is cleared by the next swap."""
-        self.clears = Marks(plan, states, blobs, written=self._cleared)
+        self.clears = Marks(plan, states, self._blobs, written=self._cleared)
         """The states with such a pointer."""
-        self._failures = FailureCounts(infrastructure, plan.record_life_ms / 1_000)
-        self._waiting = Waiting(plan, infrastructure, now_ms=now_ms, new_tx=new_tx)
-        self._left = OrphanedStaged(infrastructure)
-        self.fullness = PartitionSizes(plan, infrastructure.capabilities.partition_bytes_max, now_ms=now_ms)
-        self._overflows = Overflows(plan, infrastructure, states, blobs, now_ms=now_ms)
+        self.lingering, self.ledger = (self.clears, *stateless.lingering), stateless.ledger
+        self._failures = FailureCounts(records, plan.record_life_ms / 1_000)
+        self._waiting = Waiting(plan, records, now_ms=now_ms, new_tx=new_tx)
+        self.orphans = OrphanedStaged(states, records)
+        self.fullness = PartitionSizes(plan, records.capabilities.partition_bytes_max, now_ms=now_ms)
+        self._overflows = Overflows(plan, records, states, self._blobs, now_ms=now_ms)
+        self._fitting = Fitting(parts, self._overflows)
         self.checkpoint: Checkpoint = no_checkpoint
 
     def remembered(self) -> tuple[Any, ...]:
-        known = self.cache.content(), self.clears.content(), sorted(self.left.items())
+        known = self.cache.content(), self.clears.content(), sorted(self.orphans.by_state.items())
         return self.stateless.remembered(), self._waiting.remembered(), *known
-
-    @property
-    def left(self) -> dict[str, list[tuple[str, int]]]:
-        """The staged records of this worker that may be orphans, by state."""
-        return self._left.by_state
 
     # One attempt
 
@@ -150,26 +126,23 @@ class ItemScope:
         state_id, tx = attempt.work.state_id, ""
         if state_id is None:
             return await self.stateless.once(attempt)
-        clears: list[Mark] = []
         try:
-            state, is_warm = await self._load(state_id)  # 1, 2
-            clears = self.clears.take(state_id)
-            self.checkpoint("loaded", state, clears)
-            await self._decide(attempt, state_id, state.item.token)  # 3
-            batch, outcome = await self._run(attempt, state)  # 4
-            tx = batch.tx
-            if not batch.entries:
-                self.cache.forget(state_id)  # it may have failed for what has changed since
-                return outcome
-            item, staged = await self._prepared(attempt, state_id, batch)  # 5
-            swapped = await self._commit(attempt, state_id, batch, item)  # 6
-            clears = []
+            state, is_warm, _ = await self._load(state_id)  # 1, 2
+            with self.clears.riding(state_id) as clears:
+                self.checkpoint("loaded", state, clears)
+                await self._decide(attempt, state_id, state.item.token)  # 3
+                batch, outcome = await self._run(attempt, state)  # 4
+                tx = batch.tx
+                if not batch.entries:
+                    self.cache.forget(state_id)  # it may have failed for what has changed since
+                    return outcome
+                item, staged = await self._prepared(state_id, batch)  # 5
+                swapped = await self._commit(attempt, state_id, batch, item)  # 6
+                clears.clear()
         except Quarantined:
             return Later(REDELIVER_AFTER_S, attempt.work.delivery.failures)
         except Superseded as superseded:
             return self._follow(attempt, superseded.record, own_tx=tx)
-        finally:
-            self.clears.put_back(clears)
         record = batch.entries[0].record
         attempt.committed(record)
         await self._finish(state_id, swapped, staged, recurs=is_warm)  # 7, 8, 9
@@ -184,20 +157,20 @@ class ItemScope:
 
     # 1, 2. Load the state, and finish the transaction under its pointer
 
-    async def _load(self, state_id: str) -> tuple[CachedState, bool]:
-        """The state, without a pointer or with that of a finished transaction, and whether it was at hand.
+    async def _load(self, state_id: str) -> Loaded:
+        """The state, without a pointer or with that of a finished transaction.
 
         Raises:
             Quarantined: its staged record is missing.
         """
         known = self.cache.find(state_id)
         if known is not None:
-            return known, True
+            return Loaded(known, is_warm=True)
         state = cached_state(await read(self._states, state_key(state_id)))
         if state.item.pending:
-            return await self._complete(state_id, state), False
+            return Loaded(await self._complete(state_id, state))
         self.cache.remember(state_id, state)
-        return state, False
+        return Loaded(state)
 
     # 3. Decide: is the message on record already?
 
@@ -241,54 +214,22 @@ class ItemScope:
 
     # 5. Put the result into the next state, or stage it
 
-    async def _prepared(
-        self, attempt: Attempt, state_id: str, batch: StoreTransaction
-    ) -> tuple[StateItem, Found | None]:
+    async def _prepared(self, state_id: str, batch: StoreTransaction) -> tuple[StateItem, Found | None]:
         """The next state, and what is staged for it (None: it is inline); the blobs that it names are written."""
-        record, after = batch.entries[0].record, batch.state_after
-        inline, known = Inline(attempt.work.inbox, record), self._states.capabilities
-        item = msgspec.structs.replace(after, pending=inline)
-        limit_bytes = min(known.inline_bytes_max, self._infrastructure.capabilities.item_bytes_max)
-        is_small = len(stored.encode(inline)) <= limit_bytes
-        if is_small and len(stored.encode(item)) <= overflow.bytes_for(known.item_bytes_max, record):
-            await self._write_blobs(attempt, batch)
-            if batch.is_late(self._now_ms()):
-                raise NothingCommitted
-            return item, None
-        found = await self._stage(attempt, state_id, batch)
-        return msgspec.structs.replace(after, pending=batch.tx, token=found.session), found
-
-    async def _write_blobs(self, attempt: Attempt, batch: StoreTransaction) -> None:
-        try:
-            await write_blobs(self._blobs, batch.blobs)
-        except NoBlobStore as error:
-            attempt.refuse_over(batch.loaded.version, without_blobs(error))
-            raise NothingCommitted from error
-
-    async def _fitted(self, attempt: Attempt, state_id: str, batch: StoreTransaction) -> Staged:
-        """The record to stage; outputs for which it has no room go into a blob, which is announced."""
-        work, entry, limit = attempt.work, batch.entries[0], self._infrastructure.capabilities.item_bytes_max
-        staged = Staged(batch.tx, work.inbox, state_id, batch.loaded.item.version, entry.record)
-        if len(stored.encode(staged)) > limit and entry.record.outputs:
-            record, name, data = overflow.spilled(entry.record)
-            staged = msgspec.structs.replace(staged, record=record)
-            life_ms = 2 * self._plan.attempt_ms_max
-            await self._overflows.announce(*announced(name, batch.tx, work, staged.version, self._now_ms(), life_ms))
-            batch.blobs.append((name, data))
-        if len(stored.encode(staged)) > limit:
-            refusal = overflow.smaller(entry.record, f"its record is over the store's {limit} bytes")
-            attempt.refuse_over(batch.loaded.version, refusal)
-            raise NothingCommitted
-        return staged
-
-    async def _stage(self, attempt: Attempt, state_id: str, batch: StoreTransaction) -> Found:
-        """Stage a result; returned with the session token of that write."""
-        staged, tx = await self._fitted(attempt, state_id, batch), batch.tx
-        await self._write_blobs(attempt, batch)
+        fitted = await self._fitting.item(state_id, batch)
         if batch.is_late(self._now_ms()):
             raise NothingCommitted
-        self._left.note(state_id, tx, staged.version)
-        key = staged_key(state_id, tx)
+        if isinstance(fitted, StateItem):
+            return fitted, None
+        found = await self._stage(state_id, fitted)
+        item = msgspec.structs.replace(batch.state_after, pending=batch.tx, token=found.session)
+        self._fitting.check_state(item, batch)
+        return item, found
+
+    async def _stage(self, state_id: str, staged: Staged) -> Found:
+        """Stage a result; returned with the session token of that write."""
+        key, tx = staged_key(state_id, staged.pending), staged.pending
+        self.orphans.note(state_id, tx, staged.version)
         try:
             answer = await write_one(
                 self._infrastructure, Create(key, stored.encode(staged), None, Tag("stage", (staged.inbox,), tx))
@@ -311,14 +252,8 @@ class ItemScope:
             NothingCommitted: the state has changed, or nothing is known to have been written.
             Superseded: the message has a marker.
         """
-        work = attempt.work
+        work, body = attempt.work, stored.encode(item)
         key, tag, etag = state_key(state_id), Tag("swap", (work.inbox,), batch.tx), batch.loaded.version
-        body = stored.encode(item)
-        record = batch.entries[0].record
-        if len(body) > (limit := overflow.bytes_for(self._states.capabilities.item_bytes_max, record)):
-            refusal = overflow.smaller(record, f"its state takes {len(body)} bytes, there is room for {limit}")
-            attempt.refuse_over(batch.loaded.version, refusal)
-            raise NothingCommitted
         write = Replace(key, body, etag, None, tag) if etag else Create(key, body, None, tag)
         self.cache.forget(state_id)
         try:
@@ -346,7 +281,7 @@ class ItemScope:
             await self._settlement.push(list(inline.record.outputs))  # 7
             token = await self._mark(state_id, inline.inbox, inline.record)  # 8
             finished = self._clear_later(state_id, state, token, recurs=recurs)  # 9
-            await self._left.reclaim(state_id, finished, but="")
+            await self.orphans.reclaim(state_id, finished, but="")
             return finished
         assert staged is not None, "a pointer to what is staged comes with it"
         return await self._finish_staged(state_id, state, staged)
@@ -360,12 +295,8 @@ class ItemScope:
         return await self._clear(state_id, state, found, token)  # 9
 
     async def _push_staged(self, tx: str, found: Found) -> None:
-        staged = found.staged
-        outputs = await overflow.outputs_of(staged.record, self._blobs)
-        if outputs is None:
-            blob = staged.record.spilled
-            await log_missing_blob(self._infrastructure, staged_key(staged.state, tx), found.session, blob)
-            raise NothingCommitted  # dispatched meanwhile: read it again
+        key = staged_key(found.staged.state, tx)
+        outputs = await unsent_outputs(found.staged.record, self._blobs, self._infrastructure, key, found.session)
         await self._settlement.push(outputs)
 
     # 8. Mark the outputs as sent: the message's marker, then the staged record
@@ -428,17 +359,9 @@ class ItemScope:
             raise NothingCommitted
         state = CachedState(item, answer.versions[0], answer.session)
         self.cache.remember(state_id, state)
-        await self._delete(staged_key(state_id, tx), found.version, tx)
-        await self._left.reclaim(state_id, state, but=tx)
+        await self.orphans.delete(staged_key(state_id, tx), found.version, tx)
+        await self.orphans.reclaim(state_id, state, but=tx)
         return state
-
-    @property
-    def lingering(self) -> tuple[Marks, ...]:
-        return (self.clears, *self.stateless.lingering)
-
-    @property
-    def ledger(self) -> DispatchLedger | None:
-        return self.stateless.ledger
 
     async def finish(self) -> None:
         await self.clears.write()
@@ -464,13 +387,13 @@ class ItemScope:
         It starts from states, never from staged records: pushing one of those could push outputs that never commit.
         """
         try:
-            if document.key.id.startswith(RECORD_PREFIX):
+            if document.key.id.startswith(stored.RECORD_PREFIX):
                 return await self.stateless.redo(document)
-            if document.key.id.startswith(OVERFLOW_PREFIX):
-                is_staged = bool(stored.decode(document, Overflow).state)
+            if document.key.id.startswith(stored.OVERFLOW_PREFIX):
+                is_staged = bool(stored.decode(document, stored.Overflow).state)
                 return await self._overflows.collect(document, is_staged=is_staged)
-            if document.key.id.startswith(STAGED_PREFIX):
-                return await self._reclaimed(stored.decode(document, Staged), document)
+            if document.key.id.startswith(stored.STAGED_PREFIX):
+                return await self.orphans.redo(document)
             await self._complete(document.key.partition, cached_state(document))
         except (NothingCommitted, Quarantined):
             return False
@@ -509,17 +432,6 @@ class ItemScope:
         if isinstance(answer, Lost):
             raise NothingCommitted  # another worker has finished it
         return CachedState(state.item, answer.versions[0], answer.session)
-
-    async def _reclaimed(self, staged: Staged, document: Document) -> bool:
-        """Delete a staged record whose state is past it and points elsewhere; whether it was."""
-        state = cached_state(await read(self._states, state_key(staged.state)))
-        if state.item.version <= staged.version or state.item.pointer == staged.pending:
-            return False
-        await self._delete(document.key, document.version, staged.pending)
-        return True
-
-    async def _delete(self, key: DocumentKey, version: Version, tx: str) -> None:
-        await self._left.delete(key, version, tx)
 
 
 def _covers(marker: Record, record: Record) -> bool:

@@ -16,6 +16,7 @@ from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.start.plan import Plan
+from outbox.runtime.store_protocol import StoreParts
 from outbox.runtime.store_scope import StoreScope
 
 Scope = EngineScope | StoreScope
@@ -58,7 +59,7 @@ def scope_over(
         settled=settled,
         failure_log=failure_log,
     )
-    protocol = store_protocol(plan, ports, settlement, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping)
+    protocol = store_protocol(StoreParts(plan, ports, settlement, now_ms, new_tx, is_stopping))
     lingering = None if linger is None else Lingering(protocol, linger)
     blocked = BlockedSessions(ports.infrastructure or ports.store, ports.blobs)
     return StoreScope(
@@ -74,34 +75,12 @@ def scope_over(
     )
 
 
-def store_protocol(
-    plan: Plan,
-    ports: StorePorts,
-    settlement: Settlement,
-    *,
-    now_ms: Callable[[], int],
-    new_tx: Callable[[], str],
-    is_stopping: Callable[[], bool],
-) -> PartitionScope | ItemScope:
+def store_protocol(parts: StoreParts) -> PartitionScope | ItemScope:
     """Partition scope where the store writes a partition together and keeps everything, item scope otherwise."""
-    store, infrastructure = ports.store, ports.infrastructure
-    records = infrastructure or store
-    partition = PartitionScope(
-        plan, records, ports.blobs, settlement, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping
-    )
-    if infrastructure is None and store.capabilities.atomic_scope == "partition":
+    partition, ports = PartitionScope(parts), parts.ports
+    if ports.infrastructure is None and ports.store.capabilities.atomic_scope == "partition":
         return partition
-    return ItemScope(
-        plan,
-        store,
-        records,
-        ports.blobs,
-        settlement,
-        stateless=partition,
-        now_ms=now_ms,
-        new_tx=new_tx,
-        is_stopping=is_stopping,
-    )
+    return ItemScope(parts, stateless=partition)
 
 
 def stores_of(ports: StorePorts) -> tuple[StateStore, ...]:

@@ -1,13 +1,16 @@
-"""The interface of partition scope and item scope."""
+"""The interface of partition scope and item scope, and the parts that both are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from outbox.ports import Document
+from outbox.ports import Document, StateStore, StorePorts
 from outbox.runtime.commit.marks import Marking
+from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.delivery.waiting import Waits
+from outbox.runtime.start.plan import Plan
 from outbox.runtime.work import Attempt, Outcome
 
 Checkpoint = Callable[..., None]
@@ -16,6 +19,23 @@ Checkpoint = Callable[..., None]
 
 def no_checkpoint(step: str, *known: Any) -> None:
     """Do nothing: only explorations, which follow equal attempts once, look at checkpoints."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParts:
+    """The parts of a store protocol: the application, the ports, the clock and the ids of its process."""
+
+    plan: Plan
+    ports: StorePorts
+    settlement: Settlement
+    now_ms: Callable[[], int]
+    new_tx: Callable[[], str]
+    is_stopping: Callable[[], bool]
+
+    @property
+    def records(self) -> StateStore:
+        """The store of the protocol's own documents; that of the states, where they are not apart."""
+        return self.ports.infrastructure or self.ports.store
 
 
 class StoreProtocol(Marking, Protocol):

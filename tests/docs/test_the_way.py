@@ -11,7 +11,7 @@ from tests.docs.the_way import PAGE, to_read
 from tools.arrows import layers, picture
 from tools.way import SCOPES, way
 
-FILES_MAX = {"engine": 5, "partition": 7, "item": 7, "http": 7}
+FILES_MAX = {"engine": 5, "partition": 6, "item": 6, "http": 7}
 
 
 @pytest.mark.parametrize("scope", SCOPES)

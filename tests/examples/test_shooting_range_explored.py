@@ -7,16 +7,16 @@ infrastructure apart: as the runtime is, where nothing is found, and with that o
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
-from outbox.ports import Create, Document, DocumentKey, Lost, Replace, Session, StateStore, StorePorts, Won, Write
-from outbox.runtime.delivery.settlement import Settlement
+from outbox.ports import Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Won, Write
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.store_protocol import StoreParts
 from outbox.verify import explore
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.scenario import Scenario
@@ -123,11 +123,12 @@ class Upserts(Around):
 
 
 def apart(kind: type[ItemScope] = ItemScope, states: Any = Around, others: Any = Around) -> Callable[..., ItemScope]:
-    def make(plan: Plan, ports: StorePorts, settlement: Settlement, **options: Any) -> ItemScope:
+    def make(parts: StoreParts) -> ItemScope:
+        ports = parts.ports
         assert ports.infrastructure is not None
-        records = others(ports.infrastructure)
-        stateless = PartitionScope(plan, records, ports.blobs, settlement, **options)
-        return kind(plan, states(ports.store), records, ports.blobs, settlement, stateless=stateless, **options)
+        ports = replace(ports, store=states(ports.store), infrastructure=others(ports.infrastructure))
+        parts = replace(parts, ports=ports)
+        return kind(parts, stateless=PartitionScope(parts))
 
     return make
 

@@ -372,29 +372,29 @@ DIRECT_MUTANTS = (
         ("        if batch.is_assumed and isinstance(outcome, Later):\n            raise Premature\n", ""),
     ),
     mutant(
-        "new: a state that was there changes nothing", PARTITION,
+        "new: a state that was there changes nothing", "outbox/runtime/commit/loaded_states.py",
         f"{OF_NEW}::test_a_state_that_is_there_after_all_is_read_and_then_those_of_its_type_are",
-        ("        self._doubt(state_id)\n        if state_id is not None and answer", "        if state_id is not None and answer"),
+        ("operation >= len(batch.entries):\n            self.new_states.note(state_id, is_new=False)\n", "operation >= len(batch.entries):\n"),
     ),
     mutant(
-        "new: a handler that has to know changes nothing", PARTITION,
+        "new: a handler that has to know changes nothing", "outbox/runtime/commit/loaded_states.py",
         f"{OF_NEW}::test_after_a_handler_that_had_to_know_states_are_read_again",
-        ("                self._doubt(state_id)\n", ""),
+        ("        if is_doubted:\n            self.new_states.note(state_id, is_new=False)\n", "        if is_doubted:\n            first_of = None\n"),
     ),
     mutant(
-        "new: a handler behind a guard runs twice", PARTITION,
+        "new: a handler behind a guard runs twice", "outbox/runtime/commit/loaded_states.py",
         f"{OF_NEW}::test_a_handler_that_must_not_run_twice_has_its_state_read",
         ("not handler.guards and not handler.blocking", "not handler.blocking"),
     ),
     mutant(
-        "new: a handler in a thread runs twice", PARTITION,
+        "new: a handler in a thread runs twice", "outbox/runtime/commit/loaded_states.py",
         f"{OF_NEW}::test_a_handler_that_must_not_run_twice_has_its_state_read",
         ("not handler.guards and not handler.blocking", "not handler.guards"),
     ),
     mutant(
-        "new: what has failed fails twice at each try", PARTITION,
+        "new: what has failed fails twice at each try", "outbox/runtime/commit/loaded_states.py",
         f"{OF_NEW}::test_a_message_that_has_failed_has_its_state_read",
-        ("(self._may_be_on_record(work) or work.delivery.failures)", "self._may_be_on_record(work)"),
+        ("not work.delivery.failures and handler is not None", "handler is not None"),
     ),
     mutant(
         "new: one that was there counts as a short row", "outbox/runtime/commit/state_cache.py",
@@ -445,32 +445,32 @@ DIRECT_MUTANTS = (
     mutant(
         "deadline: an attempt past it commits", PARTITION,
         f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
-        ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n", "        writes = await self._prepared(batch, state_id)\n"),
+        ("            self._check_deadline(batch)\n            check", "            check"),
     ),
     mutant(
         "deadline: an attempt past it stages", ITEM,
         f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
-        ("        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        self._left", "        self._left"),
+        ("        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        if isinstance(fitted, StateItem):\n            return fitted, None\n", "        if isinstance(fitted, StateItem):\n            if batch.is_late(self._now_ms()):\n                raise NothingCommitted\n            return fitted, None\n"),
     ),
     mutant(
         "deadline: what blobs take does not count for what is staged", ITEM,
         f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
-        ("        await self._write_blobs(attempt, batch)\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        self._left", "        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        await self._write_blobs(attempt, batch)\n        self._left"),
+        ("        fitted = await self._fitting.item(state_id, batch)\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        if isinstance(fitted, StateItem):\n            return fitted, None\n", "        is_late = batch.is_late(self._now_ms())\n        fitted = await self._fitting.item(state_id, batch)\n        if isinstance(fitted, StateItem):\n            if batch.is_late(self._now_ms()):\n                raise NothingCommitted\n            return fitted, None\n        if is_late:\n            raise NothingCommitted\n"),
     ),
     mutant(
         "deadline: an attempt past it swaps", ITEM,
         "unit/stores/test_inline_outputs.py::test_an_attempt_whose_attachment_takes_past_its_deadline_swaps_nothing",
-        ("            if batch.is_late(self._now_ms()):\n                raise NothingCommitted\n            return item, None\n", "            return item, None\n"),
+        ("        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        if isinstance(fitted, StateItem):\n            return fitted, None\n", "        if isinstance(fitted, StateItem):\n            return fitted, None\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n"),
     ),
     mutant(
         "deadline: what blobs take does not count for a commit", PARTITION,
         f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
-        ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n", "        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        writes = await self._prepared(batch, state_id)\n"),
+        ("            writes, left_bytes = await self._fitting.batch(batch, partial(self._writes, batch, state_id))  # 5\n            self._check_deadline(batch)\n", "            self._check_deadline(batch)\n            writes, left_bytes = await self._fitting.batch(batch, partial(self._writes, batch, state_id))  # 5\n"),
     ),
     mutant(
         "deadline: what blobs take does not count for a swap", ITEM,
         "unit/stores/test_inline_outputs.py::test_an_attempt_whose_attachment_takes_past_its_deadline_swaps_nothing",
-        ("            await self._write_blobs(attempt, batch)\n            if batch.is_late(self._now_ms()):\n                raise NothingCommitted\n            return item, None\n", "            if batch.is_late(self._now_ms()):\n                raise NothingCommitted\n            await self._write_blobs(attempt, batch)\n            return item, None\n"),
+        ("        fitted = await self._fitting.item(state_id, batch)\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n", "        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        fitted = await self._fitting.item(state_id, batch)\n"),
     ),
     mutant(
         "deadline: it is twice as far", BATCH,
@@ -1901,13 +1901,13 @@ DIRECT_MUTANTS = (
         ("        if self._ledger is not None and self._ledger.is_full:\n", "        if False:\n"),
     ),
     mutant(
-        "ledger: it is looked at in every sweep", PARTITION,
+        "ledger: it is looked at in every sweep", "outbox/runtime/commit/recovery.py",
         f"{OF_LEDGER}::test_a_ledger_that_does_not_change_is_looked_at_less_and_less_often",
         ("        if version == document.version and now_ms < next_ms:\n            return None\n", ""),
     ),
     mutant(
         "cache: a failed message keeps the state at hand (partition)", PARTITION, "unit/stores/test_inline_outputs.py::test_a_message_that_is_tried_again_sees_what_another_worker_has_changed",
-        ("            self.cache.forget(attempt.work.state_id)  # it may have failed for what has changed since\n", "            pass\n"),
+        ("            self._settle(batch, attempt.work.state_id, outcome)  # it may have failed for what has changed since\n", ""),
     ),
     mutant(
         "cache: a failed message keeps the state at hand (item)", ITEM, "unit/stores/test_inline_outputs.py::test_a_message_that_is_tried_again_sees_what_another_worker_has_changed",
@@ -1919,14 +1919,14 @@ DIRECT_MUTANTS = (
         ("                    if is_done is False:\n                        oldest_ms = min(oldest_ms, at_ms)\n", ""),
     ),
     mutant(
-        "ledger: what cannot be sent expires", PARTITION,
+        "ledger: what cannot be sent expires", "outbox/runtime/commit/recovery.py",
         f"{OF_LEDGER}::test_what_cannot_be_sent_for_an_hour_is_kept_until_it_can",
-        ("            if self._now_ms() - record.at_ms >= PENDING_AFTER_MS:\n", "            if False:\n"),
+        ("            if self._parts.now_ms() - record.at_ms >= PENDING_AFTER_MS:\n", "            if False:\n"),
     ),
     mutant(
-        "ledger: what is kept lives as long as its sweeper says", PARTITION,
+        "ledger: what is kept lives as long as its sweeper says", "outbox/runtime/commit/recovery.py",
         f"{OF_LEDGER}::test_what_another_application_keeps_lives_as_long_as_its_writer_said",
-        ('pending=True, entry="")', 'pending=True, entry="", life_ms=self._plan.record_life_ms)'),
+        ("pending=True, entry=\"\")", "pending=True, entry=\"\", life_ms=self._parts.plan.record_life_ms)"),
     ),
     mutant(
         "ledger: a sweeper closes all up to what it has seen", "outbox/runtime/commit/dispatch_ledger.py",

@@ -54,7 +54,7 @@ EDIT_MUTANTS = (
     ),
     mutant(
         "edit: a record that may be old turns it down", "partition", "EveryMessageEnds", PARTITION,
-        ("        if found is None or self._may_be_stale(attempt.work, found):\n", "        if found is None:\n"),
+        ("        if found is None or may_be_stale(attempt.work, found):\n", "        if found is None:\n"),
         **TWO_EDITS | {"faults": {"stale": 1}, "copies": 1},
     ),
     mutant(

@@ -9,6 +9,7 @@ from outbox import App, Context, Reject
 from outbox.runtime.commit.state_cache import NewStates
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.scopes import store_protocol
+from outbox.runtime.store_protocol import StoreParts
 from outbox.verify.explorer.requests import ClientRequest
 from outbox.verify.promises.view import View
 
@@ -117,11 +118,11 @@ T2 = ("transfers", Transfer("t2", "alice", "bob", 3), "t2")
 REFUSED = ("transfers", Transfer("t3", "alice", "bob", -1), "t3")
 
 
-def expecting_new(*parts: Any, **options: Any) -> Any:
+def expecting_new(parts: StoreParts) -> PartitionScope:
     """The protocol of a worker that begins by taking every state to be new."""
-    made = store_protocol(*parts, **options)
+    made = store_protocol(parts)
     assert isinstance(made, PartitionScope)
-    made.new_states = NewStates(enough=1, first=1)
+    made.states.new_states = NewStates(enough=1, first=1)
     return made
 
 

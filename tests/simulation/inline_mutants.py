@@ -18,7 +18,7 @@ def inline(name: str, promise: str, *edits: tuple[str, str], **options: Any) -> 
 INLINE_MUTANTS = (
     inline(
         "a pointer is replaced before its outputs have left", "NoLost",
-        ("        if state.item.pending:\n            return await", "        if state.item.pending and not isinstance(state.item.pending, Inline):\n            return await"),
+        ("        if state.item.pending:\n            return Loaded(await", "        if state.item.pending and not isinstance(state.item.pending, Inline):\n            return Loaded(await"),
         amounts=(5, 3), faults={"crash": 1},
     ),
     inline(
@@ -38,7 +38,7 @@ INLINE_MUTANTS = (
     ),
     inline(
         "a state at hand saves the look at the marker", "NoDuplicate",
-        ("            await self._decide(attempt, state_id, state.item.token)  # 3\n", "            if not is_warm:\n                await self._decide(attempt, state_id, state.item.token)  # 3\n"),
+        ("                await self._decide(attempt, state_id, state.item.token)  # 3\n", "                if not is_warm:\n                    await self._decide(attempt, state_id, state.item.token)  # 3\n"),
         copies=2, warm=True,
     ),
     inline(

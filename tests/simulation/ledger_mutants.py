@@ -10,6 +10,7 @@ from typing import Any
 from tests.simulation.planting import PARTITION, Mutant, mutant
 
 DISPATCH = "outbox/runtime/commit/dispatch_ledger.py"
+RECOVERY = "outbox/runtime/commit/recovery.py"
 
 
 def lost(name: str, file: str, *edits: tuple[str, str], **options: Any) -> Mutant:
@@ -26,18 +27,18 @@ LEDGER_MUTANTS = (
         faults={"crash": 1},
     ),
     lost(
-        "an entry is closed when it is committed", PARTITION,
-        ("        if lost is not None:\n            self._leave(batch)", "        if True:\n            self._leave(batch)"),
+        "an entry is closed when it is committed", DISPATCH,
+        ("        if lost is not None:\n            self.leave(batch)", "        if True:\n            self.leave(batch)"),
         faults={"error": 3},
     ),
     lost(
-        "an entry is closed whose batch may land later", PARTITION,
-        ("self.ledger is not None and not batch.may_land:", "self.ledger is not None:"),
+        "an entry is closed whose batch may land later", DISPATCH,
+        ("        if not batch.may_land:\n", "        if True:\n"),
         faults={"delay": 1, "error": 3},
     ),
     lost(
-        "an entry is closed of a resubmission that met its refusal", PARTITION,
-        ("        if lost is not None:\n            self._leave(batch)\n", "        if lost is not None:\n            self.ledger.close(batch.ledger_entries)\n"),
+        "an entry is closed of a resubmission that met its refusal", DISPATCH,
+        ("        if lost is not None:\n            self.leave(batch)\n", "        if lost is not None:\n            self.close(batch.ledger_entries)\n"),
         faults={"delay": 1}, amounts=(-50, 60), resubmissions=1,
     ),
     lost(
@@ -72,13 +73,13 @@ LEDGER_MUTANTS = (
         faults={"delay": 1, "error": 2}, amounts=(5, -50),
     ),
     lost(
-        "who follows a record takes it for sent", PARTITION,
-        ("        if record.entry:\n            if self.ledger is None or not self.ledger.is_closed(record.entry):\n                await self._settlement.push(list(record.outputs))\n            return\n", "        if record.entry:\n            return\n"),
+        "who follows a record takes it for sent", RECOVERY,
+        ("            if self._ledger is None or not self._ledger.is_closed(record.entry):\n                await self._parts.settlement.push(list(record.outputs))\n", "            pass\n"),
         faults={"crash": 1}, sweepers=0, delivery_count_max=100,
     ),
     lost(
         "a failed push counts as sent", PARTITION,
-        ("            await self._push(batch)\n            self._mark(batch, state_id)\n        return outcome\n", "            self._mark(batch, state_id)\n            await self._push(batch)\n        return outcome\n"),
+        ("        await self._push(batch)  # 7\n        self._mark(batch, state_id)  # 8\n        return outcome\n", "        self._mark(batch, state_id)\n        await self._push(batch)\n        return outcome\n"),
         faults={"error": 3},
     ),
 )  # fmt: skip

@@ -57,31 +57,31 @@ MUTANTS = (
     # Partition scope
     mutant(
         "pushes before the commit", "partition", "NoGhost", PARTITION,
-        ("            lost = await self._commit(batch, state_id)\n", "            await self._push(batch)\n            lost = await self._commit(batch, state_id)\n"),
+        ("            lost = await self._commit(batch, state_id)  # 5, 6\n            if lost", "            await self._push(batch)\n            lost = await self._commit(batch, state_id)  # 5, 6\n            if lost"),
     ),
     mutant(
         "no dedupe: a record is written over", "partition", "NoDuplicate", PARTITION,
-        ("        writes = self._writes(batch, state_id)\n        limit", "        for entry in batch.entries:\n            there = await read(self._store, record_key(state_id, entry.attempt.work.inbox))\n            entry.attempt.replaces = there.version if there else \"\"\n        writes = self._writes(batch, state_id)\n        limit"),
+        ("            writes, left_bytes = await self._fitting.batch(batch, partial(self._writes, batch, state_id))  # 5\n", "            for entry in batch.entries:\n                there = await read(self._store, record_key(state_id, entry.attempt.work.inbox))\n                entry.attempt.replaces = there.version if there else \"\"\n            writes, left_bytes = await self._fitting.batch(batch, partial(self._writes, batch, state_id))  # 5\n"),
         copies=2,
     ),
     mutant(
         "marked before the push", "partition", "NoLost", PARTITION,
-        ("            await self._push(batch)\n            self._mark(batch, state_id)\n        return outcome\n", "            self._mark(batch, state_id)\n            await self.marks.write()\n            await self._push(batch)\n        return outcome\n"),
+        ("        await self._push(batch)  # 7\n        self._mark(batch, state_id)  # 8\n        return outcome\n", "        self._mark(batch, state_id)\n        await self.marks.write()\n        await self._push(batch)\n        return outcome\n"),
         faults={"crash": 1},
     ),
     mutant(
         "a mark is due before its push", "partition", "NoLost", PARTITION,
-        ("            await self._push(batch)\n            self._mark(batch, state_id)\n        return outcome\n", "            self._mark(batch, state_id)\n            await self._push(batch)\n        return outcome\n"),
+        ("        await self._push(batch)  # 7\n        self._mark(batch, state_id)  # 8\n        return outcome\n", "        self._mark(batch, state_id)\n        await self._push(batch)\n        return outcome\n"),
         amounts=(5, 3), workers=1, lingers=True, faults={"error": 3, "crash": 1},
     ),
     mutant(
         "ETag is not checked", "partition", "ConsistentOutput|OneChangePerETag", PARTITION,
-        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None:\n            fresh = await read(self._store, state_key(state_id))\n            batch.loaded = CachedState(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
+        ("            writes, left_bytes = await self._fitting.batch(batch, partial(self._writes, batch, state_id))  # 5\n", "            if state_id is not None:\n                fresh = await read(self._store, state_key(state_id))\n                batch.loaded = type(batch.loaded)(batch.loaded.item, fresh.version if fresh else \"\")\n            writes, left_bytes = await self._fitting.batch(batch, partial(self._writes, batch, state_id))  # 5\n"),
         amounts=(5, 3), workers=2,
     ),
     mutant(
         "a state at version 0 is written over", "partition", "OneChangePerETag|Serializable|ConsistentOutput", PARTITION,
-        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None and not batch.loaded.version:\n            fresh = await read(self._store, state_key(state_id))\n            batch.loaded = CachedState(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
+        ("            writes, left_bytes = await self._fitting.batch(batch, partial(self._writes, batch, state_id))  # 5\n", "            if state_id is not None and not batch.loaded.version:\n                fresh = await read(self._store, state_key(state_id))\n                batch.loaded = type(batch.loaded)(batch.loaded.item, fresh.version if fresh else \"\")\n            writes, left_bytes = await self._fitting.batch(batch, partial(self._writes, batch, state_id))  # 5\n"),
         amounts=(5, 3), workers=2, given=None,
     ),
     mutant(
@@ -90,23 +90,22 @@ MUTANTS = (
         app="asking", amounts=(5, 0), workers=2,
     ),
     mutant(
-        "new ids when pushed again", "partition", "NoGhost", PARTITION,
-        ("        await self._settlement.push(outputs)\n", "        again = [Output(o.destination, o.due_ms, msgspec.structs.replace(o.message, outbox_id=self._new_tx())) for o in outputs]\n        await self._settlement.push(again)\n"),
-        ("from collections.abc import Callable, Sequence\n", "from collections.abc import Callable, Sequence\n\nimport msgspec\n\nfrom outbox.ports import Output\n"),
+        "new ids when pushed again", "partition", "NoGhost", "outbox/runtime/commit/recovery.py",
+        ("            await self._parts.settlement.push(outputs)\n", "            again = [type(o)(o.destination, o.due_ms, msgspec.structs.replace(o.message, outbox_id=self._parts.new_tx())) for o in outputs]\n            await self._parts.settlement.push(again)\n"),
         faults={"crash": 1},
     ),
     mutant(
         "the loser pushes its own", "partition", "ConsistentOutput|NoGhost", PARTITION,
-        ("            if lost is not None:\n                return", "            if lost is not None:\n                await self._push(batch)\n                return"),
+        ("            lost = await self._commit(batch, state_id)  # 5, 6\n            if lost is not None:\n                raise Superseded", "            lost = await self._commit(batch, state_id)  # 5, 6\n            if lost is not None:\n                await self._push(batch)\n                raise Superseded"),
         copies=2,
     ),
     mutant(
         "completes before the commit", "partition", "NothingLeavesEarly", PARTITION,
-        ("        if batch.entries:\n            lost", "        if batch.entries:\n            await self._settlement.settle(attempt, outcome)\n            lost"),
+        ("            lost = await self._commit(batch, state_id)  # 5, 6\n            if lost", "            await self._settlement.settle(attempt, outcome)\n            lost = await self._commit(batch, state_id)  # 5, 6\n            if lost"),
     ),
     mutant(
         "completes before the push", "partition", "NoLost", PARTITION,
-        ("            await self._push(batch)\n            self._mark(batch, state_id)\n        return outcome\n", "            await self._settlement.settle(attempt, outcome)\n            await self._push(batch)\n            self._mark(batch, state_id)\n        return outcome\n"),
+        ("        await self._push(batch)  # 7\n        self._mark(batch, state_id)  # 8\n        return outcome\n", "        await self._settlement.settle(attempt, outcome)\n        await self._push(batch)  # 7\n        self._mark(batch, state_id)  # 8\n        return outcome\n"),
         faults={"crash": 1},
     ),
     mutant(
@@ -116,7 +115,7 @@ MUTANTS = (
     ),
     mutant(
         "a refusal is dead-lettered before its record commits", "partition", "NoDuplicate|NothingLeavesEarly", PARTITION,
-        ("        if batch.entries:\n            lost", "        if isinstance(outcome, PoisonMessage):\n            return outcome\n        if batch.entries:\n            lost"),
+        ("            if not batch.entries:\n                return outcome\n            lost", "            if not batch.entries or isinstance(outcome, PoisonMessage):\n                return outcome\n            lost"),
         amounts=(-8,), copies=2,
     ),
     mutant(
@@ -131,7 +130,7 @@ MUTANTS = (
     ),
     mutant(
         "record and state are two writes", "partition", "NoGhost|NoLost|OneChangePerETag|Serializable|NoDuplicate", PARTITION,
-        ("            answer = await self._written(batch, state_id, writes)\n        except OutcomeUnknown", "            answer = await self._store.write(writes[:1])\n            if isinstance(answer, Won) and len(writes) > 1:\n                answer = await self._store.write(writes[1:])\n        except OutcomeUnknown"),
+        ("            answer = await self.marks.write_with_riders(writes, state_id, left_bytes=left_bytes, check=check)  # 6\n", "            answer = await self._store.write(writes[:1])\n            if isinstance(answer, Won) and len(writes) > 1:\n                answer = await self._store.write(writes[1:])\n"),
         faults={"crash": 1},
     ),
     mutant(
@@ -157,13 +156,13 @@ MUTANTS = (
         copies=2,
     ),
     mutant(
-        "what is found pending is marked and not pushed", "partition", "NoLost", PARTITION,
-        ("        await self._settlement.push(outputs)\n        self.marks", "        self.marks"),
+        "what is found pending is marked and not pushed", "partition", "NoLost", "outbox/runtime/commit/recovery.py",
+        ("            await self._parts.settlement.push(outputs)\n            self._marks", "            self._marks"),
         faults={"crash": 1},
     ),
     mutant(
-        "what is found pending is neither marked nor pushed", "partition", "NoLost", PARTITION,
-        ("        if not record.pending or self.marks.is_due(key):\n            return\n", "        return\n"),
+        "what is found pending is neither marked nor pushed", "partition", "NoLost", "outbox/runtime/commit/recovery.py",
+        ("        elif record.pending and not self._marks.is_due(document.key):\n", "        elif False:\n"),
         faults={"crash": 1},
     ),
     mutant(
@@ -173,9 +172,8 @@ MUTANTS = (
         amounts=(5, 3), workers=2,
     ),
     mutant(
-        "the warm cache keeps what has lost", "partition", "Progress", PARTITION,
-        ("        self.cache.forget(state_id)\n        if answer.operation", "        if answer.operation"),
-        ("            self.cache.forget(state_id)\n            return await self._resolved", "            return await self._resolved"),
+        "the warm cache keeps what has lost", "partition", "Progress", "outbox/runtime/commit/loaded_states.py",
+        ("        self.cache.forget(state_id)\n", "        if isinstance(end, Later):\n            self.cache.forget(state_id)\n"),
         amounts=(5, 3), warm=True, faults={"lost": 1}, live=True,
     ),
     mutant(
@@ -191,18 +189,18 @@ MUTANTS = (
     # Item scope
     mutant(
         "the staged record goes after an ambiguous failure", "item", "StagedVanish|NoLost|NoAlarm", ITEM,
-        ("            if found.item.pointer == batch.tx:\n                return found\n", "            gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n            await self._delete(gone.key, gone.version, batch.tx) if gone else None\n            if found.item.pointer == batch.tx:\n                return found\n"),
+        ("            if found.item.pointer == batch.tx:\n                return found\n", "            gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n            await self.orphans.delete(gone.key, gone.version, batch.tx) if gone else None\n            if found.item.pointer == batch.tx:\n                return found\n"),
         faults={"delay": 1}, staged=True,
     ),
     mutant(
         "the staged record goes when the swap loses and a client re-sends", "item", "StagedVanish|NoLost|NoAlarm", ITEM,
-        ("        if isinstance(answer, Lost):\n            raise NothingCommitted\n        return CachedState(item", "        if isinstance(answer, Lost):\n            gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n            await self._delete(gone.key, gone.version, batch.tx) if gone else None\n            raise NothingCommitted\n        return CachedState(item"),
+        ("        if isinstance(answer, Lost):\n            raise NothingCommitted\n        return CachedState(item", "        if isinstance(answer, Lost):\n            gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n            await self.orphans.delete(gone.key, gone.version, batch.tx) if gone else None\n            raise NothingCommitted\n        return CachedState(item"),
         ("            answer = await write_one(self._states, write)\n        except OutcomeUnknown as error:\n            found", "            try:\n                answer = await write_one(self._states, write)\n            except OutcomeUnknown:\n                answer = await write_one(self._states, write)\n        except OutcomeUnknown as error:\n            found"),
         faults={"lost": 1}, staged=True,
     ),
     mutant(
         "a staged record goes by an opaque version", "item", "StagedVanish|NoLost|NoAlarm", ITEM,
-        ("            found = cached_state(await read(self._states, key))\n            if found.item.pointer == batch.tx:\n                return found\n", "            found = cached_state(await read(self._states, key))\n            if found.item.pointer == batch.tx:\n                return found\n            if found.version != batch.loaded.version:\n                gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n                await self._delete(gone.key, gone.version, batch.tx) if gone else None\n"),
+        ("            found = cached_state(await read(self._states, key))\n            if found.item.pointer == batch.tx:\n                return found\n", "            found = cached_state(await read(self._states, key))\n            if found.item.pointer == batch.tx:\n                return found\n            if found.version != batch.loaded.version:\n                gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n                await self.orphans.delete(gone.key, gone.version, batch.tx) if gone else None\n"),
         amounts=(5, 3), faults={"lost": 1, "stale": 1}, workers=2, staged=True,
     ),
     mutant(
@@ -223,22 +221,22 @@ MUTANTS = (
     ),
     mutant(
         "the staged record goes before the pointer", "item", "NoAlarm|StagedVanish", ITEM,
-        ("        tx = state.item.pointer\n        item = msgspec.structs.replace(state.item, pending=\"\", token=token)\n", "        tx = state.item.pointer\n        await self._delete(staged_key(state_id, tx), found.version, tx)\n        item = msgspec.structs.replace(state.item, pending=\"\", token=token)\n"),
+        ("        tx = state.item.pointer\n        item = msgspec.structs.replace(state.item, pending=\"\", token=token)\n", "        tx = state.item.pointer\n        await self.orphans.delete(staged_key(state_id, tx), found.version, tx)\n        item = msgspec.structs.replace(state.item, pending=\"\", token=token)\n"),
         faults={"crash": 1}, staged=True,
     ),
     mutant(
         "the sweeper starts from staged records", "item", "NoGhost", ITEM,
-        ("                return await self._reclaimed(stored.decode(document, Staged), document)\n", "                await self._settlement.push(stored.decode(document, Staged).record.outputs)\n                return True\n"),
+        ("                return await self.orphans.redo(document)\n", "                await self._settlement.push(stored.decode(document, Staged).record.outputs)\n                return True\n"),
         sweepers=1, faults={"crash": 1}, staged=True,
     ),
     mutant(
         "no marker is read", "item", "NoDuplicate", ITEM,
-        ("            await self._decide(attempt, state_id, state.item.token)  # 3\n", ""),
+        ("                await self._decide(attempt, state_id, state.item.token)  # 3\n", ""),
         copies=2,
     ),
     mutant(
         "markers are read without their session", "item", "NoDuplicate", ITEM,
-        ("            await self._decide(attempt, state_id, state.item.token)  # 3\n", "            await self._decide(attempt, state_id, \"\")  # 3\n"),
+        ("                await self._decide(attempt, state_id, state.item.token)  # 3\n", "                await self._decide(attempt, state_id, \"\")  # 3\n"),
         copies=2, workers=2, faults={"stale": 2},
     ),
     mutant(
@@ -258,13 +256,12 @@ MUTANTS = (
     ),
     mutant(
         "a deleted state is deleted for good", "item", "NoDuplicate|OneChangePerETag|Serializable", ITEM,
-        ("        self.cache.remember(state_id, state)\n        await self._delete(staged_key", "        if item.is_tombstone:\n            await self._states.write([Delete(state_key(state_id), state.version)])\n        await self._delete(staged_key"),
-        ("    Create,\n    Document,\n", "    Create,\n    Delete,\n    Document,\n"),
+        ("        self.cache.remember(state_id, state)\n        await self.orphans.delete(staged_key", "        if item.is_tombstone:\n            from outbox.ports import Delete\n            await self._states.write([Delete(state_key(state_id), state.version)])\n        await self.orphans.delete(staged_key"),
         app="ending", amounts=(5, -1), given=None, copies=(2, 1), workers=2, staged=True,
     ),
     mutant(
         "pushed before the swap", "item", "NoGhost", ITEM,
-        ("            swapped = await self._commit(attempt, state_id, batch, item)  # 6\n", "            await self._settlement.push(batch.entries[0].record.outputs)\n            swapped = await self._commit(attempt, state_id, batch, item)  # 6\n"),
+        ("                swapped = await self._commit(attempt, state_id, batch, item)  # 6\n", "                await self._settlement.push(batch.entries[0].record.outputs)\n                swapped = await self._commit(attempt, state_id, batch, item)  # 6\n"),
     ),
     # Engine scope
     mutant(

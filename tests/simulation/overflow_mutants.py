@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.planting import ITEM, MARKS, OVERFLOW, PARTITION, mutant
+from tests.simulation.planting import ITEM, MARKS, OVERFLOW, mutant
 
 OVERFLOW_MUTANTS = (
     mutant(
@@ -43,8 +43,8 @@ OVERFLOW_MUTANTS = (
         app="spilling", sweepers=1, faults={"crash": 2},
     ),
     mutant(
-        "overflow: nothing announces a blob", "partition", "StagedVanish", PARTITION,
-        ("            await self._overflows.announce(*announced(name, batch.tx, work, version, now_ms, life_ms))\n", ""),
+        "overflow: nothing announces a blob", "partition", "StagedVanish", "outbox/runtime/commit/fitting.py",
+        ("        await self._overflows.announce(*announced(name, batch.tx, work, version, now_ms, life_ms))\n", ""),
         app="spilling", sweepers=1, faults={"crash": 1},
     ),
     mutant(
@@ -58,13 +58,13 @@ OVERFLOW_MUTANTS = (
         app="spilling", sweepers=1, faults={"crash": 1},
     ),
     mutant(
-        "overflow: the blob is not there when the commit names it", "partition", "NoAlarm", PARTITION,
-        ("            await write_blobs(self._blobs, batch.blobs)\n", "            pass\n"),
+        "overflow: the blob is not there when the commit names it", "partition", "NoAlarm", "outbox/runtime/commit/fitting.py",
+        ("        await write_blobs(self._parts.ports.blobs, batch.blobs)\n        return fitted, ", "        return fitted, "),
         app="spilling", sweepers=1, faults={"crash": 1},
     ),
     mutant(
-        "overflow: the blob is not there when it is staged", "item", "NoAlarm", ITEM,
-        ("            await write_blobs(self._blobs, batch.blobs)\n", "            pass\n"),
+        "overflow: the blob is not there when it is staged", "item", "NoAlarm", "outbox/runtime/commit/fitting.py",
+        ("            await write_blobs(self._parts.ports.blobs, batch.blobs)\n        except", "            pass\n        except"),
         app="spilling",
     ),
 )  # fmt: skip

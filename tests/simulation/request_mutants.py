@@ -42,12 +42,12 @@ REQUEST_MUTANTS = (
     ),
     mutant(
         "requests: an attempt answers before its commit", "partition", "NothingLeavesEarly|OneAnswer", PARTITION,
-        ("            answer = await self._written(batch, state_id, writes)\n", "            for entry in batch.entries:\n                entry.attempt.committed(entry.record)\n            answer = await self._written(batch, state_id, writes)\n"),
+        ("            answer = await self.marks.write_with_riders(writes, state_id, left_bytes=left_bytes, check=check)  # 6\n", "            for entry in batch.entries:\n                entry.attempt.committed(entry.record)\n            answer = await self.marks.write_with_riders(writes, state_id, left_bytes=left_bytes, check=check)  # 6\n"),
         amounts=(), asked=(("k1", "a", 5),),
     ),
     mutant(
         "requests: an attempt answers before its swap", "item", "NothingLeavesEarly|OneAnswer", ITEM,
-        ("            swapped = await self._commit(attempt, state_id, batch, item)  # 6\n", "            attempt.committed(batch.entries[0].record)\n            swapped = await self._commit(attempt, state_id, batch, item)  # 6\n"),
+        ("                swapped = await self._commit(attempt, state_id, batch, item)  # 6\n", "                attempt.committed(batch.entries[0].record)\n                swapped = await self._commit(attempt, state_id, batch, item)  # 6\n"),
         amounts=(), asked=(("k1", "a", 5),),
     ),
     mutant(

@@ -60,12 +60,12 @@ RULE_MUTANTS = (
     ),
     mutant(
         "a state is swapped over a pointer", "item", "NoLost|StagedVanish", ITEM,
-        ("        if state.item.pending:\n            return await self._complete(state_id, state), False\n", ""),
+        ("        if state.item.pending:\n            return Loaded(await self._complete(state_id, state))\n", ""),
         amounts=(5, 3), faults={"crash": 1},
     ),
     mutant(
         "a state is swapped before its result is staged", "item", "StagedVanish|NoAlarm|NoLost", ITEM,
-        ("            item, staged = await self._prepared(attempt, state_id, batch)  # 5\n            swapped = await self._commit(attempt, state_id, batch, item)  # 6\n", "            item = msgspec.structs.replace(batch.state_after, pending=batch.tx)\n            swapped = await self._commit(attempt, state_id, batch, item)  # 6\n            _, staged = await self._prepared(attempt, state_id, batch)  # 5\n"),
+        ("                item, staged = await self._prepared(state_id, batch)  # 5\n                swapped = await self._commit(attempt, state_id, batch, item)  # 6\n", "                item = msgspec.structs.replace(batch.state_after, pending=batch.tx)\n                swapped = await self._commit(attempt, state_id, batch, item)  # 6\n                _, staged = await self._prepared(state_id, batch)  # 5\n"),
         faults={"crash": 1}, staged=True,
     ),
     mutant(
@@ -224,7 +224,7 @@ TESTED_RULE_MUTANTS = (
     tested(
         "a redelivered message runs before its record is looked for", PARTITION,
         f"{OF_JUDGING}::test_a_handler_that_waits_for_its_own_effect_is_done",
-        ("        if isinstance(outcome, Later) and attempt.work.inbox:\n            await self._decide(attempt)", "        if isinstance(outcome, Later) and not attempt.work.inbox:\n            await self._decide(attempt)"),
+        ("            if attempt.work.inbox:\n                await self._decide(attempt)", "            if not attempt.work.inbox:\n                await self._decide(attempt)"),
         ("        return bool(inbox and (delivery", "        return bool(not inbox and (delivery"),
     ),
     tested(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tests.simulation.planting import BATCH, ENDINGS, ITEM, LANES, PARTITION, PLAN, mutant
+from tests.simulation.planting import BATCH, ENDINGS, LANES, PARTITION, PLAN, mutant
 
 RETENTION = "outbox/runtime/start/retention.py"
 SWEEPER = "outbox/runtime/commit/sweeper.py"
@@ -42,7 +42,7 @@ SETTLING_MUTANTS = (
     ),
     mutant(
         "settling: an attempt past its deadline writes", "partition", "NoDuplicate", PARTITION,
-        ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n", "        writes = await self._prepared(batch, state_id)\n"),
+        ("            self._check_deadline(batch)\n            check", "            check"),
         app="standing", workers=2, faults={"expire": 1, "jump": 1},
     ),
     mutant(
@@ -51,12 +51,12 @@ SETTLING_MUTANTS = (
         app="standing", workers=2, faults={"expire": 1, "jump": 1},
     ),
     mutant(
-        "settling: a staged record is swept that may yet be pointed to", "item", "StagedVanish", ITEM,
+        "settling: a staged record is swept that may yet be pointed to", "item", "StagedVanish", "outbox/runtime/commit/orphaned_staged.py",
         ("        if state.item.version <= staged.version or", "        if state.item.version < staged.version or"),
         sweepers=1, staged=True,
     ),
     mutant(
-        "settling: a staged record is swept that is pointed to", "item", "StagedVanish|NoAlarm", ITEM,
+        "settling: a staged record is swept that is pointed to", "item", "StagedVanish|NoAlarm", "outbox/runtime/commit/orphaned_staged.py",
         (" or state.item.pointer == staged.pending:", ":"),
         sweepers=1, staged=True,
     ),

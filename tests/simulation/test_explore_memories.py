@@ -15,10 +15,12 @@ from outbox.errors import PoisonMessage
 from outbox.message import Message
 from outbox.ports import Delivery, Replace, StorePorts
 from outbox.runtime.commit.dispatch_ledger import DispatchLedger
+from outbox.runtime.commit.loaded_states import LoadedStates
 from outbox.runtime.commit.marks import Mark, Marks
 from outbox.runtime.commit.orphaned_staged import OrphanedStaged
 from outbox.runtime.commit.overflow import Overflows
 from outbox.runtime.commit.partition_size import PartitionSizes
+from outbox.runtime.commit.recovery import Recovery
 from outbox.runtime.commit.run_handler import Life
 from outbox.runtime.commit.state_cache import NEW_COUNT_ENOUGH, CachedState, NewStates, StateCache
 from outbox.runtime.delivery.admission import Admission
@@ -33,6 +35,7 @@ from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.scopes import store_protocol
 from outbox.runtime.start.plan import Plan, compile_plan
+from outbox.runtime.store_protocol import StoreParts
 from outbox.runtime.store_scope import StoreScope
 from outbox.runtime.work import Attempt, Work, attempt_at
 from outbox.stored import Record, StateItem, encode, record_key
@@ -60,10 +63,10 @@ LEDGER = DispatchLedger(compile_plan(bank()), ExploredStore(NO_CALLS, 0, CAPABIL
 
 SAID: dict[type, dict[str, Change]] = {
     PartitionScope: {
-        "_behind": lambda scope: scope._behind.update({"Account:alice": "session"}),
         "_unpushed": lambda scope: scope._unpushed.update({b"i" * 32: None}),
         "ledger": lambda scope: setattr(scope, "ledger", LEDGER),
     },
+    LoadedStates: {"_behind": lambda states: states._behind.update({"Account:alice": "session"})},
     StateCache: {"_states": lambda cache: cache._states.update({"Account:alice": CachedState(StateItem(), "v1")})},
     NewStates: {"_counts": lambda states: states._counts.update({"Account": NEW_COUNT_ENOUGH})},
     Marks: {"_due": lambda marks: marks._due.update({KEY.partition: {KEY: MARK}})},
@@ -90,10 +93,13 @@ SAID: dict[type, dict[str, Change]] = {
 }
 
 LEFT_OUT: dict[type, dict[str, str]] = {
+    StoreParts: dict.fromkeys(("plan", "ports", "now_ms", "new_tx", "is_stopping"), MADE_ONCE),
     ItemScope: dict.fromkeys(("_plan", "_states", "_infrastructure", "_blobs", "_now_ms", "_new_tx"), MADE_ONCE)
-    | {"checkpoint": MADE_ONCE},
-    PartitionScope: dict.fromkeys(("_plan", "_store", "_blobs", "_now_ms", "_new_tx", "checkpoint"), MADE_ONCE)
-    | {"_looked": PAUSES},
+    | {"checkpoint": MADE_ONCE, "lingering": FOLLOWS, "ledger": FOLLOWS},
+    PartitionScope: dict.fromkeys(("_plan", "_store", "_now_ms", "_new_tx", "checkpoint"), MADE_ONCE)
+    | {"lingering": FOLLOWS},
+    LoadedStates: {"_store": MADE_ONCE},
+    Recovery: {"_ledger": FOLLOWS, "_looked": PAUSES},
     StoreScope: dict.fromkeys(("_plan", "_now_ms", "_spawn", "_lingering", "on_waiting"), MADE_ONCE)
     | {"failed_pushes": METER, "_blocked_log": METER, "waiting": FOLLOWS},
     Marks: dict.fromkeys(("_plan", "_store", "_blobs", "_written", "_count_max", "_full_count"), MADE_ONCE)
@@ -103,7 +109,7 @@ LEFT_OUT: dict[type, dict[str, str]] = {
     | {"hit_count": METER, "miss_count": METER},
     NewStates: {"_enough": MADE_ONCE, "_first": MADE_ONCE},
     Waiting: dict.fromkeys(("_plan", "_store", "_now_ms", "_new_tx"), MADE_ONCE),
-    OrphanedStaged: {"_infrastructure": MADE_ONCE},
+    OrphanedStaged: {"_states": MADE_ONCE, "_infrastructure": MADE_ONCE},
     Overflows: dict.fromkeys(("_plan", "_store", "_states", "_blobs", "_now_ms"), MADE_ONCE),
     PartitionSizes: dict.fromkeys(("_plan", "_bytes_max", "_now_ms", "_cure"), MADE_ONCE) | {"_meters": METER},
     FailureCounts: {"_store": MADE_ONCE, "_life_s": MADE_ONCE},
@@ -135,7 +141,7 @@ def lanes_over(scope: str) -> StoreScope:
     ports = StorePorts(store, bus, operations, blobs, apart)
     clock: dict[str, Any] = {"now_ms": lambda: 0, "new_tx": lambda: "tx"}
     settlement = Settlement(plan, ports.bus, ports.blobs, backoff=BACKOFF, settled=lambda _: None, **clock)
-    protocol = store_protocol(plan, ports, settlement, is_stopping=lambda: False, **clock)
+    protocol = store_protocol(StoreParts(plan, ports, settlement, is_stopping=lambda: False, **clock))
     blocked = BlockedSessions(ports.infrastructure or ports.store, ports.blobs)
     return StoreScope(
         plan,

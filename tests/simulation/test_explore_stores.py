@@ -11,14 +11,13 @@ import pytest
 
 from outbox import stored
 from outbox.errors import CorruptRecord, OutcomeUnknown
-from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Replace, Session, StorePorts, Tag, Write
+from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Replace, Session, Tag, Write
 from outbox.runtime.commit.store_transaction import Entry, StoreTransaction
 from outbox.runtime.delivery.retrying import NothingCommitted
-from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.scopes import store_protocol
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.store_protocol import StoreParts
 from outbox.runtime.work import Attempt, Work
 from outbox.stored import STATE, Found, Inline, StateItem, staged_key
 from outbox.verify.explorer.budgets import Budgets
@@ -124,11 +123,12 @@ class EarlierStates:
         return found
 
 
-def earlier_where_staged(plan: Plan, ports: StorePorts, settlement: Settlement, **options: Any) -> Any:
+def earlier_where_staged(parts: StoreParts) -> Any:
     """The protocol of a worker; one that stages everything is of an earlier version."""
+    ports = parts.ports
     if not ports.store.capabilities.inline_bytes_max:
         ports = replace(ports, store=EarlierStates(ports.store), infrastructure=ports.store)
-    return store_protocol(plan, ports, settlement, **options)
+    return store_protocol(replace(parts, ports=ports))
 
 
 @pytest.mark.parametrize("fault", ["crash", "lost", "delay", "stale"])
@@ -156,16 +156,6 @@ def test_item_scope_apart_keeps_its_promises_when_both_sides_are_swept(options: 
 
 
 # Mutants of partition scope
-
-
-Make = Callable[..., Any]
-
-
-def partition(kind: type[PartitionScope]) -> Make:
-    def make(plan: Plan, ports: StorePorts, settlement: Settlement, **options: Any) -> PartitionScope:
-        return kind(plan, ports.store, ports.blobs, settlement, **options)
-
-    return make
 
 
 class PushesFirst(PartitionScope):
@@ -209,7 +199,9 @@ class LetsPendingExpire(PartitionScope):
     def _record_write(self, entry: Entry, state_id: str | None) -> Write:
         write = super()._record_write(entry, state_id)
         assert not isinstance(write, Delete)
-        return type(write)(**{**{f: getattr(write, f) for f in write.__slots__}, "ttl_s": self._record_ttl_s})
+        return type(write)(
+            **{**{f: getattr(write, f) for f in write.__slots__}, "ttl_s": self._plan.record_life_ms / 1_000}
+        )
 
 
 class RecordsByDelivery(PartitionScope):
@@ -240,7 +232,7 @@ PARTITION_MUTANTS: dict[str, tuple[type[PartitionScope], dict[str, Any], set[str
 @pytest.mark.parametrize("name", PARTITION_MUTANTS)
 def test_a_mutant_of_partition_scope_is_found(name: str) -> None:
     kind, scope, promises, steps = PARTITION_MUTANTS[name]
-    report = explored("partition", make=partition(kind), allow=frozenset({"dead-letter"}), **scope)
+    report = explored("partition", make=kind, allow=frozenset({"dead-letter"}), **scope)
     assert {anomaly.promise for anomaly in report.anomalies} & promises, report.text
     assert report.anomalies[0].steps <= steps, report.text
 
@@ -248,15 +240,14 @@ def test_a_mutant_of_partition_scope_is_found(name: str) -> None:
 class NeverFinishes(PartitionScope):
     """Gives a message back for ever whose record is pending."""
 
-    async def _push_and_mark(self, key: DocumentKey, document: Document, record: stored.Record, inbox: bytes) -> None:
-        if record.pending:
+    async def _follow(self, attempt: Attempt, document: Document) -> Any:
+        if stored.decode(document, stored.Record).pending:
             raise NothingCommitted
+        return await super()._follow(attempt, document)
 
 
 def test_a_message_that_goes_in_a_circle_is_found() -> None:
-    scenario = Scenario(
-        desk(), [T1], GIVEN, workers=1, scope="partition", budgets=Budgets(crash=1), make=partition(NeverFinishes)
-    )
+    scenario = Scenario(desk(), [T1], GIVEN, workers=1, scope="partition", budgets=Budgets(crash=1), make=NeverFinishes)
     report = search(scenario, live=True)
     assert [anomaly.promise for anomaly in report.anomalies] == ["Progress"], report.text
     assert report.anomalies[0].steps <= 5
@@ -272,12 +263,8 @@ def test_a_good_end_can_be_reached_from_everywhere(scope: str) -> None:
 # Mutants of item scope
 
 
-def item(kind: type[ItemScope]) -> Make:
-    def make(plan: Plan, ports: StorePorts, settlement: Settlement, **options: Any) -> ItemScope:
-        stateless = PartitionScope(plan, ports.store, ports.blobs, settlement, **options)
-        return kind(plan, ports.store, ports.store, ports.blobs, settlement, stateless=stateless, **options)
-
-    return make
+def item(kind: type[ItemScope]) -> Callable[[StoreParts], ItemScope]:
+    return lambda parts: kind(parts, stateless=PartitionScope(parts))
 
 
 class DeletesEarly(ItemScope):
@@ -285,7 +272,7 @@ class DeletesEarly(ItemScope):
 
     async def _mark_dispatched(self, tx: str, found: Found) -> Found:
         found = await super()._mark_dispatched(tx, found)
-        await self._delete(staged_key(found.staged.state, tx), found.version, tx)
+        await self.orphans.delete(staged_key(found.staged.state, tx), found.version, tx)
         return found
 
 
@@ -300,7 +287,7 @@ class DeletesOnDoubt(ItemScope):
         except OutcomeUnknown:
             found = await self._infrastructure.read(staged_key(state_id, batch.tx))
             if found is not None:
-                await self._delete(found.key, found.version, batch.tx)
+                await self.orphans.delete(found.key, found.version, batch.tx)
             raise NothingCommitted from None
         return await super()._commit(attempt, state_id, batch, item)
 

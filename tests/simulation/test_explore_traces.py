@@ -11,11 +11,8 @@ from typing import Any
 
 import pytest
 
-from outbox.ports import StorePorts
 from outbox.runtime.commit.store_transaction import StoreTransaction
-from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.partition_scope import PartitionScope
-from outbox.runtime.start.plan import Plan
 from outbox.verify.explorer import replay
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import Finding
@@ -42,13 +39,9 @@ class Forgetful(PartitionScope):
         return any(entry.attempt.work.delivery.delivery_count for entry in batch.entries)
 
 
-def forgetful(plan: Plan, ports: StorePorts, settlement: Settlement, **options: Any) -> PartitionScope:
-    return Forgetful(plan, ports.store, ports.blobs, settlement, **options)
-
-
 def scenario(**options: Any) -> Scenario:
     known: dict[str, Any] = {"app": desk(), "messages": [T1], "given": GIVEN}
-    cell = {"scope": "partition", "budgets": Budgets(crash=1), "workers": 1, "make": forgetful}
+    cell = {"scope": "partition", "budgets": Budgets(crash=1), "workers": 1, "make": Forgetful}
     return Scenario(**(known | cell | options))
 
 
@@ -67,7 +60,7 @@ def test_a_trace_that_was_written_down_runs_again() -> None:
     anomaly = found()
     data = replay.write(scenario(), Finding(anomaly.promise, anomaly.text), anomaly.trace)
     written = replay.read(data)
-    again = dataclasses.replace(replay.scenario_of(written, desk()), make=forgetful)
+    again = dataclasses.replace(replay.scenario_of(written, desk()), make=Forgetful)
     replayed = replay.replay(again, written.steps)
     assert replayed.finding == Finding(anomaly.promise, anomaly.text)
     assert replayed.trace == anomaly.trace

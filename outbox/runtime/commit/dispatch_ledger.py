@@ -17,10 +17,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 
+import msgspec
+
 from outbox import stored
 from outbox.errors import CorruptRecord
 from outbox.ports import Create, Document, Lost, Replace, StateStore, Tag, Version, Won
 from outbox.runtime.commit.store_io import read, write_known
+from outbox.runtime.commit.store_transaction import StoreTransaction
 from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
 from outbox.runtime.start.plan import Plan
 from outbox.stored import LedgerItem, Record, entry_of, ledger_key, number_of
@@ -69,6 +72,40 @@ class DispatchLedger:
         """Know what another has remembered."""
         self._id, self._last, opened, self._version, self._written_ms, self._closed_count = remembered
         self._open = dict(opened)
+
+    # What a commit asks
+
+    async def entered(self, batch: StoreTransaction, commit: Callable[[], Awaitable[Lost | None]]) -> Lost | None:
+        """Give each record that emits something an entry, and commit the batch; if it is not written, leave again.
+
+        Raises:
+            NothingCommitted: as `commit` does, or the ledger cannot be written now.
+        """
+        try:
+            for entry in batch.entries:
+                if entry.record.outputs:
+                    place = await self.take()
+                    batch.ledger_entries.append(place)
+                    entry.stored = msgspec.structs.replace(entry.record, pending=False, entry=place)
+            lost = await commit()
+        except NothingCommitted:
+            self.leave(batch)
+            raise
+        if lost is not None:
+            self.leave(batch)
+        return lost
+
+    def leave(self, batch: StoreTransaction) -> None:
+        """Close the entries of a batch that is not written; one that may land keeps them open, whatever it lost to."""
+        if not batch.may_land:
+            self.close(batch.ledger_entries)
+
+    def finish(self, batch: StoreTransaction) -> None:
+        """Close the entries of a batch whose outputs have left, and those of earlier ones, which can not land now."""
+        earlier = [of for entry in batch.entries for of in entry.attempt.ledger_entries]
+        self.close([*batch.ledger_entries, *earlier])
+
+    # Entries
 
     async def take(self) -> str:
         """A new entry; the ledger is stored before the first is handed out.

@@ -10,15 +10,15 @@ one, and costs one write a partition.  Spilled outputs are deleted after the mar
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import msgspec
 
 from outbox import stored
 from outbox.errors import TooLarge
-from outbox.ports import BlobStore, DocumentKey, Lost, Replace, Session, StateStore, Tag, Version, Won
+from outbox.ports import BlobStore, DocumentKey, Lost, Replace, Session, StateStore, Tag, Version, Won, Write
 from outbox.runtime.commit.dispatch_ledger import DispatchLedger
 from outbox.runtime.delivery.retrying import MAY_RETRY
 from outbox.runtime.start.plan import Plan
@@ -102,6 +102,48 @@ class Marks:
         return tuple(mark for _, marks in sorted(self._due.items()) for mark in marks.values())
 
     # Riding in a batch
+
+    async def write_with_riders(
+        self, writes: Sequence[Write], partition: str | None, *, left_bytes: int, check: Callable[[], None]
+    ) -> Won | Lost:
+        """The answer to a batch, in which marks of its partition ride that are due; None: it has none.
+
+        A mark that loses, because another has made it, makes the whole batch lose: it is written again without any,
+        unless `check` raises.
+        """
+        if partition is not None:
+            left_count = self._store.capabilities.batch_count_max - len(writes)
+            riding = self.take(partition, count_max=left_count, bytes_max=left_bytes)
+            if riding:
+                answer = await self._write_riding(writes, riding)
+                if answer is not None:
+                    return answer
+                check()
+        return await self._store.write(writes)
+
+    async def _write_riding(self, writes: Sequence[Write], riding: list[Mark]) -> Won | Lost | None:
+        """The answer to a batch; None: nothing was written, because of its marks."""
+        lost = -1
+        try:
+            answer = await self._store.write([*writes, *(mark.write for mark in riding)])
+            if isinstance(answer, Won):
+                riding = []
+                return Won(answer.versions[: len(writes)], answer.session)
+            lost = answer.operation - len(writes)
+            return None if lost >= 0 else answer
+        except TooLarge:
+            return None
+        finally:  # where the outcome is unknown, too: a mark that was written loses by its version
+            self.put_back([mark for at, mark in enumerate(riding) if at != lost])
+
+    @contextmanager
+    def riding(self, partition: str) -> Iterator[list[Mark]]:
+        """Marks that ride in a write of their document: what is left of the list in the end is due again."""
+        taken = self.take(partition)
+        try:
+            yield taken
+        finally:
+            self.put_back(taken)
 
     def take(self, partition: str, *, count_max: int = 1, bytes_max: int = DUE_BYTES_MAX) -> list[Mark]:
         """Take due marks of a partition for a batch, but none of spilled outputs: their blob is deleted after."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from outbox.ports import Delete, DocumentKey, StateStore, Tag, Version
-from outbox.runtime.commit.state_cache import CachedState
+from outbox import stored
+from outbox.ports import Delete, Document, DocumentKey, StateStore, Tag, Version
+from outbox.runtime.commit.state_cache import CachedState, cached_state
 from outbox.runtime.commit.store_io import read
 from outbox.runtime.delivery.retrying import MAY_RETRY
-from outbox.stored import staged_key
+from outbox.stored import Staged, staged_key, state_key
 
 LEFT_COUNT_MAX = 10_000
 """For how many states staged records are remembered; beyond it the sweeper finds them."""
@@ -21,7 +22,8 @@ LEFT_COUNT_MAX = 10_000
 class OrphanedStaged:
     """The staged records of one worker that may be orphans."""
 
-    def __init__(self, infrastructure: StateStore) -> None:
+    def __init__(self, states: StateStore, infrastructure: StateStore) -> None:
+        self._states = states
         self._infrastructure = infrastructure
         self.by_state: dict[str, list[tuple[str, int]]] = {}
         """The transactions staged for each state, and the version that each loaded."""
@@ -43,6 +45,19 @@ class OrphanedStaged:
             found = await read(self._infrastructure, staged_key(state_id, tx))
             if found is not None:
                 await self.delete(found.key, found.version, tx)
+
+    async def redo(self, document: Document) -> bool:
+        """Delete a staged record whose state is past it and points elsewhere; whether it was.
+
+        Raises:
+            NothingCommitted: its state cannot be read now.
+        """
+        staged = stored.decode(document, Staged)
+        state = cached_state(await read(self._states, state_key(staged.state)))
+        if state.item.version <= staged.version or state.item.pointer == staged.pending:
+            return False
+        await self.delete(document.key, document.version, staged.pending)
+        return True
 
     async def delete(self, key: DocumentKey, version: Version, tx: str) -> None:
         """Delete an orphaned staged record; if that fails the sweeper finds it."""

@@ -103,6 +103,21 @@ async def outputs_of(record: Record, blobs: BlobStore) -> tuple[Output, ...] | N
         raise CorruptRecord(f"blob {record.spilled} does not hold outputs: {error}") from error
 
 
+async def unsent_outputs(
+    record: Record, blobs: BlobStore, store: StateStore, key: DocumentKey, session: Session
+) -> tuple[Output, ...]:
+    """The outputs of a pending record in the document of this `key`; a blob that is missing is logged.
+
+    Raises:
+        NothingCommitted: they cannot be read now, or the document was marked meanwhile: read it again.
+    """
+    outputs = await outputs_of(record, blobs)
+    if outputs is None:
+        await log_missing_blob(store, key, session, record.spilled)
+        raise NothingCommitted
+    return outputs
+
+
 class Overflows:
     """The overflow blobs of one store's attempts; `states` is the store of the states."""
 

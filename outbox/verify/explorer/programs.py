@@ -32,7 +32,7 @@ from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.store_operations import StoreOperations
-from outbox.runtime.store_protocol import Checkpoint
+from outbox.runtime.store_protocol import Checkpoint, StoreParts
 from outbox.runtime.store_scope import StoreScope
 from outbox.runtime.work import Attempt, Outcome, outcome_data
 from outbox.stored import StateItem, encode
@@ -127,7 +127,7 @@ class StoreResources:
 
 
 Protocol = PartitionScope | ItemScope
-MakeProtocol = Callable[..., Protocol]
+MakeProtocol = Callable[[StoreParts], Protocol]
 
 
 def store_ports(calls: Calls, at: StoreResources, operations: Any = None) -> StorePorts:
@@ -147,8 +147,7 @@ def protocol_over(
 ) -> Protocol:
     """The protocol of a store scope, as an attempt makes it; with the `settlement` of the worker's scope."""
     settlement = settlement or settlement_over(plan, ports, calls)
-    made: Protocol = make(plan, ports, settlement, now_ms=calls.now_ms, new_tx=calls.new_id, is_stopping=lambda: False)
-    return made
+    return make(StoreParts(plan, ports, settlement, calls.now_ms, calls.new_id, is_stopping=lambda: False))
 
 
 class Remembering:
@@ -240,7 +239,7 @@ class StoreWorker:
             item = msgspec.json.decode(body, type=StateItem)
             protocol.cache.remember(id, CachedState(item, version, session))
         if isinstance(protocol, ItemScope):
-            protocol.left.update({state_id: list(left) for state_id, left in staged})
+            protocol.orphans.by_state.update({state_id: list(left) for state_id, left in staged})
         remembering = Remembering(protocol, calls)
         lanes = StoreScope(
             plan,
@@ -360,7 +359,7 @@ def _known(protocol: Protocol) -> Hashable:
 
 def _left(protocol: Protocol) -> Hashable:
     """The staged records of its own that may be orphans."""
-    left = protocol.left if isinstance(protocol, ItemScope) else {}
+    left = protocol.orphans.by_state if isinstance(protocol, ItemScope) else {}
     return tuple((state_id, tuple(staged)) for state_id, staged in sorted(left.items()) if staged)
 
 

@@ -34,6 +34,7 @@ from outbox.ports import (
     Refusal,
     Settle,
     StateDocument,
+    StorePorts,
     Won,
     Write,
 )
@@ -70,6 +71,7 @@ from outbox.runtime.http.responses import RequestLog
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.start import plan as plans
 from outbox.runtime.start.plan import KeyIdCache, Plan, compile_plan
+from outbox.runtime.store_protocol import StoreParts
 from outbox.runtime.store_scope import StoreScope
 from outbox.runtime.work import Attempt, FanOut, Later, Work, holds_lane
 from outbox.stored import Record, StateItem, record_key, staged_key
@@ -751,18 +753,10 @@ async def test_a_marker_that_is_there_can_be_read_under_its_token_or_that_of_the
             return Lost(0, Document(operations[0].key, stored.encode(made), "1", known), "of the loss")
 
     infrastructure: Any = There()
-    stateless: Any = None
-    scope = ItemScope(
-        PLAN,
-        states,
-        infrastructure,
-        MemoryBlobStore(),
-        settlement(Bus()),
-        stateless=stateless,
-        now_ms=lambda: NOW_MS,
-        new_tx=lambda: "tx",
-        is_stopping=lambda: False,
-    )
+    nothing: Any = SimpleNamespace(lingering=(), ledger=None)
+    ports = StorePorts(states, nothing, nothing, MemoryBlobStore(), infrastructure)
+    parts = StoreParts(PLAN, ports, settlement(Bus()), lambda: NOW_MS, lambda: "tx", is_stopping=lambda: False)
+    scope = ItemScope(parts, stateless=nothing)
     assert await scope._mark("Sum:a", INBOX, made) == token
 
 
@@ -808,7 +802,7 @@ async def test_a_thread_whose_function_ends_behind_a_close_ends_as_well() -> Non
 
 async def test_a_worker_reclaims_what_it_staged_in_vain_and_not_what_it_is_about_to_swap() -> None:
     store = engine_store()
-    left = OrphanedStaged(store)
+    left = OrphanedStaged(store, store)
     for tx in ("lost", "own"):
         left.note("Sum:a", tx, 1)
         await store.write([Create(staged_key("Sum:a", tx), b"{}")])

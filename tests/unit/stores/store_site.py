@@ -36,7 +36,7 @@ from outbox.runtime.delivery.retrying import Backoff
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.scopes import store_protocol, stores_of
 from outbox.runtime.start.plan import compile_plan
-from outbox.runtime.store_protocol import StoreProtocol
+from outbox.runtime.store_protocol import StoreParts, StoreProtocol
 from outbox.testing import START_S, VirtualClock
 
 
@@ -256,7 +256,7 @@ def protocol_of(at: HasPorts, app: App) -> StoreProtocol:
     plan, ports = compile_plan(app), at.ports()
     options: Any = {"now_ms": at.engine.now_ms, "new_tx": lambda: "t"}
     settlement = Settlement(plan, ports.bus, ports.blobs, backoff=NO_WAIT, settled=lambda _: None, **options)
-    return store_protocol(plan, ports, settlement, is_stopping=lambda: False, **options)
+    return store_protocol(StoreParts(plan, ports, settlement, is_stopping=lambda: False, **options))
 
 
 async def swept(at: HasPorts, app: App, **options: Any) -> Swept:
