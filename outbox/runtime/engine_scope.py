@@ -1,11 +1,12 @@
 """Engine scope: queues, states and markers share one log, so one record commits a whole batch of messages.
 
-Theory of operation.  One attempt is three steps: `load` the states and markers of a batch, run the handlers on copies,
-`commit` everything as one record: inputs completed or dead-lettered, states under the loaded versions, outputs,
-markers.  The record takes effect whole or not at all, so there is nothing to stage, nothing to push and nothing to
-sweep.  A crash before it leaves the messages in their queues; a crash after it leaves nothing to do.  A conflict
-(another worker changed a state, a lock expired) means that nothing was written: the messages are handled again,
-singly.  So they are after an unknown outcome, if the lock is still held: a committed message has no lock.
+Theory of operation.  One attempt is three steps of those that the store scopes number: `load` the states and markers of
+a batch (1, 3), run the handlers on copies (4), `commit` everything as one record (6): inputs completed or
+dead-lettered, states under the loaded versions, outputs, markers.  The record takes effect whole or not at all, so
+there is nothing to stage, nothing to push and nothing to sweep.  A crash before it leaves the messages in their queues;
+a crash after it leaves nothing to do.  A conflict (another worker changed a state, a lock expired) means that nothing
+was written: the messages are handled again, singly.  So they are after an unknown outcome, if the lock is still held: a
+committed message has no lock.
 
 Handlers that do not suspend run in the batch, in turn, each at the cost of a function call.  At the first suspension
 the task stays with that handler and a fresh task continues with the rest, so that a slow call never delays its
@@ -301,16 +302,16 @@ class EngineScope:
         """
         try:
             if suspended is None:
-                group = await self._load([branch.work for branch in attempt.branches])
-                outcome = await run(self._plan, group, attempt, self._life)
+                group = await self._load([branch.work for branch in attempt.branches])  # 1, 3
+                outcome = await run(self._plan, group, attempt, self._life)  # 4
             else:
                 group = suspended.group
-                outcome = await resume(self._plan, group, suspended, self._life)
+                outcome = await resume(self._plan, group, suspended, self._life)  # 4
             if outcome is None:
                 group.complete(attempt.work)
             else:
                 group.settle(attempt, outcome)
-            conflict = await self._commit(group)
+            conflict = await self._commit(group)  # 6: outputs leave and inputs are settled with it
         except TooLarge as error:  # no other attempt will be smaller
             for branch in attempt.branches:
                 branch.refuse(PoisonMessage("oversize", str(error)))
