@@ -37,6 +37,8 @@ GUESTS = {
 }
 """What scopes call of the files that only save work, or are beside the steps of an attempt; by what they import."""
 GUEST_CALLS_MAX = 2
+STEPS = {("item_scope.py", "marks")}
+"""Of which scope a guest is a step of its own: in item scope marks clear pointers, which is step 9."""
 GATHERS = {"__init__", "remembered", "finish"}
 """The methods of a scope that go over all of its parts."""
 UNSAFE_DECODERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
@@ -298,7 +300,8 @@ def test_a_scope_can_be_reviewed_in_one_pass() -> None:
 def test_a_scope_calls_each_of_its_guests_at_most_twice() -> None:
     calls = {name: guest_calls(tree) for name, tree in scopes(ROOT).items()}
     assert set(calls["partition_scope.py"]) == set(GUESTS.values()), "a guest that no step calls"
-    assert [found for of in calls.values() for found in of.values() if len(found) > GUEST_CALLS_MAX] == []
+    often = {(name, guest) for name, of in calls.items() for guest, found in of.items() if len(found) > GUEST_CALLS_MAX}
+    assert often <= STEPS
 
 
 def test_a_third_call_of_a_guest_is_found() -> None:

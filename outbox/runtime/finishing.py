@@ -7,7 +7,6 @@ an application is how long its records live, and that is registered in the store
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from datetime import timedelta
 from uuid import uuid4
 
@@ -15,7 +14,7 @@ import msgspec
 
 from outbox.app import App
 from outbox.errors import Refused
-from outbox.ports import Delivery, Document, StateStore, StorePorts
+from outbox.ports import Document, StateStore, StorePorts
 from outbox.runtime.delivery.retrying import Backoff
 from outbox.runtime.delivery.settlement import FailedPushes, Settlement
 from outbox.runtime.item_scope import ItemScope
@@ -90,23 +89,14 @@ def protocols_without_app(ports: StorePorts, plan: Plan) -> tuple[Protocols, Fai
 
 
 def _parts(ports: StorePorts, plan: Plan) -> StoreParts:
-    now_ms = ports.operations.now_ms
+    now_ms, new_tx = ports.operations.now_ms, lambda: uuid4().hex
     settlement = Settlement(
         plan,
         ports.bus,
         ports.blobs,
         backoff=Backoff(asyncio.sleep),
         now_ms=now_ms,
-        new_tx=_new_tx,
-        settled=_nothing_settled,
+        new_tx=new_tx,
+        settled=lambda _: None,
     )
-    return StoreParts(plan, ports, settlement, now_ms, _new_tx, is_stopping=lambda: False)
-
-
-def _new_tx() -> str:
-    """An id that nobody else has."""
-    return uuid4().hex
-
-
-def _nothing_settled(deliveries: Sequence[Delivery]) -> None:
-    """Nothing is delivered here."""
+    return StoreParts(plan, ports, settlement, now_ms, new_tx, is_stopping=lambda: False)

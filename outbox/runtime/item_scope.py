@@ -49,13 +49,12 @@ from outbox.ports import (
     Write,
 )
 from outbox.runtime.commit.fitting import Fitting
-from outbox.runtime.commit.loaded_states import Loaded
 from outbox.runtime.commit.marks import Mark, Marks
 from outbox.runtime.commit.orphaned_staged import OrphanedStaged
 from outbox.runtime.commit.overflow import Overflows, unsent_outputs
 from outbox.runtime.commit.partition_size import PartitionSizes
 from outbox.runtime.commit.run_handler import Life
-from outbox.runtime.commit.state_cache import CachedState, StateCache, cached_state
+from outbox.runtime.commit.state_cache import CachedState, Loaded, StateCache, cached_state
 from outbox.runtime.commit.store_io import LOOK_COUNT_MAX, read, write_known, write_one
 from outbox.runtime.commit.store_transaction import StoreTransaction, Superseded, run_in
 from outbox.runtime.delivery.admission import REDELIVER_AFTER_S
@@ -91,13 +90,9 @@ class ItemScope:
     def __init__(self, parts: StoreParts, *, stateless: StoreProtocol) -> None:
         """Take the parts; `stateless` handles messages without a state."""
         plan, states, records, now_ms, new_tx = parts.plan, parts.ports.store, parts.records, parts.now_ms, parts.new_tx
-        self._plan = plan
-        self._states = states
-        self._infrastructure = records
-        self._blobs = parts.ports.blobs
-        self._settlement = parts.settlement
-        self._now_ms = now_ms
-        self._new_tx = new_tx
+        self._plan, self._states, self._infrastructure = plan, states, records
+        self._blobs, self._settlement = parts.ports.blobs, parts.settlement
+        self._now_ms, self._new_tx = now_ms, new_tx
         self._life = Life(now_ms, parts.is_stopping)
         self.stateless = stateless
         self.cache = StateCache()
@@ -126,26 +121,29 @@ class ItemScope:
         state_id, tx = attempt.work.state_id, ""
         if state_id is None:
             return await self.stateless.once(attempt)
+        clears: list[Mark] = []
         try:
-            state, is_warm, _ = await self._load(state_id)  # 1, 2
-            with self.clears.riding(state_id) as clears:
-                self.checkpoint("loaded", state, clears)
-                await self._decide(attempt, state_id, state.item.token)  # 3
-                batch, outcome = await self._run(attempt, state)  # 4
-                tx = batch.tx
-                if not batch.entries:
-                    self.cache.forget(state_id)  # it may have failed for what has changed since
-                    return outcome
-                item, staged = await self._prepared(state_id, batch)  # 5
-                swapped = await self._commit(attempt, state_id, batch, item)  # 6
-                clears.clear()
+            loaded = await self._load(state_id)  # 1, 2
+            clears = self.clears.take(state_id)
+            self.checkpoint("loaded", loaded.state, clears)
+            await self._decide(attempt, state_id, loaded.state.item.token)  # 3
+            batch, outcome = await self._run(attempt, loaded)  # 4
+            tx = batch.tx
+            if not batch.entries:
+                self.cache.forget(state_id)  # it may have failed for what has changed since
+                return outcome
+            item, staged = await self._prepared(state_id, batch)  # 5
+            swapped = await self._commit(attempt, state_id, batch, item)  # 6
+            clears = []
         except Quarantined:
             return Later(REDELIVER_AFTER_S, attempt.work.delivery.failures)
         except Superseded as superseded:
             return self._follow(attempt, superseded.record, own_tx=tx)
+        finally:
+            self.clears.put_back(clears)
         record = batch.entries[0].record
         attempt.committed(record)
-        await self._finish(state_id, swapped, staged, recurs=is_warm)  # 7, 8, 9
+        await self._finish(state_id, swapped, staged, recurs=batch.is_warm)  # 7, 8, 9
         return record.refusal
 
     async def hold(self, attempt: Attempt) -> Outcome | Waits:
@@ -200,14 +198,14 @@ class ItemScope:
 
     # 4. Run the handler
 
-    async def _run(self, attempt: Attempt, state: CachedState) -> tuple[StoreTransaction, Outcome]:
-        batch = StoreTransaction(self._plan, self._now_ms(), self._new_tx(), state)
+    async def _run(self, attempt: Attempt, loaded: Loaded) -> tuple[StoreTransaction, Outcome]:
+        batch = StoreTransaction(self._plan, self._now_ms(), self._new_tx(), loaded)
         self._waiting.forget(attempt.work)
-        batch.durable = partial(self._before_call, attempt, batch, state.item.token)
+        batch.durable = partial(self._before_call, attempt, batch, batch.loaded.item.token)
         await self._failures.recall(attempt)
         outcome = await run_in(self._plan, batch, attempt, self._life)
         if batch.is_late(self._now_ms()) and isinstance(outcome, PoisonMessage):
-            attempt.refuse_over(state.version, outcome)  # the next attempt records it, under its own deadline
+            attempt.refuse_over(batch.loaded.version, outcome)  # the next attempt records it, under its own deadline
             raise NothingCommitted
         await self._failures.note(attempt.work, outcome)
         return batch, outcome

@@ -74,11 +74,8 @@ class PartitionScope:
 
     def __init__(self, parts: StoreParts) -> None:
         plan, store, blobs, now_ms, new_tx = parts.plan, parts.records, parts.ports.blobs, parts.now_ms, parts.new_tx
-        self._plan = plan
-        self._store = store
-        self._settlement = parts.settlement
-        self._now_ms = now_ms
-        self._new_tx = new_tx
+        self._plan, self._store, self._settlement = plan, store, parts.settlement
+        self._now_ms, self._new_tx = now_ms, new_tx
         self._life = Life(now_ms, parts.is_stopping)
         self.states = LoadedStates(store)
         self.cache = self.states.cache
@@ -160,9 +157,8 @@ class PartitionScope:
         self, state_id: str | None, *, first_of: Work | None = None, is_doubted: bool = False
     ) -> StoreTransaction:
         """A transaction over the state, which may be assumed to be new for the first attempt at a message."""
-        loaded, is_warm, is_assumed = await self.states.load(state_id, first_of=first_of, is_doubted=is_doubted)
-        now_ms, tx = self._now_ms(), self._new_tx()
-        return StoreTransaction(self._plan, now_ms, tx, loaded, is_warm=is_warm, is_assumed=is_assumed)
+        loaded = await self.states.load(state_id, first_of=first_of, is_doubted=is_doubted)
+        return StoreTransaction(self._plan, self._now_ms(), self._new_tx(), loaded)
 
     def _settle(self, batch: StoreTransaction, state_id: str | None, end: Won | Lost | Later | None) -> None:
         """Keep the state that was written, and forget one that may have changed since it was loaded."""

@@ -38,7 +38,7 @@ INLINE_MUTANTS = (
     ),
     inline(
         "a state at hand saves the look at the marker", "NoDuplicate",
-        ("                await self._decide(attempt, state_id, state.item.token)  # 3\n", "                if not is_warm:\n                    await self._decide(attempt, state_id, state.item.token)  # 3\n"),
+        ("            await self._decide(attempt, state_id, loaded.state.item.token)  # 3\n", "            if not loaded.is_warm:\n                await self._decide(attempt, state_id, loaded.state.item.token)  # 3\n"),
         copies=2, warm=True,
     ),
     inline(

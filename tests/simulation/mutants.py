@@ -231,12 +231,12 @@ MUTANTS = (
     ),
     mutant(
         "no marker is read", "item", "NoDuplicate", ITEM,
-        ("                await self._decide(attempt, state_id, state.item.token)  # 3\n", ""),
+        ("            await self._decide(attempt, state_id, loaded.state.item.token)  # 3\n", ""),
         copies=2,
     ),
     mutant(
         "markers are read without their session", "item", "NoDuplicate", ITEM,
-        ("                await self._decide(attempt, state_id, state.item.token)  # 3\n", "                await self._decide(attempt, state_id, \"\")  # 3\n"),
+        ("            await self._decide(attempt, state_id, loaded.state.item.token)  # 3\n", "            await self._decide(attempt, state_id, \"\")  # 3\n"),
         copies=2, workers=2, faults={"stale": 2},
     ),
     mutant(
@@ -261,7 +261,7 @@ MUTANTS = (
     ),
     mutant(
         "pushed before the swap", "item", "NoGhost", ITEM,
-        ("                swapped = await self._commit(attempt, state_id, batch, item)  # 6\n", "                await self._settlement.push(batch.entries[0].record.outputs)\n                swapped = await self._commit(attempt, state_id, batch, item)  # 6\n"),
+        ("            swapped = await self._commit(attempt, state_id, batch, item)  # 6\n", "            await self._settlement.push(batch.entries[0].record.outputs)\n            swapped = await self._commit(attempt, state_id, batch, item)  # 6\n"),
     ),
     # Engine scope
     mutant(

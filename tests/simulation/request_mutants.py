@@ -47,7 +47,7 @@ REQUEST_MUTANTS = (
     ),
     mutant(
         "requests: an attempt answers before its swap", "item", "NothingLeavesEarly|OneAnswer", ITEM,
-        ("                swapped = await self._commit(attempt, state_id, batch, item)  # 6\n", "                attempt.committed(batch.entries[0].record)\n                swapped = await self._commit(attempt, state_id, batch, item)  # 6\n"),
+        ("            swapped = await self._commit(attempt, state_id, batch, item)  # 6\n", "            attempt.committed(batch.entries[0].record)\n            swapped = await self._commit(attempt, state_id, batch, item)  # 6\n"),
         amounts=(), asked=(("k1", "a", 5),),
     ),
     mutant(

@@ -65,7 +65,7 @@ RULE_MUTANTS = (
     ),
     mutant(
         "a state is swapped before its result is staged", "item", "StagedVanish|NoAlarm|NoLost", ITEM,
-        ("                item, staged = await self._prepared(state_id, batch)  # 5\n                swapped = await self._commit(attempt, state_id, batch, item)  # 6\n", "                item = msgspec.structs.replace(batch.state_after, pending=batch.tx)\n                swapped = await self._commit(attempt, state_id, batch, item)  # 6\n                _, staged = await self._prepared(state_id, batch)  # 5\n"),
+        ("            item, staged = await self._prepared(state_id, batch)  # 5\n            swapped = await self._commit(attempt, state_id, batch, item)  # 6\n", "            item = msgspec.structs.replace(batch.state_after, pending=batch.tx)\n            swapped = await self._commit(attempt, state_id, batch, item)  # 6\n            _, staged = await self._prepared(state_id, batch)  # 5\n"),
         faults={"crash": 1}, staged=True,
     ),
     mutant(

@@ -43,10 +43,9 @@ class Fitting:
             if len(batch.entries) > 1:
                 raise NothingCommitted  # each message alone is smaller
             entry = batch.entries[0]
-            if not entry.record.outputs:
-                raise TooLarge(f"{size_of(fitted)} bytes, there is room for {limit}")
-            entry.stored, name, data = overflow.spilled(entry.record)  # without an entry: its mark deletes the blob
-            fitted = writes()
+            if entry.record.outputs:  # in a blob, without an entry of a ledger: its mark deletes the blob
+                entry.stored, name, data = overflow.spilled(entry.record)
+                fitted = writes()
             if size_of(fitted) > limit:
                 raise TooLarge(f"{size_of(fitted)} bytes, there is room for {limit}")
             await self._announce(batch, name, data, self._parts.plan.record_life_ms)

@@ -7,10 +7,8 @@ a thread may go on after the first run.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from outbox.ports import Lost, Session, StateStore, Won
-from outbox.runtime.commit.state_cache import NO_STATE, CachedState, NewStates, StateCache, cached_state
+from outbox.runtime.commit.state_cache import NO_STATE, CachedState, Loaded, NewStates, StateCache, cached_state
 from outbox.runtime.commit.store_io import read
 from outbox.runtime.commit.store_transaction import StoreTransaction
 from outbox.runtime.work import Later, Work
@@ -18,16 +16,6 @@ from outbox.stored import state_key
 
 BEHIND_COUNT_MAX = 10_000
 """How many changed states are remembered; beyond it a stale read costs another attempt."""
-
-
-class Loaded(NamedTuple):
-    """The state that an attempt starts from, and how it was found."""
-
-    state: CachedState
-    is_warm: bool = False
-    """Whether it was at hand, because its key recurs."""
-    is_assumed: bool = False
-    """Whether it was not read, because it is expected to be new."""
 
 
 class LoadedStates:

@@ -10,8 +10,8 @@ one, and costs one write a partition.  Spilled outputs are deleted after the mar
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -135,15 +135,6 @@ class Marks:
             return None
         finally:  # where the outcome is unknown, too: a mark that was written loses by its version
             self.put_back([mark for at, mark in enumerate(riding) if at != lost])
-
-    @contextmanager
-    def riding(self, partition: str) -> Iterator[list[Mark]]:
-        """Marks that ride in a write of their document: what is left of the list in the end is due again."""
-        taken = self.take(partition)
-        try:
-            yield taken
-        finally:
-            self.put_back(taken)
 
     def take(self, partition: str, *, count_max: int = 1, bytes_max: int = DUE_BYTES_MAX) -> list[Mark]:
         """Take due marks of a partition for a batch, but none of spilled outputs: their blob is deleted after."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from heapq import nlargest
+from typing import NamedTuple
 
 import msgspec
 
@@ -30,6 +31,16 @@ class CachedState(msgspec.Struct, frozen=True):
 NO_STATE = CachedState()
 NEW_COUNT_ENOUGH = 32
 """After so many states of one type that were not there, each looked for, the next is not looked for."""
+
+
+class Loaded(NamedTuple):
+    """The state that an attempt starts from, and how it was found."""
+
+    state: CachedState
+    is_warm: bool = False
+    """Whether it was at hand, because its key recurs."""
+    is_assumed: bool = False
+    """Whether it was not read, because it is expected to be new."""
 
 
 def cached_state(document: Document | None) -> CachedState:

@@ -19,7 +19,7 @@ from outbox.guards import BrokenOff
 from outbox.http import Reply
 from outbox.ports import Document, Output, Version
 from outbox.runtime.commit.run_handler import Life, run_branch
-from outbox.runtime.commit.state_cache import CachedState
+from outbox.runtime.commit.state_cache import Loaded
 from outbox.runtime.delivery.claim_check import checked_outputs
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.verdict import Verdict, edit_without_record, replaced_over
@@ -73,25 +73,12 @@ class StoreTransaction:
         "tx",
     )
 
-    def __init__(
-        self,
-        plan: Plan,
-        now_ms: int,
-        tx: str,
-        loaded: CachedState,
-        *,
-        is_warm: bool = False,
-        is_assumed: bool = False,
-    ) -> None:
+    def __init__(self, plan: Plan, now_ms: int, tx: str, loaded: Loaded) -> None:
         self._plan = plan
         self.now_ms = now_ms
         self.tx = tx
-        self.loaded = loaded
-        self.is_warm = is_warm
-        """Whether the state was at hand, because its key recurs."""
-        self.is_assumed = is_assumed
-        """Whether the state was not read, because it is expected to be new."""
-        self._value, self._schema = loaded.item.value, loaded.item.schema
+        self.loaded, self.is_warm, self.is_assumed = loaded
+        self._value, self._schema = self.loaded.item.value, self.loaded.item.schema
         self.entries: list[Entry] = []
         self.blobs: list[tuple[str, bytes]] = []
         self.is_premature = False

@@ -47,7 +47,7 @@ from outbox.runtime.commit.marker_replies import as_record
 from outbox.runtime.commit.marks import Lingering, Marks
 from outbox.runtime.commit.orphaned_staged import OrphanedStaged
 from outbox.runtime.commit.overflow import Overflows, announced
-from outbox.runtime.commit.state_cache import CachedState, StateCache
+from outbox.runtime.commit.state_cache import CachedState, Loaded, StateCache
 from outbox.runtime.commit.store_io import confirmed
 from outbox.runtime.commit.store_transaction import StoreTransaction, never_durable
 from outbox.runtime.commit.sweeper import Swept, sweep
@@ -585,7 +585,7 @@ def test_a_state_of_equal_bytes_is_written_under_its_new_schema() -> None:
 
 
 def test_an_attempt_is_late_behind_its_deadline_and_not_at_it() -> None:
-    batch, limit_ms = StoreTransaction(PLAN, NOW_MS, "tx", CachedState()), PLAN.attempt_ms_max
+    batch, limit_ms = StoreTransaction(PLAN, NOW_MS, "tx", Loaded(CachedState())), PLAN.attempt_ms_max
     assert [batch.is_late(NOW_MS + ms) for ms in (0, limit_ms, limit_ms + 1)] == [False, False, True]
     assert [batch.is_half_spent(NOW_MS + ms) for ms in (0, limit_ms // 2, limit_ms // 2 + 1)] == [False, False, True]
 
