@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import sys
 import time
 from collections.abc import Sequence
@@ -43,11 +44,12 @@ from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from spark_jobs.common.arguments import CONNECTION_HELP, Say, add_common, connection_of, ended, silent, start, to_stderr
 from spark_jobs.common.crash_points import CrashPoint, no_crash
 from spark_jobs.common.identity import CredentialSource
-from spark_jobs.common.patience import GaveUpError
+from spark_jobs.common.patience import GaveUpError, Patience
 from spark_jobs.common.places import Place, place_of
 from spark_jobs.common.until import Until, asked_by_signal, never
 from spark_jobs.draining.landing import RESULT, Receiving, land_partition
 from spark_jobs.draining.leftovers import sweep
+from spark_jobs.draining.looking import waiting_in
 from spark_jobs.draining.merging import LANDING, Merged, Merger
 
 ROUND_COUNT_MAX = 100_000
@@ -55,6 +57,8 @@ ROUND_S = 60.0
 EVERY_S, EVERY_S_MAX = 30.0, 600.0
 """How long a follower receives before it merges; a round lives on the tokens that it was lent at its beginning."""
 SWEEP_EVERY_S = 24 * 3_600.0
+LOOK_S = 10.0
+"""The longest outage to sit out for a look at what is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +66,8 @@ class ConsumeReport:
     """What this run received and what of it was new; `rows` is what the ledger holds now.
 
     `duplicates` were in the ledger already, `conflicts` carry a known identity and another body, `lost_locks` were
-    landed but not completed, so they come again.
+    landed but not completed, so they come again.  `left` counts what an idle queue still has, 200 at the most: others
+    hold it, as a run that was killed does until its locks end.
     """
 
     received: int
@@ -72,6 +77,7 @@ class ConsumeReport:
     lost_locks: int
     rows: int
     version: int
+    left: int = 0
     seconds: float
 
     @property
@@ -85,6 +91,8 @@ class ConsumeReport:
             ("lost locks", self.lost_locks, "landed, come again, no second row"),
             ("ledger", self.rows, f"rows at version {self.version}"),
         ]
+        if self.left:
+            lines.append(("left", self.left, "or more in the queue, locked by others; run it again when they let go"))
         table = [f"{name:<12} {count:>12,}  {note}" for name, count, note in lines]
         return "\n".join([*table, f"{'seconds':<12} {self.seconds:>12,.1f}"])
 
@@ -170,7 +178,17 @@ def consume(
             f"queue {queue}: {total.failed}; the {total.received} messages received are in {output}; mend that and "
             "run the same command again"
         )
-    return total.report(merger, job.passed_s)
+    left = left_in(job) if total.idle and until is None and not sessions else 0
+    return total.report(merger, left, job.passed_s)
+
+
+def left_in(job: Drain) -> int:
+    """How many messages a queue has though nothing comes; 0 where nobody can tell."""
+    try:
+        return waiting_in(job.source.access(), job.queue, Patience(LOOK_S, time.monotonic, time.sleep, random.random))
+    except GaveUpError as error:
+        job.say(f"consume: whether others hold messages of {job.queue} cannot be looked at: {error}")
+        return 0
 
 
 def drained(spark: SparkSession, job: Drain, merger: Merger) -> Totals:
@@ -262,7 +280,7 @@ class Totals:
         self.duplicates += merged.duplicates
         self.conflicts += merged.conflicts
 
-    def report(self, merger: Merger, seconds: float) -> ConsumeReport:
+    def report(self, merger: Merger, left: int, seconds: float) -> ConsumeReport:
         newest = merger.table.read_or_create()
         return ConsumeReport(
             received=self.received,
@@ -272,6 +290,7 @@ class Totals:
             lost_locks=self.lost_locks,
             rows=newest.rows,
             version=newest.version,
+            left=left,
             seconds=seconds,
         )
 

@@ -79,10 +79,14 @@ def aside_by(spark: SparkSession, place: Place, runs: Sequence[str]) -> DataFram
     """{id, count}: the rows that feeds of one input have set aside, each once."""
     counted = []
     for run in runs:
-        rows = lines_of(spark, Files(place / run), "id", "row")
+        rows = lines_of(spark, Files(place / run), "id", "row", "file", "line").where(fn.col("id").isNotNull())
+        placed = rows.where(
+            fn.col("line").isNotNull()
+        ).distinct()  # two feeds with progress of their own write it twice
         whole = fn.count(fn.when(fn.col("row").isNull(), 1)) > 0
         count = fn.when(~whole, fn.count(fn.lit(1)))
-        counted.append(rows.where(fn.col("id").isNotNull()).groupBy("id").agg(count.alias("count")))
+        each = placed.unionByName(rows.where(fn.col("line").isNull()))
+        counted.append(each.groupBy("id").agg(count.alias("count")))
     least_first = fn.max(fn.coalesce("count", fn.lit(WHOLE_ID)))
     return reduce(DataFrame.unionByName, counted).groupBy("id").agg(least_first.alias("count"))
 

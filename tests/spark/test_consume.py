@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,6 +78,22 @@ def test_a_count_is_not_exceeded_and_the_rest_stays_in_the_queue(spark: Any, bro
     report = consume(spark, queue="raced", output=str(tmp_path), connection=broker.connection, idle_s=1, count=11)
     assert report.received == 11
     assert len(broker.take("raced")) == 14
+
+
+def test_what_others_hold_at_the_end_is_told(spark: Any, broker: Any, tmp_path: Path) -> None:
+    send(broker, "raced", *numbered(3))
+    later = ServiceBusMessage(b"{}", scheduled_enqueue_time_utc=datetime.now(UTC) + timedelta(hours=1))
+    send(broker, "raced", later)
+    with (
+        ServiceBusClient.from_connection_string(broker.connection) as client,
+        client.get_queue_receiver("raced", keep_alive=0) as receiver,
+    ):
+        [held] = receiver.receive_messages(1, max_wait_time=5)
+        report = consume(spark, queue="raced", output=str(tmp_path), connection=broker.connection, idle_s=1)
+        receiver.complete_message(held)
+    assert (report.received, report.left) == (2, 1) and "1  or more in the queue, locked by others" in report.text
+    report = consume(spark, queue="raced", output=str(tmp_path), connection=broker.connection, idle_s=0.5)
+    assert (report.received, report.left) == (0, 0) and "locked by others" not in report.text
 
 
 @pytest.mark.slow

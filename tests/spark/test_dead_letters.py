@@ -17,8 +17,8 @@ from azure.servicebus.exceptions import (
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.message import PROPERTY_CORRELATION, PROPERTY_ID
 from spark_jobs.common.identity import Access
-from spark_jobs.comparing import dead_letters
 from spark_jobs.comparing.dead_letters import peeked
+from spark_jobs.draining import looking
 
 
 def dead_letter(connection: str, queue: str, *messages: ServiceBusMessage) -> None:
@@ -45,7 +45,7 @@ def test_the_dead_letters_of_a_queue_are_all_looked_at_and_stay(broker: Any, mon
         ServiceBusMessage(b"{}", message_id="digest", application_properties=fed),
         ServiceBusMessage(b"{}", message_id="x", correlation_id="t8"),
     )
-    monkeypatch.setattr(dead_letters, "PAGE_COUNT", 3)
+    monkeypatch.setattr(looking, "PAGE_COUNT", 3)
     access = Access(broker.connection)
     wanted = {"t0", "t1", "t2", "t3", "t4", "t7", "long", "t8"}
     assert peeked(access, "looked-at") == wanted == peeked(access, "looked-at")

@@ -132,8 +132,10 @@ def test_what_a_watch_set_aside_of_several_files_is_added_up(spark: Any, tmp_pat
     for name in ("a.csv/q.first/rows/1.json", "b.csv/q.first/rows/1.json", "b.csv/other.first/rows/1.json"):
         place.create(name, row)
     place.create("b.csv/q.first/sending-00001.json", b'{"id":"t2","row":null}\n')
+    for name in ("2", "3"):  # of two feeds of this file, each with a progress of its own
+        place.create(f"b.csv/q.first/rows/{name}.json", b'{"id":"t3","row":"x","file":"b.csv","line":7}\n')
     found = read_quarantine(spark, place, lambda: pytest.fail("a feed without times of its own"))
-    assert found is not None and {tuple(row) for row in found.collect()} == {("t1", 2), ("t2", 1 << 62)}
+    assert found is not None and {tuple(row) for row in found.collect()} == {("t1", 2), ("t2", 1 << 62), ("t3", 1)}
 
 
 def judged(given: Iterable[str], dead: set[str], aside: dict[str, int], rows: Sequence[Row]) -> set[tuple[str, str]]:
