@@ -99,6 +99,14 @@ def kills(seed: int) -> Piece:
         return Piece(runs=10, faults=10, findings=asyncio.run(run_kills(Path(folder), kill_count=10, seed=seed)))
 
 
+def mutated(seed: int) -> Piece:
+    """Faults that a machine draws in one part of the product, each under the tests that reach it; all parts in turn."""
+    from tests.simulation.mutate import piece
+
+    run_count, findings = piece(seed)
+    return Piece(runs=run_count, faults=run_count, findings=findings)
+
+
 def parsers(seed: int) -> Piece:
     """Drawn nonsense for every parser of bytes from outside."""
     from tests.fuzz.parsers import PARSERS
@@ -203,6 +211,7 @@ KINDS = {
         Kind("bank-lives", "lives of the bank under drawn faults", lives, 5),
         Kind("bank-kills", "kills of a host under load", kills, 5),
         Kind("azure-thousand", "messages through emulators under all faults", thousand, 5),
+        Kind("mutants", "faults planted by a machine, tests run", mutated, 4, 1_800, 180),
         Kind("fuzz-parsers", "inputs of nonsense for parsers", parsers, 4),
         Kind("fuzz-doors", "requests and clients that attack servers", doors, 4),
         Kind("reconcile", "rows reconciled by Spark, faults planted", partial(reconciled, 300_000), 3, takes_s=90),
