@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import chdir, contextmanager, redirect_stdout
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -197,10 +197,12 @@ def anew(known: Collection[str], fault: Fault) -> Answer:
     plant(fault.mutant, known)
     seen = Seen()
     files = sorted({test.partition("::")[0] for test in fault.tests})
-    with redirect_stdout(StringIO()), harmless():
-        pytest.main(
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()), harmless():
+        code = pytest.main(
             [*OPTIONS, "-x", f"--rootdir={ROOT}", *(str(ROOT / file) for file in files)], [seen, Chosen(fault.tests)]
         )
+    if code not in (0, 1):
+        seen.by = seen.by or "its import"  # of a conftest, say, which no report tells of
     return seen.answer()
 
 
