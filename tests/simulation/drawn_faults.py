@@ -1,7 +1,7 @@
-"""Which faults of the tables a run plants: all that take out a rule by name, and a third of the others.
+"""Which faults of the tables a run plants: all that take out a rule by name, and a sixth of the others.
 
 A planted fault says something about the tests, not about the code, and little of it changes from one commit to the
-next.  Which third it is follows from the sources of the package: a tree draws the same faults whenever it is tested,
+next.  Which sixth it is follows from the sources of the package: a tree draws the same faults whenever it is tested,
 and the next change to the code draws others.  `make soak` plants the rest; `pytest -m ""` plants all.
 """
 
@@ -15,7 +15,7 @@ from tests.simulation.importing import ROOT
 from tests.simulation.planting import Mutant
 from tests.simulation.rules import RULES
 
-ONE_OF = 3
+ONE_OF = 6
 
 
 def is_drawn(mutant: Mutant) -> bool:
@@ -24,7 +24,7 @@ def is_drawn(mutant: Mutant) -> bool:
 
 
 def number_of(name: str, tree: bytes) -> int:
-    """To which of the thirds of a tree a fault belongs."""
+    """To which of the sixths of a tree a fault belongs."""
     return int.from_bytes(blake2b(name.encode(), key=tree, digest_size=8).digest()) % ONE_OF
 
 

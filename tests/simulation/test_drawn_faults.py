@@ -1,4 +1,4 @@
-"""A run plants every fault of a rule and a third of the others; all fit the source that they change."""
+"""A run plants every fault of a rule and a sixth of the others; all fit the source that they change."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def test_every_fault_of_a_rule_is_in_every_run() -> None:
     assert [mutant.name for mutant in ALL if mutant.name in of_rules() and not is_drawn(mutant)] == []
 
 
-def test_of_the_others_a_third_is() -> None:
+def test_of_the_others_a_sixth_is() -> None:
     others = [mutant for mutant in ALL if mutant.name not in of_rules()]
     drawn = sum(is_drawn(mutant) for mutant in others)
-    assert 0.25 < drawn / len(others) < 0.42 and ONE_OF == 3
+    assert 0.1 < drawn / len(others) < 0.24 and ONE_OF == 6
 
 
 def test_over_some_changes_to_the_code_every_fault_is_planted() -> None:
-    trees = [digest_of([b"a change", bytes([n])]) for n in range(40)]
+    trees = [digest_of([b"a change", bytes([n])]) for n in range(120)]
     assert {mutant.name for mutant in ALL for tree in trees if number_of(mutant.name, tree) == 0} == {
         mutant.name for mutant in ALL
     }
