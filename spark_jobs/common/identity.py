@@ -17,6 +17,7 @@ import ipaddress
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -24,7 +25,8 @@ from urllib.parse import urlsplit
 
 from azure.core.credentials import AccessToken, TokenCredential
 from azure.core.exceptions import AzureError, ClientAuthenticationError
-from azure.servicebus import ServiceBusClient
+from azure.servicebus import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
+from azure.servicebus.exceptions import ServiceBusError
 
 from outbox.errors import Refused
 from outbox.runtime.failures.redacting import redacted
@@ -217,6 +219,14 @@ class Access:
         except AzureError as error:
             raise ConnectionError(refusal(self.address, error)) from None
         return ServiceBusClient(self.address, credential, retry_total=0, use_tls=not is_emulator(self.address))
+
+
+def let_go(*parts: ServiceBusSender | ServiceBusReceiver | ServiceBusClient | None) -> None:
+    """Close a link and its client; of one whose connection broke nothing is left to close."""
+    for part in parts:
+        if part is not None:
+            with suppress(ServiceBusError, OSError):
+                part.close()
 
 
 @dataclass(frozen=True, slots=True)

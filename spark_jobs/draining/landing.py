@@ -29,7 +29,7 @@ from azure.servicebus.exceptions import (
 
 from outbox.errors import OutboxError, OutcomeUnknown
 from spark_jobs.common.crash_points import CrashPoint, no_crash
-from spark_jobs.common.identity import Access
+from spark_jobs.common.identity import Access, let_go
 from spark_jobs.common.patience import GaveUpError, Patience
 from spark_jobs.common.places import Place
 from spark_jobs.draining.received import ROW, as_row
@@ -188,9 +188,4 @@ class Incoming:
         """Let the connection go; messages that were fetched and not landed go back."""
         receiver, client = self._receiver, self._client
         self._receiver = self._client = None
-        for part in (receiver, client):
-            try:
-                if part is not None:
-                    part.close()
-            except (ServiceBusError, OSError):
-                continue  # it is gone already
+        let_go(receiver, client)

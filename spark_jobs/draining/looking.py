@@ -13,7 +13,7 @@ from azure.servicebus import (
 )
 from azure.servicebus.exceptions import ServiceBusError
 
-from spark_jobs.common.identity import Access
+from spark_jobs.common.identity import Access, let_go
 from spark_jobs.common.patience import Patience
 
 PAGE_COUNT = 200
@@ -72,9 +72,4 @@ class Look:
         """Let the connection go."""
         receiver, client = self._receiver, self._client
         self._receiver = self._client = None
-        for part in (receiver, client):
-            try:
-                if part is not None:
-                    part.close()
-            except (ServiceBusError, OSError):
-                continue  # it is gone already
+        let_go(receiver, client)

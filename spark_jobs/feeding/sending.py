@@ -20,7 +20,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusErro
 
 from outbox.message import PROPERTY_CREATED, PROPERTY_ID, PROPERTY_TYPE
 from spark_jobs.common.arrow_rows import as_batches
-from spark_jobs.common.identity import Access
+from spark_jobs.common.identity import Access, let_go
 from spark_jobs.common.ids import broker_id
 from spark_jobs.common.patience import GaveUpError, Patience
 
@@ -176,9 +176,4 @@ class Outgoing:
         """Let the connection go; what is in the batch stays."""
         sender, client = self._sender, self._client
         self._sender = self._client = None
-        for part in (sender, client):
-            try:
-                if part is not None:
-                    part.close()
-            except (ServiceBusError, OSError):
-                continue  # it is gone already
+        let_go(sender, client)
