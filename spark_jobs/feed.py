@@ -53,7 +53,7 @@ from spark_jobs.common.places import Item, Place, check_reached, is_address, joi
 from spark_jobs.common.staging import staged
 from spark_jobs.common.until import Until, asked_by_signal
 from spark_jobs.feeding.app_check import AppCheck
-from spark_jobs.feeding.aside import COPIED, Copying, name_aside
+from spark_jobs.feeding.aside import COPIED, Copying, Fed, name_aside
 from spark_jobs.feeding.grouping import STAGED
 from spark_jobs.feeding.plan import FILES_MAX, ChunkRecord, Manifest, Snapshot, Target, open_plan
 from spark_jobs.feeding.sending import RESULT, Sending, send_partition
@@ -239,6 +239,8 @@ def run(spark: SparkSession, job: Feed, rows: Input | FrameRows) -> FeedReport:
             chunks=job.pace.chunks,
             crash_point=job.crash_point,
         )
+    fed = Fed(digest=snapshot.digest, files=list(rows.listing[:FILES_MAX]))
+    quarantine_of(job, manifest).create(fed.name, fed.encoded)
     set_aside(spark, job, folder, manifest)
     done = records(folder)
     skipped = len(done)
@@ -266,7 +268,7 @@ def set_aside(spark: SparkSession, job: Feed, folder: Place, manifest: Manifest)
     bad = sum(manifest.quarantined.values())
     if not bad:
         return
-    target = quarantine_of(job, folder)
+    target = quarantine_of(job, manifest)
     there = {item.name for item in target.list("rows/", ".json")}
     missing = [file.name for file in manifest.rejected if name_aside(file.name) not in there]
     if missing:
@@ -284,9 +286,9 @@ def set_aside(spark: SparkSession, job: Feed, folder: Place, manifest: Manifest)
         )
 
 
-def quarantine_of(job: Feed, folder: Place) -> Place:
-    """This run's part of the quarantine."""
-    return job.quarantine / f"{job.target.queue.replace('/', '~')}.{str(folder).rpartition('/')[2]}"
+def quarantine_of(job: Feed, manifest: Manifest) -> Place:
+    """The part of the quarantine that this plan has, whatever else was fed beside it."""
+    return job.quarantine / f"{job.target.queue.replace('/', '~')}.{manifest.stage.removeprefix('stage-')[:16]}"
 
 
 def records(folder: Place) -> dict[int, ChunkRecord]:
@@ -340,7 +342,7 @@ def send_chunk(spark: SparkSession, job: Feed, folder: Place, manifest: Manifest
             for identity in record.oversize
         ]
         text = b"\n".join(map(msgspec.json.encode, lines)) + b"\n"
-        quarantine_of(job, folder).create(f"sending-{chunk:05}.json", text)
+        quarantine_of(job, manifest).create(f"sending-{chunk:05}.json", text)
     folder.create(f"chunk-{chunk:05}.json", msgspec.json.encode(record))
     job.crash_point("recorded")
     return record

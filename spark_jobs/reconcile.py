@@ -63,8 +63,9 @@ from spark_jobs.comparing.expectations import (
     effects_of,
     finding,
 )
-from spark_jobs.comparing.given import WHOLE_ID, Part, read_dead_letters, read_quarantine, read_states, together
+from spark_jobs.comparing.given import WHOLE_ID, Part, read_dead_letters, read_states, together
 from spark_jobs.comparing.older import Older
+from spark_jobs.comparing.quarantines import read_quarantine
 from spark_jobs.comparing.screens import (
     PAIR,
     SCREENS,
@@ -121,7 +122,10 @@ class ReconcileReport:
             lines += [f"    {id}: {detail}" for id, detail in self.examples.get(category, [])]
             if count > SHOWN:
                 lines.append(f"    ... and {count - SHOWN:,} more")
-        lines.append("exactly once" if self.ok else "NOT exactly once")
+        verdict = (
+            "exactly once" if self.inputs or self.quarantined or self.effects else "no inputs, nothing was compared"
+        )
+        lines.append(verdict if self.ok else "NOT exactly once")
         return "\n".join(lines)
 
 
@@ -436,7 +440,7 @@ def compared(
         expectations.append(BalancesAgree(read_states(spark, at(arguments.state), state, field), opening))
     parts, paths = list[Part](), [path for path in (arguments.state, arguments.opening, *dead.paths) if path]
     for each, quarantine in inputs:
-        aside = read_quarantine(spark, place_of(quarantine, os.environ), partial(getattr, each, "digest"))
+        aside = read_quarantine(spark, place_of(quarantine, os.environ), each, to_stderr)
         parts.append((each.ids(), aside))
         paths += [each.path] if aside is None else [each.path, quarantine]
     given, quarantined = together(parts)

@@ -1,13 +1,15 @@
 """Rows that cannot be sent, as people read them: JSON lines in the quarantine, copied by tasks from the stage.
 
-quarantine/<queue>.<run>/rows/<token>.json          {"id", "reason", "detail", "row", "file", "line"} for each row
-quarantine/<queue>.<run>/sending-<chunk>.json       messages that turned out to be larger than the queue takes
+quarantine/<queue>.<plan>/rows/<token>.json         {"id", "reason", "detail", "row", "file", "line"} for each row
+quarantine/<queue>.<plan>/sending-<chunk>.json      messages that turned out to be larger than the queue takes
+quarantine/<queue>.<plan>/_fed-<digest>.json        which state of an input was fed, also where no row was set aside
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 
 import msgspec
 import pyarrow as pa
@@ -18,7 +20,25 @@ from spark_jobs.common.places import Place
 from spark_jobs.common.staging import read_file
 
 COPIED = "failed string"
+FED = "_fed-"
 _SCHEMA = pa.schema([("failed", pa.string())])
+
+
+class Fed(msgspec.Struct, frozen=True, kw_only=True):
+    """A state of an input: by what its rows say, and by names, sizes and versions of its files; a frame has none."""
+
+    digest: str
+    files: list[tuple[str, int, str]]
+
+    @property
+    def name(self) -> str:
+        """The file that says so."""
+        return f"{FED}{sha256(self.encoded).hexdigest()[:16]}.json"
+
+    @property
+    def encoded(self) -> bytes:
+        """The bytes of that file."""
+        return msgspec.json.encode(self)
 
 
 def name_aside(staged: str) -> str:

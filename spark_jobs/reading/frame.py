@@ -50,6 +50,11 @@ class FrameRows:
         """None: a frame tells the names of its files only."""
         return ()
 
+    @property
+    def listing(self) -> tuple[tuple[str, int, str], ...]:
+        """None, as above."""
+        return ()
+
     @cached_property
     def survey(self) -> Survey:
         """How many rows there are, and their digest."""

@@ -76,6 +76,11 @@ class Input:
         """Names and sizes of the files."""
         return tuple((self._reading.files.address(file), file.size) for file in self._reading.listed)
 
+    @property
+    def listing(self) -> tuple[tuple[str, int, str], ...]:
+        """Names below the place, sizes and versions of the files."""
+        return tuple((file.name, file.size, file.version) for file in self._reading.listed)
+
     def _begun(self, spans: Sequence[Span]) -> list[Span]:
         """The spans with the state in which each begins."""
         if self._reading.kind == "parquet":
@@ -121,11 +126,22 @@ class Input:
         return self.survey.size
 
     def ids(self) -> DataFrame:
-        """The identity of every row that has one."""
+        """The identity of every row that has one.
+
+        Raises:
+            Refused: no row of JSON has such a field; what others lack is refused when they are opened.
+        """
+        if self._reading.kind == "json":
+            self.survey  # noqa: B018  # it refuses
         csv: dict[str, Kind] | None = {} if self._reading.kind == "csv" else None
         reading = replace(self._reading, kinds=csv, columns=self._judge.ids)
         rows = self._mapped(partial(judged_by, Judge(self._judge.ids)), reading, JUDGED)
         return rows.select("id").where("id is not null")
+
+    def ids_of(self, name: str) -> DataFrame:
+        """The same of one file, by its name below the place."""
+        file = replace(self._reading.files, name=name)
+        return Input(self._spark, self._source, Judge(self._judge.ids), file).ids()
 
     def picked(self, *names: str) -> DataFrame:
         """Fields of JSON lines as texts."""

@@ -124,7 +124,7 @@ def test_what_a_crash_left_out_of_the_quarantine_is_copied_again(tmp_path: Path)
         pq.write_table(pa.Table.from_pylist(rejected), sink)
         run.create(name, sink.getvalue().to_pybytes())
     planned = structs.replace(manifest(10, x=2), rejected=[StagedFile(name, "x", 1) for name in names])
-    target = Folder(tmp_path) / "quarantine" / "q.run"
+    target = Folder(tmp_path) / "quarantine" / "q.1"
     target.create("rows/a.json", b"whole")
     session = spark_with()
 

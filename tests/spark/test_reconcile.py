@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.common.folder import Folder
 from spark_jobs.comparing.expectations import RULES, BalancesAgree, Books, Expectation, Fields, effects_of, finding
-from spark_jobs.comparing.given import read_quarantine, read_states
+from spark_jobs.comparing.given import read_states
 from spark_jobs.feed import snapshot_of
 from spark_jobs.ledger import LEDGER, merge
 from spark_jobs.reading.files import files_at
@@ -160,33 +159,6 @@ def test_an_input_is_known_by_what_its_rows_say_in_any_order(spark: Any) -> None
         of(("a", 1), ("b", 2), schema="id string, n int"),
     ]
     assert len({first.digest, *(other.digest for other in others)}) == 4
-
-
-def test_of_several_runs_that_set_rows_aside_that_of_this_input_counts(spark: Any, tmp_path: Path) -> None:
-    for run, rows in (("a" * 16, ("x", "y", None)), ("0" * 16, ("x",))):
-        (tmp_path / f"q.{run}").mkdir()
-        given = (("t1", "x"), *(("t2", row) for row in rows))
-        aside = [{"id": id, "reason": "", "detail": "", "row": row} for id, row in given]
-        (tmp_path / f"q.{run}" / "rows.json").write_text("\n".join(map(json.dumps, aside)))
-    found = read_quarantine(spark, Folder(tmp_path), lambda: "a" * 64)
-    assert found is not None
-    # a row that only the queue refused says nothing of the others: the whole id is set aside
-    assert {row["id"]: row["count"] for row in found.collect()} == {"t1": 1, "t2": 1 << 62}
-    unknown = read_quarantine(spark, Folder(tmp_path), lambda: "9" * 64)
-    assert unknown is not None and unknown.count() == 2
-    assert read_quarantine(spark, Folder(tmp_path / "nowhere"), lambda: "a" * 64) is None
-
-
-def test_rows_that_several_feeds_set_aside_count_once(spark: Any, tmp_path: Path) -> None:
-    def aside(*rows: str | None) -> str:
-        lines = ({"id": "t1", "reason": "bad", "detail": "", "row": row} for row in rows)
-        return "\n".join(map(json.dumps, lines))
-
-    for run, rows in (("q.1.first", ("x",)), ("q.2.first", ("x", "y"))):
-        (tmp_path / run).mkdir()
-        (tmp_path / run / "rows.json").write_text(aside(*rows))
-    found = read_quarantine(spark, Folder(tmp_path), lambda: pytest.fail("a feed without times of its own"))
-    assert found is not None and [tuple(row) for row in found.collect()] == [("t1", 2)]
 
 
 def test_an_expectation_of_ones_own_joins_in(spark: Any) -> None:

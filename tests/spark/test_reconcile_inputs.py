@@ -20,7 +20,7 @@ from spark_jobs.common.identity import Access
 from spark_jobs.common.places import joined, place_of
 from spark_jobs.comparing.dead_letters import peeked
 from spark_jobs.comparing.expectations import RULES, BalancesAgree, Books, Fields, finding
-from spark_jobs.comparing.given import read_quarantine, together
+from spark_jobs.comparing.given import together
 from spark_jobs.comparing.older import Older, causes_of
 from spark_jobs.draining.entries import Progress
 from spark_jobs.draining.merging import DATA, LEDGER_NAME
@@ -124,18 +124,6 @@ def test_an_id_of_several_inputs_is_one_and_set_aside_by_all_or_sent(spark: Any,
     report = reconcile(given, rows_of(spark, tmp_path), quarantined=quarantined, everything=False)
     assert found(report) == {("phantom", "t4"), ("lost", "t5")}
     assert (report.inputs, report.quarantined) == (5, 1)
-
-
-def test_what_a_watch_set_aside_of_several_files_is_added_up(spark: Any, tmp_path: Path) -> None:
-    place = place_of(str(tmp_path), os.environ)
-    row = b'{"id":"t1","row":"x"}\n'
-    for name in ("a.csv/q.first/rows/1.json", "b.csv/q.first/rows/1.json", "b.csv/other.first/rows/1.json"):
-        place.create(name, row)
-    place.create("b.csv/q.first/sending-00001.json", b'{"id":"t2","row":null}\n')
-    for name in ("2", "3"):  # of two feeds of this file, each with a progress of its own
-        place.create(f"b.csv/q.first/rows/{name}.json", b'{"id":"t3","row":"x","file":"b.csv","line":7}\n')
-    found = read_quarantine(spark, place, lambda: pytest.fail("a feed without times of its own"))
-    assert found is not None and {tuple(row) for row in found.collect()} == {("t1", 2), ("t2", 1 << 62), ("t3", 1)}
 
 
 def judged(given: Iterable[str], dead: set[str], aside: dict[str, int], rows: Sequence[Row]) -> set[tuple[str, str]]:
