@@ -279,6 +279,8 @@ def set_aside(spark: SparkSession, job: Feed, folder: Place, manifest: Manifest)
             raise Refused(f"{target} cannot be written: {failed[0]}; nothing was sent")
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(manifest.quarantined.items()))
     job.say(f"feed: {bad} rows set aside in {target}/rows: {reasons}")
+    if bad == manifest.rows:
+        raise Refused(f"not one of {bad} rows can be sent ({reasons}); nothing was sent; see {target}/rows")
     if bad > job.pace.bad_ratio_max * manifest.rows:
         raise Refused(
             f"{bad} of {manifest.rows} rows cannot be sent ({reasons}), more than the ratio {job.pace.bad_ratio_max}; "

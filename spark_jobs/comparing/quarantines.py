@@ -90,8 +90,10 @@ def read_quarantine(spark: SparkSession, place: Place, state: State, say: Say = 
 def runs_in(place: Place) -> dict[str, list[Run]]:
     """The feeds that left something, by the file that a watch has fed, else under an empty name."""
     runs = dict[str, Run]()
-    for item in place.list(suffix=".json"):
+    for item in place.list():
         folder, _, name = item.name.rpartition("/")
+        if not name.endswith(".json") and not name.startswith(FED):
+            continue
         run = runs.setdefault(folder.removesuffix("/rows"), Run(folder.removesuffix("/rows")))
         if name.startswith(FED):
             run.states.append(msgspec.json.decode(place.read(item.name) or b"", type=Fed))

@@ -32,11 +32,12 @@ import pyarrow.parquet as pq
 
 from outbox.errors import CorruptRecord, Refused
 from spark_jobs.common.crash_points import CrashPoint, no_crash
+from spark_jobs.common.folder import Folder
 from spark_jobs.common.places import Place
 from spark_jobs.draining.durable import Durable
-from spark_jobs.draining.entries import Progress
+from spark_jobs.draining.entries import LOG, Progress
 from spark_jobs.draining.judged import CONTRADICTIONS, MESSAGES, judge, order_of_delivery
-from spark_jobs.draining.keys import Known
+from spark_jobs.draining.keys import KEYS, Known
 from spark_jobs.draining.manifest import refuse_older_form
 from spark_jobs.draining.parquet import UNREADABLE, DataFile, encoded
 from spark_jobs.draining.received import ROW
@@ -120,8 +121,20 @@ class Merger:
             Refused: one of the tables is none of ours.
             CorruptRecord: its log is torn.
         """
-        self.table.read()
+        if isinstance(self.place, Folder) and self.place.path.is_file():
+            raise Refused(f"{self.place} is a file; a ledger is a folder, or a new name")
+        if self.table.read() is None:
+            self._check_empty()
         self.contradictions.read()
+
+    def _check_empty(self) -> None:
+        """Refuse to begin a ledger among the files of others, where a typing error leads."""
+        own = tuple(f"{name}/" for name in (DATA, LANDING, CONFLICTS, KEYS, LOG))
+        other = next((item.name for item in self.place.list() if not item.name.startswith(own)), "")
+        if other:
+            raise Refused(
+                f"{self.place} is no ledger and has other files, such as {other}; give a ledger its own folder"
+            )
 
     def is_due(self) -> bool:
         """Whether something has landed; asked before `merge`, it spares an idle round the opening of the table."""

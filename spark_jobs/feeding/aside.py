@@ -2,7 +2,7 @@
 
 quarantine/<queue>.<plan>/rows/<token>.json         {"id", "reason", "detail", "row", "file", "line"} for each row
 quarantine/<queue>.<plan>/sending-<chunk>.json      messages that turned out to be larger than the queue takes
-quarantine/<queue>.<plan>/_fed-<digest>.json        which state of an input was fed, also where no row was set aside
+quarantine/<queue>.<plan>/_fed-<digest>             which state of an input was fed, also where no row was set aside
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Fed(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """The file that says so."""
-        return f"{FED}{sha256(self.encoded).hexdigest()[:16]}.json"
+        return f"{FED}{sha256(self.encoded).hexdigest()[:16]}"
 
     @property
     def encoded(self) -> bytes:

@@ -32,7 +32,7 @@ FILE_COUNT_MAX = 100_000
 CHUNK_BYTES = 1024 * 1024
 AHEAD_BYTES = 64 * 1024
 """Read first behind the end of a span, where only the rest of its last row is of use."""
-GZIP_MARK = b"\x1f\x8b"
+GZIP_MARK, PARQUET_MARK = b"\x1f\x8b", b"PAR1"
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -179,6 +179,8 @@ class Files:
                 break
         if found.startswith(GZIP_MARK):
             raise Refused(f"{self.shown(file)} is a gzip archive by its first bytes; give it a name that ends with .gz")
+        if found.startswith(PARQUET_MARK):
+            raise Refused(f"{self.shown(file)} is Parquet by its first bytes; give --format parquet, or leave it out")
         return found
 
 

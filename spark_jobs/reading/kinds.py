@@ -332,8 +332,8 @@ def inferred(seen: Mapping[str, Seen], ids: Sequence[str]) -> dict[str, Kind]:
         if found.others and not text:
             raise Refused(
                 f"column {name!r} is unclear: {found.others} of {found.values} values are no integers, "
-                f"{found.shown!r} for one; --schema with `{name} bigint` sets those rows aside, with `{name} string` "
-                "sends all as text"
+                f"{found.shown!r} for one; --schema with `{name} bigint` sends what is a number, "
+                f"with `{name} string` all as text"
             )
         kinds[name] = STRING if text else BIGINT
     return kinds

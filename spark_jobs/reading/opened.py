@@ -61,7 +61,7 @@ def opened(source: Source, files: Files, parts: int) -> Opened:
     names = same_headers(reading, [names for names, _ in heads])
     reading = with_partitions(replace(reading, names=names), names)
     if kind == "csv" and reading.kinds is not None:
-        check_named(reading.kinds, reading.names)
+        check_named(reading.kinds, reading.names, source.path)
     spans = [
         span
         for rank, (file, begin) in enumerate(zip(listed, begins, strict=True))
@@ -178,7 +178,7 @@ def spans_of(footers: Sequence[Footer]) -> list[Span]:
     return spans
 
 
-def check_named(schema: Mapping[str, kinds.Kind], names: Sequence[str]) -> None:
+def check_named(schema: Mapping[str, kinds.Kind], names: Sequence[str], path: str) -> None:
     """Refuse a schema that names other columns than the files have.
 
     Raises:
@@ -186,7 +186,7 @@ def check_named(schema: Mapping[str, kinds.Kind], names: Sequence[str]) -> None:
     """
     missing = [name for name in schema if name not in names]
     if missing:
-        raise Refused(f"--schema names {', '.join(missing)}; the files have {', '.join(names)}")
+        raise Refused(f"--schema names {', '.join(missing)}; {path} has {', '.join(names)}")
 
 
 def check(found: Opened, judge: Judge) -> None:

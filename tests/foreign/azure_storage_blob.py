@@ -476,19 +476,15 @@ _REFUSALS: dict[str, tuple[str, ...]] = {
         *_tests("test_block_blob.py::TestStorageBlockBlob", "test_put_block_with_md5"),
         *_tests("test_block_blob_async.py::TestStorageBlockBlobAsync", "test_put_block_with_md5"),
     ),
-    "Batches of requests are refused.": (
-        *_tests("test_common_blob.py::TestStorageCommonBlob", "test_token_credential_with_batch_operation"),
-        *_tests("test_common_blob_async.py::TestStorageCommonBlobAsync", "test_token_credential_with_batch_operation"),
+    "A batch of requests deletes blobs: one of versions, or that sets tiers, is refused.": (
         *_tests(
             "test_container_async.py::TestStorageContainerAsync",
-            "test_delete_blobs_simple test_delete_blobs_with_if_tags test_delete_blobs_simple_no_raise "
             "test_delete_blobs_with_properties_versioning test_standard_blob_tier_set_tier_api_batch "
             "test_standard_blob_tier_with_if_tags",
         ),
         *_tests(
             "test_container.py::TestStorageContainer",
-            "test_delete_blobs_simple test_delete_blobs_with_properties_versioning test_delete_blobs_with_if_tags "
-            "test_delete_blobs_simple_no_raise test_standard_blob_tier_set_tier_api_batch "
+            "test_delete_blobs_with_properties_versioning test_standard_blob_tier_set_tier_api_batch "
             "test_batch_set_standard_blob_tier_for_version test_standard_blob_tier_with_if_tags",
         ),
     ),

@@ -47,6 +47,12 @@ def of_conflicts(path: Path) -> None:
     foreign(path / "_conflicts")
 
 
+def among_others(path: Path) -> None:
+    for name in ("_landing/1.parquet", "in/a.csv"):
+        (path / name).parent.mkdir(parents=True)
+        (path / name).touch()
+
+
 @pytest.mark.parametrize(
     ("made", "told"),
     [
@@ -54,6 +60,8 @@ def of_conflicts(path: Path) -> None:
         (foreign, "is a Delta table named 'sales', none that consume wrote"),
         (newer, "asks for Delta reader 3 and writer 7"),
         (of_conflicts, "_conflicts is a Delta table named 'sales'"),
+        (among_others, "is no ledger and has other files, such as in/a.csv; give a ledger its own folder"),
+        (Path.touch, "is a file; a ledger is a folder"),
     ],
 )
 def test_a_ledger_that_is_none_is_refused_by_consume(

@@ -112,6 +112,11 @@ def test_more_bad_rows_than_the_ratio_stop_a_feed_before_it_sends(
         set_aside(spark_with(), feed, run, planned)
 
 
+def test_a_feed_of_which_no_row_can_be_sent_fails(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"not one of 10 rows can be sent \(10 undecodable\); nothing was sent; see"):
+        set_aside(spark_with(), job(tmp_path), run_of(tmp_path), manifest(10, undecodable=10))
+
+
 def test_what_a_crash_left_out_of_the_quarantine_is_copied_again(tmp_path: Path) -> None:
     feed, run, rejected = (
         job(tmp_path),
@@ -172,7 +177,9 @@ def test_a_run_sends_the_chunks_that_have_no_record(tmp_path: Path, monkeypatch:
     planned = structs.replace(manifest(), chunks=4)
     monkeypatch.setattr(feeding, "open_plan", lambda *_, **__: (run, planned))
     monkeypatch.setattr(feeding, "send_chunk", send)
-    rows: Any = SimpleNamespace(survey=SimpleNamespace(rows=10), digest="d", files=(), check_unchanged=lambda: None)
+    rows: Any = SimpleNamespace(
+        survey=SimpleNamespace(rows=10), digest="d", files=(), listing=(), check_unchanged=lambda: None
+    )
     made = feeding.run(spark_with(), feed, rows)
     assert sent == [1, 3] and (made.accepted, made.skipped, made.chunks_skipped) == (10, 2, 2)
     monkeypatch.setattr(feeding, "open_plan", lambda *_, **__: (run, structs.replace(planned, quarantined={"x": 1})))

@@ -40,6 +40,7 @@ REFUSED = [
     ("packed.csv.zst", b"x", "packed.csv.zst is packed; unpack it, or pack it by gzip"),
     ("cut.csv.gz", PACKED[:-20], "is no whole gzip archive .*; fetch or pack it again"),
     ("broken.csv.gz", PACKED[:200] + b"x" * 50 + PACKED[250:], "is no whole gzip archive"),
+    ("table.csv", b"PAR1\x15\x04\x15\nPAR1", "is Parquet by its first bytes; give --format parquet"),
     ("unnamed.csv", PACKED, "is a gzip archive by its first bytes; give it a name that ends with .gz"),
     ("CUT.CSV.GZ", PACKED[:-20], "is no whole gzip archive"),
     ("array.json", b'[\n  {"id": 1},\n  {"id": 2}\n]\n', "is one array; feed takes one object a line"),
