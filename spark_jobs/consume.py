@@ -36,7 +36,7 @@ if __name__ == "__main__":
 
 import msgspec
 from azure.core.credentials import TokenCredential
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
@@ -201,9 +201,10 @@ def drained(spark: SparkSession, job: Drain, merger: Merger) -> Totals:
             total.add_round(drain_round(spark, job, total.received))
         except GaveUpError as error:
             total.failed = str(error)
-        except (Py4JError, PySparkException):
-            if job.until is None or not job.until.is_asked():
-                raise  # else the signal went to the JVM as well, and what has landed is merged without it
+        except (Py4JError, PySparkException, ConnectionError) as error:
+            if not is_stopped(job, error):
+                merger.merge()  # what has landed needs no Spark
+                raise
         if merger.is_due():
             total.add_merge(merger.merge())
             job.say(f"consume: {total.received} received, {total.added} added, {job.passed_s:.1f} s")
@@ -211,6 +212,12 @@ def drained(spark: SparkSession, job: Drain, merger: Merger) -> Totals:
             say_swept(job.place, job.say)
             swept_s = job.passed_s
     return total
+
+
+def is_stopped(job: Drain, error: Exception) -> bool:
+    """Whether a round failed because the signal that asks for the end has ended the JVM as well."""
+    is_gone = isinstance(error, ConnectionError | Py4JNetworkError) or "SparkContext was shut down" in str(error)
+    return is_gone and job.until is not None and job.until.is_asked()
 
 
 def is_over(job: Drain, total: Totals) -> bool:

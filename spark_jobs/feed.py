@@ -58,7 +58,7 @@ from spark_jobs.feeding.grouping import STAGED
 from spark_jobs.feeding.plan import FILES_MAX, ChunkRecord, Manifest, Snapshot, Target, open_plan
 from spark_jobs.feeding.sending import RESULT, Sending, send_partition
 from spark_jobs.feeding.watching import Watch, WatchReport
-from spark_jobs.reading.files import Files, files_at
+from spark_jobs.reading.files import Files, check_apart, files_at
 from spark_jobs.reading.frame import FrameRows
 from spark_jobs.reading.input import Input, refusals
 from spark_jobs.reading.judging import BODY_BYTES_MAX, Judge, Shape
@@ -437,6 +437,8 @@ def fed(arguments: argparse.Namespace) -> FeedReport:
     check = check_of(arguments.app, arguments.queue, arguments.type)
     files = files_at(source.path, os.environ)
     files.check()
+    if not files.name:
+        check_apart(files.place, job.progress, job.quarantine)
     check_reached(job.progress, job.quarantine)
     return feed_source(start("feed", arguments, os.environ), job, source, files, check)
 
@@ -448,6 +450,7 @@ def watched(arguments: argparse.Namespace) -> WatchReport:
     kept = place_of(arguments.progress or joined(arguments.watch, f".feed/{arguments.queue}"), os.environ)
     aside = arguments.quarantine or joined(arguments.watch, ".quarantine")
     job, check = job_of(arguments, str(kept), aside), check_of(arguments.app, arguments.queue, arguments.type)
+    check_apart(place, kept, job.quarantine)
     check_reached(place, kept, job.quarantine)
     spark, given = start("feed", arguments, os.environ), source_of(arguments)
 

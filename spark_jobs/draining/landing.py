@@ -111,7 +111,7 @@ class Incoming:
         over_s = time.monotonic() + self.settings.deadline_s
         idle_since_s = time.monotonic()
         while self.landed < self.budget and (time.monotonic() < over_s or self.patience.failures):
-            messages = self._receive()
+            messages = self._receive(over_s)
             if messages:
                 self.land(messages)
                 self._complete(messages)
@@ -121,10 +121,11 @@ class Incoming:
                 if not self.settings.goes_on:
                     return
 
-    def _receive(self) -> list[ServiceBusReceivedMessage]:
+    def _receive(self, over_s: float) -> list[ServiceBusReceivedMessage]:
         wanted = min(BATCH_COUNT, self.budget - self.landed)
+        wait_s = min(self.settings.idle_s, over_s - time.monotonic()) if self.settings.goes_on else self.settings.idle_s
         try:
-            messages = self._link(wanted).receive_messages(wanted, max_wait_time=max(0.1, self.settings.idle_s))
+            messages = self._link(wanted).receive_messages(wanted, max_wait_time=max(0.1, wait_s))
         except (ServiceBusError, OSError) as error:
             self.close()
             if self.settings.sessions and isinstance(error, NO_SESSION):

@@ -25,6 +25,7 @@ from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from spark_jobs.common.arguments import Say, silent, text_of
 from spark_jobs.common.places import Item, Place
 from spark_jobs.common.until import Until
+from spark_jobs.reading.files import is_input
 
 PAUSE_S = 2.0
 FAILED_COUNT_MAX = 1_000
@@ -106,7 +107,7 @@ class Watch:
 
     def _ready(self) -> list[Item]:
         """The files that are neither done nor refused, and that nobody has written for a while."""
-        found = [item for item in self.place.list() if not is_hidden(item.name) and record_of(item) not in self._left]
+        found = [item for item in self.place.list() if is_input(item.name) and record_of(item) not in self._left]
         settled_s = self.place.now_s() - self.settle_s if found else 0.0
         return [item for item in found if item.changed_s <= settled_s]
 
@@ -130,11 +131,6 @@ class Watch:
             self.report.accepted += report["accepted"]
             self.report.quarantined += sum(report["quarantined"].values())
         self._left.add(record_of(item))
-
-
-def is_hidden(name: str) -> bool:
-    """Whether a file, or a folder that it is in, is no input: its name begins with a dot or an underscore."""
-    return any(part.startswith((".", "_")) for part in name.split("/"))
 
 
 def record_of(item: Item) -> str:

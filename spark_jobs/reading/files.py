@@ -33,6 +33,8 @@ CHUNK_BYTES = 1024 * 1024
 AHEAD_BYTES = 64 * 1024
 """Read first behind the end of a span, where only the rest of its last row is of use."""
 GZIP_MARK, PARQUET_MARK = b"\x1f\x8b", b"PAR1"
+OWN = (".feed", ".quarantine")
+"""How the folders end that a feed makes beside its input."""
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -81,7 +83,7 @@ class Files:
         """The one file, or those of the folder that are data."""
         if self.name:
             return (item for item in islice(self.place.list(self.name), 1) if item.name == self.name)
-        return (item for item in self.place.list() if _is_data(item))
+        return (item for item in self.place.list() if is_input(item.name))
 
     def list(self) -> list[File]:
         """All files, in the order of their names.
@@ -184,8 +186,27 @@ class Files:
         return found
 
 
-def _is_data(item: Item) -> bool:
-    return not any(part.startswith((".", "_")) for part in item.name.split("/"))
+def is_input(name: str) -> bool:
+    """Whether a file is data: hidden names are none, nor is what a feed of a file beside it keeps or sets aside."""
+    return not any(part.startswith((".", "_")) or part.endswith(OWN) for part in name.split("/"))
+
+
+def check_apart(place: Place, *own: Place) -> None:
+    """Refuse to keep what a feed writes among the files that it reads.
+
+    Raises:
+        Refused: one of its own places lies in the input, under a name that is data.
+    """
+    within = f"{shown(place)}/"
+    for each in own:
+        rest = shown(each).removeprefix(within)
+        if rest != shown(each) and is_input(rest):
+            raise Refused(f"{each} lies in {place}, whose files are fed; give a place beside it")
+
+
+def shown(place: Place) -> str:
+    """A place's one name."""
+    return str(place.path.absolute() if isinstance(place, Folder) else place).rstrip("/")
 
 
 class Ranges(io.RawIOBase):

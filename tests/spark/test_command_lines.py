@@ -48,7 +48,7 @@ def test_a_feed_is_what_its_command_line_says(
         return report_of(FeedReport, rows=9)  # type: ignore[no-any-return]  # of this kind
 
     monkeypatch.setattr(feed, "run", run)
-    there: Any = SimpleNamespace(check=lambda: None)
+    there: Any = SimpleNamespace(name="in.csv", check=lambda: None)
     monkeypatch.setattr(feed, "files_at", lambda *given: there)
     monkeypatch.setattr(feed, "Input", lambda spark, source, judge, files: read.append((source, judge)))
     short = "--input /data/in.csv/ --queue q --type T"

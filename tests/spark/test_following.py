@@ -16,7 +16,8 @@ from typing import Any, cast
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PythonException
 
 from outbox.errors import OutcomeUnknown, Refused
 from spark_jobs import consume as job
@@ -55,9 +56,13 @@ class Rounds:
 
 
 def followed(
-    monkeypatch: pytest.MonkeyPatch, rounds: Rounds, until: Until, said: list[str] | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    rounds: Rounds,
+    until: Until,
+    said: list[str] | None = None,
+    drain_round: Any = None,
 ) -> job.Totals:
-    monkeypatch.setattr(job, "drain_round", rounds)
+    monkeypatch.setattr(job, "drain_round", drain_round or rounds)
     monkeypatch.setattr(job, "time", SimpleNamespace(monotonic=lambda: rounds.now_s))
     say, nothing = (said if said is not None else []).append, cast(Any, None)
     drain = Drain(nothing, "q", Folder(rounds.ledger), say=say, until=until, began_s=0.0)
@@ -122,14 +127,30 @@ def test_a_follower_that_cannot_sign_in_ends_with_everything_merged(
 
 
 @pytest.mark.parametrize("is_asked", [True, False])
+@pytest.mark.parametrize(
+    ("error", "is_gone"),
+    [
+        (Py4JNetworkError("Error while sending or receiving"), True),
+        (ConnectionRefusedError(111, "Connection refused"), True),
+        (Py4JError("Job 3 cancelled because SparkContext was shut down"), True),
+        (PythonException("OSError: [Errno 28] No space left on device"), False),
+    ],
+)
 def test_a_signal_that_ends_the_jvm_as_well_leaves_nothing_unmerged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asked: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, is_gone: bool, is_asked: bool
 ) -> None:
-    rounds = Rounds(tmp_path, ["a"], Py4JNetworkError("Error while sending or receiving"), theirs="b")
+    rounds = Rounds(tmp_path, ["a"], error)
     until = Until(count=9, is_asked=lambda: is_asked and rounds.now_s > 10)
-    with nullcontext() if is_asked else pytest.raises(Py4JNetworkError):
-        assert followed(monkeypatch, rounds, until).added == 2
-    assert len(rounds.asked) == 2
+    land_and_fail = rounds.__call__
+
+    def drained(*given: Any) -> Any:
+        if len(rounds.asked) == 1:
+            land(tmp_path, "before it failed", "b")
+        return land_and_fail(*given)
+
+    with nullcontext() if is_asked and is_gone else pytest.raises(type(error)):
+        assert followed(monkeypatch, rounds, until, drain_round=drained).added == 2
+    assert len(rounds.asked) == 2 and sorted(row["message_id"] for row in by_log(tmp_path)) == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +207,9 @@ class Follower:
         command += ["--follow", "--for-s", "120", "--every-s", "2", "--idle-s", "1", "--json"]
         environ = {**os.environ, "PYTHONPATH": str(ROOT), "OUTBOX_SERVICEBUS": broker.connection}
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=pipe, stderr=pipe, text=True)
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=environ, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        )
 
     def wait_for_rows(self, count: int) -> None:
         for _ in range(900):
@@ -197,7 +220,7 @@ class Follower:
         pytest.fail(f"the ledger has not {count} rows")
 
     def end(self, number: int) -> tuple[int, str, str]:
-        self.process.send_signal(number)
+        os.killpg(self.process.pid, number)  # the JVM gets it as well, as from a service manager
         out, err = self.process.communicate(timeout=60)
         return self.process.returncode, out, err
 

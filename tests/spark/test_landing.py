@@ -38,6 +38,7 @@ class Queue:
     def __init__(self, *batches: list[str] | Exception) -> None:
         self.batches = list(batches)
         self.wanted: list[int] = []
+        self.waits_s: list[float] = []
         self.completed: list[str] = []
         self.opened_count = 0
         self.closed_count = 0
@@ -59,6 +60,7 @@ class Queue:
 
     def _receive(self, wanted: int, max_wait_time: float) -> list[str]:
         self.wanted.append(wanted)
+        self.waits_s.append(max_wait_time)
         self.links.append(self.opened_count)
         found = self.batches.pop(0) if self.batches else []
         if isinstance(found, Exception):
@@ -108,8 +110,9 @@ def test_a_receiver_that_goes_on_waits_through_silence_until_its_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = Queue(["a"], [], [], ["b"])
-    found = incoming(queue, tmp_path, monkeypatch, goes_on=True, deadline_s=0.2)
+    found = incoming(queue, tmp_path, monkeypatch, goes_on=True, deadline_s=0.2, idle_s=60.0)
     found.drain()
+    assert max(queue.waits_s) <= 0.2  # and no longer, whatever idle means
     assert queue.completed == ["a", "b"] and found.files == 2 and len(queue.wanted) > 4
 
 

@@ -15,7 +15,8 @@ from spark_jobs.common.folder import Folder
 from spark_jobs.common.places import Item, joined
 from spark_jobs.common.until import Until
 from spark_jobs.feed import main
-from spark_jobs.feeding.watching import PAUSE_S, Watch, is_hidden
+from spark_jobs.feeding.watching import PAUSE_S, Watch
+from spark_jobs.reading.files import is_input
 
 
 class Time:
@@ -123,11 +124,25 @@ def test_a_watch_has_an_end(until: dict[str, Any]) -> None:
         Until(**until)
 
 
-@pytest.mark.parametrize(
-    ("name", "hidden"), [("a", False), ("a/b.c", False), (".a", True), ("_a/b", True), ("a/.b", True), ("a_b", False)]
-)
-def test_names_of_no_input(name: str, hidden: bool) -> None:
-    assert is_hidden(name) is hidden
+@pytest.mark.parametrize("name", ["a", "a/b.c", "a_b", "a.feed.csv"])
+def test_names_of_inputs(name: str) -> None:
+    assert is_input(name)
+
+
+@pytest.mark.parametrize("name", [".a", "_a/b", "a/.b", "a.csv.feed/q/first/stage-1/x.parquet", "a.csv.quarantine/q/r"])
+def test_names_of_no_input(name: str) -> None:
+    assert not is_input(name)
+
+
+@pytest.mark.parametrize("option", ["--quarantine", "--progress"])
+@pytest.mark.parametrize("source", ["--watch", "--input"])
+def test_what_a_feed_writes_does_not_lie_among_what_it_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, source: str
+) -> None:
+    put(tmp_path, "a.csv", "id\n1\n")
+    given = ["--queue", "q", "--type", "T", "--connection", "Endpoint=sb://x", "--format", "csv", "--for-s", "1"]
+    assert main([*given, source, str(tmp_path / "in"), option, str(tmp_path / "in" / "bad")]) == 1
+    assert "lies in" in (told := capsys.readouterr().err) and "whose files are fed; give a place beside it" in told
 
 
 def test_a_feed_has_one_input_or_one_watch(capsys: pytest.CaptureFixture[str]) -> None:
