@@ -122,10 +122,7 @@ class Drain:
         Raises:
             Refused: with what they are at least.
         """
-        if self.receivers < 1 or not self.idle_s > 0 or (self.count is not None and self.count < 1):
-            raise Refused("receivers and count are at least 1, idle_s is above 0")
-        if not 0 < self.every_s <= EVERY_S_MAX:
-            raise Refused(f"every_s is above 0 and at most {EVERY_S_MAX:g}")
+        check_limits(self.receivers, self.count, self.idle_s, self.every_s)
 
     @property
     def passed_s(self) -> float:
@@ -136,6 +133,18 @@ class Drain:
     def round_s(self) -> float:
         """How long receivers may take this time."""
         return ROUND_S if self.until is None else self.until.left_s(self.passed_s, self.every_s)
+
+
+def check_limits(receivers: int, count: int | None, idle_s: float, every_s: float) -> None:
+    """Refuse limits that make no sense.
+
+    Raises:
+        Refused: with what they are at least.
+    """
+    if receivers < 1 or not idle_s > 0 or (count is not None and count < 1):
+        raise Refused("receivers and count are at least 1, idle_s is above 0")
+    if not 0 < every_s <= EVERY_S_MAX:
+        raise Refused(f"every_s is above 0 and at most {EVERY_S_MAX:g}")
 
 
 def consume(
@@ -336,6 +345,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def command(arguments: argparse.Namespace) -> int:
     """Consume as the arguments say; a ledger that is none is refused before Spark starts."""
     connection, until = connection_of(arguments, os.environ), until_of(arguments)
+    check_limits(arguments.receivers, arguments.count, arguments.idle_s, arguments.every_s)
     Merger(place_of(arguments.output, os.environ)).check()
     spark = start("consume", arguments, os.environ)
     with asked_by_signal() if until else nullcontext(never) as is_asked:

@@ -111,9 +111,12 @@ class Folder:
         """The files below, in order of their names; what is not whole yet is none."""
         for name, path in _walked(self.path, "", prefix, follow=self._follow):
             if name.startswith(prefix) and name.endswith(suffix) and not _PART.search(name[-37:]):
-                with suppress(FileNotFoundError):
-                    about = path.stat()
-                    yield Item(name, about.st_size, about.st_mtime, version_of(about))
+                with refusing("reading", path):
+                    try:
+                        about = path.stat()
+                    except FileNotFoundError:
+                        continue
+                yield Item(name, about.st_size, about.st_mtime, version_of(about))
 
     def delete(self, name: str) -> None:
         """Remove a file, and the folders that are empty then; one that is not there is fine."""
@@ -143,7 +146,7 @@ def _linked(target: Path, data: bytes) -> bool:
     for attempt in range(CREATE_COUNT_MAX):
         part = target.with_name(f"{target.name}.{uuid4().hex}{TMP_SUFFIX}")
         try:
-            make_folders(target.parent)
+            _make_parents(target)
             write_synced(part, data)
             os.link(part, target)
             break
@@ -163,6 +166,13 @@ def _linked(target: Path, data: bytes) -> bool:
             with suppress(OSError):  # `sweep_parts` takes it
                 part.unlink(missing_ok=True)
     return True
+
+
+def _make_parents(target: Path) -> None:
+    try:
+        make_folders(target.parent)
+    except FileExistsError as error:  # which would read as: the name is taken
+        raise NotADirectoryError(errno.ENOTDIR, "a folder above it is a file") from error
 
 
 def _walked(path: Path, before: str, prefix: str, *, follow: bool) -> Iterator[tuple[str, Path]]:

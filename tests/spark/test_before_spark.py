@@ -72,6 +72,14 @@ def test_a_ledger_that_is_none_is_refused_by_consume(
     assert told in one_line(capsys)
 
 
+@pytest.mark.parametrize("limit", [["--count", "0"], ["--receivers", "0"], ["--every-s", "9999"], ["--idle-s", "0"]])
+def test_limits_that_make_no_sense_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: list[str]
+) -> None:
+    assert consume.main(["--queue", "q", "--output", str(tmp_path / "ledger"), *limit]) == 1
+    assert "at least 1" in (told := one_line(capsys)) or "at most 600" in told
+
+
 @pytest.mark.parametrize("made", [foreign, newer])
 def test_a_table_is_taken_over_by_nobody(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], made: Callable[[Path], None]

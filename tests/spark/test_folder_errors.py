@@ -53,6 +53,22 @@ def open_path() -> Iterator[Path]:
         yield Path(name)
 
 
+def test_a_folder_whose_files_may_only_be_listed_is_refused(open_path: Path) -> None:
+    (open_path / "in").mkdir()
+    (open_path / "in" / "a.csv").write_text("id\na\n")
+    with (
+        without_rights(open_path / "in", 0o444),
+        pytest.raises(Refused, match=r"reading \S+/in/a.csv: Permission denied; give this user the rights"),
+    ):
+        list(Folder(open_path / "in").list())
+
+
+def test_a_file_in_the_place_of_a_folder_is_told_and_is_no_name_that_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises(Refused, match=r"Not a directory|a folder above it is a file"):
+        Folder(tmp_path / "a").create("b", b"")
+
+
 @pytest.mark.parametrize("mode", [0o000, 0o111])
 def test_an_input_in_a_folder_without_rights_is_refused_before_spark_starts(
     open_path: Path, mode: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -50,7 +50,8 @@ def check_arguments(arguments: list[str], job: str) -> None:
     if importlib.util.find_spec(f"spark_jobs.{job}") is None:
         pytest.skip(f"spark_jobs.{job} is not part of this version")
     given = importlib.import_module(f"spark_jobs.{job}").parser().parse_args(parsed.arguments)
-    check_places([getattr(given, name) for name in ("input", "output", "ledger") if hasattr(given, name)], environ)
+    named = [getattr(given, name) for name in ("input", "output", "ledger") if hasattr(given, name)]
+    check_places([place for each in named for place in ([each] if isinstance(each, str) else each)], environ)
 
 
 def check_places(addresses: list[str], environ: dict[str, str]) -> None:
