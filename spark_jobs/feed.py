@@ -46,7 +46,7 @@ from spark_jobs.common.arguments import (
     to_stderr,
 )
 from spark_jobs.common.crash_points import CrashPoint, no_crash
-from spark_jobs.common.folder import local_path
+from spark_jobs.common.folder import Folder, local_path
 from spark_jobs.common.identity import CredentialSource
 from spark_jobs.common.patience import GaveUpError
 from spark_jobs.common.places import Item, Place, check_reached, is_address, joined, place_of
@@ -450,6 +450,8 @@ def watched(arguments: argparse.Namespace) -> WatchReport:
     kept = place_of(arguments.progress or joined(arguments.watch, f".feed/{arguments.queue}"), os.environ)
     aside = arguments.quarantine or joined(arguments.watch, ".quarantine")
     job, check = job_of(arguments, str(kept), aside), check_of(arguments.app, arguments.queue, arguments.type)
+    if isinstance(place, Folder) and not place.path.is_dir():
+        raise Refused(f"there is no folder {place} to watch; make it, or mend its name")
     check_apart(place, kept, job.quarantine)
     check_reached(place, kept, job.quarantine)
     spark, given = start("feed", arguments, os.environ), source_of(arguments)

@@ -360,6 +360,8 @@ def command(arguments: argparse.Namespace) -> int:
     version = newest_version(arguments.ledger, arguments.since)
     if version is None:
         raise Refused(f"there is no ledger in {arguments.ledger}; spark_jobs.consume writes one")
+    for path in (*arguments.input, *(name for name in arguments.dead_letters or [] if not name.startswith(QUEUE))):
+        files_at(path, os.environ).check()
     dead = dead_letters_of(arguments)
     spark = start("reconcile", arguments, os.environ)
     judge = Judge(tuple(arguments.id or ["id"]))

@@ -199,14 +199,14 @@ def check_apart(place: Place, *own: Place) -> None:
     """
     within = f"{shown(place)}/"
     for each in own:
-        rest = shown(each).removeprefix(within)
-        if rest != shown(each) and is_input(rest):
+        inside, _, rest = f"{shown(each)}/".partition(within)
+        if not inside and is_input(rest):
             raise Refused(f"{each} lies in {place}, whose files are fed; give a place beside it")
 
 
 def shown(place: Place) -> str:
-    """A place's one name."""
-    return str(place.path.absolute() if isinstance(place, Folder) else place).rstrip("/")
+    """A place's one name, behind links."""
+    return str(place.path.resolve() if isinstance(place, Folder) else place).rstrip("/")
 
 
 class Ranges(io.RawIOBase):

@@ -16,7 +16,7 @@ from spark_jobs.common.places import Item, joined
 from spark_jobs.common.until import Until
 from spark_jobs.feed import main
 from spark_jobs.feeding.watching import PAUSE_S, Watch
-from spark_jobs.reading.files import is_input
+from spark_jobs.reading.files import check_apart, is_input
 
 
 class Time:
@@ -134,14 +134,27 @@ def test_names_of_no_input(name: str) -> None:
     assert not is_input(name)
 
 
+def test_a_folder_that_is_not_there_is_not_watched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--queue", "q", "--type", "T", "--connection", "Endpoint=sb://x", "--for-s", "1"]
+    assert main([*given, "--watch", str(tmp_path / "absent")]) == 1
+    assert "absent to watch; make it, or mend its name" in capsys.readouterr().err
+
+
+def test_what_is_kept_beside_an_input_or_under_a_hidden_name_is_apart(tmp_path: Path) -> None:
+    within = [Folder(tmp_path / name) for name in ("in/x.feed", "in/_own", "inside", "in.quarantine")]
+    check_apart(Folder(tmp_path / "in"), *within)
+
+
 @pytest.mark.parametrize("option", ["--quarantine", "--progress"])
 @pytest.mark.parametrize("source", ["--watch", "--input"])
+@pytest.mark.parametrize("own", ["in/bad", "in", "in/", "in/sub/../bad", "link/bad"])
 def test_what_a_feed_writes_does_not_lie_among_what_it_reads(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, source: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, source: str, own: str
 ) -> None:
     put(tmp_path, "a.csv", "id\n1\n")
+    (tmp_path / "link").symlink_to(tmp_path / "in")
     given = ["--queue", "q", "--type", "T", "--connection", "Endpoint=sb://x", "--format", "csv", "--for-s", "1"]
-    assert main([*given, source, str(tmp_path / "in"), option, str(tmp_path / "in" / "bad")]) == 1
+    assert main([*given, source, str(tmp_path / "in"), option, f"{tmp_path}/{own}"]) == 1
     assert "lies in" in (told := capsys.readouterr().err) and "whose files are fed; give a place beside it" in told
 
 
