@@ -135,6 +135,7 @@ def test_an_input_at_an_address_is_fed(
     }
 
 
+@pytest.mark.soak  # test_a_day_is_compared_by_the_command_line is part of every run, without faults
 @pytest.mark.parametrize("address", PLACES, indirect=True)
 def test_what_is_compared_may_lie_at_an_address(
     spark: Any, address: str, disturbed: Lake | None, capsys: pytest.CaptureFixture[str]

