@@ -207,7 +207,7 @@ class PartitionScope:
     # 4. Run the handler
 
     async def _run(self, batch: StoreTransaction, attempt: Attempt) -> tuple[StoreTransaction, Outcome]:
-        """Run the handler; again on the state as it is read, if it has to know one that was assumed to be new."""
+        """Run the handler, and once more on a read state if it needs one that was assumed to be new."""
         if batch.is_assumed:
             with suppress(Premature):
                 return batch, await self._run_on(batch, attempt)

@@ -193,7 +193,7 @@ def _walked(path: Path, before: str, prefix: str, *, follow: bool) -> Iterator[t
 
 
 def _marked(entry: os.DirEntry[str], follow: bool) -> str:
-    """The name that counts in the order of a list: a folder's ends with a slash; none for what is no file.
+    """The sort key of an entry: its name, with a slash for a folder; empty for sockets and the like.
 
     Of a million entries only these texts are held.
     """

@@ -20,7 +20,7 @@ def never() -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Until:
-    """The end of a wait: so many seconds, or so many of what `option` counts; 0 is never, and one of both is given."""
+    """The end of a wait: after `seconds`, or at a `count` that `option` names; 0 sets no limit, and one is required."""
 
     seconds: float = 0.0
     count: int = 0
@@ -49,7 +49,7 @@ class Until:
 
 @contextmanager
 def asked_by_signal() -> Iterator[Callable[[], bool]]:
-    """Give what says whether SIGTERM or SIGINT came; the second one of a kind does what it does without this.
+    """Yield a function that tells whether SIGTERM or SIGINT came; a second signal has its usual effect.
 
     Enter it in the main thread when Spark runs, because Spark has a handler of its own for SIGINT.
     """

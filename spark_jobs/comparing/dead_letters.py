@@ -1,4 +1,4 @@
-"""The dead letters of a queue: looked at page by page, never received, so nobody's lock or delivery count changes.
+"""Dead letters of a queue, peeked page by page: no lock and no delivery count changes.
 
 The id of one is that of the input that caused it: what a handler emits carries that as its correlation id, what `feed`
 sends is the input itself.  Ids are held by the driver, so there is a limit to how many.

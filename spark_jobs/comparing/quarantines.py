@@ -67,7 +67,7 @@ class Run:
 
 
 def read_quarantine(spark: SparkSession, place: Place, state: State, say: Say = silent) -> DataFrame | None:
-    """The rows {id, count} of an input as it is that all its feeds have set aside; count null: all of the id.
+    """Count, by id, the rows of an input's present state that all its feeds have set aside: {id, count}.
 
     A watch has fed each file by itself; what these feeds left is added up.  Where no feed says what it read of files,
     as that of a frame, it counts.

@@ -197,15 +197,15 @@ def check_apart(place: Place, *own: Place) -> None:
     Raises:
         Refused: one of its own places lies in the input, under a name that is data.
     """
-    within = f"{shown(place)}/"
+    within = f"{resolved(place)}/"
     for each in own:
-        inside, _, rest = f"{shown(each)}/".partition(within)
+        inside, _, rest = f"{resolved(each)}/".partition(within)
         if not inside and is_input(rest):
             raise Refused(f"{each} lies in {place}, whose files are fed; give a place beside it")
 
 
-def shown(place: Place) -> str:
-    """A place's one name, behind links."""
+def resolved(place: Place) -> str:
+    """The address of a place, or its path without links and dots."""
     return str(place.path.resolve() if isinstance(place, Folder) else place).rstrip("/")
 
 

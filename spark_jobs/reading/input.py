@@ -132,7 +132,7 @@ class Input:
             Refused: no row of JSON has such a field; what others lack is refused when they are opened.
         """
         if self._reading.kind == "json":
-            self.survey  # noqa: B018  # it refuses
+            _ = self.survey  # refuses a field that no row has
         csv: dict[str, Kind] | None = {} if self._reading.kind == "csv" else None
         reading = replace(self._reading, kinds=csv, columns=self._judge.ids)
         rows = self._mapped(partial(judged_by, Judge(self._judge.ids)), reading, JUDGED)

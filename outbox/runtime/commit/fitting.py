@@ -79,7 +79,7 @@ class Fitting:
         return fitted
 
     def check_state(self, item: StateItem, batch: StoreTransaction) -> None:
-        """Check that a state is small enough that points to what is staged.
+        """Check the size of a state that points to a staged record.
 
         Raises:
             NothingCommitted: it is not, so that the message is refused next.

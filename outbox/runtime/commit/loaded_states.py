@@ -33,7 +33,7 @@ class LoadedStates:
         return self.cache.content(), sorted(self._behind.items()), self.new_states.content()
 
     async def load(self, state_id: str | None, *, first_of: Work | None = None, is_doubted: bool = False) -> Loaded:
-        """The state at hand, else as it is read; assumed to be new for the first attempt at a message (`first_of`).
+        """Load a state: from the cache, by a read, or assumed to be new for a message's first attempt (`first_of`).
 
         One that `is_doubted` was assumed to be new, and the handler has to know whether it is.
 
@@ -74,6 +74,6 @@ class LoadedStates:
 
 
 def _may_run_twice(work: Work) -> bool:
-    """Whether a handler may run a second time, on the state as it is read."""
+    """Whether a handler may run again, on a state that was read."""
     handler = work.handler
     return not work.delivery.failures and handler is not None and not handler.guards and not handler.blocking

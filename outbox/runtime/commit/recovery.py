@@ -65,7 +65,7 @@ class Recovery:
         return True
 
     async def _finish_ledger(self, document: Document) -> bool | None:
-        """Push what a ledger does not say has left; one that does not change is looked at less and less often."""
+        """Push the outputs of a ledger's open entries; an unchanged ledger is read at growing intervals."""
         version, next_ms = self._looked.get(document.key.id, ("", 0))
         now_ms = self._parts.now_ms()
         if version == document.version and now_ms < next_ms:
