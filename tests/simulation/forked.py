@@ -1,11 +1,14 @@
 """Do the same for many things, each in a process of its own: forked from this one, so nothing is imported anew.
 
+Where this process ends early, those that it forked end too, with all that they began.
+
 A thing whose process does not end in time is done once more at the end, alone: on a machine that does other things as
 well, a limit may strike where it says nothing about the thing.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
@@ -103,8 +106,16 @@ def _begin(thing: T, work: Callable[[T], Answer], within_s: float) -> Run[T]:
     try:
         os.setpgid(0, 0)
         os.close(reading)
+        _end_with_reader(writing)
         os.write(writing, json.dumps(work(thing), ensure_ascii=False).encode())
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(0)  # whatever happened: nothing may go on twice
+
+
+def _end_with_reader(writing: int) -> None:
+    """Have the system end this group of processes when nobody is left who reads a pipe."""
+    fcntl.fcntl(writing, fcntl.F_SETOWN, -os.getpgrp())
+    flags = fcntl.fcntl(writing, fcntl.F_GETFL)
+    fcntl.fcntl(writing, fcntl.F_SETFL, flags | os.O_ASYNC)  # it sends SIGIO, which ends who does not handle it

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from functools import cache
 from io import StringIO
+from operator import itemgetter
 from pathlib import Path
 
 import msgspec
@@ -40,6 +41,8 @@ OTHERS = {
 """The tests of a subject, folders or files, beside those in the folder of its name."""
 LEFT_OUT = ("slow", "soak", "spark", "java", "planted", "azure")
 """The marks of tests that take too long to run for each fault."""
+SESSION = "spark"
+"""The fixture of those that do so even where no mark says it."""
 TEST_S_MAX = 2.5
 """How long a test may take, when measured, to be run for a fault; with one it may take `LIMIT_S`."""
 LIMIT_S = 5
@@ -49,22 +52,48 @@ MEASURED = ROOT / "build" / "reached"
 
 
 class Reached(msgspec.Struct):
-    """What the tests of a subject reach."""
+    """What the tests of a subject reach.
+
+    Lines of one function are mostly reached by the same tests: such a group is kept once.
+    """
 
     seconds: dict[str, float] = {}
-    """What each test takes that passes, and in time."""
+    """What each test takes that passes, and in time; the fastest first."""
     failed: list[str] = []
-    lines: dict[str, dict[int, list[str]]] = {}
-    """The tests that reach a line, the fastest first, by file."""
+    groups: list[list[int]] = []
+    """Tests that reach the same lines, by their places in `seconds`."""
+    lines: dict[str, dict[int, int]] = {}
+    """The group that reaches a line, by file."""
     imported: dict[str, list[int]] = {}
     """The lines that run before any test does."""
 
     def tests_of(self, file: str, line: int) -> list[str]:
-        """The tests that reach a line; of one that runs at the import, those that reach any line of its file."""
+        """The tests that reach a line, the fastest first; of one that runs at the import, those of all its file."""
         lines = self.lines.get(file, {})
         if line in self.imported.get(file, ()):
-            return sorted({test for tests in lines.values() for test in tests}, key=self.seconds.__getitem__)
-        return lines.get(line, [])
+            groups = set(lines.values())
+        else:
+            groups = {lines[line]} if line in lines else set()
+        names = list(self.seconds)
+        return [names[at] for at in sorted({at for group in groups for at in self.groups[group]})]
+
+
+def reaching(
+    seconds: Mapping[str, float], lines: Mapping[str, Mapping[int, Iterable[str]]], failed: Iterable[str] = ()
+) -> Reached:
+    """What tests reach that take so long, as it is kept; by file and line, and a line of no test ran at the import."""
+    found = Reached(seconds=dict(sorted(seconds.items(), key=itemgetter(1))), failed=list(failed))
+    places = {test: at for at, test in enumerate(found.seconds)}
+    known: dict[tuple[int, ...], int] = {}
+    for file, tests_by_line in lines.items():
+        passed = found.lines[file] = {}
+        for line, tests in tests_by_line.items():
+            if "" in tests:
+                found.imported.setdefault(file, []).append(line)
+            group = tuple(sorted(places[test] for test in set(tests) if test in places))
+            passed[line] = known.setdefault(group, len(known))
+    found.groups = [list(group) for group in known]
+    return found
 
 
 @cache
@@ -112,14 +141,11 @@ def measure(subject: str, kept: Path) -> Answer:
     if code not in (0, 1):
         print(told.getvalue()[-2_000:], file=sys.stderr)
         return {}
-    found = Reached(seconds=seen.seconds, failed=seen.failed)
-    for path in coverage.get_data().measured_files():
-        file = Path(path).relative_to(ROOT).as_posix()
-        passed = found.lines.setdefault(file, {})
-        for line, tests in coverage.get_data().contexts_by_lineno(path).items():
-            if "" in tests:
-                found.imported.setdefault(file, []).append(line)
-            passed[line] = sorted((test for test in tests if test in seen.seconds), key=seen.seconds.__getitem__)
+    lines = {
+        Path(path).relative_to(ROOT).as_posix(): coverage.get_data().contexts_by_lineno(path)
+        for path in coverage.get_data().measured_files()
+    }
+    found = reaching(seen.seconds, lines, seen.failed)
     part = kept.with_suffix(".part")
     part.write_bytes(msgspec.json.encode(found))
     part.replace(kept)
@@ -138,6 +164,10 @@ class Measuring:
         self._switch = switch
         self.seconds: dict[str, float] = {}
         self.failed: list[str] = []
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave those out that need a Spark session."""
+        items[:] = [item for item in items if SESSION not in getattr(item, "fixturenames", ())]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:

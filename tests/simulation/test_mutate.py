@@ -41,6 +41,17 @@ def test_small():
 
 def test_down():
     assert down(3) == 0
+
+
+def test_without_a_mark(spark):
+    assert down(spark) == 0
+"""
+FIXTURE = """import pytest
+
+
+@pytest.fixture
+def spark():
+    return 3
 """
 SURVIVORS = ["small | comparison | if x < LIMIT:", "small | return | return False", "module | one | LIMIT = 3"]
 FAULT_COUNT = 14
@@ -58,14 +69,12 @@ def test_each_file_has_the_innermost_subject() -> None:
 
 
 def test_a_file_with_a_line_that_runs_at_the_import_asks_all_tests_that_reach_it() -> None:
-    found = reached.Reached(
-        seconds={"slow": 2.0, "fast": 1.0, "other": 9.0},
-        lines={"a.py": {1: [], 5: ["slow"], 6: ["fast", "slow"]}, "b.py": {1: ["other"]}},
-        imported={"a.py": [1]},
-    )
+    lines = {"a.py": {1: [""], 5: ["slow"], 6: ["slow", "fast"]}, "b.py": {1: ["other", "failed"]}}
+    found = reached.reaching({"slow": 2.0, "fast": 1.0, "other": 9.0}, lines, ["failed"])
     assert found.tests_of("a.py", 1) == ["fast", "slow"]
     assert found.tests_of("a.py", 6) == ["fast", "slow"]
     assert found.tests_of("a.py", 7) == []
+    assert found.tests_of("b.py", 1) == ["other"]
     assert list(mutate.within(found, ["fast", "other", "slow"])) == ["fast", "other"]
 
 
@@ -79,6 +88,7 @@ def tree(tmp_path: Path) -> Path:
         "outbox/__init__.py": "",
         "outbox/example/sizes.py": SIZES,
         "tests/unit/example/test_sizes.py": TESTS,
+        "tests/unit/example/conftest.py": FIXTURE,
     }.items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(text)
@@ -127,7 +137,7 @@ def test_in_a_file_of_which_all_are_judged_another_survivor_is_a_finding(
 
 def test_a_tree_and_a_seed_draw_the_same_faults() -> None:
     text = (ROOT / "outbox/engine/state/queues.py").read_text()
-    known = reached.Reached(seconds={"t": 1.0}, lines={"outbox/engine/state/queues.py": {n: ["t"] for n in range(999)}})
+    known = reached.reaching({"t": 1.0}, {"outbox/engine/state/queues.py": {n: ["t"] for n in range(999)}})
     faults = mutate.faults_of("outbox/engine/state/queues.py", known)
     assert len(faults) == len(edits("outbox/engine/state/queues.py", text))
     first = mutate.drawn(faults, 10, 1)

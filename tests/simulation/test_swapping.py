@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.simulation.forked import each
+from tests.simulation.importing import ROOT
 from tests.simulation.swapping import exchanged, functions_below
 
 TEXT = """
@@ -118,3 +123,47 @@ def test_each_thing_has_a_process_and_one_without_an_end_is_done_again_alone(tmp
     found = dict(each(range(5), work, within_s=0.5))
     assert found == {0: {"n": 0}, 1: {"n": 1}, 2: None, 3: {"n": 3}, 4: {}}
     assert [(tmp_path / f"{n}").stat().st_size for n in range(4)] == [1, 1, 2, 2]
+
+
+PARENT = """import os, subprocess, sys
+from tests.simulation.forked import each
+from tests.simulation.importing import ROOT
+
+def work(n):
+    begun = subprocess.Popen(["sleep", "60"])
+    with open(f"{sys.argv[1]}/{n}", "w") as file:
+        file.write(f"{os.getpid()} {begun.pid}\\n")
+    while True:
+        pass
+
+list(each(range(2), work, within_s=60))
+"""
+
+
+def test_what_was_forked_ends_with_the_process_that_did_so(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    running = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], env=environment)
+    try:
+        wait_for(lambda: all((tmp_path / name).exists() and (tmp_path / name).read_text() for name in "01"))
+    finally:
+        running.kill()
+        running.wait()
+    ids = [int(id) for name in "01" for id in (tmp_path / name).read_text().split()]
+    try:
+        wait_for(lambda: not any(map(is_running, ids)))
+    finally:
+        for id in filter(is_running, ids):
+            os.kill(id, signal.SIGKILL)
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    ends_s = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < ends_s
+        time.sleep(0.02)
+
+
+def is_running(id: int) -> bool:
+    """Whether a process is there, and not just kept until somebody asks how it ended."""
+    told = subprocess.run(["ps", "-o", "stat=", "-p", str(id)], capture_output=True, text=True, check=False).stdout
+    return bool(told.strip()) and not told.startswith("Z")
