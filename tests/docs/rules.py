@@ -37,7 +37,6 @@ TESTED = (
     "tests.simulation.direct_mutants",
     "tests.unit.engine_log.log_mutants",
     "tests.wire.on_azure.adapter_mutants",
-    "tests.wire.blobs.blob_mutants",
 )
 """The tables of faults that tests find."""
 PROCESS_COUNT = 2

@@ -59,11 +59,6 @@ OPERATOR_MUTANTS = (
         ("\"\" if queue.is_primary else task.description", "task.description"),
     ),
     fault(
-        "a look shows why a message was put back as if it were dead", "outbox/emulator/amqp/deliveries.py",
-        f"{PEEK}::test_why_it_was_put_back_is_not_told_to_receivers_as_if_it_were_dead",
-        ("task.description if is_dead else \"\"", "task.description"),
-    ),
-    fault(
         "what a dead letter blocks seems to wait for a worker", HELD,
         f"{PEEK}::test_the_reason_says_what_is_waited_for",
         ("    if held.blocked_by is not None:\n        return \"blocked\"\n", ""),
