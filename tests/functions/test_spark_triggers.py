@@ -114,26 +114,45 @@ async def test_a_timer_that_is_started_again_for_the_same_time_starts_one_run(si
     assert len(site.runs.asked) == 3
 
 
+class Away:
+    """A client whose first sends fail."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+        self.asked: list[tuple[str, datetime | None]] = []
+
+    async def send(self, queue: str, request: RunRequest, *, id: str, created: datetime | None) -> None:
+        self.asked.append((id, created))
+        if len(self.asked) < 3:
+            raise self._error
+
+
+def away(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Away:
+    """What timers send by then."""
+    client = Away(error)
+
+    async def processor_of(app: App) -> Any:
+        return SimpleNamespace(client=client)
+
+    monkeypatch.setattr(functions, "processor_of", processor_of)
+    monkeypatch.setattr(spark, "wait_random_exponential", lambda **_: wait_none())
+    return client
+
+
 @pytest.mark.parametrize("error", [OutcomeUnknown("no answer"), Throttled("busy", retry_after_s=1)])
 async def test_a_timer_asks_again_for_the_same_run_while_the_bus_is_away(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    asked: list[tuple[str, datetime | None]] = []
-
-    class Client:
-        async def send(self, queue: str, request: RunRequest, *, id: str, created: datetime | None) -> None:
-            asked.append((id, created))
-            if len(asked) < 3:
-                raise error
-
-    async def processor_of(app: App) -> Any:
-        return SimpleNamespace(client=Client())
-
-    monkeypatch.setattr(functions, "processor_of", processor_of)
-    monkeypatch.setattr(spark, "wait_random_exponential", lambda **_: wait_none())
-    due = datetime.now(UTC).replace(microsecond=0)
+    client, due = away(monkeypatch, error), datetime.now(UTC).replace(microsecond=0)
     run = await spark.trigger(App("shop"), RunRequest("feed", ()), due)
-    assert asked == [(run, due)] * 3
+    assert client.asked == [(run, due)] * 3
+
+
+async def test_a_timer_that_is_refused_does_not_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = away(monkeypatch, Refused("there is no such queue"))
+    with pytest.raises(Refused, match="no such queue"):
+        await spark.trigger(App("shop"), RunRequest("feed", ()), datetime.now(UTC))
+    assert len(client.asked) == 1
 
 
 def test_only_jobs_with_a_schedule_have_a_timer(site: Site) -> None:
