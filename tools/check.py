@@ -1,4 +1,5 @@
-"""The static checks: ruff (rules and format), mypy --strict, and the arrows between modules.
+"""The static checks: ruff (rules and format), mypy --strict, the arrows between modules,
+and the first sentences of docstrings.
 
 `python tools/check.py` runs them all, prints one line each and the whole output of those that fail.
 """
@@ -27,6 +28,7 @@ def main() -> int:
         "mypy --strict": ["mypy", "--strict", "--exclude", f"^{EXAMPLE_TESTS}/", *typed],
         "mypy --strict, example": ["mypy", "--strict", "--cache-dir", ".mypy_cache/example", EXAMPLE, EXAMPLE_TESTS],
         "import-linter": ["tools/arrows.py"],
+        "docstrings": ["tools/docstrings.py"],
     }
     failed = [name for name, command in commands.items() if not passes(name, command)]
     if failed:
