@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from outbox.printable import printable
+from outbox.escape import printable
 
 OURS = "outbox"
 _ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}

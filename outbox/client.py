@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from outbox.app import App
 from outbox.cancellation import CANCELLATION_TYPE, cancelled_by
 from outbox.context import BlobRef, to_ms
-from outbox.declared import known_state, known_state_id, named_states
 from outbox.deliveries import split_stack
 from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge, UnknownDestination
 from outbox.lineage import Key, as_key
 from outbox.message import PROPERTY_SCHEMA, Message, Scalar, excess, message_from_properties
+from outbox.name_checks import known_state, known_state_id, named_states
 from outbox.ports import Backend, DeadLetterEntry, Delivery, Output, Ports, StorePorts
 from outbox.resubmission import check_resubmittable, newest
 from outbox.runtime.commit.marker_replies import as_record

@@ -30,7 +30,6 @@ from outbox.app import App
 from outbox.cancellation import PROPERTY_CANCELS
 from outbox.client import Client, DeadLetter
 from outbox.context import BlobRef
-from outbox.declared import check_source, check_taken, kept_states, known_state, known_state_id
 from outbox.engine.backend.operations import dead_letters
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.engine import Engine
@@ -42,6 +41,7 @@ from outbox.engine.state.documents import STATES
 from outbox.http import Response
 from outbox.lineage import Key
 from outbox.message import Message, Scalar, properties_of
+from outbox.name_checks import check_source, check_taken, kept_states, known_state, known_state_id
 from outbox.ports import (
     Backend,
     Commit,

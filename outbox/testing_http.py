@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from outbox.app import App
-from outbox.declared import check_served
 from outbox.encoding import encoded
 from outbox.http import Response
 from outbox.http_entry import HttpEntry
+from outbox.name_checks import check_served
 from outbox.ports import Ports, StorePorts
 from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import Scope

@@ -24,7 +24,7 @@ from outbox.ports import StorePorts
 from outbox.streams.failures import delay_s
 from outbox.streams.ingest import Ingest
 from outbox.streams.log import OrderedLog
-from outbox.streams.places import Place
+from outbox.streams.log_places import Place
 from outbox.streams.processor import FINAL, Processor
 from outbox.streams.queues import QueueOutput
 from outbox.streams.replica import Progress, Replica

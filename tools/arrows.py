@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 CORE = (  # what a handler and a port are
-    ("declared", "describe"),
+    ("describe", "name_checks"),
     ("app",),
     ("middleware",),
     ("registration",),
@@ -36,7 +36,7 @@ CORE = (  # what a handler and a port are
     ("deliveries", "http"),
     ("lineage",),
     ("encoding", "message"),
-    ("errors", "generators", "log_throttle", "printable"),
+    ("errors", "escape", "generators", "log_throttle"),
 )
 FLOORS = (  # a floor imports only from those below it; what shares a floor may import each other
     ("__main__",),
@@ -72,9 +72,9 @@ BELOW_ADAPTERS = (
     "message",
     "errors",
     "log_throttle",
-    "printable",
+    "escape",
 )
-BELOW_EMULATOR = ("engine", "message", "errors", "lineage", "log_throttle", "printable")
+BELOW_EMULATOR = ("engine", "message", "errors", "lineage", "log_throttle", "escape")
 SHARED_BY_EMULATORS = tuple(
     f"emulator.{name}" for name in ("connections", "control", "dialect", "faults", "http", "http_listener", "listening")
 )

@@ -32,7 +32,7 @@ from outbox.engine.core import Core, SyncPolicy, SystemClock
 from outbox.engine.dead_letters import DeadLetters
 from outbox.engine.documents import Documents
 from outbox.engine.limits import EngineLimits
-from outbox.engine.log import beside, records, snapshot
+from outbox.engine.log import compaction_process, records, snapshot
 from outbox.engine.log.disk import Disk, FolderDisk, keeps_modes, writable_by_others
 from outbox.engine.log.segments import Limits, Recovery
 from outbox.engine.log.wal import Log
@@ -300,7 +300,7 @@ class Engine:
             if self.folder is None:
                 await asyncio.to_thread(snapshot.compact_sealed, self._disk)
                 return self.adopt()
-            return await self._adopt_beside(log, self.folder, await beside.compact_sealed(self.folder))
+            return await self._adopt_beside(log, self.folder, await compaction_process.compact_sealed(self.folder))
 
     def adopt(self) -> int:
         """Take over a snapshot that a separate job wrote of this log's sealed part; its ordinal, 0 without one."""
@@ -326,7 +326,7 @@ class Engine:
         ordinal = self.core.guarded(log.newest_snapshot)
         if not ordinal:
             return 0
-        if ordinal != read_whole and not await beside.is_whole(folder, ordinal):
+        if ordinal != read_whole and not await compaction_process.is_whole(folder, ordinal):
             self._passed_over = ordinal
             return 0
         retiring = asyncio.ensure_future(asyncio.to_thread(log.retire, ordinal))

@@ -16,7 +16,7 @@ from outbox.ops.slices import MOVED_COUNT, in_slices
 from outbox.ops.values import BATCH_COUNT_MAX, BlockedKey, BlockedPage, BlockedQuery
 from outbox.ports import DeadLetterEntry, HeldMessage, StorePorts
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
-from outbox.runtime.side_by_side import side_by_side
+from outbox.runtime.gather import side_by_side
 from outbox.runtime.store_operations import StoreOperations
 
 KEYS_LOOKED_UP_MAX = 2_000

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from outbox.errors import OutboxError
+from outbox.escape import printable
 from outbox.ops.arguments import checks, folders, hosts, looking, messages, states, streams
 from outbox.ops.arguments.shared import ANSWER, AZURE_OPTIONS, Commands, data
 from outbox.ops.arguments.streams import BLOB_STATES, BLOB_STATES_HELP
 from outbox.ops.terminal import show_anything, without_secrets
-from outbox.printable import printable
 from outbox.runtime.failures.redacting import redacted
 
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130

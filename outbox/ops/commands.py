@@ -15,6 +15,7 @@ from uuid import uuid4
 import msgspec
 
 from outbox.errors import Refused
+from outbox.escape import printable
 from outbox.ops import folder_commands, text
 from outbox.ops import message_commands as on_messages
 from outbox.ops import state_commands as on_states
@@ -22,7 +23,6 @@ from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask, w
 from outbox.ops.piped import write_piece
 from outbox.ops.stream_values import WHO_LENGTH_MAX, StreamQuery, TrimRequest, UnregisterRequest
 from outbox.ops.values import NewMessage
-from outbox.printable import printable
 
 
 def run(options: Options) -> None:

@@ -26,6 +26,7 @@ from outbox.app import App
 from outbox.engine.engine import Engine
 from outbox.engine.state.tasks import Task
 from outbox.errors import AlreadyOpen, EngineStopped, OutboxError, Refused
+from outbox.escape import printable
 from outbox.ops.access_key import access_key, new_key
 from outbox.ops.control_file import add_endpoints, is_alive, read_control_file, remove_control_file, want
 from outbox.ops.endpoints import Endpoints, EndpointSettings, check_ports, listen, listen_http, listen_metrics
@@ -34,7 +35,6 @@ from outbox.ops.engine_states import OnWritten
 from outbox.ops.host_metrics import note_status
 from outbox.ops.meter import RATE_EVERY_S, Meter, Metered
 from outbox.ports import Backend
-from outbox.printable import printable
 from outbox.runtime.commit.handler_threads import THREAD_COUNT, HandlerThreads
 from outbox.worker import Worker
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from outbox.errors import Refused
+from outbox.escape import printable
 from outbox.ops import text
 from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask, with_folder
 from outbox.ops.bodies import compact_json
@@ -29,7 +30,6 @@ from outbox.ops.values import (
     Peeked,
     PeekQuery,
 )
-from outbox.printable import printable
 
 EDIT_BYTES_MAX = 16 << 20
 """The largest body of an edit: a running host takes it as one request."""

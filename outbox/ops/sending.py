@@ -13,9 +13,9 @@ import msgspec
 
 from outbox.app import App
 from outbox.codec import Codec
-from outbox.declared import shown, taken
 from outbox.errors import Refused
 from outbox.message import Message, schema_properties
+from outbox.name_checks import shown, taken
 from outbox.ops.bodies import compact_json
 from outbox.ops.names import listed
 from outbox.ops.values import NewMessage

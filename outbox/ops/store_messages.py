@@ -18,7 +18,7 @@ from outbox.ops.names import later_id, look_on, scheduled_id, the_id
 from outbox.ops.store_dead_letters import StoreDeadLetters
 from outbox.ops.values import BATCH_COUNT_MAX, FindQuery, FoundMessage, Moved
 from outbox.ports import BlobStore, DeadLetterEntry, HeldMessage, Output
-from outbox.runtime.side_by_side import side_by_side
+from outbox.runtime.gather import side_by_side
 from outbox.runtime.store_operations import StoreOperations
 
 SCAN_COUNT_MAX = 20_000

@@ -77,7 +77,7 @@ from outbox.runtime.scopes import stores_of
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
 from outbox.runtime.store_operations import StoreOperations
 from outbox.stored import LEDGER_PREFIX
-from outbox.streams.places import Place
+from outbox.streams.log_places import Place
 
 KEPT_COUNT_MAX = 1_000
 UNFINISHED_COUNT_MAX = 1_000

@@ -16,7 +16,7 @@ from outbox.ops.streams import ListedStore
 from outbox.ops.values import LargeState, Signs, WorkerSign
 from outbox.ports import StateStore
 from outbox.runtime.delivery.blocked_sessions import BLOCK, BLOCKED_SESSIONS
-from outbox.runtime.side_by_side import side_by_side
+from outbox.runtime.gather import side_by_side
 from outbox.runtime.signs import ALIVE_S, LARGE_COUNT_MAX, Sign, signs_in
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, handlers_in
 

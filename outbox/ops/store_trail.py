@@ -23,7 +23,7 @@ from outbox.ops.trail_records import Outcome, Registered, causes, handled_by, ke
 from outbox.ops.trail_values import Fact, KnownBy, Place, Trail, TrailQuery
 from outbox.ops.values import BATCH_COUNT_MAX
 from outbox.ports import DeadLetterEntry, Document, DocumentKey, HeldMessage, StorePorts
-from outbox.runtime.side_by_side import side_by_side
+from outbox.runtime.gather import side_by_side
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES
 from outbox.runtime.store_operations import StoreOperations
 from outbox.stored import Inline, Record, Staged, StateItem, processed_key, record_key, staged_key, state_key

@@ -21,7 +21,7 @@ from outbox.ops.stream_values import (
     UnregisterRequest,
 )
 from outbox.ops.streams import StreamPlace, list_streams, on_store, read_stream, trim_stream, unregister_stream
-from outbox.streams.places import Place
+from outbox.streams.log_places import Place
 
 
 class StreamOperator(Protocol):

@@ -37,7 +37,7 @@ from outbox.ops.stream_values import StreamRow as RowView
 from outbox.streams.cells import FLOOR, Cell, Position
 from outbox.streams.horizon import UNREAD, trimmed
 from outbox.streams.log import MARGIN, is_name
-from outbox.streams.places import Place, place_of, together
+from outbox.streams.log_places import Place, place_of, together
 from outbox.streams.register import REGISTER, Kept, RegisterCell
 from outbox.streams.row import Row
 from outbox.streams.values import Values

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from outbox.errors import OutboxError
+from outbox.escape import printable
 from outbox.ops.names import last_word, word
 from outbox.ops.pending_values import PendingView
 from outbox.ops.state_values import StateHistory, StateVersion, StateWritten
@@ -24,7 +25,6 @@ from outbox.ops.values import (
     Peeked,
     Status,
 )
-from outbox.printable import printable
 
 REASON_LENGTH_MAX = 60
 WHY_LENGTH_MAX = 160

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from outbox.ports import NoBlobs, StateStore
 from outbox.runtime.work import Work
-from outbox.streams.places import Place
+from outbox.streams.log_places import Place
 from outbox.streams.values import ENVELOPE_BYTES, inline_bytes_max
 
 

@@ -30,7 +30,7 @@ from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.callables import check_call
 from outbox.streams.cells import Position
 from outbox.streams.horizon import UNREAD
-from outbox.streams.places import POLL_S_MAX, Place, Waiting, place_of
+from outbox.streams.log_places import POLL_S_MAX, Place, Waiting, place_of
 from outbox.streams.read_ahead import ReadAhead
 from outbox.streams.row import Entry, Row
 from outbox.streams.values import ENTRIES_MAX, Values

@@ -21,7 +21,7 @@ from outbox.streams.callables import check_call
 from outbox.streams.cells import Cell
 from outbox.streams.horizon import trimmed
 from outbox.streams.log import LogReader, LogWriter, OrderedLog
-from outbox.streams.places import Place
+from outbox.streams.log_places import Place
 from outbox.streams.queues import QueueOutput
 from outbox.streams.register import Out
 from outbox.streams.row import Entry, Row

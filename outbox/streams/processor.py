@@ -33,7 +33,7 @@ from outbox.streams.cells import Position
 from outbox.streams.failures import delay_s
 from outbox.streams.last_cell import Looks
 from outbox.streams.log import LogReader, OrderedLog, check_name
-from outbox.streams.places import POLL_S_MAX, Place, Waiting, place_of
+from outbox.streams.log_places import POLL_S_MAX, Place, Waiting, place_of
 from outbox.streams.plan import BATCH_MAX, HANDLER_S, REFUSED, Handler, Plan, RefusedEntry, input_of, output_of
 from outbox.streams.queues import QueueOutput
 from outbox.streams.register import Failed, Register

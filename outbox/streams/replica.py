@@ -34,7 +34,7 @@ from outbox.streams.callables import NotCalled, call, check_run
 from outbox.streams.cells import Position, encode
 from outbox.streams.failures import Ready, after_success, count_of, failed_step, is_timer_first, noted, rows_left
 from outbox.streams.last_cell import check_lasts, last_of, lasts_at
-from outbox.streams.places import Seen, together
+from outbox.streams.log_places import Seen, together
 from outbox.streams.plan import (
     REFUSED,
     Inputs,

@@ -18,7 +18,7 @@ from outbox.errors import CorruptRecord, DeadlinePassed, NoBlobStore, OutcomeUnk
 from outbox.ports import NoBlobs
 from outbox.streams.cells import Cell, Cells, Found, Position
 from outbox.streams.horizon import Floor, Horizon, Kind, trimmed
-from outbox.streams.places import Place, Seen, settled
+from outbox.streams.log_places import Place, Seen, settled
 from outbox.streams.recent import Recent, row_number
 from outbox.streams.values import Values, fitted, is_large, whole
 

@@ -40,7 +40,7 @@ from outbox.streams.cells import DECODE_ERRORS, Position, is_current, put
 from outbox.streams.database import TABLE, Cursor, CursorTable, Database, ThreadedDatabase, last_row
 from outbox.streams.last_cell import Looks, check_lasts, last_of
 from outbox.streams.log import LogReader, OrderedLog, check_name
-from outbox.streams.places import POLL_S_MAX, Waiting, place_of
+from outbox.streams.log_places import POLL_S_MAX, Waiting, place_of
 from outbox.streams.processor import (
     ERRORS_SAID,
     FINAL,

@@ -15,9 +15,9 @@ from typing import Any
 
 from outbox.app import App
 from outbox.codec import Codec
-from outbox.declared import shown, taken
 from outbox.errors import PoisonMessage, Refused
 from outbox.lineage import as_key
+from outbox.name_checks import shown, taken
 from outbox.ports import SUBSCRIPTIONS
 
 FIRST_SCHEMA = 1

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from outbox.azure import blob_states, connect
 from outbox.azure.usage import Usage
 from outbox.engine.engine import Engine
-from outbox.streams.places import Place, place_of, wall_ms
+from outbox.streams.log_places import Place, place_of, wall_ms
 from outbox.streams.replica import Progress
 from tests.benchmarks import report
 from tests.benchmarks.azure_place import azure_place

@@ -170,7 +170,7 @@ OPERATOR_MUTANTS = (
         ("now_ms - written_ms(document) < GRACE_S * 1_000", "False"),
     ),
     fault(
-        "a state in item scope is finished as a record", "outbox/runtime/finishing.py",
+        "a state in item scope is finished as a record", "outbox/runtime/finish_without_app.py",
         f"{LEFT}::test_what_has_not_left_is_listed_and_leaves_by_hand",
         ("return self._item if is_item else self._partition", "return self._partition"),
     ),
@@ -281,7 +281,7 @@ OPERATOR_MUTANTS = (
         ("if guard.kind == \"breaker\" and guard.state != \"closed\":", "if False:"),
     ),
     fault(
-        "all queues are asked at once", "outbox/runtime/side_by_side.py",
+        "all queues are asked at once", "outbox/runtime/gather.py",
         f"{CURES}::test_many_are_asked_at_once_and_answer_in_order",
         ("asyncio.Semaphore(COUNT_MAX)", "asyncio.Semaphore(1_000)"),
     ),

@@ -20,7 +20,7 @@ from typing import Any
 from outbox.engine.engine import Engine
 from outbox.ports import Document, DocumentKey, Lost, NoBlobs, Session, Won, Write
 from outbox.streams import Inputs, OrderedLog, Processor, Step
-from outbox.streams.places import Place
+from outbox.streams.log_places import Place
 from outbox.streams.replica import Progress, Replica
 from outbox.verify.explorer.streams import done
 

@@ -21,7 +21,7 @@ from outbox.streams import Inputs, OrderedLog, Processor, RefusedEntry, Step, ce
 from outbox.streams.cells import Position
 from outbox.streams.ingest import ingest_app
 from outbox.streams.log import LogWriter
-from outbox.streams.places import Place
+from outbox.streams.log_places import Place
 from outbox.streams.queues import QueueOutput
 from outbox.streams.values import ENVELOPE_BYTES
 from outbox.verify.explorer.budgets import Budgets

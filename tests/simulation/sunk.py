@@ -19,7 +19,7 @@ from outbox.ports import Create, DocumentKey, Replace, Write
 from outbox.streams import Entry, OrderedLog, StoreSink
 from outbox.streams.cells import Position
 from outbox.streams.database import Cursor, CursorTable
-from outbox.streams.places import Place, Waiting
+from outbox.streams.log_places import Place, Waiting
 from outbox.streams.replica import Progress
 from outbox.streams.row import Row
 from outbox.streams.sinks import DatabaseSteps, Sink, enter, only_row

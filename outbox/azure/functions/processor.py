@@ -41,11 +41,11 @@ from outbox.azure.functions.messages import to_delivery
 from outbox.azure.functions.settings import FunctionsSettings
 from outbox.client import Client
 from outbox.errors import NotRegistrable
+from outbox.escape import printable
 from outbox.http import Response
 from outbox.http_entry import HttpEntry
 from outbox.message import Message
 from outbox.ports import Backend, Delivery, StorePorts
-from outbox.printable import printable
 from outbox.runtime.commit.handler_threads import HandlerThreads
 from outbox.runtime.commit.loop_watch import LoopWatch
 from outbox.runtime.commit.sweeper import Swept

@@ -20,8 +20,8 @@ from outbox.emulator.blobs.answers import (
     bad_header,
     xml_answer,
 )
+from outbox.emulator.blobs.catalog import Blob, Lease, Properties, etag_of, http_date
 from outbox.emulator.blobs.conditions import check_read, check_write, read_conditions
-from outbox.emulator.blobs.kept import Blob, Lease, Properties, etag_of, http_date
 from outbox.emulator.blobs.names import METADATA, read_metadata
 from outbox.emulator.blobs.ranges import cut, read_range
 from outbox.emulator.blobs.requests import Call

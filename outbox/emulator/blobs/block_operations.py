@@ -21,8 +21,8 @@ from outbox.emulator.blobs.blob_operations import (
     replaced,
     version_headers,
 )
+from outbox.emulator.blobs.catalog import Block
 from outbox.emulator.blobs.conditions import check_read, read_conditions
-from outbox.emulator.blobs.kept import Block
 from outbox.emulator.blobs.requests import Call
 from outbox.emulator.blobs.store import Store
 from outbox.emulator.blobs.xml import leaf, read_leaves

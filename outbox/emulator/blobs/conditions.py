@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
 from outbox.emulator.blobs.answers import NOT_MODIFIED, Rejection, bad_header
-from outbox.emulator.blobs.kept import Blob, etag_of
+from outbox.emulator.blobs.catalog import Blob, etag_of
 from outbox.emulator.blobs.tags import TagCondition, read_condition
 
 ETAG_COUNT_MAX = 100

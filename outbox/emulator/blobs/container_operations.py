@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from outbox.emulator.blobs import leases
 from outbox.emulator.blobs.answers import ACCEPTED, CREATED, OK, Answer, xml_answer
 from outbox.emulator.blobs.blob_operations import lease_id
+from outbox.emulator.blobs.catalog import Container, etag_of, http_date
 from outbox.emulator.blobs.conditions import check_container
-from outbox.emulator.blobs.kept import Container, etag_of, http_date
 from outbox.emulator.blobs.names import METADATA, read_metadata
 from outbox.emulator.blobs.requests import Call
 from outbox.emulator.blobs.store import Store

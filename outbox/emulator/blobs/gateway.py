@@ -15,7 +15,7 @@ from functools import partial
 
 from outbox.emulator.blobs.answers import BY_STATUS, Answer, Rejection
 from outbox.emulator.blobs.auth import Signatures
-from outbox.emulator.blobs.kept import http_date
+from outbox.emulator.blobs.catalog import http_date
 from outbox.emulator.blobs.requests import Call, read_line
 from outbox.emulator.blobs.understood import check_understood
 from outbox.emulator.blobs.usage import Meter

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from outbox.emulator.blobs import leases
 from outbox.emulator.blobs.answers import ACCEPTED, CREATED, OK, Answer, bad_header
 from outbox.emulator.blobs.blob_operations import found, version_headers
+from outbox.emulator.blobs.catalog import Lease, etag_of, http_date
 from outbox.emulator.blobs.conditions import check_container, check_write, read_conditions
-from outbox.emulator.blobs.kept import Lease, etag_of, http_date
 from outbox.emulator.blobs.requests import Call
 from outbox.emulator.blobs.store import Store
 

@@ -17,7 +17,7 @@ from typing import Literal
 from uuid import UUID
 
 from outbox.emulator.blobs.answers import Rejection, bad_header
-from outbox.emulator.blobs.kept import Lease
+from outbox.emulator.blobs.catalog import Lease
 
 State = Literal["available", "leased", "breaking", "broken", "expired"]
 Owner = Literal["Blob", "Container"]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from outbox.emulator.blobs import leases, tags
 from outbox.emulator.blobs.answers import Answer, Rejection, bad_parameter, xml_answer
-from outbox.emulator.blobs.kept import Blob, Container, etag_of, http_date
+from outbox.emulator.blobs.catalog import Blob, Container, etag_of, http_date
 from outbox.emulator.blobs.requests import Call
 from outbox.emulator.blobs.store import Held, Store
 from outbox.emulator.blobs.xml import leaf, named, text

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from outbox.emulator.blobs.answers import Rejection
-from outbox.emulator.blobs.kept import Blob, Block, Container, Piece
+from outbox.emulator.blobs.catalog import Blob, Block, Container, Piece
 from outbox.emulator.faults import Faults
 from outbox.engine.engine import Engine
 from outbox.engine.log import records

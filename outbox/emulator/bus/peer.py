@@ -34,7 +34,7 @@ from outbox.emulator.bus.senders import Sender
 from outbox.emulator.bus.transport import Endpoint, Room, Transport, Writer, loop_time
 from outbox.engine.entities import SessionLock
 from outbox.errors import LockLost
-from outbox.printable import printable
+from outbox.escape import printable
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import msgspec
 
 from outbox.deliveries import STACK_HEAD
 from outbox.errors import REASON_LENGTH_MAX, PoisonMessage
-from outbox.printable import printable
+from outbox.escape import printable
 from outbox.runtime.failures.redacting import redacted
 
 FAILURES: Final = (Exception, CancelledError, GeneratorExit)

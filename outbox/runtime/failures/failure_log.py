@@ -25,8 +25,8 @@ import msgspec
 
 from outbox.deliveries import split_stack
 from outbox.errors import PoisonMessage
+from outbox.escape import printable
 from outbox.log_throttle import LogThrottle
-from outbox.printable import printable
 from outbox.registration.handlers import UNKEPT
 from outbox.resubmission import REJECTED
 from outbox.retries import Retries

@@ -27,11 +27,11 @@ from outbox.app import App, HttpRoute
 from outbox.codec import DECODE_ERRORS, Codec
 from outbox.encoding import encoded_plain
 from outbox.errors import PoisonMessage
+from outbox.escape import printable
 from outbox.http import JSON, Request, Unfit, idempotency_key
 from outbox.lineage import as_key, fingerprint, inbox_key, state_id
 from outbox.message import Message
 from outbox.ports import Delivery
-from outbox.printable import printable
 from outbox.retries import Reject
 from outbox.runtime.failures.error_text import FAILURES, as_text, failure_text, raised_at, safe_text
 from outbox.runtime.http.bodies import read_body, write_body

@@ -18,7 +18,7 @@ from outbox.runtime.delivery.admission import Admission
 from outbox.runtime.start.plan import Plan as RuntimePlan
 from outbox.streams.ingest import Ingestion
 from outbox.streams.log import LogWriter, OrderedLog
-from outbox.streams.places import Place, Waiting
+from outbox.streams.log_places import Place, Waiting
 from outbox.streams.plan import Plan
 from outbox.streams.queues import QueueOutput
 from outbox.streams.replica import Progress, Replica

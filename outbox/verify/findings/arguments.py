@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from outbox.app import App
-from outbox.declared import check_taken, kept_states, known_state_id
 from outbox.http import Unfit
 from outbox.lineage import Key
+from outbox.name_checks import check_taken, kept_states, known_state_id
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.requests import ClientRequest, work_of
 

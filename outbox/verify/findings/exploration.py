@@ -23,9 +23,9 @@ from itertools import combinations_with_replacement
 from typing import Any
 
 from outbox.app import App
-from outbox.declared import check_sent, known_messages
 from outbox.errors import UnknownType
 from outbox.lineage import Key
+from outbox.name_checks import check_sent, known_messages
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.sampling import sample
 from outbox.verify.explorer.scenario import Scenario

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from outbox.declared import kept_states, known_state, known_state_id
 from outbox.lineage import Key
+from outbox.name_checks import kept_states, known_state, known_state_id
 from outbox.verify.explorer.ops import Finding
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ from outbox.ports import (
 from outbox.streams.cells import DECODE_ERRORS, Cell, Position
 from outbox.streams.ingest import Ingest
 from outbox.streams.log import OrderedLog
-from outbox.streams.places import Place
+from outbox.streams.log_places import Place
 from outbox.streams.plan import RowTarget, Target
 from outbox.streams.processor import Processor
 from outbox.streams.queues import QueueOutput

@@ -280,7 +280,7 @@ LOG_MUTANTS = (
     mutant(
         "a host adopts before it read back", ENGINE,
         f"{OF_BESIDE}::test_a_host_retires_nothing_behind_a_jobs_snapshot_that_does_not_read_back",
-        ("        if ordinal != read_whole and not await beside.is_whole(folder, ordinal):\n", "        if ordinal < 0:\n"),
+        ("        if ordinal != read_whole and not await compaction_process.is_whole(folder, ordinal):\n", "        if ordinal < 0:\n"),
         ("            self._passed_over = ordinal\n            return 0\n        retiring", "            return 0\n        self._passed_over = ordinal\n        retiring"),
     ),
     mutant(

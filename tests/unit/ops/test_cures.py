@@ -18,7 +18,7 @@ from outbox.ops.doctor import of_status
 from outbox.ops.values import GuardStatus, Status
 from outbox.ports import SUBSCRIPTIONS, DeadLetterEntry
 from outbox.resubmission import REJECTED
-from outbox.runtime.side_by_side import COUNT_MAX, side_by_side
+from outbox.runtime.gather import COUNT_MAX, side_by_side
 
 AUDIT = f"news{SUBSCRIPTIONS}audit"
 ANEW = "`outbox send orders BODY --type TYPE --id NEW-ID`"

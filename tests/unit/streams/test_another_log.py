@@ -18,7 +18,7 @@ from outbox.message import Message
 from outbox.ports import Create, DocumentKey, Output, Replace, Write
 from outbox.streams import Entry, Ingest, Inputs, OrderedLog, Position, Processor, Step, StoreSink, TransactionalSink
 from outbox.streams.cells import Cell, encode
-from outbox.streams.places import Place
+from outbox.streams.log_places import Place
 from outbox.testing import START_S, Harness, VirtualClock
 from tests.unit.streams.making import Counting, made, put_raw, values
 

@@ -14,7 +14,7 @@ from outbox.errors import NotRegistrable, OutcomeUnknown, Refused, Throttled, Tr
 from outbox.ports import Create
 from outbox.streams import Inputs, OrderedLog, Position, Processor, Step
 from outbox.streams.cells import Cell, encode
-from outbox.streams.places import Place, place_of
+from outbox.streams.log_places import Place, place_of
 from outbox.streams.plan import RowTarget
 from outbox.streams.register import Out
 from outbox.streams.replica import Progress, Replica

@@ -14,7 +14,7 @@ from outbox.message import Message
 from outbox.ports import Output
 from outbox.streams import Ingest, Inputs, OrderedLog, Processor, Step
 from outbox.streams.cells import Position
-from outbox.streams.places import Place
+from outbox.streams.log_places import Place
 from outbox.streams.replica import Progress, Replica
 from tests.unit.streams.making import ANY_AGE, Alarm, Total, fill, made, values
 

@@ -15,7 +15,7 @@ from outbox.errors import DeadlinePassed, OutcomeUnknown, Refused, Trimmed
 from outbox.ports import Create
 from outbox.streams import OrderedLog, Position
 from outbox.streams.horizon import _cleared
-from outbox.streams.places import Place, place_of
+from outbox.streams.log_places import Place, place_of
 from outbox.streams.plan import RowTarget
 from outbox.streams.register import Out
 from outbox.testing import START_S, VirtualClock

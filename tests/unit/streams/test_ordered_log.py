@@ -26,7 +26,7 @@ from outbox.errors import (
 )
 from outbox.ports import BlobStore, Create, Delete, NoBlobs, Replace
 from outbox.streams import Entry, Inputs, OrderedLog, Position, Processor, Step
-from outbox.streams.places import Place
+from outbox.streams.log_places import Place
 from outbox.testing import START_S, VirtualClock
 from tests.unit.streams.making import ANY_AGE, Alarm, Reading, Total, entries, fill, made, values
 

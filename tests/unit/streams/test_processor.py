@@ -16,7 +16,7 @@ from outbox.errors import FormatTooNew
 from outbox.ports import NoBlobs, Replace
 from outbox.retries import Retries
 from outbox.streams import HandlerFailed, Inputs, OrderedLog, Position, Processor, Skip, Step
-from outbox.streams.places import Place
+from outbox.streams.log_places import Place
 from outbox.streams.replica import Replica
 from outbox.testing import START_S, VirtualClock
 from tests.unit.streams.making import ANY_AGE, Counting, Reading, Total, entries, fill, made, values

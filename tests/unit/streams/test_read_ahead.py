@@ -13,7 +13,7 @@ from outbox.engine.engine import Engine
 from outbox.errors import CorruptRecord, Trimmed
 from outbox.ports import Document, DocumentKey, Replace, Session, StateStore, Write
 from outbox.streams import Entry, Inputs, Processor, Step, StoreSink
-from outbox.streams.places import Place
+from outbox.streams.log_places import Place
 from outbox.streams.read_ahead import BYTES_MAX, CELLS_MAX
 from outbox.streams.row import BLOBS_MAX
 from tests.unit.streams.making import ANY_AGE, Counting, Total, fill, made, values

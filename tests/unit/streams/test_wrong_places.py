@@ -16,7 +16,7 @@ from outbox.errors import NotRegistrable, OutcomeUnknown, Refused
 from outbox.message import Message
 from outbox.ports import Delete, Document, DocumentKey, Output, Replace, StateStore
 from outbox.streams import Ingest, Inputs, OrderedLog, Position, Processor, RefusedEntry, Step
-from outbox.streams.places import Place
+from outbox.streams.log_places import Place
 from outbox.testing import START_S, Harness, VirtualClock
 from tests.unit.streams.making import ANY_AGE, fill, made, values
 

@@ -17,7 +17,7 @@ from outbox.errors import NotRegistrable, OutcomeUnknown, Refused
 from outbox.ports import Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Won, Write
 from outbox.streams import Ingest, Inputs, OrderedLog, Processor, Step
 from outbox.streams.cells import Cell, Position
-from outbox.streams.places import Place
+from outbox.streams.log_places import Place
 from outbox.streams.register import Register
 from outbox.streams.replica import Progress, Replica
 from outbox.verify.faults import FaultPlan, Faults, FaultyStore, SimulatedCrash

@@ -10,7 +10,7 @@ import pytest
 from azure.core.exceptions import ResourceExistsError
 from azure.storage.blob.aio import BlobServiceClient
 
-from outbox.emulator.blobs.kept import Piece
+from outbox.emulator.blobs.catalog import Piece
 from outbox.emulator.blobs.server import BlobEmulator
 from outbox.emulator.blobs.store import DATA, PIECE_BYTES
 from outbox.engine.engine import Engine

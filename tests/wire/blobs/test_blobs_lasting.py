@@ -16,7 +16,7 @@ from azure.storage.blob import BlobBlock
 from azure.storage.blob.aio import BlobLeaseClient, BlobServiceClient, ContainerClient
 
 from outbox.azure.transport import OnceTransport
-from outbox.emulator.blobs.kept import Piece
+from outbox.emulator.blobs.catalog import Piece
 from outbox.emulator.blobs.server import BlobEmulator
 from outbox.emulator.blobs.store import DATA
 from outbox.engine.engine import Engine

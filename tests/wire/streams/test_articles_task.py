@@ -25,7 +25,7 @@ from outbox.emulator.faults import FaultRule, Faults
 from outbox.engine.engine import Engine
 from outbox.ports import StateStore
 from outbox.streams import Entry, Inputs, OrderedLog, Processor, Step, TransactionalSink
-from outbox.streams.places import Place, wall_ms
+from outbox.streams.log_places import Place, wall_ms
 from tests.wire.on_azure.ground import blob_emulator, cosmos_ground
 
 WINDOW_COUNT = 5

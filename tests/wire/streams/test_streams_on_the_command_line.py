@@ -27,7 +27,7 @@ from outbox.ops.streams import list_streams, on_store
 from outbox.ports import Create, DocumentKey, NoBlobs
 from outbox.streams import Inputs, OrderedLog, Position, Processor, Step
 from outbox.streams.cells import PAGE_BITS
-from outbox.streams.places import Place, wall_ms
+from outbox.streams.log_places import Place, wall_ms
 from tests.wire.on_azure.ground import blob_emulator, cosmos_ground
 
 READS_MAX = 20

@@ -19,7 +19,7 @@ from outbox.engine import engine as hosting
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.engine.limits import EngineLimits
-from outbox.engine.log import beside, snapshot
+from outbox.engine.log import compaction_process, snapshot
 from outbox.engine.log.disk import FolderDisk, MemoryDisk
 from outbox.engine.log.segments import snapshot_name, snapshot_ordinals
 from outbox.engine.log.wal import Log
@@ -130,7 +130,7 @@ async def test_a_process_that_dies_retires_nothing_and_leaves_nothing(
 ) -> None:
     folder = disk_path / "data"
     left = "open(f'{sys.argv[2]}/00.snapshot.{os.getpid()}-1-1.tmp', 'w').write('half'); 1/0"
-    monkeypatch.setattr(beside, "_START", f"import sys; {start}{left}")
+    monkeypatch.setattr(compaction_process, "_START", f"import sys; {start}{left}")
     async with filled(folder) as engine:
         before = log_files(folder)
         with pytest.raises(Refused, match="the folder is as it was"):
@@ -157,7 +157,7 @@ async def test_a_host_that_closes_ends_the_process_and_its_file(
 ) -> None:
     folder = disk_path / "data"
     slow = "open(f'{sys.argv[2]}/00.snapshot.{os.getpid()}-1-1.tmp', 'w').close(); import time; time.sleep(60)"
-    monkeypatch.setattr(beside, "_START", f"import sys, os; {slow}")
+    monkeypatch.setattr(compaction_process, "_START", f"import sys, os; {slow}")
     async with filled(folder) as engine:
         compacting = asyncio.create_task(engine.compact_in_background())
         await until(lambda: any("tmp" in name for name in log_files(folder)))

@@ -21,7 +21,10 @@ from outbox.engine.log.disk import TEMPORARY, FolderDisk
 from outbox.errors import CorruptRecord, OutboxError, Refused
 
 _COMPACT, _LOOK = "compact", "look"
-_START = "import sys; sys.path[:] = sys.argv[1].split(chr(10)); from outbox.engine.log.beside import main; main()"
+_START = (
+    "import sys; sys.path[:] = sys.argv[1].split(chr(10)); "
+    "from outbox.engine.log.compaction_process import main; main()"
+)
 _NICENESS = 10
 
 
