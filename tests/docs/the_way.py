@@ -1,4 +1,4 @@
-"""The figures and lists of the page about a message's way, made by running one: `python -m tests.docs.the_way`."""
+"""The lists of the page about a message's way, made by running one: `python -m tests.docs.the_way`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from tools.arrows import picture
 from tools.way import SCOPES, text, way
 
 PAGE = ROOT / "docs/protocol/the-way.md"
-BEFORE = PAGE.with_name("the-way-before.txt")
 TO_READ = {"Engine scope": "engine", "Partition scope": "partition", "Item scope": "item", "Requests over HTTP": "http"}
-READ_BEFORE = {"engine": 8, "partition": 10, "item": 12, "http": None}
 
 
 def to_read(page: str) -> dict[str, list[str]]:
@@ -21,25 +19,10 @@ def to_read(page: str) -> dict[str, list[str]]:
     return {TO_READ[title]: re.findall(r"^\d\. `(.+?)`", body, re.MULTILINE) for title, body in sections}
 
 
-def figures(page: str, before: str, after: str) -> str:
-    rows = ["| | files run through | in `outbox/runtime` | to read |", "|---|---:|---:|---:|"]
-    for scope in SCOPES:
-        found = re.compile(rf"^{scope}: (\d+) files of outbox/, (\d+)", re.MULTILINE)
-        old, new = found.search(before), found.search(after)
-        assert old and new
-        reads = f"{READ_BEFORE[scope] or 'not counted'}, now {len(to_read(page)[scope])}"
-        rows.append(f"| {scope} | {old[1]}, now {new[1]} | {old[2]}, now {new[2]} | {reads} |")
-    counted = re.search(r"^outbox.runtime: (.*)$", before, re.MULTILINE)
-    assert counted
-    now = picture(ROOT, "outbox.runtime").partition("\n")[0].removeprefix("outbox.runtime: ")
-    return "\n".join([*rows, "", f"Imports within `outbox/runtime`: {counted[1]}; now {now}."])
-
-
 def written(page: str) -> str:
     """The page with what a run gives now."""
     after = "\n\n".join(text(scope, asyncio.run(way(scope))) for scope in SCOPES)
     made = {
-        "figures": figures(page, BEFORE.read_text(), after),
         "imports": f"```text\n{picture(ROOT, 'outbox.runtime')}\n```",
         "files": f"```text\n{after}\n```",
     }
