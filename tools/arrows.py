@@ -41,7 +41,7 @@ CORE = (  # what a handler and a port are
 FLOORS = (  # a floor imports only from those below it; what shares a floor may import each other
     ("__main__",),
     ("ops",),
-    ("testing", "testing_http", "testing_streams"),
+    ("testing",),
     ("verify",),
     ("azure",),
     ("emulator",),

@@ -35,7 +35,7 @@ from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.store_scope import StoreScope
-from outbox.testing_http import ServedPorts
+from outbox.testing.http import ServedPorts
 from outbox.verify.faults import SimulatedCrash
 from tests.transcripts.recording import (
     Fault,

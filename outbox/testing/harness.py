@@ -65,15 +65,13 @@ from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.store_scope import StoreScope
 from outbox.stored import state_key
 from outbox.streams.log import OrderedLog
-from outbox.testing_http import HttpClients
-from outbox.testing_streams import Stream, Streams
+from outbox.testing.clock import START_S, VirtualClock
+from outbox.testing.http import HttpClients
+from outbox.testing.streams import Stream, Streams
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyBus, FaultyJournal, FaultyStore, SimulatedCrash
 from outbox.verify.recorded.committed_outputs import BusRecorder, JournalRecorder, Sent, StoreRecorder
 
 State = TypeVar("State")
-
-START_S = 1_767_225_600.0
-"""When a harness's time begins: 2026-01-01 00:00 UTC, in seconds since 1970."""
 
 FAILURE_COUNT_MAX = 8
 """How many log lines the note of a failing test holds."""
@@ -81,21 +79,6 @@ FAILURE_COUNT_MAX = 8
 _ANY_CLOCK = EngineLimits(clock_ahead_max_s=math.inf)
 STEP_COUNT_MAX = 100_000
 BATCH_COUNT_MAX = 8
-
-
-class VirtualClock:
-    """Time that moves only on demand."""
-
-    def __init__(self, start_s: float) -> None:
-        self.seconds = start_s
-
-    def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
-        return round(self.seconds * 1_000)
-
-    def monotonic_s(self) -> float:
-        """Seconds that never run backwards."""
-        return self.seconds
 
 
 class SentRecord(msgspec.Struct, frozen=True):
