@@ -167,19 +167,6 @@ DIRECT_MUTANTS = (
         f"{OF_PROCESSOR}::test_a_start_heeds_how_long_others_remember",
         ("        await register_retention(self.app.name, self._plan.retention, self._operations)\n", ""),
     ),
-    mutant(
-        "trigger: dead letters lie among the states", PROCESSOR, f"{OF_PROCESSOR}::test_nothing_but_states_lies_with_the_states",
-        ("Letters(ports.infrastructure or ports.store, ports.blobs)", "Letters(ports.store, ports.blobs)"),
-    ),
-    mutant(
-        "trigger: everything lies among the states", PROCESSOR, f"{OF_PROCESSOR}::test_nothing_but_states_lies_with_the_states",
-        ("replace(ports, bus=bus)", "replace(ports, bus=bus, infrastructure=None)"),
-    ),
-    mutant(
-        "trigger: a message has no time to live", FUNCTIONS_MESSAGES,
-        f"{OF_PROCESSOR}::test_a_message_of_a_trigger_lives_as_long_as_its_broker_says",
-        ("time_to_live_ms=_lives_ms(received, enqueued_ms)", "time_to_live_ms=0"),
-    ),
     # Several handlers of one message
     mutant(
         "several: a refusal by one handler ends what another is to try again", WORK,
@@ -232,16 +219,6 @@ DIRECT_MUTANTS = (
         ("            created_ms=message.created_ms or delivery.enqueued_ms,\n", "            created_ms=self._now_ms(),\n"),
     ),
     mutant(
-        "letters: copies of one of the bus stay", BUS_LETTERS,
-        f"{OF_CONNECTING}::test_a_resubmitted_dead_letter_begins_anew_and_its_copies_go",
-        ("            for copy in [letter, *copies]:\n", "            for copy in [letter]:\n"),
-    ),
-    mutant(
-        "letters: one of the bus keeps its failures", BUS_LETTERS,
-        f"{OF_CONNECTING}::test_a_resubmitted_dead_letter_begins_anew_and_its_copies_go",
-        ("                outbox_id=message.identity,\n", "                outbox_id=message.identity,\n                failures=message.failures,\n"),
-    ),
-    mutant(
         "letters: one of the bus keeps the id that the broker knows", BUS_LETTERS,
         f"{OF_CONNECTING}::test_a_resubmitted_dead_letter_begins_anew_and_its_copies_go",
         ("message_id=f\"{message.identity}~{uuid4().hex}\",", "message_id=message.message_id,"),
@@ -260,11 +237,6 @@ DIRECT_MUTANTS = (
         "letters: one that somebody else has moved is taken for discarded", OPERATIONS,
         f"{OF_LETTERS}::test_a_dead_letter_that_another_client_moves_first_is_not_discarded_twice",
         ("        if not await self._dead_letters.delete(dead):\n", "        if await self._dead_letters.delete(dead) is None:\n"),
-    ),
-    mutant(
-        "letters: one of a subscription of the bus goes to the subscription", BUS_LETTERS,
-        f"{OF_CONNECTING}::test_a_resubmitted_dead_letter_of_a_subscription_comes_by_its_topic",
-        ("Output(path.partition(SUBSCRIPTIONS)[0], 0, again)", "Output(path, 0, again)"),
     ),
     mutant(
         "letters: one of a subscription in the store goes to the subscription", STORED_LETTERS,
@@ -487,11 +459,6 @@ DIRECT_MUTANTS = (
         ("max(0, (received.delivery_count or 1) - 1)", "max(0, received.delivery_count or 1)"),
     ),
     mutant(
-        "trigger: invocations that have ended are kept", PROCESSOR,
-        f"{OF_PROCESSOR}::test_nothing_is_kept_of_an_invocation_that_has_ended",
-        ("        finally:\n            self._bus.forget(invocation)\n", "        finally:\n            pass\n"),
-    ),
-    mutant(
         "blocked: a block is of a key on every queue", STOPS,
         f"{OF_STOPPED}::test_a_block_is_of_one_queue_whatever_key_another_has",
         ('f"{len(queue)}:{queue}{session_id}"', 'f"{session_id}"'),
@@ -556,30 +523,6 @@ DIRECT_MUTANTS = (
         f"{OF_BLUEPRINT}::test_no_invocation_uses_a_processor_that_could_not_be_opened",
         ("                await made.open()\n                self._processor = made\n",
          "                self._processor = made\n                await made.open()\n"),
-    ),
-    mutant(
-        "site: what cannot be opened uses up deliveries at once", SITES,
-        f"{OF_BLUEPRINT}::test_a_message_rests_before_it_is_abandoned_because_the_backend_cannot_be_opened",
-        ("            await asyncio.sleep(pause_s(message.delivery_count or 1, random.random()))\n", ""),
-    ),
-    mutant(
-        "site: another loop uses the clients of the first", SITES, f"{OF_BLUEPRINT}::test_another_loop_opens_its_own",
-        ("            self._backend = self._processor = None\n", "            self._processor = None\n"),
-    ),
-    mutant(
-        "trigger: a message rests for longer than its lock is renewed", PROCESSOR,
-        f"{OF_PROCESSOR}::test_in_order_a_message_that_is_due_much_later_is_released_while_its_lock_is_held",
-        ("asyncio.sleep(max(0.0, min(rest_s, self._settings.rest_s)))", "asyncio.sleep(max(0.0, rest_s))"),
-    ),
-    mutant(
-        "trigger: an expiry that means never is a time to live", FUNCTIONS_MESSAGES,
-        f"{OF_PROCESSOR}::test_a_message_of_a_trigger_lives_as_long_as_its_broker_says",
-        ("expires is None or expires.year >= _NEVER_YEAR or not enqueued_ms", "expires is None or not enqueued_ms"),
-    ),
-    mutant(
-        "trigger: a sweep leaves nobody time to finish", PROCESSOR,
-        f"{OF_PROCESSOR}::test_a_failed_push_is_repeated_on_redelivery",
-        ("sweep(grace_s=self._settings.sweep_grace_s)", "sweep(grace_s=0.0)"),
     ),
     mutant(
         "app: a field begins a line of its own", APP_LOGS, "infra/test_alerts.py::test_no_field_begins_a_line_of_its_own",
@@ -1431,21 +1374,6 @@ DIRECT_MUTANTS = (
     ),
     # Names, limits and what is left
     mutant(
-        "site: two functions have names that differ in case", "outbox/azure/functions/triggers.py",
-        f"{OF_BLUEPRINT}::test_the_host_can_tell_all_functions_apart",
-        ("self._taken.add(name.lower())", "self._taken.add(name)"),
-    ),
-    mutant(
-        "trigger: the broker's correlation takes the place of the sender's", FUNCTIONS_MESSAGES,
-        f"{OF_PROCESSOR}::test_a_senders_own_correlation_goes_before_the_brokers",
-        ("if not properties.get(\"correlation-id\") and received", "if received"),
-    ),
-    mutant(
-        "trigger: nobody is told of refused messages that are kept", PROCESSOR,
-        f"{OF_PROCESSOR}::test_a_sweep_names_the_queues_that_keep_refused_messages",
-        ("log.error(KEPT, ", "log.debug(KEPT, "),
-    ),
-    mutant(
         "ops: a line has no limit", "outbox/ops/send_lines.py",
         "unit/ops/test_sending.py::test_a_line_without_an_end_is_refused_before_it_fills_the_memory",
         ("        if len(rest) > LINE_MAX_BYTES:\n", "        if False:\n"),
@@ -1497,11 +1425,6 @@ DIRECT_MUTANTS = (
         ("        if isinstance(error, RIGHTS):\n", "        if False:\n"),
     ),
     # Rare moments
-    mutant(
-        "functions: a read does not answer to HEAD", "outbox/azure/functions/triggers.py",
-        f"{OF_BLUEPRINT}::test_what_may_be_read_answers_to_head_as_well",
-        ('["GET", "HEAD"] if route.method == "GET" else [route.method]', "[route.method]"),
-    ),
     mutant(
         "emulator: a token for one entity opens all", "outbox/emulator/bus/claims.py",
         "unit/emulator/test_claims.py::test_a_token_opens_what_it_names_and_what_is_below",
