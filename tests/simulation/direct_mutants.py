@@ -28,7 +28,6 @@ from tests.simulation.planting import (
     Table,
 )
 from tests.simulation.reader_mutants import READER_MUTANTS
-from tests.simulation.reconcile_mutants import RECONCILE_MUTANTS
 from tests.simulation.rule_mutants import TESTED_RULE_MUTANTS
 from tests.simulation.step_mutants import STEP_MUTANTS
 from tests.simulation.telemetry_mutants import TELEMETRY_MUTANTS
@@ -51,8 +50,6 @@ ONCE = "spark_jobs/submitting/once.py"
 RUN_DOCUMENTS = "spark_jobs/submitting/documents.py"
 SUBMITTED = "spark_jobs/submitted.py"
 SYNAPSE = "spark_jobs/submitting/synapse.py"
-SWEEPING = "spark_jobs/sweeping.py"
-SWEEP = "spark_jobs/sweep.py"
 FINISHING = "outbox/runtime/finish_without_app.py"
 SENDING = "spark_jobs/feeding/sending.py"
 GUARD = "outbox/ops/connection_guard.py"
@@ -86,12 +83,11 @@ OF_BLUEPRINT = "functions/test_blueprint.py"
 OF_SPARK_TRIGGERS = "functions/test_spark_triggers.py"
 OF_LANDING = "spark/test_landing.py"
 WATCHING, OF_WATCHING = "spark_jobs/feeding/watching.py", "spark/test_watching.py"
-CONSUME, OF_FOLLOWING = "spark_jobs/consume.py", "spark/test_following.py"
+CONSUME = "spark_jobs/consume.py"
 OF_CONTAINERS = "spark/test_place_faults.py"
 OF_SWEEPING = "spark/test_sweeping.py"
 OF_CHUNKS = "spark/test_feed_chunks.py"
 OF_SUBMIT_TIMES = "spark/test_submit_times.py"
-OF_SYNAPSE = "spark/test_submit_synapse.py"
 OF_GUARD = "unit/ops/test_connection_guard.py"
 OF_CLI = "unit/ops/test_cli.py"
 OF_CONTROL = "unit/ops/test_control.py"
@@ -976,104 +972,9 @@ DIRECT_MUTANTS = (
          "                with __import__('contextlib').suppress(OSError):\n                    self.land(messages)\n"),
     ),
     mutant(
-        "consume: more is taken than the budget", LANDING, f"{OF_LANDING}::test_no_more_is_taken_than_the_budget",
-        ("wanted = min(BATCH_COUNT, self.budget - self.landed)", "wanted = min(BATCH_COUNT, self.budget)"),
-    ),
-    mutant(
-        "consume: what a broken connection left is not counted", LANDING,
-        f"{OF_LANDING}::test_what_cannot_be_completed_is_counted_and_the_drain_goes_on",
-        ("                self.lost += len(messages) - index\n", "                pass\n"),
-    ),
-    mutant(
-        "consume: all that a broken connection left counts as one", LANDING,
-        f"{OF_LANDING}::test_what_cannot_be_completed_is_counted_and_the_drain_goes_on",
-        ("self.lost += len(messages) - index", "self.lost += 1"),
-    ),
-    mutant(
-        "consume: one receiver that met silence speaks for all", CONSUME,
-        f"{OF_LANDING}::test_a_queue_is_idle_when_all_its_receivers_say_so_or_nothing_came[some]",
-        ('self.idle = all(row["idle"]', 'self.idle = any(row["idle"]'),
-    ),
-    mutant(
-        "consume: a queue without another session is an outage", LANDING,
-        f"{OF_LANDING}::test_a_queue_without_another_session_is_idle_and_no_outage",
-        ("            if self.settings.sessions and isinstance(error, NO_SESSION):\n", "            if False:\n"),
-    ),
-    mutant(
-        "consume: a queue without another session leaves the outage as it is", LANDING,
-        f"{OF_LANDING}::test_a_queue_without_another_session_ends_an_outage",
-        ("NO_SESSION):\n                self.patience.succeeded()\n", "NO_SESSION):\n                pass\n"),
-    ),
-    mutant(
-        "consume: an outage ends with its round", LANDING,
-        f"{OF_LANDING}::test_an_outage_longer_than_a_round_is_sat_out_or_given_up",
-        ("(time.monotonic() < over_s or self.patience.failures)", "time.monotonic() < over_s"),
-    ),
-    mutant(
-        "consume: an outage is an idle queue", LANDING,
-        f"{OF_LANDING}::test_an_outage_is_neither_idle_nor_borne_for_ever",
-        ("elif not self.patience.failures and time", "elif time"),
-    ),
-    mutant(
-        "submit: a renewal goes on behind the job", SUBMITTED,
-        "spark/test_submitted.py::test_the_lease_is_renewed_while_the_job_works_and_no_longer",
-        ("        renewing.cancel()\n", ""),
-    ),
-    mutant(
-        "submit: what nobody can tell fails at once", SUBMITTED,
-        "spark/test_submitted.py::test_what_nobody_can_tell_is_asked_again_for_so_long",
-        ("            if time.monotonic() + 1 > ends_s:\n                raise\n", "            raise\n"),
-    ),
-    mutant(
-        "submit: a process that lost its lease goes on", SUBMITTED,
-        "spark/test_submitted.py::test_a_process_that_lost_its_lease_ends_where_it_stands",
-        ("    os._exit(3)\n", ""),
-    ),
-    mutant(
-        "synapse: a request that timed out at the service was refused", SYNAPSE,
-        "spark/test_submit_synapse.py::test_what_an_answer_allows_to_conclude",
-        ("if status >= 500 or status == 408:", "if status >= 500:"),
-    ),
-    mutant(
         "synapse: half a list is a whole one", SYNAPSE,
         "spark/test_submit_synapse.py::test_a_list_that_is_too_large_to_be_meant_is_not_taken_for_a_whole_one",
         ("        raise OutcomeUnknown(\n            f\"pool {self._settings.pool} lists", "        return found\n        raise OutcomeUnknown(\n            f\"pool {self._settings.pool} lists"),
-    ),
-    mutant(
-        "synapse: an answer of a proxy is an error of ours", SYNAPSE,
-        "spark/test_submit_synapse.py::test_an_answer_that_is_none_leaves_the_outcome_unknown",
-        ("    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:\n        raise OutcomeUnknown(f\"an answer",
-         "    except RecursionError as error:\n        raise OutcomeUnknown(f\"an answer"),
-    ),
-    mutant(
-        "feed: messages leave as fast as they can", SENDING,
-        "spark/test_sending_rows.py::test_no_more_messages_leave_in_a_second_than_the_rate",
-        ("        self._pace()\n", ""),
-    ),
-    mutant(
-        "feed: a batch has no room for its envelope", SENDING,
-        "spark/test_sending_rows.py::test_a_batch_leaves_room_for_its_envelope",
-        ("limit_bytes - min(ENVELOPE_BYTES_MAX, limit_bytes // 4)", "limit_bytes"),
-    ),
-    mutant(
-        "feed: the last batch of a task stays", SENDING,
-        "spark/test_sending_rows.py::test_a_task_sends_its_rows_and_reports_them_in_one",
-        ("        outgoing.flush()\n", ""),
-    ),
-    mutant(
-        "ledger: a commit is linked before it is on disk", "spark_jobs/common/folder.py",
-        "spark/test_folder.py::test_a_file_and_then_its_name_are_on_disk_when_it_is_created",
-        ("        os.fsync(file.fileno())\n", ""),
-    ),
-    mutant(
-        "place: the folders that were made for a file are not on disk", "spark_jobs/common/folder.py",
-        "spark/test_folder.py::test_a_file_and_then_its_name_are_on_disk_when_it_is_created",
-        ("        sync_path(folder.parent)\n", "        continue\n"),
-    ),
-    mutant(
-        "place: a put whose answer was lost has lost", CONTAINERS,
-        f"{OF_CONTAINERS}::test_a_put_whose_answer_is_lost_has_won",
-        ("return metadata.get(TOKEN) == token", "return False"),
     ),
     mutant(
         "place: who meets a blob has put it", CONTAINERS,
@@ -1087,68 +988,15 @@ DIRECT_MUTANTS = (
          '[f"{at:032}" for at in range(0, len(data), BLOCK_BYTES)]'),
     ),
     mutant(
-        "place: a put replaces what is there", CONTAINERS,
-        f"{OF_CONTAINERS}::test_a_put_whose_answer_is_lost_may_still_have_been_second",
-        ("overwrite=False)", "overwrite=True)"),
-    ),
-    mutant(
         "place: a list ends with its first page", CONTAINERS,
         "spark/test_places.py::test_lists_are_whole_and_in_order[emulator]",
         ("            if not marker:\n", "            if True:\n"),
-    ),
-    mutant(
-        "place: executors are lent what gets tokens", CONTAINERS,
-        f"{OF_CONTAINERS}::test_executors_are_lent_a_token_and_nothing_more",
-        ("return replace(self, account=self.account.lend())", "return self"),
-    ),
-    mutant(
-        "place: keys leave this machine in the clear", CONTAINERS,
-        f"{OF_CONTAINERS}::test_an_address_that_tells_too_little_is_refused",
-        ('if parts.scheme != "https" and not (', 'if False and not ('),
-    ),
-    mutant(
-        "submit: a run that is over is started again", ONCE,
-        f"{OF_SUBMIT_TIMES}::test_a_run_that_was_started_is_not_started_again_when_its_batch_is_listed_no_more",
-        ("if known.batch or known.ended is not None:", "if known.batch:"),
-    ),
-    mutant(
-        "submit: a run that a job works at is started again", ONCE,
-        f"{OF_SUBMIT_TIMES}::test_a_run_that_was_started_is_not_started_again_when_its_batch_is_listed_no_more",
-        ("if found is not None or known.is_cancelled or known.lease is not None:",
-         "if found is not None or known.is_cancelled:"),
-    ),
-    mutant(
-        "submit: a claim ends while its request is under way", ONCE,
-        f"{OF_SUBMIT_TIMES}::test_a_claim_lasts_until_nothing_of_it_can_turn_up_and_who_waits_learns_how_long",
-        ("self.window_s + self.request_s + self.settle_s", "self.window_s + self.settle_s"),
     ),
     mutant(
         "submit: a document is compared before its lock is held", RUN_DOCUMENTS,
         f"{OF_SUBMIT_TIMES}::test_a_document_is_compared_under_its_lock_and_on_disk_before_it_takes_its_place",
         ("        with self._locked(run):\n            seen = self._read(run)\n",
          "        seen = self._read(run)\n        with self._locked(run):\n"),
-    ),
-    mutant(
-        "submit: half a document takes the place of a whole one", RUN_DOCUMENTS,
-        f"{OF_SUBMIT_TIMES}::test_a_document_is_compared_under_its_lock_and_on_disk_before_it_takes_its_place",
-        ("                os.fsync(file.fileno())\n", ""),
-    ),
-    mutant(
-        "sweep: each pass adds what is left once more", "spark_jobs/sweeping.py",
-        "spark/test_sweeping.py::test_what_is_gone_over_again_adds_to_what_is_finished_and_replaces_what_is_left",
-        ("self.young, self.foreign, self.left = later.young, later.foreign, later.left",
-         "self.young, self.foreign, self.left = later.young, later.foreign, self.left + later.left"),
-    ),
-    mutant(
-        "sweep: what there was no time for counts as looked at", "spark_jobs/sweeping.py",
-        "spark/test_sweeping.py::test_what_a_part_takes_up_ends_with_its_time_and_its_room",
-        ("over; run it again for the rest\")\n                return False", "over; run it again for the rest\")\n                return True"),
-    ),
-    mutant(
-        "feed: an input of as many other rows is the same", PLAN,
-        f"{OF_CHUNKS}::test_a_plan_is_for_its_own_feed_and_its_own_input",
-        ("if (manifest.rows, manifest.digest) != (snapshot.rows, snapshot.digest):",
-         "if manifest.rows != snapshot.rows:"),
     ),
     mutant(
         "feed: the stage of the plan is swept with the others", PLAN,
@@ -1168,88 +1016,14 @@ DIRECT_MUTANTS = (
          '            self.kept.create(record_of(item), b"{}")\n            report = self.feed(item)\n'),
     ),
     mutant(
-        "watch: a file that is being written is fed", WATCHING,
-        f"{OF_WATCHING}::test_a_file_that_is_being_written_waits",
-        ("if item.changed_s <= settled_s]", "if settled_s]"),
-    ),
-    mutant(
         "watch: a file is known by its name alone", WATCHING,
         f"{OF_WATCHING}::test_a_file_that_is_written_anew_is_fed_anew",
         ('f"{item.name}\\0{item.version}"', 'f"{item.name}"'),
     ),
     mutant(
-        "watch: a file that is refused ends it", WATCHING,
-        f"{OF_WATCHING}::test_a_file_that_is_refused_holds_up_no_other_and_is_tried_by_the_next_watch",
-        ("except (OutboxError, PySparkException, ValueError) as error:", "except KeyError as error:"),
-    ),
-    mutant(
-        "follow: a silent round opens the table", CONSUME, f"{OF_FOLLOWING}::test_a_silent_round_opens_no_table",
-        ("        if merger.is_due():\n", "        if True:\n"),
-    ),
-    mutant(
-        "follow: silence ends it", LANDING,
-        f"{OF_LANDING}::test_a_receiver_that_goes_on_waits_through_silence_until_its_time_is_over",
-        ("                if not self.settings.goes_on:\n                    return\n", "                return\n"),
-    ),
-    mutant(
-        "follow: only this follower's messages are merged", CONSUME,
-        f"{OF_FOLLOWING}::test_what_others_landed_and_left_is_merged",
-        ("        if merger.is_due():\n", "        if total.received > total.added:\n"),
-    ),
-    mutant(
-        "follow: the first signal ends the process", "spark_jobs/common/until.py",
-        f"{OF_FOLLOWING}::test_the_first_signal_asks_and_the_second_does_what_it_always_did",
-        ("            signal.signal(number, ask)\n", "            pass\n"),
-    ),
-    mutant(
-        "feed: a plan of the first format is read as this one", PLAN,
-        f"{OF_CHUNKS}::test_a_plan_of_the_first_format_is_to_be_finished_by_its_own_version",
-        ("    if format == 1:\n", "    if False:\n"),
-    ),
-    mutant(
-        "staging: a file has rows of two chunks", "spark_jobs/common/staging.py",
-        "spark/test_staging.py::test_a_file_has_rows_of_one_value",
-        ("if held and (value != held_value or ", "if held and ("),
-    ),
-    mutant(
-        "staging: a file grows without end", "spark_jobs/common/staging.py",
-        "spark/test_staging.py::test_a_file_is_ended_before_it_is_too_large",
-        (" or held_bytes + rows.nbytes > FILE_MAX_BYTES", ""),
-    ),
-    mutant(
-        "staging: a task that could not write is passed over", "spark_jobs/common/staging.py",
-        "spark/test_staging.py::test_what_cannot_be_written_comes_back_as_a_text",
-        ('written = [{"failed": f"{type(error).__name__}: {error}"}]', "written = []"),
-    ),
-    mutant(
-        "feed: bad rows are counted behind the sending", FEED,
-        f"{OF_CHUNKS}::test_a_run_sends_the_chunks_that_have_no_record",
-        ("    set_aside(spark, job, folder, manifest)\n    done", "    done"),
-    ),
-    mutant(
         "submit: who cancels again leaves the batch", ONCE,
         f"{OF_SUBMIT_TIMES}::test_a_cancelled_run_has_its_batches_ended_also_those_that_no_document_names",
         ("if document is None or document.ended is not None:", "if document is None or document.is_cancelled:"),
-    ),
-    mutant(
-        "submit: a lease that ran out passes for work", RUN_DOCUMENTS,
-        f"{OF_SUBMIT_TIMES}::test_what_a_run_is_follows_from_its_document_and_then_from_its_batch",
-        ("self.lease.holder != but_for and self.lease.until_ms > now_ms", "self.lease.holder != but_for"),
-    ),
-    mutant(
-        "submit: runs that ended take up room on this machine", "spark_jobs/submitting/local.py",
-        "spark/test_submit_local.py::test_so_many_runs_are_at_work_and_one_that_ended_makes_room",
-        ("        self._children = [child for child in self._children if child.poll() is None]\n        if len", "        if len"),
-    ),
-    mutant(
-        "consume: the rest of a count is left out", CONSUME,
-        "spark/test_command_lines.py::test_no_more_is_asked_of_all_receivers_together_than_is_left",
-        ("left // job.receivers + (number < left % job.receivers)", "left // job.receivers"),
-    ),
-    mutant(
-        "feed: the rate of the command line is not the job's", FEED,
-        "spark/test_command_lines.py::test_a_feed_is_what_its_command_line_says",
-        ("            rate_per_s=arguments.rate,\n", ""),
     ),
     mutant(
         "consume: a message without an identity has another with each delivery", RECEIVED,
@@ -1262,29 +1036,9 @@ DIRECT_MUTANTS = (
         ('b"%d:%b%b" % (len(kind), kind', 'b"%b%b" % (kind'),
     ),
     mutant(
-        "submit: a run that is waited for and goes on is done", "spark_jobs/submit.py",
-        "spark/test_submit_waits.py::test_the_exit_code_says_what_became_of_the_run",
-        ('status.phase == "succeeded" if arguments.wait else ', ""),
-    ),
-    mutant(
-        "consume: a landed file is not on disk for sure", "spark_jobs/common/folder.py",
-        f"{OF_LANDING}::test_a_message_is_completed_when_it_is_on_disk",
-        ("        os.fsync(file.fileno())\n", ""),
-    ),
-    mutant(
-        "consume: an empty session is waited at for ever", LANDING,
-        f"{OF_LANDING}::test_behind_an_empty_session_comes_the_next_and_a_queue_without_sessions_keeps_its_link",
-        ("        if self.settings.sessions and not messages:\n", "        if False:\n"),
-    ),
-    mutant(
         "consume: a receiver that failed hides behind the first", CONSUME,
         f"{OF_LANDING}::test_the_rounds_of_a_drain_add_up_and_one_receiver_that_failed_is_enough",
         ('next((row["failed"] for row in results if row["failed"]), "")', 'results[0]["failed"] or ""'),
-    ),
-    mutant(
-        "feed: what no queue takes is set aside nowhere", FEED,
-        f"{OF_CHUNKS}::test_what_no_queue_takes_is_set_aside_before_its_chunk_is_done",
-        ("    if record.oversize:\n        lines", "    if False:\n        lines"),
     ),
     mutant(
         "feed: a chunk of which a part was not sent is done", FEED,
@@ -1292,14 +1046,14 @@ DIRECT_MUTANTS = (
         ("    if failed:\n        raise OutcomeUnknown(", "    if len(failed) > 1:\n        raise OutcomeUnknown("),
     ),
     mutant(
-        "feed: just as many bad rows as are allowed stop it", FEED,
-        f"{OF_CHUNKS}::test_more_bad_rows_than_the_ratio_stop_a_feed_before_it_sends",
-        ("if bad > job.pace.bad_ratio_max * manifest.rows:", "if bad >= job.pace.bad_ratio_max * manifest.rows:"),
+        "reconcile: the look at dead letters stops behind the first page", "spark_jobs/comparing/dead_letters.py",
+        "spark/test_dead_letters.py::test_an_outage_is_sat_out_and_no_dead_letter_is_missed",
+        ("if page is not None and not page:", "if page is not None and (seen or not page):"),
     ),
     mutant(
-        "submit: a claim that took too long is used", ONCE,
-        f"{OF_SUBMIT_TIMES}::test_a_claim_that_took_too_long_is_given_up_and_nothing_is_asked_for",
-        ("            if within_s <= 0:\n", "            if False:\n"),
+        "reconcile: a version that is not there yet is taken", "spark_jobs/draining/tables.py",
+        "spark/test_reconcile_inputs.py::test_a_version_that_cannot_be_compared_since_is_refused",
+        ("        if not 0 <= version < newest.version:\n", "        if not 0 <= version:\n"),
     ),
     mutant(
         "submit: who is refused gives up the claim of another", ONCE,
@@ -1313,26 +1067,6 @@ DIRECT_MUTANTS = (
          "        if claim is not None and claim.until_ms > self._now_ms() and document.lease is None:\n"),
     ),
     mutant(
-        "submit: a run that was cancelled while its batch was made goes on", ONCE,
-        f"{OF_SUBMIT_TIMES}::test_a_run_that_is_cancelled_while_its_batch_is_made_ends_it",
-        ("        if document.is_cancelled and batch is not None:\n", "        if False:\n"),
-    ),
-    mutant(
-        "submit: a document that was written without an answer is lost", RUN_DOCUMENTS,
-        f"{OF_SUBMIT_TIMES}::test_a_document_whose_writing_got_no_answer_is_read_to_see_who_won",
-        ("            return note is not None and bytes(note.body) == body", "            return False"),
-    ),
-    mutant(
-        "submit: a document that another wrote is ours", RUN_DOCUMENTS,
-        f"{OF_SUBMIT_TIMES}::test_a_document_whose_writing_got_no_answer_is_read_to_see_who_won",
-        ("            return note is not None and bytes(note.body) == body", "            return note is not None"),
-    ),
-    mutant(
-        "submit: a job works until its lease is over", SUBMITTED,
-        f"{OF_SUBMIT_TIMES}::test_a_job_stops_in_time_where_a_renewal_does_not_answer",
-        ("times.lease_s - times.spare_s  #", "times.lease_s  #"),
-    ),
-    mutant(
         "submit: a lease begins with the renewal that fails", SUBMITTED,
         f"{OF_SUBMIT_TIMES}::test_the_wait_for_a_renewal_leaves_its_time_out_of_the_lease",
         ("ends_s - time.monotonic())", "times.lease_s - times.spare_s)"),
@@ -1343,34 +1077,9 @@ DIRECT_MUTANTS = (
         ("ends_s = keeper.taken_s +", "ends_s = time.monotonic() +"),
     ),
     mutant(
-        "submit: who looks at a run passes for its process", "spark_jobs/submitting/local.py",
-        "spark/test_submit_local.py::test_who_looks_at_a_run_does_not_pass_for_its_process",
-        ("        if not _is_taken(lock, fcntl.LOCK_SH):\n            return False", "        return False"),
-    ),
-    mutant(
-        "submit: the number of an earlier process is the new one's", "spark_jobs/submitting/local.py",
-        "spark/test_submit_local.py::test_a_missing_program_is_a_refusal",
-        ('            self._file(run, "pid").unlink(missing_ok=True)', "            pass"),
-    ),
-    mutant(
-        "submit: who has the number of a process that ended is signalled", "spark_jobs/submitting/local.py",
-        "spark/test_submit_local.py::test_cancel_ends_the_process_and_its_children",
-        ("        if not self._is_running(run):\n            return ", "        if False:\n            return "),
-    ),
-    mutant(
-        "submit: a run in other hands is written down as ended", SUBMITTED,
-        "spark/test_submitted.py::test_a_lease_that_ran_out_is_taken_over_and_its_first_holder_stops",
-        ("return ended(now, phase, detail) if is_ours else now", "return ended(now, phase, detail)"),
-    ),
-    mutant(
         "sweep: records live as short as the shortest", FINISHING,
         "spark/test_sweeping.py::test_a_record_is_kept_for_the_longest_time_that_anybody_registered",
         ("return max(lives), max(margins)", "return min(lives), max(margins)"),
-    ),
-    mutant(
-        "sweep: what is foreign counts as swept", "spark_jobs/sweep.py",
-        "spark/test_sweeping.py::test_a_sweep_has_succeeded_when_all_that_is_old_enough_is_finished",
-        ("self.is_whole and not self.left and not self.foreign", "self.is_whole and not self.left"),
     ),
     # Names, limits and what is left
     mutant(
@@ -1399,30 +1108,10 @@ DIRECT_MUTANTS = (
         ("os.O_NOFOLLOW, 0o600)", "os.O_NOFOLLOW, 0o644)"),
     ),
     mutant(
-        "feed: a batch holds messages of several sessions", SENDING,
-        "spark/test_sending_rows.py::test_a_batch_holds_messages_of_one_session",
-        ("        if session != self._session:", "        if False:"),
-    ),
-    mutant(
         "feed: a batch without an answer counts as sent", SENDING,
         "spark/test_sending_rows.py::test_a_batch_without_an_answer_is_sent_again_under_the_same_ids_on_another_connection",
         ("            except (ServiceBusError, OSError) as error:\n                self._failed(error)\n        self.patience",
          "            except (ServiceBusError, OSError) as error:\n                self._failed(error)\n                break\n        self.patience"),
-    ),
-    mutant(
-        "feed: a batch is sent again on the connection that broke", SENDING,
-        "spark/test_sending_rows.py::test_a_batch_without_an_answer_is_sent_again_under_the_same_ids_on_another_connection",
-        ("        self.close()\n        self.retries += 1\n", "        self.retries += 1\n"),
-    ),
-    mutant(
-        "feed: all outages together are one", "spark_jobs/common/patience.py",
-        "spark/test_sending_rows.py::test_patience_is_for_one_outage_and_not_for_all_of_them",
-        ("        self.failures = 0\n", "        return\n"),
-    ),
-    mutant(
-        "feed: who may not send tries again", "spark_jobs/common/patience.py",
-        "spark/test_sending_rows.py::test_who_may_not_send_is_told_at_once",
-        ("        if isinstance(error, RIGHTS):\n", "        if False:\n"),
     ),
     # Rare moments
     mutant(
@@ -1574,11 +1263,6 @@ DIRECT_MUTANTS = (
         ("left = max(0, delivery.delivery_count - count)", "left = delivery.delivery_count"),
     ),
     mutant(
-        "feed: in fewer chunks than none nothing is sent", FEED,
-        f"{OF_CHUNKS}::test_a_pace_at_which_nothing_would_be_sent_is_refused",
-        ("min(self.chunks, self.rate_per_s,", "min(self.rate_per_s,"),
-    ),
-    mutant(
         "feed: half a quarantine counts as whole", FEED,
         f"{OF_CHUNKS}::test_what_a_crash_left_out_of_the_quarantine_is_copied_again",
         ("if name_aside(file.name) not in there]", "if not there]"),
@@ -1594,107 +1278,9 @@ DIRECT_MUTANTS = (
         ("file.size, file.version)", 'file.size, "")'),
     ),
     mutant(
-        "sweep: what nothing has changed for is gone over again", SWEEPING,
-        f"{OF_SWEEPING}::test_a_part_is_gone_over_again_while_some_of_it_can_be_finished_and_some_not",
-        ("if not (found.left and found.finished) or", "if not found.left or"),
-    ),
-    mutant(
-        "sweep: what was in the way of each other is left", SWEEPING,
-        f"{OF_SWEEPING}::test_a_part_is_gone_over_again_while_some_of_it_can_be_finished_and_some_not",
-        ("if not (found.left and found.finished) or len(passes) == PASS_COUNT_MAX:", "if True:"),
-    ),
-    mutant(
-        "sweep: of several passes only the last one's readings count", SWEEPING,
-        f"{OF_SWEEPING}::test_a_part_is_gone_over_again_while_some_of_it_can_be_finished_and_some_not",
-        ("sum(reading.read_count for reading in passes)", "reading.read_count"),
-    ),
-    mutant(
-        "sweep: which pushes failed is not told", SWEEPING,
-        f"{OF_SWEEPING}::test_a_part_is_gone_over_again_while_some_of_it_can_be_finished_and_some_not",
-        ("(*unsent, *guarded.troubles,", "(*guarded.troubles,"),
-    ),
-    mutant(
-        "sweep: what changed while reading began again is left", SWEEPING,
-        f"{OF_SWEEPING}::test_a_document_that_changed_while_reading_began_again_is_taken_up_again",
-        ("which = hash((document.key, document.version))", "which = hash(document.key)"),
-    ),
-    mutant(
-        "sweep: a store that does not answer is asked without a pause", SWEEPING,
-        f"{OF_SWEEPING}::test_reading_begins_again_after_pauses_that_grow_and_not_behind_its_time",
-        ("                    await asyncio.sleep(READ_PAUSE_S * 2**self.read_count * (0.5 + random.random()))\n",
-         "                    pass\n"),
-    ),
-    mutant(
-        "sweep: reading begins again behind its time", SWEEPING,
-        f"{OF_SWEEPING}::test_reading_begins_again_after_pauses_that_grow_and_not_behind_its_time",
-        ("if self.read_count == READ_COUNT_MAX or time.monotonic() > self._until_s:",
-         "if self.read_count == READ_COUNT_MAX:"),
-    ),
-    mutant(
-        "sweep: a row of counts has every failure", SWEEPING,
-        f"{OF_SWEEPING}::test_of_many_documents_that_fail_ten_are_told",
-        ("            if len(self.troubles) < 10:\n", "            if True:\n"),
-    ),
-    mutant(
-        "sweep: of a share some lanes have no work", SWEEPING,
-        f"{OF_SWEEPING}::test_every_partition_falls_to_one_share_and_all_lanes_have_work",
-        ("return number // self.shares % lane_count if", "return number % lane_count if"),
-    ),
-    mutant(
         "sweep: a margin that was longer before is forgotten", FINISHING,
         f"{OF_SWEEPING}::test_a_record_is_kept_for_the_longest_time_that_anybody_registered",
         ("margins += [kept.margin_ms, *(era.margin_ms for era in kept.eras)]", "margins += [kept.margin_ms]"),
-    ),
-    mutant(
-        "sweep: there are fewer parts than asked for", SWEEP,
-        f"{OF_SWEEPING}::test_a_store_is_gone_over_in_at_least_so_many_parts",
-        ("each = -(-count // len(ranges))", "each = max(1, count // len(ranges))"),
-    ),
-    mutant(
-        "drain: a queue is idle since its receiver began", LANDING,
-        f"{OF_LANDING}::test_a_queue_is_idle_for_so_long_after_its_last_message",
-        ("                idle_since_s = time.monotonic()\n            elif", "            elif"),
-    ),
-    mutant(
-        "submit: what a creation without an answer made is not looked for", ONCE,
-        f"{OF_SUBMIT_TIMES}::test_a_batch_that_is_listed_is_ours_though_its_creation_had_no_answer",
-        ("                if found := await self._batches.find(run):\n", "                if found := []:\n"),
-    ),
-    mutant(
-        "submit: a claim that cannot be given up hides the refusal", ONCE,
-        f"{OF_SUBMIT_TIMES}::test_what_fails_behind_a_creation_that_failed_does_not_hide_why",
-        ("with suppress(OutcomeUnknown, Refused):  # it runs out by itself", "if True:  # it runs out by itself"),
-    ),
-    mutant(
-        "submit: a list that fails hides that a run may be there", ONCE,
-        f"{OF_SUBMIT_TIMES}::test_what_fails_behind_a_creation_that_failed_does_not_hide_why",
-        ("            with suppress(OutcomeUnknown, Refused):\n                if found",
-         "            if True:\n                if found"),
-    ),
-    mutant(
-        "submit: a surplus batch takes the place of the first", ONCE,
-        f"{OF_SUBMIT_TIMES}::test_the_first_batch_that_is_known_stays_a_runs_batch",
-        ("now if batch is None or now.batch else", "now if batch is None else"),
-    ),
-    mutant(
-        "submit: a batch goes without its configuration", SYNAPSE,
-        f"{OF_SYNAPSE}::test_a_batch_gets_all_that_its_pool_is_set_to",
-        ("\"conf\": dict(chosen.configuration),", "\"conf\": {},"),
-    ),
-    mutant(
-        "submit: the newest of several batches is a run's", SYNAPSE,
-        f"{OF_SYNAPSE}::test_of_several_batches_of_a_run_the_oldest_comes_first",
-        ("for batch in sorted(own, key=lambda batch: batch.id)]", "for batch in own]"),
-    ),
-    mutant(
-        "submit: a request begins behind its time", SYNAPSE,
-        f"{OF_SYNAPSE}::test_a_token_that_takes_long_takes_it_from_the_time_in_which_a_request_begins",
-        ("        await self._token()  # first", "        # first"),
-    ),
-    mutant(
-        "submit: the last end of a run counts", RUN_DOCUMENTS,
-        f"{OF_SUBMIT_TIMES}::test_the_first_end_of_a_run_counts_and_lets_go_of_its_lease",
-        ("    if document.ended is not None:\n        return document\n", ""),
     ),
 )  # fmt: skip
 
@@ -1705,7 +1291,6 @@ TABLE = Table(
         *LOOKUP_MUTANTS,
         *COMMAND_MUTANTS,
         *READER_MUTANTS,
-        *RECONCILE_MUTANTS,
         *TELEMETRY_MUTANTS,
         *DELTA_MUTANTS,
         *AGE_MUTANTS,
