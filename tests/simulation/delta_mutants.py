@@ -9,7 +9,6 @@ from tests.simulation.planting import Mutant
 
 TABLES = "spark_jobs/draining/tables.py"
 MERGING = "spark_jobs/draining/merging.py"
-ENTRIES = "spark_jobs/draining/entries.py"
 KEYS = "spark_jobs/draining/keys.py"
 JUDGED = "spark_jobs/draining/judged.py"
 LEFTOVERS = "spark_jobs/draining/leftovers.py"
@@ -49,11 +48,6 @@ DELTA_MUTANTS = (
          "        if not self.table.commit(base, added, progress):\n            [self.place.delete(file.name) for file in added]\n"),
     ),
     # Torn logs, and what must be on disk
-    fault(
-        "delta: an entry without its transaction is whole", ENTRIES,
-        f"{OF_TABLES}::test_a_torn_newest_entry_is_named_and_its_cure_loses_nothing",
-        ("    return added == progress.files and progress.number in [", "    return added == progress.files or progress.number in ["),
-    ),
     fault(
         "delta: conflicts are committed behind the version that consumed them", MERGING,
         f"{OF_MERGING}::test_a_merger_that_dies_anywhere_leaves_no_row_out_and_none_twice",

@@ -14,6 +14,7 @@ from deltalake.exceptions import CommitFailedError
 
 from outbox.errors import CorruptRecord, OutcomeUnknown, Refused
 from spark_jobs.common.folder import Folder
+from spark_jobs.draining import entries
 from spark_jobs.draining.entries import APP_ID, OURS, Progress, entry_file, read_entry
 from spark_jobs.draining.merging import LEDGER_NAME, Merger
 from spark_jobs.draining.received import ROW
@@ -217,6 +218,7 @@ TORN = {
     "half": lambda data: data[: len(data) // 2],
     "behind a line": lambda data: data[: data.index(b"\n") + 1],
     "without its transaction": lambda data: data[: data.rindex(b"\n")],
+    "without what it added": lambda data: b"\n".join(line for line in data.split(b"\n") if b'{"add"' not in line),
     "zeros": lambda data: bytes(len(data)),
     "zeros behind a line": lambda data: data[: data.index(b"\n") + 1] + bytes(len(data)),
 }
@@ -256,6 +258,18 @@ def test_a_torn_entry_below_a_whole_one_is_named_with_it_and_the_cure_loses_noth
     for version in (2, 3):
         (tmp_path / entry_file(version)).unlink()
     assert merge(tmp_path).added == 2 and ids(tmp_path) == ["a", "three", "two"]
+
+
+def test_an_entry_of_more_bytes_than_any_has_is_refused_before_it_is_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge(tmp_path)
+    size = (tmp_path / entry_file(0)).stat().st_size
+    monkeypatch.setattr(entries, "ENTRY_BYTES_MAX", size)
+    assert read_entry(Folder(tmp_path), 0) is not None
+    monkeypatch.setattr(entries, "ENTRY_BYTES_MAX", size - 1)
+    with pytest.raises(CorruptRecord, match=f"0.json has more than {size - 1} bytes"):
+        read_entry(Folder(tmp_path), 0)
 
 
 def test_a_torn_first_entry_is_named(tmp_path: Path) -> None:

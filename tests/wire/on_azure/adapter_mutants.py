@@ -332,12 +332,6 @@ ADAPTER_MUTANTS = (
         "test_the_words_of_a_dead_letter_are_cut_to_what_a_property_holds",
         ("= cut(settle.reason), cut(settle.description)", "= settle.reason, settle.description"), of=OF_ANSWERS,
     ),
-    mutant(
-        "a message rests under its lock for as long as it likes", BUS,
-        "test_no_message_rests_under_its_lock_for_longer_than_the_limit",
-        ("min(DELAY_S_MAX, (settle.due_ms - self._now_ms()) / 1_000)", "((settle.due_ms - self._now_ms()) / 1_000)"),
-        of=OF_ANSWERS,
-    ),
 )  # fmt: skip
 
 TABLE = Table(ADAPTER_MUTANTS, "tests/wire/on_azure/")
