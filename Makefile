@@ -53,22 +53,22 @@ check-infra: setup
 	@$(PY) -m tools.infra_check
 
 bench: setup
-	@$(PY) -m tests.benchmarks.run $(ARGS)
+	@$(PY) -m benchmarks.run $(ARGS)
 	@$(PY) -m tests.docs.figures
 	@$(MAKE) --no-print-directory charts
 
 charts: setup
 	@$(PY) -c 'import matplotlib' 2>/dev/null || $(PY) -m pip install -q 'matplotlib>=3.9,<4'
-	@$(PY) -m tests.benchmarks.charts
+	@$(PY) -m benchmarks.charts
 
 bench-streams: setup
-	@$(PY) -m tests.benchmarks.bench_streams $(ARGS)
+	@$(PY) -m benchmarks.bench_streams $(ARGS)
 
 bench-azure: setup
-	@$(PY) -m tests.benchmarks.bench_latency --full $(ARGS)
+	@$(PY) -m outbox_bench.bench_latency --full $(ARGS)
 
 bench-peers: setup
-	@$(PY) -m tests.benchmarks.peers_run $(ARGS)
+	@$(PY) -m benchmarks.peers_run $(ARGS)
 
 explore: setup
 	@$(PY) -m tests.simulation.explore $(ARGS)

@@ -333,6 +333,12 @@ def test_nothing_is_unpickled() -> None:
     assert {name for name, tree in parsed() if imported(tree) & UNSAFE_DECODERS} == set()
 
 
+def test_what_the_wheel_measures_with_imports_nothing_of_a_checkout() -> None:
+    outside = {"benchmarks", "examples", "function_app", "spark_jobs", "tests", "tools"}
+    found = {file.name: imported(ast.parse(file.read_text())) for file in (ROOT / "outbox_bench").rglob("*.py")}
+    assert {name: names & outside for name, names in found.items() if names & outside} == {}
+
+
 def test_modules_import_modules_and_not_the_package_front() -> None:
     """`from outbox import App` inside the package would hide an arrow from import-linter behind the lazy front."""
     inside = {path.stem for path in (ROOT / "outbox").glob("*") if not path.name.startswith("_")}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 300
-TYPED = ("outbox", "function_app", "spark_jobs", "tools", "tests")
+TYPED = ("outbox", "outbox_bench", "function_app", "spark_jobs", "benchmarks", "tools", "tests")
 EXAMPLE = "examples/shooting_range"
 """A folder as it is deployed: what lies in it is imported from there, and its function_app is another than ours."""
 EXAMPLE_TESTS = "tests/examples"

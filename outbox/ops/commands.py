@@ -389,27 +389,24 @@ def audit(options: Options) -> None:
 
 
 def bench(options: Options) -> None:
-    """Run W1 on this machine or on Azure, where the project's benchmarks are at hand; nothing is published.
+    """Run W1 on the disk of the current folder, or on Azure; nothing is published.
 
     Raises:
         Usage: options do not fit together.
-        Refused: the benchmarks are not here, because they are not part of the installed package.
+        Refused: an account could not be measured, or the SDKs are not installed.
     """
-    from importlib import import_module
     from tempfile import TemporaryDirectory
 
-    _find_benchmarks()
-    with TemporaryDirectory(prefix="outbox-bench-") as output:
+    if not options.azure and (options.cosmos or options.servicebus or options.output):
+        raise Usage("--cosmos, --servicebus and --output are for --azure; add it, or leave them out")
+    with TemporaryDirectory(prefix=".outbox-bench-", dir=Path.cwd()) as scratch:
         if options.azure:
-            _bench_azure(options, Path(output))
-            return
-        if options.cosmos or options.servicebus or options.output:
-            raise Usage("--cosmos, --servicebus and --output are for --azure; add it, or leave them out")
-        counts = ["--messages", str(options.messages or 5_000), "--repeats", str(options.repeats)]
-        only = ["--only", "outbox", "sqlite", "--output", output]
-        code = import_module("tests.benchmarks.run").main([*counts, *only])
-    if code:
-        raise Refused("the benchmarks did not run through; see above")
+            _bench_azure(options, Path(scratch))
+        else:
+            from outbox_bench import w1
+
+            here, message_count = Path(scratch), options.messages or 5_000
+            print(w1.publish(w1.entrants(), options.repeats, message_count, scratch=here, folder=here))
 
 
 def _bench_azure(options: Options, scratch: Path) -> None:
@@ -419,29 +416,16 @@ def _bench_azure(options: Options, scratch: Path) -> None:
         if part not in getattr(options, name):
             raise Usage(f"--{name} needs a connection string: databases and queues are made, for which an identity's "
                         "roles on data are not enough")  # fmt: skip
+    try:
+        import_module("outbox.azure")
+    except ImportError as error:
+        raise Refused(str(error)) from None
+    from outbox_bench import account
+
     folder = options.output or scratch
     folder.mkdir(parents=True, exist_ok=True)
     limits = {"message_count": options.messages or 300, "ru_max": options.ru_max, "repeats": options.repeats}
-    print(import_module("tests.benchmarks.bench_account").run(options.cosmos, options.servicebus, folder, **limits))
-
-
-def _find_benchmarks() -> None:
-    """Make the project's benchmarks importable.
-
-    Raises:
-        Refused: they are not here.
-    """
-    from importlib import util
-
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found = util.find_spec("tests.benchmarks.run")
-    except ModuleNotFoundError:
-        found = None
-    if found is None:
-        raise Refused(f"the benchmarks are not in {here}; run this in a checkout of the project, or `make bench` there")
+    print(account.run(options.cosmos, options.servicebus, folder, **limits))
 
 
 COMMANDS: dict[str, Callable[[Options], None]] = {

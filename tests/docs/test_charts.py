@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks.charts import CHARTS, Chart
+from benchmarks.charts import CHARTS, Chart
 from tests.docs.blocks import ROOT
 
 

@@ -15,9 +15,9 @@ from tools.setup import VERSION_MAX, VERSION_MIN
 
 
 def library() -> set[str]:
-    """The files of the library in this folder."""
-    files = (path for path in (ROOT / "outbox").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return {path.relative_to(ROOT).as_posix() for path in files}
+    """The files of the library in this folder, and of what `outbox bench` measures."""
+    files = [path for name in ("outbox", "outbox_bench") for path in (ROOT / name).rglob("*") if path.is_file()]
+    return {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
 
 
 def metadata(wheel: Path) -> Metadata:

@@ -104,6 +104,15 @@ def test_an_application_runs_and_handles_a_message_that_comes_twice_once(plain: 
     assert json.loads(state.stdout) == {"pieces": 97}
 
 
+def test_the_wheel_carries_what_bench_measures(plain: Path, tmp_path: Path) -> None:
+    found = run(plain, tmp_path, "outbox", "bench", "--messages", "50", "--repeats", "1")
+    assert found.returncode == 0, found.stderr
+    assert "sqlite" in found.stdout and list(tmp_path.iterdir()) == []
+    azure = ("--azure", "--cosmos", "AccountEndpoint=x;AccountKey=y", "--servicebus", "Endpoint=x;SharedAccessKey=y")
+    without = run(plain, tmp_path, "outbox", "bench", *azure)
+    assert without.returncode == 1 and CURE in without.stderr and "Traceback" not in without.stderr
+
+
 def test_a_new_project_is_written_from_the_templates_in_the_wheel(plain: Path, tmp_path: Path) -> None:
     made = run(plain, tmp_path, "outbox", "new", "shop")
     assert made.returncode == 0, made.stderr

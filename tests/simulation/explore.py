@@ -25,7 +25,7 @@ from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.sampling import sample
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Limits, Report, search
-from tests.benchmarks import report
+from outbox_bench import report
 from tests.simulation import streamed
 from tests.simulation.drawn import large
 from tests.simulation.explored import GIVEN, T1, T2, Transfer, asked, counter, desk, expecting_new

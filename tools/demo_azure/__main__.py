@@ -90,7 +90,7 @@ async def run(arguments: argparse.Namespace) -> int:
         cosmos = await stack.enter_async_context(CosmosEmulator(engine, port=0, history_s=5.0))
         ports = [cosmos.port, bus.port]
         if arguments.rtt_ms:
-            from tests.benchmarks.latency import delayed
+            from outbox_bench.latency import delayed
 
             ports = await stack.enter_async_context(delayed(*ports, rtt_ms=arguments.rtt_ms))
         cloud = Cloud(folder, engine, bus, cosmos, ports)

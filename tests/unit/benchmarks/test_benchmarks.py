@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import profile_w1, report, run
-from tests.benchmarks.apart import Apart
-from tests.benchmarks.measure import Measurement, inputs
-from tests.benchmarks.peers import bare, floor, sqlite
+from benchmarks import profile_w1, run
+from benchmarks.peers import bare, floor
+from outbox_bench import report, sqlite, w1
+from outbox_bench.apart import Apart
+from outbox_bench.measure import Measurement, inputs
 
 ONE = Measurement(
     system="s",
@@ -123,7 +124,7 @@ def test_a_profile_takes_every_stage_of_the_workload(tmp_path: Path, capsys: pyt
 def test_variants_are_published_under_names_that_distinguish_rows() -> None:
     published = {
         (system.SYSTEM, report.row([replace(ONE, system=system.SYSTEM, variant=variant)])["variant"])
-        for system, variant in run.entrants()
+        for system, variant in w1.entrants(run.SYSTEMS)
     }
     peers = {("sqlite", "one"), ("sqlite", "batch64"), ("sqlite", "batch100")}
     assert published == {("floor", "default"), ("outbox", "default"), *peers}

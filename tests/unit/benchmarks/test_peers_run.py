@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.benchmarks import peers_run
-from tests.benchmarks.measure import Measurement
-from tests.benchmarks.peers_run import PeerFailed, ratios, reply
+from benchmarks import peers_run
+from benchmarks.peers_run import PeerFailed, ratios, reply
+from outbox_bench.measure import Measurement
 
 ONE = Measurement(
     system="dbos",

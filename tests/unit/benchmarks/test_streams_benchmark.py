@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks import bench_streams, streams_replicas, streams_stores
+from benchmarks.peers import environment
+from benchmarks.streams_work import Sizes, adder, check_sums, fill
 from outbox.engine.engine import Engine
-from tests.benchmarks import bench_streams, streams_replicas, streams_stores
-from tests.benchmarks.peers import environment
-from tests.benchmarks.streams_work import Sizes, adder, check_sums, fill
 from tools.setup import SetupFailed
 
 SMALL = Sizes(entries=200, paced=20, sharded=16, peer_entries=20)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import bench_history
 from outbox.verify.guarantees import check
 from outbox.verify.history import History
-from tests.benchmarks import bench_history
 
 
 @pytest.mark.parametrize("batch", [1, 64])

@@ -14,8 +14,8 @@ from outbox.emulator.faults import FaultRule
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.errors import Refused
 from outbox.ops.cli import main
-from tests.benchmarks import bench_account
-from tests.benchmarks.bench_latency import Cell, Row
+from outbox_bench import account as bench_account
+from outbox_bench.bench_latency import Cell, Row
 
 pytestmark = pytest.mark.timeout(60)
 

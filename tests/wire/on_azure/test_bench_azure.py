@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks import bench_azure
 from outbox.runtime import signs
-from tests.benchmarks import bench_azure, bench_latency, latency
+from outbox_bench import bench_latency, latency
 
 CALLS = {"read", "create", "replace", "batch", "send", "send of 64", "receive"}
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import streams_stores
-from tests.benchmarks.streams_stores import appended, cosmos_store, one_by_one, stepped
-from tests.benchmarks.streams_work import Sizes
+from benchmarks import streams_stores
+from benchmarks.streams_stores import appended, cosmos_store, one_by_one, stepped
+from benchmarks.streams_work import Sizes
 
 STEPS = 4
 

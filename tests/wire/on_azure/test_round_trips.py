@@ -17,8 +17,8 @@ from outbox.azure.servicebus.links import AHEAD_COUNT, TOGETHER_COUNT_MAX, Link
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.message import Message
 from outbox.ports import Settle, StorePorts
-from tests.benchmarks.measure import Add
-from tests.benchmarks.ours import app
+from outbox_bench.measure import Add
+from outbox_bench.ours import app
 from tests.wire.on_azure.far import FarNamespace, FarReceiver, FarStore, in_virtual_time
 
 RTT_S = 0.03
