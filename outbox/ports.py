@@ -374,10 +374,6 @@ class Backend(Protocol):
         """Its ports; their kind decides which commit protocol runs."""
 
 
-Burial = DeadLettering  # the earlier names, for adapters that use them
-Buried = DeadLetterEntry
-
-
 class Clock(Protocol):
     """A clock."""
 

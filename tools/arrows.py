@@ -55,7 +55,7 @@ FLOORS = (  # a floor imports only from those below it; what shares a floor may 
     ("runtime",),
     *CORE,
 )
-HOSTS = ("azure.functions", "azure.functions_settings")
+HOSTS = ("azure.functions",)
 """What of `azure` is a host, like the worker; all else is adapters."""
 SERVICES = ("azure.cosmos", "azure.servicebus", "azure.blobs")
 BELOW_SERVICES = ("azure.transport", "azure.unsent", "azure.usage")

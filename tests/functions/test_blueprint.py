@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import import_module
 from typing import Any
 
 import azure.functions as func
@@ -232,7 +231,3 @@ async def test_nothing_but_exceptions_gets_out() -> None:
     with pytest.raises(RuntimeError, match="ended by GeneratorExit"):
         async with edge():
             raise GeneratorExit
-
-
-def test_the_settings_are_found_under_their_earlier_name() -> None:
-    assert import_module("outbox.azure.functions_settings").FunctionsSettings is functions.FunctionsSettings

@@ -1,1 +1,0 @@
-"""The former name of `outbox.verify.recorded`, for programs that import from it."""

@@ -1,5 +1,0 @@
-"""The former name of `outbox.verify.recorded.rerun`."""
-
-from outbox.verify.recorded.rerun import rerun
-
-__all__ = ["rerun"]
