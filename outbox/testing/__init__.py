@@ -1,4 +1,4 @@
-"""What applications test with: a harness of the real engine, in virtual time, with faults on demand."""
+"""A harness for tests of an application: the real engine, in virtual time, with faults on demand."""
 
 from outbox.testing.clock import START_S, VirtualClock
 from outbox.testing.harness import Harness, SentRecord

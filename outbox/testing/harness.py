@@ -1,4 +1,4 @@
-"""A harness for tests: the real engine on a disk in memory that knows what was synced, and virtual time.
+"""A harness for tests: the real engine in virtual time, on a disk in memory that knows its synced bytes.
 
     async with Harness(app) as bank:
         await bank.send("transfers", Transfer("t1", "alice", "bob", 5), id="t1")
@@ -61,7 +61,7 @@ from outbox.runtime.delivery.retrying import MAY_RETRY, Backoff
 from outbox.runtime.failures.failure_log import FailureLog, write_to_log
 from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.shell import Recovery
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.runtime.store_scope import StoreScope
 from outbox.stored import state_key
 from outbox.streams.log import OrderedLog
@@ -94,7 +94,7 @@ class SentRecord(msgspec.Struct, frozen=True):
 
 
 class Harness:
-    """An application, or `streams` (Processors, each of so many `replicas`, and Ingests), on an engine under test."""
+    """An application, or `streams` (Ingests, and Processors of `replicas` replicas each), on an engine under test."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Harness:
         self._streams = Streams(streams, replicas=replicas, faults=self._faults, chance=self._chance)
         self.app = app = app or _app_of(self._streams)
         self._scope_name = scope
-        self._plan = compile_plan(app, counts=Counts())
+        self._plan = compile_app(app, counts=Counts())
         self._clock = VirtualClock(START_S)
         self._disk = MemoryDisk("harness")
         self._outputs: list[Output] = []
@@ -146,7 +146,7 @@ class Harness:
             error.add_note("\n".join(["the harness saw, last:", *self._failures]))
 
     def _note_failure(self, level: int, event: str, fields: dict[str, Any], traceback: str) -> None:
-        """Keep a line that a worker would log, for the note of a test that fails; those of requests are logged too."""
+        """Keep a line of a worker's log for the note of a failing test; requests' lines are logged too."""
         if event.startswith("request"):
             write_to_log(level, event, fields, traceback)
         if level >= logging.WARNING:
@@ -467,7 +467,7 @@ class Harness:
 
     @property
     def counts(self) -> Counts:
-        """What became of the messages so far: applied, duplicates, failed, rescheduled, refused by reason; by queue."""
+        """The counts so far by queue: applied, duplicates, failed, rescheduled, refused by reason."""
         return self._plan.counts
 
     def dead_letters(self, queue: str) -> list[DeadLetter]:

@@ -184,7 +184,7 @@ class Streams:
         replicas[int(number)] = Stepping(self._processors[processor].replica())
 
     def stall(self, processor: str, *, replica: int, s: float) -> None:
-        """Let a replica do nothing for so many seconds.
+        """Let a replica pause for some seconds.
 
         Raises:
             ValueError: there is none.
