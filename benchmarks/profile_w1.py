@@ -30,7 +30,7 @@ from outbox.message import Message
 from outbox.runtime.commit.engine_transaction import EngineTransaction, wanted
 from outbox.runtime.commit.fast_path import start_all
 from outbox.runtime.delivery.admission import admit
-from outbox.runtime.start.plan import Plan, compile_plan
+from outbox.runtime.start.plan import CompiledApp, compile_app
 from outbox_bench import ours, report, sqlite
 from outbox_bench.apart import Apart
 from outbox_bench.measure import MESSAGE_COUNT, Measurement, inputs
@@ -87,7 +87,7 @@ def measure(repeats: int, message_count: int) -> tuple[Stages, list[Measurement]
 
 
 async def _run(folder: Path, message_count: int, stages: Stages) -> None:
-    plan = compile_plan(app)
+    plan = compile_app(app)
     async with Engine.open(folder / "engine.data") as engine:
         await Worker(app, engine).declare()
         now_ms = engine.now_ms()
@@ -102,7 +102,7 @@ async def _run(folder: Path, message_count: int, stages: Stages) -> None:
             raise AssertionError("not every message had its effect; do not publish this profile")
 
 
-async def _batch(engine: Engine, plan: Plan, stages: Stages) -> None:
+async def _batch(engine: Engine, plan: CompiledApp, stages: Stages) -> None:
     """Handle 64 messages as `EngineScope` and `EngineJournal.commit` do, with a clock between the steps."""
     journal, log, end = EngineJournal(engine.core, engine.broker), engine.log, stages.end
     assert isinstance(log, Log)

@@ -25,7 +25,7 @@ from outbox.runtime.commit.marker_replies import as_record
 from outbox.runtime.delivery.admission import admit
 from outbox.runtime.delivery.claim_check import check_in, redeem
 from outbox.runtime.delivery.edits import edit_of
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.verdict import LEAVES_OPEN, kind_of
 from outbox.runtime.work import Work
@@ -245,12 +245,12 @@ class Client:
             self._ports.blobs,
             above_bytes=self.app.claim_check_bytes,
             schema=int((self.app.properties_of(type(message)) or {}).get(PROPERTY_SCHEMA) or 1),
-            plan=compile_plan(self.app),
+            plan=compile_app(self.app),
         )
 
     async def _is_remembered(self, dead: DeadLetterEntry) -> bool:
         """Whether a dead letter is younger than retention, has a record, or is of a queue without handlers here."""
-        plan, now_ms = compile_plan(self.app), self._operations.now_ms()
+        plan, now_ms = compile_app(self.app), self._operations.now_ms()
         created_ms = dead.message.created_ms or dead.enqueued_ms
         if dead.queue not in plan.sources or created_ms > plan.retention.oldest_ms(now_ms):
             return True

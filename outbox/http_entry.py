@@ -51,7 +51,7 @@ from outbox.runtime.http.requests import Reader
 from outbox.runtime.http.responses import RequestLog
 from outbox.runtime.scopes import store_protocol
 from outbox.runtime.shell import MARK_AFTER_S, Tasks, finish, log_failed_pushes
-from outbox.runtime.start.plan import Plan, compile_plan
+from outbox.runtime.start.plan import CompiledApp, compile_app
 from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.store_protocol import StoreParts, StoreProtocol
@@ -101,7 +101,7 @@ class HttpEntry:
         app: App,
         backend: Backend,
         *,
-        plan: Plan | None = None,
+        plan: CompiledApp | None = None,
         protocol: StoreProtocol | None = None,
         wait_s: float = WAIT_S,
         drain_s: float = 30.0,
@@ -129,7 +129,7 @@ class HttpEntry:
         self._owns_threads = isinstance(threads, int)
         self._watch: LoopWatch | None = None
         if plan is None:
-            plan = compile_plan(app, threads=self._threads, counts=Counts() if counts is None else counts)
+            plan = compile_app(app, threads=self._threads, counts=Counts() if counts is None else counts)
             self._watch = LoopWatch(plan)
         self._plan = plan
         routes = [replace(route, handler=plan.hosted(route.handler)) for route in app.routes]

@@ -137,7 +137,7 @@ class LedgerItem(msgspec.Struct, frozen=True, omit_defaults=True):
     open: tuple[int, ...] = ()
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundStaged(msgspec.Struct, frozen=True):
     """A staged record as read or written: its version, and a session token that sees it."""
 
     staged: Staged

@@ -43,7 +43,7 @@ from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.shell import MARK_AFTER_S, Recovery, Tasks
 from outbox.runtime.signs import SignsOfLife, signs_over
 from outbox.runtime.start.handler_names import register_handlers
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_scope import StoreScope
 
@@ -131,7 +131,7 @@ class Worker(Client):
         check_blobs(app, self._ports.blobs)
         self._threads = HandlerThreads(threads) if isinstance(threads, int) else threads
         self._owns_threads = isinstance(threads, int)
-        self._plan = compile_plan(app, threads=self._threads, counts=Counts() if counts is None else counts)
+        self._plan = compile_app(app, threads=self._threads, counts=Counts() if counts is None else counts)
         self.counts = self._plan.counts
         """What became of its messages, and of those of other workers that share it."""
         self._watch = LoopWatch(self._plan)

@@ -30,7 +30,7 @@ from outbox.ports import Backend, Document, StorePorts
 from outbox.runtime.commit.sweeper import Redo, Swept, Unfinished, sweep
 from outbox.runtime.finish_without_app import plan_without_app, protocol_without_app
 from outbox.runtime.scopes import stores_of
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 
 ROUND_COUNT = 100
 """How many documents one of the sweeps is given before it marks."""
@@ -100,7 +100,7 @@ class Sweeping:
     lanes: int
     limit_s: float
 
-    def plan(self) -> Plan:
+    def plan(self) -> CompiledApp:
         """As much of an application as going on with its transactions needs."""
         return plan_without_app(self.life_ms, self.margin_ms)
 

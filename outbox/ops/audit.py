@@ -19,7 +19,7 @@ from outbox.engine.state.documents import STATES
 from outbox.errors import Refused
 from outbox.ops.names import word
 from outbox.ports import Backend
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.verify.guarantees import check
 from outbox.verify.history import History
 from outbox.verify.recorded.events import Put, Tally
@@ -37,7 +37,7 @@ class Audit:
 
     def __init__(self, engine: Engine, app: App, path: Path) -> None:
         self._engine = engine
-        self._queues = compile_plan(app).paths
+        self._queues = compile_app(app).paths
         self.history = History(path, now_ms=engine.now_ms)
         self.backend: Backend = recorded(engine, self.history)
         """The engine for the workers of this host."""

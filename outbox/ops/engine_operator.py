@@ -91,7 +91,7 @@ from outbox.resubmission import alike, identified, newest
 from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.delivery.edits import edit_of
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.runtime.start.retention import NOTE_PREFIX as RETENTION_PREFIX
 from outbox.runtime.start.retention import longest_retention_ms
 
@@ -436,7 +436,7 @@ class EngineOperator:
         dead = newest(those_of(queue, id, same, sequence))
         edit = None
         if body is not None:
-            plan = None if self._app is None else compile_plan(self._app)
+            plan = None if self._app is None else compile_app(self._app)
             entry = identified(entry_of(queue, dead))
             edit = await edit_of(entry, body, self._engine.blobs, above_bytes=CLAIM_CHECK_BYTES, plan=plan)
         self._engine.dead_letters.resubmit(queue, dead.sequence, edit=edit)

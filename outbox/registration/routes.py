@@ -95,7 +95,7 @@ class Place(Generic[Target]):
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[Target]):
+class FoundRoute(Generic[Target]):
     """The match of a request: the target and the path's parameters, or the methods allowed at its path."""
 
     target: Target | None
@@ -103,16 +103,16 @@ class Found(Generic[Target]):
     allowed: tuple[str, ...] = ()
 
 
-def find(places: Iterable[Place[Target]], method: str, path: str) -> Found[Target]:
+def find(places: Iterable[Place[Target]], method: str, path: str) -> FoundRoute[Target]:
     """Match a request; HEAD is matched as GET."""
     segments = split_path(path)
     if segments is None:
-        return Found(None, {})
+        return FoundRoute(None, {})
     fitting = [(place, parameters) for place in places if (parameters := place.template.match(segments)) is not None]
     wanted = "GET" if method == "HEAD" else method
     meant = [(place, parameters) for place, parameters in fitting if place.method == wanted]
     if meant:
         place, parameters = min(meant, key=lambda each: each[0].template.rank)
-        return Found(place.target, parameters)
+        return FoundRoute(place.target, parameters)
     methods = {place.method for place, _ in fitting}
-    return Found(None, {}, tuple(sorted(methods | ({"HEAD"} if "GET" in methods else set()))))
+    return FoundRoute(None, {}, tuple(sorted(methods | ({"HEAD"} if "GET" in methods else set()))))

@@ -35,7 +35,7 @@ from outbox.runtime.delivery.retrying import MAY_RETRY, Backoff, NothingCommitte
 from outbox.runtime.delivery.waiting import waiting_commit
 from outbox.runtime.failures.error_text import safe_text
 from outbox.runtime.failures.failure_log import FailureLog
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.work import Attempt, Work, attempt_at, holds_lane
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
@@ -46,7 +46,7 @@ class EngineScope:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: CompiledApp,
         journal: Journal,
         blobs: BlobStore,
         *,

@@ -20,7 +20,7 @@ from outbox.runtime.delivery.settlement import FailedPushes, Settlement
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.scopes import store_protocol
-from outbox.runtime.start.plan import Plan, compile_plan
+from outbox.runtime.start.plan import CompiledApp, compile_app
 from outbox.runtime.start.retention import RegisteredRetention
 from outbox.runtime.store_protocol import StoreParts
 from outbox.stored import STAGED_PREFIX, STATE
@@ -50,14 +50,14 @@ async def longest_life(store: StateStore) -> tuple[int, int]:
     return max(lives), max(margins)
 
 
-def plan_without_app(life_ms: int, margin_ms: int) -> Plan:
+def plan_without_app(life_ms: int, margin_ms: int) -> CompiledApp:
     """As much of an application as going on with its transactions needs: how long its records live."""
     margin = timedelta(milliseconds=margin_ms)
     retention = timedelta(milliseconds=life_ms) - margin
-    return compile_plan(App("sweep", retention=retention, margin=margin, clock_skew=margin / 2))
+    return compile_app(App("sweep", retention=retention, margin=margin, clock_skew=margin / 2))
 
 
-def protocol_without_app(ports: StorePorts, plan: Plan) -> tuple[PartitionScope | ItemScope, FailedPushes]:
+def protocol_without_app(ports: StorePorts, plan: CompiledApp) -> tuple[PartitionScope | ItemScope, FailedPushes]:
     """The commit protocol of a store, to finish documents with, and what it could not push."""
     parts = _parts(ports, plan)
     return store_protocol(parts), parts.settlement.failed_pushes
@@ -81,14 +81,14 @@ class Protocols:
         await self._item.finish()
 
 
-def protocols_without_app(ports: StorePorts, plan: Plan) -> tuple[Protocols, FailedPushes]:
+def protocols_without_app(ports: StorePorts, plan: CompiledApp) -> tuple[Protocols, FailedPushes]:
     """Both commit protocols over a store, to finish documents with, and what they could not push."""
     parts = _parts(ports, plan)
     partition = PartitionScope(parts)
     return Protocols(partition, ItemScope(parts, stateless=partition)), parts.settlement.failed_pushes
 
 
-def _parts(ports: StorePorts, plan: Plan) -> StoreParts:
+def _parts(ports: StorePorts, plan: CompiledApp) -> StoreParts:
     now_ms, new_tx = ports.operations.now_ms, lambda: uuid4().hex
     settlement = Settlement(
         plan,

@@ -59,13 +59,13 @@ from outbox.runtime.commit.store_io import LOOK_COUNT_MAX, read, write_known, wr
 from outbox.runtime.commit.store_transaction import StoreTransaction, Superseded, run_in
 from outbox.runtime.delivery.admission import REDELIVER_AFTER_S
 from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
-from outbox.runtime.delivery.waiting import WAITS, Waiting, Waits
+from outbox.runtime.delivery.waiting import WAITS, WaitingRecords, Waits
 from outbox.runtime.failures.failure_counts import FailureCounts
 from outbox.runtime.store_protocol import Checkpoint, StoreParts, StoreProtocol, no_checkpoint
 from outbox.runtime.verdict import Verdict, differs_from_record
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 from outbox.stored import (
-    Found,
+    FoundStaged,
     Inline,
     Record,
     Staged,
@@ -101,7 +101,7 @@ class ItemScope:
         """The states with such a pointer."""
         self.lingering, self.ledger = (self.clears, *stateless.lingering), stateless.ledger
         self._failures = FailureCounts(records, plan.record_life_ms / 1_000)
-        self._waiting = Waiting(plan, records, now_ms=now_ms, new_tx=new_tx)
+        self._waiting = WaitingRecords(plan, records, now_ms=now_ms, new_tx=new_tx)
         self.orphans = OrphanedStaged(states, records)
         self.fullness = PartitionSizes(plan, records.capabilities.partition_bytes_max, now_ms=now_ms)
         self._overflows = Overflows(plan, records, states, self._blobs, now_ms=now_ms)
@@ -212,7 +212,7 @@ class ItemScope:
 
     # 5. Put the result into the next state, or stage it
 
-    async def _prepared(self, state_id: str, batch: StoreTransaction) -> tuple[StateItem, Found | None]:
+    async def _prepared(self, state_id: str, batch: StoreTransaction) -> tuple[StateItem, FoundStaged | None]:
         """The next state, and what is staged for it (None: it is inline); the blobs that it names are written."""
         fitted = await self._fitting.item(state_id, batch)
         if batch.is_late(self._now_ms()):
@@ -224,7 +224,7 @@ class ItemScope:
         self._fitting.check_state(item, batch)
         return item, found
 
-    async def _stage(self, state_id: str, staged: Staged) -> Found:
+    async def _stage(self, state_id: str, staged: Staged) -> FoundStaged:
         """Stage a result; returned with the session token of that write."""
         key, tx = staged_key(state_id, staged.pending), staged.pending
         self.orphans.note(state_id, tx, staged.version)
@@ -236,10 +236,10 @@ class ItemScope:
             found = await read(self._infrastructure, key)
             if found is None:
                 raise NothingCommitted from error
-            return Found(staged, found.version, found.session)
+            return FoundStaged(staged, found.version, found.session)
         if isinstance(answer, Lost):
             raise NothingCommitted  # the id is ours alone: an earlier try of the SDK won
-        return Found(staged, answer.versions[0], answer.session)
+        return FoundStaged(staged, answer.versions[0], answer.session)
 
     # 6. Commit: the point of no return
 
@@ -271,7 +271,9 @@ class ItemScope:
 
     # 7. Publish the outputs
 
-    async def _finish(self, state_id: str, state: CachedState, staged: Found | None, *, recurs: bool) -> CachedState:
+    async def _finish(
+        self, state_id: str, state: CachedState, staged: FoundStaged | None, *, recurs: bool
+    ) -> CachedState:
         """Finish the transaction under a state's pointer: push, mark, clear; the state without it."""
         self.checkpoint("finish", state, staged, recurs)
         inline = state.item.pending
@@ -284,7 +286,7 @@ class ItemScope:
         assert staged is not None, "a pointer to what is staged comes with it"
         return await self._finish_staged(state_id, state, staged)
 
-    async def _finish_staged(self, state_id: str, state: CachedState, found: Found) -> CachedState:
+    async def _finish_staged(self, state_id: str, state: CachedState, found: FoundStaged) -> CachedState:
         staged, tx, token = found.staged, state.item.pointer, found.session
         if not staged.dispatched:
             await self._push_staged(tx, found)  # 7
@@ -292,7 +294,7 @@ class ItemScope:
             found = await self._mark_dispatched(tx, found)
         return await self._clear(state_id, state, found, token)  # 9
 
-    async def _push_staged(self, tx: str, found: Found) -> None:
+    async def _push_staged(self, tx: str, found: FoundStaged) -> None:
         key = staged_key(found.staged.state, tx)
         outputs = await unsent_outputs(found.staged.record, self._blobs, self._infrastructure, key, found.session)
         await self._settlement.push(outputs)
@@ -318,7 +320,7 @@ class ItemScope:
             write = Replace(key, body, known.version, life_s, tag)
         raise NothingCommitted
 
-    async def _mark_dispatched(self, tx: str, found: Found) -> Found:
+    async def _mark_dispatched(self, tx: str, found: FoundStaged) -> FoundStaged:
         staged = msgspec.structs.replace(found.staged, record=found.staged.record.marked(), dispatched=True)
         key, tag = staged_key(staged.state, tx), Tag("dispatched", (staged.inbox,), tx)
         answer = await write_known(self._infrastructure, Replace(key, stored.encode(staged), found.version, None, tag))
@@ -327,7 +329,7 @@ class ItemScope:
         if found.staged.record.spilled:
             with suppress(*MAY_RETRY):  # an unneeded blob may stay
                 await self._blobs.delete(found.staged.record.spilled)
-        return Found(staged, answer.versions[0], found.session)
+        return FoundStaged(staged, answer.versions[0], found.session)
 
     # 9. Clear the pointer
 
@@ -346,7 +348,7 @@ class ItemScope:
         state = cached_state(Document(write.key, write.body, version, session))
         self.cache.remember(write.key.partition, state)
 
-    async def _clear(self, state_id: str, state: CachedState, found: Found, token: Session) -> CachedState:
+    async def _clear(self, state_id: str, state: CachedState, found: FoundStaged, token: Session) -> CachedState:
         """Clear the pointer to a staged record, and delete that."""
         self.checkpoint("clear", state, found, token)
         tx = state.item.pointer
@@ -416,7 +418,7 @@ class ItemScope:
                 await self._confirm(state_id, state)
                 log.critical("staged record is missing, key blocked; restore it", extra={"state": state_id, "tx": tx})
                 raise Quarantined
-            found = Found(stored.decode(document, Staged), document.version, document.session)
+            found = FoundStaged(stored.decode(document, Staged), document.version, document.session)
         return await self._finish(state_id, state, found, recurs=False)
 
     async def _confirm(self, state_id: str, state: CachedState) -> CachedState:

@@ -58,7 +58,7 @@ from outbox.runtime.commit.stale_edits import may_be_stale
 from outbox.runtime.commit.store_io import LOOK_COUNT_MAX, read
 from outbox.runtime.commit.store_transaction import Entry, Premature, StoreTransaction, Superseded, run_in
 from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
-from outbox.runtime.delivery.waiting import WAITS, Waiting, Waits
+from outbox.runtime.delivery.waiting import WAITS, WaitingRecords, Waits
 from outbox.runtime.failures.failure_counts import FailureCounts
 from outbox.runtime.store_protocol import Checkpoint, StoreParts, no_checkpoint
 from outbox.runtime.verdict import Verdict, differs_from_record
@@ -88,7 +88,7 @@ class PartitionScope:
         self._recovery = Recovery(parts, overflows, self.marks, self.ledger)
         self._failures = FailureCounts(store, plan.record_life_ms / 1_000)
         self.fullness = PartitionSizes(plan, store.capabilities.partition_bytes_max, now_ms=now_ms)
-        self._waiting = Waiting(plan, store, now_ms=now_ms, new_tx=new_tx)
+        self._waiting = WaitingRecords(plan, store, now_ms=now_ms, new_tx=new_tx)
         self._unpushed: dict[bytes, None] = {}
         """Messages committed here whose outputs are not pushed yet."""
         self.checkpoint: Checkpoint = no_checkpoint

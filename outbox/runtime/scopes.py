@@ -15,7 +15,7 @@ from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.store_protocol import StoreParts
 from outbox.runtime.store_scope import StoreScope
 
@@ -23,7 +23,7 @@ Scope = EngineScope | StoreScope
 
 
 def scope_over(
-    plan: Plan,
+    plan: CompiledApp,
     ports: Ports | StorePorts,
     *,
     now_ms: Callable[[], int],

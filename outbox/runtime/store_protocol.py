@@ -10,7 +10,7 @@ from outbox.ports import Document, StateStore, StorePorts
 from outbox.runtime.commit.marks import Marking
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.delivery.waiting import Waits
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.work import Attempt, Outcome
 
 Checkpoint = Callable[..., None]
@@ -25,7 +25,7 @@ def no_checkpoint(step: str, *known: Any) -> None:
 class StoreParts:
     """The parts of a store protocol: the application, the ports, the clock and the ids of its process."""
 
-    plan: Plan
+    plan: CompiledApp
     ports: StorePorts
     settlement: Settlement
     now_ms: Callable[[], int]

@@ -28,7 +28,7 @@ from outbox.runtime.delivery.blocked_sessions import BlockedSession, BlockedSess
 from outbox.runtime.delivery.lanes import Lanes
 from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryBackoff, RetryError
 from outbox.runtime.delivery.settlement import Settlement
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.store_protocol import StoreProtocol
 from outbox.runtime.work import Attempt, FanOut, Later, Outcome, Work, attempt_at, holds_lane
 from outbox.stored import RECORD_PREFIX
@@ -43,7 +43,7 @@ class StoreScope:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: CompiledApp,
         protocol: StoreProtocol,
         settlement: Settlement,
         blocked: BlockedSessions,

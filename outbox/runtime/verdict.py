@@ -33,7 +33,7 @@ from outbox.resubmission import (
 )
 
 
-class Stored(Protocol):
+class StoredRecord(Protocol):
     """A record: a `stored.Record`, or a `Refusal` in engine scope."""
 
     @property
@@ -150,7 +150,7 @@ def _expanded(rows: tuple[Row, ...]) -> dict[tuple[OnRecord, Payload, bool, bool
 _VERDICTS = _expanded(TABLE)
 
 
-def kind_of(record: Stored | None) -> OnRecord:
+def kind_of(record: StoredRecord | None) -> OnRecord:
     if record is None:
         return OnRecord.NOTHING
     if not record.reason:
@@ -162,7 +162,7 @@ def kind_of(record: Stored | None) -> OnRecord:
     return OnRecord.REFUSED_FOR_AGE if may_have_been_applied(record.reason, record.description) else OnRecord.REFUSED
 
 
-def payload_of(record: Stored | None, *, fingerprint: bytes, attempt: int, replaces: bytes | None) -> Payload:
+def payload_of(record: StoredRecord | None, *, fingerprint: bytes, attempt: int, replaces: bytes | None) -> Payload:
     """What the payload of this digest is to a record; an empty one matches any.  `replaces` is that of an edit."""
     if record is None:
         return Payload.SAME if replaces is None else Payload.EDIT
@@ -175,7 +175,7 @@ def payload_of(record: Stored | None, *, fingerprint: bytes, attempt: int, repla
 
 
 def judged(
-    record: Stored | None,
+    record: StoredRecord | None,
     *,
     fingerprint: bytes,
     attempt: int,
@@ -188,7 +188,7 @@ def judged(
     return _VERDICTS[kind_of(record), payload, is_later_attempt, is_past_retention]
 
 
-def replaced_over(record: Stored | None, fingerprint: bytes, now_ms: int) -> tuple[Replaced, ...]:
+def replaced_over(record: StoredRecord | None, fingerprint: bytes, now_ms: int) -> tuple[Replaced, ...]:
     """What the record of a message of this payload remembers as replaced, in place of the record that it has now."""
     if record is None:
         return ()

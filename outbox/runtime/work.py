@@ -19,7 +19,7 @@ from outbox.deliveries import split_stack
 from outbox.errors import REASON_LENGTH_MAX, PoisonMessage
 from outbox.lineage import Key, fingerprint
 from outbox.ports import Delivery, Version
-from outbox.runtime.verdict import Stored, Verdict, judged
+from outbox.runtime.verdict import StoredRecord, Verdict, judged
 from outbox.stored import Record
 
 
@@ -96,7 +96,7 @@ class Work(msgspec.Struct, gc=False, frozen=True):
         """Its creation time, else its enqueue time."""
         return self.delivery.message.created_ms or self.delivery.enqueued_ms
 
-    def verdict(self, record: Stored | None, *, is_past_retention: bool = False) -> Verdict:
+    def verdict(self, record: StoredRecord | None, *, is_past_retention: bool = False) -> Verdict:
         """The verdict for this record; without `is_past_retention` the age fence is left to the attempt.
 
         A cancellation is never too old: it may be on record twice, and a message past retention does not run anyway.

@@ -87,7 +87,7 @@ class Hint(msgspec.Struct, frozen=True):
     end: int
 
 
-class Found(NamedTuple):
+class FoundCell(NamedTuple):
     """Where an append's cell lies, the cell as it lies there, and how many cells were walked past."""
 
     at: int
@@ -152,7 +152,7 @@ class Cells:
 
     async def append(
         self, cell: Cell, since: int, *, until_ms: int, passed: Callable[[int, Cell], None] | None = None
-    ) -> Found:
+    ) -> FoundCell:
         """Write a cell once, at the first free index from `since` on; `passed` learns of the others on the way.
 
         `since` must not be behind the end: there is no hole in a row.
@@ -178,7 +178,7 @@ class Cells:
                 is_looked_for = True  # taken, or not known to be: look, and create again at this very index
                 is_unsure = is_unsure or not session
             elif there.id == cell.id:
-                return Found(index, there, index - since)
+                return FoundCell(index, there, index - since)
             else:
                 if passed is not None:
                     passed(index, there)

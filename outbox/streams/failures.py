@@ -23,7 +23,7 @@ import msgspec
 
 from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.cells import Position
-from outbox.streams.plan import REFUSED, HandlerFailed, Plan, RefusedEntry
+from outbox.streams.plan import REFUSED, HandlerFailed, ProcessorPlan, RefusedEntry
 from outbox.streams.register import Failed, LastCell, Register
 from outbox.streams.row import Entry
 
@@ -84,7 +84,7 @@ def count_of(failed: Failed | None) -> int:
     return 0 if failed is None else max([1, *failed.tries.values()])
 
 
-def delay_s(plan: Plan, register: Register) -> float:
+def delay_s(plan: ProcessorPlan, register: Register) -> float:
     """For how long the next step waits, since its last one failed; 0 where that did not."""
     failed = register.failed
     return plan.retries.delay_s(failed.waits) if failed is not None and failed.waits else 0.0
@@ -127,7 +127,7 @@ def after_failure(before: Register, ready: Ready, *, is_due: bool) -> tuple[Fail
 
 
 def failed_step(
-    plan: Plan, before: Register, ready: Ready, refusable: RefusedEntry | None, error: Exception
+    plan: ProcessorPlan, before: Register, ready: Ready, refusable: RefusedEntry | None, error: Exception
 ) -> Register:
     """The register after the handler has failed: with a note, or what failed alone too often refused.
 

@@ -52,7 +52,7 @@ from outbox.runtime.delivery.admission import Admission
 from outbox.runtime.delivery.retrying import Backoff
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.failures.failure_log import FailureLog
-from outbox.runtime.start.plan import Plan, compile_plan
+from outbox.runtime.start.plan import CompiledApp, compile_app
 from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.verdict import Verdict, differs_from_record, edit_without_record, replaced_over
@@ -103,7 +103,7 @@ class Ingestion:
     def __init__(
         self,
         name: str,
-        plan: Plan,
+        plan: CompiledApp,
         store: StateStore,
         output: LogWriter[Any],
         settlement: Settlement,
@@ -451,7 +451,7 @@ class Ingest:
         self._message_type, self._retention = type, retention
         self.app = ingest_app(name, queue, type, retention)
         self.queue = queue
-        self.plan = compile_plan(self.app)
+        self.plan = compile_app(self.app)
         self._operations = operations_over(ports)
         self._admission = Admission(self.plan, ports.blobs, Backoff(asyncio.sleep))
         self._settlement = settlement_of(self.plan, ports.bus, ports.blobs, self._operations.now_ms)
@@ -582,7 +582,7 @@ def ingest_app(name: str, queue: str, kind: Any, retention: timedelta) -> App:
     return app
 
 
-def settlement_of(plan: Plan, bus: MessageBus, blobs: BlobStore, now_ms: Callable[[], int]) -> Settlement:
+def settlement_of(plan: CompiledApp, bus: MessageBus, blobs: BlobStore, now_ms: Callable[[], int]) -> Settlement:
     """What settles messages once they are committed."""
     return Settlement(
         plan,

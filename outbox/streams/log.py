@@ -30,7 +30,7 @@ from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.callables import check_call
 from outbox.streams.cells import Position
 from outbox.streams.horizon import UNREAD
-from outbox.streams.log_places import POLL_S_MAX, Place, Waiting, place_of
+from outbox.streams.log_places import POLL_S_MAX, ChangeWait, Place, place_of
 from outbox.streams.read_ahead import ReadAhead
 from outbox.streams.row import Entry, Row
 from outbox.streams.values import ENTRIES_MAX, Values
@@ -372,7 +372,7 @@ class LogReader(Generic[T]):
             Trimmed: `since` is below the floor.
             Refused: one position is given, and the log has several writers.
         """
-        rows, last, waiting = self.rows(), await _given(until), Waiting(self.log.poll_s_max)
+        rows, last, waiting = self.rows(), await _given(until), ChangeWait(self.log.poll_s_max)
         given = None if isinstance(since, Mapping) else await _given(since)
         cursors = await self._cursors(given) | (dict(since) if isinstance(since, Mapping) else {})
         ahead = {row.writer: ReadAhead() for row in rows}

@@ -76,7 +76,7 @@ def place_of(given: Any) -> Place:
     return Place(given.store(), ports.blobs, given.now_ms)
 
 
-class Waiting:
+class ChangeWait:
     """Waits for changes in some stores, each time for longer where it has to look by itself.
 
     It returns at least every `poll_s_max`, so a change that a store does not report is found as well.

@@ -178,7 +178,7 @@ class HandlerFailed(OutboxError):
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProcessorPlan:
     """What a processor is: its handler, its state, its inputs and outputs by name, and its limits."""
 
     name: str
@@ -202,7 +202,7 @@ class Plan:
         """The outputs that a handler may emit to."""
         return [name for name in self.outputs if name != REFUSED]
 
-    def on(self, place: Callable[[OrderedLog[Any]], Place]) -> Plan:
+    def on(self, place: Callable[[OrderedLog[Any]], Place]) -> ProcessorPlan:
         """The same processor over its logs on other places, as a process sees them that has just begun."""
         known: dict[int, OrderedLog[Any]] = {}
 

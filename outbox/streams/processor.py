@@ -33,8 +33,8 @@ from outbox.streams.cells import Position
 from outbox.streams.failures import delay_s
 from outbox.streams.last_cell import Looks
 from outbox.streams.log import LogReader, OrderedLog, check_name
-from outbox.streams.log_places import POLL_S_MAX, Place, Waiting, place_of
-from outbox.streams.plan import BATCH_MAX, HANDLER_S, REFUSED, Handler, Plan, RefusedEntry, input_of, output_of
+from outbox.streams.log_places import POLL_S_MAX, ChangeWait, Place, place_of
+from outbox.streams.plan import BATCH_MAX, HANDLER_S, REFUSED, Handler, ProcessorPlan, RefusedEntry, input_of, output_of
 from outbox.streams.queues import QueueOutput
 from outbox.streams.register import Failed, Register
 from outbox.streams.replica import Progress, Replica
@@ -120,7 +120,7 @@ class Processor(Generic[State]):
             written[REFUSED] = refused.writer(0)
         if not inputs:
             raise NotRegistrable(f"processor {name} has no inputs; give inputs={{name: log}}")
-        self.plan = Plan(
+        self.plan = ProcessorPlan(
             check_name("processor", name),
             handler,
             _checked_state(name, StateCodec(codec_for(state, state.__name__), state_version, dict(upcasts or {}))),
@@ -285,7 +285,7 @@ class Loop:
         """Take the parts; no pause goes beyond `until_s` of the monotonic clock."""
         self.replica = replica
         self._until_s = until_s
-        self._waiting = Waiting(poll_s_max)
+        self._waiting = ChangeWait(poll_s_max)
         self._replica_wait_s = replica_wait_s
         self._took_s: deque[float] = deque(maxlen=MEASURED_COUNT)
         self.errors_in_a_row = 0

@@ -38,7 +38,7 @@ from outbox.streams.log_places import Seen, together
 from outbox.streams.plan import (
     REFUSED,
     Inputs,
-    Plan,
+    ProcessorPlan,
     RefusedEntry,
     RowTarget,
     Step,
@@ -84,7 +84,7 @@ class Replica:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: ProcessorPlan,
         store: StateStore,
         *,
         now_ms: Callable[[], int],

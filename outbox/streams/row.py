@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from outbox.errors import CorruptRecord, DeadlinePassed, NoBlobStore, OutcomeUnknown, Refused, Trimmed
 from outbox.ports import NoBlobs
-from outbox.streams.cells import Cell, Cells, Found, Position
+from outbox.streams.cells import Cell, Cells, FoundCell, Position
 from outbox.streams.horizon import Floor, Horizon, Kind, trimmed
 from outbox.streams.log_places import Place, Seen, settled
 from outbox.streams.recent import Recent, row_number
@@ -137,7 +137,7 @@ class Row(Generic[T]):
 
     async def place_cell(
         self, cell: Cell, since: int, *, until_ms: int, passed: Callable[[int, Cell], None] | None = None
-    ) -> Found | None:
+    ) -> FoundCell | None:
         """Append a cell at the first free index from `since` on; None where it was taken back.
 
         Past its deadline a create may find the place of a trimmed cell free, because its tombstone is gone.  Nobody

@@ -40,7 +40,7 @@ from outbox.streams.cells import DECODE_ERRORS, Position, is_current, put
 from outbox.streams.database import TABLE, Cursor, CursorTable, Database, ThreadedDatabase, last_row
 from outbox.streams.last_cell import Looks, check_lasts, last_of
 from outbox.streams.log import LogReader, OrderedLog, check_name
-from outbox.streams.log_places import POLL_S_MAX, Waiting, place_of
+from outbox.streams.log_places import POLL_S_MAX, ChangeWait, place_of
 from outbox.streams.processor import (
     ERRORS_SAID,
     FINAL,
@@ -226,7 +226,7 @@ class SinkLoop:
     def __init__(self, sink: Sink, poll_s_max: float, *, until_s: float = math.inf) -> None:
         """Take the parts; no pause after an error goes beyond `until_s` of the monotonic clock."""
         self._sink = sink
-        self._waiting = Waiting(poll_s_max)
+        self._waiting = ChangeWait(poll_s_max)
         self._until_s = until_s
         self._looks = Looks()
         self.errors_in_a_row = 0

@@ -19,7 +19,7 @@ from outbox.name_checks import check_served
 from outbox.ports import Ports, StorePorts
 from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import Scope
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.store_scope import StoreScope
 from outbox.verify.faults import SimulatedCrash
 
@@ -44,7 +44,7 @@ class HttpClients:
     def __init__(
         self,
         app: App,
-        plan: Plan,
+        plan: CompiledApp,
         *,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         crash: Callable[[], Awaitable[None]],

@@ -43,7 +43,7 @@ from outbox.ops.control_file import FILE_NAME, read_control_file
 from outbox.ports import Document, DocumentKey, Output
 from outbox.runtime.delivery.admission import admit
 from outbox.runtime.http.bodies import read_body, write_body
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.stored import Failures, IdempotencyClaim, Overflow, Record, Staged, StateItem, encode
 from outbox.stored import decode as decode_document
 from outbox.verify.history import parse as parse_history
@@ -108,7 +108,7 @@ def _scan(data: bytes) -> object:
 def _admit(app: App) -> Callable[[bytes], object]:
     from outbox.ports import Delivery
 
-    plan = compile_plan(app)
+    plan = compile_app(app)
 
     def parse(data: bytes) -> object:
         message = Message(body=data, outbox_id="t1", type="transfer", created_ms=AT_MS)

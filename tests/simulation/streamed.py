@@ -16,7 +16,7 @@ import msgspec
 from outbox.message import Message
 from outbox.ports import Create, Output, QueueRef
 from outbox.retries import Retries
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.streams import Inputs, OrderedLog, Processor, RefusedEntry, Step, cells, horizon, read_ahead
 from outbox.streams.cells import Position
 from outbox.streams.ingest import ingest_app
@@ -329,7 +329,7 @@ def begun_late(**options: Any) -> Scope:
 def ingested(*, messages: int = 2, copies: int = 1, processes: int = 1, expire: bool = False, **options: Any) -> Scope:
     """Messages of a queue, the first of them `copies` times, and processes that take them into a log."""
     scope = Scope()
-    plan = compile_plan(ingest_app("i", "numbers", Number, timedelta(days=7)))
+    plan = compile_app(ingest_app("i", "numbers", Number, timedelta(days=7)))
     queue = [QueueModel("numbers", False, True)]
     scope.sent = [Number(n) for n in range(1, messages + 1)]
     bodies = [Output("numbers", 0, _message(number)) for number in scope.sent]

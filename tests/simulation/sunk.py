@@ -19,7 +19,7 @@ from outbox.ports import Create, DocumentKey, Replace, Write
 from outbox.streams import Entry, OrderedLog, StoreSink
 from outbox.streams.cells import Position
 from outbox.streams.database import Cursor, CursorTable
-from outbox.streams.log_places import Place, Waiting
+from outbox.streams.log_places import ChangeWait, Place
 from outbox.streams.replica import Progress
 from outbox.streams.row import Row
 from outbox.streams.sinks import DatabaseSteps, Sink, enter, only_row
@@ -171,7 +171,7 @@ class Sinking:
             if progress is Progress.WON and self.reports:
                 await sink.row.horizon.register(reader=f"sink/{SINK}", at=sink.reached.index)
             if progress is Progress.IDLE:
-                await Waiting().wait({place.store: sink.row.seen(max(sink.reached.index, sink.row.cells.end))})
+                await ChangeWait().wait({place.store: sink.row.seen(max(sink.reached.index, sink.row.cells.end))})
         except (Trimmed, OtherLog):  # which stop a sink
             raise
         except MAY_RETRY:

@@ -28,13 +28,13 @@ from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.delivery.lanes import Lanes
 from outbox.runtime.delivery.retrying import Backoff, RetryBackoff
 from outbox.runtime.delivery.settlement import FailedPushes, Settlement
-from outbox.runtime.delivery.waiting import Waiting
+from outbox.runtime.delivery.waiting import WaitingRecords
 from outbox.runtime.failures.failure_counts import FailureCounts
 from outbox.runtime.failures.failure_log import Failure
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.scopes import store_protocol
-from outbox.runtime.start.plan import Plan, compile_plan
+from outbox.runtime.start.plan import CompiledApp, compile_app
 from outbox.runtime.store_protocol import StoreParts
 from outbox.runtime.store_scope import StoreScope
 from outbox.runtime.work import Attempt, Work, attempt_at
@@ -59,7 +59,7 @@ PAUSES = "how long a message rests, which no protocol sees"
 NOT_MERGED = "an attempt that shares it is not merged"
 
 NO_CALLS: Any = None
-LEDGER = DispatchLedger(compile_plan(bank()), ExploredStore(NO_CALLS, 0, CAPABILITIES), now_ms=lambda: 0, new_id=str)
+LEDGER = DispatchLedger(compile_app(bank()), ExploredStore(NO_CALLS, 0, CAPABILITIES), now_ms=lambda: 0, new_id=str)
 
 SAID: dict[type, dict[str, Change]] = {
     PartitionScope: {
@@ -70,7 +70,7 @@ SAID: dict[type, dict[str, Change]] = {
     StateCache: {"_states": lambda cache: cache._states.update({"Account:alice": CachedState(StateItem(), "v1")})},
     NewStates: {"_counts": lambda states: states._counts.update({"Account": NEW_COUNT_ENOUGH})},
     Marks: {"_due": lambda marks: marks._due.update({KEY.partition: {KEY: MARK}})},
-    Waiting: {"_known": lambda waiting: waiting._known.update({b"i" * 32: None})},
+    WaitingRecords: {"_known": lambda waiting: waiting._known.update({b"i" * 32: None})},
     OrphanedStaged: {"by_state": lambda staged: staged.by_state.update({"Account:alice": [("tx", 1)]})},
     Lanes: {"taken": lambda lanes: lanes.taken.update({"Account:alice": [attempt_at(Work(DELIVERY))]})},
     Attempt: {
@@ -108,7 +108,7 @@ LEFT_OUT: dict[type, dict[str, str]] = {
     StateCache: {"_count_max": MADE_ONCE, "_bytes_max": MADE_ONCE, "_bytes": FOLLOWS}
     | {"hit_count": METER, "miss_count": METER},
     NewStates: {"_enough": MADE_ONCE, "_first": MADE_ONCE},
-    Waiting: dict.fromkeys(("_plan", "_store", "_now_ms", "_new_tx"), MADE_ONCE),
+    WaitingRecords: dict.fromkeys(("_plan", "_store", "_now_ms", "_new_tx"), MADE_ONCE),
     OrphanedStaged: {"_states": MADE_ONCE, "_infrastructure": MADE_ONCE},
     Overflows: dict.fromkeys(("_plan", "_store", "_states", "_blobs", "_now_ms"), MADE_ONCE),
     PartitionSizes: dict.fromkeys(("_plan", "_bytes_max", "_now_ms", "_cure"), MADE_ONCE) | {"_meters": METER},
@@ -133,7 +133,7 @@ def _work(attempt: Attempt, **changed: Any) -> None:
 
 def lanes_over(scope: str) -> StoreScope:
     """The lanes of a worker, with a protocol that has learned nothing."""
-    plan = compile_plan(bank())
+    plan = compile_app(bank())
     calls: Any = None
     apart = ExploredStore(calls, 3, CAPABILITIES) if scope == "item" else None
     operations: Any = None
@@ -163,7 +163,7 @@ def names_of(part: Any) -> list[str]:
 
 def parts(root: Any, seen: set[int]) -> Iterator[Any]:
     """The objects of the runtime that can be reached, each once; what a process is made with is no part of it."""
-    if id(root) in seen or not type(root).__module__.startswith("outbox.runtime") or isinstance(root, Plan):
+    if id(root) in seen or not type(root).__module__.startswith("outbox.runtime") or isinstance(root, CompiledApp):
         return
     seen.add(id(root))
     yield root
@@ -180,7 +180,7 @@ def said(lanes: StoreScope, attempt: Attempt) -> bytes:
 def test_every_field_is_said_or_named_as_one_that_decides_nothing(scope: str) -> None:
     lanes, attempt = lanes_over(scope), attempt_at(Work(DELIVERY))
     found = [*parts(lanes, set()), attempt, attempt.work]
-    assert {type(part) for part in found} >= {StoreScope, Marks, Waiting, Lanes, Settlement}
+    assert {type(part) for part in found} >= {StoreScope, Marks, WaitingRecords, Lanes, Settlement}
     for part in found:
         kind = type(part)
         known = {*SAID.get(kind, ()), *LEFT_OUT.get(kind, ())}

@@ -19,7 +19,7 @@ from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.scopes import store_protocol
 from outbox.runtime.store_protocol import StoreParts
 from outbox.runtime.work import Attempt, Work
-from outbox.stored import STATE, Found, Inline, StateItem, staged_key
+from outbox.stored import STATE, FoundStaged, Inline, StateItem, staged_key
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import FaultKind
 from outbox.verify.explorer.scenario import Scenario
@@ -270,7 +270,7 @@ def item(kind: type[ItemScope]) -> Callable[[StoreParts], ItemScope]:
 class DeletesEarly(ItemScope):
     """Deletes what is staged before the pointer to it is cleared."""
 
-    async def _mark_dispatched(self, tx: str, found: Found) -> Found:
+    async def _mark_dispatched(self, tx: str, found: FoundStaged) -> FoundStaged:
         found = await super()._mark_dispatched(tx, found)
         await self.orphans.delete(staged_key(found.staged.state, tx), found.version, tx)
         return found

@@ -19,7 +19,7 @@ from outbox.azure.functions.settings import FunctionsSettings
 from outbox.message import properties_of
 from outbox.ports import Delivery, Settle
 from outbox.runtime.delivery.retrying import MAY_RETRY
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.verify.explorer.ports import ExploredBus, ExploredOperations
 from outbox.verify.explorer.programs import StoreResources, store_ports
 from outbox.verify.explorer.run import Calls
@@ -37,7 +37,7 @@ class TriggerHost:
     """One process of a host; all of them are alike."""
 
     app: App
-    plan: Plan
+    plan: CompiledApp
     at: StoreResources
     name: str = "trigger host"
 

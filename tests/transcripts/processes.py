@@ -31,7 +31,7 @@ from outbox.runtime.delivery.intake import BusIntake, Intake
 from outbox.runtime.delivery.retrying import Backoff
 from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import scope_over, stores_of
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.store_scope import StoreScope
@@ -252,7 +252,7 @@ class Process:
         self.name = name
         self._watch = watch = site.watch(name)
         self._app = app(self._ran)
-        self._plan = compile_plan(self._app)
+        self._plan = compile_app(self._app)
         self._tasks: list[asyncio.Task[None]] = []
         self._ports = ports = site.ports(watch)
         self._intake: Intake = ports.journal if isinstance(ports, Ports) else BusIntake(ports.bus)

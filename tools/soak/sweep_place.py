@@ -40,7 +40,7 @@ from outbox.ports import Delete, Delivery, Document, DocumentKey, Lost, Output, 
 from outbox.runtime.delivery.retrying import Backoff
 from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import scope_over
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.store_scope import StoreScope
@@ -118,7 +118,7 @@ def accounts(name: str, count: int) -> list[str]:
 
 async def leave(near: NearStore, ports: StorePorts, name: str, count: int, every: int) -> None:
     """Open accounts, two hours ago."""
-    plan, tasks = compile_plan(app), set[asyncio.Task[None]]()
+    plan, tasks = compile_app(app), set[asyncio.Task[None]]()
 
     def spawn(coroutine: Any) -> None:
         task = asyncio.ensure_future(coroutine)
@@ -175,7 +175,7 @@ async def main(scope: Literal["partition", "item"]) -> None:
         ) as backend:
             ports = backend.ports()
             await Client(app, backend).declare()
-            await register_retention(app.name, compile_plan(app).retention, operations_over(ports))
+            await register_retention(app.name, compile_app(app).retention, operations_over(ports))
             print(json.dumps(addresses), flush=True)
             near = NearStore(cosmos.store, CONTAINER, scope)
             while words := (await asyncio.to_thread(sys.stdin.readline)).split():

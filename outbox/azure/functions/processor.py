@@ -59,7 +59,7 @@ from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.shell import FINISH_WITHIN_S, MARK_AFTER_S, Recovery, Tasks
 from outbox.runtime.signs import signs_over
 from outbox.runtime.start.handler_names import register_handlers
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.store_scope import StoreScope
@@ -118,7 +118,7 @@ class Processor:
         self._threads = HandlerThreads(settings.threads)
         counts = Counts() if settings.telemetry is None else settings.telemetry.counts
         limit_s = settings.time_limit_s_max
-        self._plan = compile_plan(app, threads=self._threads, time_limit_s_max=limit_s, counts=counts)
+        self._plan = compile_app(app, threads=self._threads, time_limit_s_max=limit_s, counts=counts)
         self._watch = LoopWatch(self._plan)
         self._ports = ports
         self._operations = operations_over(ports)

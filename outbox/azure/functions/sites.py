@@ -23,7 +23,7 @@ from outbox.errors import OutboxError, Refused
 from outbox.ports import Backend, NoBlobs
 from outbox.runtime.delivery.claim_check import check_blobs
 from outbox.runtime.http.responses import unavailable
-from outbox.runtime.start.plan import Plan, compile_plan
+from outbox.runtime.start.plan import CompiledApp, compile_app
 
 log = logging.getLogger("outbox.functions")
 
@@ -36,7 +36,7 @@ class Site:
             check_blobs(app, NoBlobs())
         self.app = app
         self.settings = settings
-        self.plan = compile_plan(app)
+        self.plan = compile_app(app)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
         self._backend: Backend | None = None
@@ -181,7 +181,7 @@ def site_of(app: App, settings: FunctionsSettings | None) -> Site:
     return known
 
 
-def _source_of(plan: Plan, message: func.ServiceBusMessage) -> str:
+def _source_of(plan: CompiledApp, message: func.ServiceBusMessage) -> str:
     """Where a message of one's own trigger came from, as far as its type tells."""
     if len(plan.sources) == 1:
         return next(iter(plan.sources))

@@ -23,7 +23,7 @@ from outbox.emulator.cosmos.answers import (
 )
 from outbox.emulator.cosmos.catalog import TTL_MAX_S, Container
 from outbox.emulator.cosmos.charges import read_ru, write_ru
-from outbox.emulator.cosmos.history import Stored
+from outbox.emulator.cosmos.history import StoredItem
 from outbox.emulator.cosmos.patch import Patch
 from outbox.emulator.cosmos.values import (
     WRONG_KEY,
@@ -94,10 +94,10 @@ class Moment:
 
 def decide(
     operation: Operation,
-    current: Stored | None,
+    current: StoredItem | None,
     container: Container,
     moment: Moment,
-    at_new_id: Stored | None = None,
+    at_new_id: StoredItem | None = None,
 ) -> Decision:
     """What an operation does to an item as it is now (None: not there), and to what has the id that it is to have.
 
@@ -133,7 +133,7 @@ def decide(
     return _written(operation, None if operation.new_id else current, container, moment, OK)
 
 
-def _read(operation: Operation, current: Stored | None) -> Decision:
+def _read(operation: Operation, current: StoredItem | None) -> Decision:
     if current is None:
         raise Rejection(NOT_FOUND, f"there is no item {operation.id[:80]!r} under this partition key")
     charge_ru = read_ru(len(current.value))
@@ -143,7 +143,12 @@ def _read(operation: Operation, current: Stored | None) -> Decision:
 
 
 def _written(
-    operation: Operation, current: Stored | None, container: Container, moment: Moment, status: int, patched: int = 0
+    operation: Operation,
+    current: StoredItem | None,
+    container: Container,
+    moment: Moment,
+    status: int,
+    patched: int = 0,
 ) -> Decision:
     assert operation.body is not None, "whole() gave it one"
     rid = moment.fresh_rid if current is None else rid_at(current.value)
@@ -156,12 +161,12 @@ def _written(
     return Decision(status, stored, charge_ru=charge_ru)
 
 
-def _item(current: Stored) -> dict[str, Json]:
+def _item(current: StoredItem) -> dict[str, Json]:
     """An item as it is stored."""
     return parse_stored(wire_form(current.value, current.version))
 
 
-def _patched(operation: Operation, current: Stored, container: Container, moment: Moment) -> Decision:
+def _patched(operation: Operation, current: StoredItem, container: Container, moment: Moment) -> Decision:
     assert operation.patch is not None, "a patch operation has its patch"
     item = _item(current)
     key = key_of(item, container.key_paths)
@@ -173,7 +178,7 @@ def _patched(operation: Operation, current: Stored, container: Container, moment
     return _written(written, current, container, moment, OK, len(operation.patch))
 
 
-def _check_etag(operation: Operation, current: Stored) -> None:
+def _check_etag(operation: Operation, current: StoredItem) -> None:
     if operation.if_match and not _is_named(operation.if_match, current):
         now = f"its ETag is {etag_of(current.version)}"
         raise Rejection(
@@ -183,5 +188,5 @@ def _check_etag(operation: Operation, current: Stored) -> None:
         raise Rejection(PRECONDITION_FAILED, f"item {operation.id[:80]!r}: If-None-Match does not hold, it is there")
 
 
-def _is_named(condition: str, current: Stored) -> bool:
+def _is_named(condition: str, current: StoredItem) -> bool:
     return condition == "*" or condition.strip('"') == etag_of(current.version).strip('"')

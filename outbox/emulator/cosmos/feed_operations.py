@@ -27,8 +27,8 @@ from outbox.emulator.cosmos.catalog import Container
 from outbox.emulator.cosmos.charges import METADATA_RU, query_ru
 from outbox.emulator.cosmos.feeds import PAGE_SIZE_MAX_BYTES, Candidate, Feed, Items, Page, page_count_of
 from outbox.emulator.cosmos.hashing import hash_of, range_of
-from outbox.emulator.cosmos.history import Stored
-from outbox.emulator.cosmos.query.plan import Plan, compile_query
+from outbox.emulator.cosmos.history import StoredItem
+from outbox.emulator.cosmos.query.plan import QueryPlan, compile_query
 from outbox.emulator.cosmos.requests import KEY_HEADER, Call, Prepare, Prepared, container_of, freshness
 from outbox.emulator.cosmos.routes import is_true
 from outbox.emulator.cosmos.snapshots import Snapshots
@@ -115,7 +115,7 @@ class FeedOperations:
         hashed = hash_of(container)
         return lambda lsn: [key for key in store.keys(container, lsn) if start <= hashed(key) < end]
 
-    def _plan(self, call: Call) -> Plan:
+    def _plan(self, call: Call) -> QueryPlan:
         body = parse_object(call.body, "the query")
         text, parameters = body.get("query"), body.get("parameters")
         if not isinstance(text, str) or not isinstance(parameters, list | None):
@@ -131,7 +131,7 @@ class FeedOperations:
             values[parameter["name"]] = parameter["value"]
         return compile_query(text, values, self._store.engine.now_ms())
 
-    def _items(self, call: Call, container: Container, plan: Plan | None) -> Prepared:
+    def _items(self, call: Call, container: Container, plan: QueryPlan | None) -> Prepared:
         keys = self._keys(call, container)
         header, bounds = call.header(KEY_HEADER), call.header("x-ms-start-epk") + call.header("x-ms-end-epk")
         feed = _feed_of(call, plan, f"{container.rid}{header}{bounds}")
@@ -235,7 +235,7 @@ def _check_width(call: Call, *, substatus: int = CROSS_PARTITION) -> None:
         )
 
 
-def _feed_of(call: Call, plan: Plan | None, name: str) -> Feed:
+def _feed_of(call: Call, plan: QueryPlan | None, name: str) -> Feed:
     count, continuation = page_count_of(call.header("x-ms-max-item-count")), call.header("x-ms-continuation")
     body = call.body if plan is not None else b""
     is_wide = not (call.header(KEY_HEADER) or call.header("x-ms-start-epk") or call.header("x-ms-end-epk"))
@@ -288,7 +288,7 @@ def _since_of(date: str) -> int:
         raise bad(f"If-Modified-Since {date[:80]!r} is no date") from error
 
 
-def _changed(items: Iterable[tuple[str, Stored]], after: int, since_s: int, page_count: int) -> tuple[Page, int]:
+def _changed(items: Iterable[tuple[str, StoredItem]], after: int, since_s: int, page_count: int) -> tuple[Page, int]:
     """A page of the items written after a version, by key and item, and the version that it ends with.
 
     It ends where it has as many items or bytes as a page may, but not within what was written together.

@@ -24,12 +24,12 @@ import msgspec
 from outbox.emulator.cosmos.answers import bad
 from outbox.emulator.cosmos.query.budget import TEXT_STEP_LENGTH, Budget
 from outbox.emulator.cosmos.query.expressions import Row
-from outbox.emulator.cosmos.query.plan import Gathering, Plan
+from outbox.emulator.cosmos.query.plan import Gathering, QueryPlan
 from outbox.emulator.cosmos.query.values import SortKey, compare_keys, identity
 from outbox.emulator.cosmos.snapshots import (
     SNAPSHOT_MAX_BYTES,
     SNAPSHOT_ROW_COUNT_MAX,
-    Found,
+    FoundRow,
     Position,
     Snapshot,
     Snapshots,
@@ -150,7 +150,7 @@ class Feed:
     """One query (None: everything) over candidates in the order of keys, and in each of their making."""
 
     def __init__(
-        self, plan: Plan | None, name: bytes, *, page_count: int, continuation: str, is_wide: bool = False
+        self, plan: QueryPlan | None, name: bytes, *, page_count: int, continuation: str, is_wide: bool = False
     ) -> None:
         """`name` are bytes that only this query has; `is_wide` says that it is over all partition keys.
 
@@ -245,7 +245,7 @@ class Feed:
         value = self._value(plan, row, data)
         return None if value is UNDEFINED else encode(value)
 
-    def _value(self, plan: Plan, row: Row, data: bytes) -> Json:
+    def _value(self, plan: QueryPlan, row: Row, data: bytes) -> Json:
         """What a row of an item of these bytes is selected as.
 
         Raises:
@@ -258,12 +258,12 @@ class Feed:
 
     # In order
 
-    async def _ordered(self, plan: Plan, items: Items) -> Page:
+    async def _ordered(self, plan: QueryPlan, items: Items) -> Page:
         page, begin = Page([]), self._from
-        behind: Found | None = None
+        behind: FoundRow | None = None
         snapshot: Snapshot | None = None
         if begin.position is not None:
-            behind = Found(begin.sort_keys(len(plan.descending)), begin.position, b"")
+            behind = FoundRow(begin.sort_keys(len(plan.descending)), begin.position, b"")
             snapshot = await self._kept(plan, items, page, behind)
         if snapshot is None:
             snapshot = await self._found(plan, items.candidates(), page, behind, items.version)
@@ -275,11 +275,11 @@ class Feed:
             items.snapshots.drop(self._identity)
         return page
 
-    def _place_behind(self, plan: Plan, snapshot: Snapshot, behind: Found | None) -> int:
+    def _place_behind(self, plan: QueryPlan, snapshot: Snapshot, behind: FoundRow | None) -> int:
         order = cmp_to_key(_before(plan))
         return 0 if behind is None else bisect_right(snapshot.rows, order(behind), key=order)
 
-    async def _kept(self, plan: Plan, items: Items, page: Page, behind: Found) -> Snapshot | None:
+    async def _kept(self, plan: QueryPlan, items: Items, page: Page, behind: FoundRow) -> Snapshot | None:
         """What is kept for the query, up to date, if there is enough of it for the page."""
         snapshot = None if items.snapshots is None else items.snapshots.get(self._identity)
         if snapshot is None or snapshot.version > items.version:
@@ -289,7 +289,7 @@ class Feed:
         left = len(snapshot.rows) - self._place_behind(plan, snapshot, behind)
         return snapshot if snapshot.is_complete or left > self._page_count else None
 
-    async def _brought_up_to_date(self, plan: Plan, items: Items, page: Page, old: Snapshot) -> Snapshot:
+    async def _brought_up_to_date(self, plan: QueryPlan, items: Items, page: Page, old: Snapshot) -> Snapshot:
         """A snapshot as it would be now: without the rows of items that are gone, with those of items written since."""
         same, written = set[tuple[str, int]](), list[Candidate]()
         for candidate in items.candidates():
@@ -313,7 +313,7 @@ class Feed:
         return found
 
     async def _found(
-        self, plan: Plan, candidates: Iterable[Candidate], page: Page, behind: Found | None, version: int = 0
+        self, plan: QueryPlan, candidates: Iterable[Candidate], page: Page, behind: FoundRow | None, version: int = 0
     ) -> Snapshot:
         """The rows of items in order: all of them, or the first so many of more than are kept, a page at the least."""
         order = cmp_to_key(_before(plan))
@@ -321,10 +321,10 @@ class Feed:
         room = self._from.skip + self._page_count + 1
         if room > ROW_COUNT_MAX:
             raise bad(f"an ordered page of the query takes more than {ROW_COUNT_MAX} rows; skip less")
-        rows, size_bytes, is_complete, bound_bytes = list[Found](), 0, True, 2 * SNAPSHOT_MAX_BYTES
+        rows, size_bytes, is_complete, bound_bytes = list[FoundRow](), 0, True, 2 * SNAPSHOT_MAX_BYTES
         async with aclosing(self._matching(candidates, page)) as matches:
             async for position, row, data in matches:
-                one = Found(plan.sort_keys(row), position, b"")
+                one = FoundRow(plan.sort_keys(row), position, b"")
                 if begin is not None and not begin < order(one):
                     continue
                 if end is not None and end < order(one):
@@ -339,7 +339,7 @@ class Feed:
         put_in_order(rows, plan.descending)
         return Snapshot(rows, version, is_complete, size_bytes)
 
-    def _cut(self, page: Page, found: list[Found], left: int | None) -> Page:
+    def _cut(self, page: Page, found: list[FoundRow], left: int | None) -> Page:
         size_bytes = 0
         for index, one in enumerate(found):
             if left == 0:
@@ -355,7 +355,7 @@ class Feed:
 
     # Computed whole
 
-    async def _computed(self, plan: Plan, items: Items) -> Page:
+    async def _computed(self, plan: QueryPlan, items: Items) -> Page:
         page, begin_count = Page([]), self._from.count
         snapshot = None if items.snapshots is None or not begin_count else items.snapshots.get(self._identity)
         if snapshot is None or snapshot.version != items.version or items.is_expiring:
@@ -365,7 +365,7 @@ class Feed:
                 results = await self._distinct(plan, items, page)
             bounds = [bound for bound in (plan.query.top, plan.query.limit) if bound is not None]
             results = results[plan.query.offset :][: min(bounds) if bounds else None]
-            rows = [Found((), ("", index, 0), result) for index, result in enumerate(results)]
+            rows = [FoundRow((), ("", index, 0), result) for index, result in enumerate(results)]
             snapshot = Snapshot(rows, items.version, True, sum(row.size_bytes for row in rows))
         end_count = begin_count + self._page_count
         page.results = [row.result for row in snapshot.rows[begin_count:end_count]]
@@ -377,7 +377,7 @@ class Feed:
             items.snapshots.drop(self._identity)
         return page
 
-    async def _gathered(self, plan: Plan, items: Items, page: Page) -> list[bytes]:
+    async def _gathered(self, plan: QueryPlan, items: Items, page: Page) -> list[bytes]:
         gathering = Gathering(plan)
         async with aclosing(self._matching(items.candidates(), page)) as matches:
             async for _, row, data in matches:
@@ -397,15 +397,15 @@ class Feed:
             found.append(encode(value))
         return found
 
-    async def _distinct(self, plan: Plan, items: Items, page: Page) -> list[bytes]:
-        seen, rows, size_bytes = set[bytes](), list[Found](), 0
+    async def _distinct(self, plan: QueryPlan, items: Items, page: Page) -> list[bytes]:
+        seen, rows, size_bytes = set[bytes](), list[FoundRow](), 0
         async with aclosing(self._matching(items.candidates(), page)) as matches:
             async for _, row, data in matches:
                 value = self._value(plan, row, data)
                 if value is UNDEFINED or (name := sha256(identity(value)).digest()) in seen:
                     continue
                 seen.add(name)
-                rows.append(Found(plan.sort_keys(row), ("", len(rows), 0), encode(value)))
+                rows.append(FoundRow(plan.sort_keys(row), ("", len(rows), 0), encode(value)))
                 size_bytes += len(rows[-1].result)
                 if size_bytes > RESULT_SIZE_MAX_BYTES or len(rows) > ROW_COUNT_MAX:
                     raise bad("the query has too many distinct results; narrow it")
@@ -413,8 +413,8 @@ class Feed:
         return [row.result for row in rows]
 
 
-def _before(plan: Plan) -> Callable[[Found, Found], int]:
-    def compare(one: Found, other: Found) -> int:
+def _before(plan: QueryPlan) -> Callable[[FoundRow, FoundRow], int]:
+    def compare(one: FoundRow, other: FoundRow) -> int:
         for mine, yours, descending in zip(one.keys, other.keys, plan.descending, strict=True):
             if order := compare_keys(mine, yours):
                 return -order if descending else order
@@ -423,7 +423,7 @@ def _before(plan: Plan) -> Callable[[Found, Found], int]:
     return compare
 
 
-def _keep_first(rows: list[Found], descending: tuple[bool, ...], room: int) -> int:
+def _keep_first(rows: list[FoundRow], descending: tuple[bool, ...], room: int) -> int:
     """Keep the first rows, so many at the least and more while they are small; their size.
 
     Raises:

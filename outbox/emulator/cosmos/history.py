@@ -14,7 +14,7 @@ CHANGE_COUNT_MAX = 10_000
 SIZE_MAX_BYTES = 64 << 20
 
 
-class Stored(Protocol):
+class StoredItem(Protocol):
     """An item as the engine keeps it."""
 
     @property
@@ -29,7 +29,7 @@ class Change(NamedTuple):
 
     lsn: int
     at_ms: int
-    before: dict[tuple[str, str], Stored | None]
+    before: dict[tuple[str, str], StoredItem | None]
     size_bytes: int
 
 
@@ -53,7 +53,7 @@ class History:
         self._size_bytes = 0
         self.begin_lsn = None
 
-    def keep(self, lsn: int, at_ms: int, before: dict[tuple[str, str], Stored | None]) -> None:
+    def keep(self, lsn: int, at_ms: int, before: dict[tuple[str, str], StoredItem | None]) -> None:
         """Remember what a write replaced; `before` by partition key and id."""
         if self.begin_lsn is None:
             return
@@ -85,14 +85,14 @@ class History:
             oldest = self._changes[-behind_count - 1].lsn
         return min(max(oldest, least_lsn), now_lsn)
 
-    def changed_since(self, lsn: int) -> dict[tuple[str, str], Stored | None]:
+    def changed_since(self, lsn: int) -> dict[tuple[str, str], StoredItem | None]:
         """What the items written since then were at that time."""
         newer: list[Change] = []
         for change in reversed(self._changes):
             if change.lsn <= lsn:
                 break
             newer.append(change)
-        found: dict[tuple[str, str], Stored | None] = {}
+        found: dict[tuple[str, str], StoredItem | None] = {}
         for change in newer:  # newest first, so that what an item was earlier stands in the end
             found.update(change.before)
         return found

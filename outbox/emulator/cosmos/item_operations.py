@@ -32,7 +32,7 @@ from outbox.emulator.cosmos.answers import (
 from outbox.emulator.cosmos.catalog import DELETE_COUNT, Container
 from outbox.emulator.cosmos.charges import write_ru
 from outbox.emulator.cosmos.decisions import Decision, Kind, Moment, Operation, decide, whole
-from outbox.emulator.cosmos.history import Stored
+from outbox.emulator.cosmos.history import StoredItem
 from outbox.emulator.cosmos.patch import Condition, Patch
 from outbox.emulator.cosmos.query.budget import Budget
 from outbox.emulator.cosmos.query.plan import CONDITION_STEP_COUNT_MAX, compile_condition
@@ -327,7 +327,7 @@ def run_batch(
     left: list[_Pending | None] = []
     moment_ms, size_bytes = store.engine.now_ms(), 0
 
-    def now_at(id: str) -> Stored | None:
+    def now_at(id: str) -> StoredItem | None:
         return touched[id] if id in touched else store.read(container, key, id)
 
     for index, operation in enumerate(operations):

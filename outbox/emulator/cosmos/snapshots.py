@@ -27,7 +27,7 @@ Position = tuple[str, int, int]
 """A row's partition key, the place of its item among those of that key, and its own among those of the item."""
 
 
-class Found(NamedTuple):
+class FoundRow(NamedTuple):
     """A row: what orders it, where it is, and its result as JSON."""
 
     keys: tuple[SortKey, ...]
@@ -45,7 +45,7 @@ class Found(NamedTuple):
 class Snapshot:
     """Rows in order; unless it is complete, there may be more behind the last."""
 
-    rows: list[Found]
+    rows: list[FoundRow]
     version: int
     is_complete: bool
     size_bytes: int
@@ -95,7 +95,7 @@ class Snapshots:
             self.drop(query)
 
 
-def put_in_order(rows: list[Found], descending: tuple[bool, ...]) -> None:
+def put_in_order(rows: list[FoundRow], descending: tuple[bool, ...]) -> None:
     """Sort rows by their keys, each up or down, and then by where they are."""
     rows.sort(key=lambda row: row.position)
     for index in reversed(range(len(descending))):

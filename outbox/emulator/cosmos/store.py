@@ -18,7 +18,7 @@ import msgspec
 
 from outbox.emulator.cosmos.answers import FORBIDDEN, STORAGE_FULL, Rejection, bad
 from outbox.emulator.cosmos.catalog import EXPIRING_COUNT, Catalog, Container
-from outbox.emulator.cosmos.history import Stored
+from outbox.emulator.cosmos.history import StoredItem
 from outbox.emulator.cosmos.values import item_rid, rid_at
 from outbox.emulator.faults import Faults
 from outbox.engine.engine import Engine
@@ -66,7 +66,7 @@ class Store:
 
     # Reading
 
-    def read(self, container: Container, key: str, id: str) -> Stored | None:
+    def read(self, container: Container, key: str, id: str) -> StoredItem | None:
         """An item as it is now, or None where there is none."""
         found = self.engine.state.documents.spaces.get(container.prefix + key, _NOTHING).get(id)
         if found is None or (container.ttl_s is not None and self._is_over(container, found)):
@@ -98,12 +98,12 @@ class Store:
         indexes.move_to_end(key)
         return known
 
-    def read_past(self, container: Container, key: str, id: str, lsn: int) -> Stored | None:
+    def read_past(self, container: Container, key: str, id: str, lsn: int) -> StoredItem | None:
         """An item as it was at a freshness."""
         changed = container.history.changed_since(lsn)
         return changed[key, id] if (key, id) in changed else self.read(container, key, id)
 
-    def items(self, container: Container, key: str) -> list[Stored]:
+    def items(self, container: Container, key: str) -> list[StoredItem]:
         """The items of a partition key, in the order in which they were made."""
         return list(self._items(container, key).values())
 
@@ -111,15 +111,15 @@ class Store:
         """The ids of the items of a partition key."""
         return list(self._items(container, key))
 
-    def _items(self, container: Container, key: str) -> Mapping[str, Stored]:
-        found: Mapping[str, Stored] = self.engine.state.documents.spaces.get(container.prefix + key, _NOTHING)
+    def _items(self, container: Container, key: str) -> Mapping[str, StoredItem]:
+        found: Mapping[str, StoredItem] = self.engine.state.documents.spaces.get(container.prefix + key, _NOTHING)
         if container.ttl_s is None:
             return found
         return {id: item for id, item in found.items() if not self._is_over(container, item)}
 
-    def items_past(self, container: Container, key: str, lsn: int) -> list[tuple[str, Stored]]:
+    def items_past(self, container: Container, key: str, lsn: int) -> list[tuple[str, StoredItem]]:
         """The items of a partition key as they were at a freshness, in no order."""
-        items: dict[str, Stored | None] = dict(self._items(container, key))
+        items: dict[str, StoredItem | None] = dict(self._items(container, key))
         for (of_key, id), item in container.history.changed_since(lsn).items():
             if of_key == key:
                 items[id] = item
@@ -184,7 +184,7 @@ class Store:
                 substatus=STORAGE_FULL,
             )
 
-    def _before(self, container: Container, key: str, ids: list[str]) -> dict[tuple[str, str], Stored | None]:
+    def _before(self, container: Container, key: str, ids: list[str]) -> dict[tuple[str, str], StoredItem | None]:
         """What a write replaces, if that is to be remembered."""
         history = container.history
         if not self._history_s and not (self._faults and self._faults.has("stale-read")):
@@ -198,7 +198,7 @@ class Store:
 
     # Expiry
 
-    def _is_over(self, container: Container, item: Stored) -> bool:
+    def _is_over(self, container: Container, item: StoredItem) -> bool:
         expires_ms = _expires_ms(container, item.value)
         return 0 < expires_ms <= self.engine.now_ms()
 
@@ -249,7 +249,7 @@ class Store:
             log.info("no items expire any more, the engine has stopped")
 
 
-_NOTHING: dict[str, Stored] = {}
+_NOTHING: dict[str, StoredItem] = {}
 
 
 def _expires_ms(container: Container, stored: bytes) -> int:

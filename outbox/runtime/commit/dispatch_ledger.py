@@ -25,7 +25,7 @@ from outbox.ports import Create, Document, Lost, Replace, StateStore, Tag, Versi
 from outbox.runtime.commit.store_io import read, write_known
 from outbox.runtime.commit.store_transaction import StoreTransaction
 from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.stored import LedgerItem, Record, entry_of, ledger_key, number_of
 
 SAVE_COUNT = 100
@@ -48,7 +48,9 @@ many entries have been closed since."""
 class DispatchLedger:
     """The ledger of this worker."""
 
-    def __init__(self, plan: Plan, store: StateStore, *, now_ms: Callable[[], int], new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, plan: CompiledApp, store: StateStore, *, now_ms: Callable[[], int], new_id: Callable[[], str]
+    ) -> None:
         self._plan = plan
         self._store = store
         self._now_ms = now_ms

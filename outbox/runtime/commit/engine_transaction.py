@@ -16,7 +16,7 @@ from outbox.ports import Commit, DeadLettering, Marker, Postponement, Refusal, S
 from outbox.resubmission import Replaced
 from outbox.runtime.commit.marker_replies import as_record, with_replaced, with_reply
 from outbox.runtime.delivery.claim_check import checked_outputs
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.verdict import Verdict, differs_from_record, edit_without_record, replaced_over
 from outbox.runtime.work import Attempt, Later, Work
 
@@ -28,7 +28,7 @@ class EngineTransaction:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: CompiledApp,
         now_ms: int,
         documents: dict[str, StateDocument],
         markers: dict[bytes, Marker],

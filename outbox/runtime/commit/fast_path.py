@@ -18,14 +18,14 @@ from outbox.ports import StateChange
 from outbox.runtime.commit.engine_transaction import EngineTransaction
 from outbox.runtime.commit.run_handler import DONE, Suspended, failed, start, step
 from outbox.runtime.failures.error_text import FAILURES
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.work import Attempt, Outcome, Work, attempt_at
 
 Reached = tuple[int, Attempt | None, Outcome | Suspended[EngineTransaction]]
 """The index of a work in its batch, the attempt at it, and its outcome."""
 
 
-def start_all(plan: Plan, group: EngineTransaction, works: Sequence[Work], first: int, end: int) -> Reached:
+def start_all(plan: CompiledApp, group: EngineTransaction, works: Sequence[Work], first: int, end: int) -> Reached:
     """Handle `works[first:end]` in order, up to the first that is not applied; its index and outcome.
 
     Those before it are completed.  If all are applied: `end` and None.
@@ -35,7 +35,7 @@ def start_all(plan: Plan, group: EngineTransaction, works: Sequence[Work], first
     return reached
 
 
-def _start(plan: Plan, group: EngineTransaction, works: Sequence[Work], first: int, end: int) -> Reached:
+def _start(plan: CompiledApp, group: EngineTransaction, works: Sequence[Work], first: int, end: int) -> Reached:
     commit, documents, markers = group.commit, group.documents, group.markers
     states, if_versions, outputs, handled = commit.states, commit.if_versions, commit.outputs, commit.handled.append
     app, now_ms, durable, oldest_ms = plan.app, group.now_ms, group.durable, plan.retention.oldest_ms(group.now_ms)

@@ -22,7 +22,7 @@ from outbox.app import Handler
 from outbox.log_throttle import LogThrottle
 from outbox.runtime.commit import fast_path as plain
 from outbox.runtime.commit import run_handler as handling
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 
 log = logging.getLogger("outbox.loop")
 
@@ -40,7 +40,7 @@ _RUNS: Final[frozenset[CodeType]] = frozenset(
 class LoopWatch:
     """Watches the loop on which the handlers of one plan run."""
 
-    def __init__(self, plan: Plan, *, held_s: float = HELD_S) -> None:
+    def __init__(self, plan: CompiledApp, *, held_s: float = HELD_S) -> None:
         self._plan = plan
         self._held_s = held_s
         self._free_s = 0.0

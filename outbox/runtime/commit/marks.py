@@ -21,7 +21,7 @@ from outbox.errors import TooLarge
 from outbox.ports import BlobStore, DocumentKey, Lost, Replace, Session, StateStore, Tag, Version, Won, Write
 from outbox.runtime.commit.dispatch_ledger import DispatchLedger
 from outbox.runtime.delivery.retrying import MAY_RETRY
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.stored import Record
 
 DUE_COUNT_MAX = 10_000
@@ -50,7 +50,7 @@ class Marks:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: CompiledApp,
         store: StateStore,
         blobs: BlobStore,
         *,

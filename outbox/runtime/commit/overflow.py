@@ -37,7 +37,7 @@ from outbox.ports import BlobStore, Create, Delete, Document, DocumentKey, Outpu
 from outbox.runtime.commit.state_cache import cached_state
 from outbox.runtime.commit.store_io import confirmed, read, write_known
 from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.work import Work
 from outbox.stored import (
     Overflow,
@@ -122,7 +122,7 @@ class Overflows:
     """The overflow blobs of one store's attempts; `states` is the store of the states."""
 
     def __init__(
-        self, plan: Plan, store: StateStore, states: StateStore, blobs: BlobStore, *, now_ms: Callable[[], int]
+        self, plan: CompiledApp, store: StateStore, states: StateStore, blobs: BlobStore, *, now_ms: Callable[[], int]
     ) -> None:
         self._plan = plan
         self._store = store

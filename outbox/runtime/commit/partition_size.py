@@ -14,7 +14,7 @@ from math import exp
 
 import msgspec
 
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.stored import Record, encode
 
 log = logging.getLogger("outbox.fullness")
@@ -53,7 +53,7 @@ class Meter(msgspec.Struct):
 class PartitionSizes:
     """The partition sizes of one store; nothing is metered where the store declares no limit (0)."""
 
-    def __init__(self, plan: Plan, bytes_max: int, *, now_ms: Callable[[], int], cure: str = KEY_CURE) -> None:
+    def __init__(self, plan: CompiledApp, bytes_max: int, *, now_ms: Callable[[], int], cure: str = KEY_CURE) -> None:
         self._plan = plan
         self._cure = cure
         self._bytes_max = bytes_max

@@ -33,7 +33,7 @@ from outbox.runtime.commit.stepping import Patience, cancelled, go_on
 from outbox.runtime.delivery.admission import REDELIVER_AFTER_S, value_again
 from outbox.runtime.failures.error_text import FAILURES, as_text, brief, described, failure_text, fit, safe_text
 from outbox.runtime.failures.failure_log import failure_of
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.work import Attempt, Later, Outcome, Work, outcome_of_all
 
 
@@ -95,7 +95,7 @@ class Suspended(Generic[Made]):
     waits_for: Any
 
 
-def start(plan: Plan, group: Made, attempt: Attempt, life: Life | None = None) -> Outcome | Suspended[Made]:
+def start(plan: CompiledApp, group: Made, attempt: Attempt, life: Life | None = None) -> Outcome | Suspended[Made]:
     """Handle one branch of a message up to its handler's first wait.
 
     Without a `life` neither the time limit nor an earlier run here is checked: a batch checks both once.
@@ -143,7 +143,7 @@ def step(handler: Handler, result: Any) -> Any:
 
 
 async def resume(
-    plan: Plan, group: Made, suspended: Suspended[Made], life: Life, *, began_ms: int | None = None
+    plan: CompiledApp, group: Made, suspended: Suspended[Made], life: Life, *, began_ms: int | None = None
 ) -> Outcome:
     """Run a suspended handler to its end, within its time limit and the rest of its attempt.
 
@@ -180,7 +180,7 @@ async def resume(
     return failed(plan, group, attempt, error)
 
 
-def over_limit(plan: Plan, handler: Handler, context: Context | None) -> TimeoutError:
+def over_limit(plan: CompiledApp, handler: Handler, context: Context | None) -> TimeoutError:
     """Seal the context of a handler past its time limit; returns the failure."""
     limit_ms = plan.limit_ms(handler)
     what = "half of App(margin=)" if limit_ms == plan.attempt_ms_max else "its time limit (time_limit_s=)"
@@ -213,7 +213,7 @@ async def abandon(suspended: Suspended[Made]) -> None:
         raise CancelledError  # the worker stops
 
 
-async def run_branch(plan: Plan, group: Effects, attempt: Attempt, life: Life) -> Outcome:
+async def run_branch(plan: CompiledApp, group: Effects, attempt: Attempt, life: Life) -> Outcome:
     """Run one branch of a message to its end; rescheduled while an earlier attempt of its key runs in a thread."""
     if plan.threads is not None and plan.threads.holds(attempt.work):
         return Later(
@@ -226,7 +226,7 @@ async def run_branch(plan: Plan, group: Effects, attempt: Attempt, life: Life) -
     return outcome
 
 
-async def run(plan: Plan, group: Effects, attempt: Attempt, life: Life) -> Outcome:
+async def run(plan: CompiledApp, group: Effects, attempt: Attempt, life: Life) -> Outcome:
     """Run all branches of a message to their end."""
     branches = attempt.branches
     return outcome_of_all(branches, [await run_branch(plan, group, branch, life) for branch in branches])
@@ -276,7 +276,9 @@ def _meant(error: BaseException, delivery: Delivery) -> PoisonMessage | Later | 
     return None
 
 
-def _rescheduled(plan: Plan, now_ms: int, work: Work, error: BaseException, later: Later) -> PoisonMessage | Later:
+def _rescheduled(
+    plan: CompiledApp, now_ms: int, work: Work, error: BaseException, later: Later
+) -> PoisonMessage | Later:
     """Reschedule a message, or refuse it with its handler's text if it would be past retention by then."""
     created_ms = work.delivery.message.created_ms or work.delivery.enqueued_ms
     due_ms = now_ms + round(later.delay_s * 1_000)
@@ -286,7 +288,7 @@ def _rescheduled(plan: Plan, now_ms: int, work: Work, error: BaseException, late
     return PoisonMessage("too-old", safe_text(text + plan.retention.too_old(created_ms, now_ms)))
 
 
-def failed(plan: Plan, group: Effects, attempt: Attempt, error: BaseException) -> Outcome:
+def failed(plan: CompiledApp, group: Effects, attempt: Attempt, error: BaseException) -> Outcome:
     """The outcome of a handler's error; a refusal is added, and the attempt keeps the failure for the log."""
     work = attempt.work
     retries = (work.handler.retries if work.handler is not None else None) or plan.retries

@@ -21,7 +21,7 @@ from outbox.ports import Document, Output, Version
 from outbox.runtime.commit.run_handler import Life, run_branch
 from outbox.runtime.commit.state_cache import Loaded
 from outbox.runtime.delivery.claim_check import checked_outputs
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.verdict import Verdict, edit_without_record, replaced_over
 from outbox.runtime.work import Attempt, Outcome, Work
 from outbox.stored import NO_VALUE, Record, StateItem
@@ -73,7 +73,7 @@ class StoreTransaction:
         "tx",
     )
 
-    def __init__(self, plan: Plan, now_ms: int, tx: str, loaded: Loaded) -> None:
+    def __init__(self, plan: CompiledApp, now_ms: int, tx: str, loaded: Loaded) -> None:
         self._plan = plan
         self.now_ms = now_ms
         self.tx = tx
@@ -204,7 +204,7 @@ class StoreTransaction:
         return tuple(entry.attempt.work.inbox for entry in self.entries)
 
 
-async def run_in(plan: Plan, batch: StoreTransaction, attempt: Attempt, life: Life) -> Outcome:
+async def run_in(plan: CompiledApp, batch: StoreTransaction, attempt: Attempt, life: Life) -> Outcome:
     """Run a handler; a record found meanwhile wins, even over a handler that caught its exception.
 
     Raises:

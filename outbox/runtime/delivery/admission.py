@@ -22,7 +22,7 @@ from outbox.resubmission import sequence_identity
 from outbox.runtime.delivery.claim_check import redeem, without_blobs
 from outbox.runtime.delivery.retrying import MAY_RETRY, Backoff, NothingCommitted, RetryError, cause_of
 from outbox.runtime.failures.error_text import FAILURES, as_text, described, failure_text, fit, safe_text
-from outbox.runtime.start.plan import Plan, Route, Source
+from outbox.runtime.start.plan import CompiledApp, Route, Source
 from outbox.runtime.work import Later, Work
 
 REDELIVER_AFTER_S = 5.0
@@ -33,7 +33,7 @@ _DAY_MS = 86_400_000
 class Admission:
     """Makes works of deliveries."""
 
-    def __init__(self, plan: Plan, blobs: BlobStore, backoff: Backoff) -> None:
+    def __init__(self, plan: CompiledApp, blobs: BlobStore, backoff: Backoff) -> None:
         self._plan = plan
         self._blobs = blobs
         self._backoff = backoff
@@ -72,7 +72,7 @@ class Admission:
             raise NothingCommitted from error
 
 
-def admit(plan: Plan, deliveries: Sequence[Delivery], now_ms: int) -> list[Work]:
+def admit(plan: CompiledApp, deliveries: Sequence[Delivery], now_ms: int) -> list[Work]:
     """Decide for each message which handler gets it under which key, or why none can.
 
     The plain case is written out here, because it is most of what a message costs before its handler runs: an identity,
@@ -195,7 +195,7 @@ def _session_lane(source: Source, message: Message) -> str:
     return f"{source.path}\0{message.session_id}"
 
 
-def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int) -> Work:
+def _admit_with_care(plan: CompiledApp, source: Source, delivery: Delivery, now_ms: int) -> Work:
     """Admit any message: without an identity, ahead of time, of an unknown type, or with several handlers."""
     if delivery.message.type == CANCELLATION_TYPE:
         return _admit_cancellation(plan, source, delivery, now_ms)
@@ -228,7 +228,7 @@ def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int
     return _branch(source, route, first, delivery, others=others, shared=shared, blocks_key=blocks_key)
 
 
-def _admit_cancellation(plan: Plan, source: Source, delivery: Delivery, now_ms: int) -> Work:
+def _admit_cancellation(plan: CompiledApp, source: Source, delivery: Delivery, now_ms: int) -> Work:
     """Admit a cancellation as the message that it cancels, whose records it writes; it is settled as itself."""
     try:
         message, due_ms = cancelled_by(delivery.message)
@@ -245,7 +245,7 @@ def _admit_cancellation(plan: Plan, source: Source, delivery: Delivery, now_ms: 
     return cancelling(work)
 
 
-def value_again(plan: Plan, work: Work) -> Any:
+def value_again(plan: CompiledApp, work: Work) -> Any:
     """Decode the message of a work anew: the handler of an earlier attempt may have changed the value."""
     message = work.delivery.message
     source = plan.sources.get(work.delivery.queue)
@@ -257,7 +257,7 @@ def value_again(plan: Plan, work: Work) -> Any:
     return route.read(message.body, message.schema)
 
 
-def unhandled(plan: Plan, delivery: Delivery, refusal: PoisonMessage | Later) -> Work:
+def unhandled(plan: CompiledApp, delivery: Delivery, refusal: PoisonMessage | Later) -> Work:
     """The work of a message without a handler, for good or for now; on an ordered queue it keeps its place.
 
     There its dead letter blocks its key if a handler of its type, or of any type if its own is unknown, asks for that.
@@ -301,7 +301,7 @@ def _check_text(identity: str) -> None:
         raise PoisonMessage("no-identity", safe_text(f"the identity is not valid text: {error}")) from error
 
 
-def _check_not_ahead(plan: Plan, delivery: Delivery, now_ms: int) -> None:
+def _check_not_ahead(plan: CompiledApp, delivery: Delivery, now_ms: int) -> None:
     """Refuse a creation time in the future; a scheduled message has its due time, which is past on delivery."""
     ahead_ms = delivery.message.created_ms - max(now_ms, delivery.enqueued_ms)
     if ahead_ms > plan.clock_skew_ms:

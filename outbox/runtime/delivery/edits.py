@@ -16,7 +16,7 @@ from outbox.ports import BlobStore, DeadLetterEntry, Delivery
 from outbox.resubmission import check_editable, check_resubmittable, edited
 from outbox.runtime.delivery.admission import admit
 from outbox.runtime.delivery.claim_check import check_in, redeem
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.work import Later, Work
 
 
@@ -27,7 +27,7 @@ async def edit_of(
     *,
     above_bytes: int,
     schema: int | None = None,
-    plan: Plan | None = None,
+    plan: CompiledApp | None = None,
 ) -> Message | None:
     """The message of an edit, of this `schema` or that of the dead letter; None if the body is what it was.
 
@@ -67,7 +67,7 @@ async def _whole(where: str, message: Message, blobs: BlobStore) -> Message:
         raise Refused(f"{where}: its body cannot be read, so no edit can replace it: {gone}") from gone
 
 
-def _check_handled_alike(plan: Plan, where: str, dead: DeadLetterEntry, message: Message, edit: Message) -> None:
+def _check_handled_alike(plan: CompiledApp, where: str, dead: DeadLetterEntry, message: Message, edit: Message) -> None:
     """Check that an edit comes to the records of the message that it edits."""
     both = [Delivery(dead.queue, dead.sequence, each, 0, dead.enqueued_ms, 0) for each in (message, edit)]
     was, now = admit(plan, both, dead.enqueued_ms)

@@ -21,7 +21,7 @@ from outbox.resubmission import sequence_identity
 from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.delivery.retrying import MAY_RETRY, Backoff, NothingCommitted, RetryError, cause_of
 from outbox.runtime.failures.failure_log import FailureLog
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 
 FAILED_PUSH_DESTINATION_COUNT_MAX = 100
@@ -69,7 +69,7 @@ class Settlement:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: CompiledApp,
         bus: MessageBus,
         blobs: BlobStore,
         *,

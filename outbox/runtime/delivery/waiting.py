@@ -36,7 +36,7 @@ from outbox.ports import (
 from outbox.runtime.commit.marker_replies import as_record
 from outbox.runtime.commit.store_io import read, write_known
 from outbox.runtime.delivery.retrying import NothingCommitted
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.verdict import OnRecord, Verdict, kind_of
 from outbox.runtime.work import Work
 from outbox.stored import Record
@@ -53,10 +53,12 @@ KNOWN_COUNT_MAX = 10_000
 """For how many messages a worker knows that their record exists; for others it repeats a create that loses."""
 
 
-class Waiting:
+class WaitingRecords:
     """The waiting records of one worker."""
 
-    def __init__(self, plan: Plan, store: StateStore, *, now_ms: Callable[[], int], new_tx: Callable[[], str]) -> None:
+    def __init__(
+        self, plan: CompiledApp, store: StateStore, *, now_ms: Callable[[], int], new_tx: Callable[[], str]
+    ) -> None:
         self._plan = plan
         self._store = store
         self._now_ms = now_ms
@@ -103,7 +105,7 @@ class Waiting:
 # Engine scope
 
 
-def waiting_commit(plan: Plan, works: Sequence[Work], markers: dict[bytes, Marker], now_ms: int) -> Commit:
+def waiting_commit(plan: CompiledApp, works: Sequence[Work], markers: dict[bytes, Marker], now_ms: int) -> Commit:
     """The commit that creates a waiting marker for each message behind a blocked key without a marker.
 
     It only creates: with a marker written meanwhile it is a conflict.  A duplicate of an applied message is consumed,

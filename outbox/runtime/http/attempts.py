@@ -27,7 +27,7 @@ from outbox.runtime.commit.store_transaction import never_durable
 from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
 from outbox.runtime.failures.error_text import safe_text
 from outbox.runtime.http.idempotency_keys import IdempotencyKeys
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.store_protocol import StoreProtocol
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 from outbox.stored import Record, record_key, state_key
@@ -121,7 +121,7 @@ class EngineRequests:
     """Engine scope: one record of the log holds state, outputs and a marker with the reply."""
 
     def __init__(
-        self, plan: Plan, journal: Journal, blobs: BlobStore, *, now_ms: Callable[[], int], life: Life
+        self, plan: CompiledApp, journal: Journal, blobs: BlobStore, *, now_ms: Callable[[], int], life: Life
     ) -> None:
         self._plan = plan
         self._journal = journal
@@ -187,7 +187,7 @@ class StoreRequests:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: CompiledApp,
         protocol: StoreProtocol,
         states: StateStore,
         records: StateStore,
@@ -220,7 +220,7 @@ class StoreRequests:
 
 
 def requests_over(
-    plan: Plan,
+    plan: CompiledApp,
     ports: Ports | StorePorts,
     protocol: StoreProtocol | None,
     *,

@@ -22,7 +22,7 @@ from outbox.lineage import Key, state_id
 from outbox.ports import Create, Document, StateStore, Tag, Won
 from outbox.runtime.commit.store_io import read, write_one
 from outbox.runtime.delivery.retrying import NothingCommitted
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.work import Attempt
 from outbox.stored import IdempotencyClaim, claim_key
 
@@ -30,7 +30,7 @@ from outbox.stored import IdempotencyClaim, claim_key
 class IdempotencyKeys:
     """The claims of one store."""
 
-    def __init__(self, plan: Plan, store: StateStore) -> None:
+    def __init__(self, plan: CompiledApp, store: StateStore) -> None:
         self._plan = plan
         self._store = store
 

@@ -92,7 +92,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CompiledApp:
     """An application's sources and its limits in milliseconds and bytes."""
 
     app: App
@@ -150,14 +150,14 @@ class Plan:
         return list(self.sources)
 
 
-def compile_plan(
+def compile_app(
     app: App,
     *,
     threads: HandlerThreads | None = None,
     time_limit_s_max: float = math.inf,
     counts: Counts | None = None,
     find_guard: FindGuard | None = None,
-) -> Plan:
+) -> CompiledApp:
     """Make an application ready to run: every handler within its host's time limit, blocking ones in `threads`.
 
     Without threads blocking handlers run inline.  What becomes of messages is counted in `counts`, where the guards of
@@ -172,7 +172,7 @@ def compile_plan(
     retention_ms = round(app.retention.total_seconds() * 1_000)
     margin_ms = round(app.margin.total_seconds() * 1_000)
     paths = dict.fromkeys(handler.source for handler in app.handlers)
-    return Plan(
+    return CompiledApp(
         app,
         {path: _source(app, path, handlers) for path in paths},
         RetentionWindow(retention_ms, retention_ms + margin_ms),

@@ -49,7 +49,7 @@ Flight = tuple[int, ...]
 Prospect = tuple[int, Callable[[], list[Step]]]
 """What may happen: its cost, and what tries it: the steps it may be."""
 
-Waiting = tuple[int, int, bool, dict[Hashable, list[Move]]]
+WaitingCall = tuple[int, int, bool, dict[Hashable, list[Move]]]
 """A call that waits: the place of its resource, its position, whether it takes, the steps that are known by then."""
 
 
@@ -94,7 +94,7 @@ class Kernel:
         self._events: Table[tuple[Any, ...]] = Table()
         self._event()
         self._answers: dict[tuple[int, int, int, Locks], list[Answer]] = {}
-        self._moves: list[list[Waiting] | None] = []
+        self._moves: list[list[WaitingCall] | None] = []
         self._restart: list[Move | None] = []
         self._first_alone = bytearray()
         """Whether a node's next step is independent of everybody else's."""
@@ -279,7 +279,7 @@ class Kernel:
 
     # A process is answered
 
-    def _waiting(self, number: int) -> list[Waiting]:
+    def _waiting(self, number: int) -> list[WaitingCall]:
         """What a node waits for."""
         while len(self._moves) <= number:
             self._moves.append(None)

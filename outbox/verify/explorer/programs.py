@@ -30,7 +30,7 @@ from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.store_operations import StoreOperations
 from outbox.runtime.store_protocol import Checkpoint, StoreParts
 from outbox.runtime.store_scope import StoreScope
@@ -81,7 +81,7 @@ class Tasks:
 class EngineWorker:
     """A worker of engine scope that claims up to `batch` messages at a time, until `until_ms` (0: for ever)."""
 
-    plan: Plan
+    plan: CompiledApp
     journal: int
     blobs: int
     batch: int
@@ -143,7 +143,7 @@ def engine_ports(calls: Calls, operations: Any, *, journal: int = 0, blobs: int 
 
 
 def protocol_over(
-    calls: Calls, ports: StorePorts, plan: Plan, make: MakeProtocol, settlement: Settlement | None = None
+    calls: Calls, ports: StorePorts, plan: CompiledApp, make: MakeProtocol, settlement: Settlement | None = None
 ) -> Protocol:
     """The protocol of a store scope, as an attempt makes it; with the `settlement` of the worker's scope."""
     settlement = settlement or settlement_over(plan, ports, calls)
@@ -215,7 +215,7 @@ class StoreWorker:
     nothing (0: never).
     """
 
-    plan: Plan
+    plan: CompiledApp
     at: StoreResources
     batch: int
     warm: bool
@@ -282,7 +282,7 @@ class Sweeper:
     It leaves alone what is younger than `grace_ms`.
     """
 
-    plan: Plan
+    plan: CompiledApp
     at: StoreResources
     make: MakeProtocol
     store: int = 0
@@ -346,7 +346,7 @@ class Operator:
         return count
 
 
-def settlement_over(plan: Plan, ports: StorePorts, calls: Calls) -> Settlement:
+def settlement_over(plan: CompiledApp, ports: StorePorts, calls: Calls) -> Settlement:
     return Settlement(
         plan, ports.bus, ports.blobs, backoff=BACKOFF, now_ms=calls.now_ms, new_tx=calls.new_id, settled=lambda _: None
     )

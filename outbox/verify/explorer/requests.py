@@ -28,7 +28,7 @@ from outbox.registration.routes import Place, find
 from outbox.runtime.delivery.retrying import MAY_RETRY
 from outbox.runtime.failures.failure_log import FailureLog, write_nowhere
 from outbox.runtime.http.requests import Reader
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.store_protocol import StoreProtocol
 from outbox.runtime.work import Work
 from outbox.verify.explorer.models.bus import BusModel
@@ -117,7 +117,7 @@ class Front:
     """A process that answers up to `batch` requests at a time; `ports` and `protocol` are those of its scope."""
 
     app: App
-    plan: Plan
+    plan: CompiledApp
     ports: MakePorts
     protocol: MakeProtocol
     clients: int

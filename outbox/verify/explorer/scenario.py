@@ -17,7 +17,7 @@ from outbox.message import Message
 from outbox.ports import Output, StateDocument, StoreCapabilities
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.scopes import store_protocol
-from outbox.runtime.start.plan import Plan, compile_plan
+from outbox.runtime.start.plan import CompiledApp, compile_app
 from outbox.runtime.start.retention import PastRetention
 from outbox.stored import STAGED_PREFIX, StateItem, encode, state_key
 from outbox.verify.explorer.budgets import Budgets
@@ -124,7 +124,7 @@ class Scenario:
     earlier_retention: timedelta | None = None
     grace_ms: int = 0
     neighbour: App | None = None
-    hosts: Callable[[App, Plan, StoreResources], Program] | None = None
+    hosts: Callable[[App, CompiledApp, StoreResources], Program] | None = None
     reschedules: int = 0
 
     def describe(self) -> str:
@@ -193,23 +193,23 @@ class Scenario:
             if id == output.message.identity
         ]
 
-    def plans(self) -> list[Plan]:
+    def plans(self) -> list[CompiledApp]:
         """The plan of the workers and, where there was an earlier retention, that of the first one."""
-        plan = compile_plan(self.app)
+        plan = compile_app(self.app)
         if self.earlier_retention is None:
             return [plan]
         app = copy(self.app)
         app.retention = self.earlier_retention
-        earlier = compile_plan(app)
+        earlier = compile_app(app)
         margin_ms = earlier.record_life_ms - earlier.retention_ms
         plan.retention.heed((PastRetention(START_MS + margin_ms, earlier.retention_ms, margin_ms),), START_MS)
         return [plan, earlier]
 
-    def guarded(self, plan: Plan, resource: int) -> Plan:
+    def guarded(self, plan: CompiledApp, resource: int) -> CompiledApp:
         """The same plan with guards that do as the explorer chooses, who is asked by the resource of that number."""
         if not self.reschedules:
             return plan
-        guarded = compile_plan(self.app, find_guard=ChosenGuards(resource))
+        guarded = compile_app(self.app, find_guard=ChosenGuards(resource))
         return replace(guarded, retention=plan.retention)
 
     def documents(self) -> dict[str, StateDocument]:
@@ -225,7 +225,7 @@ class Scenario:
 AnyWorker = TypeVar("AnyWorker", EngineWorker, StoreWorker)
 
 
-def _earlier(worker: AnyWorker, plans: Sequence[Plan]) -> list[AnyWorker]:
+def _earlier(worker: AnyWorker, plans: Sequence[CompiledApp]) -> list[AnyWorker]:
     """Workers of earlier code, each until the end of its era."""
     return [
         replace(
@@ -243,7 +243,7 @@ def _counts(times: int | Sequence[int], count: int) -> list[int]:
     return [times] * count if isinstance(times, int) else [*times, *[1] * (count - len(times))]
 
 
-def queues_of(app: App, plan: Plan) -> tuple[list[QueueModel], dict[str, list[str]]]:
+def queues_of(app: App, plan: CompiledApp) -> tuple[list[QueueModel], dict[str, list[str]]]:
     """The queues of an application, and where each destination leads."""
     routes = {name: [name] for name in app.queues}
     routes |= {topic: [f"{topic}/Subscriptions/{name}" for name in names] for topic, names in app.topics.items()}
@@ -359,7 +359,7 @@ def _store_models(scenario: Scenario, capabilities: StoreCapabilities) -> list[M
 
 
 def _store_programs(
-    scenario: Scenario, plan: Plan, earlier: Sequence[Plan], at: StoreResources, make: Callable[..., Any]
+    scenario: Scenario, plan: CompiledApp, earlier: Sequence[CompiledApp], at: StoreResources, make: Callable[..., Any]
 ) -> list[Program]:
     """Workers or hosts, sweepers and an operator."""
     worker = StoreWorker(
@@ -378,7 +378,7 @@ def _store_programs(
         programs[0] = replace(worker, at=without)
     if scenario.staged and scenario.mixed:
         programs[0] = replace(worker, at=replace(at, capabilities=replace(at.capabilities, inline_bytes_max=0)))
-    sweeping = plan if scenario.neighbour is None else compile_plan(scenario.neighbour)
+    sweeping = plan if scenario.neighbour is None else compile_app(scenario.neighbour)
     sweeper = Sweeper(sweeping, at, make=make, grace_ms=scenario.grace_ms)
     programs += [sweeper] * scenario.sweepers
     letter_count = scenario.resubmissions if scenario.hosts is not None else 0
@@ -425,6 +425,6 @@ def _kernel(
         symmetric=scenario.symmetric,
         ample=scenario.ample and not scenario.budgets.jump,
         allows_alarms="alarm" in scenario.allow,
-        flight_ms_max=compile_plan(scenario.app).attempt_ms_max,
+        flight_ms_max=compile_app(scenario.app).attempt_ms_max,
         patience_ms=scenario.patience_ms,
     )

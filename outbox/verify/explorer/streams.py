@@ -15,11 +15,11 @@ from outbox.engine.engine import Engine
 from outbox.errors import OtherLog, OutcomeUnknown, Refused, Trimmed
 from outbox.ports import BlobStore, Create, DocumentKey, NoBlobs, StateStore, StoreCapabilities, StorePorts, Tag
 from outbox.runtime.delivery.admission import Admission
-from outbox.runtime.start.plan import Plan as RuntimePlan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.streams.ingest import Ingestion
 from outbox.streams.log import LogWriter, OrderedLog
-from outbox.streams.log_places import Place, Waiting
-from outbox.streams.plan import Plan
+from outbox.streams.log_places import ChangeWait, Place
+from outbox.streams.plan import ProcessorPlan
 from outbox.streams.queues import QueueOutput
 from outbox.streams.replica import Progress, Replica
 from outbox.verify.explorer.budgets import Budgets
@@ -110,7 +110,7 @@ class Given:
             given[(at.of_logs if kind == "log" else at.of_registers).get(name, 0)][key] = body
         return given
 
-    def begun(self, plan: Plan) -> Replica:
+    def begun(self, plan: ProcessorPlan) -> Replica:
         """A replica that has created the register of a processor."""
         first = Replica(plan, self.place.store, now_ms=lambda: START_MS, new_id=lambda: "first")
         done(first.look_or_begin())
@@ -137,7 +137,7 @@ async def never(calls: Calls) -> None:
 class Replicas:
     """Replicas of a processor, whose queues are a model's; one that `ends` is over when it has nothing to do."""
 
-    plan: Plan
+    plan: ProcessorPlan
     at: Stores
     warm: bool = False
     ends: bool = False
@@ -150,7 +150,7 @@ class Replicas:
     def name(self) -> str:
         return f"replica of {self.plan.name}"
 
-    def _on(self, places: Places, calls: Calls) -> Plan:
+    def _on(self, places: Places, calls: Calls) -> ProcessorPlan:
         plan = self.plan.on(places.of)
         if self.bus is None:
             return plan
@@ -176,7 +176,7 @@ class Replicas:
             if progress is Progress.IDLE and self.ends:
                 await never(calls)
             if progress is Progress.IDLE:
-                await Waiting().wait(replica.seen())
+                await ChangeWait().wait(replica.seen())
         except (Trimmed, OtherLog):  # which stop a replica
             raise
         except MAY_RETRY:
@@ -191,7 +191,7 @@ class Reporter:
     Any replica does so between its steps; apart, so much of it need not be interleaved.
     """
 
-    plan: Plan
+    plan: ProcessorPlan
     at: Stores
     inputs: bool = False
     """Whether it reports at the floors of the inputs as well."""
@@ -206,7 +206,7 @@ class Reporter:
         replica = Replica(self.plan.on(places.of), store, now_ms=calls.now_ms, new_id=calls.new_id)
         version: str = carried or ""
         try:
-            await Waiting().wait({store: [(replica.register.key, version)]})
+            await ChangeWait().wait({store: [(replica.register.key, version)]})
             kept = await replica.register.read()
             if kept is not None:
                 await replica.report(kept.register, inputs=self.inputs)
@@ -284,7 +284,7 @@ class Ingesting:
     It does so `look_count` times: a process that finds no message finishes again, so one stale answer does not last.
     """
 
-    plan: RuntimePlan
+    plan: CompiledApp
     output: LogWriter[Any]
     at: Stores
     bus: int
@@ -336,7 +336,7 @@ class Trimmer:
             floor = await row.horizon.read()
             has_work = floor.index > floor.cleared or floor.horizon(1 << 30) > floor.index
             if not has_work or (await row.trim(None))[1] == floor:
-                await Waiting().wait({row.place.store: [(row.horizon.key, row.horizon.version)]})
+                await ChangeWait().wait({row.place.store: [(row.horizon.key, row.horizon.version)]})
         except MAY_RETRY:
             return None
         return None
@@ -358,7 +358,7 @@ class Reader:
         try:
             cell = await row.read(at)
             if cell is None:
-                await Waiting().wait({row.place.store: row.seen(at)})
+                await ChangeWait().wait({row.place.store: row.seen(at)})
                 return at
             await row.horizon.register(reader=self.name, at=at + 1)
         except MAY_RETRY:

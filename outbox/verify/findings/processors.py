@@ -19,7 +19,7 @@ from outbox.errors import NotRegistrable
 from outbox.ports import Create
 from outbox.streams.cells import Cell, encode
 from outbox.streams.log import OrderedLog
-from outbox.streams.plan import Handler, Inputs, Plan, Step
+from outbox.streams.plan import Handler, Inputs, ProcessorPlan, Step
 from outbox.streams.processor import Processor
 from outbox.streams.row import Row
 from outbox.verify.explorer.budgets import Budgets
@@ -141,7 +141,9 @@ class _Open:
         self._step.wake_at(ms)
 
 
-def _plan_of(handler: Handler, noting: Noting, inputs: Mapping[str, Sequence[Any]], outputs: Sequence[str]) -> Plan:
+def _plan_of(
+    handler: Handler, noting: Noting, inputs: Mapping[str, Sequence[Any]], outputs: Sequence[str]
+) -> ProcessorPlan:
     hints = [hint for name, hint in get_type_hints(handler).items() if name != "return"]
     if not hints or not isinstance(hints[0], type):
         raise NotRegistrable("the handler's first parameter has no annotation; annotate it with the type of the state")
@@ -149,7 +151,7 @@ def _plan_of(handler: Handler, noting: Noting, inputs: Mapping[str, Sequence[Any
     both = sorted(set(inputs) & set(outputs))
     if both:
         raise NotRegistrable(f"{', '.join(both)} is an input and an output; give them two names")
-    return Plan(
+    return ProcessorPlan(
         "processor",
         noting,
         StateCodec(codec_for(hints[0], hints[0].__name__)),
@@ -168,7 +170,7 @@ def _type_of(values: Sequence[Any]) -> Any:
 
 
 def _explored(
-    plan: Plan,
+    plan: ProcessorPlan,
     inputs: Mapping[str, Sequence[Any]],
     replicas: int,
     budgets: Budgets,

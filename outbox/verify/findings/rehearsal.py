@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 from outbox.message import Message
 from outbox.ports import Output
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.verify.explorer.loop import ProgramSpins
 from outbox.verify.explorer.scenario import START_MS, Scenario, queues_of
 from outbox.verify.explorer.trace_text import short
 from outbox.verify.findings.nondeterminism import AHEADS, ProfiledCalls, shifted_clock
 from outbox.verify.findings.report import Anomaly
-from outbox.verify.promises.reference import Declined, Effect, Handling, Reference, Stored
+from outbox.verify.promises.reference import Declined, Effect, Handling, Reference, StoredState
 from outbox.verify.promises.responses import handling_of
 from outbox.verify.promises.side_effects import SideEffect, SideEffects, watched, watched_app
 
@@ -61,11 +61,11 @@ class Rehearsal:
         self.raised: dict[str, str] = {}
         self.endless = ""
         self._hops_max = scenario.app.hops_max
-        plan = compile_plan(scenario.app)
+        plan = compile_app(scenario.app)
         self._reference = Reference(watched(plan))
         _, self._routes = queues_of(scenario.app, plan)
         self._states = {
-            id: Stored(document.value, document.schema, document.serial)
+            id: StoredState(document.value, document.schema, document.serial)
             for id, document in scenario.documents().items()
         }
         self._now_ms = START_MS
@@ -127,7 +127,12 @@ class Rehearsal:
         return self._done(turn, handling, first)
 
     def _another_day(
-        self, handling: Handling, before: Stored | None, now_ms: int, calls: ProfiledCalls, first: Effect | Declined
+        self,
+        handling: Handling,
+        before: StoredState | None,
+        now_ms: int,
+        calls: ProfiledCalls,
+        first: Effect | Declined,
     ) -> Effect | Declined:
         """What it does on another day; that on which it differs, if there is one."""
         for ahead in AHEADS:
@@ -213,7 +218,7 @@ def _name(handling: Handling) -> str:
     return f"{handling.handler.name}, handling {short(handling.message.identity)},"
 
 
-def _at(handling: Handling, before: Stored | None) -> str:
+def _at(handling: Handling, before: StoredState | None) -> str:
     return f" at {handling.state_id} = {_shown(before)}" if handling.state_id is not None else ""
 
 
@@ -223,7 +228,7 @@ def _ended(effect: Effect | Declined) -> str:
     return f"raised{' Retry' if effect.later else ''} {effect.error!r}"
 
 
-def _shown(state: Stored | None) -> str:
+def _shown(state: StoredState | None) -> str:
     return "nothing" if state is None or not state.value else state.value.decode(errors="replace")
 
 

@@ -31,7 +31,7 @@ from outbox.verify.promises.ledger import (
     differing,
     resubmitted,
 )
-from outbox.verify.promises.reference import Declined, Effect, Handling, Stored
+from outbox.verify.promises.reference import Declined, Effect, Handling, StoredState
 from outbox.verify.promises.responses import on_record
 from outbox.verify.promises.side_effects import SideEffect
 
@@ -72,7 +72,7 @@ class JournalMonitor:
         ]
         postponed = [h for p in commit.postponed for h in self._book.handlings(p.delivery.queue, p.delivery.message)]
         by_inbox = self._by_inbox(commit, [*consumed, *dead_lettered, *postponed, *self._asked(commit)])
-        before = {id: Stored(d.value, d.schema, d.serial) for id, d in documents.items()}
+        before = {id: StoredState(d.value, d.schema, d.serial) for id, d in documents.items()}
         after = dict(before)
         outputs: list[Output] = []
         seen = [dict(after)]
@@ -120,15 +120,18 @@ class JournalMonitor:
             records[inbox] = Record("", refusal.fingerprint, 0, reason=refusal.reason, description=refusal.description)
         return [on_record(inbox, record) for inbox, record in records.items() if inbox in self._book.requests]
 
-    def _effect(self, handling: Handling, states: dict[str, Stored], now_ms: int) -> Effect | Declined:
+    def _effect(self, handling: Handling, states: dict[str, StoredState], now_ms: int) -> Effect | Declined:
         state = None if handling.state_id is None else states.get(handling.state_id)
         return self._book.reference.run(handling, state, now_ms)
 
     @staticmethod
     def _wrong_states(
-        commit: Commit, documents: dict[str, StateDocument], before: dict[str, Stored], after: dict[str, Stored]
+        commit: Commit,
+        documents: dict[str, StateDocument],
+        before: dict[str, StoredState],
+        after: dict[str, StoredState],
     ) -> Finding | None:
-        written = {id: Stored(change.value, change.schema, change.serial) for id, change in commit.states.items()}
+        written = {id: StoredState(change.value, change.schema, change.serial) for id, change in commit.states.items()}
         expected = {id: state for id, state in after.items() if state != before.get(id)}
         if written == expected:
             return None
@@ -160,7 +163,7 @@ class JournalMonitor:
         return Finding("ConsistentOutput", "an output has another payload than its handler gives it")
 
     def _wrong_refusal(
-        self, commit: Commit, by_inbox: dict[bytes, Handling], seen: list[dict[str, Stored]]
+        self, commit: Commit, by_inbox: dict[bytes, Handling], seen: list[dict[str, StoredState]]
     ) -> Finding | None:
         for inbox, refusal in commit.refused.items():
             handling = by_inbox.get(inbox)
@@ -248,7 +251,7 @@ def values_in(state: JournalState) -> Documents:
     return {id: (d.value, d.schema) for id, d in state.documents if d.value}
 
 
-def _shown(state: Stored | None) -> str:
+def _shown(state: StoredState | None) -> str:
     return "unchanged" if state is None else f"{state.value.decode() or 'deleted'} (change {state.serial})"
 
 

@@ -14,7 +14,7 @@ from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ports import Output
 from outbox.runtime.verdict import OnRecord as Kind
-from outbox.runtime.verdict import Stored, kind_of
+from outbox.runtime.verdict import StoredRecord, kind_of
 from outbox.verify.explorer.ops import Finding, canonical
 from outbox.verify.explorer.trace_text import short
 from outbox.verify.promises.reference import Handling, Reference
@@ -114,7 +114,7 @@ class Marked(msgspec.Struct, frozen=True):
     inboxes: tuple[bytes, ...] = ()
 
 
-class Settled(msgspec.Struct, frozen=True):
+class SettledHandlings(msgspec.Struct, frozen=True):
     """The meaning of a settlement that was the last of its message; `dead_lettered` as a dead letter."""
 
     inboxes: tuple[bytes, ...] = ()
@@ -393,7 +393,7 @@ class Book:
                 return Finding("NoLost", f"output {short(identity)} is marked as sent, and has not left")
         return ledger
 
-    def settle(self, ledger: Ledger, event: Settled) -> Ledger | Finding:
+    def settle(self, ledger: Ledger, event: SettledHandlings) -> Ledger | Finding:
         """A ledger after the last settlement of a message."""
         if event.dead_lettered:
             for inbox in event.inboxes:
@@ -429,7 +429,7 @@ class Book:
             return ledger
         return Finding("NothingLeavesEarly", f"{event.name} is answered from a state that is not committed")
 
-    def not_old(self, handling: Handling, refusal: Stored, at_ms: int) -> Finding | None:
+    def not_old(self, handling: Handling, refusal: StoredRecord, at_ms: int) -> Finding | None:
         """A refusal by the age fence of a message that is younger than retention."""
         created_ms = handling.message.created_ms
         if kind_of(refusal) is not Kind.REFUSED_FOR_AGE or not created_ms:
@@ -438,7 +438,7 @@ class Book:
             return None
         return Finding("NoDeadLetter", f"{self.name(handling.inbox)} is too-old, and younger than retention")
 
-    def is_unfounded(self, handling: Handling, refusal: Stored, at_ms: int) -> bool:
+    def is_unfounded(self, handling: Handling, refusal: StoredRecord, at_ms: int) -> bool:
         """Whether a message was refused as an edit of nothing while it was younger than retention."""
         is_young = handling.message.created_ms > at_ms - self._retention_ms_min
         return is_young and kind_of(refusal) is Kind.EDIT_WITHOUT_RECORD

@@ -23,13 +23,13 @@ from outbox.message import Message
 from outbox.ports import Output
 from outbox.retries import Retry
 from outbox.runtime.delivery.claim_check import to_claim
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.verify.explorer.loop import make_loop
 from outbox.verify.explorer.ops import canonical
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredState:
     """A state as stored, without its version: empty bytes are a deleted one."""
 
     value: bytes = b""
@@ -59,7 +59,7 @@ class Handling:
 class Effect:
     """What a handling does: its state afterwards (None: it has none), what it emits, what it answers a request."""
 
-    state: Stored | None
+    state: StoredState | None
     outputs: tuple[Output, ...]
     reply: Reply | None = None
 
@@ -79,7 +79,7 @@ class Declined:
 class Reference:
     """Runs an application's handlers, one at a time, at a known state."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: CompiledApp) -> None:
         self.plan = plan
         self._known: dict[tuple[str, bytes], tuple[Handling, ...]] = {}
         self._claimed: dict[str, bytes] = {}
@@ -121,7 +121,7 @@ class Reference:
             found.append(handling)
         return found
 
-    def run(self, handling: Handling, before: Stored | None, now_ms: int) -> Effect | Declined:
+    def run(self, handling: Handling, before: StoredState | None, now_ms: int) -> Effect | Declined:
         """Run a handling at a state; a cancellation has no effect."""
         if handling.cancels:
             return CANCELLED
@@ -138,7 +138,7 @@ class Reference:
         finally:
             loop.dispose()
 
-    async def _run(self, handling: Handling, before: Stored | None, now_ms: int) -> Effect | Declined:
+    async def _run(self, handling: Handling, before: StoredState | None, now_ms: int) -> Effect | Declined:
         handler = handling.handler
         codec = handler.state
         value = handling.decode(handling.message.body)  # anew: a handler may change what it is given
@@ -157,7 +157,7 @@ class Reference:
         except Exception as error:
             return Declined(str(error) or type(error).__name__)
 
-    def _effect(self, handling: Handling, before: Stored | None, state: Any, context: Context) -> Effect:
+    def _effect(self, handling: Handling, before: StoredState | None, state: Any, context: Context) -> Effect:
         outputs = tuple(map(self._outside, context.outputs))
         codec = handling.handler.state
         if codec is None:
@@ -165,9 +165,9 @@ class Reference:
         if context.replaced is not ABSENT:
             state = context.replaced
         value = b"" if state is None else codec.codec.encode(state)
-        old = before or Stored()
+        old = before or StoredState()
         changed = (value, codec.version) != (old.value, old.schema) if before else bool(value)
-        return Effect(Stored(value, codec.version, old.serial + 1) if changed else old, outputs, context.answer)
+        return Effect(StoredState(value, codec.version, old.serial + 1) if changed else old, outputs, context.answer)
 
     def _outside(self, output: Output) -> Output:
         """An output as it leaves: a large body as a claim check."""

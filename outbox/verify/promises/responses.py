@@ -24,7 +24,7 @@ from outbox.verify.explorer.trace_text import short
 from outbox.verify.explorer.world import Monitor
 from outbox.verify.promises.ends import Documents
 from outbox.verify.promises.ledger import Answered, Book, Ledger, OnRecord, Readable, ReadAnswered
-from outbox.verify.promises.reference import Declined, Handling, Reference, Stored
+from outbox.verify.promises.reference import Declined, Handling, Reference, StoredState
 
 READ_MS = 0
 """What a read takes for the time; its handler has to answer by the state alone."""
@@ -38,7 +38,7 @@ def on_record(inbox: bytes, record: Record) -> OnRecord:
 def _read_digest(reference: Reference, handling: Handling, documents: Documents) -> str:
     """What a read is answered with in these states."""
     found = documents.get(handling.state_id or "")
-    effect = reference.run(handling, None if found is None else Stored(*found), READ_MS)
+    effect = reference.run(handling, None if found is None else StoredState(*found), READ_MS)
     if isinstance(effect, Declined):
         return digest_of(refused(PoisonMessage(effect.error, REJECTED)))
     return digest_of(read_answer(effect.reply))

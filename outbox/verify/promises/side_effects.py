@@ -19,7 +19,7 @@ import msgspec
 
 from outbox.app import App, Handler
 from outbox.context import Context
-from outbox.runtime.start.plan import Plan
+from outbox.runtime.start.plan import CompiledApp
 from outbox.verify.explorer.guards import ChosenGuards
 
 LEAVES = frozenset(
@@ -74,7 +74,7 @@ def _is_code(arguments: tuple[Any, ...]) -> bool:
     return isinstance(path, str) and (path.endswith(CODE) or "zoneinfo" in path)
 
 
-def watched(plan: Plan) -> Plan:
+def watched(plan: CompiledApp) -> CompiledApp:
     """A plan whose handlers are handed contexts that tell what they call."""
     sources = {}
     for path, source in plan.sources.items():

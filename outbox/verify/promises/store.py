@@ -33,12 +33,12 @@ from outbox.verify.promises.ledger import (
     Marked,
     Pushed,
     Resubmitted,
-    Settled,
+    SettledHandlings,
     differing,
     digest_of,
     resubmitted,
 )
-from outbox.verify.promises.reference import CANCELLED, Declined, Stored
+from outbox.verify.promises.reference import CANCELLED, Declined, StoredState
 from outbox.verify.promises.responses import on_record
 from outbox.verify.promises.side_effects import SideEffect
 
@@ -91,7 +91,7 @@ class StoreMonitor:
             Marked: self._book.mark,
             Resubmitted: self._book.resubmit,
             Differs: self._book.differ,
-            Settled: self._book.settle,
+            SettledHandlings: self._book.settle,
         }
 
     def initial(self) -> Ledger:
@@ -161,7 +161,7 @@ class StoreMonitor:
     def _judged(
         self, entries: list[tuple[bytes, Record]], before: StateItem | None, after: StateItem | None, state_id: str
     ) -> Applied | Finding:
-        stored = None if before is None or before.is_tombstone else Stored(bytes(before.value), before.schema)
+        stored = None if before is None or before.is_tombstone else StoredState(bytes(before.value), before.schema)
         emitted: list[Output] = []
         for inbox, record in entries:
             handling = self._book.find(inbox, record.fingerprint)
@@ -269,7 +269,7 @@ class StoreMonitor:
         if settle.reason in CODES or self._queues.is_there(before, delivery.queue, identity, but=delivery.sequence):
             return None
         inboxes = tuple(handling.inbox for handling in self._book.handlings(delivery.queue, delivery.message))
-        return Settled(inboxes, settle.how == "dead-letter")
+        return SettledHandlings(inboxes, settle.how == "dead-letter")
 
     # A world
 
@@ -393,7 +393,7 @@ def _wrong_outputs(name: str, record: Record, expected: tuple[Output, ...]) -> F
     return None
 
 
-def _wrong_state(state_id: str, before: StateItem, after: StateItem, expected: Stored | None) -> Finding | None:
+def _wrong_state(state_id: str, before: StateItem, after: StateItem, expected: StoredState | None) -> Finding | None:
     value = b"null" if expected is None else expected.value
     if bytes(after.value) != value:
         text = f"{state_id} was written as {_shown(after)}, its handlers make it {value.decode()}"

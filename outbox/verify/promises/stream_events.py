@@ -54,7 +54,7 @@ class Sent(NamedTuple):
     messages: tuple[tuple[str, bytes], ...]
 
 
-class Stored(NamedTuple):
+class BlobStored(NamedTuple):
     """A blob is there, or there no more, by its name."""
 
     blob: str

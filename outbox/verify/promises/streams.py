@@ -27,7 +27,7 @@ from outbox.ports import Delete, Won, Write
 from outbox.streams.cells import FLOOR, Cell, Position
 from outbox.streams.horizon import Floor
 from outbox.streams.log import LogWriter
-from outbox.streams.plan import REFUSED, Inputs, Plan, RowTarget, Step, Target, rows_written
+from outbox.streams.plan import REFUSED, Inputs, ProcessorPlan, RowTarget, Step, Target, rows_written
 from outbox.streams.register import Out, Register, cell_id
 from outbox.streams.row import Entry, Row
 from outbox.verify.explorer.loop import make_loop
@@ -35,13 +35,13 @@ from outbox.verify.explorer.ops import Finding, Op, Outcome
 from outbox.verify.explorer.ops import Raised as Failed
 from outbox.verify.promises.stream_events import (
     Appended,
+    BlobStored,
     Buried,
     Ghost,
     Lying,
     Raised,
     Sent,
     Standing,
-    Stored,
     Swapped,
 )
 
@@ -91,7 +91,7 @@ class StreamMonitor:
 
     def __init__(
         self,
-        plans: Sequence[Plan],
+        plans: Sequence[ProcessorPlan],
         *,
         produced: Iterable[str] = (),
         ingests: Mapping[str, LogWriter[Any]] | None = None,
@@ -183,9 +183,9 @@ class StreamMonitor:
             )
         if op.verb == "write" and isinstance(op.args[0], str):  # a blob, which its name tells from others
             self._blobs[op.args[0]] = op.args[1]
-            return None if isinstance(outcome.result, Failed) else (Stored(op.args[0]),)
+            return None if isinstance(outcome.result, Failed) else (BlobStored(op.args[0]),)
         if op.verb == "delete":
-            return None if isinstance(outcome.result, Failed) else (Stored(op.args[0], False),)
+            return None if isinstance(outcome.result, Failed) else (BlobStored(op.args[0], False),)
         if op.verb != "write" or not isinstance(outcome.result, Won):
             return None
         events = []
@@ -243,9 +243,9 @@ class StreamMonitor:
                     after = self._appended(ghost, one)
                 case Sent():
                     after = self._sent_off(ghost, one)
-                case Stored(name, True):
+                case BlobStored(name, True):
                     after = ghost._replace(blobs=tuple(sorted({*ghost.blobs, name})))
-                case Stored(name):
+                case BlobStored(name):
                     after = self._deleted(ghost, name)
                 case Buried(row, at):
                     cells = (c._replace(gone=True) if (c.row, c.at) == (row, at) else c for c in ghost.cells)

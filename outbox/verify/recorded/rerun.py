@@ -14,7 +14,7 @@ from outbox.ports import Delivery, Refusal, StateChange, StateDocument
 from outbox.runtime.commit.engine_transaction import EngineTransaction
 from outbox.runtime.commit.run_handler import Suspended, start
 from outbox.runtime.delivery.admission import admit
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.runtime.work import Work, attempt_at
 from outbox.verify.recorded.describe import emitted, state_digest
 from outbox.verify.recorded.events import Change, Commit, Whole
@@ -25,7 +25,7 @@ class AppRerun:
     """An application's handlers and the states that they have made so far."""
 
     def __init__(self, app: App) -> None:
-        self._plan = compile_plan(app)
+        self._plan = compile_app(app)
         self._states: dict[str, StateDocument] = {}
 
     def run(self, commit: Commit, deliveries: Sequence[tuple[Place, Whole]]) -> Redone | None:

@@ -14,14 +14,14 @@ from outbox.emulator.cosmos.item_operations import operations_of
 from outbox.emulator.cosmos.query.budget import ROW_STEP_COUNT_MAX, TEXT_STEP_LENGTH, TURN_STEP_COUNT, Budget
 from outbox.emulator.cosmos.query.like import Pattern
 from outbox.emulator.cosmos.query.parser import parse_query
-from outbox.emulator.cosmos.query.plan import Plan
+from outbox.emulator.cosmos.query.plan import QueryPlan
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.cosmos.values import UNDEFINED, Json, encode
 from outbox.engine.engine import Engine
 
 
 def asked(text: str, items: list[Json], budget: Budget) -> tuple[Feed, Items]:
-    plan = Plan(parse_query(text, {}), 0, budget)
+    plan = QueryPlan(parse_query(text, {}), 0, budget)
     found = [Candidate("", encode(one), 0, number) for number, one in enumerate(items)]
     return Feed(plan, text.encode(), page_count=1_000, continuation=""), Items(lambda: found)
 
@@ -165,5 +165,5 @@ def test_what_is_within_a_value_counts_at_any_depth() -> None:
 
 @pytest.mark.parametrize(("at", "found"), [(0, "a"), (1, "b"), (2, UNDEFINED), (-1, UNDEFINED), (0.5, UNDEFINED)])
 def test_an_array_has_elements_from_its_first_to_its_last(at: Json, found: Json) -> None:
-    plan = Plan(parse_query(f"SELECT VALUE c.l[{at}] FROM c", {}), 0)
+    plan = QueryPlan(parse_query(f"SELECT VALUE c.l[{at}] FROM c", {}), 0)
     assert plan.result({"c": {"l": ["a", "b"]}}) == found

@@ -18,7 +18,7 @@ from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.http_entry import HttpEntry
 from outbox.ports import Backend
 from outbox.runtime.commit import loop_watch
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 
 IS_HELD, WAS_HELD = "the event loop is held by a handler; declare it blocking", "the event loop was held by a handler"
 HOLD_S = 20.0
@@ -182,7 +182,7 @@ def test_the_watch_of_a_worker_that_is_abandoned_ends_with_its_loop() -> None:
     loop = asyncio.new_event_loop()
 
     async def start() -> None:
-        loop_watch.LoopWatch(compile_plan(holding(lambda: None))).start()
+        loop_watch.LoopWatch(compile_app(holding(lambda: None))).start()
 
     loop.run_until_complete(start())
     (own,) = watches() - others

@@ -15,7 +15,7 @@ from outbox.runtime.commit.engine_transaction import EngineTransaction
 from outbox.runtime.commit.fast_path import start_all
 from outbox.runtime.commit.run_handler import Suspended, start
 from outbox.runtime.delivery.admission import admit
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.runtime.work import Work, attempt_at
 
 NOW_MS = 1_800_000_000_000
@@ -53,7 +53,7 @@ async def move(message: Move, account: Account, ctx: Context) -> None:
 
 def batch(seed: int) -> tuple[list[Work], EngineTransaction]:
     """Messages of every sort, and a group that knows of some states and some markers."""
-    rng, plan, sent = random.Random(seed), compile_plan(app), []
+    rng, plan, sent = random.Random(seed), compile_app(app), []
     for sequence in range(1, 25):
         body = msgspec.json.encode(Move(rng.choice("abcd"), rng.randrange(50))) if rng.random() < 0.9 else b"?"
         ago_ms = rng.choice((0, 1, plan.retention_ms - 1, plan.retention_ms, plan.retention_ms + 1))
@@ -72,7 +72,7 @@ async def _never() -> None:
 def one_by_one(works: list[Work], group: EngineTransaction) -> None:
     for work in works:
         attempt = attempt_at(work)
-        outcome = start(compile_plan(app), group, attempt)
+        outcome = start(compile_app(app), group, attempt)
         assert not isinstance(outcome, Suspended)
         if outcome is None:
             group.complete(work)
@@ -84,7 +84,7 @@ def in_one_go(works: list[Work], group: EngineTransaction) -> int:
     """The same by `start_all`; how often it stopped at a message that was not applied."""
     index = stops = 0
     while index < len(works):
-        index, attempt, outcome = start_all(compile_plan(app), group, works, index, len(works))
+        index, attempt, outcome = start_all(compile_app(app), group, works, index, len(works))
         if outcome is not None:
             assert attempt is not None and not isinstance(outcome, Suspended)
             group.settle(attempt, outcome)
@@ -106,5 +106,5 @@ def test_what_a_handler_changed_before_it_raised_is_not_seen_by_the_next() -> No
     plain = [w for w in works if w.refusal is None and w.delivery.message.created_ms > NOW_MS - 2]
     before = dict(group.commit.states)
     failing = next(w for w in plain if w.value.amount % 7 in (1, 2) and w.inbox not in group.markers)
-    index, _, outcome = start_all(compile_plan(app), group, [failing], 0, 1)
+    index, _, outcome = start_all(compile_app(app), group, [failing], 0, 1)
     assert (index, outcome is None, group.commit.states, group.commit.outputs) == (0, False, before, [])

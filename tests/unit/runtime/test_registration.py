@@ -13,7 +13,7 @@ import pytest
 
 from outbox import App, Context, UnknownDestination
 from outbox.errors import NotRegistrable
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.testing import Harness
 
 
@@ -172,7 +172,7 @@ def test_two_types_of_one_name_on_one_queue_are_refused() -> None:
     def other(pong: Pong) -> None: ...
 
     with pytest.raises(NotRegistrable, match=r"name one with @app\.message"):
-        compile_plan(app)
+        compile_app(app)
 
 
 def test_a_key_cannot_be_stopped_where_there_is_no_order() -> None:

@@ -22,7 +22,7 @@ from outbox.runtime.delivery.intake import BusIntake, Intake
 from outbox.runtime.delivery.retrying import Backoff
 from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import scope_over
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
 from outbox.testing import START_S, VirtualClock
@@ -88,7 +88,7 @@ class At:
     """A worker that is at a site, and takes nothing but what it is handed."""
 
     def __init__(self, site: Site, app: App) -> None:
-        self.client, self.plan = Client(app, site.backend), compile_plan(app)
+        self.client, self.plan = Client(app, site.backend), compile_app(app)
         ports, names = site.backend.ports(), count()
         self._intake: Intake = ports.journal if isinstance(ports, Ports) else BusIntake(ports.bus)
         self._tasks: set[asyncio.Task[None]] = set()

@@ -12,7 +12,7 @@ from outbox.message import Message
 from outbox.ports import (
     Delivery,
 )
-from outbox.runtime.start.plan import Plan, compile_plan
+from outbox.runtime.start.plan import CompiledApp, compile_app
 from outbox.runtime.work import Work
 from outbox.testing import START_S, VirtualClock
 
@@ -40,7 +40,7 @@ def adding() -> App:
     return app
 
 
-PLAN: Plan = compile_plan(adding())
+PLAN: CompiledApp = compile_app(adding())
 (HANDLER,) = adding().handlers
 
 

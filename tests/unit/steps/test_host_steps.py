@@ -24,7 +24,7 @@ from outbox.resubmission import resubmission
 from outbox.runtime.delivery.admission import admit
 from outbox.runtime.failures.error_text import CHAIN_COUNT_MAX, stack_of
 from outbox.runtime.http import requests, responses
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.testing import START_S, VirtualClock
 from tests.unit.steps.making import NOW_MS, PLAN, Add, adding, delivery
 
@@ -76,7 +76,7 @@ async def test_an_old_dead_letter_may_go_back_when_any_of_its_handlers_refused_i
         def add(message: Add) -> None: ...
 
     engine = Engine.in_memory(clock=VirtualClock(START_S))
-    client, plan, now_ms = Client(app, engine), compile_plan(app), engine.now_ms()
+    client, plan, now_ms = Client(app, engine), compile_app(app), engine.now_ms()
     await client.declare()
     old = msgspec.structs.replace(delivery().message, created_ms=now_ms - plan.retention_ms)
     engine.broker.send("adds", [old])

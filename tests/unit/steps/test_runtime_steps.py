@@ -61,7 +61,7 @@ from outbox.runtime.delivery.intake import BusIntake
 from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryBackoff, RetryError
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
-from outbox.runtime.delivery.waiting import Waiting, waiting_commit
+from outbox.runtime.delivery.waiting import WaitingRecords, waiting_commit
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.failures.failure_counts import FailureCounts
 from outbox.runtime.failures.failure_log import FailureLog
@@ -70,7 +70,7 @@ from outbox.runtime.http.idempotency_keys import IdempotencyKeys
 from outbox.runtime.http.responses import RequestLog
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.start import plan as plans
-from outbox.runtime.start.plan import KeyIdCache, Plan, compile_plan
+from outbox.runtime.start.plan import CompiledApp, KeyIdCache, compile_app
 from outbox.runtime.store_protocol import StoreParts
 from outbox.runtime.store_scope import StoreScope
 from outbox.runtime.work import Attempt, FanOut, Later, Work, holds_lane
@@ -266,7 +266,7 @@ def test_a_number_of_a_body_is_as_long_as_it_may_be(kind: str) -> None:
 def test_only_a_queue_that_says_so_takes_sequence_numbers_for_identities() -> None:
     app = adding()
     app.queue("adds", "per_key")
-    assert not compile_plan(app).sources["adds"].takes_sequence_number
+    assert not compile_app(app).sources["adds"].takes_sequence_number
 
 
 async def test_a_process_that_stops_writes_its_marks_and_tells_what_it_could_not_send(
@@ -430,7 +430,7 @@ class Untold:
 
 async def test_so_many_waiting_messages_are_known_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "KNOWN_COUNT_MAX", 2)
-    known = Waiting(PLAN, engine_store(), now_ms=lambda: NOW_MS, new_tx=lambda: "tx")
+    known = WaitingRecords(PLAN, engine_store(), now_ms=lambda: NOW_MS, new_tx=lambda: "tx")
     for number in range(4):
         one = msgspec.structs.replace(work(), inbox=bytes([number]) * 32)
         assert await known.note(one, record_key(None, one.inbox)) is None
@@ -439,7 +439,7 @@ async def test_so_many_waiting_messages_are_known_and_no_more(monkeypatch: pytes
 
 async def test_what_is_on_record_of_a_waiting_message_is_read_from_a_store_that_does_not_tell() -> None:
     store: Any = Untold(engine_store())
-    waits, key = Waiting(PLAN, store, now_ms=lambda: NOW_MS, new_tx=lambda: "tx"), record_key(None, INBOX)
+    waits, key = WaitingRecords(PLAN, store, now_ms=lambda: NOW_MS, new_tx=lambda: "tx"), record_key(None, INBOX)
     applied = Record("other", b"f", NOW_MS)
     await store.write([Create(key, stored.encode(applied))])
     found = await waits.note(work(), key)
@@ -490,7 +490,7 @@ class Refusing:
     async def release(self, deliveries: Sequence[Delivery]) -> None:
         self.released += deliveries
 
-    def scope(self, plan: Plan = PLAN, *, now_ms: int = NOW_MS) -> EngineScope:
+    def scope(self, plan: CompiledApp = PLAN, *, now_ms: int = NOW_MS) -> EngineScope:
         journal: Any = self
         return EngineScope(
             plan,
@@ -517,7 +517,7 @@ def test_a_batch_is_over_its_limit_when_one_of_its_handlers_is() -> None:
     for handler in app.handlers:
         batch.complete(Work(delivery(), handler))
     for taken_ms, is_over in ((1_000, False), (1_001, True)):
-        assert Refusing(None).scope(compile_plan(app), now_ms=NOW_MS + taken_ms)._may_be_over_limit(batch) == is_over
+        assert Refusing(None).scope(compile_app(app), now_ms=NOW_MS + taken_ms)._may_be_over_limit(batch) == is_over
 
 
 @pytest.mark.parametrize("together", [False, True])

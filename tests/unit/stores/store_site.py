@@ -35,7 +35,7 @@ from outbox.runtime.commit.sweeper import Swept, sweep
 from outbox.runtime.delivery.retrying import Backoff
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.scopes import store_protocol, stores_of
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.runtime.store_protocol import StoreParts, StoreProtocol
 from outbox.testing import START_S, VirtualClock
 
@@ -253,7 +253,7 @@ NO_WAIT = Backoff(lambda _: asyncio.sleep(0), count_max=2)
 
 def protocol_of(at: HasPorts, app: App) -> StoreProtocol:
     """The protocol of a site as a sweeper has it: with no deliveries to end."""
-    plan, ports = compile_plan(app), at.ports()
+    plan, ports = compile_app(app), at.ports()
     options: Any = {"now_ms": at.engine.now_ms, "new_tx": lambda: "t"}
     settlement = Settlement(plan, ports.bus, ports.blobs, backoff=NO_WAIT, settled=lambda _: None, **options)
     return store_protocol(StoreParts(plan, ports, settlement, is_stopping=lambda: False, **options))

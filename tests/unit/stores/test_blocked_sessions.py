@@ -22,7 +22,7 @@ from outbox.runtime.delivery.blocked_sessions import _key as block_key
 from outbox.runtime.delivery.retrying import Backoff
 from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import scope_over
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from tests.unit.stores.store_site import Site, site
 
 SCOPES = pytest.mark.parametrize("scope", ["partition", "item"])
@@ -253,7 +253,7 @@ async def test_what_arrives_while_the_blocks_cannot_be_read_does_not_go_ahead(sc
             await is_back.wait()
 
         at.store.read = reads_no_blocks  # type: ignore[method-assign]  # a store that is away for a while
-        client, plan = Client(app, at), compile_plan(app)
+        client, plan = Client(app, at), compile_app(app)
         await client.declare()
         for n in range(2):
             await client.send("lines", Line("red", n), id=f"l{n}")

@@ -16,13 +16,13 @@ from outbox.ports import DocumentKey, Lost, Replace, Tag, Won, Write
 from outbox.runtime.commit import dispatch_ledger
 from outbox.runtime.commit.dispatch_ledger import MARGIN_S, RENEW_MS, SAVE_COUNT, DispatchLedger, unsent_of
 from outbox.runtime.delivery.retrying import NothingCommitted
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.runtime.store_operations import may_be_sent_to
 from outbox.stored import LEDGER_PREFIX, LedgerItem, Record, entry_of, ledger_key
 from tests.unit.stores.store_site import Add, Site, Sum, adding, site, swept
 from tests.unit.stores.test_marks import remembering, send_apart
 
-PLAN = compile_plan(adding())
+PLAN = compile_app(adding())
 
 
 def ledger_on(at: Site) -> DispatchLedger:

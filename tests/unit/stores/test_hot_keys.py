@@ -12,7 +12,7 @@ from outbox.engine.backend.store import EngineStore
 from outbox.errors import CorruptRecord, Throttled
 from outbox.ports import Create, Delivery, DocumentKey, Lost, Settle, StorePorts, Won, Write
 from outbox.runtime.commit.marks import Marks
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.stored import Record, record_key
 from tests.unit.stores.store_site import Add, AtTheEnd, Seen, Site, Step, Sum, Trail, adding, site, swept
 
@@ -111,7 +111,7 @@ async def test_a_key_whose_lane_never_empties_is_marked_all_the_same(monkeypatch
 async def test_a_record_that_two_have_followed_is_marked_with_the_others_of_its_batch() -> None:
     async with site() as at:
         store = EngineStore(at.engine.core, at.engine.documents)
-        marks = Marks(compile_plan(adding()), store, at.engine.blobs)
+        marks = Marks(compile_app(adding()), store, at.engine.blobs)
         record = Record("t", b"", 0, pending=True)
         for number in range(5):
             key = record_key("Sum:a", bytes([number]))

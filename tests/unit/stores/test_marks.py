@@ -12,7 +12,7 @@ from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.engine.backend.store import EngineStore
 from outbox.ports import Create, DocumentKey, Replace, Tag, Won
 from outbox.runtime.commit.marks import FULL_COUNT, Marks
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.stored import RECORD_PREFIX, Record, record_key
 from tests.unit.stores.store_site import Add, Site, Sum, Told, adding, site, swept
 
@@ -118,7 +118,7 @@ async def test_a_stateless_handlers_marks_are_written_side_by_side() -> None:
 
 async def test_a_record_that_two_attempts_push_at_once_is_due_once() -> None:
     async with site() as at:
-        marks = Marks(compile_plan(adding()), at.store, at.ports().blobs)
+        marks = Marks(compile_app(adding()), at.store, at.ports().blobs)
         key, record = DocumentKey("Sum:k0", f"{RECORD_PREFIX}m0"), Record("t", b"f", at.engine.now_ms())
         won = await at.store.write([Create(key, stored.encode(record), tag=Tag("commit"))])
         assert isinstance(won, Won)
@@ -148,7 +148,7 @@ async def test_marks_that_are_too_large_for_one_write_are_written_in_parts() -> 
 async def test_a_mark_that_loses_leaves_the_blob_that_the_pending_record_names() -> None:
     async with site() as at:
         store, blobs = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore()
-        marks, record = Marks(compile_plan(adding()), store, blobs), Record("tx", b"", 0, pending=True, spilled="b")
+        marks, record = Marks(compile_app(adding()), store, blobs), Record("tx", b"", 0, pending=True, spilled="b")
         key, body = record_key("Sum:a", b"inbox"), stored.encode(record)
         await blobs.write("b", b"[]")
         made = await store.write([Create(key, body)])

@@ -16,13 +16,13 @@ from outbox.message import Message
 from outbox.ports import Create, Delivery, Document, DocumentKey, Session
 from outbox.runtime.commit.overflow import Overflows, announced, log_missing_blob, outputs_of
 from outbox.runtime.delivery.retrying import NothingCommitted
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.runtime.work import Work
 from outbox.stored import OVERFLOW_PREFIX, Record, StateItem, processed_key, record_key, staged_key, state_key
 from tests.unit.stores.store_site import Add, Site, adding, found, handled, site, swept
 
 PENDING = Record("mine", b"", 0, pending=True, spilled="b")
-PLAN = compile_plan(adding())
+PLAN = compile_app(adding())
 
 
 def work(state_id: str | None, *, attempt: int = 0) -> Work:
@@ -97,7 +97,7 @@ async def test_a_blob_goes_only_when_no_record_that_is_not_dispatched_can_name_i
         await store.write([Create(state_key("Sum:a"), stored.encode(StateItem(version=version)))])
         if record is not None:
             await store.write([Create(record_key("Sum:a", b"inbox"), stored.encode(record))])
-        overflows = Overflows(compile_plan(adding()), store, store, blobs, now_ms=now_ms)
+        overflows = Overflows(compile_app(adding()), store, store, blobs, now_ms=now_ms)
         key, overflow = announced("b", "mine", work("Sum:a"), 3, now_ms())
         await overflows.announce(key, overflow)
         at.clock.seconds += age_s
@@ -121,7 +121,7 @@ async def test_the_record_of_a_landed_attempt_is_read_as_fresh_as_the_state_it_m
         await blobs.write("b", b"[]")
         await store.write([Create(state_key("Sum:a"), stored.encode(StateItem(version=4)))])
         await store.write([Create(record_key("Sum:a", b"inbox"), stored.encode(PENDING))])
-        overflows = Overflows(compile_plan(adding()), store, store, blobs, now_ms=now_ms)
+        overflows = Overflows(compile_app(adding()), store, store, blobs, now_ms=now_ms)
         key, overflow = announced("b", "mine", work("Sum:a"), 3, now_ms())
         await overflows.announce(key, overflow)
         at.clock.seconds += 2 * 3_600
@@ -148,7 +148,7 @@ async def test_a_stateless_attempts_blob_goes_by_the_record_or_by_age(
     async with site() as at:
         store, blobs, now_ms = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore(), at.engine.now_ms
         await blobs.write("b", b"[]")
-        overflows = Overflows(compile_plan(adding()), store, store, blobs, now_ms=now_ms)
+        overflows = Overflows(compile_app(adding()), store, store, blobs, now_ms=now_ms)
         key, overflow = announced("b", "mine", work(None, attempt=1), 0, now_ms())
         await overflows.announce(key, overflow)
         if record is not None:

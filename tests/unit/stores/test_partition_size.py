@@ -11,7 +11,7 @@ import pytest
 from outbox import Worker
 from outbox.metrics import METRICS
 from outbox.runtime.commit.partition_size import KEY_COUNT_MAX, LOG_EVERY_S, WINDOW_S, PartitionSizes
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.stored import Record
 from outbox.testing import START_S, VirtualClock
 from tests.unit.stores.store_site import Add, adding, site
@@ -21,7 +21,7 @@ RECORD = Record("t" * 32, b"f" * 32, 1_767_225_600_000)
 
 
 def metered(gigabytes: float, clock: VirtualClock) -> PartitionSizes:
-    return PartitionSizes(compile_plan(adding()), round(gigabytes * (1 << 30)), now_ms=clock.wall_ms)
+    return PartitionSizes(compile_app(adding()), round(gigabytes * (1 << 30)), now_ms=clock.wall_ms)
 
 
 def run(fullness: PartitionSizes, clock: VirtualClock, *, rate: float, for_s: float, key: str = "Sum:a") -> None:
@@ -49,7 +49,7 @@ def test_neither_a_record_without_a_state_nor_a_store_without_a_limit_is_metered
 
 
 def test_the_fullest_key_of_all_workers_of_a_process_is_a_metric_after_a_sweep() -> None:
-    clock, plan = VirtualClock(START_S), compile_plan(adding())
+    clock, plan = VirtualClock(START_S), compile_app(adding())
     sizes = [PartitionSizes(plan, 20 << 30, now_ms=clock.wall_ms) for _ in range(2)]
     (metric,) = [metric for metric in METRICS if metric.name == "outbox.partition.share"]
     assert list(metric.read(plan.counts)) == [({}, 0.0)]

@@ -15,7 +15,7 @@ from outbox.engine.backend.store import EngineStore
 from outbox.errors import OutcomeUnknown, Throttled, TooLarge
 from outbox.ports import Create, Delete, DocumentKey, Lost, Tag, Won, Write
 from outbox.runtime.commit.marks import Marks
-from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.plan import compile_app
 from outbox.stored import Record
 from tests.unit.stores.store_site import Add, Site, Sum, Told, adding, site, swept
 from tests.unit.stores.test_marks import pending, send_apart
@@ -120,7 +120,7 @@ async def mark(at: Site, key: DocumentKey) -> None:
     store = EngineStore(at.engine.core, at.engine.documents)
     found = await store.read(key)
     assert found is not None
-    marks = Marks(compile_plan(adding()), store, MemoryBlobStore())
+    marks = Marks(compile_app(adding()), store, MemoryBlobStore())
     marks.add(key, found.version, stored.decode(found, Record), b"i")
     await marks.write()
 
@@ -195,7 +195,7 @@ async def test_no_more_bytes_ride_than_a_batch_has_room_for(monkeypatch: pytest.
 
 async def test_a_mark_of_outputs_in_a_blob_does_not_ride() -> None:
     async with site() as at:
-        marks = Marks(compile_plan(adding()), at.store, MemoryBlobStore())
+        marks = Marks(compile_app(adding()), at.store, MemoryBlobStore())
         for id, spilled in (("m0", "a-blob"), ("m1", "")):
             key, record = DocumentKey("Sum:k0", id), Record("t", b"f", at.engine.now_ms(), True, spilled=spilled)
             won = await at.store.write([Create(key, stored.encode(record), tag=Tag("commit"))])

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from outbox.emulator.cosmos import feeds, snapshots
-from outbox.emulator.cosmos.query.plan import Plan
+from outbox.emulator.cosmos.query.plan import QueryPlan
 from outbox.emulator.cosmos.server import CosmosEmulator
-from outbox.emulator.cosmos.snapshots import Found, Snapshot, Snapshots
+from outbox.emulator.cosmos.snapshots import FoundRow, Snapshot, Snapshots
 from outbox.emulator.faults import FaultRule
 from outbox.engine.core import SystemClock
 from outbox.engine.engine import Engine
@@ -113,13 +113,13 @@ async def place() -> AsyncIterator[Place]:
 def looked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The items whose rows were evaluated."""
     found: list[Any] = []
-    rows = Plan.rows
+    rows = QueryPlan.rows
 
-    def counted(self: Plan, item: Any) -> Any:
+    def counted(self: QueryPlan, item: Any) -> Any:
         found.append(item["id"])
         return rows(self, item)
 
-    monkeypatch.setattr(Plan, "rows", counted)
+    monkeypatch.setattr(QueryPlan, "rows", counted)
     yield found
 
 
@@ -243,7 +243,7 @@ async def test_an_item_that_ran_out_is_on_no_page(looked: list[Any]) -> None:
 
 
 def snapshot(size_bytes: int) -> Snapshot:
-    return Snapshot([Found((), ("", 0, 0), b"x")], 1, True, size_bytes)
+    return Snapshot([FoundRow((), ("", 0, 0), b"x")], 1, True, size_bytes)
 
 
 async def test_snapshots_have_a_size_together_and_the_longest_unused_go_first() -> None:

@@ -25,7 +25,7 @@ CONDITION_STEP_COUNT_MAX = ROW_STEP_COUNT_MAX
 """Of all patches of a request: they are evaluated in one go."""
 
 
-class Plan:
+class QueryPlan:
     """What a query does to items."""
 
     def __init__(self, query: Query, now_ms: int, budget: Budget | None = None) -> None:
@@ -229,7 +229,7 @@ class Tally:
 class Gathering:
     """The groups of a query with aggregates or GROUP BY."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: QueryPlan) -> None:
         self._plan = plan
         self._groups: dict[bytes, tuple[Row, list[Tally]]] = {}
         self._size_bytes = 0
@@ -256,14 +256,14 @@ class Gathering:
             yield self._plan.result({**row, **{_slot(index): tally.value() for index, tally in enumerate(tallies)}})
 
 
-def compile_query(text: str, parameters: Mapping[str, Json], now_ms: int) -> Plan:
+def compile_query(text: str, parameters: Mapping[str, Json], now_ms: int) -> QueryPlan:
     """What a query's text does, with its parameters.
 
     Raises:
         Rejection: 400, naming the place, what is not supported or what cannot be.
     """
     try:
-        return Plan(parse_query(text, parameters), now_ms)
+        return QueryPlan(parse_query(text, parameters), now_ms)
     except RecursionError as error:
         raise bad("the query is nested too deep") from error
 
@@ -278,7 +278,7 @@ def compile_condition(text: str, budget: Budget) -> Condition:
     if query.where is None or query.order or query.group or query.limit is not None or len(query.sources) != 1:
         raise bad("the condition of a patch must look like: from c where c.state = 'open'")
     try:
-        plan = Plan(query, 0, budget)
+        plan = QueryPlan(query, 0, budget)
     except RecursionError as error:
         raise bad("the condition of the patch is nested too deep") from error
     return lambda item: any(row is not None for row in plan.rows(item))
