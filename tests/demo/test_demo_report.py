@@ -87,17 +87,17 @@ def test_postings_are_explained_where_the_numbers_add_up_and_only_there() -> Non
     assert dict(rows(other_input, JUDGED))["ledger"] == "20 postings"
 
 
-def test_the_readme_explains_the_figures_of_the_usual_run(tmp_path: Path) -> None:
+def test_a_page_explains_the_figures_of_the_usual_run(tmp_path: Path) -> None:
     _, transfers = prepare(parser().parse_args(["--folder", str(tmp_path)]))
     facts = read_facts(transfers)
     malformed = transfers.read_text().count(",a lot\n")
     fed = facts.id_count - malformed
-    readme = " ".join((ROOT / "README.md").read_text().split())
+    page = " ".join((ROOT / "docs/what-was-run.md").read_text().split())
     assert (
         f"{facts.row_count:,} rows: {facts.id_count:,} transfers and {facts.row_count - facts.id_count} repeated rows. "
         f"Spark drops the repeated rows, sets {malformed} malformed ones aside and feeds {fed:,} transfers. The demo "
         f"sends {-(-fed // RESENT_EVERY)} of these a second time"
-    ) in readme
+    ) in page
 
 
 def test_copies_of_fed_messages_are_equal_to_them_in_id_body_and_time(tmp_path: Path) -> None:

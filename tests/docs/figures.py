@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-README = ROOT / "README.md"
+RUN = ROOT / "docs/what-was-run.md"
 Rows = list[dict[str, Any]]
 
 _NAMES = {"default": "", "one": "one transaction a message"}
@@ -97,7 +97,7 @@ def rates(rows: Rows) -> str:
 
 
 TABLES = (
-    Table(README, "w1", "w1.json", speeds),
+    Table(RUN, "w1", "w1.json", speeds),
     Table(ROOT / "docs/how-to/choose-a-scope.md", "scopes", "scopes.json", scopes),
     Table(ROOT / "docs/how-to/cost.md", "requests", "azure.json", requests),
     Table(ROOT / "docs/how-to/cost.md", "rates", "azure.json", rates),

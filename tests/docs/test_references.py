@@ -14,11 +14,11 @@ from outbox.emulator.bus.entities_file import parse_entities
 from outbox.ops.cli import make_parser
 from spark_jobs import consume, feed, package, reconcile, submit, sweep, take_over
 from tests.docs.blocks import ROOT
-from tests.docs.figures import README, TABLES, Table
+from tests.docs.figures import TABLES, Table
 
 GUIDE = ROOT / "CONTRIBUTING.md"
 PAGES = [
-    README,
+    ROOT / "README.md",
     ROOT / "CHANGELOG.md",
     GUIDE,
     *sorted((ROOT / "docs").glob("*.md")),
