@@ -28,7 +28,6 @@ LEFT = {
     "outbox/engine": 100,
     "outbox/ops": 204,
     "outbox/registration": 4,
-    "outbox/runtime": 90,
     "outbox/streams": 97,
     "outbox/verify": 260,
     "spark_jobs": 39,

@@ -1,4 +1,4 @@
-"""What became of the messages of one process since its start: plain numbers that status and metrics read.
+"""Counts of the messages of one process by outcome, since its start: plain numbers for status and metrics.
 
 A batch of the engine is counted at once, so that a message costs a few nanoseconds; nothing else is done while messages
 are handled.  Workers, HTTP entries and a Functions host that share a `Counts` are counted together.  What is counted is
@@ -48,7 +48,7 @@ class SourceCounts:
     failed: int = 0
     rescheduled: int = 0
     newer: int = 0
-    """Those of them whose schema, or whose state's, a newer build wrote."""
+    """The rescheduled messages whose schema, or whose state's, a newer build wrote."""
     newer_ms: int = 0
     """When the last of these was put back; 0: never."""
     refused: Counter[str] = field(default_factory=Counter)
@@ -65,7 +65,7 @@ class SourceCounts:
 
 
 class Filling(Protocol):
-    """What knows how full partitions become."""
+    """A source of the fill levels of partitions."""
 
     def fullest(self) -> tuple[str, float]:
         """The key that heads for the largest share of its partition's limit, and that share."""
@@ -73,7 +73,7 @@ class Filling(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """What a queue held when somebody looked last.
+    """The depth of a queue at the last look.
 
     `states` counts its messages by state, where the looker may count; `oldest_s` is the age of the oldest that waits.
     """
@@ -104,11 +104,11 @@ class Counts:
     depths: dict[str, Depth] = field(default_factory=dict)
     """The queues, as the last look found them: a host's at each reading, over a bus a sweep's."""
     lags: dict[tuple[str, str], int] = field(default_factory=dict)
-    """How many cells of a log's row its readers have yet to read, by row and reader, as the last look found them."""
+    """The cells of a row that a reader has yet to read, by row and reader, at the last look."""
     usage: RequestCounts | None = None
-    """What the adapters have asked of their services, where they count it."""
+    """The requests that the adapters made of their services, where they count them."""
     fillings: WeakSet[Filling] = field(default_factory=WeakSet)
-    """What knows how full partitions become."""
+    """The sources of the fill levels of partitions."""
     fullest_share: float = 0.0
     """For which share of its partition's limit the fullest key was heading at the last sweep."""
     guards: dict[Any, Guard] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class Counts:
         return found
 
     def note(self, source: str, branches: Sequence[Attempt], outcome: Outcome, now_ms: int) -> None:
-        """Count a message that has come to an end, or an attempt at it; `branches` are those of all its handlers."""
+        """Count an attempt, or a message that has come to an end; `branches` are those of all its handlers."""
         counts = self.of(source)
         if outcome is not None:
             self._unapplied(counts, branches[0].work, outcome, now_ms)
@@ -211,7 +211,8 @@ class Counts:
         handled: set[bytes],
         now_ms: int,
     ) -> list[Work]:
-        """Count messages with different ends; those that were applied.  Of two copies in one commit the first was."""
+        """Count messages with different ends, and return the applied ones; of two copies the first was applied.  Of two
+        copies in one commit the first was."""
         outcomes = {id(attempt.work): outcome for attempt, outcome in unapplied}
         applied = []
         for work in works:
@@ -247,7 +248,7 @@ class Counts:
 
 
 def reason_of(poison: PoisonMessage) -> str:
-    """The reason of a refusal as one of a few names: a handler's own text would make a metric of each."""
+    """The reason of a refusal as one of a few names, because each name makes a metric."""
     if poison.description == REJECTED:
         return "rejected"
     return poison.reason if poison.reason in REASONS else "other"

@@ -75,7 +75,7 @@ class EngineScope:
         """The lanes in which a message is handled on its own."""
 
     def remembered(self) -> tuple[str, ...]:
-        """What outlives an attempt: the handlers that suspend."""
+        """The memory that outlives an attempt: the handlers that suspend."""
         return tuple(sorted(self.suspending))
 
     async def attempt(self, deliveries: Sequence[Delivery]) -> None:

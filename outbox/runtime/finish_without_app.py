@@ -51,7 +51,7 @@ async def longest_life(store: StateStore) -> tuple[int, int]:
 
 
 def plan_without_app(life_ms: int, margin_ms: int) -> CompiledApp:
-    """As much of an application as going on with its transactions needs: how long its records live."""
+    """Compile the least plan that finishes transactions without their application: it knows how long records live."""
     margin = timedelta(milliseconds=margin_ms)
     retention = timedelta(milliseconds=life_ms) - margin
     return compile_app(App("sweep", retention=retention, margin=margin, clock_skew=margin / 2))

@@ -1,4 +1,4 @@
-"""The same question to many queues at once, so that its answer does not take as long as all of them one by one.
+"""One question put to many queues concurrently, because one after the other they take too long.
 
 A look into a queue of Service Bus opens a link, which takes the SDK a second; on a namespace of thirty queues that is a
 minute for one command.
@@ -18,7 +18,7 @@ COUNT_MAX = 8
 
 
 async def side_by_side(items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
-    """What `ask` answers for each item, in their order; the first error ends all of it."""
+    """Return the answers for the items, in their order; the first error ends all of it."""
     room = asyncio.Semaphore(COUNT_MAX)
 
     async def one(item: T) -> R:

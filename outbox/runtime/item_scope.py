@@ -213,7 +213,8 @@ class ItemScope:
     # 5. Put the result into the next state, or stage it
 
     async def _prepared(self, state_id: str, batch: StoreTransaction) -> tuple[StateItem, FoundStaged | None]:
-        """The next state, and what is staged for it (None: it is inline); the blobs that it names are written."""
+        """Return the next state and its staged record (None: the record is inline), after writing the blobs they
+        name."""
         fitted = await self._fitting.item(state_id, batch)
         if batch.is_late(self._now_ms()):
             raise NothingCommitted
@@ -334,7 +335,7 @@ class ItemScope:
     # 9. Clear the pointer
 
     def _clear_later(self, state_id: str, state: CachedState, token: Session, *, recurs: bool = False) -> CachedState:
-        """The state as it is to be once its pointer is cleared, by its next swap or a write of its own."""
+        """Note the write that clears a state's pointer, for later, and return the cleared state."""
         inline, item = state.item.pending, msgspec.structs.replace(state.item, pending="", token=token)
         tag = Tag("clear", (inline.inbox,) if isinstance(inline, Inline) else (), state.item.pointer)
         write = Replace(state_key(state_id), stored.encode(item), state.version, None, tag)
@@ -422,7 +423,7 @@ class ItemScope:
         return await self._finish(state_id, state, found, recurs=False)
 
     async def _confirm(self, state_id: str, state: CachedState) -> CachedState:
-        """Write a state back unchanged, because a second read could be as stale as the first; the state as it is then.
+        """Write a state back unchanged and return it, because a second read could be as stale as the first.
 
         Raises:
             NothingCommitted: it has changed, or the outcome is unknown.

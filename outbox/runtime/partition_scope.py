@@ -190,11 +190,8 @@ class PartitionScope:
             raise Superseded(found)
 
     async def _before_call(self, attempt: Attempt, batch: StoreTransaction) -> None:
-        """What `ctx.call` awaits: stop a handler before its first external call if the message is on record already.
-
-        Behind other messages of its batch, on a state that is not committed, it also stops, and runs again on its own;
-        so it does on a state that was not read.
-        """
+        """Stop a handler before its first `ctx.call` if the message is on record already.  On a state that was not
+        read, or behind other messages of its batch, it also stops, and runs again on its own."""
         if batch.entries or batch.is_assumed:
             batch.is_premature = True
             raise Premature

@@ -125,7 +125,7 @@ class Recovery:
         return swept
 
     async def _look(self) -> None:
-        """Note how long messages have waited; one that cannot be looked at is left out: a metric fails nothing."""
+        """Note how long messages have waited; a queue whose look fails is left out, because metrics fail nothing."""
         if self._waiting is not None:
             await side_by_side(self._queues, partial(self._look_into, self._waiting))
 

@@ -1,4 +1,4 @@
-"""Signs of life: what a process that handles messages over a store and a bus says of itself, once a minute.
+"""Signs of life: once a minute, a process that works over a store and a bus reports on itself.
 
 A document of the process's own, which expires some minutes after its last sign.  It costs a write a minute, off the
 path of every message, and nothing waits for it: a sign that fails is left out.  Whoever asks what is wrong reads all of
@@ -57,7 +57,7 @@ class Sign(msgspec.Struct, frozen=True):
 
 
 Large = Callable[[int, int], Mapping[str, int]]
-"""The largest states over so many bytes, at most so many, that a process knows of."""
+"""A lookup of the largest cached states: over the first number of bytes, at most the second in number."""
 
 
 class SignsOfLife:

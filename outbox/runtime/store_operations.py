@@ -147,14 +147,14 @@ class StoreOperations:
             raise LookupError(f"dead letter {dead.sequence} of {dead.queue} was moved meanwhile; list them again")
 
     async def before_discard(self, dead: DeadLetterEntry, *, life_s: float | None) -> None:
-        """Keep a dead letter of the bus for so long (None: not) and unblock its key; it is in hand, and goes then."""
+        """Keep a dead letter of the bus for `life_s` (None: do not) and unblock its key, before it is deleted."""
         if life_s is not None:
             await self._discarded.put(dead, anew=True, ttl_s=life_s)
         if dead.message.session_id:
             await self._blocked.unblock(dead.queue, dead.message)
 
     async def set_aside(self, dead: DeadLetterEntry, *, life_s: float) -> None:
-        """Discard a dead letter that was listed so that it can be restored for so long; LookupError where it is gone.
+        """Discard a listed dead letter, and keep it for `life_s` to be restored; LookupError where it is gone.
 
         In a store it goes as it was listed, so before it was kept: where a restore has written it since, it stays.  A
         crash in between leaves both: the dead letter is still there to be discarded, and was kept already.
@@ -162,7 +162,7 @@ class StoreOperations:
         await self.discard_found(dead, first=partial(self._discarded.put, dead, ttl_s=life_s, anew=True))
 
     async def set_aside_of(self, queue: str) -> list[StoredEntry]:
-        """What was discarded of a queue and can be restored, in the order in which it came."""
+        """The discarded dead letters of a queue that can be restored, in their order."""
         return await self._discarded.list(queue)
 
     async def restore(self, queue: str, sequence: int) -> None:

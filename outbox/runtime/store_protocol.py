@@ -14,7 +14,7 @@ from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.work import Attempt, Outcome
 
 Checkpoint = Callable[..., None]
-"""Called at a step with its name and all that the rest of the attempt uses, beside the attempt and `remembered`."""
+"""A function called at a step with its name and all values used after it, but the attempt and `remembered`."""
 
 
 def no_checkpoint(step: str, *known: Any) -> None:
@@ -44,7 +44,7 @@ class StoreProtocol(Marking, Protocol):
     checkpoint: Checkpoint
 
     def remembered(self) -> tuple[Any, ...]:
-        """All that it has learned and a fresh one would not know, as plain data; the same wherever it was learned."""
+        """All that it has learned, as plain data that compares equal however it was learned."""
 
     @property
     def group_count_max(self) -> int:

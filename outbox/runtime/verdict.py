@@ -1,4 +1,4 @@
-"""The verdict on a message, from its record and its age: one table for all three scopes and for HTTP requests.
+"""The verdict on a message, from its record and its age, for all scopes and HTTP requests.
 
 A record is found under the inbox key: a document in partition and item scope, a marker in engine scope.  It lives for
 retention and a margin, so for a message as old as retention a missing record proves nothing: that is the age fence.  A
@@ -69,7 +69,7 @@ class OnRecord(Enum):
 
 
 class Payload(Enum):
-    """What a message's payload is to its record.
+    """The relation of a message's payload to its record.
 
     An edit without a record is an `EDIT`; over a record it is one where it names that payload and its attempt is later.
     """
@@ -81,7 +81,7 @@ class Payload(Enum):
 
 
 class Verdict(Enum):
-    """What to do with the message."""
+    """The verdict: how a message is to end."""
 
     FRESH = "run it, and create its record"
     RESUBMISSION = "run it, and replace its record"
@@ -134,7 +134,8 @@ TABLE = (
 
 
 def _expanded(rows: tuple[Row, ...]) -> dict[tuple[OnRecord, Payload, bool, bool], Verdict]:
-    """Each combination of facts and its one verdict; without a record a payload is an edit's, or counts as the same."""
+    """Expand the rows into one verdict for each combination of facts.  Without a record a payload is an edit's, or the
+    same."""
     found: dict[tuple[OnRecord, Payload, bool, bool], Verdict] = {}
     for row in rows:
         facts = [(False, True) if fact is None else (fact,) for fact in row[2:4]]
@@ -163,7 +164,7 @@ def kind_of(record: StoredRecord | None) -> OnRecord:
 
 
 def payload_of(record: StoredRecord | None, *, fingerprint: bytes, attempt: int, replaces: bytes | None) -> Payload:
-    """What the payload of this digest is to a record; an empty one matches any.  `replaces` is that of an edit."""
+    """Relate the payload of this digest to a record; an empty one matches any.  `replaces` is that of an edit."""
     if record is None:
         return Payload.SAME if replaces is None else Payload.EDIT
     if not fingerprint or record.fingerprint == fingerprint:
@@ -189,7 +190,7 @@ def judged(
 
 
 def replaced_over(record: StoredRecord | None, fingerprint: bytes, now_ms: int) -> tuple[Replaced, ...]:
-    """What the record of a message of this payload remembers as replaced, in place of the record that it has now."""
+    """The replaced payloads for the record of this payload, which takes the place of the given one."""
     if record is None:
         return ()
     replaced = tuple(record.replaced)
@@ -208,7 +209,7 @@ def payload_differs(identity: str) -> PoisonMessage:
 
 
 def differs_from_record(message: Message) -> PoisonMessage:
-    """The refusal of a message with another payload than that on record: the id of another, or an edit too late."""
+    """Refuse a message whose payload differs from the one on record: another's id, or an edit too late."""
     if message.replaces is None:
         return payload_differs(message.identity)
     return PoisonMessage(

@@ -119,7 +119,7 @@ class Work(msgspec.Struct, gc=False, frozen=True):
 
     @property
     def delivery_count(self) -> int:
-        """Which delivery this is, from 1."""
+        """The number of this delivery, from 1."""
         return 1 + self.delivery.failures + self.delivery.delivery_count
 
 

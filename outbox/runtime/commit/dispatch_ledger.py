@@ -29,7 +29,7 @@ from outbox.runtime.start.plan import CompiledApp
 from outbox.stored import LedgerItem, Record, entry_of, ledger_key, number_of
 
 SAVE_COUNT = 100
-"""After so many closed entries the ledger is written."""
+"""The number of closed entries after which the ledger is written."""
 RENEW_MS = 300_000
 """While numbers are handed out it is written at least as often: its records must not outlive it."""
 MARGIN_S = 3_600.0
@@ -41,8 +41,7 @@ NEAR = 16
 
 
 Remembered = tuple[str, int, tuple[tuple[int, int], ...], Version, int, int]
-"""A ledger's id, its last number, the open ones and when each was handed out, its version, when it was written, and how
-many entries have been closed since."""
+"""A ledger: its id, last number, open entries with times, version, time of the last write, entries closed since."""
 
 
 class DispatchLedger:
@@ -98,7 +97,7 @@ class DispatchLedger:
         return lost
 
     def leave(self, batch: StoreTransaction) -> None:
-        """Close the entries of a batch that is not written; one that may land keeps them open, whatever it lost to."""
+        """Close the entries of a batch that is not written; one that may still land keeps them open."""
         if not batch.may_land:
             self.close(batch.ledger_entries)
 
@@ -149,7 +148,7 @@ class DispatchLedger:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many entries have been closed that they are to be written now."""
+        """Whether enough entries are closed for the ledger to be written now."""
         return self._closed_count >= SAVE_COUNT and not self._lock.locked()
 
     async def save(self) -> None:

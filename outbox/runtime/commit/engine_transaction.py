@@ -148,7 +148,7 @@ class EngineTransaction:
         self._mark(work, with_replaced(work.digest, replaced))
 
     def has_refused(self, attempt: Attempt) -> bool:
-        """Whether a refusal is on record that this attempt follows: of this attempt, of a later one, or of an edit."""
+        """Whether the refusal on record is one that this attempt follows: its own, a later one's, or an edit's."""
         marker = self.markers.get(attempt.work.inbox)
         return isinstance(marker, Refusal) and attempt.work.verdict(as_record(marker)) is Verdict.REFUSED
 

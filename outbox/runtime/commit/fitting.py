@@ -1,4 +1,4 @@
-"""Fitting: outputs for which a batch or an item has no room are spilled into a blob, which is announced first.
+"""Fitting: outputs too large for a batch or an item are spilled into a blob, which is announced first.
 
 What is too large even so is refused, by the next attempt over the same state.
 """
@@ -30,7 +30,7 @@ class Fitting:
         self._overflows = overflows
 
     async def batch(self, batch: StoreTransaction, writes: Callable[[], list[Write]]) -> tuple[list[Write], int]:
-        """The writes of a batch, and how many bytes are left in it; the blobs that they name are written on return.
+        """Return the writes of a batch and the bytes left in it, after writing the blobs that they name.
 
         Raises:
             TooLarge: its only message is too large.
@@ -53,7 +53,7 @@ class Fitting:
         return fitted, limit - size_of(fitted)
 
     async def item(self, state_id: str, batch: StoreTransaction) -> StateItem | Staged:
-        """The next state with its record inside, or the record to stage; the blobs that it names are written on return.
+        """Return the next state with its record inside, or the record to stage, after writing their blobs.
 
         Raises:
             NothingCommitted: neither has room for it, so that the message is refused next; or a blob may be missing.

@@ -1,4 +1,4 @@
-"""Threads for blocking handlers, and for those that run on past their time limit.
+"""Threads for blocking handlers, including handlers that run on past their time limit.
 
 *Theory of operation.*  To the runtime a blocking handler is an async one that awaits its function in a thread.  The
 number of threads is limited, and a thread is in use until its function really ends, because a thread cannot be stopped.

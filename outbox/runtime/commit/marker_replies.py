@@ -1,4 +1,4 @@
-"""What follows the fingerprint in a marker: the reply to an HTTP request, or the refused payloads that edits replaced.
+"""Extras of a marker, behind its fingerprint: the reply to a request, or the payloads that edits replaced.
 
 So the engine's log has one kind of marker for applied messages; without either it is the fingerprint alone.  A refusal
 keeps replaced payloads behind its fingerprint too.  A message of a queue has no reply, and a request is never edited.

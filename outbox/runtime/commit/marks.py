@@ -32,7 +32,7 @@ FULL_COUNT = 32
 """How many marks of one partition are written at once."""
 
 RECURRING_PAUSES = 10
-"""For how many pauses the marks of a key that recurs wait for its next batch; those of others wait for one."""
+"""The number of pauses that marks of a recurring key wait for its next batch; other marks wait for one."""
 
 WRITING_COUNT_MAX = 8
 """How many partitions are written concurrently."""
@@ -208,7 +208,7 @@ class Marks:
                     await self._write(marks[at : at + self._count_max])
 
     async def _write(self, marks: Sequence[Mark]) -> None:
-        """Write the marks of one partition without those that lose: another worker has made them.
+        """Write the marks of one partition, leaving out each that loses, because another worker has made it.
 
         Replies to requests stay in their records, so a batch of those may be too large: then it is written in halves.
         """
@@ -238,7 +238,7 @@ class Marks:
 
 
 class Marking(Protocol):
-    """What a commit protocol notes of outputs that have left."""
+    """The marks and the dispatch ledger of a commit protocol."""
 
     @property
     def lingering(self) -> Sequence[Marks]:
@@ -250,10 +250,10 @@ class Marking(Protocol):
 
 
 class Delay(Protocol):
-    """What decides when marks are written."""
+    """The policy that decides when marks are written."""
 
     async def write(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
-        """Write those that have waited for long enough, and see to the others."""
+        """Write the marks that have waited long enough, and `spawn` the writes of the others."""
 
 
 class Lingering:

@@ -54,7 +54,7 @@ log = logging.getLogger("outbox.overflow")
 SPILL_BYTES_MAX = 256 << 20
 
 REFUSAL_BYTES_MAX = 8 << 10
-"""What an applied state leaves free for the record of a refusal, which is written with the state."""
+"""The bytes that an applied state leaves free, for the record of a refusal is written with the state."""
 
 CODE_LENGTH_MAX = 100
 
@@ -81,7 +81,7 @@ def spilled(record: Record) -> tuple[Record, str, bytes]:
 
 
 async def outputs_of(record: Record, blobs: BlobStore) -> tuple[Output, ...] | None:
-    """The outputs of a pending record, from the record or its blob; None: the blob is gone, so read the record again.
+    """Read the outputs of a pending record; None: their blob is gone, so read the record again.
 
     Raises:
         NothingCommitted: the blob cannot be read now.

@@ -95,7 +95,7 @@ class PartitionSizes:
         return (found, self._share(self._meters[found])) if found else ("", 0.0)
 
     def share(self, state_id: str) -> float:
-        """The share of the limit that a key heads for (0: it was not written to lately, or there is no limit)."""
+        """The share of the limit that a key heads for; 0 without recent writes or without a limit."""
         meter = self._meters.get(state_id)
         if meter is None:
             return 0.0

@@ -1,4 +1,4 @@
-"""Recovery: push what a record still holds, for a message that follows its record, and for a sweeper after a crash.
+"""Recovery: push what a record still holds, for a message that follows it and for a sweeper.
 
 A pending record is marked afterwards; of one with an entry in a dispatch ledger, the entry is closed.
 """
@@ -78,7 +78,7 @@ class Recovery:
         return is_finished
 
     async def _finish_entry(self, document: Document, record: Record) -> None:
-        """Push the outputs of a record that no ledger says have left; an old one that cannot be is made pending.
+        """Push the outputs of a record that no ledger lists as sent; an old one that fails is made pending.
 
         Raises:
             NothingCommitted: they could not be pushed now.

@@ -72,7 +72,7 @@ Made = TypeVar("Made", bound=Effects)
 
 COROUTINES = (types.CoroutineType, Isolated)
 DONE = object()
-"""What an ended coroutine waits for."""
+"""The sign that a coroutine has ended and waits for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ async def abandon(suspended: Suspended[Made]) -> None:
 
 
 async def run_branch(plan: CompiledApp, group: Effects, attempt: Attempt, life: Life) -> Outcome:
-    """Run one branch of a message to its end; rescheduled while an earlier attempt of its key runs in a thread."""
+    """Run one branch of a message to its end; reschedule it while a thread still runs its key's earlier attempt."""
     if plan.threads is not None and plan.threads.holds(attempt.work):
         return Later(
             RETRY_AFTER_S, attempt.work.delivery.failures, "an earlier attempt of its key still runs in a thread"
@@ -247,7 +247,7 @@ def _recorded(group: Effects, attempt: Attempt, found: PoisonMessage | bool) -> 
 
 
 def judge(error: BaseException, delivery: Delivery, retries: Retries) -> PoisonMessage | Later:
-    """What a handler's error means: a refusal, a retry, or the last failure."""
+    """Judge a handler's error: a refusal, a retry, or the last failure."""
     try:
         meant = _meant(error, delivery)
     except BaseException:  # a class of the application may raise anywhere
@@ -261,7 +261,7 @@ def judge(error: BaseException, delivery: Delivery, retries: Retries) -> PoisonM
 
 
 def _meant(error: BaseException, delivery: Delivery) -> PoisonMessage | Later | None:
-    """What an error itself asks for; None: it is a failure."""
+    """The refusal or the delay that an error asks for by its class; None: it is a failure."""
     match error:
         case FormatTooNew():
             return Later(REDELIVER_AFTER_S, delivery.failures, error=brief(error), is_newer=True)

@@ -1,4 +1,4 @@
-"""Stale edits: an edit is turned down for its payload only by a record that its own create has lost to.
+"""Stale edits: only a record that an edit's own create has lost to refuses the edit for its payload.
 
 Other edits change the payload on record, so a read may show one that is there no more.  Then the edit counts as an edit
 of nothing: its refusal loses to the record, and is told which one that is.

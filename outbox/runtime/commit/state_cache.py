@@ -30,7 +30,7 @@ class CachedState(msgspec.Struct, frozen=True):
 
 NO_STATE = CachedState()
 NEW_COUNT_ENOUGH = 32
-"""After so many states of one type that were not there, each looked for, the next is not looked for."""
+"""The number of a type's states in a row that were not there, after which the next is not read."""
 
 
 class Loaded(NamedTuple):
@@ -51,7 +51,7 @@ def cached_state(document: Document | None) -> CachedState:
 
 
 class NewStates:
-    """Which types of state are new every time: an order has a key of its own, an account does not.
+    """The types whose states are new every time, as an order's are and an account's are not.
 
     A state that is expected to be new is not read.  That can be wrong, and is no worse than a stale read, because the
     commit creates the state: it loses where there is one, and from then on the states of its type are read again.
@@ -121,7 +121,7 @@ class StateCache:
             self._bytes -= len(known.item.value)
 
     def largest(self, above_bytes: int, count_max: int) -> dict[str, int]:
-        """The sizes of the largest states above so many bytes, by id, the largest first."""
+        """The ids and sizes of the largest states above `above_bytes`, the largest first."""
         sizes = ((len(each.item.value), id) for id, each in self._states.items())
         return {id: size for size, id in nlargest(count_max, (each for each in sizes if each[0] > above_bytes))}
 

@@ -40,7 +40,7 @@ async def write_one(store: StateStore, write: Write) -> Won | Lost:
 
 
 async def write_known(store: StateStore, write: Write) -> Won | Lost:
-    """Write one document whose unknown outcome needs no resolving: the next attempt meets what was written.
+    """Write one document whose unknown outcome needs no resolving, because the next attempt meets the document.
 
     Raises:
         NothingCommitted: it was not written, or the outcome is unknown.

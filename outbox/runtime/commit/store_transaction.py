@@ -84,7 +84,7 @@ class StoreTransaction:
         self.is_premature = False
         """Whether a handler was about to make a call on an uncommitted state."""
         self.ledger_entries: list[str] = []
-        """Those of its records in the dispatch ledger."""
+        """The entries of its records in the dispatch ledger."""
         self.may_land = False
         """Whether its outcome is unknown, and it may be written yet."""
         self.superseded: Document | None = None

@@ -22,7 +22,7 @@ DEPTH_MAX = 100
 
 
 class WaitingHandler(msgspec.Struct, frozen=True):
-    """A handler that waits: its message, by queue and number, when it began to wait, and where, as `file:line in name`.
+    """A handler that waits: its message by queue and number, the start of its wait, its line (`file:line in name`).
 
     A blocking handler waits in a thread, whose line is not known.
     """
@@ -46,7 +46,7 @@ def waiting_handlers() -> list[WaitingHandler]:
 
 
 def _of(frame: FrameType) -> WaitingHandler:
-    """What the frame of `resume` knows of its handler."""
+    """The waiting handler that a frame of `resume` holds."""
     suspended, now_ms = frame.f_locals["suspended"], frame.f_locals.get("now_ms", 0)
     work = suspended.attempt.work
     began_ms = frame.f_locals.get("began_ms") or now_ms
@@ -65,7 +65,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _frames(coroutine: Any) -> Iterator[FrameType]:
-    """The frames of a coroutine and of those that it awaits, outermost first."""
+    """The frames of a coroutine and of the coroutines it awaits, outermost first."""
     for _ in range(DEPTH_MAX):
         frame = None
         for name in ("cr", "gi", "ag"):

@@ -258,7 +258,7 @@ def value_again(plan: CompiledApp, work: Work) -> Any:
 
 
 def unhandled(plan: CompiledApp, delivery: Delivery, refusal: PoisonMessage | Later) -> Work:
-    """The work of a message without a handler, for good or for now; on an ordered queue it keeps its place.
+    """Admit a message that no handler takes, for good or for now; on an ordered queue it keeps its place.
 
     There its dead letter blocks its key if a handler of its type, or of any type if its own is unknown, asks for that.
     """

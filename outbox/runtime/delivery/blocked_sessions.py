@@ -73,7 +73,7 @@ class BlockedSessions:
         self._blobs = blobs
 
     async def blocked_behind(self, delivery: Delivery) -> BlockedSession | None:
-        """What blocks the session of this delivery; None: nothing.
+        """The block on this delivery's session; None where it is free.
 
         Raises:
             NothingCommitted: the store cannot be read now.
@@ -92,7 +92,7 @@ class BlockedSessions:
         return None if blocked is None else blocked.identity
 
     async def block_of(self, queue: str, session_id: str) -> BlockedSession | None:
-        """What blocks a session; None: nothing.  A foreign document blocks under no identity."""
+        """The block on a session; None where it is free.  A foreign document blocks under no identity."""
         found = await self._store.read(_key(queue, session_id))
         return None if found is None else _decoded(found) or BlockedSession("")
 

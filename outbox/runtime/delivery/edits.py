@@ -29,7 +29,7 @@ async def edit_of(
     schema: int | None = None,
     plan: CompiledApp | None = None,
 ) -> Message | None:
-    """The message of an edit, of this `schema` or that of the dead letter; None if the body is what it was.
+    """Make the message of an edit, of this `schema` or the dead letter's; None if the body is unchanged.
 
     A body above the limit is in the blob store on return.  With the application's `plan` the body is decoded, and its
     key compared.

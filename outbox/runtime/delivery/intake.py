@@ -1,4 +1,4 @@
-"""The source of a worker's messages: a journal claims from all queues at once, a bus receives from one at a time."""
+"""The source of a worker's messages: a journal claims from all queues together, a bus from one at a time."""
 
 from __future__ import annotations
 

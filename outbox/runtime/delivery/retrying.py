@@ -30,7 +30,7 @@ REST_MAX_S = 15.0
 
 LOG_EVERY_MS = 60_000
 MAY_RETRY = (OutcomeUnknown, Refused)
-"""What a port raises when nothing was written, or when the outcome is unknown."""
+"""The errors of a port after which nothing was written, or the outcome is unknown."""
 
 
 class NothingCommitted(Exception):

@@ -49,7 +49,7 @@ LETTERS = "letters:"
 LETTER = "letter:"
 """With a number: the id of one."""
 DISCARDED = "discarded:"
-"""With a queue's path: the partition of what was discarded of it; with a number, the id of one."""
+"""The prefix of a queue's partition of discarded dead letters, and of their ids."""
 _DIGITS = 20
 """Zero-padded, so that the order of ids is the order of numbers."""
 _DIGEST_BITS = 20
@@ -82,7 +82,7 @@ class StoredEntry(DeadLetterEntry, frozen=True, gc=False):
 
 
 class StoredDeadLetters:
-    """The dead letters of one store, or what was `discarded` of them."""
+    """The dead letters of one store, or its `discarded` ones."""
 
     def __init__(self, store: StateStore, blobs: BlobStore, *, discarded: bool = False) -> None:
         self._store = store
@@ -186,7 +186,7 @@ class StoredDeadLetters:
         attempt: int,
         edit: Message | None = None,
     ) -> None:
-        """Send a dead letter to its queue as this attempt with its first creation time, then delete it and its copies.
+        """Send a dead letter to its queue as this attempt, with its first creation time; then delete all copies.
 
         A crash between send and delete leaves a dead letter that may be resubmitted: the attempt is the same, so the
         second delivery is a duplicate.  Sent in its place, an `edit` has an id of its own for the broker, which else

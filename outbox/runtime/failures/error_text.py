@@ -19,7 +19,7 @@ from outbox.escape import printable
 from outbox.runtime.failures.redacting import redacted
 
 FAILURES: Final = (Exception, CancelledError, GeneratorExit)
-"""The errors that count as failures of a handler, a key function or a validator that is not being cancelled or closed.
+"""The errors of a handler, a key function or a validator that count as its failures.
 
 Anything else, such as KeyboardInterrupt, is not about the message, and stops the worker.
 """

@@ -33,8 +33,8 @@ _HARMLESS = ("error", "exception", "name")
 """Endings of harmless names: neither `KeyError` nor `SharedAccessKeyName` names a secret."""
 _HEADER = re.compile(r"(?i)(?:authorization|cookie)$")
 _BEHIND = {"code": ("?", "&", "&amp;"), "u0026code": ("\\",), "phrase": ("pass ", "Pass ", "PASS ")}
-"""Names that only a text before them makes a secret's: the query parameter of Functions keys, also as JSON escapes it,
-and the pass phrase."""
+"""Names that are a secret's behind these texts only: Functions' query parameter, also as JSON escapes it; pass
+phrases."""
 
 _OPENED = re.compile(r"""(?i:[bru]{0,2})(\\*+)(["'])|(?:[\w.]*+)([(\[{])|(<)""")
 _PLAIN = re.compile(r"""(?:(?i:basic|bearer|apikey|digest)\s++)?[^\s;&,'"]*+""")
@@ -58,7 +58,7 @@ _OPTIONS_WORDS = re.compile(
     r"(?i)passw|passphrase|pwd|\bpw$|secret|token|credential|(?:account|access|api|private)-?key|\bsas\b"
 )
 _LOOKS_SECRET = re.compile(r"\S*\d|\S{20}").match
-"""Whether what follows `--key` or a header's name, or the user of a URL, is more than the next word of a sentence."""
+"""Whether the text behind `--key` or a header's name, or a URL's user, is more than a word of prose."""
 _COMMAND = "outbox "
 """The command line of ours, whose keys are a message's."""
 
@@ -69,7 +69,7 @@ _AUTHORITY = re.compile(r"://([^\s/:@\[\]]*+):")
 _PORT = re.compile(r"""\d{1,5}+(?![^\s/?#"'<>,;)\]}])""")
 _REST_OF_URL = re.compile(r"(?:(?!://)\S)*")
 _USER = re.compile(r"(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://([\w.~%!$&*+=-]++)(@|\Z)")
-"""A URL's user without a password, which may be a token; in a URL of a storage account it is the container."""
+"""The user of a URL without a password: it may be a token, but a storage account's is the container."""
 _SCHEME = re.compile(r"(?i)\b((?:basic|bearer|apikey)\s++|sharedkey(?:lite)?\s++[a-z\d-]{1,80}+:)[\w.~+/=-]{8,}+")
 
 _PEM = re.compile(r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20}-----)(?s:.*?)(-----END |\Z)")
@@ -194,7 +194,7 @@ def _value_end(text: str, name: re.Match[str]) -> int:
 
 
 def _quoted_end(text: str, at: int, quote: str, slash_count: int) -> int:
-    """The end of a quoted text: a quote behind at most as many backslashes as the first; more belong to the text."""
+    """Find the end of a quoted text: a quote behind at most as many backslashes as the first."""
     for found in _QUOTE[quote].finditer(text, at):
         if len(found[1]) <= slash_count:
             return found.end()
@@ -214,7 +214,7 @@ def _closed_end(text: str, at: int, marks: re.Pattern[str]) -> int:
 
 
 def _without_passwords(text: str, *, is_cut: bool) -> str:
-    """Redact passwords of URLs; one may hold an @ or a slash, so it ends at the last @ of its URL."""
+    """Redact passwords of URLs; they may hold @ and slashes, so each ends at its URL's last @."""
     parts: list[str] = []
     kept = at = 0
     while (found := _AUTHORITY.search(text, at)) is not None:

@@ -1,4 +1,4 @@
-"""Responses to HTTP requests: the reply on record, or the reason why there is none and what the client can do.
+"""Responses to HTTP requests: the reply on record, or why there is none and what to do.
 
     409 rejected                the handler refused it, on record: the same for this key for ever
     422 idempotency-key-reused  another request has this key: use a new one

@@ -1,1 +1,1 @@
-"""What a worker decides once, at its start: the plan of its sources, retention, registered handlers."""
+"""The decisions of a worker at its start: the plan of its sources, retention, registered handlers."""

@@ -7,7 +7,7 @@ from outbox.ports import Document, Operations
 
 
 async def write_note(operations: Operations, name: str, body: bytes, seen: Document | None) -> bool:
-    """Write a note if it is unchanged since `seen`; False: it has changed, or the outcome is unknown, so read again."""
+    """Write a note unchanged since `seen`; False: it has changed or the outcome is unknown, so read it again."""
     try:
         return await operations.write_note(name, body, "" if seen is None else seen.version)
     except OutcomeUnknown:

@@ -109,7 +109,7 @@ class CompiledApp:
     time_limit_s_max: float = math.inf
     """How long the host lets any handler run."""
     counts: Counts = with_default(default_factory=Counts)
-    """What became of the messages that were handled with it."""
+    """The counts of the messages handled with this plan."""
     find_guard: FindGuard | None = None
     """The breaker or rate limit of a declaration; None: none is at work."""
 
@@ -128,7 +128,7 @@ class CompiledApp:
         return min(round(handler.time_limit_s * 1_000), self.attempt_ms_max)
 
     def hosted(self, handler: Handler) -> Handler:
-        """A handler ready to run: within its host's time limit, in a thread if it blocks, guards and all round it."""
+        """Wrap a handler ready to run: its host's time limit, a thread if it blocks, guards, middleware."""
         return _ready(self.app, handler, self.threads, self.time_limit_s_max, self.find_guard)
 
     @property

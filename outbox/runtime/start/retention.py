@@ -52,7 +52,7 @@ class RegisteredRetention(msgspec.Struct, frozen=True):
 
 
 def duration(ms: int) -> str:
-    """A length of time in the largest unit of which there are two, rounded down: nothing looks older than it is."""
+    """Format a duration, rounded down, in the largest unit of which it has two."""
     for unit, size_ms in (("days", 86_400_000), ("hours", 3_600_000), ("min", 60_000), ("s", 1_000)):
         if ms >= 2 * size_ms:
             return f"{ms // size_ms} {unit}"
@@ -82,11 +82,11 @@ class RetentionWindow:
         return f"created {duration(now_ms - created_ms)} ago, retention is {duration(self._known_ms(created_ms))}"
 
     def _known_ms(self, created_ms: int) -> int:
-        """The retention that holds for what was created then."""
+        """The retention that holds for a message created at `created_ms`."""
         return min([self.retention_ms, *(era.retention_ms for era in self.eras if created_ms <= era.until_ms)])
 
     def refusal(self, created_ms: int, now_ms: int) -> PoisonMessage:
-        """The refusal of the age fence, in words that hold for all messages of its id: a later one gets them too."""
+        """Make the age fence's refusal, in words that hold for later messages of the id too."""
         age, known_ms = duration(now_ms - created_ms), self._known_ms(created_ms)
         return PoisonMessage(
             "too-old",
