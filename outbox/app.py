@@ -159,7 +159,7 @@ class App:
     def message(
         self, name: str, *, version: int = 1, upcasts: Mapping[int, Upcast] | None = None, strict: bool | None = None
     ) -> Callable[[Type], Type]:
-        """Name a message type on the wire (else by its class), its schema version, and an upcast from each older one.
+        """Name a message type on the wire (else its class), its schema version, and an upcast from each older one.
 
         A `strict` type (default: `App(strict=...)`) allows no unknown field, at any depth: such a message is refused as
         `undecodable`, and the text names the field.  Other types drop unknown fields.
@@ -272,7 +272,7 @@ class App:
         return function
 
     def middleware_of(self, handler: Handler) -> tuple[Manager, ...]:
-        """What is round the attempts of a handler, outermost first."""
+        """The managers around the attempts of a handler, outermost first."""
         return (*self.managers, *handler.middleware)
 
     def handler(

@@ -35,7 +35,7 @@ NOTHING = b""
 
 
 class Ticket(msgspec.Struct, frozen=True, array_like=True):
-    """What a cancellation needs of a scheduled message; `due_ms` is in milliseconds since 1970."""
+    """The ticket to cancel a scheduled message; `due_ms` is in milliseconds since 1970."""
 
     id: str
     destination: str
@@ -113,7 +113,7 @@ def handled_identity(message: Message) -> str:
 
 
 def cancelled(attempt: int, now_ms: int) -> Replaced:
-    """What the record of a cancelled message remembers as replaced: its handling, by nothing."""
+    """The replacement that the record of a cancelled message remembers: nothing in place of its handling."""
     return Replaced(NOTHING, attempt, now_ms)
 
 

@@ -220,7 +220,7 @@ class StateCodec:
         return data
 
     def check(self, data: bytes) -> None:
-        """Check that a state will be read back: its bytes hold a null, and no None may stand in a field of numbers.
+        """Check that a state whose bytes hold a null reads back: a field of numbers takes no None.
 
         Raises:
             PoisonMessage: it would not be.

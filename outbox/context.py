@@ -47,7 +47,7 @@ class Way(msgspec.Struct, frozen=True, gc=False):
 
 
 class Outlet(Protocol):
-    """What a context needs of the application: destinations and encoders."""
+    """The application as a context needs it: destinations and encoders."""
 
     claim_check_bytes: int
     hops_max: int
@@ -148,7 +148,7 @@ class Context(msgspec.Struct, gc=False):
     passed: tuple[Any, ...] = ()
     """The guards that have let a call of this attempt through."""
     trace: str = ""
-    """The W3C trace context of what is sent, where a middleware sets it; empty: the message's, of a span of its own."""
+    """The W3C trace context of outputs, set by a middleware; empty: the message's trace, with a span of its own."""
     is_broken_off: bool = False
     """Whether the handler is cancelled to run again on its own, which is no failure of what it calls."""
 
@@ -177,7 +177,7 @@ class Context(msgspec.Struct, gc=False):
 
     @property
     def delivery_count(self) -> int:
-        """Which delivery this is, from 1."""
+        """The number of this delivery, from 1."""
         return int(self.work.delivery_count)
 
     @property

@@ -1,4 +1,4 @@
-"""What an application takes and sends, for people and tools: OpenAPI of its HTTP entries, AsyncAPI of its queues.
+"""Descriptions of an application's interfaces: OpenAPI of its HTTP entries, AsyncAPI of its queues.
 
 Types are described as they are encoded, so that what the documents say is what is sent.
 
@@ -143,7 +143,7 @@ def _schemas(kinds: Iterable[type[Any]]) -> tuple[dict[str, Any], dict[Any, dict
 
 
 def _reply_type(found: Any) -> Any:
-    """What a handler returns, as it says; None where that is nothing, a `Response`, or nothing that has a schema."""
+    """The annotated result of a handler; None for nothing, a `Response` or a type without a schema."""
     if found in (None, type(None), Any, Response):
         return None
     try:

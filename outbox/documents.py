@@ -119,7 +119,7 @@ class StoreCapabilities:
     dispatch_ledger: bool = False
     """Whether workers keep a dispatch ledger in place of marks; the store has `unsent` then."""
     inline_bytes_max: int = 256 << 10
-    """Item scope: up to this size a record, with its outputs, lies inside the state that it changed; else it is staged.
+    """The largest record, with its outputs, that item scope keeps inside its state; a larger one is staged.
 
     Whoever reads the state before its pointer is cleared reads that too.
     """

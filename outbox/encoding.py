@@ -115,7 +115,8 @@ def _refusal(value: Any, plain: Any, data: bytes = b"null") -> PoisonMessage | N
 
 
 def _unfit(value: Any, written: Any) -> str:
-    """What is wrong with a value; empty if nothing is.  A model may write infinite numbers as texts."""
+    """The fault of a value that JSON or UTF-8 cannot hold; empty if it has none.  A model may write infinite numbers as
+    texts."""
     if isinstance(value, float):
         is_lost = not isfinite(value) and not isinstance(written, str)
         return f"{value}, which JSON cannot; keep numbers finite (no inf, no nan)" if is_lost else ""

@@ -73,7 +73,7 @@ class Trimmed(Refused):
 
 
 class OtherLog(Refused):
-    """A log is not the one that it was: another store was given, or it was restored; nothing was read or written."""
+    """Another log is in this one's place: of another store, or restored; nothing was read or written."""
 
 
 class DeadlinePassed(Refused):
@@ -106,7 +106,7 @@ class UnknownType(OutboxError, TypeError):
 
 
 class NotRegistrable(OutboxError, TypeError):
-    """A handler, message type or state type cannot be registered as it is written."""
+    """A handler, message type or state type whose declaration cannot be registered."""
 
 
 class CorruptRecord(OutboxError):

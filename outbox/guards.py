@@ -1,4 +1,4 @@
-"""Sparing what is down: circuit breakers and rate limits of handlers, and of single calls.
+"""Circuit breakers and rate limits of handlers and of single calls, which spare a service that is down.
 
     payments = Breaker("payments", share=0.5, least=10)
 
@@ -49,7 +49,7 @@ from outbox.errors import NotRegistrable, PoisonMessage
 from outbox.retries import Reject, Retry
 
 PLACE_COUNT_MAX = 100_000
-"""How many messages may have a place in the future; above it a message is rescheduled for a while without one."""
+"""The number of messages that may have a place in the future; others are rescheduled without one."""
 WAIT_S_MAX = 600.0
 """After so long at most a message asks again: retention, which ends all waiting, is longer."""
 LATE_MS_MAX = 5_000
@@ -77,7 +77,7 @@ class BrokenOff(BaseException):
 
 
 class Attempted(Protocol):
-    """What a guard asks of an attempt: when it was made, and at which message."""
+    """An attempt as a guard sees it: its time, and its message."""
 
     now_ms: int
     work: Any
@@ -93,7 +93,7 @@ class Guard(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in status and metrics."""
+        """The name in status and metrics."""
 
     @property
     def state(self) -> State:
@@ -102,16 +102,16 @@ class Guard(Protocol):
     def around(self, attempt: Attempted, *, earlier: int = 0) -> AbstractContextManager[None]:
         """One attempt, or one call of it; `Retry` before it where it may not be made now.
 
-        So many `earlier` calls of this attempt it has let through.
+        `earlier` counts the calls of this attempt that it has let through.
         """
 
     def view(self, now_ms: int) -> GuardView:
-        """What it does now."""
+        """The state of the guard now."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuardView:
-    """What a guard does now: `why` in a line, and for how many seconds more (0: it lets all through)."""
+    """The state of a guard now: `why` in a line, and for how many seconds more (0: it lets all through)."""
 
     name: str
     kind: Literal["breaker", "rate"]
@@ -318,7 +318,7 @@ class _Rate:
     _places: dict[bytes, float] = field(default_factory=dict)
     """The places of messages that were rescheduled, by inbox key."""
     _calls: dict[str, int] = field(default_factory=dict)
-    """How many calls the attempts of a handler make, of those that make more than one."""
+    """The calls of one attempt, by handler, where it makes more than one."""
 
     @property
     def name(self) -> str:

@@ -73,7 +73,7 @@ def output_id(inbox: bytes, position: int) -> str:
 
 
 def shard_of(identity: str, count: int) -> int:
-    """The shard, of so many, that an identity belongs to; the same for every copy."""
+    """The shard, of `count`, that an identity belongs to; the same for every copy."""
     return int.from_bytes(sha256(identity.encode()).digest()[:8], "big") % count if count > 1 else 0
 
 
@@ -94,10 +94,10 @@ FINGERPRINT_BYTES = 32
 
 
 def traceparent_of(cause: str, inbox: bytes) -> str:
-    """The W3C trace context of what one handling sends: the trace of its cause, and a span that is this handling's own.
+    """The W3C trace context of one handling's outputs: the trace of its cause, and a span of its own.
 
-    The span follows from the inbox key, so every attempt gives its outputs the same bytes.  What is no trace context of
-    version 00 is carried on as it is.  Source: W3C Trace Context, section 3.2.
+    The span follows from the inbox key, so every attempt gives its outputs the same bytes.  A `cause` that is
+    no trace context of version 00 is carried on unchanged.  Source: W3C Trace Context, section 3.2.
     """
     if len(cause) != TRACEPARENT_LENGTH or not cause.startswith("00-") or not inbox:
         return cause

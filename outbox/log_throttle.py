@@ -21,7 +21,7 @@ class LogThrottle:
         return self.due(subject)[0]
 
     def due(self, subject: str) -> tuple[bool, int]:
-        """Whether to log this subject now, and how many of its lines were left out since the last (this one too)."""
+        """Whether to log this subject now, and the number of its lines left out since the last (this one too)."""
         now_ms = self._now_ms()
         due_ms, count = self._due.get(subject, (0, 0))
         if now_ms < due_ms:

@@ -165,7 +165,7 @@ METRICS = (
         lambda counts: [({GUARD: guard.name}, guard.rescheduled_count) for guard in counts.guards.values()],
     ),
 )  # fmt: skip
-"""What every process counts."""
+"""The metrics of every process."""
 
 CRITICAL_TIME = "outbox.critical_time"
 """The age of applied messages at their commit, in seconds: a histogram."""

@@ -175,5 +175,5 @@ class Isolated(Coroutine[Any, Any, Any]):
 
     @property
     def cr_await(self) -> Any:
-        """What it awaits."""
+        """The awaitable that it waits for."""
         return self._inner.cr_await

@@ -110,7 +110,7 @@ class Telemetry:
         tracer_provider: trace.TracerProvider | None = None,
         meter_provider: metrics.MeterProvider | None = None,
     ) -> None:
-        """Put a middleware round the handlers of `app`, and make instruments for what is counted.
+        """Put a middleware round the handlers of `app`, and make instruments for the counts.
 
         Raises:
             ValueError: `sampled` is no share.
@@ -252,7 +252,7 @@ class Spans:
 
     @contextmanager
     def step(self, name: str, attempts: Sequence[Open], kind: SpanKind = SpanKind.CLIENT) -> Iterator[Span | None]:
-        """A span of one port call below the first of these attempts, linked to the others; an error ends it so."""
+        """Open a span of one port call below the first of these attempts, linked to the rest; errors mark it."""
         if not attempts:
             yield None
             return
@@ -319,7 +319,7 @@ class _Around(AbstractContextManager[None]):
 
 
 def _parent(context: Context) -> SpanContext:
-    """The span that a message was sent in; for one without, a span of its own making, the same for every attempt."""
+    """The span that a message was sent in, else one derived from its correlation id, the same for every attempt."""
     text = context.message.traceparent
     if len(text) == TRACEPARENT_LENGTH:
         try:

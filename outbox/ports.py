@@ -255,7 +255,7 @@ class Journal(Protocol):
 
 
 First = Callable[[], Awaitable[None]]
-"""What is done with a dead letter in hand, before it goes."""
+"""The action on a dead letter in hand, before it leaves the dead letters."""
 
 
 class BusOperations(Protocol):
@@ -328,7 +328,7 @@ class Ports:
 
 
 class Used(Protocol):
-    """What one kind of request came to."""
+    """The count and the cost of one kind of request."""
 
     @property
     def count(self) -> int:
@@ -336,15 +336,15 @@ class Used(Protocol):
 
     @property
     def charge_ru(self) -> float:
-        """What it cost in request units; 0 where the service names none."""
+        """The cost in request units; 0 where the service names none."""
 
 
 class RequestCounts(Protocol):
-    """What adapters have asked of their services so far, by kind of request; metrics read it."""
+    """Counts of the adapters' requests to their services so far, by kind; metrics read them."""
 
     @property
     def by_kind(self) -> Mapping[str, Used]:
-        """What each kind of request came to."""
+        """The count and the cost of each kind of request."""
 
     @property
     def reasons(self) -> Mapping[tuple[str, str], int]:

@@ -144,7 +144,7 @@ def identified(letter: DeadLetterEntry) -> DeadLetterEntry:
 
 
 def dead_letter_name(queue: str, sequence: int, message: Message, reason: str) -> str:
-    """What an operator calls a dead letter or message: its identity, else by its number; never empty."""
+    """The name of a dead letter or message for operators: its identity, else its number; never empty."""
     return dead_letter_identity(queue, sequence, message, reason) or sequence_identity(sequence)
 
 
@@ -154,7 +154,7 @@ def is_copy(one: Message, other: Message) -> bool:
 
 
 def alike(message: Message) -> tuple[str, str, bytes, str]:
-    """What all copies of a message have in common."""
+    """The fields in which all copies of a message agree."""
     return message.identity, message.type, message.body, message.claim
 
 
@@ -169,7 +169,7 @@ def resubmission(message: Message, *, attempt: int, enqueued_ms: int) -> Message
 
 
 def edited(message: Message, body: bytes) -> Message:
-    """A refused message, with its body at hand, with another body in its place; unchanged: the message as it is."""
+    """A refused message, whose body is at hand, with another body; the same message if the body is unchanged."""
     if body == message.body:
         return message
     replaces = {PROPERTY_REPLACES: fingerprint(message.body, message.type).hex()}

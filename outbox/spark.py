@@ -48,7 +48,7 @@ class RunRequest(msgspec.Struct, frozen=True):
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The status of a run; `batch` is its id in the service that runs it, `detail` the reason of a failure."""
+    """The status of a run; `batch` is its id in the service that runs it, `detail` a failure's reason."""
 
     run: str
     job: str = ""

@@ -53,22 +53,23 @@ CLAIM_WAIT_S = 5.0
 LOOK_EVERY_S = 2.0
 LOOK_LEAST_S = 0.02
 LOOKS_A_LOCK = 8
-"""Locks are looked at every two seconds, and as often in the shortest that is known; one is renewed at two thirds."""
+"""The looks at locks in the shortest known lock duration; at least one each `LOOK_EVERY_S`.  A lock is renewed at two
+thirds."""
 PORT_ERROR_PAUSE_S = 0.2
 IDLE_POLL_S = 0.005
 TURN_S = 0.005
 """How long a busy worker keeps the event loop before it yields."""
 AHEAD_COUNT, AHEAD_S = 8, 0.001
-"""A worker of one at a time claims so many at once behind as many of which none took longer than this.
+"""The number of messages that a one-at-a-time worker claims together after as many quick batches, each below `AHEAD_S`.
 
-Each of them is a commit of its own; only their claim is one record.  So many first, because one claim for each message
-costs less than eight for two and six given back.
+Each of them is a commit of its own; only their claim is one record.  It waits for as many quick ones, because a claim
+for each message costs less than eight claimed and six given back.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The counts of a worker since its start; over a store and a bus also failed pushes and the fullest partition.
+    """The counts of a worker since its start; the last three are of a store and a bus only.
 
     `unsent_count` counts failed pushes.  `fullest_state` heads for the largest share of its partition's limit,
     `fullest_share`, at its present rate; empty and 0 where the store has no limit.
@@ -90,7 +91,7 @@ class _ClaimGroup:
         """How many batches in a row took no time worth mentioning."""
         self.in_flight: dict[int, Delivery] = {}
         self.ahead: deque[Delivery] = deque()
-        """Those of them whose turn has not come."""
+        """The deliveries in flight whose turn has not come."""
         self.has_capacity = asyncio.Event()
         self.claiming: asyncio.Task[None] | None = None
         """The claiming task; it also handles its batch, and a fresh task replaces it at the first wait."""
@@ -133,7 +134,7 @@ class Worker(Client):
         self._owns_threads = isinstance(threads, int)
         self._plan = compile_app(app, threads=self._threads, counts=Counts() if counts is None else counts)
         self.counts = self._plan.counts
-        """What became of its messages, and of those of other workers that share it."""
+        """The counts of its messages, and of other workers that share the object."""
         self._watch = LoopWatch(self._plan)
         self._concurrency = concurrency
         self._drain_s = drain_s
@@ -148,7 +149,7 @@ class Worker(Client):
         self._draining = asyncio.Event()
         self._tasks = Tasks(app.name, ended=self._ended)
         self._upkeep: list[asyncio.Task[None]] = []
-        """What renews locks, sweeps and gives signs of life."""
+        """The tasks that renew locks, sweep and give signs of life."""
         self._failed: asyncio.Future[None] | None = None
         self.handled_count = 0
         """Deliveries that ended here: committed, released or lost."""
@@ -304,7 +305,8 @@ class Worker(Client):
         return deliveries[:1]
 
     async def _give_back(self, claim_group: _ClaimGroup) -> None:
-        """Give back, uncounted, what was claimed ahead: another worker may be free while this one takes its time."""
+        """Give back, uncounted, the deliveries claimed ahead, because another worker may be free while this one is
+        busy."""
         deliveries = list(claim_group.ahead)
         if not deliveries:
             return

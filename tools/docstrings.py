@@ -22,12 +22,10 @@ STARTS = re.compile(r"(What|Who|Which|Those|So|As)\b")
 SENTENCE_END = re.compile(r"(?<=[.:?!])\s+(?=[A-Z`(])")
 LEFT = {
     "function_app": 7,
-    "outbox": 50,
     "outbox/azure": 95,
     "outbox/emulator": 223,
     "outbox/engine": 100,
     "outbox/ops": 204,
-    "outbox/registration": 4,
     "outbox/streams": 97,
     "outbox/verify": 260,
     "spark_jobs": 39,

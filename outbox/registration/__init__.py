@@ -1,1 +1,1 @@
-"""What `App` keeps of a handler: its parameters bound by their annotations, its queue or route, its retries."""
+"""Handlers as `App` keeps them: parameters bound by their annotations, the queue or route, the retries."""

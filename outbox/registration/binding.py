@@ -38,7 +38,7 @@ class Binding:
     writes_blobs: bool = False
     """Whether its own code calls `ctx.write_blob`; functions that it calls are not searched."""
     returns: Any = None
-    """What it is annotated to return; None: nothing, or no annotation."""
+    """The annotated return type; None: nothing, or no annotation."""
     text: str = ""
     """Its docstring."""
 
@@ -160,7 +160,7 @@ def _unwrapped(hint: Any) -> Any:
 
 
 def _may_be_key(hint: Any, *, of_pydantic: bool) -> bool:
-    """Whether a value of a type may be a key; pydantic may convert a field of another type into a str, int or UUID."""
+    """Whether a value of a type may be a key; pydantic may convert one of another type."""
     hint = _unwrapped(hint)
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):

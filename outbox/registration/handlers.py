@@ -64,7 +64,7 @@ class Handler:
     find_guard: Callable[[Any], Any] | None = None
     """The guard of a declaration in this process, for its calls; None: they are not guarded."""
     middleware: tuple[Any, ...] = ()
-    """What its own declaration puts round its attempts, as functions that return a context manager."""
+    """The middleware of its own declaration, as functions that return a context manager."""
 
 
 def over_limit_text(name: str, limit_s: float, what: str = "its time limit (time_limit_s=)") -> str:
