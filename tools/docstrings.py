@@ -24,7 +24,6 @@ LEFT = {
     "function_app": 7,
     "outbox/azure": 95,
     "outbox/emulator": 223,
-    "outbox/engine": 100,
     "outbox/ops": 204,
     "outbox/streams": 97,
     "outbox/verify": 260,

@@ -38,11 +38,11 @@ from outbox.ports import Delivery
 
 
 class Wanted(NamedTuple):
-    """What a waiter waits for in a queue: any message that is ready, or those of the session that it holds."""
+    """The messages that a waiter waits for: any that is ready, or those of the session that it holds."""
 
     session: str | None = None
     blocked: bool = False
-    """Whether what is behind a dead letter, and was not shown yet, will do."""
+    """Whether messages behind a dead letter that were not shown yet count too."""
 
     def is_in(self, queue: Queue, now_ms: int) -> bool:
         """Whether a queue has it now."""
@@ -370,9 +370,9 @@ class Broker:
         return found[:count_max]
 
     def is_idle(self, paths: Sequence[str]) -> bool:
-        """Whether nothing in these queues is waiting or being handled; what is scheduled or deferred does not count.
+        """Whether no message of these queues waits or is being handled; scheduled and deferred ones do not count.
 
-        Nor does what waits behind a dead letter, once it was shown to who handles the queue.
+        Nor do messages behind a dead letter, once they were shown to the handler of the queue.
         """
         now_ms = self._core.now_ms()
         for path in paths:
@@ -404,7 +404,7 @@ class Broker:
         self.wake()
 
     def _expire_messages(self, queue: Queue, now_ms: int) -> None:
-        """Take what is over its time to live out of a queue, so that no receiver sees it."""
+        """Take expired messages out of a queue, so that no receiver sees them."""
         if queue.may_have_expired(now_ms) and (expired := queue.expired(now_ms)):
             self._core.do(records.Lapsed(now_ms, queue.number, [], expired))
 
@@ -460,7 +460,7 @@ class Broker:
     async def wait_any(
         self, paths: Sequence[str], timeout_s: float, *, session: str | None = None, blocked: bool = False
     ) -> bool:
-        """Wait until a claim of one of these queues (or of the session) may succeed; False when the time is over.
+        """Wait until a claim of one of these queues (or of the session) may succeed; False after `timeout_s`.
 
         With `blocked` also until `take_blocked` may.
 
@@ -524,7 +524,7 @@ def _equal_to(task: Task, queue: Queue) -> list[int]:
 
 
 def as_deliveries(tasks: Sequence[Task], *, waits: bool = False) -> list[Delivery]:
-    """What the runtime sees of claimed tasks; `waits` says that their keys are blocked."""
+    """Make deliveries of claimed tasks for the runtime; `waits` says that their keys are blocked."""
     return [
         Delivery(
             task.path,

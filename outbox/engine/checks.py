@@ -1,4 +1,4 @@
-"""What may become a record: nothing reaches the log that could not be read back, or applied, at the next open.
+"""Checks before the log: a record that could not be read back or applied later never reaches it.
 
 Values from outside are not what their annotations say: a text may be a number, a time infinite.  A record that holds
 one would be acknowledged today and keep the folder from opening tomorrow.  So everything with outside content is
@@ -25,7 +25,7 @@ from outbox.message import Message
 from outbox.ports import Clock
 
 TIME_MAX_MS = 1 << 53
-"""The last time that a message may name: sums of two such still fit into a record, and a float holds them exactly."""
+"""The last time that a message may name: a float and a record hold the sum of two exactly."""
 
 DAY_S = 86_400
 
@@ -177,7 +177,7 @@ def check_settings(item: QueueSettings | TopicSettings) -> None:
 
 
 def check_deletes(deletes: Sequence[records.DocRef]) -> None:
-    """Refuse to delete what is not there.
+    """Refuse to delete an absent document.
 
     Raises:
         Refused: a version is 0.
@@ -191,7 +191,7 @@ def check_deletes(deletes: Sequence[records.DocRef]) -> None:
 
 
 def check_clock(logged_ms: int, clock: Clock, limits: EngineLimits, accepted: timedelta) -> None:
-    """Refuse to open a log with a wall clock far ahead of it, unless by about as much as is `accepted`.
+    """Refuse to open a log with a wall clock far ahead of it, unless by about the `accepted` time.
 
     Raises:
         OutboxError: it is; how to confirm it.

@@ -32,7 +32,7 @@ _STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 SKEW_S = 60.0
 """By how much engine time may be ahead of the wall clock without a word."""
 LONE_COUNT, LONE_S = 16, 0.002
-"""After so many flushes in a row with one waiter each, the next so many, for so long, do not wait for a second one."""
+"""The lone flushes in a row after which as many next ones, within `LONE_S`, wait for no second waiter."""
 
 
 class SystemClock:
@@ -173,7 +173,7 @@ class Core:
             self._last_sync_s = self.clock.monotonic_s()
 
     def flush_when_due(self, *, idle: bool) -> None:
-        """Sync what was written and waits for no further traffic: an interval that is over, a count that never fills.
+        """Sync written records that no traffic would sync: an interval is over, or a count may never fill.
 
         Raises:
             EngineStopped: the write or the fsync failed; the engine has stopped.
@@ -245,7 +245,7 @@ class Core:
             await waiter
 
     def _is_lone(self) -> bool:
-        """Whether a waiter is likely to be the only one of this turn, and the loop had its last turn a moment ago."""
+        """Whether a waiter is likely to be the turn's only one, and the loop's last turn was a moment ago."""
         if self._lone_count < LONE_COUNT:
             return False
         self._lone_count += 1

@@ -46,7 +46,7 @@ class DeadLetters:
         self._broker = broker
 
     def resubmit(self, path: str, sequence: int, *, attempt: int = 0, edit: Message | None = None) -> None:
-        """Send a dead letter of the queue `path` back to it, or an edit of it, as a new attempt with its first time.
+        """Send a dead letter, or its edit, back to its queue as a new attempt with its first creation time.
 
         It is this `attempt` at least.  Other copies of it go: resubmitted later, when nothing remembers this one, they
         would be applied again.
@@ -102,7 +102,7 @@ class DeadLetters:
         self._broker.wake()
 
     def set_aside_of(self, path: str) -> Iterator[DeadLetterEntry]:
-        """What was discarded of a queue and can be restored, in the order in which it came, each as it is asked for."""
+        """The discarded dead letters of a queue that can be restored, in their order, each read when asked for."""
         self._broker.queue(path)  # it exists
         space, now_ms = self._core.state.documents.spaces.get(DISCARDED + path, {}), self._core.now_ms()
         for id in sorted(space):

@@ -25,7 +25,7 @@ class Documents:
         self._core = core
         self._broker = broker
         self._watchers: dict[tuple[str, str], set[asyncio.Future[None]]] = {}
-        """Who waits for a document to change, by namespace and id."""
+        """The waiters for a document's next change, by namespace and id."""
 
     def read(self, namespace: str, id: str) -> StateDocument | None:
         """A document, or None where there is none or it has expired."""
@@ -40,7 +40,8 @@ class Documents:
         return 0 if found is None else found.version
 
     def modify(self, change: records.Modify) -> list[int] | None:
-        """Apply a modification whole, or nothing of it: the sequences of what was inserted, or None if it lost.
+        """Apply a whole modification and return the sequences of inserted tasks; None, with nothing applied, if it
+        lost.
 
         The same `operation_id` again gives the first answer.  It loses when a task or document is not at the version
         that was named, or a receiver has claimed a task.

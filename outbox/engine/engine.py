@@ -53,7 +53,7 @@ _AHEAD = (
 TICK_S = 0.05
 _IDLE_TICKS = 4
 _WITNESS_TICKS = 20
-"""A witness takes some 4 kB of the log: at most one for each second in which nothing else was logged."""
+"""The ticks between two witnesses, each some 4 kB of the log, while nothing else is logged."""
 _ADOPT_TICKS = 200
 
 
@@ -87,7 +87,7 @@ class Engine:
         self._compacting = asyncio.Lock()
         self._adopting: asyncio.Task[None] | None = None
         self._passed_over = 0
-        """The last snapshot of a separate job that did not read back whole; it is not looked at again."""
+        """The last snapshot of a separate job that did not read back whole; it is not read again."""
         core.do(records.Opened(core.now_ms()))
         core.flush()
         state.rebuild()
@@ -129,7 +129,7 @@ class Engine:
         restorer, added = snapshot.Restorer(), False
 
         def confirm(found: Recovery) -> None:
-            """Look at what was recovered before anything is written."""
+            """Check the recovered state before anything is written."""
             nonlocal added
             added = bool(found.records)
             snapshot.replay(found, restorer.state)

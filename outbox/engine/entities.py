@@ -1,4 +1,4 @@
-"""What is declared: queues, topics and the ways to settle a message."""
+"""Declared entities: queues, topics and the ways to settle a message."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """What the engine takes in before it refuses.
+    """The limits of an engine, beyond which it refuses.
 
     `message_bytes_max` is one message with its properties, `memory_bytes_max` an estimate of all that is held
     (messages with what they came in, documents, markers): beyond it sends are refused, because retention that does

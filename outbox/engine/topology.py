@@ -1,4 +1,4 @@
-"""What there is: queues, topics, subscriptions and their rules; declared, changed and deleted while others use them.
+"""Queues, topics, subscriptions and their rules: declared, changed and deleted while others use them.
 
 A queue that a handler in this process receives from cannot be deleted under it.  Clients from outside can lose theirs:
 a wait for it raises, and whoever holds a message of it finds the lock lost.
@@ -22,7 +22,7 @@ from outbox.errors import NotRegistrable, Refused, UnknownDestination
 
 
 class Topology:
-    """What is declared in the engine."""
+    """The entities declared in the engine."""
 
     def __init__(self, core: Core, broker: Broker, sessions: Sessions) -> None:
         self._core = core
@@ -31,7 +31,7 @@ class Topology:
         self._sessions = sessions
 
     def declare(self, *settings: QueueSettings | TopicSettings | RuleSettings) -> None:
-        """Make queues, topics and, of subscriptions that are there, rules; what is there as it stands costs nothing.
+        """Make queues, topics, and rules of subscriptions that are there; an unchanged declaration costs nothing.
 
         What one call names twice is taken as if it were named by two calls, queues before topics.
 

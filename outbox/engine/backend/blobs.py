@@ -28,7 +28,7 @@ HOLD_PAUSE_S = 0.02
 
 
 class FolderBlobStore:
-    """Blobs as files of one folder, named by the digest of their names so that a name can never leave it."""
+    """Blobs as files of one folder, each named by a digest, so that no name leaves the folder."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         """Take the folder, made if need be.
@@ -86,7 +86,7 @@ class MemoryBlobStore:
 
 @contextmanager
 def keep_deleted(folder: Path) -> Iterator[Path]:
-    """Have the blobs of a folder that its host deletes moved to another one, which is yielded and removed at the end.
+    """Move the blobs that the folder's host deletes to another folder, which is yielded and removed at the end.
 
     Raises:
         Refused: somebody else has that done already.

@@ -24,9 +24,9 @@ from outbox.errors import LockLost, UnknownDestination
 from outbox.ports import Commit, Conflict, Delivery, Journal, Marker, Output, Refusal, StateDocument
 
 SUSPECT_EVERY = 4
-"""Each so many claims a suspect comes first, so that a steady stream of new messages does not keep it waiting."""
+"""The claims from one suspect-first claim to the next, so that a steady stream does not keep suspects waiting."""
 BLOCKED_EVERY = 16
-"""Each so many claims what waits behind a dead letter comes first; it needs to be put on record before it is old."""
+"""The claims between two that prefer messages behind a dead letter, which need records before they are old."""
 
 
 class EngineJournal:
@@ -48,7 +48,7 @@ class EngineJournal:
         return deliveries
 
     def _take(self, queues: Sequence[str], count_max: int) -> list[Delivery]:
-        """Messages to be handled, or such as wait behind a dead letter: if there are no others, and now and then."""
+        """Take messages to handle, else messages behind a dead letter, which come first now and then."""
         self._turn += 1
         found = [self._broker.queue(path) for path in queues]
         is_their_turn = self._turn % BLOCKED_EVERY == 0

@@ -1,4 +1,4 @@
-"""What clients and operators ask of an embedded engine.  Whatever they are answered has passed the gate."""
+"""The operations of clients and operators on an embedded engine.  Whatever they are answered has passed the gate."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PEEK_COUNT_MAX = 100_000
 
 
 class EngineOperations:
-    """What clients and operators ask of an embedded engine."""
+    """The operations of clients and operators on an embedded engine."""
 
     def __init__(
         self, core: Core, broker: Broker, topology: Topology, documents: Documents, dead_letters: DeadLetters

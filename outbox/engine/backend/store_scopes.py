@@ -61,7 +61,7 @@ class ItemStore:
     def __init__(self, store: StateStore) -> None:
         self._store = store
         self.capabilities = replace(store.capabilities, atomic_scope="item", batch_count_max=1, dispatch_ledger=False)
-        """Those of the store, for one document at a time."""
+        """The store's capabilities, for one document at a time."""
 
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         return await self._store.read(key, session=session)

@@ -1,1 +1,1 @@
-"""The log: what is on the disk, and what an open makes of it."""
+"""The log on the disk, and its recovery at an open."""

@@ -30,7 +30,7 @@ _CHECKSUM = Layout("<I")
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """What the last segment was at a clean close; `size_bytes` without room behind its records."""
+    """The last segment at a clean close; `size_bytes` without room behind its records."""
 
     segment: int
     epoch: int

@@ -1,4 +1,4 @@
-"""A compaction, or a look at a snapshot, in a process of its own: the host's event loop never waits for it.
+"""Compaction, or the check of a snapshot, in a process of its own: the host's event loop never waits.
 
 A thread would not do, because decoding and the release of a large state hold the interpreter for as long as they take.
 The process reads sealed segments only and writes one file under a name that nobody else has, so whatever becomes of it
@@ -29,7 +29,7 @@ _NICENESS = 10
 
 
 async def compact_sealed(folder: Path) -> int:
-    """Compact the sealed part of a folder's log and read the snapshot back whole; its ordinal, 0 if nothing is sealed.
+    """Compact the sealed part of a folder's log, and read the snapshot back; its ordinal, 0 without sealed segments.
 
     Raises:
         CorruptRecord: a sealed segment is damaged, or the snapshot does not read back.

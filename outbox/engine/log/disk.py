@@ -32,7 +32,7 @@ _WRITE_SIZE_MAX_BYTES = 1 << 30
 _PIECE_BYTES = 1 << 20
 _RELEASE_STEP_BYTES = 8 << 20
 _SYNC_STEP_BYTES = 4 << 20
-"""How much of a large file is written before it is synced: a host's own sync never waits for more of it than this."""
+"""The bytes of a large file written before a sync, so that a host's own sync waits for no more."""
 _ZEROS = bytes(256 << 10)
 _LEASE: int | None = getattr(fcntl, "F_SETLEASE", None)
 _FULL_SYNC: int | None = getattr(
@@ -48,13 +48,13 @@ class DiskFile(Protocol):
         """The bytes written so far; zeros ahead of them are not counted."""
 
     def write(self, data: bytes) -> None:
-        """Put all of `data` behind what was written; a file that took a part of it raises OSError."""
+        """Append `data`, all of it; a file that took a part of it raises OSError."""
 
     def reserve(self, size_bytes: int) -> bool:
         """Fill the file with zeros up to this size; False if there is no room, what fitted then stays."""
 
     def trim(self) -> None:
-        """Cut off the zeros ahead of what was written; survives a power loss with the next sync."""
+        """Cut off the zeros behind the records; survives a power loss with the next sync."""
 
     def sync(self) -> None:
         """Make every byte written so far survive a power loss; OSError if the file lost its name to another."""
@@ -180,7 +180,7 @@ class _FolderFile:
         return True
 
     def trim(self) -> None:
-        """Truncate to what was written; no record is touched, so any size that a crash leaves is a good one."""
+        """Truncate to the end of the records, none of which is touched; any size is right after a crash."""
         if self._reserved_bytes > self._size_bytes:
             os.ftruncate(self._descriptor, self._size_bytes)
             self._reserved_bytes = 0
@@ -281,7 +281,7 @@ class FolderDisk:
 
 
 def keeps_modes(made: Path) -> bool:
-    """Whether a file that was just made has the mode that it was made with; on some mounts modes mean nothing."""
+    """Whether a new file has the mode that it was made with; on some mounts modes mean nothing."""
     return stat.S_IMODE(_mode_of(made)) == 0o600
 
 
@@ -299,7 +299,7 @@ def _mode_of(path: Path) -> int:
 
 
 def hold(path: Path, flags: int) -> int:
-    """Open a file or folder and hold it by flock, which the kernel gives back however the process ends; its descriptor.
+    """Open a file or folder, hold it by flock, which every end of the process releases, and return its descriptor.
 
     Raises:
         BlockingIOError: somebody else holds it, or it was replaced meanwhile.
@@ -316,7 +316,7 @@ def hold(path: Path, flags: int) -> int:
 
 
 def is_held(descriptor: int) -> bool:
-    """Whether somebody holds what is open here; where nobody does, nobody can until this descriptor is closed."""
+    """Whether somebody holds the open file; if nobody does, nobody can until this descriptor is closed."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -333,7 +333,7 @@ def _sync_data(descriptor: int) -> None:
 
 
 def _release(descriptor: int) -> None:
-    """Give the blocks of a file without a name back step by step: in one, a sync of any other file waits for them all.
+    """Free the blocks of a nameless file in steps: in one, a sync of any file waits for all.
 
     Only where the system grants the lease that it has for the only one who has a file open: a reader, or another name
     of the file, keeps all of it.

@@ -63,7 +63,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a segment's bytes hold, both lists in file order."""
+    """The records and the damage in a segment's bytes, both in file order."""
 
     records: list[Record]
     damage: list[Damage]

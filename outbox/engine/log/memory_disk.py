@@ -1,4 +1,4 @@
-"""A disk in memory that knows what was synced, loses the rest on demand, and fails where it is told to.
+"""A disk in memory that loses unsynced bytes on demand and fails where it is told to.
 
 It stands in for a folder wherever a test or the simulator must crash: a file's bytes and the folder's names reach
 the "platter" separately, each only by its own sync.  `crash` returns the disk that a machine would find afterwards.
@@ -138,7 +138,7 @@ class MemoryFile:
         return self._size_bytes
 
     def write(self, data: bytes) -> None:
-        """Put all of `data` behind what was written."""
+        """Append all of `data`."""
         failure = self._disk.on_call("write")
         taken = data if failure is None else data[: failure.written_bytes]
         self._inode.write(self._size_bytes, taken)
@@ -157,7 +157,7 @@ class MemoryFile:
         return failure is None
 
     def trim(self) -> None:
-        """Cut off the zeros ahead of what was written."""
+        """Cut off the zeros behind the records."""
         self._disk.fail_on("trim")
         self._inode.truncate(self._size_bytes)
 
@@ -265,7 +265,7 @@ class MemoryDisk:
         self._failures.append(_Failure(verb, after, error, written_bytes))
 
     def crash(self, crash: Crash, chance: random.Random | None = None) -> MemoryDisk:
-        """Return the disk as it is found after this crash; this one is left as it stands."""
+        """Return the disk that is found after this crash; this one stays unchanged."""
         chance = chance or random.Random(0)
         names = self._names if crash is Crash.PROCESS else self._names_after(crash, chance)
         survivors = {

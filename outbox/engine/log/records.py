@@ -133,7 +133,7 @@ class Committed(msgspec.Struct, array_like=True, gc=False):
 
 
 class RestoredLetter(msgspec.Struct, array_like=True, gc=False):
-    """What was known of a dead letter that was discarded and comes back, under the number that it had."""
+    """A discarded dead letter that comes back, under its former number."""
 
     sequence: int
     reason: str

@@ -1,4 +1,4 @@
-"""What is left of a log that an open refuses: `inspect` tells, `salvage` copies it into a fresh folder.
+"""The rest of a log that an open refuses: `inspect` reports it, `salvage` copies it into a fresh folder.
 
 The damaged folder is only read.  The copy keeps every valid record under its own ordinal and epoch, because payloads
 name others by them; where an ordinal is gone, a record without content takes its place, so that the copy opens.  What
@@ -104,7 +104,7 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
-    """What a salvage copied; `skipped_count` counts duplicate ordinals and records of a stale writer.
+    """The result of a salvage; `skipped_count` counts duplicate ordinals and records of a stale writer.
 
     `unreadable` are the ordinals of whole records that their owner cannot decode; they are among the `missing`.
     """
@@ -118,7 +118,7 @@ class Salvaged:
 
 
 def inspect(disk: Disk, *, limits: Limits | None = None) -> Inspection:
-    """Read every segment of a folder and tell what is there and what is not; change nothing."""
+    """Read every segment of a folder and report the records found and missing; change nothing."""
     names = disk.names()
     snapshots = snapshot_ordinals(names)
     reports: list[SegmentReport] = []
@@ -231,7 +231,7 @@ class _Copy:
         self.copied_count += 1
 
     def finish(self, durable: int, epoch_step: int = 0) -> None:
-        """Stand in for what is known to have been synced behind the last record, store the last segment, mark it."""
+        """Stand in for records known as synced behind the last one, store the last segment, and mark it closed."""
         self._stand_in(durable)
         if epoch_step and self._first:
             self._epoch += epoch_step

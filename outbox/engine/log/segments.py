@@ -1,4 +1,4 @@
-"""What a folder of segments says: names, the header record, and which bytes are the log.  Reads only.
+"""Segments of a folder: their names, the header record, and the bytes that are the log.  Reads only.
 
 A segment is named ``%016x.log`` by its first ordinal, a snapshot ``%016x.snapshot`` by the last ordinal it contains;
 both get their name only after their bytes are synced, so a named file has a whole first record, and a named snapshot
@@ -47,7 +47,7 @@ _SEGMENT_NAME = re.compile(r"([0-9a-f]{16})\.log")
 _SNAPSHOT_NAME = re.compile(r"([0-9a-f]{16})\.snapshot")
 _CURE = "nothing was changed; restore a backup, or copy the folder and run `outbox log salvage` on the copy"
 _OF_A_LOG = (CLOSED_NAME, "access.key", "control.json", "blobs")
-"""What a folder gets only once there is a log in it."""
+"""The names that a folder gets only once there is a log in it."""
 _DATA_OF_A_LOG = (CLOSED_NAME, "blobs")
 
 AcceptSnapshot = Callable[[int, bytes], bool]
@@ -57,7 +57,7 @@ RestoreSnapshot = Callable[[int, Iterator[bytes]], bool]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one log may take; a record must fit into the buffer.
+    """The limits of one log; a record must fit into the buffer.
 
     `room_bytes` is how far the live segment's file grows ahead of its records, 0 not at all.  Measured for commits of
     0.7 to 48 kB: 1 MiB gains no more than 256 KiB, and the flush that pays for it takes two to three times as long.
@@ -105,7 +105,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Recovery:
-    """What an open found: the state to start from, then the records to apply in order.
+    """The result of an open: the state to start from, then the records to apply in order.
 
     `records` holds what callers appended behind the snapshot, without the log's own records; the caller may clear it.
     `snapshot_data` is None where the owner took the snapshot in by itself.
@@ -240,7 +240,7 @@ def recover(
 
 
 def closed_mark(disk: Disk, names: list[str], last: Segment) -> Closed | None:
-    """Return the mark of a clean close if it is that of the last segment and of its writer, or of a later one."""
+    """Return the mark of a clean close if it is the last segment's and its writer's, or a later one's."""
     if CLOSED_NAME not in names or last.first is None or last.header is None:
         return None
     mark = read_closed(disk, last.header.log_id)
@@ -294,7 +294,7 @@ def _choose_snapshot(
 
 
 def set_aside(disk: Disk, clock_ms: int) -> None:
-    """Rename the mark and the blobs of a log that is gone, so that a new one may begin; keys stay for the clients.
+    """Rename the mark and the blobs of a lost log, so that a new one may begin; keys stay.
 
     Raises:
         Refused: there is a log.

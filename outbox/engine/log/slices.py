@@ -1,4 +1,4 @@
-"""How the bytes of a snapshot are laid out: whole, or in slices that are written and read one at a time.  No I/O.
+"""The layout of a snapshot's bytes: whole, or in slices that are written and read one at a time.  No I/O.
 
 A snapshot is a SHA-256 over all that follows it, then one MessagePack image.  One that is larger than a slice is an
 image in which only format and ordinal say something, with one member more than an older build knows: its slices, each
@@ -49,7 +49,7 @@ def sliced(ordinal: int, count: int, images: Callable[[], Iterator[bytes]]) -> I
 
 
 def bodies(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the image of each slice, or the one image of a snapshot without; at the end it is known to be all.
+    """Yield the image of each slice, or a whole snapshot's one image; the end proves that it was all.
 
     Raises:
         CorruptRecord: it is not, or a slice is damaged.

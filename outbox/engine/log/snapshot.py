@@ -38,18 +38,18 @@ from outbox.errors import CorruptRecord, FormatTooNew, Refused
 from outbox.ports import Marker, Refusal, StateDocument
 
 FORMAT_VERSION = SLICED_FORMAT
-"""3 has slices; what needs none is written as one of the others, so that older code can still read it."""
+"""The format with slices; a snapshot without any is written in an older one, for older code to read."""
 RULED_VERSION = 2
 """2 has rules of subscriptions and the numbers of deleted queues."""
 PLAIN_VERSION = 1
 SMALL_BYTES = 8 << 20
 """A snapshot up to this size is written anew by every open that finds records behind it."""
 GROWTH_MIN = 1 / 4
-"""A larger one by an open that finds this part of its size behind it: reading the two then takes twice as long."""
+"""The growth of a larger one, as a part of its size, that lets an open write it anew."""
 SEGMENT_COUNT_MAX = 64
 """Or this many segments, because every open starts one."""
 SLICE_BYTES = 1 << 20
-"""What of a state, estimated, goes into one slice, and into a snapshot without any."""
+"""The estimated bytes of a state that go into one slice, or into a snapshot without slices."""
 _RUN_COUNT = 256
 _ENTRY_BYTES = 200
 
@@ -119,7 +119,7 @@ class _Part:
     size_bytes: int = 0
 
     def queue(self, settings: QueueSettings) -> QueueImage:
-        """What this image holds of a queue."""
+        """The image of a queue, added where it is missing."""
         found = self.queues.get(settings.name)
         if found is None:
             found = self.queues[settings.name] = QueueImage(settings, [], [], {}, {})
@@ -437,7 +437,7 @@ def store(log: Log, state: State, ordinal: int) -> None:
 
 
 def compact_sealed(disk: Disk) -> int:
-    """Write a snapshot of the sealed segments of a folder that a host may be using; the ordinal that it ends with.
+    """Write a snapshot of a folder's sealed segments, beside its host, and return the ordinal that it ends with.
 
     0 where nothing is sealed.  A host adopts it within seconds, or at its next open.
 
@@ -462,7 +462,7 @@ def compact_sealed(disk: Disk) -> int:
 
 
 def is_whole(disk: Disk, ordinal: int) -> bool:
-    """Whether a snapshot's name has that snapshot now, read whole; one of a newer format is left for a newer host."""
+    """Whether a snapshot's file reads back whole as that snapshot; a newer format is left for a newer host."""
     try:
         return verify(disk.pieces(snapshot_name(ordinal))) == ordinal
     except (CorruptRecord, FormatTooNew):

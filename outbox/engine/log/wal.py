@@ -58,7 +58,7 @@ from outbox.errors import EngineStopped, OutboxError, Throttled, TooLarge
 T = TypeVar("T")
 
 _PADDING = bytes(4096)
-"""One block, the largest that a disk or file system loses as a whole; a record around it is longer than that."""
+"""A block, the largest that a file system loses as a whole; a record around it is longer than that."""
 _BOUNDARY = b""
 """In the buffer: a segment starts here; its header is encoded when the one before it is synced."""
 
@@ -110,7 +110,7 @@ class Log:
         confirm: Callable[[Recovery], None] | None = None,
         new: bool = False,
     ) -> Log:
-        """Take the folder, read what is there, make it durable, and start a segment with a new epoch.
+        """Take the folder, read its log, make that durable, and start a segment with a new epoch.
 
         `log_id` (16 random bytes) names the log if the folder is empty.  `clock_ms` is logged at each segment's start.
         `accept_snapshot` tells whether a snapshot (ordinal, bytes) decodes; the newest accepted one counts.
@@ -148,7 +148,7 @@ class Log:
 
     @property
     def size_bytes(self) -> int:
-        """What the records of the segments behind the last snapshot take on disk, the buffer not counted."""
+        """The bytes on disk of the segments' records behind the last snapshot, the buffer not counted."""
         live = self._file.size_bytes if self._file is not None else 0
         return sum(tuple(self._sizes_bytes.values())) + live  # a copy: another thread may be retiring
 
@@ -202,7 +202,8 @@ class Log:
         return ordinal
 
     def witness(self) -> None:
-        """Buffer records that only tell what is synced, so that damage to the newest flush cannot pass as tail.
+        """Buffer records whose only content is the synced ordinal, so that damage to the newest flush cannot pass as
+        tail.
 
         They take 4.2 kB.  For an engine that goes idle: when all is synced, `witness`, `write`, `sync`.  Does nothing
         where the newest record already tells it, or where something is still to be synced.
@@ -326,12 +327,12 @@ class Log:
             raise EngineStopped(self._stopped) from error
 
     def abandon(self, reason: str) -> None:
-        """Never write what is buffered: the log is dead, for a reason that its owner found."""
+        """Never write the buffer: the log is dead, for a reason that its owner found."""
         with self._io:
             self._stopped = self._stopped or f"{self._disk.where}: {reason}"
 
     def close(self) -> None:
-        """Flush everything, leave the mark of a clean close and give the folder back; a dead log only gives it back."""
+        """Flush everything, leave the mark of a clean close and release the folder; a dead log only releases it."""
         with self._retiring, self._io:
             try:
                 if self._stopped is None:
@@ -354,7 +355,7 @@ class Log:
                     self._disk.unlock()
 
     def _leave_mark(self, size_bytes: int) -> None:
-        """Say how long the log is now; on a full disk it closes without, as whole as it is."""
+        """Mark the log's length at its close; a full disk leaves it without the mark, but whole."""
         try:
             store_closed(self._disk, Closed(self._first, self.epoch, size_bytes, self.synced), self.recovered.log_id)
         except OSError as error:
@@ -362,7 +363,7 @@ class Log:
                 raise
 
     def _take_over(self) -> None:
-        """Make what was read durable, then fence whoever wrote it by a segment with a greater epoch."""
+        """Make the recovered log durable, then fence its former writer by a segment with a greater epoch."""
         names, recovered = self._disk.names(), self.recovered
         for name in names:
             if name.endswith(TEMPORARY):
@@ -462,7 +463,7 @@ class _DiskCalls:
     def __init__(self, log: Log, verb: str) -> None:
         self._log = log
         self.verb = verb
-        """What is being done, for the error."""
+        """The action under way, for the error."""
 
     def __enter__(self) -> DiskFile:
         log = self._log

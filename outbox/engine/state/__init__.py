@@ -1,1 +1,1 @@
-"""What the engine remembers: a pure function of the records of its log."""
+"""The engine's memory: a pure function of the records of its log."""

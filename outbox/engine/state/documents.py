@@ -20,7 +20,7 @@ class DocumentSpaces:
     def __init__(self) -> None:
         self.spaces: dict[str, dict[str, StateDocument]] = {STATES: {}}
         self.value_bytes = 0
-        """What their values take."""
+        """The bytes of their values."""
         self._other_count = 0  # documents that are no states
         self.expiring: list[tuple[int, str, str]] = []
         """Documents that expire, tombstones among them: when, namespace, id; soonest first."""
@@ -31,7 +31,7 @@ class DocumentSpaces:
         return len(self.spaces[STATES]) + self._other_count
 
     def put(self, namespace: str, id: str, document: StateDocument) -> None:
-        """Write a document in place of what was there."""
+        """Write a document in place of an older one."""
         space = self.spaces.setdefault(namespace, {})
         old = space.get(id)
         self._other_count += old is None and namespace != STATES
@@ -41,7 +41,7 @@ class DocumentSpaces:
             heappush(self.expiring, (document.expires_ms, namespace, id))
 
     def save(self, changes: Mapping[str, StateChange], version: int, expires_ms: int) -> None:
-        """Write the states of a commit; those that live on as `put` would, written out."""
+        """Write the states of a commit; a living state as `put` would, written out for speed."""
         space, growth_bytes = self.spaces[STATES], 0
         for id, change in changes.items():
             value = change.value

@@ -1,4 +1,4 @@
-"""What became of messages: a marker for each that was handled, and for how long it is remembered.
+"""Markers of handled messages, and for how long each is remembered.
 
 Whether a marker may be written is for the journal to say, before the record exists.
 """
@@ -20,9 +20,9 @@ class Markers:
         self.ages: list[tuple[int, list[bytes]]] = []
         """When markers are to be forgotten, soonest first, and which; a heap."""
         self.renewed: dict[bytes, int] = {}
-        """The last of the ages of each marker that has several, or may come to: of a refusal, which can be replaced."""
+        """The last age of each marker that has several, or may come to: a refusal can be replaced."""
         self.reply_bytes = 0
-        """What the replies of HTTP requests take."""
+        """The bytes of the replies of HTTP requests."""
 
     def add(self, applied: Mapping[bytes, bytes], refused: Mapping[bytes, Refusal], expire_ms: int) -> None:
         """Remember what a commit applied and refused until a time; 0: until something becomes of the messages."""

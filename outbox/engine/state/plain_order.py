@@ -14,7 +14,7 @@ from outbox.engine.state.tasks import ACTIVE, LOCKED, Task
 
 
 class PlainOrder:
-    """What of one queue is ready, in order; no message waits for another."""
+    """The ready messages of one queue, in order; no message waits for another."""
 
     def __init__(self, tasks: dict[int, Task]) -> None:
         self._tasks = tasks

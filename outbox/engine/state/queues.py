@@ -1,4 +1,4 @@
-"""What a queue holds: its tasks, those that wait for a time among them, and the ids that it has seen.
+"""Queues: their tasks, the ones that wait for a time among them, and the ids that they have seen.
 
 `Queue.tasks` is what is durable; everything else here, and the order in which ready tasks are handed out
 (`plain_order`, `session_order`), is an index over it that `rebuild` makes anew after a replay.  Index entries are
@@ -23,7 +23,7 @@ from outbox.errors import UnknownDestination
 PAUSED_QUEUES = "queues/paused"
 """The namespace of the documents that name paused queues."""
 DISCARDED = "discarded/"
-"""With a queue's path: the namespace of what was discarded of its dead letters."""
+"""The prefix, before a queue's path, of the namespace of its discarded dead letters."""
 
 
 class Queue:
@@ -61,7 +61,8 @@ class Queue:
 
     @property
     def fresh(self) -> deque[int] | None:
-        """Behind what a new message has only to be put: there is no order by key, no duplicate detection, no expiry."""
+        """The sequences to append a new message to: without order by key, duplicate detection and expiry that is
+        all."""
         if self.settings.duplicate_window_s or self.settings.time_to_live_s or not isinstance(self.order, PlainOrder):
             return None
         return self.order.fresh
@@ -162,7 +163,7 @@ class Queue:
         return {"active": active, "scheduled": found[SCHEDULED], "deferred": found[DEFERRED]}
 
     def slices(self, after: int, count_max: int) -> Iterator[list[Task]]:
-        """The tasks behind a number, in order, at most so many at a time; the queue may change between two.
+        """The tasks behind a number, in order, at most `count_max` at a time; the queue may change in between.
 
         Which there are is decided at the start, but of dead letters as the look goes on.  Those that are gone when
         their turn comes are left out.

@@ -1,4 +1,4 @@
-"""Which messages of a topic a subscription takes: its rules.
+"""The rules of a subscription, by which it takes messages of a topic.
 
 A subscription takes a message if one of its rules does, once however many do.  A correlation filter takes a message
 when every condition that it names is equal: system properties as text, the sender's own properties with their type.
@@ -29,7 +29,7 @@ TEXT_LENGTH_MAX = 1_024
 
 Kind = Literal["true", "false", "correlation"]
 Facts = Mapping[str, str]
-"""System properties of one message by the names in `SYSTEM`; what is not set is not there."""
+"""System properties of one message by the names in `SYSTEM`; one that is not set is absent."""
 
 SYSTEM = (
     "correlation_id", "message_id", "to", "reply_to", "label", "session_id", "reply_to_session_id", "content_type",
@@ -100,7 +100,7 @@ def _check_rule(where: str, rule: Rule) -> None:
 
 
 def facts_of(message: Message) -> Facts:
-    """What a message that the runtime made says of itself, as an AMQP client would be shown it."""
+    """The system properties of a message of the runtime's own, as an AMQP client would see them."""
     found = {
         "correlation_id": message.correlation_id,
         "message_id": message.broker_id,
@@ -123,7 +123,7 @@ def admits(rules: Rules, path: str, message: Message, facts: Facts | None = None
 def routed(
     rules: Rules, routes: Iterable[Queue], messages: Sequence[Message], facts: Sequence[Facts] = ()
 ) -> list[tuple[int, list[int]]]:
-    """Who takes what: the number of each queue that takes anything, with the indexes of the messages."""
+    """Route messages: the number of each queue that takes any, with the indexes of those messages."""
     parts = []
     for queue in routes:
         taken = [

@@ -162,7 +162,7 @@ class SessionOrder:
             self.settle_session(session)
 
     def show_again(self, session: Session) -> None:
-        """Show what is behind a block when a receiver releases its lock on the session; nothing was shown meanwhile."""
+        """Show the messages behind a block when a receiver releases its session lock; nothing was shown meanwhile."""
         if session.blocked_by:
             self._unshown.update(dict.fromkeys(s for s in sorted(session.ready) if s not in session.shown))
 

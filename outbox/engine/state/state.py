@@ -61,7 +61,7 @@ class State:
         self.sequence = 0
         self.time_ms = 0
         self.message_bytes = 0
-        """What the contents of messages take."""
+        """The bytes of the contents of messages."""
         self.on_dead_lettered: Callable[[str, Task], None] | None = None
         """Called with the queue and message that the engine itself dead-letters; set after a log was replayed."""
         self._apply: dict[type[Any], Callable[[Any, int], None]] = {
@@ -83,7 +83,7 @@ class State:
 
     @property
     def body_bytes(self) -> int:
-        """What the contents of messages and documents and the replies of requests take."""
+        """The bytes of the contents of messages and documents and of the replies of requests."""
         return self.message_bytes + self.documents.value_bytes + self.markers.reply_bytes
 
     @property

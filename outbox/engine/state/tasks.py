@@ -1,4 +1,4 @@
-"""What a queue holds, tasks, and the tokens that lock them."""
+"""Tasks, the entries of a queue, and the tokens that lock them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def unpack_token(token: bytes) -> tuple[int, int, int, int]:
 
 
 def held_bytes(message: Message) -> int:
-    """What a message's contents take in memory, roughly; its short texts are part of a task's own estimate."""
+    """The bytes of a message's contents in memory, roughly; its short texts are part of a task's own estimate."""
     size_bytes = len(message.body) + len(message.wire) + len(message.wire_body)
     if message.properties:
         for name, value in message.properties.items():
@@ -125,5 +125,5 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 
 
 def reply_bytes_of(markers: Iterable[object]) -> int:
-    """What markers hold beside a fingerprint: the replies of HTTP requests."""
+    """The bytes of markers beside a fingerprint: the replies of HTTP requests."""
     return sum([len(m) - FINGERPRINT_BYTES for m in markers if isinstance(m, bytes) and len(m) > FINGERPRINT_BYTES])
