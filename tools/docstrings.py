@@ -25,7 +25,6 @@ LEFT = {
     "outbox/azure": 95,
     "outbox/emulator": 223,
     "outbox/ops": 204,
-    "outbox/streams": 97,
     "outbox/verify": 260,
     "spark_jobs": 39,
     "spark_jobs/common": 42,

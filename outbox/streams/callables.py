@@ -1,4 +1,4 @@
-"""What a user gives to be called: whether it can be, looked at where it is given.
+"""Checks of functions that a user gives: whether each can be called, before it is.
 
 A function whose parameters do not fit fails for every entry alike, so no entry is to be blamed for it.
 """
@@ -16,7 +16,7 @@ VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def check_call(what: str, function: Any, *given: str) -> None:
-    """Check that a function can be called with so many arguments, by position; `given` names them.
+    """Check that a function can be called with as many positional arguments as `given` names.
 
     Raises:
         NotRegistrable: it cannot.
@@ -45,7 +45,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 class NotCalled(NotRegistrable):
-    """A function did not run: its parameters do not fit what it is called with, or it only made a generator."""
+    """A function did not run: its parameters do not fit the call, or it only made a generator."""
 
 
 def call(what: str, name: str, function: Callable[..., Any], *given: Any) -> Any:

@@ -34,7 +34,7 @@ PAGE_BITS = 10
 HINT, FLOOR = "hint", "floor"
 HINT_EVERY = 64
 WALKED_MAX = 16
-"""The hint is raised after so many cells, or when a writer has walked so far."""
+"""The cells that a writer walks before the hint is raised; otherwise it is raised every `HINT_EVERY` cells."""
 MISS_COUNT_MAX = 10
 """How often a cell may be missing after a create that lost, before the append gives up."""
 BURY_COUNT_MAX = 20
@@ -42,7 +42,7 @@ DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Position(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """A place in a log: the index of a cell, and of an entry within it, both from 0; prints as `index.offset`."""
+    """A place in a log: the indexes of a cell and an entry in it, from 0; prints as `index.offset`."""
 
     index: int
     offset: int = 0
@@ -186,7 +186,7 @@ class Cells:
                 is_looked_for = index < self.end
 
     async def _create(self, index: int, cell: Cell) -> tuple[Cell | None, Session]:
-        """The cell that lies there after a create, None where that is to be read, with a token to read it with."""
+        """Create a cell and return the one that lies there, or None and a token to read it with."""
         try:
             answer = await self.store.write([Create(self.key(index), encode(cell), tag=Tag("append", (), cell.id))])
         except OutcomeUnknown:
@@ -328,7 +328,7 @@ async def is_current(store: StateStore, key: DocumentKey, version: Version) -> b
 
 
 def tombstone_of(cell: Cell) -> bytes:
-    """What takes a trimmed cell's place: its identity, and the blob that is to be deleted."""
+    """The tombstone of a trimmed cell: its identity, and its blob that is to be deleted."""
     return encode(Cell(cell.id, gone=True, blob=cell.blob))
 
 

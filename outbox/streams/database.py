@@ -44,7 +44,7 @@ CREATE = (
 MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s", "named": ":p{}"}
 """How the parameters of a statement are written, by a driver's `paramstyle`."""
 OUTAGES = ("OperationalError", "InterfaceError")
-"""The classes of DB-API 2.0 for what is no mistake in a statement; each driver has its own of these names."""
+"""The DB-API 2.0 classes of errors that are no statement's mistake; each driver names its own so."""
 PSYCOPG_IDLE = 0
 """The `info.transaction_status` of psycopg, 2 and 3, outside of a transaction."""
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Cursor(NamedTuple):
 
 
 class Database(Protocol):
-    """What a sink asks of its database; each is a transaction, and OutcomeUnknown where it failed."""
+    """The database of a sink; each call is a transaction, and OutcomeUnknown where it failed."""
 
     async def cursor(self) -> Cursor | None:
         """Where the sink is; None where it has not begun."""
@@ -70,7 +70,7 @@ class Database(Protocol):
         """Apply entries and move the cursor; False where another was first."""
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close all connections."""
 
 
 class ThreadedDatabase:
@@ -153,7 +153,7 @@ class CursorTable:
             self._make_table(connection)
 
     def _make_table(self, connection: Any) -> None:
-        """Create the table unless it can be read; where another creates it at the same time, it can be read then."""
+        """Create the table if it cannot be read; if another creates it meanwhile, it can be read then."""
         try:
             self._select(connection)
         except Exception:

@@ -1,4 +1,4 @@
-"""Failures of a processor's handler: what is read after one, what counts, and when an entry is refused.
+"""Failures of a processor's handler: the reads after one, their counts, and the refusal of an entry.
 
 Theory of operation: the swap after a failure puts a note into the register: how far the failed step had read.  While
 the note is there nothing beyond that is read, so traffic on other rows neither hides what fails nor changes it.  What
@@ -30,14 +30,14 @@ from outbox.streams.row import Entry
 log = logging.getLogger("outbox.streams")
 
 TIMER = ""
-"""What the failures of a step without entries are counted under; no row has this name."""
+"""The name that counts the failures of a step without entries; no row has it."""
 REASON_LENGTH_MAX = 1_000
 
 
 class Ready(NamedTuple):
-    """What the inputs have: the entries by input, the cursors behind them, and the last cell that was read of each row.
+    """The entries of a step by input, the cursors behind them, and the last cell read of each row.
 
-    And the note by which they were read.
+    `failed` is the note by which they were read.
     """
 
     entries: dict[str, list[Entry[Any]]]
@@ -80,7 +80,7 @@ def is_timer_first(failed: Failed, register: Register, now_ms: int) -> bool:
 
 
 def count_of(failed: Failed | None) -> int:
-    """How often the handler has failed on what is next, by a note."""
+    """The handler's failures on the next step, by a note."""
     return 0 if failed is None else max([1, *failed.tries.values()])
 
 

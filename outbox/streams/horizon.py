@@ -33,13 +33,13 @@ SWAP_COUNT_MAX = 20
 """How often a change of the floor is tried while others change it."""
 UNLIMITED = 1 << 60
 UNREAD = "no registered reader, and without an age a trim leaves such a row whole; register its readers, or give"
-"""What a row has that is left whole, and the cure; an age follows."""
+"""The warning about a row that is left whole, and the cure; an age follows."""
 CLEARED_MAX = 1_024
 """The most cells that one round of a trim turns into tombstones."""
 
 
 class Kind(NamedTuple):
-    """What a log is: the name of its entries' type, and its writers times readers, as "2x3"; "" fits any."""
+    """The kind of a log: the name of its entries' type, and writers times readers, as "2x3"; "" fits any."""
 
     type: str = ""
     shards: str = ""
@@ -126,8 +126,8 @@ class Horizon:
         return floor
 
     async def change(self, change: Callable[[Floor], Floor]) -> Floor:
-        """Swap the floor for what `change` makes of it; it may be asked several times, and its answer must not rest on
-        what else it saw.
+        """Swap the floor for `change`'s result; `change` may be called several times, so it must depend on its argument
+        only.
 
         Raises:
             Refused: others changed it all the time.
@@ -155,7 +155,7 @@ class Horizon:
     async def register(
         self, *, reader: str = "", writer: str = "", at: int, kind: Kind = ANY_KIND, moves: bool = True
     ) -> Floor:
-        """Register who reads from, or looks for its own cells from, an index; again with a later one moves it on.
+        """Register a reader, or a writer that looks for its cells, from an index on; a later index moves it.
 
         Unless it `moves`, a registration that is there stays: another replica's register may rest on it.
 
@@ -209,9 +209,9 @@ class Horizon:
     async def trim(
         self, *, older_than_ms: int | None, tombstone_s: float, drop: Callable[[str], Awaitable[None]]
     ) -> tuple[int, Floor]:
-        """Raise the floor by up to 1,024 cells, turn what is below it into tombstones and `drop` their blobs.
+        """Raise the floor by up to 1,024 cells, turn the cells below it into tombstones and `drop` their blobs.
 
-        Gives how many cells that were, and the floor as it is then.
+        Returns their number, and the new floor.
 
         With `older_than_ms` it stops at the first cell that is younger, and without registrations at the end; without,
         it takes nothing of a row that no reader has registered at.
@@ -276,7 +276,7 @@ def check_kind(row: str, known: Floor, kind: Kind) -> None:
 
 
 def trimmed(row: str, index: int, floor: int) -> Trimmed:
-    """What a read below the floor comes to."""
+    """The error of a read below the floor."""
     return Trimmed(
         f"{row}: cell {index} was trimmed, the first that is left is {floor}; read from first()", floor=floor
     )

@@ -1,4 +1,4 @@
-"""Messages of a queue into a log: each is one entry, or a dead letter, whatever is delivered twice or dies.
+"""Messages of a queue into a log: each becomes one entry or a dead letter, despite duplicates and crashes.
 
     ingest = Ingest("pages", queue="pages", type=Page, source=backend, log=pages)
     async with ingest.run(): ...
@@ -75,7 +75,7 @@ GROUP_MAX = 90
 TRIES_MAX = 20
 RECEIVE_WAIT_S = 5.0
 IDLE_S = 1.0
-"""So long a queue is asked over a network before nothing is said to wait in it; an engine knows at once."""
+"""The seconds without a message after which a queue over a network counts as empty; an engine knows at once."""
 RETENTION = timedelta(days=7)
 _OUT = "log"
 Phase = Literal["receiving", "writing"]
@@ -128,9 +128,9 @@ class Ingestion:
         self._new_id = new_id
         self._known_ms = 0
         self._session = ""
-        """That of the last loss: what committed what was lost to is seen by the next read."""
+        """The session token of the last loss, with which the next read sees the write that won."""
         self._entry_bytes_max = entry_bytes_max(store, output.log.place)
-        """What the register, and a cell of the log, hold of entries."""
+        """The bytes of entries that both the register and a cell of the log can hold."""
         self._unreported = 0
         """How many commits the floors of the log do not know of."""
         self._written: tuple[tuple[int, str], dict[str, int], dict[str, LastCell]] = (-1, ""), {}, {}
@@ -294,7 +294,7 @@ class Ingestion:
         return Create(key, encode_record(record), life_s, tag)
 
     def _found(self, work: Work, record: Record) -> Verdict | PoisonMessage:
-        """What a message comes to whose record is there already."""
+        """The verdict on a message whose record exists already."""
         is_past = work.created_ms <= self._plan.retention.oldest_ms(self._now_ms())
         match work.verdict(record, is_past_retention=is_past):
             case Verdict.PAYLOAD_DIFFERS:
@@ -583,7 +583,7 @@ def ingest_app(name: str, queue: str, kind: Any, retention: timedelta) -> App:
 
 
 def settlement_of(plan: CompiledApp, bus: MessageBus, blobs: BlobStore, now_ms: Callable[[], int]) -> Settlement:
-    """What settles messages once they are committed."""
+    """Make the settlement that ends messages once they are committed."""
     return Settlement(
         plan,
         bus,

@@ -18,7 +18,7 @@ from outbox.streams.register import LastCell, Out
 from outbox.streams.row import Entry, NotThere, Row
 
 LOOK_COUNT = 8
-"""So often in a row a cell is looked for before it counts as not there; with the pauses between, for six seconds."""
+"""The looks in a row after which a cell counts as missing; with their pauses they take six seconds."""
 
 
 def last_cell(index: int, id: str) -> LastCell:
@@ -45,7 +45,7 @@ def last_of(entry: Entry[Any]) -> LastCell:
 async def check_lasts(
     who: str, lasts: Mapping[str, LastCell], read: Iterable[tuple[Row[Any], Position]], written: Iterable[Row[Any]]
 ) -> None:
-    """Check that the logs that `who` has `read` up to cursors, and `written`, hold the last cells that it knows of.
+    """Check that the logs `read` up to cursors, and `written`, hold the last cells that `who` knows.
 
     A cursor that does not fit to its last cell was set, and is taken as it is.
 

@@ -1,4 +1,4 @@
-"""An ordered log: typed entries in cells, appended once under an id, read in order, trimmed as its readers go on.
+"""An ordered log: typed entries in cells, appended once under an id, read in order, trimmed behind its readers.
 
     readings = OrderedLog("readings", engine, type=Reading)
     at = await readings.append(Reading("boiler", 71.5), id="r1")
@@ -47,7 +47,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}").fullmatch
 
 @dataclass(frozen=True, slots=True)
 class RowStatus:
-    """One row of a log: its floor and end, as cell indexes, and how many cells each reader and writer is behind."""
+    """One row of a log: its floor and end as cell indexes, and its readers' and writers' lag in cells."""
 
     writer: int
     reader: int
@@ -275,7 +275,7 @@ class OrderedLog(Generic[T]):
         await self._only_reader().register(name, at)
 
     async def unregister(self, name: str) -> None:
-        """Forget a reader or writer that is gone for good; trims wait for it no longer, and take what it has not read.
+        """Forget a reader or writer for good; trims wait for it no longer, and take the cells it left unread.
 
         Raises:
             Refused: no row has one of this name.
@@ -291,7 +291,7 @@ class OrderedLog(Generic[T]):
             await row.horizon.unregister(name)
 
     async def trim(self, *, min_age: timedelta | None = None) -> int:
-        """Trim what no registered reader or writer needs, and with `min_age` only what is older; how many cells.
+        """Trim cells that no registered reader or writer needs and that are older than `min_age`; return their number.
 
         Without `min_age` a row that no reader is registered at is left whole, with a warning: its first may not have
         begun yet.  An age is a decision, `timedelta(0)` as well, and trims it.

@@ -45,7 +45,7 @@ def unique_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A store, and the blobs for what is too large for it."""
+    """A store, and the blobs for values too large for it."""
 
     store: StateStore
     blobs: BlobStore
@@ -54,7 +54,7 @@ class Place:
 
 
 def place_of(given: Any) -> Place:
-    """The documents of a backend, or of a store that is given as it is.
+    """The place of a backend, of a store, or of an object that holds a store.
 
     Raises:
         NotRegistrable: it is neither.
@@ -115,7 +115,7 @@ class ChangeWait:
 
 
 async def settled(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
-    """What all calls come to, made at once: each its result, or its error."""
+    """Await all calls concurrently, and return each one's result or error."""
     if len(calls) > 1:
         return await asyncio.gather(*calls, return_exceptions=True)
     results: list[T | BaseException] = []

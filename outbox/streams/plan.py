@@ -1,4 +1,4 @@
-"""What a processor is: its handler and what that is given, its inputs and outputs, and how what it emits is stored.
+"""The plan of a processor: its handler and its arguments, inputs and outputs, and how emitted values are stored.
 
 def average(window: Window, inputs: Inputs, step: Step) -> None:
     window.items += [(step.now_ms, entry.value.degrees) for entry in inputs]
@@ -30,7 +30,7 @@ from outbox.streams.values import ENTRIES_MAX
 BATCH_MAX = 64
 HANDLER_S = 30.0
 REFUSED = "refused~"
-"""The output of what was refused; no name that a user gives."""
+"""The output of refused entries; no name that a user gives."""
 
 
 class Skip:
@@ -38,7 +38,7 @@ class Skip:
 
 
 class Inputs:
-    """The entries that a step handles: all of them, in the order of their inputs' names and positions, or by input."""
+    """The entries that a step handles: all, ordered by their inputs' names and positions, or those of one input."""
 
     def __init__(self, found: Mapping[str, Sequence[Entry[Any]]]) -> None:
         self._found = {name: list(found[name]) for name in sorted(found)}
@@ -54,7 +54,7 @@ class Inputs:
 
 
 class Step:
-    """What a handler may ask of its step.
+    """The step of a processor, as its handler sees it.
 
     `now_ms` is the time of the step, milliseconds since 1970: the same on each try, and never earlier than before;
     `serial` counts the swaps of the processor's register.
@@ -143,7 +143,7 @@ class RowTarget:
 
 
 async def check_reached(targets: Mapping[str, Target], since: Mapping[str, int]) -> None:
-    """Check that these rows can be written from there on, before a register holds what is to be written.
+    """Check that these rows can be written from their indexes on, before a register holds the writes.
 
     Raises:
         Refused: a log was trimmed beyond that, or ends before it.
@@ -155,7 +155,7 @@ async def check_reached(targets: Mapping[str, Target], since: Mapping[str, int])
 
 
 def until_ms(target: Target, left_ms: int, now_ms: Callable[[], int]) -> int:
-    """When a write must have ended that has so many milliseconds left, by the clock that the target looks at.
+    """The time by which a write with `left_ms` left must end, by the clock of its target.
 
     A row's clock is its own store's, and may be far from the register's.
     """
@@ -174,12 +174,12 @@ class RefusedEntry(msgspec.Struct, frozen=True):
 
 
 class HandlerFailed(OutboxError):
-    """A processor's handler fails on what is next; the processor stands still, nothing is lost."""
+    """A processor's handler fails on the next step; the processor stands still, nothing is lost."""
 
 
 @dataclass(frozen=True)
 class ProcessorPlan:
-    """What a processor is: its handler, its state, its inputs and outputs by name, and its limits."""
+    """The plan of a processor: its handler, its state, its inputs and outputs by name, and its limits."""
 
     name: str
     handler: Handler
@@ -230,7 +230,7 @@ class ProcessorPlan:
         return found
 
     def outs(self, emitted: Mapping[str, Sequence[Any]]) -> list[Out]:
-        """What a step emitted, as it is stored: one cell for each row.
+        """Encode the emitted values of a step: one cell for each row.
 
         Raises:
             PoisonMessage: a value cannot be stored.
@@ -267,7 +267,7 @@ def rows_written(name: str, writer: LogWriter[Any]) -> dict[str, RowTarget]:
 
 
 def input_of(name: str, given: Any) -> LogReader[Any]:
-    """What a user gives as an input, as one reader.
+    """Take a user's input as one reader.
 
     Raises:
         NotRegistrable: it cannot be one.
@@ -280,7 +280,7 @@ def input_of(name: str, given: Any) -> LogReader[Any]:
 
 
 def output_of(name: str, given: Any) -> Any:
-    """What a user gives as an output, as one writer or a queue.
+    """Take a user's output as one writer or a queue.
 
     Raises:
         NotRegistrable: it cannot be one.

@@ -57,7 +57,7 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True)
 class ProcessorStatus:
-    """Where a processor is: its register's serial, what is next, entries' cells behind, and this replica's steps.
+    """The status of a processor: its register's serial, the next phase, entries' cells behind, this replica's steps.
 
     `failures` counts how often the handler has failed on what is next.
     """
@@ -196,7 +196,7 @@ class Processor(Generic[State]):
         return replica.won_count
 
     async def state(self) -> State:
-        """The state as it is in the register; a fresh one where there is none yet.
+        """Read the state in the register; a fresh one where there is none yet.
 
         Raises:
             FormatTooNew: newer code wrote it.
@@ -294,7 +294,7 @@ class Loop:
         self._is_behind = False
         """Whether another replica was first the last time."""
         self._failure: tuple[Failed | None, float] = None, 0.0
-        """The failure that the next step is to wait for, and when this loop first saw it, by the monotonic clock."""
+        """The failure that delays the next step, and when this loop first saw it, by the monotonic clock."""
         self._has_stepped = False
         self._throttle = LogThrottle(LOG_EVERY_MS, lambda: time.monotonic_ns() // 1_000_000)
         self._looks = Looks()
@@ -397,7 +397,7 @@ def log_recovery(what: str, errors_in_a_row: int) -> None:
 
 
 def started(coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-    """A task that is to run until it is cancelled; why it stops before is logged at once: who began it may not look."""
+    """Start a task that runs until it is cancelled, and log at once why it stops before that."""
     task = asyncio.create_task(coroutine, name=name)
     task.add_done_callback(_log_stop)
     return task

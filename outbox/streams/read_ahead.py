@@ -18,7 +18,7 @@ T = TypeVar("T")
 CELLS_MAX = 64
 """The most cells that are read at once."""
 BYTES_MAX = 8 << 20
-"""So many bytes of entries are read at once, where the next ones are as large as the last."""
+"""The bytes of entries that are read together, if the next ones are as large as the last."""
 
 
 class ReadAhead:
@@ -27,12 +27,12 @@ class ReadAhead:
     def __init__(self, count: int = 1) -> None:
         self.count = count
         self.size_bytes = 0
-        """What the entries of the cells took that were read last."""
+        """The bytes of the entries in the cells last read."""
 
     async def entries(
         self, row: Row[T], at: Position, room: int, until: Position | None = None
     ) -> tuple[list[Entry[T]], Position]:
-        """Up to `room` entries of a row from a position on, none at `until` or beyond, and the position behind them.
+        """Read up to `room` entries from a position on, none at `until` or beyond, and the position behind them.
 
         None: the next is not there yet.
 
@@ -57,7 +57,7 @@ class ReadAhead:
         return found, at
 
     def _adapt(self, cells: list[Cell], count: int, room: int) -> None:
-        """Read more the next time, or less, by what was read now of the `count` cells that were asked for."""
+        """Read more or fewer cells the next time, by the result of reading `count` cells now."""
         entry_count = sum(cell.count for cell in cells)
         self.size_bytes = size_bytes = sum(len(memoryview(raw)) for cell in cells for raw in cell.v)
         if len(cells) < count:

@@ -1,4 +1,4 @@
-"""What a process remembers of the ids that its rows have met, bounded for all of them together.
+"""The ids that a process has met in its rows, bounded for all rows together.
 
 A row notes each id that it walks past, and a process may append to hundreds of rows, so a bound for each would be none.
 The newest are kept in two halves: when the newer one is full, the older is forgotten.  So at least half of what is
@@ -18,7 +18,7 @@ COUNT_MAX = 100_000
 BYTES_MAX = 32 << 20
 """How many ids are remembered at most, and how many bytes they take, of all rows of a process together."""
 ENTRY_BYTES = 250
-"""What an id takes beside its text: its place in a dictionary, a key of row and id, and a value."""
+"""The bytes of an id beside its text: its place in a dictionary, its key, and a value."""
 _rows = count()
 
 

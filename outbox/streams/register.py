@@ -24,7 +24,7 @@ REGISTER = "register"
 
 
 class Out(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a step emitted to one row of an output: one cell; or to a queue: its messages, and their keys."""
+    """The output of a step to one row, as one cell, or to a queue, as messages with their keys."""
 
     to: str
     v: list[msgspec.Raw]
@@ -142,7 +142,7 @@ class RegisterCell:
             ) from error
 
     def swapping(self, known: Kept | None, after: Register) -> tuple[Create | Replace, Register]:
-        """The write that swaps a register, or creates it, and the register as it is then."""
+        """The write that swaps a register, or creates it, and the register that it writes."""
         serial = 0 if known is None else known.register.serial + 1
         made = msgspec.structs.replace(after, serial=serial, nonce=self._new_id())
         version = "" if known is None else known.version
@@ -153,7 +153,7 @@ class RegisterCell:
         return await is_current(self.store, self.key, known.version)
 
     async def mine(self, made: Register) -> Kept | None:
-        """A register whose swap had no answer, if it is the one that is there now; else it counts as lost."""
+        """Read back a register whose swap had no answer; None where another one is there, so the swap lost."""
         found = await self.read()
         is_mine = found is not None and (found.register.serial, found.register.nonce) == (made.serial, made.nonce)
         return found if is_mine else None

@@ -1,4 +1,4 @@
-"""What a register holds: the state, and what a step emits, until that is in its logs."""
+"""The size of a register: its state, and a step's outputs until they are in their logs."""
 
 from __future__ import annotations
 

@@ -55,21 +55,21 @@ from outbox.streams.row import Entry, Row
 log = logging.getLogger("outbox.streams")
 
 REPORT_EVERY = 64
-"""After so many steps won, a replica reports at the floors of its logs where the register is."""
+"""The won steps after which a replica reports its register's position at the floors of its logs."""
 REPORT_EVERY_MS = 5_000
-"""An idle one that has won steps since reports so often: where entries come singly, each report would cost as much."""
+"""The time after which an idle replica reports its won steps; a report for each would cost too much."""
 ENTER_COUNT_MAX = 20
 MISS_COUNT_MAX = 3
-"""So often a row is read in vain before what a failed step had read there counts as gone."""
+"""The vain reads of a row after which entries read by a failed step count as gone."""
 LOOK_EVERY_MS = 60_000
 """How often an idle replica looks where its outputs end."""
 
 CLOCKS_AGREE_MS = 1_000
-"""So far apart clocks may be without a word of it in the register."""
+"""The difference between clocks below which the register keeps no note of it."""
 
 
 class Progress(Enum):
-    """What a step came to."""
+    """The result of a step."""
 
     WON = "the register was swapped"
     LOST = "another replica was first"
@@ -125,7 +125,7 @@ class Replica:
         """The cells that hold what the register holds, by row."""
 
     def remembered(self) -> Hashable:
-        """What this replica keeps for its next step: the register, and where its rows are known to end."""
+        """The memory of this replica for its next step: the register, and the known ends of its rows."""
         ends = tuple((row.cells.end, row.horizon.index, row.horizon.version) for row in self._all_rows())
         known = None if self.known is None else (encode(self.known.register), self.known.version)
         ahead = tuple((key, each.count) for key, each in self._ahead.items())
@@ -147,7 +147,7 @@ class Replica:
         return {key: target.row for key, target in self._targets.items() if isinstance(target, RowTarget)}
 
     async def step(self) -> Progress:
-        """Do what is next.
+        """Do the next step.
 
         Raises:
             HandlerFailed: the handler fails; nothing was swapped beyond its count.
@@ -265,7 +265,7 @@ class Replica:
         return register, past
 
     async def _enter(self, row: Row[Any], *, reader: bool) -> int:
-        """Register at a row's floor as a reader, or as a writer; the index from which on it needs the row."""
+        """Register as a reader or writer at a row's floor, and return the index from which it needs the row."""
         for _ in range(ENTER_COUNT_MAX):
             at = await row.first() if reader else await row.end()
             who = {"reader" if reader else "writer": self._who}
@@ -350,7 +350,7 @@ class Replica:
         )
 
     def _cursor(self, register: Register, key: str) -> Position:
-        """Which entry of an input's row is next."""
+        """The next entry of an input's row."""
         return register.cursors.get(key) or self._begins.get(key, Position(0))
 
     # WRITING
@@ -403,7 +403,7 @@ class Replica:
         return Ready(entries, cursors, lasts)
 
     async def _read_failed(self, register: Register, ready: Ready) -> Ready | None:
-        """What the note of a failure asks for: a timer's step, or some entries of the first row that is left.
+        """Read as the note of a failure says: a timer's step, or entries of the first row left.
 
         None: no row has any, as where a log was restored from an older backup.
         """
@@ -505,7 +505,7 @@ class Replica:
             ) from error
 
     def _refusable(self, register: Register, ready: Ready) -> RefusedEntry | None:
-        """The one entry that a step handles, as it would be refused: as it is before the handler can change it.
+        """The one entry of a step, encoded for a refusal before the handler can change it.
 
         Without its value where that does not fit into the register, beside the state.
         """
@@ -541,7 +541,7 @@ class Replica:
         return since != before
 
     def seen(self) -> dict[StateStore, list[Seen]]:
-        """What this replica has seen, to wait until something of it changes."""
+        """The versions that this replica has seen, to wait until one of them changes."""
         assert self.known is not None, "it has stepped"
         found: dict[StateStore, list[Seen]] = {self.register.store: [(self.register.key, self.known.version)]}
         for key, row in self._rows.items():
@@ -559,7 +559,7 @@ class Replica:
         return (self._now_ms() - register.now) / 1_000
 
     async def _check_lasts(self, register: Register) -> None:
-        """Check once that the logs are those that the register has read and written."""
+        """Check once that the logs are the ones that the register has read and written."""
         if not self._is_same:
             cursors = [(row, self._cursor(register, key)) for key, row in self._rows.items()]
             await check_lasts(self._who, register.lasts, cursors, self._target_rows().values())
@@ -573,7 +573,7 @@ class Replica:
             self._is_reached = True
 
     async def report_now(self) -> None:
-        """Report what was not reported yet, if anything."""
+        """Report the positions not reported yet, if any."""
         if self.known is not None and self._unreported:
             with suppress(Refused, OutcomeUnknown):
                 await self.report(self.known.register)

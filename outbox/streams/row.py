@@ -45,7 +45,7 @@ NONCES_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[T]):
-    """An entry of a log: where it is, its value, the id of its append, and when that was, in milliseconds since 1970.
+    """An entry of a log: its position, its value, its append's id and time in milliseconds since 1970.
 
     The entries of one append share its id; `writer` is the writer shard.
     """
@@ -58,11 +58,11 @@ class Entry(Generic[T]):
 
 
 class NotThere(Refused):
-    """A cell is not to be seen that was there once: the log is another one, or the read was stale."""
+    """A cell that was there once is missing: the log is another one, or the read was stale."""
 
 
 class Row(Generic[T]):
-    """One row of a log as this process knows it: its cells, its floor, and the ids that it has walked past."""
+    """One row of a log as this process knows it: its cells, its floor, and the ids met."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Row(Generic[T]):
         self._late: dict[str, int] = {}
         """Where appends lie that took so long that their place was being trimmed, by id."""
         self._nonces: dict[str, str] = {}
-        """What names the blobs of large appends whose outcome is not known, by id."""
+        """The names for the blobs of large appends whose outcome is not known, by id."""
         self._fresh_ms = 0
         """Until when no cell from there on can have been trimmed and have lost its tombstone."""
         self._looked_ms, self._looked_s = 0, 0.0
@@ -306,7 +306,7 @@ class Row(Generic[T]):
         return found.at, found.cell
 
     async def check_reaches(self, index: int, what: str) -> None:
-        """Check that an index is at the floor or behind it, and that the cell before it is there or was trimmed.
+        """Check that an index is at or behind the floor, and that its predecessor is there or was trimmed.
 
         Behind a hole, and below the floor once its tombstones are gone, a cell would be written that nobody reads.
 
@@ -328,7 +328,7 @@ class Row(Generic[T]):
             raise self.ends_before(index, what)
 
     def ends_before(self, index: int, what: str) -> NotThere:
-        """What a place comes to whose cell before is not there."""
+        """The error of a place whose cell before it is missing."""
         return NotThere(
             f"{self.name}: {what} is {index}, and there is no cell {index - 1}; this is another log, or one "
             "that was restored from an older backup: give the log that was meant, or restore both from one time"
@@ -348,7 +348,7 @@ class Row(Generic[T]):
         return fitted(cell, self.place.store, self.place.blobs, self.name, owner)
 
     async def opened(self) -> Floor:
-        """The floor, as it is read.
+        """Read the floor.
 
         Raises:
             NotRegistrable: the log is of another kind.
@@ -356,7 +356,7 @@ class Row(Generic[T]):
         return await self.horizon.opened(self.kind)
 
     async def _made(self) -> Floor:
-        """The floor, made before the first append: it names the kind, and a trim of a full store needs no room for it.
+        """Make the floor before the first append: it names the kind, and trimming a full store needs it there.
 
         Raises:
             NotRegistrable: the log is of another kind.
@@ -376,7 +376,7 @@ class Row(Generic[T]):
         return found[0] if found else None
 
     async def read_on(self, index: int, count: int) -> list[Cell]:
-        """So many cells with their entries, read at once, up to the first that is not there yet.
+        """Read up to `count` cells concurrently, with their entries, up to the first that is not there yet.
 
         Raises:
             Trimmed: the first is below the floor.
@@ -413,7 +413,7 @@ class Row(Generic[T]):
         ]
 
     def seen(self, index: int) -> list[Seen]:
-        """What a reader that waits for a cell has seen of it, and of the floor."""
+        """The versions that a reader waiting for a cell has seen of it, and of the floor."""
         return [(self.cells.key(index), ""), (self.horizon.key, self.horizon.version)]
 
     async def first(self) -> int:
@@ -459,7 +459,7 @@ def _not_seen(row: str, index: int, id: str, what: str) -> str:
 
 
 def _good(cells: Sequence[Cell | BaseException | None], *, is_first: bool = True) -> Iterator[Cell]:
-    """The cells up to the first that is not there or not to be read; `is_first`: raise what the first came to."""
+    """The cells up to the first missing or unreadable one; `is_first`: raise the error of the first."""
     for number, cell in enumerate(cells):
         if isinstance(cell, BaseException):
             if number == 0 and is_first:

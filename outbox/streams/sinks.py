@@ -67,7 +67,7 @@ LOOK_COUNT = 3
 
 
 class Sink(Protocol):
-    """What a sink does over and over."""
+    """A sink, which does one step after the other."""
 
     name: str
     row: Row[Any]
@@ -77,7 +77,7 @@ class Sink(Protocol):
         """Take the next entries, if there are any."""
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close its connections, if it has any."""
 
 
 def only_row(name: str, given: OrderedLog[Any] | LogReader[Any]) -> Row[Any]:
@@ -158,7 +158,7 @@ class Following:
         return found
 
     async def next(self, known: Cursor, count_max: int) -> tuple[list[Entry[Any]], Cursor]:
-        """Up to so many entries from the cursor on, and the cursor behind them.
+        """Read up to `count_max` entries from the cursor on, and the cursor behind them.
 
         Raises:
             Trimmed: the cursor is below the floor.
@@ -193,11 +193,11 @@ class Following:
             raise type(error)(f"sink {self._name}: {error}; {self._anew(await self._row.first())}") from error
 
     def _anew(self, first: int) -> str:
-        """How a sink is made to go on in a log that was restored, or is meant to be read in place of another."""
+        """The instruction to make a sink go on in a log that was restored, or is read in another's place."""
         return f"or, to go on in this log, set {self._setting(Position(first))}; a later position does as well"
 
     async def _read(self, at: Position, count_max: int) -> tuple[list[Entry[Any]], Position]:
-        """Up to so many entries, in one read after the other while all that are asked for are there, and are small."""
+        """Read up to `count_max` entries, read after read, while all of a read's cells exist and are small."""
         found, after = await self._ahead.entries(self._row, at, count_max)
         size_bytes = self._ahead.size_bytes
         while len(found) < count_max and self._ahead.count > 1 and 2 * size_bytes <= BYTES_MAX:
@@ -291,7 +291,7 @@ class SinkLoop:
 
 @asynccontextmanager
 async def running(sink: Sink, poll_s_max: float) -> AsyncIterator[None]:
-    """Run a sink until the context ends, and raise then what stopped it, or what it fails with again and again."""
+    """Run a sink until the context ends; then raise the error that stopped it, or that it keeps failing with."""
     loop = SinkLoop(sink, poll_s_max)
     task = started(loop.for_ever(), f"sink {sink.name}")
     try:
@@ -354,7 +354,7 @@ class TransactionalSink:
         return running(self._steps, self._poll_s_max)
 
     async def run_until_idle(self, *, seconds: float = 50.0) -> int:
-        """Apply what there is, or what it can in so many `seconds`; how many transactions that took.
+        """Apply all entries, or as many as it can in `seconds`, and return the number of transactions.
 
         Raises:
             OutcomeUnknown, Refused: database or log failed up to the end, and again and again, or nothing was done.
@@ -415,13 +415,13 @@ class DatabaseSteps:
 
 
 def setting(name: str, at: Position) -> str:
-    """How a cursor in a database is set, and what was read before it forgotten."""
+    """The SQL that sets a cursor in a database and deletes the row of its last cell."""
     place = f"('{name}', {at.index}, {at.offset})"
     return f"(name, cell, entry) in {TABLE} to {place} and delete its row '{last_row(name)}'"
 
 
 class _Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A sink's cursor as a document: the position of the entry that is next, and the last cell that was read."""
+    """A sink's cursor as a document: the position of the next entry, and the last cell read."""
 
     at: Position
     last: LastCell | None = None
@@ -476,7 +476,7 @@ class StoreSink:
         return running(self, self._poll_s_max)
 
     async def run_until_idle(self, *, seconds: float = 50.0) -> int:
-        """Write what there is, or what it can in so many `seconds`; how many batches that took.
+        """Write all entries, or as many as it can in `seconds`, and return the number of batches.
 
         Raises:
             OutcomeUnknown, Refused: a store failed up to the end, and again and again, or nothing was done.

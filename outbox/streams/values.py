@@ -148,7 +148,7 @@ def inline_bytes_max(store: StateStore) -> int:
 
 
 def check_fits(size_bytes: int, store: StateStore, blobs: BlobStore, log: str) -> None:
-    """Check that a cell of so many bytes of entries can be written.
+    """Check that a cell with `size_bytes` of entries can be written.
 
     Raises:
         TooLarge: it cannot.
