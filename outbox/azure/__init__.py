@@ -24,7 +24,7 @@ _SDKS = {
     "azure-identity": "azure.identity",
     "azure-servicebus": "azure.servicebus",
 }
-"""What everything in here stands on, distribution and module; a Spark pool has these and no more."""
+"""The SDKs that this package needs, distribution and module; a Spark pool has these and no more."""
 
 if _missing := [name for name, module in _SDKS.items() if find_spec("azure") is None or find_spec(module) is None]:
     raise ImportError(f"outbox.azure needs {', '.join(_missing)}; run: pip install 'outbox-azure[azure]'")

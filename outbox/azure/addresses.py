@@ -14,7 +14,7 @@ from outbox.azure.blobs import BlobAccount
 
 
 class Identity:
-    """Who asks where no key was given: made when it is first needed, closed if it was made here."""
+    """The credential where no key was given: made when it is first needed, closed if it was made here."""
 
     def __init__(self, given: Any) -> None:
         self._given = given

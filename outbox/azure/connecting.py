@@ -67,7 +67,7 @@ class AzureBackend:
         return QueueRef(name, self.operations.send, self.blobs, key, type, version)
 
     async def close(self) -> None:
-        """Let what is under way end, and close every client."""
+        """Await the work under way, and close every client."""
         await self.bus.close()
         await asyncio.gather(*(part.close() for part in self._closing), return_exceptions=True)
 
@@ -192,7 +192,7 @@ def _stores(
 
 
 def _opening(account: CosmosAccount, spec: ContainerSpec, *, create: bool) -> Callable[[], Awaitable[ContainerProxy]]:
-    """What opens a container when it is first needed; with `create` that makes it as well."""
+    """The function that opens a container when it is first needed; with `create` it makes it as well."""
     return partial(account.made, spec) if create else partial(account.container, spec.name)
 
 

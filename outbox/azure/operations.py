@@ -1,4 +1,4 @@
-"""What clients and operators ask of the adapters: to declare, to send, and the dead letters of the bus."""
+"""The operations of clients and operators on the adapters: to declare, to send, and the bus's dead letters."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class AzureOperations:
         is_wanted: Callable[[HeldMessage], bool],
         look_count_max: int = LOOK_COUNT_MAX,
     ) -> tuple[list[HeldMessage], int]:
-        """What a queue or subscription holds, and the number to look on after: 0 where there is nothing more."""
+        """Peek at the messages of a queue or subscription, and return the number to go on after; 0: none left."""
         return await peek(
             self._namespace,
             queue,
@@ -178,7 +178,7 @@ class AzureOperations:
         return await self._entities.is_paused(queue)
 
     async def is_ordered(self, destination: str) -> bool:
-        """Whether what is sent to a queue needs a session; a topic's messages need none.
+        """Whether messages to a queue need a session; a topic's need none.
 
         Raises:
             Refused: it is not there, or the right to manage is missing.
@@ -202,7 +202,7 @@ class AzureOperations:
         return await self._entities.names(like)
 
     async def counts(self) -> dict[str, EntityCounts]:
-        """What the bus counts in all of its queues and subscriptions, used by this application or not.
+        """The message counts of all queues and subscriptions of the bus, used by this application or not.
 
         Raises:
             Refused: they cannot be asked.

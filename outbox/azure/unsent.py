@@ -28,7 +28,7 @@ def was_never_sent(error: BaseException) -> bool:
 
 
 def unsent(error: BaseException, what: str, service: str) -> Unreachable | None:
-    """What a failure means if it proves that nothing was sent; None: it does not."""
+    """The error of a failure that proves that nothing was sent; None where it does not."""
     if not was_never_sent(error):
         return None
     text = f"{what}: no connection to {service}; nothing was sent, and another try is safe"

@@ -1,4 +1,4 @@
-"""What the adapters ask of Azure, counted: requests, request units and failures by kind of operation and by reason.
+"""Counts of the adapters' requests to Azure: requests, request units, and failures by operation and reason.
 
 A request here is one call of an SDK.  What an SDK adds of its own accord (reading the account, the partition map, a
 re-send after throttling) only the service sees.
@@ -15,7 +15,7 @@ from outbox.errors import LockLost, OutboxError, OutcomeUnknown, Throttled, TooL
 
 
 class Used(msgspec.Struct, frozen=True, gc=False):
-    """What one kind of operation came to: how often, in request units, and how often it did not take effect."""
+    """The use by one kind of operation: its number, its request units, and how often it had no effect."""
 
     count: int = 0
     charge_ru: float = 0.0

@@ -1,4 +1,4 @@
-"""A container of a storage account as this package uses it: one client for a process, opened when it is first needed.
+"""A container of a storage account: one client for a process, opened when it is first needed.
 
 Nothing is sent again: a write whose answer was lost would meet itself.
 """

@@ -1,4 +1,4 @@
-"""What an answer of Blob Storage, or the lack of one, allows to conclude."""
+"""The outcomes of Blob Storage's answers, and of missing answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from outbox.azure.unsent import unsent
 from outbox.errors import OutboxError, OutcomeUnknown, Refused, Throttled, TooLarge
 
 FAILURES = (AzureError, aiohttp.ClientError, TimeoutError, OSError)
-"""What a call of the SDK raises when it comes to nothing."""
+"""The exceptions of a failed call of the SDK."""
 
 BUSY_PAUSE_S = 1.0
 
@@ -20,7 +20,7 @@ def is_no_container(error: BaseException) -> bool:
 
 
 def as_error(error: BaseException, what: str) -> OutboxError:
-    """What may be concluded from a failure of the storage client."""
+    """Translate a failure of the storage client into the error that says what may be concluded."""
     status = error.status_code if isinstance(error, HttpResponseError) else None
     if status == 429 or (status == 503 and getattr(error, "error_code", None) == "ServerBusy"):
         return Throttled(f"{what}: the storage account is busy; try again later", retry_after_s=BUSY_PAUSE_S)

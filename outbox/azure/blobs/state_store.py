@@ -202,7 +202,7 @@ class BlobStateStore:
     # Upkeep
 
     async def purge(self) -> int:
-        """Delete what is over; how many documents that were."""
+        """Delete expired documents, and return their number."""
         count = 0
         async for name, metadata in self._names(""):
             if self._is_over(metadata):
@@ -246,7 +246,7 @@ def key_of(name: str) -> DocumentKey:
 
 
 def encode_part(text: str) -> str:
-    """A partition or id as part of a name: letters, digits, `_` and `-`, all else as `~` and two hexadecimal digits."""
+    """Encode a partition or id for a name: letters, digits, `_` and `-` stay, else `~` and two hexadecimal digits."""
     return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else _escape(c) for c in text) or "~"
 
 

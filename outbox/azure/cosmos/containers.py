@@ -30,7 +30,7 @@ class ContainerSpec:
     partition_key_path: str = PARTITION_PATH
     default_ttl_s: int = KEEP_UNLESS_TOLD
     indexed_paths: tuple[str, ...] = (PENDING_PATH, ENTRY_PATH)
-    """What a document has none of costs it nothing."""
+    """The indexed paths; a document without them pays nothing."""
     keeps_ledgers: bool = False
     """Whether its workers keep a dispatch ledger, whose entries must have an index."""
 

@@ -29,7 +29,7 @@ PENDING_PATH = "/pending/?"
 ENTRY_PATH = "/entry/?"
 
 ITEM_BYTES_MAX = 2 << 20
-"""What Cosmos DB takes as one item, and as all items of a batch."""
+"""The largest item that Cosmos DB takes, and the largest batch."""
 ENVELOPE_BYTES_MAX = 64 << 10
 """How much of that is kept for what goes round the bodies of a batch."""
 BODY_BYTES_MAX = ITEM_BYTES_MAX - ENVELOPE_BYTES_MAX
@@ -43,7 +43,7 @@ _AROUND_BYTES = 96
 """Names, quotes, flags and time to live round a body."""
 
 _DOUBTFUL = re.compile(rb"[:\[,]-?[0-9](?:[0-9]{15}|[0-9]*[.eE])")
-"""Where a number begins that may come back other than it was; the same within a text is looked at for nothing."""
+"""The start of a number that may come back changed; inside a text it costs only a needless check."""
 
 _ESCAPED = re.compile(r"[/\\?#~%\s\x00-\x1f\x7f]")
 _ESCAPES = re.compile(r"(?:~[0-9a-f]{2})+")
@@ -92,7 +92,7 @@ def _put_body(item: dict[str, Any], body: bytes) -> int:
 
 
 def _is_plain(body: bytes) -> bool:
-    """Whether a glance shows that a body survives: it is not deep, and no number of it is large or broken."""
+    """Whether a glance shows that a body survives: it is not deep, and no number is large or fractional."""
     return body.count(b"{") + body.count(b"[") <= DEPTH_MAX and _DOUBTFUL.search(body) is None
 
 

@@ -36,7 +36,7 @@ class KeyRange(NamedTuple):
         return {"Range": {"min": self.start, "max": self.end, "isMinInclusive": True, "isMaxInclusive": False}}
 
     def split(self, count: int) -> list[KeyRange]:
-        """So many ranges that together are this one; fewer where it is too small for that."""
+        """Split this range into `count` ranges; fewer where it is too small."""
         first, behind = _number(self.start), min(_number(self.end), _BEHIND)
         width = behind - first
         inner = [first + width * part // count for part in range(1, count)]

@@ -1,4 +1,4 @@
-"""What an answer of Cosmos DB, or the lack of one, allows to conclude.
+"""The outcomes of Cosmos DB's answers, and of missing answers.
 
 Only what is known to have done nothing is `Refused`, or a lost condition.  Everything else may have been done: the SDK
 raises the same class for a request that never left and for one whose answer was lost, so the cause has to prove it.
@@ -25,7 +25,7 @@ from outbox.errors import OutboxError, OutcomeUnknown, Refused, Throttled, TooLa
 from outbox.ports import Lost
 
 FAILURES = (AzureError, aiohttp.ClientError, TimeoutError, OSError)
-"""What a call of the SDK raises when it comes to nothing."""
+"""The exceptions of a failed call of the SDK."""
 
 SESSION_HEADER = "x-ms-session-token"
 BAD_REQUEST = 400
@@ -61,7 +61,7 @@ def as_lost(error: BaseException) -> Lost | None:
 
 
 def as_error(error: BaseException, what: str) -> OutboxError:
-    """What may be concluded from an error, other than a lost condition; `what` names what was asked for."""
+    """Translate an error, other than a lost condition, into what may be concluded; `what` names the request."""
     status, substatus = status_of(error)
     if status in _LATER:
         return Throttled(f"{what}: throttled ({status}); try again later", retry_after_s=retry_after_s(error))

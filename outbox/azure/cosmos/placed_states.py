@@ -204,7 +204,7 @@ def _as_own(found: Document, key: DocumentKey) -> Document:
 
 
 class _Named(msgspec.Struct):
-    """As much of a body as says whose it is."""
+    """The part of a body that names its state."""
 
     state: str
 

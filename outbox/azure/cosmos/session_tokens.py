@@ -17,7 +17,7 @@ from outbox.ports import Session
 _TOKEN = re.compile(r"([^:,]{1,40}):(-?[0-9]{1,18})#([0-9]{1,18})(?:#[^,]{0,400})?").fullmatch
 
 RANGE_COUNT_MAX = 8
-"""Of more ranges none is given, and the SDK finds that of the request's own: each takes 30 bytes of its headers."""
+"""The number of ranges above which no token is sent, because each takes 30 bytes of the request's headers."""
 
 
 class SessionTokens:

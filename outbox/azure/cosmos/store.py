@@ -173,7 +173,7 @@ class CosmosStateStore:
             raise as_error(error, "key ranges") from error
 
     async def unfinished(self, within: KeyRange | None = None) -> AsyncIterator[Document]:
-        """What is unfinished, or only what of it lies within a range; read page by page, as it is asked for."""
+        """The unfinished documents, or those within a range; each page is read when it is asked for."""
         options: dict[str, Any] = {} if within is None else {"feed_range": within.feed_range}
         async for item in self._pages(_UNFINISHED, **options):
             try:
@@ -188,7 +188,7 @@ class CosmosStateStore:
             yield from_item(item)
 
     async def _pages(self, query: str, **options: Any) -> AsyncIterator[Mapping[str, Any]]:
-        """What a query gives, page by page; the pages are read as they are asked for."""
+        """The items that a query returns, whose pages are read as they are asked for."""
 
         def count(headers: Mapping[str, str], *_: object) -> None:
             self.usage.note("query", charge_of(headers))
@@ -226,7 +226,7 @@ class CosmosStateStore:
             return lost
 
     def _checked(self, operations: Sequence[Write]) -> str:
-        """What is asked for, in words.
+        """Check a batch, and return a text that names it.
 
         Raises:
             TooLarge: no batch of this store.

@@ -79,7 +79,7 @@ KEPT_COUNT_MAX = 50
 LEAST_S = 10.0
 """The least time left in which another attempt begins; the next delivery finds what it commits later."""
 WARN_DELIVERIES = 90
-"""From this delivery on each one of a message behind a blocked key is logged: queues are made with a limit of 100."""
+"""The delivery of a message behind a blocked key from which on each is logged: queues allow 100."""
 
 
 def pause_s(delivery_count: int, chance: float) -> float:

@@ -13,7 +13,7 @@ from outbox.runtime.counts import Counts
 
 
 class Telemetry(Protocol):
-    """What traces a process: `outbox.otel.Telemetry`, which needs OpenTelemetry, where this does not."""
+    """The tracer of a process: `outbox.otel.Telemetry`, which needs OpenTelemetry, where this does not."""
 
     counts: Counts
 
@@ -40,7 +40,7 @@ class FunctionsSettings:
     sweep_schedule: str = "30 * * * * *"
     """When the timer sweeps: second 30 of every minute."""
     sweep_grace_s: float = GRACE_S
-    """How long a record may be pending before the timer sweeps it: the process that committed it may still push it."""
+    """The age of a pending record at which the timer sweeps it: younger ones, their own process may still push."""
     processors_schedule: str = "0 * * * * *"
     """When the timer runs processors: at the beginning of every minute."""
     processors_s: float = 50.0

@@ -64,7 +64,7 @@ class Site:
             return self._processor
 
     async def close(self) -> None:
-        """Let what is under way end, and close the backend of this loop, if it has one to close."""
+        """Await the work under way, and close the backend of this loop, if it has one to close."""
         processor, backend = self._processor, self._backend
         self._processor = self._backend = None
         if processor is not None:
@@ -150,7 +150,7 @@ async def close(app: App) -> None:
 
 
 async def processor_of(app: App) -> Processor:
-    """What handles an application here, open; its `client` sends and reads states."""
+    """The open processor of an application in this process; its `client` sends and reads states."""
     return await site_of(app, None).processor()
 
 
@@ -166,7 +166,7 @@ async def edge() -> AsyncIterator[None]:
 
 
 def site_of(app: App, settings: FunctionsSettings | None) -> Site:
-    """What this process knows of an application; made with the first settings.
+    """The site of an application in this process, made with the first settings.
 
     Raises:
         Refused: it has none yet, or has others.

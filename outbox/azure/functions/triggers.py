@@ -61,7 +61,7 @@ class Names:
         self._taken: set[str] = set()
 
     def name(self, kind: str, text: str) -> str:
-        """A name that the host takes and no other function has; the same text has the same one in every deployment."""
+        """Make a function name that is valid and unique; a text has the same one in every deployment."""
         plain = re.sub(r"[^A-Za-z0-9_-]+", "_", text.replace("{", "").replace("}", "").replace("/", "_")).strip("_")
         name = f"{kind}_{plain}" if plain else kind
         if len(name) > NAME_LENGTH_MAX or name.lower() in self._taken:
@@ -138,7 +138,7 @@ def _add_processors(made: func.Blueprint, site: Site, processors: Sequence[Proce
 
 
 async def _note_lags(processors: Sequence[Processor[Any]], counts: Counts) -> None:
-    """Note how far processors are behind; of one that cannot be asked now the last is kept: a metric fails nothing."""
+    """Note the lag of processors; one that cannot be asked now keeps its last, because a metric fails nothing."""
     for processor in processors:
         try:
             counts.lags.update(await processor.lags())

@@ -32,7 +32,7 @@ from outbox.ports import Delivery, MessageBus, Output, Settle
 DELAY_S_MAX = 300.0
 """How long an abandoned message may wait here under its lock; after that it is redelivered early."""
 GIVE_UP_S = 1.0
-"""How much of a lock must be left for another try to extend it; with less, a delayed message is redelivered early."""
+"""The part of a lock left for another try to extend it; with less, a delayed message is redelivered early."""
 LOCKED_COUNT_MAX = 20_000
 """How many messages may be out; the oldest of more have long lost their locks."""
 
@@ -167,7 +167,7 @@ class ServiceBusBus:
         self.usage.note(settle.how)
 
     async def _settle_later(self, locked: LockedMessage, settle: Settle, delay_s: float) -> None:
-        """Keep a message under its lock for a while, then settle it; it is settled whatever fails, or its key hangs."""
+        """Keep a message under its lock for `delay_s`, then settle it; unsettled, its key would hang."""
         await self._wait(locked, self._now_ms() + delay_s * 1_000)
         try:
             await locked.link.settle(locked.message, settle)
@@ -226,7 +226,7 @@ class ServiceBusBus:
     # Closing
 
     async def close(self) -> None:
-        """Let what is under way end, abandon what is delayed, release what was read ahead, close links.
+        """Await the work under way, abandon delayed messages, release the ones read ahead, and close the links.
 
         What is out stays locked until it is settled elsewhere or its lock runs out; settle it before.
         """

@@ -43,7 +43,7 @@ class ServiceBusDeadLetters:
         self._bus = bus
 
     async def list(self, path: str) -> list[DeadLetterEntry]:
-        """The dead letters of a queue or subscription, oldest first; at most so many."""
+        """The dead letters of a queue or subscription, oldest first; at most `DEAD_LETTER_COUNT_MAX`."""
         found: list[DeadLetterEntry] = []
         async with self._open(path) as receiver:
             after = 1
@@ -59,7 +59,7 @@ class ServiceBusDeadLetters:
     async def resubmit(
         self, path: str, sequence: int, *, attempt: int = 0, edit: Message | None = None, first: First | None = None
     ) -> None:
-        """Send a dead letter, or an edit of it, to its queue again, as a new attempt with its first time; copies go.
+        """Send a dead letter, or its edit, to its queue as a new attempt with its first time; copies go.
 
         It is this `attempt` at least.  With the dead letter under lock `first` is done.
 
@@ -121,7 +121,7 @@ class ServiceBusDeadLetters:
     async def _taken(
         self, path: str, sequence: int
     ) -> AsyncIterator[tuple[ServiceBusReceiver, ServiceBusReceivedMessage, Sequence[ServiceBusReceivedMessage]]]:
-        """A dead letter under lock and those that were locked beside it, which are released unless settled."""
+        """Lock a dead letter, with others locked beside it, and release all that are not settled."""
         async with self._open(path) as receiver:
             held: list[ServiceBusReceivedMessage] = []
             try:
@@ -156,7 +156,7 @@ class ServiceBusDeadLetters:
 
 
 async def _given_back(receiver: ServiceBusReceiver, held: Sequence[ServiceBusReceivedMessage]) -> None:
-    """Release what is under lock and not settled."""
+    """Release the locked messages that are not settled."""
     for message in held:
         with suppress(*FAILURES):
             if not message._settled:

@@ -35,10 +35,10 @@ T = TypeVar("T")
 
 CALL_S = 30.0
 LOOK_S = 5.0
-"""How long looking at what is there may hold up a start."""
+"""The seconds for which the look at existing entities may hold up a start."""
 ENTITY_COUNT_MAX = 1_000
 LOOK_COUNT_MAX = 8
-"""How many entities are looked at side by side."""
+"""The number of entities read concurrently."""
 _LIMITS: dict[str, Any] = {
     "lock_duration": LOCK,
     "max_delivery_count": DELIVERY_COUNT_MAX,
@@ -50,7 +50,7 @@ log = logging.getLogger("outbox.servicebus")
 
 @dataclass(frozen=True, slots=True)
 class EntityCounts:
-    """What a namespace counts in a queue or subscription."""
+    """The counts of a queue or subscription by its namespace."""
 
     active: int
     scheduled: int
@@ -65,10 +65,10 @@ class ServiceBusEntities:
     def __init__(self, namespace: ServiceBusNamespace) -> None:
         self._namespace = namespace
         self._reported: set[str] = set()
-        """Entities whose settings have been looked at and logged; the empty name: that none can be looked at."""
+        """Entities whose settings were checked and logged; the empty name: none can be read."""
 
     async def look(self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]]) -> None:
-        """Look whether what is there is set as it has to be, as far as the rights go, and log what is not.
+        """Check the settings of existing entities, as far as the rights go, and log the wrong ones.
 
         Raises:
             Refused: a queue is there and orders otherwise, or a subscription has sessions.
@@ -119,7 +119,7 @@ class ServiceBusEntities:
         self._judge(path, found, sessions=sessions)
 
     def _judge(self, path: str, found: QueueProperties | SubscriptionProperties, *, sessions: bool) -> None:
-        """Refuse an entity that is of no use, and log once what is not set as it should be.
+        """Refuse an entity that is of no use, and log wrong settings once.
 
         Raises:
             Refused: it orders otherwise than declared.
@@ -250,7 +250,7 @@ class ServiceBusEntities:
         return bool(wants)
 
     async def counts(self) -> dict[str, EntityCounts]:
-        """What lies in every queue and subscription of the namespace, up to a thousand of them, and which are paused.
+        """The counts of every queue and subscription of the namespace, up to a thousand, and the paused ones.
 
         A hundred queues are a request, and as many topics; each topic is one more.
 
@@ -301,7 +301,7 @@ class ServiceBusEntities:
         return found
 
     async def _counts(self, path: str) -> QueueRuntimeProperties | SubscriptionRuntimeProperties:
-        """What the namespace counts in a queue or subscription."""
+        """The counts of a queue or subscription by its namespace."""
         admin = self._namespace.administration()
         topic, slash, name = path.partition(SUBSCRIPTIONS)
         if slash:
@@ -309,7 +309,7 @@ class ServiceBusEntities:
         return await self._call(path, partial(admin.get_queue_runtime_properties, path))
 
     async def _queue_of(self, name: str) -> QueueProperties:
-        """A queue as it is set.
+        """Read the settings of a queue.
 
         Raises:
             Refused: it is not there, or is a topic: the SDK fails at reading its description as that of a queue.
@@ -352,11 +352,11 @@ def _next_status(path: str, status: object, *, paused: bool) -> EntityStatus | N
 
 
 class _CannotLook(Exception):
-    """An entity cannot be looked at."""
+    """An entity cannot be read."""
 
 
 def as_error(error: BaseException, what: str) -> OutboxError:
-    """What may be concluded from a failure of the administration client."""
+    """Translate a failure of the administration client into the error that says what may be concluded."""
     if isinstance(error, ResourceExistsError):
         return Refused(f"{what}: it is there already")
     if isinstance(error, ResourceNotFoundError):

@@ -1,4 +1,4 @@
-"""One receiving link of Service Bus: what is read ahead, what is out under lock, how it is settled.
+"""One receiving link of Service Bus: its messages read ahead, its messages out under lock, and their settlement.
 
 *Theory of operation.*  The SDK's receiver must not be cancelled in the middle of a frame and hands out a batch only
 after waiting for more.  So a task of the link's own, the pump, reads as long as messages are wanted: the next one,
@@ -59,7 +59,7 @@ class Call(NamedTuple):
 OPEN_S = 30.0
 SETTLE_S = 20.0
 TOGETHER_COUNT_MAX = 64
-"""How many settlements are in flight at once; at twice as many the SDK stalls for a quarter of a second."""
+"""The settlements in flight at once; at twice as many the SDK stalls for a quarter of a second."""
 CLOSE_S = 5.0
 TEXT_LENGTH_MAX = 4_096
 LINGER_S = 0.002
@@ -100,7 +100,7 @@ class Link:
         self.error: OutboxError | None = None
         """Why it is dead."""
         self.is_spent = False
-        """Whether a message was abandoned: what was read ahead of a session may overtake it from here on."""
+        """Whether a message was abandoned, so that messages of its session read ahead may overtake it."""
         self.used_s = self.opened_s = monotonic_s()
         self._renewed_ms = now_ms()
         self._arrived = arrived
@@ -153,7 +153,7 @@ class Link:
         return message.locked_until_utc if session is None else session.locked_until_utc
 
     def expire(self) -> bool:
-        """Whether the session's lock has run out; the link is dead then, and what is out by it is redelivered."""
+        """Whether the session's lock has run out; then the link is dead, and its messages out are redelivered."""
         session: Any = self.receiver.session
         until_ms = 0 if session is None else milliseconds(session.locked_until_utc)
         if self.error is None and 0 < until_ms <= self._now_ms():
@@ -163,7 +163,7 @@ class Link:
     # Receiving
 
     def want(self, count: int) -> None:
-        """Let the pump read until so many messages are ready."""
+        """Let the pump read until `count` messages are ready."""
         self._wanted_count = max(count, 0)
         if not self.session_id:  # of a session few are handled at once
             self._ahead_count = max(self._ahead_count, min(count, AHEAD_COUNT_MAX))
@@ -206,7 +206,7 @@ class Link:
                 self._whole.set()
 
     async def _hear(self, count: int) -> list[ServiceBusReceivedMessage]:
-        """Read the socket until so many messages have come; a read that is cancelled leaves fewer with the SDK."""
+        """Read the socket until `count` messages have come; a read that is cancelled leaves fewer with the SDK."""
         if buffered_count(self.receiver):
             return []  # the SDK would take these in hand, and drop them if it is cancelled
         return await self._receive(count)
@@ -215,7 +215,7 @@ class Link:
         return [] if self._is_dead() else await self.receiver.receive_messages(count, max_wait_time=SLICE_S)
 
     async def _take_up(self) -> bool:
-        """Take what is wanted of what the SDK has read ahead, for which it does not read; whether there was any."""
+        """Take wanted messages that the SDK has read ahead, because it does not read for them; False without any."""
         count = min(self._wanted_count - len(self.ready), buffered_count(self.receiver))
         if count > 0:
             self._add(await self._found(self._receive(count)))
@@ -224,7 +224,7 @@ class Link:
     async def _found(
         self, read: Coroutine[Any, Any, list[ServiceBusReceivedMessage]], within_s: float | None = None
     ) -> list[ServiceBusReceivedMessage]:
-        """What a read gives, by a task of its own that stands aside for settlements, or when its time is over."""
+        """Await a read in a task of its own, which stands aside for settlements and when its time is over."""
         self._reading = asyncio.create_task(read)
         await asyncio.wait({self._reading}, timeout=within_s)
         await self._stand_aside()
@@ -248,7 +248,7 @@ class Link:
             await asyncio.wait({reading}, timeout=LINGER_S)  # what comes at that moment has it go on instead
 
     def take(self, count: int) -> list[ServiceBusReceivedMessage]:
-        """Up to so many messages that are ready and still locked; they are out then."""
+        """Take up to `count` messages that are ready and still locked; they count as out."""
         taken: list[ServiceBusReceivedMessage] = []
         while self.ready and len(taken) < count:
             message = self.ready.popleft()
@@ -400,7 +400,7 @@ class Link:
     # Closing
 
     async def close(self) -> None:
-        """Release what was read ahead, and close."""
+        """Release the messages read ahead, and close."""
         self._closing.set()
         self._want.set()
         self._stirred.set()

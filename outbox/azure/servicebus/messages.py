@@ -40,7 +40,7 @@ INT64_MAX = (1 << 63) - 1
 TTL_MS_MAX = (1 << 32) - 1
 
 SEQUENCE, ENQUEUED_MS, DUE = b"x-opt-sequence-number", b"x-opt-enqueued-time", b"x-opt-scheduled-enqueue-time"
-"""What the broker adds to a message, and when a scheduled one is due, by the names on the wire."""
+"""The broker's annotations of a message, and the time that a scheduled one is due, by their wire names."""
 
 _KNOWN: dict[str, tuple[str, type]] = {
     PROPERTY_ID: ("outbox_id", str),
@@ -59,7 +59,7 @@ _OF_BROKER = frozenset(("DeadLetterReason", "DeadLetterErrorDescription"))
 
 
 def to_wire(output: Output) -> AmqpAnnotatedMessage:
-    """An output as the SDK sends it; section by section, because a message of the SDK's takes each field by itself."""
+    """Encode an output for the SDK, section by section, because its own message class takes each field by itself."""
     message = output.message
     due: dict[Any, Any] | None = {DUE: datetime.fromtimestamp(output.due_ms / 1_000, UTC)} if output.due_ms else None
     return AmqpAnnotatedMessage(

@@ -82,7 +82,7 @@ class ServiceBusNamespace:
         return self._receiver(path, prefetch_count=0)
 
     def browser(self, path: str) -> Any:
-        """A link for requests alone, not yet open, to a queue or subscription; the SDK lists sessions by such a one."""
+        """A link for requests alone, not yet open, to a queue or subscription, as the SDK lists sessions by."""
         topic, slash, subscription = path.partition(SUBSCRIPTIONS)
         client: Any = self.client()
         return client._create_session_browser(topic, subscription if slash else None)
@@ -109,7 +109,7 @@ class ServiceBusNamespace:
         return self._administration
 
     async def close(self) -> None:
-        """Close what is open; a later use opens it anew."""
+        """Close the clients; a later use opens them anew."""
         client, self._client = self._client, None
         administration, self._administration = self._administration, None
         if client is not None:

@@ -1,4 +1,4 @@
-"""What a failure of the Service Bus SDK allows to conclude.
+"""The outcomes of failures of the Service Bus SDK.
 
 lock or session lost, message not found, settled before    LockLost: nothing was settled, or it had been
 too large                                                  TooLarge
@@ -31,7 +31,7 @@ from outbox.azure.unsent import unsent
 from outbox.errors import LockLost, OutboxError, OutcomeUnknown, Refused, Throttled, TooLarge, UnknownDestination
 
 FAILURES = (AzureError, AMQPException, TimeoutError, OSError, ValueError, AttributeError, RuntimeError, LookupError)
-"""What a call of the SDK raises when it comes to nothing.
+"""The exceptions of a failed call of the SDK.
 
 The last four where a link is closed under it, by another call that failed at the same time; an AMQPException where the
 SDK does not translate what its own protocol raises: from what is asked of a link directly, and while it closes one.
@@ -51,7 +51,7 @@ _FORBIDDEN = (ServiceBusAuthenticationError, ServiceBusAuthorizationError)
 
 
 def as_error(error: BaseException, what: str, *, sends: bool = False, settles: bool = False) -> OutboxError:
-    """What may be concluded from a failure; `what` names what was asked for.
+    """Translate a failure into what may be concluded; `what` names the request.
 
     A settlement is tried in two ways by the SDK: that the second found no connection says nothing of the first.
     """

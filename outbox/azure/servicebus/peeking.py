@@ -1,4 +1,4 @@
-"""What a queue or subscription of Service Bus holds; nothing is locked by looking.
+"""Peeks at the messages of a queue or subscription of Service Bus; they lock nothing.
 
 The SDK looks through a receiver, and opens one first.  A queue that is ordered by session has none for all sessions,
 and the one of a session cannot be opened while a worker has it.  The service itself needs no receiver for a look: there
@@ -30,7 +30,7 @@ from outbox.ports import HeldMessage
 
 PAGE_COUNT = 200
 LOOK_COUNT_MAX = 2_000
-"""Among how many messages those that are wanted are looked for."""
+"""The number of messages that are searched for the wanted ones."""
 
 _STATUS: dict[ServiceBusMessageState, Literal["scheduled", "deferred"]] = {
     ServiceBusMessageState.SCHEDULED: "scheduled",
@@ -98,7 +98,7 @@ async def _wanted(
 async def _asked(
     browser: Any, receiver: Any, session: str, page_count: int, number: int
 ) -> Sequence[ServiceBusReceivedMessage]:
-    """A page over a link for requests; the SDK needs an object to note in which message was the last, never opened."""
+    """Ask for a page over a request link; `receiver`, never opened, is where the SDK notes the last message."""
     amqp = browser._amqp_transport
     asked: dict[Any, Any] = {
         MGMT_REQUEST_FROM_SEQUENCE_NUMBER: amqp.AMQP_LONG_VALUE(number),

@@ -1,4 +1,4 @@
-"""What a link needs of the SDK's receiver that the SDK offers no call for.
+"""Access to internals of the SDK's receiver that a link needs and the SDK offers no call for.
 
 How much it has read ahead, what the broker may still send, which connection it has; giving a message back uncounted.
 """
@@ -12,13 +12,13 @@ from azure.servicebus.aio import ServiceBusReceiver
 
 
 def handler_of(receiver: ServiceBusReceiver) -> object:
-    """What stands for the connection that a receiver has open; None where it was closed."""
+    """The object of a receiver's open connection; None where it was closed."""
     handler: object = receiver._handler
     return handler
 
 
 def buffered_count(receiver: ServiceBusReceiver) -> int:
-    """How many messages the SDK has read ahead: so many it hands out at once, without looking for more."""
+    """The number of messages that the SDK has read ahead and hands out at once, without a further read."""
     handler: Any = receiver._handler
     return 0 if handler is None else int(handler._received_messages.qsize())
 
@@ -30,7 +30,7 @@ def credit_of(receiver: ServiceBusReceiver) -> int:
 
 
 async def grant(receiver: ServiceBusReceiver, count: int) -> None:
-    """Let the broker send so many in all, with what is read ahead, once less than half of that is on its way or here.
+    """Let the broker send up to `count` messages in all, once less than half are here or under way.
 
     The SDK grants its own number as it begins to read, where it may be sent nothing any more: so every so many messages
     come a round trip late.  And it takes that as done at once: a read that is cancelled just then would keep the broker
@@ -44,7 +44,7 @@ async def grant(receiver: ServiceBusReceiver, count: int) -> None:
 
 
 async def release(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
-    """Give a message back uncounted: the SDK does that with what it has read ahead, but offers no call for it.
+    """Give a message back uncounted, as the SDK, without a call for it, gives back messages read ahead.
 
     It goes past what the SDK translates: an AMQPException comes as it is.
     """

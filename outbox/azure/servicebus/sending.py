@@ -1,4 +1,4 @@
-"""Sending to Service Bus: one sender for each destination, one transfer at a time, each of all that waits by then.
+"""Sending to Service Bus: one sender for each destination, one transfer at a time of all that waits.
 
 The SDK's asynchronous sender loses and doubles messages when several tasks use it at once, so one task sends what all
 callers have put in line; opening a sender takes half a second, so it stays.  While a transfer is under way others queue
@@ -33,14 +33,14 @@ SEND_S = 10.0
 SEND_WITHIN_S = 15.0
 """How long at most, when the SDK does not keep its own time."""
 BATCH_COUNT_MAX = 100
-"""The service takes 4,500; so many are encoded while nothing else runs."""
+"""The messages that are encoded in one go, while nothing else runs; the service takes 4,500."""
 ENVELOPE_BYTES_MAX = 4_096
 """The SDK fills a batch to the limit and adds an envelope with the first message's properties then."""
 
 
 @dataclass(eq=False, slots=True)
 class Parcel:
-    """What one caller sends, of one session: the messages that have not left yet, and where the answer goes."""
+    """The messages of one caller, of one session, that have not left yet, and the future for the answer."""
 
     session_id: str
     messages: list[AmqpAnnotatedMessage]
@@ -70,7 +70,7 @@ Taken = list[tuple[Parcel, int]]
 
 
 class Sending:
-    """What is sent to one destination."""
+    """The sending to one destination."""
 
     def __init__(self, namespace: ServiceBusNamespace, destination: str, usage: Usage) -> None:
         self._namespace = namespace
@@ -98,7 +98,7 @@ class Sending:
         await done
 
     async def _run(self) -> None:
-        """Send what is in line, a transfer after the other."""
+        """Send the parcels in line, one transfer after the other."""
         try:
             while not self._is_closing:
                 self._line = [parcel for parcel in self._line if parcel.messages and not parcel.done.cancelled()]
@@ -111,7 +111,7 @@ class Sending:
                 parcel.failed(OutcomeUnknown(f"send to {self._destination}: its bus was closed"))
 
     async def _transfer(self) -> None:
-        """Send as much of what is in line as one transfer takes."""
+        """Send as many messages in line as one transfer takes."""
         try:
             sender = await self._opened()
         except Exception as error:
@@ -135,7 +135,7 @@ class Sending:
                 parcel.left(count)
 
     async def _failed(self, parcels: Sequence[Parcel], error: Exception) -> OutboxError:
-        """Answer each of these callers, but not where it may be one of several that is too large: they stay in line."""
+        """Answer these callers, unless one of several messages may be too large: then they stay in line."""
         what = f"send to {self._destination}"
         meant = as_error(error, what, sends=True)
         self._usage.note("send", failed=True, reason=reason_of(meant, error))

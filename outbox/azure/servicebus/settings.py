@@ -1,4 +1,4 @@
-"""How a queue or subscription that is there already has to be set, and what goes wrong where it is not.
+"""The settings that an existing queue or subscription needs, and what goes wrong without them.
 
 What it cannot do without is whether there are sessions, and that is refused elsewhere.  All else works for a while with
 other settings: then the broker dead-letters or drops by itself what this library would have handled.
@@ -13,7 +13,7 @@ from azure.servicebus.management import QueueProperties, SubscriptionProperties
 
 LOCK = timedelta(seconds=60)
 LOCK_MIN = timedelta(seconds=30)
-"""Below it a message is delivered again while a busy process has not come to extend its lock; each delivery counts."""
+"""The least lock: with a shorter one a busy process loses messages to redelivery, and each delivery counts."""
 DELIVERY_COUNT_MAX = 100
 """Far above the runtime's own count of failures, which is the one that decides."""
 FOREVER = timedelta(days=3_650)
@@ -21,7 +21,7 @@ FOREVER = timedelta(days=3_650)
 
 
 def misfits(found: QueueProperties | SubscriptionProperties) -> Iterator[str]:
-    """What is wrong with an entity's settings, each with the cure."""
+    """The faults of an entity's settings, each with the cure."""
     if (count := found.max_delivery_count) is not None and count < DELIVERY_COUNT_MAX:
         yield (
             f"its max delivery count is {count}: crashes, lost locks and what is read ahead use deliveries up, and "
@@ -45,7 +45,7 @@ def misfits(found: QueueProperties | SubscriptionProperties) -> Iterator[str]:
 
 
 def wants_sessions(found: QueueProperties | SubscriptionProperties, *, sessions: bool) -> str:
-    """What an entity should do about sessions that it does not; empty where it does."""
+    """The declared use of sessions that an entity does not meet; empty where it does."""
     if bool(found.requires_session) == sessions:
         return ""
     return "requires sessions" if sessions else "does without sessions"

@@ -1,4 +1,4 @@
-"""Where the messages of one queue or subscription come from: one link, or one link for each session that is held.
+"""The source of one queue's or subscription's messages: one link, or a link for each held session.
 
 *Theory of operation, sessions.* A task asks for the next session that has messages, again and again while a caller
 receives and there is room for another; each session that is granted is a link.  Of a session nothing is handed out
@@ -48,7 +48,7 @@ class Source(Protocol):
         """
 
     async def close(self) -> None:
-        """Release what was read ahead, and close."""
+        """Release the messages read ahead, and close."""
 
 
 class PlainSource:
@@ -248,7 +248,7 @@ class Tasks:
             log.error("a task of the bus failed", exc_info=error)  # no caller waits for it
 
     async def close(self) -> None:
-        """Wait for those that are left, then cancel them."""
+        """Wait for the remaining tasks, then cancel them."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.gather(*self._tasks, return_exceptions=True)
