@@ -22,7 +22,6 @@ STARTS = re.compile(r"(What|Who|Which|Those|So|As)\b")
 SENTENCE_END = re.compile(r"(?<=[.:?!])\s+(?=[A-Z`(])")
 LEFT = {
     "function_app": 7,
-    "outbox/emulator": 223,
     "outbox/ops": 204,
     "outbox/verify": 260,
     "spark_jobs": 39,

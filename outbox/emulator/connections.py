@@ -1,4 +1,4 @@
-"""Connections of an HTTP endpoint: how many, how long each may take, and how much each may make the process hold.
+"""Connections of an HTTP endpoint: limits on their number, the time of each, and the memory it holds.
 
 *Theory of operation.*  What speaks HTTP stands behind each connection and sees every byte; this file only counts and
 looks at the clock.  A connection is idle, sends a head, sends a body, or waits for its answer.  Heads, and what is sent
@@ -27,7 +27,7 @@ HEAD_MAX_BYTES = 32 << 10
 AHEAD_MAX_BYTES = 64 << 10
 """How much a client may send behind a request before that is answered."""
 HEAD_WITHIN_S = 10.0
-"""How long a new connection may take for its first byte, and a head from its first byte to its end."""
+"""The time that a new connection has for its first byte, and a head for all of its bytes."""
 REQUEST_WITHIN_S = 30.0
 """How long a request may take to arrive whole, from its first byte."""
 TAKE_WITHIN_S = 30.0
@@ -35,16 +35,16 @@ TAKE_WITHIN_S = 30.0
 IDLE_MAX_S = 120.0
 """How long a connection that was answered may be silent; the SDKs' pools keep theirs for less."""
 SEND_BUFFER_BYTES = 128 << 10
-"""What the system may hold of an answer; left to itself, it takes megabytes of each."""
+"""The bytes of an answer that the system may hold; left to itself, it takes megabytes of each."""
 
 _HEAD_END = b"\r\n\r\n"
 _HEAD_TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _RESET = struct.pack("ii", 1, 0)
-"""Closing discards what is unsent and resets the connection."""
+"""The option by which a close discards unsent bytes and resets the connection."""
 
 
 class Phase(Enum):
-    """What a connection is doing."""
+    """The phase of a connection."""
 
     NEW = "nothing has come"
     HEAD = "a head is on its way"
@@ -175,7 +175,7 @@ class Connection(asyncio.Protocol):
         """Of the head that is on its way, or ahead of the answer."""
         self._tail = b""
         self._early = b""
-        """What came before there was anything to speak HTTP."""
+        """The bytes that came before HTTP was loaded."""
         self._body: StreamReader | None = None
 
     # The transport's side
@@ -227,7 +227,7 @@ class Connection(asyncio.Protocol):
         self._speaker.data_received(data)
 
     def _keep(self, data: bytes) -> None:
-        """Keep what was read though reading is paused: Python 3.11.2 forgets a pause before its first read."""
+        """Keep bytes read although reading is paused: Python 3.11.2 forgets a pause before its first read."""
         self._early += data
         if self._transport is not None:
             self._transport.resume_reading()
@@ -315,7 +315,7 @@ class Connection(asyncio.Protocol):
         return is_last
 
     def close(self) -> None:
-        """Close; what was written is still sent, for a while."""
+        """Close; written bytes are still sent, for a while."""
         self.phase = Phase.CLOSING
         self.since_s = asyncio.get_running_loop().time()
         if self._transport is not None:

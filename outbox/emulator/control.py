@@ -1,4 +1,4 @@
-"""The control endpoint of an HTTP emulator, on the emulator's port: faults to install, what was asked for to read.
+"""The control endpoint of an HTTP emulator, on the emulator's port: faults to install, and use to read.
 
     GET, POST, DELETE  /_outbox/faults          the rules and what fired; one rule or an array; all, or ?id=N
     GET, DELETE        /_outbox/usage           requests by operation, and what they came to; count from zero
@@ -31,10 +31,10 @@ class Refused(Exception):
 
 
 class Usage(Protocol):
-    """What counts the requests of one emulator."""
+    """The counter of one emulator's requests."""
 
     def usage(self) -> Mapping[str, Any]:
-        """What there was since the start or the last reset, by operation."""
+        """The use by operation, since the start or the last reset."""
         ...
 
     def reset(self) -> None:
@@ -43,7 +43,7 @@ class Usage(Protocol):
 
 
 class Control:
-    """What an operator or a test asks of a running emulator."""
+    """The control of a running emulator, for an operator or a test."""
 
     def __init__(self, faults: Faults, meter: Usage, token: str) -> None:
         self._faults = faults

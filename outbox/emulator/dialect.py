@@ -1,4 +1,4 @@
-"""What an HTTP service has to say for itself: how it refuses, which headers its answers have, what it admits.
+"""The dialect of an HTTP service: its refusals, the headers of its answers, the requests it admits.
 
 `http` does what all of them have in common, and asks here for the rest.  Nothing of HTTP's library is imported.
 """

@@ -68,7 +68,7 @@ class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     status: int = 0
     substatus: int = 0
     code: str = ""
-    """Of `status`: the error code of the answer, where the service has one; empty is the usual one of the status."""
+    """The error code of a `status` fault's answer, where the service has one; empty: the status's usual one."""
     batch_index: int | None = None
     """Of `throttled` and `status`: which operation within a batch fails, instead of the batch as a request."""
     behind_count: int | None = None
@@ -235,7 +235,7 @@ class Faults:
         return msgspec.json.encode({"rules": self.installed(), "fired": self.fired})
 
     def control(self, method: str, query: str, body: bytes) -> tuple[int, bytes]:
-        """What a control endpoint answers, a status and JSON: GET lists, POST installs, DELETE removes all or `id=N`.
+        """Answer a control request with a status and JSON: GET lists, POST installs, DELETE removes all or `id=N`.
 
         Raises:
             ValueError: the rules, or the query, cannot be read.

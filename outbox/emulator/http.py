@@ -1,4 +1,4 @@
-"""HTTP requests to answers: who may ask is settled before anything of a body is read or room is taken for it.
+"""The way from HTTP requests to answers: access is settled before a body is read or gets room.
 
 *Theory of operation.*  aiohttp parses and writes; a request comes here with its head alone.  Host header and signature
 (or the control token) are checked first, and a connection that is refused there is closed.  Then the body is read, up
@@ -47,9 +47,9 @@ LARGE_BYTES = 64 << 10
 REQUEST_COUNT_MAX = 1_024
 """Requests that are being read or answered, those of clients that have gone among them."""
 LINGER_S = 2.0
-"""How long what a client still sends of a body that is refused is read, so that it comes to read why."""
+"""The time for reading the rest of a refused body, so that its client comes to read why."""
 PIECE_BYTES = 256 << 10
-"""So much of an answer in pieces is handed on at a time."""
+"""The bytes of an answer that are handed on at a time."""
 LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
 
 _UNREAD = "too many answers were not read; read them, then ask again"
@@ -80,10 +80,10 @@ class Http:
             tcp_keepalive=False,
             lingering_time=LINGER_S,
         )
-        """What makes speakers of HTTP, one for each connection."""
+        """The factory of HTTP protocols, one for each connection."""
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request; what is answered to the network's nonsense is aiohttp's."""
+        """Answer one request; aiohttp answers malformed bytes."""
         connection = self._connections.of(request.protocol)
         if connection is None:  # the client went before its request was begun
             return web.Response(status=UNAVAILABLE)
@@ -120,7 +120,7 @@ class Http:
         return await self._response(answer, request, connection, is_last=not request.content.is_eof())
 
     def _admitted(self, request: web.BaseRequest) -> Asked:
-        """What answers a request whose sender may ask.
+        """Admit a request by its head.
 
         Raises:
             Refusal: it may not, or there is no room.

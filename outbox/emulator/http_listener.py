@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TIME_CHECK_S = 1.0
 STOP_WITHIN_S = 1.0
 ABORT_WITHIN_S = 0.1
-"""How long what is still under way then may take to notice that its connection is gone."""
+"""The time for requests still under way to notice that their connection is gone."""
 
 
 class HttpListener:
@@ -43,7 +43,7 @@ class HttpListener:
         self._upkeep = upkeep
         self.connections: Connections | None = None
         self.http: Http | None = None
-        """What speaks HTTP, once there was a connection."""
+        """The HTTP side, once there was a connection."""
         self._listening: asyncio.Server | None = None
         self._timekeeper: asyncio.Task[None] | None = None
 
@@ -61,7 +61,7 @@ class HttpListener:
         return int(self._listening.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Answer what is under way, for a moment, and close."""
+        """Answer requests under way, for a moment, and close."""
         if self._listening is not None:
             self._listening.close()
         if self.connections is not None:
@@ -75,7 +75,7 @@ class HttpListener:
         self._listening = self.connections = self.http = self._timekeeper = None
 
     async def _load_http(self) -> Callable[[], asyncio.Protocol]:
-        """What makes a speaker of HTTP for each connection."""
+        """Load the HTTP side, and return the factory of its protocols."""
         module = await asyncio.to_thread(import_module, "outbox.emulator.http")
         assert self.connections is not None, "a connection was made"
         self.http = http = module.Http(self._service, self._control, self.connections, is_local=self._is_local)

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 TIME_CHECK_S = 0.2
 CLOSE_WITHIN_S = 2.0
 LOG_EVERY_MS = 5_000
-"""Of each kind of line about a connection there is one in so long, with the number of those left out."""
+"""The time between two lines of one kind about a connection; the second counts those left out."""
 
 
 class ServiceBusServer:
@@ -66,13 +66,13 @@ class ServiceBusServer:
         self.key = key
         self.limits = replace(limits or Limits(), message_size_max_bytes=message_size_max_bytes)
         self.pool = Pool(max(POOL_MAX_BYTES, 16 * message_size_max_bytes))
-        """What unfinished messages and links of all connections hold."""
+        """The pool of unfinished messages and links of all connections."""
         self.log_lines = LogThrottle(LOG_EVERY_MS, engine.now_ms)
-        """Which lines about connections are due: a client that connects in a loop does not fill the log."""
+        """The throttle of lines about connections: a client that connects in a loop does not fill the log."""
         self.faults = Faults() if faults is None else faults
-        """What is to go wrong; rules may be installed and removed while clients are connected."""
+        """The faults; rules may be installed and removed while clients are connected."""
         self.control_token = control_token or secrets.token_urlsafe(32)
-        """Who may install fault rules over HTTP."""
+        """The token that allows fault rules over HTTP."""
         self._endpoint = Endpoint(
             engine,
             self.limits,
@@ -92,7 +92,7 @@ class ServiceBusServer:
 
     @property
     def connection_string(self) -> str:
-        """What the SDK's `from_connection_string` takes.  It holds the key, if there is one."""
+        """The connection string for the SDK's `from_connection_string`.  It holds the key, if there is one."""
         key = self.key or "not-checked"
         return (
             f"Endpoint=sb://{self.host}:{self.port};SharedAccessKeyName={KEY_NAME};SharedAccessKey={key};"
@@ -127,7 +127,7 @@ class ServiceBusServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _front(self) -> Front:
-        """What stands before a new connection."""
+        """Make the front of a new connection."""
         return Front(self._endpoint, Peer(self._endpoint, self._peers, self._writer), self._http)
 
     async def _write_answers(self) -> None:

@@ -30,7 +30,7 @@ _UNKNOWN_COUNT_MAX = 256
 
 
 class Channel:
-    """The links of one session; `on_...` takes a frame: its fields, the frame, and where what is behind them begins."""
+    """The links of one session; each `on_...` takes a frame: its fields, the frame, and the offset behind them."""
 
     __slots__ = ("links", "session")
 
@@ -73,7 +73,7 @@ class Channel:
         return [Attached(link)]
 
     def _heard(self, handle: object, event: OnLink) -> Link | None:
-        """The link that a frame is for, in the state after it; None where there is none yet, or it is passed over."""
+        """The link that a frame is for, in its next state; None where none exists or the frame is ignored."""
         link = self.links.get(as_uint(handle, "handle"))
         state, name = (LinkState.FREE, "") if link is None else (link.state, link.attach.name)
         state_after = after(LINK, state, event, "handle", handle, "on channel", self.session.channel, name)
@@ -170,4 +170,4 @@ ON_FRAME: dict[int, Callable[[Channel, list[object], Frame, int], list[Event]]] 
     performatives.DISPOSITION: Channel.on_disposition,
     performatives.DETACH: Channel.on_detach,
 }
-"""What a frame of a session that has begun makes its channel do."""
+"""The method of the channel for each frame of a begun session."""

@@ -236,7 +236,7 @@ class Connection:
             self._end(channel)
 
     def _end(self, channel: Channel, condition: str = "", description: str = "") -> None:
-        """End a session, with an error if a condition is given; what the peer still sends on it is passed over."""
+        """End a session, with an error if a condition is given; further frames of the peer on it are ignored."""
         self._events.extend(channel.end())
         channel.session.end(condition, description)
         del self.channels[channel.session.channel]

@@ -1,4 +1,4 @@
-"""What the broker sends: messages with the broker's header and annotations, and replies to requests.
+"""Encoding of the broker's frames: messages with its header and annotations, and replies to requests.
 
 The reverse of `messages`.  A delivery is the sender's own bytes behind sections that are the broker's: delivery count,
 enqueued time, sequence number, lock.  Their layout never changes, so a delivery costs one pack and one join.
@@ -100,7 +100,7 @@ def _data(body: bytes) -> bytes:
 
 
 def _header(item: Claim | Task, delivery_count: int) -> bytes:
-    """The header, with the time to live that holds: a queue may let a message live shorter than its sender said."""
+    """The header, with the time to live that holds: a queue may shorten the sender's."""
     lives_ms = max(item.expires_ms - item.enqueued_ms, 0) if item.expires_ms else item.message.time_to_live_ms
     ttl = types.uint(min(lives_ms, 0xFFFFFFFF)) if item.expires_ms or lives_ms else NULL
     return described(HEADER, list_((NULL, NULL, ttl, NULL, types.uint(delivery_count))))

@@ -1,4 +1,4 @@
-"""What can go wrong on an AMQP connection, as the conditions that peers know.
+"""Faults of an AMQP connection, as the conditions that peers know.
 
     AmqpFault                 a condition, a text, and how far it reaches
     |-- ConnectionFault       the connection must close

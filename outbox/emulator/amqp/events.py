@@ -1,4 +1,4 @@
-"""What the protocol engine hands to the application.
+"""Events that the protocol engine hands to the application.
 
 Events are what is left of the frames that a peer sent once the protocol itself has answered what it can.  They name
 the link or the session that the application answers on.

@@ -59,7 +59,7 @@ class FrameReader:
             self._at = 0
 
     def clear(self) -> None:
-        """Drop what was not read; the stream is over."""
+        """Drop the unread bytes; the stream is over."""
         self._parts, self._parts_bytes, self._data, self._at = [], 0, b"", 0
 
     def next_header(self) -> bytes | None:
@@ -92,7 +92,7 @@ class FrameReader:
         return Frame(frame_type, channel, data, at + offset * 4, at + size)
 
     def _keep(self, wanted: int) -> None:
-        """Keep only what is not consumed, and join again when `wanted` bytes are there."""
+        """Keep only unconsumed bytes, and join them again once `wanted` bytes are there."""
         if not self._data:
             return
         rest = self._data[self._at :]
@@ -111,12 +111,12 @@ class Output:
         self.size_bytes = 0
 
     def write(self, data: bytes) -> None:
-        """Add bytes to what is to be sent."""
+        """Append bytes to the output."""
         self._parts.append(data)
         self.size_bytes += len(data)
 
     def take(self) -> bytes:
-        """What is to be sent, once."""
+        """Take the output, once."""
         if not self._parts:
             return b""
         parts, self._parts, self.size_bytes = self._parts, [], 0

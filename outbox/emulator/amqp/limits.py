@@ -1,4 +1,4 @@
-"""What a peer may ask for, and what connections hold of it: in bytes, for each connection and for all together.
+"""Limits on a peer, and the bytes that connections hold of it: each one, and all together.
 
 A message in several transfers lies here until its last is there, and what a link was attached with for as long as the
 link.  Both are the peer's to choose, for every link of every session, so that a limit of a message's size alone is
@@ -14,7 +14,7 @@ from outbox.emulator.amqp.errors import RESOURCE_LIMIT, ConnectionFault, Session
 MESSAGE_SIZE_MAX_BYTES = 256 * 1024
 POOL_MAX_BYTES = 64 << 20
 PART_BYTES = 64
-"""What a part of a message takes besides its bytes."""
+"""The bytes of a part of a message besides its contents."""
 SESSION_BYTES = 1_024
 LINK_BYTES = 1_024
 ATTACH_FACTOR = 8
@@ -40,7 +40,7 @@ class Limits:
 
 
 class Pool:
-    """What all connections of a process hold."""
+    """The bytes held by all connections of a process."""
 
     __slots__ = ("held_bytes", "max_bytes")
 
@@ -50,7 +50,7 @@ class Pool:
 
 
 class Quota:
-    """What one connection holds."""
+    """The bytes held by one connection."""
 
     __slots__ = ("held_bytes", "link_count", "max_bytes", "pool")
 

@@ -113,7 +113,7 @@ class Link:
             self._grant_credit()
 
     def free(self) -> None:
-        """Drop what is held for the link, which is gone."""
+        """Drop everything held for the link, which is gone."""
         self._reset()
         self.session.quota.give_back(self._held_bytes)
         self.session.quota.link_count -= 1
@@ -200,7 +200,7 @@ class Link:
         return delivery_id
 
     def _send_parts(self, delivery_id: int, tag: bytes, payload: bytes, room: int, settled: bool) -> bytes:
-        """Send all but the last frame of a message that needs several; return what is left for the last."""
+        """Send all but the last frame of a message that needs several, and return the rest for the last."""
         at = 0
         while len(payload) - at > room:
             head = _TRANSFER.pack(

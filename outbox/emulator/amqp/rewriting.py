@@ -1,4 +1,4 @@
-"""What the broker changes in a message: an id for one that has none, and properties that a receiver sets.
+"""The broker's changes to a message: an id where it has none, and properties that a receiver sets.
 
 The bytes that a client sent stay as they are but for that.
 """

@@ -1,4 +1,4 @@
-"""The sections of a message: where each begins and ends, and the two kinds of value that are read in bulk.
+"""The sections of a message, where each begins and ends, and the two kinds of value read in bulk.
 
 This is the innermost loop of receiving, so it skips by sizes what it need not decode.
 """

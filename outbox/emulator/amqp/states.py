@@ -1,4 +1,4 @@
-"""What may happen in which state of a connection, a session and a link: three tables, state x event -> state.
+"""The states of a connection, a session and a link: three tables, state x event -> state.
 
 A cell is the next state, or that the event is passed over, or the fault that closes the connection.  Nothing is decided
 about states elsewhere: `Connection`, `Channel` and `Link` ask `after` for the next state and do what the event stands
@@ -35,7 +35,7 @@ class State(IntEnum):
 
 
 class Heard(IntEnum):
-    """What a peer sends on a connection; `FRAME` is any frame of a session."""
+    """The frames and headers of a peer on a connection; `FRAME` is any frame of a session."""
 
     SASL_HEADER = 0
     AMQP_HEADER = 1
@@ -52,7 +52,7 @@ class SessionState(IntEnum):
 
 
 class OnSession(IntEnum):
-    """What a peer sends on a channel; `FRAME` is any frame between begin and end."""
+    """The frames of a peer on a channel; `FRAME` is any frame between begin and end."""
 
     BEGIN = 0
     FRAME = 1
@@ -69,7 +69,7 @@ class LinkState(IntEnum):
 
 
 class OnLink(IntEnum):
-    """What the peer sends for a link, then what this side does with it; `END` is the end of its session."""
+    """The peer's frames for a link, then this side's actions on it; `END` is the end of its session."""
 
     ATTACH = 0
     FLOW = 1

@@ -20,10 +20,10 @@ from uuid import UUID
 DEPTH_MAX = 16
 COUNT_MAX = 65_536
 FREE_COUNT_MAX = 16
-"""Elements of an array whose constructor says it all (null, true, 0, an empty list), so that they take no bytes."""
+"""The most elements of an array whose constructor says it all (null, true, 0): they take no bytes."""
 
 CHOSEN_HASH_COUNT_MAX = 64
-"""Keys of a map whose hash follows from their bytes, so that a peer can give as many as it likes the same one."""
+"""The most keys of a map whose hash follows from their bytes, for a peer can make many hash alike."""
 
 NULL = b"\x40"
 TRUE = b"\x41"
@@ -47,7 +47,8 @@ class Described(NamedTuple):
 
 
 Spent = list[int]
-"""What one value has used of its limits while it is decoded: its depth and its elements.  A list, for speed."""
+"""The limits that one value has used up while it is decoded, depth and elements; a list, for speed.  A list, for
+speed."""
 _Decoder = Callable[[bytes, int, Spent], tuple[object, int]]
 
 
@@ -206,7 +207,7 @@ def _compound(data: bytes, at: int, wide: bool) -> tuple[int, int, int]:
 
 
 def _enter(spent: Spent, count: int) -> None:
-    """Go one deeper, into a compound of so many elements."""
+    """Go one deeper, into a compound of `count` elements."""
     if spent[0] >= DEPTH_MAX:
         raise DecodeError(f"value is nested deeper than {DEPTH_MAX}")
     spent[0] += 1

@@ -1,4 +1,4 @@
-"""What a request gets: an answer, or a rejection with the status and the code by which the SDK knows it.
+"""The answers to a request, and rejections with the status and the code that the SDK knows.
 
 The codes and their statuses are those that Azure documents (Blob service error codes, common REST API error codes).
 """

@@ -72,7 +72,7 @@ class Signatures:
 def string_to_sign(
     method: str, raw_path: str, headers: Mapping[str, str], account: str, order: Callable[[str], str] = str
 ) -> str:
-    """What a client signs; `order` makes the key by which headers are sorted."""
+    """The text that a client signs; `order` makes the key by which headers are sorted."""
     plain = {name: headers.get(name, "") for name in _SIGNED}
     if plain["content-length"] == "0":
         plain["content-length"] = ""

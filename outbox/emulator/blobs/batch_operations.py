@@ -28,7 +28,7 @@ BATCH_MAX_BYTES = 4 << 20
 HEADER_COUNT_MAX = 40
 LINE_LENGTH_MAX = 8_192
 FAULTS = frozenset(("refused", "throttled", "status"))
-"""What may happen to a part; the others happen to the batch."""
+"""The faults that may happen to a part; the others happen to the batch."""
 BOUNDARY = "batchresponse_00000000-0000-0000-0000-000000000000"
 _BOUNDARY = re.compile(r"multipart/mixed\s*;\s*boundary=(?:\"([^\"]+)\"|([^\s;\"]+))\s*", re.IGNORECASE)
 _BOUNDARY_TEXT = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
@@ -103,7 +103,7 @@ class BatchOperations:
 
 
 def read_boundary(content_type: str) -> bytes:
-    """What parts the parts of a batch.
+    """Read the boundary between the parts of a batch.
 
     Raises:
         Rejection: 400.

@@ -48,7 +48,7 @@ _SHOWN = {
 
 
 class BlobOperations:
-    """What is done with whole blobs."""
+    """The operations on whole blobs."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -172,7 +172,7 @@ ENCRYPTED = {"x-ms-request-server-encrypted": "true"}
 
 
 def replaced(store: Store, call: Call) -> tuple[Held, Blob | None, Lease | None]:
-    """What a call writes anew: its container, the blob that it replaces, and that one's lease afterwards.
+    """The target of a call that writes a blob: container, replaced blob, and that one's lease afterwards.
 
     Raises:
         Rejection: 400, 404, 409 or 412.
@@ -239,7 +239,7 @@ def read_properties(call: Call, content_type: str = "") -> Properties:
 
 
 def check_md5(body: bytes, *given: str) -> str:
-    """The MD5 of a body, base64, if those that headers give (empty: none) are the same.
+    """The MD5 of a body, base64, if the MD5s of headers (empty: none) are the same.
 
     Raises:
         Rejection: 400.

@@ -34,7 +34,7 @@ _KINDS = ("Committed", "Uncommitted", "Latest")
 
 
 class BlockOperations:
-    """What is done with blocks."""
+    """The operations on blocks."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

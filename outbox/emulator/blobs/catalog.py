@@ -1,4 +1,4 @@
-"""What is kept of containers and blobs, as the engine's documents have it."""
+"""The stored form of containers and blobs, as the engine's documents have it."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _PAIRS = ({"if-match", "if-unmodified-since"}, {"if-none-match", "if-modified-si
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What has to hold; None and empty ask for nothing."""
+    """The conditions of a request; None and empty ask for nothing."""
 
     match: frozenset[str] = frozenset()
     none_match: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Operations on containers, and what is said about the account and the service."""
+"""Operations on containers, and the properties of the account and the service."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SERVICE = (
 
 
 class ContainerOperations:
-    """What is done with containers."""
+    """The operations on containers."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

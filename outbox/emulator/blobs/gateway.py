@@ -1,4 +1,4 @@
-"""Requests to answers: who may ask, which faults are due, what is done, and what must be on disk before the answer.
+"""The way from requests to answers: access, faults, the operation, and its sync before the answer.
 
 *Theory of operation.*  A request is admitted by its head alone, before its body is read.  Then its operation is done;
 what it changes, it changes in one step of the loop.  Faults stand before and behind: a delay, a refusal or a broken
@@ -137,7 +137,7 @@ class Gateway:
         return answer
 
     async def _before(self, call: Call) -> FaultRule | None:
-        """Do what is to go wrong before a request takes effect; the rule for what is to go wrong behind it.
+        """Carry out the faults before a request takes effect; return the rule of the fault after it.
 
         Raises:
             Rejection: it is refused.

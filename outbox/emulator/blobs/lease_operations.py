@@ -24,7 +24,7 @@ _NEEDS = {
 
 
 class LeaseOperations:
-    """What is done with leases; ETags and times stay."""
+    """The operations on leases; ETags and times stay."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

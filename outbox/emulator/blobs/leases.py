@@ -1,4 +1,4 @@
-"""Leases of blobs and containers: their states, what an operation on them does, and who may write or read under one.
+"""Leases of blobs and containers: their states, the operations on them, and access under one.
 
 Pure: a lease, the time and what is asked for give another lease or a rejection.  A lease is available, leased,
 breaking, broken or expired; what follows from state and operation is what Azure documents (Lease Blob, outcomes of
@@ -107,7 +107,7 @@ def break_(lease: Lease | None, now_ms: int, *, period_s: int | None) -> tuple[L
 
 
 def check_write(lease: Lease | None, now_ms: int, id: str, owner: Owner) -> Lease | None:
-    """The lease as it is after a write under this id; one that is over is gone by then.
+    """The lease after a write under this id; an expired one is gone by then.
 
     Raises:
         Rejection: 412.
@@ -144,7 +144,7 @@ def shown(lease: Lease | None, now_ms: int) -> dict[str, str]:
 
 
 def read_id(text: str, header: str) -> str:
-    """A lease id: a GUID, in any of its usual forms, as it is answered.
+    """Read a lease id, a GUID in any of its usual forms, into the form of answers.
 
     Raises:
         Rejection: 400.

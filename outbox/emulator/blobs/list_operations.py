@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 
 class ListOperations:
-    """What is listed and searched."""
+    """The lists and searches of an account."""
 
     def __init__(self, store: Store, account: str, page_count_max: int = PAGE_COUNT_MAX) -> None:
         """`page_count_max` is how many entries a page has at most, however many a client asks for."""
@@ -186,7 +186,7 @@ def _first(entries: Iterator[Entry], count: int) -> Iterable[Entry]:
 
 
 def _includes(call: Call) -> frozenset[str]:
-    """What a list is to say besides the usual; parts of the service that are not here have nothing to show.
+    """The parts that a list shows besides the usual; parts of the service that are not here stay empty.
 
     Raises:
         Rejection: 400.

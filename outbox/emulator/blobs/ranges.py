@@ -1,4 +1,4 @@
-"""Which bytes of a blob a request asks for."""
+"""The range of bytes of a blob that a request asks for."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ OPERATIONS = frozenset((*_SERVICE.values(), *_CONTAINER.values(), *_BLOB.values(
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Which operation, on which container and blob (empty: none)."""
+    """The operation of a request, with its container and blob (empty: none)."""
 
     operation: str = "unknown"
     container: str = ""
@@ -76,7 +76,7 @@ class Route:
 
 @dataclass(slots=True)
 class Call:
-    """A request on its way: what came, and what was found out about it."""
+    """A request on its way, with the facts found out about it."""
 
     method: str
     raw_path: str

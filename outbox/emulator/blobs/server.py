@@ -1,4 +1,4 @@
-"""The server of the Blob Storage emulator: where it listens, what it is made of, and how it starts and stops.
+"""The server of the Blob Storage emulator: its address, its parts, its start and stop.
 
 It listens on loopback under the port, the account and the public key of Azurite, so that existing settings work; on any
 other address it insists on a key of one's own.  Many may run in one process.
@@ -34,7 +34,7 @@ PORT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What the SDK takes: `BlobServiceClient.from_connection_string(connection.connection_string)`."""
+    """The connection of the SDK: `BlobServiceClient.from_connection_string(connection.connection_string)`."""
 
     url: str
     account: str
@@ -125,7 +125,7 @@ class BlobEmulator:
         return self
 
     async def stop(self) -> None:
-        """Answer what is under way, for a moment, and close."""
+        """Answer requests under way, for a moment, and close."""
         await self._listener.stop()
 
     async def __aenter__(self) -> Self:
@@ -143,7 +143,7 @@ class BlobEmulator:
 
 
 def _operations(store: Store, blobs: BlobOperations, account: str, page_count_max: int) -> dict[str, Operation]:
-    """What is done for each name of an operation."""
+    """The functions of the operations, by name."""
     blocks, held_leases = BlockOperations(store), LeaseOperations(store)
     containers, lists = ContainerOperations(store), ListOperations(store, account, page_count_max)
     return {

@@ -1,4 +1,4 @@
-"""The containers and blobs of an account, in the engine: read as they are now, written one record at a time.
+"""The containers and blobs of an account, in the engine, read at once, written one record at a time.
 
 *Theory of operation.*  A container is a document; so is each blob, without its bytes; and so is each piece of bytes,
 which is written once under a fresh id and never changed.  A write puts the pieces first, of which nobody knows, and
@@ -34,7 +34,7 @@ BLOBS, BLOCKS = "blobs.of/", "blobs.blocks/"
 PIECE_BYTES = 4 << 20
 CONTAINER_COUNT_MAX = 2_000
 DROP_COUNT = 1_000
-"""So many documents are deleted by one record."""
+"""The number of documents that one record deletes."""
 TAG_CHANGE_COUNT_MAX = 10_000
 UNCOMMITTED_MAX_MS = 7 * 86_400_000
 """Blocks that nothing is done with for so long are removed, as the service does."""
@@ -49,7 +49,7 @@ class TagChange(NamedTuple):
 
 
 class Held:
-    """A container and what is in it."""
+    """A container with its blobs."""
 
     def __init__(self, definition: Container) -> None:
         self.definition = definition
@@ -114,12 +114,12 @@ class Store:
         return held.definition
 
     def replace(self, held: Held, definition: Container) -> None:
-        """Keep a container's definition in place of what was there."""
+        """Keep a container's definition in place of the old one."""
         version = self._do([records.DocWrite(CONTAINERS, definition.rid, msgspec.json.encode(definition))])
         held.definition = with_etag(definition, version)
 
     def delete(self, held: Held) -> None:
-        """Delete a container; it is gone at once, what is in it follows in steps."""
+        """Delete a container; it is gone at once, its blobs follow in steps."""
         rid = held.definition.rid
         self._do([], [records.DocRef(CONTAINERS, rid, 1)])
         del self.containers[held.definition.name]
@@ -156,14 +156,14 @@ class Store:
         self._drop_all(tuple(map(_ref, pieces)))
 
     def bytes_of(self, pieces: Sequence[Piece]) -> tuple[bytes, ...]:
-        """What pieces hold."""
+        """The bytes of pieces."""
         data = self.engine.state.documents.spaces.get(DATA, {})
         return tuple(data[piece.id].value for piece in pieces)
 
     # Blobs
 
     def put(self, held: Held, name: str, blob: Blob, *, commits: bool = False) -> Blob:
-        """Keep a blob in place of what was there, as one record; `commits` also forgets its uncommitted blocks."""
+        """Keep a blob in place of the old one, as one record; `commits` also forgets its uncommitted blocks."""
         rid, old = held.definition.rid, held.blobs.get(name)
         blocks = held.uncommitted.get(name, {}) if commits else {}
         named = {piece.id for piece in blob.all_pieces}
@@ -210,7 +210,7 @@ class Store:
             self._tag_changes.append(TagChange(held.definition.rid, name, before))
 
     def tags_past(self, held: Held, behind_count: int | None) -> dict[str, dict[str, str]]:
-        """The tags of a container's blobs so many changes ago (None: as long ago as is remembered)."""
+        """The tags of a container's blobs `behind_count` changes ago (None: as long ago as is remembered)."""
         found = {name: blob.tags for name, blob in held.blobs.items()}
         changes = list(self._tag_changes)
         for change in reversed(changes if behind_count is None else changes[-behind_count:]):
@@ -276,7 +276,7 @@ class Store:
 
 
 def with_etag(kept: T, version: int) -> T:
-    """What is kept with the ETag that it has, which is that of the record if it says none."""
+    """The document with its ETag, which is that of the record if the document names none."""
     return kept if kept.etag else msgspec.structs.replace(kept, etag=version)
 
 
@@ -289,7 +289,7 @@ def _blocks_of(rid: str, name: str) -> str:
 
 
 def _read_space(space: str) -> tuple[str, str, str]:
-    """What a namespace is of: its kind, a container's id and a blob's name; empty for one of others."""
+    """The owner of a namespace: its kind, a container's id and a blob's name; empty for other namespaces."""
     if space.startswith(BLOBS):
         return BLOBS, space[len(BLOBS) :], ""
     if space.startswith(BLOCKS):

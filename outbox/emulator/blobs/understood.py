@@ -1,4 +1,4 @@
-"""What each operation understands of a request beside its path and body: query parameters and conditions.
+"""The query parameters and conditions that each operation understands beside its path and body.
 
 A parameter or a condition that an operation does not know is refused by name, because ignoring one would be a wrong
 answer: a list that begins elsewhere, a write over what another has written.  Of other headers those are refused that
@@ -28,7 +28,7 @@ _PAGES = frozenset(("marker", "maxresults"))
 
 
 class Understood(NamedTuple):
-    """What an operation understands, in lower case."""
+    """The parameters and conditions that an operation understands, in lower case."""
 
     parameters: frozenset[str] = frozenset()
     conditions: frozenset[str] = frozenset()

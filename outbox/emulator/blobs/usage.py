@@ -8,7 +8,7 @@ import msgspec
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What one kind of operation came to."""
+    """The use by one kind of operation."""
 
     count: int
     failed_count: int
@@ -36,7 +36,7 @@ class Meter:
         self._sent_bytes[operation] += sent_bytes
 
     def usage(self) -> dict[str, Usage]:
-        """What there was since the start or the last reset, by operation."""
+        """The use by operation, since the start or the last reset."""
         return {
             name: Usage(count, self._failed[name], self._received_bytes[name], self._sent_bytes[name])
             for name, count in sorted(self._counts.items())

@@ -1,1 +1,1 @@
-"""What a Service Bus does behind its AMQP side: nodes, senders, receivers, sessions, management."""
+"""A Service Bus behind its AMQP side: nodes, senders, receivers, sessions, management."""

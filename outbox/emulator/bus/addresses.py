@@ -85,7 +85,7 @@ def _wrong(name: str, segments: list[str], length_max: int) -> str:
 
 
 def declared_path(engine: Engine, path: str) -> str:
-    """A path in the case in which its entity was declared; as it is where there is none.
+    """A path in the case in which its entity was declared; unchanged where there is none.
 
     Folders of before may hold two entities that differ in case only; each is found in its own case.
     """
@@ -100,7 +100,7 @@ def declared_path(engine: Engine, path: str) -> str:
 
 
 def missing(path: str) -> str:
-    """What is said where there is no such entity: the SDK of JavaScript knows the case by the service's sentence."""
+    """The error text for a missing entity, in the service's words, by which the SDK of JavaScript knows it."""
     return f"The messaging entity {path!r} could not be found; declare it, or check the spelling"
 
 

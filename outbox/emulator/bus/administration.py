@@ -35,7 +35,7 @@ class Reply(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What a path names: an entity, a subscription of it, a rule of that; or all of a kind where a name is empty."""
+    """The target of a path: an entity, its subscription, a rule of that; an empty name: all of the kind."""
 
     entity: str
     subscription: str | None = None
@@ -203,7 +203,8 @@ class Administration:
         return Reply(200 if there else 201, self._entity_entry(name, kind))
 
     def _merged(self, path: str, kind: str, given: dict[str, str], *, there: bool, update: bool) -> Description:
-        """What is described from here on: what was, and what is given now.  An update says only what it changes."""
+        """The description that a request leaves: the old one with the given changes.  An update says only what it
+        changes."""
         if there and not update:
             raise Wrong(409, f"{path!r} is there already; update it instead")
         if update and not there:
@@ -281,7 +282,8 @@ _NOTHING = atom.Element("", {})
 
 
 def read_target(raw_path: str) -> Target:
-    """What a request's path names.  An entity's own slashes come quoted, or plain from clients that do not quote.
+    """Read the target of a request's path.  An entity's own slashes come quoted, or plain from clients that do not
+    quote.
 
     Raises:
         Wrong: it names nothing.
@@ -301,7 +303,7 @@ def read_target(raw_path: str) -> Target:
 
 
 def _address(path: str) -> str:
-    """A path as it stands in the id of an entry, from which the SDK of JavaScript takes names as they are."""
+    """A path as an entry's id has it, from which the SDK of JavaScript takes names unchanged."""
     return quote(path, safe="/$")
 
 

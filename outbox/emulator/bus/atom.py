@@ -131,7 +131,7 @@ def text(value: object) -> str:
 
 
 def element(name: str, inner: str, **attributes: str) -> str:
-    """An element around what is XML already."""
+    """An element around XML."""
     return f"<{name}{''.join(f' {key}={quoteattr(value)}' for key, value in attributes.items())}>{inner}</{name}>"
 
 

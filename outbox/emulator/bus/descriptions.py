@@ -43,7 +43,7 @@ _KEPT = {
     "UserMetadata": None,
     "MaxMessageSizeInKilobytes": None,
 }
-"""What is kept and read back without effect, with its defaults."""
+"""The properties that are kept and read back without effect, with their defaults."""
 
 _SUBSCRIPTION = (
     "LockDuration", "RequiresSession", "DefaultMessageTimeToLive", "DeadLetteringOnMessageExpiration",
@@ -64,7 +64,7 @@ PROPERTIES = {"QueueDescription": _QUEUE, "TopicDescription": _TOPIC, "Subscript
 
 
 class Description(msgspec.Struct, kw_only=True):
-    """What a client set of an entity, as text by the service's names, and when."""
+    """The settings that a client gave an entity, as text by the service's names, and their times."""
 
     kind: str
     given: dict[str, str]
@@ -73,7 +73,7 @@ class Description(msgspec.Struct, kw_only=True):
 
 
 def read(kind: str, element: atom.Element, place: str) -> dict[str, str]:
-    """What a description sets.
+    """Read the settings of a description.
 
     Raises:
         NotRegistrable: it asks for what is not supported; the text names the property.
@@ -210,7 +210,7 @@ def write(engine: Engine, path: str, described: Description) -> str:
 
 
 def _counts(engine: Engine, paths: list[str], *, is_topic: bool) -> str:
-    """Messages by state; a topic itself holds only what is scheduled, here with its subscriptions."""
+    """Messages by state; a topic itself holds only scheduled ones, here with its subscriptions."""
     tasks = [task for path in paths for task in engine.broker.queue(path).tasks.values()]
     scheduled = sum(task.status == SCHEDULED for task in tasks)
     dead = sum(len(engine.broker.queue(dead_letter_path(path)).tasks) for path in paths)

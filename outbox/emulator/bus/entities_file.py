@@ -28,7 +28,7 @@ LIFE_MIN_S = 1.0
 WINDOW_MIN_S, WINDOW_MAX_S = 20.0, 7 * 86_400.0
 DELIVERY_COUNT_MAX = 2_000
 DURATION_FOREVER_S = 315_360_000.0
-"""Ten years: what is longer is for ever, as the service's own default (P10675199D...) is."""
+"""Ten years; a longer duration is for ever, as the service's own default (P10675199D...) is."""
 
 Entity = QueueSettings | TopicSettings | RuleSettings
 

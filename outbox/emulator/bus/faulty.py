@@ -1,4 +1,4 @@
-"""Faults on the bus: what each kind does to an attach, a send, a delivery, a settlement or a management request.
+"""Faults on the bus: their effect on an attach, a send, a delivery, a settlement or a management request.
 
 Decides nothing about when: the registry of `outbox.emulator.faults` does, and is asked only where there are rules.  The
 operations are `attach`, `send`, `receive` (a delivery), `settle` and `manage/NAME` (`manage/renew-lock`); `where` is
@@ -50,7 +50,7 @@ def describe(rule: FaultRule) -> str:
 
 
 def ask(transport: Transport, operation: str, kinds: frozenset[str], where: str, key: str = "") -> FaultRule | None:
-    """What is to go wrong with an operation of a client; a pause begins here and leaves the operation alone."""
+    """The fault due for an operation of a client; a pause begins here and leaves the operation alone."""
     rule = transport.faults.ask(operation, kinds=kinds, where=where, key=key, client=transport.client)
     if rule is None or rule.kind != "pause":
         return rule
@@ -87,7 +87,7 @@ def on_send(transport: Transport, sender: Sender, event: Delivery) -> None:
 
 
 def _carry_out(transport: Transport, link: Link, rule: FaultRule | None, work: Callable[[], object]) -> None:
-    """What was asked for on a link: late, not at all because the connection or the link ends, or as it is."""
+    """Do the `work` asked for on a link: at once, late, or never, because a fault ends link or connection."""
     match None if rule is None else rule.kind:
         case "delay":
             assert rule is not None

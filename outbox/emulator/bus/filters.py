@@ -1,4 +1,4 @@
-"""Rules of subscriptions as clients and files name them, and what a message from the wire says of itself to them.
+"""Rules of subscriptions as clients and files name them, and the system properties of messages from the wire.
 
 Correlation, true and false filters are the engine's own rules.  A filter in SQL is refused, but for the two expressions
 that every tool writes for "everything" and "nothing"; so is an action, which would change the message.
@@ -41,7 +41,7 @@ _FIELDS = {
 
 
 def wire_facts(message: Message) -> Facts:
-    """The system properties of a message as its client sent them; of one that no client sent, those of its fields."""
+    """The system properties of a message as its client sent them; without a client, those of its fields."""
     if not message.wire:
         return facts_of(message)
     for code, start, end in sections(message.wire):

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 HTTP_COUNT_MAX = 64
 ASK_WITHIN_S = 30.0
-"""How long a connection may take for the head of its first request; the HTTP server itself watches the later ones."""
+"""The time for the head of a connection's first request; the HTTP server watches the later ones."""
 TAKE_WITHIN_S = 30.0
 """How long a client of the HTTP server may take to read an answer."""
 _HTTP_FIRST = frozenset(b"GPDHOC")  # GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS, CONNECT
@@ -44,7 +44,7 @@ class HttpSide:
             self._server = module.http_server(self._endpoint)
 
     def protocol(self) -> asyncio.Protocol:
-        """What speaks HTTP on one connection."""
+        """Make the HTTP protocol of one connection."""
         assert self._server is not None
         return self._server()
 
@@ -66,7 +66,7 @@ class Front(asyncio.Protocol):
         self._guest: asyncio.Protocol = peer
         self._transport: asyncio.Transport | None = None
         self._early: bytearray | None = None
-        """What came before the HTTP side was loaded."""
+        """The bytes that came before the HTTP side was loaded."""
         self._unasked: asyncio.TimerHandle | None = None
         self._untaken: asyncio.TimerHandle | None = None
         self._end = b""

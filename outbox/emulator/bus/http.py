@@ -40,7 +40,7 @@ _XML = "application/atom+xml"
 
 
 def http_server(endpoint: Endpoint) -> web.Server:
-    """What makes protocols for HTTP connections."""
+    """The factory of protocols for HTTP connections."""
     return web.Server(
         Http(endpoint).handle,
         access_log=None,
@@ -133,7 +133,7 @@ class Http:
         return faults.ask(f"admin/{method.lower()}", kinds=KINDS, where=path) if faults else None
 
     async def _refusal(self, request: web.BaseRequest, rule: FaultRule) -> web.StreamResponse | None:
-        """What a fault answers instead; None where the request is to be done all the same."""
+        """The answer of a fault in place of the request's; None where the request is done all the same."""
         if rule.kind == "delay":
             await asyncio.sleep(rule.delay_s)
         if rule.kind in ("delay", "lost-reply"):

@@ -44,7 +44,7 @@ PREFIX = "com.microsoft:"
 ITEM_COUNT_MAX = 1_000
 REPLY_SIZE_MAX_BYTES = 1 << 20
 _ALL_SESSIONS_MS = 253_402_300_800_000
-"""What clients send as the last update when they mean all sessions: the year 10000."""
+"""The last update that clients send when they mean all sessions: the year 10000."""
 
 _DISPOSITIONS = {
     "completed": Settlement.COMPLETE,
@@ -280,7 +280,7 @@ class Arguments:
         return value
 
     def count(self, name: str, default: int, highest: int) -> int:
-        """A number from 0 on; what is above `highest` is cut to it."""
+        """A number from 0 on, cut to `highest`."""
         value = self.integer(name, default)
         if value < 0:
             raise OperationFault(ARGUMENT_ERROR, f"{name} must not be negative")

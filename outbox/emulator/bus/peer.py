@@ -39,11 +39,11 @@ from outbox.escape import printable
 log = logging.getLogger(__name__)
 
 REQUEST_BACKLOG_MAX_BYTES = 2 << 20
-"""Requests of a peer that lets more pile up are refused: one of a hundred bytes may have an answer of 1 MB."""
+"""The unsent answers above which a peer's requests are refused: one small request may have 1 MB of answer."""
 BACKLOG_MAX_BYTES = 8 << 20
 """A peer that lets more answers pile up is not read from any more."""
 UNTRUSTED_BACKLOG_MAX_BYTES = 256 << 10
-"""A peer that lets more pile up before it has put a valid token is dropped: nothing on `$cbs` is that large."""
+"""The backlog above which a peer without a valid token is dropped: nothing on `$cbs` is that large."""
 TAKE_WITHIN_S = 30.0
 """How long a client may take to read what its connection ends with."""
 OPEN_WITHIN_S = 10.0

@@ -90,12 +90,12 @@ class Receiver:
         self.aside: list[Aside] = []
         """Claimed messages that fault rules hold back."""
         self.once_sent: list[Callable[[], object]] = []
-        """What fault rules do right behind the next deliveries."""
+        """The actions of fault rules right behind the next deliveries."""
         self._divert = divert
         self._engine = transport.engine
         self._session_id = lock.session_id if lock else None
         self._size_bytes = SIZE_GUESS_BYTES
-        """The mean size of what was sent last: large messages are claimed by few at a time."""
+        """The mean size of the messages last sent; large ones are claimed by few at a time."""
         self._waiter: asyncio.Task[None] | None = None
 
     def pump(self) -> bool:
@@ -138,7 +138,7 @@ class Receiver:
         self.transport.call_later(wait_s, self.pump)
 
     def _send_ripe(self, *, overtaken: bool = False) -> bool:
-        """Send what was held back long enough, if the client still takes it."""
+        """Send messages held back for long enough, if the client still takes them."""
         now_s, sent = asyncio.get_running_loop().time(), False
         for aside in list(self.aside):
             is_ripe = now_s >= aside.until_s - CLOCK_STEP_S or (overtaken and aside.until_overtaken)
@@ -248,7 +248,7 @@ def settle(engine: Engine, token: bytes, ending: Ending) -> None:
 
 
 def read_outcome(outcome: Outcome) -> Ending:
-    """What an outcome asks for."""
+    """Read the ending that an outcome asks for."""
     code, fields = outcome
     if code == ACCEPTED:
         return Ending(Settlement.COMPLETE)

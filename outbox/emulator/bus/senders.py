@@ -54,7 +54,7 @@ class Sender:
 
 
 def put(engine: Engine, path: str, incoming: list[Incoming], *, needs_session: bool) -> list[int]:
-    """Send messages, under an id of our own where they have none, as the service does; the sequence numbers in order.
+    """Send messages, with our own id where they have none, and return the sequence numbers in order.
 
     Raises: OperationFault.
     """

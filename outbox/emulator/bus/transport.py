@@ -1,4 +1,4 @@
-"""The lower half of a connection: bytes in and out behind the gate, room for more, the work that lives as long as it.
+"""The lower half of a connection: bytes in and out behind the gate, room, and work under way.
 
 Decides when a client is written to and read from; what its messages mean is for `peer`, which stands on this together
 with receivers, sessions and faults.  What all connections of one endpoint share is here too.
@@ -39,20 +39,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What all connections of one server share."""
+    """The parts that all connections of one server share."""
 
     engine: Engine
     limits: Limits
     pool: Pool
-    """What unfinished messages and links of all connections hold."""
+    """The pool of unfinished messages and links of all connections."""
     key: str | None
     """Signs the tokens; without one every token is taken."""
     faults: Faults
     control_token: str
-    """Who may install fault rules over HTTP."""
+    """The token that allows fault rules over HTTP."""
     is_loopback: bool
     log_lines: LogThrottle
-    """Which lines about connections are due: a client that connects in a loop does not fill the log."""
+    """The throttle of lines about connections: a client that connects in a loop does not fill the log."""
     container_id: str = "outbox-servicebus"
 
 
@@ -70,7 +70,7 @@ class Room(Generic[T]):
         return len(self._guests)
 
     def __iter__(self) -> Iterator[T]:
-        """Those that are here now; they may leave meanwhile."""
+        """The present guests; they may leave meanwhile."""
         return iter(list(self._guests))
 
     def admit(self, guest: T) -> bool:
@@ -183,18 +183,18 @@ class Transport:
         return self._writable and not self._paused and self.connection.output.size_bytes < OUTPUT_MAX_BYTES
 
     def flush_soon(self) -> None:
-        """Have what is in the buffer written once the gate is passed."""
+        """Have the buffer written once the gate is passed."""
         if not self._paused:
             self._writer.flush_soon(self)
 
     def take_answers(self) -> tuple[bytes, bool]:
-        """What is to be written once the gate is passed, and whether the connection ends with it."""
+        """The bytes to write once the gate is passed, and whether the connection ends with them."""
         if self._paused:
             return b"", False
         return self.connection.take_output(), self.connection.state is State.OVER
 
     def write(self, data: bytes, last: bool) -> None:
-        """Write what was taken; the gate is passed."""
+        """Write the taken bytes; the gate is passed."""
         wire = self._wire
         if wire is None or wire.is_closing():
             return
@@ -227,7 +227,7 @@ class Transport:
             self.abort()
 
     def cancel_all(self) -> None:
-        """The connection is over, and with it what was spawned."""
+        """Cancel the connection's tasks, because it is over."""
         for task in self._tasks:
             task.cancel()
 

@@ -1,4 +1,4 @@
-"""What a request gets: an answer, or a rejection with the status and substatus by which the SDK knows it."""
+"""The answers to a request, and rejections with the status and substatus that the SDK knows."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ TTL_MAX_S = (1 << 31) - 1
 DELETE_COUNT = 1_000
 EXPIRING_COUNT = 10_000
 _THROUGHPUT = "_offer"
-"""What a definition on disk has of its offer; clients do not see it there."""
+"""The key of a stored definition's offer; clients do not see it there."""
 _REFUSED = {"computedProperties": "computed properties", "encryptionPolicy": "client-side encryption"}
 
 

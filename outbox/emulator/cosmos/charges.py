@@ -1,4 +1,4 @@
-"""What requests cost: estimates of request units by kind, size and index terms, and how many there were of each.
+"""The cost of requests: estimated request units by kind, size and index terms, and a count of each kind.
 
 The figures are those that Microsoft publishes, illustrative by its own word, and what lies between them on a line: a
 point read of 1 KB and 100 KB costs 1 and 10, a write of 1 KB, 64 KB and 1 MB about 5, 22.7 and 625; a replacement is a
@@ -19,7 +19,7 @@ QUERY_RU = 2.3
 EXAMINED_RU = 0.02
 METADATA_RU = 1.0
 WRITES_RU = ((1, 5.0), (64, 22.7), (1024, 625.0))
-"""What it costs to write an item of so many KiB."""
+"""The request units of writing an item, by its KiB."""
 TERM_RU = 0.2
 PATCHED_RU = 0.4
 
@@ -42,7 +42,7 @@ def write_ru(kind: str, size_bytes: int, *, term_count: int = 0, patched_count: 
 
 
 def query_ru(examined_count: int, size_bytes: int) -> float:
-    """Of a page of a query: documents looked at, and bytes returned."""
+    """The request units of a page of a query, by documents examined and bytes returned."""
     return QUERY_RU + EXAMINED_RU * examined_count + 0.05 * (size_bytes // KIB)
 
 
@@ -51,7 +51,7 @@ def _further_kib(size_bytes: int) -> float:
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What one kind of operation came to."""
+    """The use by one kind of operation."""
 
     count: int
     charge_ru: float
@@ -75,7 +75,7 @@ class Meter:
             self._failed[operation] += 1
 
     def usage(self) -> dict[str, Usage]:
-        """What there was since the start or the last reset, by operation."""
+        """The use by operation, since the start or the last reset."""
         return {
             name: Usage(count, round(self._charges[name], 2), self._failed[name])
             for name, count in sorted(self._counts.items())

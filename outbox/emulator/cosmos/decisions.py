@@ -1,4 +1,4 @@
-"""What one operation does to one item: a pure decision, the same for a request of its own and within a batch.
+"""The effect of one operation on one item: a pure decision, alone as within a batch.
 
 The order of the checks is the service's: the item must be there (404) before its ETag is looked at (412), and a
 create does not look at ETags at all.
@@ -51,14 +51,14 @@ class Operation:
     if_match: str = ""
     if_none_match: str = ""
     refusal: Rejection | None = None
-    """Why it cannot be done whatever there is, of an operation within a batch, which ends the batch in its turn."""
+    """The refusal of an operation within a batch, whatever there is, which ends the batch in its turn."""
     new_id: str = ""
     """The id that the item has after a replace, where it is another."""
 
 
 @dataclass(slots=True)
 class Decision:
-    """What an operation comes to: its status, the bytes to store (None: nothing is written), or that the item goes."""
+    """The effect of an operation: its status, the bytes to store (None: nothing), or that the item goes."""
 
     status: int
     stored: bytes | None = None
@@ -99,7 +99,7 @@ def decide(
     moment: Moment,
     at_new_id: StoredItem | None = None,
 ) -> Decision:
-    """What an operation does to an item as it is now (None: not there), and to what has the id that it is to have.
+    """Decide the effect of an operation on an item (None: not there), and on the item at its new id.
 
     An item under another id is another item, with a resource id of its own and behind those that were there.
 
@@ -162,7 +162,7 @@ def _written(
 
 
 def _item(current: StoredItem) -> dict[str, Json]:
-    """An item as it is stored."""
+    """Parse a stored item."""
     return parse_stored(wire_form(current.value, current.version))
 
 

@@ -36,7 +36,7 @@ from outbox.emulator.cosmos.store import Store
 from outbox.emulator.cosmos.values import Json, encode, key_of_header, parse_object, written_s
 
 PAGES_UNDER_WAY_MAX = 16
-"""Pages that are made at a time: each may hold an item, what it is parsed to, and as much as a page may."""
+"""The pages made at a time: each may hold an item, its parsed form, and a page of results."""
 PAGE_WAIT_S = 10.0
 """How long a request may wait for its turn to have one made; then it is throttled."""
 

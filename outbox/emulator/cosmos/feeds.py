@@ -45,7 +45,7 @@ RESULT_SIZE_MAX_BYTES = 64 << 20
 CONTINUATION_LENGTH_MAX = 16 << 10
 _UNBOUNDED = 1 << 62
 ITEM_STEP_COUNT = 50
-"""What it takes to look at an item, in steps of a query."""
+"""The cost of reading an item, in steps of a query."""
 ITEM_STEP_BYTES = 32
 
 
@@ -73,7 +73,7 @@ class Candidate:
 
 
 class Continuation(msgspec.Struct, array_like=True):
-    """Where a page ended: of which query (a checksum), behind which row, how many are still to be skipped or given.
+    """The end of a page: its query (a checksum), its last row, the results still to skip or to give.
 
     `count` is how many results were given, where they are computed again; `keys` are the sort keys of the last row.
     """
@@ -86,7 +86,7 @@ class Continuation(msgspec.Struct, array_like=True):
     count: int = 0
 
     def sort_keys(self, count: int) -> tuple[SortKey, ...]:
-        """The keys, if they are so many, and such as `sort_key` makes.
+        """The keys, if they are `count` such as `sort_key` makes.
 
         Raises:
             Rejection: 400, they are not.
@@ -128,7 +128,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """What a feed is over, each time from the beginning, and where it may keep what it put in order.
+    """The items of a feed, each time from the beginning, and the place for its sorted snapshots.
 
     `version` is that of the last write among them; `snapshots` is None where nothing may be kept, as of the past.
     """
@@ -246,7 +246,7 @@ class Feed:
         return None if value is UNDEFINED else encode(value)
 
     def _value(self, plan: QueryPlan, row: Row, data: bytes) -> Json:
-        """What a row of an item of these bytes is selected as.
+        """The selected value of a row of an item with these bytes.
 
         Raises:
             Rejection: 400, it takes too much.
@@ -280,7 +280,7 @@ class Feed:
         return 0 if behind is None else bisect_right(snapshot.rows, order(behind), key=order)
 
     async def _kept(self, plan: QueryPlan, items: Items, page: Page, behind: FoundRow) -> Snapshot | None:
-        """What is kept for the query, up to date, if there is enough of it for the page."""
+        """The snapshot kept for the query, brought up to date, if it has enough rows for the page."""
         snapshot = None if items.snapshots is None else items.snapshots.get(self._identity)
         if snapshot is None or snapshot.version > items.version:
             return None
@@ -290,7 +290,7 @@ class Feed:
         return snapshot if snapshot.is_complete or left > self._page_count else None
 
     async def _brought_up_to_date(self, plan: QueryPlan, items: Items, page: Page, old: Snapshot) -> Snapshot:
-        """A snapshot as it would be now: without the rows of items that are gone, with those of items written since."""
+        """Bring a snapshot up to date: without rows of deleted items, with rows of items written since."""
         same, written = set[tuple[str, int]](), list[Candidate]()
         for candidate in items.candidates():
             if candidate.version > old.version:
@@ -315,7 +315,7 @@ class Feed:
     async def _found(
         self, plan: QueryPlan, candidates: Iterable[Candidate], page: Page, behind: FoundRow | None, version: int = 0
     ) -> Snapshot:
-        """The rows of items in order: all of them, or the first so many of more than are kept, a page at the least."""
+        """The first rows in order, at least a page, all if the snapshot has room for them."""
         order = cmp_to_key(_before(plan))
         begin, end = None if behind is None else order(behind), None
         room = self._from.skip + self._page_count + 1
@@ -424,7 +424,7 @@ def _before(plan: QueryPlan) -> Callable[[FoundRow, FoundRow], int]:
 
 
 def _keep_first(rows: list[FoundRow], descending: tuple[bool, ...], room: int) -> int:
-    """Keep the first rows, so many at the least and more while they are small; their size.
+    """Keep the first rows, at least `room` and more while they are small, and return their size.
 
     Raises:
         Rejection: 400, even so many take too much.

@@ -1,4 +1,4 @@
-"""Requests to answers: who may ask, which faults are due, what is done, and what must be on disk before the answer.
+"""The way from requests to answers: access, faults, the operation, and its sync before the answer.
 
 *Theory of operation.*  A request is admitted by its head alone, before its body is read.  Then its operation is
 prepared (read, checked, its container found) and applied in one step of the loop.  Faults stand between and behind: a
@@ -185,7 +185,7 @@ class Gateway:
         )
 
     def _fault(self, call: Call, prepared: Prepared) -> FaultRule | None:
-        """What is to go wrong with an operation that is about to be applied.
+        """The fault due for an operation before it is applied.
 
         Raises:
             Rejection: it is refused.

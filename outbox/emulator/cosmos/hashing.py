@@ -20,7 +20,7 @@ from outbox.emulator.cosmos.values import Json, parse_values
 WHOLE = ("", "FF")
 RANGE_LENGTH_MAX = 1_024
 _TEXT_LENGTH_MAX = 100
-"""So much of a text takes part in version 1: characters in the hash, and bytes, with one more, behind it."""
+"""The part of a text in version 1: characters in the hash, and bytes, with one more, behind it."""
 _MASK = (1 << 64) - 1
 _C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
 
@@ -41,7 +41,7 @@ def range_of(start: str, end: str, container: Container) -> tuple[str, str] | No
 
 
 def hash_of(container: Container) -> Callable[[str], str]:
-    """What gives the hash of a container's partition keys."""
+    """The hash function of a container's partition keys."""
     if len(container.key_paths) > 1:
         return partial(effective_key, is_hierarchical=True)
     if container.definition["partitionKey"].get("version") == 1:

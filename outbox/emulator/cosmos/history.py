@@ -1,4 +1,4 @@
-"""What a container's items were a short while ago, for reads that are answered from the past.
+"""The recent past of a container's items, for reads that are answered from it.
 
 Nothing is kept unless it is asked for (a rule for stale reads, a window): then every write leaves what it
 replaced, up to `CHANGE_COUNT_MAX` writes and `SIZE_MAX_BYTES`, oldest forgotten first.  The past begins with the first
@@ -25,7 +25,7 @@ class StoredItem(Protocol):
 
 
 class Change(NamedTuple):
-    """A write: the freshness that it led to, when, and what each item that it touched was before (None: not there)."""
+    """A write: the freshness that it led to, its time, and each touched item before (None: not there)."""
 
     lsn: int
     at_ms: int
@@ -43,7 +43,7 @@ class History:
         """The oldest freshness that a read can be answered with; None while nothing is kept."""
 
     def begin(self, lsn: int) -> None:
-        """Keep what is written from now on."""
+        """Keep the changes from now on."""
         if self.begin_lsn is None:
             self.begin_lsn = lsn
 
@@ -86,7 +86,7 @@ class History:
         return min(max(oldest, least_lsn), now_lsn)
 
     def changed_since(self, lsn: int) -> dict[tuple[str, str], StoredItem | None]:
-        """What the items written since then were at that time."""
+        """The items written since then, as they were at that time."""
         newer: list[Change] = []
         for change in reversed(self._changes):
             if change.lsn <= lsn:

@@ -1,4 +1,4 @@
-"""Which orders a container's indexing policy can serve, so that no query runs here that the service refuses; its terms.
+"""The orders and terms of a container's indexing policy, so that no query runs here that the service refuses.
 
 A query with `ORDER BY` is served from an index: by one property from the index of its path, by several from a composite
 index of just those paths in that sequence, each in the direction asked for or each in the opposite one.  How fast a
@@ -20,7 +20,7 @@ from outbox.emulator.cosmos.values import Json
 
 COMPOSITE_COUNT_MAX = 100
 TERM_COUNT_MAX = 10_000
-"""How many values of an item are looked at for its terms."""
+"""The number of an item's values that are read for its terms."""
 KNOWN_COUNT_MAX = 10_000
 """How many paths are remembered with whether they are indexed."""
 Path = tuple[str, ...]
@@ -43,7 +43,7 @@ class _IncludedPath(msgspec.Struct):
 
 
 class _Policy(msgspec.Struct):
-    """What is read of a policy; the rest is kept as it came."""
+    """The known part of a policy; the rest is kept as it came."""
 
     mode: str = msgspec.field(name="indexingMode", default="consistent")
     automatic: bool | None = None
@@ -174,7 +174,7 @@ def _closeness(pattern: Path, path: Path) -> int:
 
 
 def _path_of(query: Query, key: Node) -> Path | None:
-    """The path in the item that a key of ORDER BY means, or None where it means no property of it."""
+    """The item's path that a key of ORDER BY means, or None where it means no property."""
     first = query.sources[0] if query.sources else None
     if first is None or first.each:
         return None

@@ -195,7 +195,7 @@ class ItemOperations:
 
 
 def _item_of(call: Call) -> dict[str, Json]:
-    """The item in a request, whose size counts as it was sent: escaped text is longer than what is stored of it.
+    """The item in a request; its size counts as sent, escaped text being longer than its stored form.
 
     Raises:
         Rejection: 413 or 400.
@@ -214,7 +214,7 @@ def _item_of(call: Call) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """An item as an operation of the batch left it; version 0 while it is not written and has no ETag."""
+    """An item as an earlier operation of the batch left it; version 0 while it has no ETag."""
 
     value: bytes
     version: int = 0

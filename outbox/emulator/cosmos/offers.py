@@ -95,7 +95,7 @@ def of_stored(content: Json) -> Throughput | None:
 
 
 def stored_form(throughput: Throughput) -> Json:
-    """What is kept of it in a definition."""
+    """The stored form of a throughput in a definition."""
     return msgspec.to_builtins(throughput)
 
 

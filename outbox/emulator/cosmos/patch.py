@@ -33,7 +33,7 @@ class Step:
 
 
 class Patch:
-    """What a patch asks for, checked."""
+    """A patch, checked."""
 
     def __init__(self, body: dict[str, Json], condition: Condition | None) -> None:
         """Take a patch's body; `condition` is what its text was compiled to.

@@ -30,7 +30,7 @@ LSN_DIGITS_MAX = 19
 
 @dataclass(slots=True)
 class Call:
-    """A request on its way: what came, and what was found out about it."""
+    """A request on its way, with the facts found out about it."""
 
     method: str
     raw_path: str

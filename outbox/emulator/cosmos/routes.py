@@ -1,4 +1,4 @@
-"""What a request asks for: the resource in its path, and the operation that its method and headers make of it."""
+"""The routes of requests: the resource in the path, and the operation of method and headers on it."""
 
 from __future__ import annotations
 

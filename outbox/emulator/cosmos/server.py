@@ -1,4 +1,4 @@
-"""The server of the Cosmos DB emulator: where it listens, what it is made of, and how it starts and stops.
+"""The server of the Cosmos DB emulator: its address, its parts, its start and stop.
 
 It listens on loopback under the port and the public key of Microsoft's emulator, so that existing settings work; on
 any other address it insists on a key of one's own.  Many may run in one process.
@@ -33,14 +33,14 @@ PORT = 8081
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What the SDK takes: `CosmosClient(connection.url, credential=connection.key)`."""
+    """The connection of the SDK: `CosmosClient(connection.url, credential=connection.key)`."""
 
     url: str
     key: str
 
     @property
     def connection_string(self) -> str:
-        """What the SDK's `from_connection_string` takes.  It holds the key."""
+        """The connection string for the SDK's `from_connection_string`.  It holds the key."""
         return f"AccountEndpoint={self.url};AccountKey={self.key};"
 
     def __repr__(self) -> str:
@@ -121,7 +121,7 @@ class CosmosEmulator:
         return self
 
     async def stop(self) -> None:
-        """Answer what is under way, for a moment, and close."""
+        """Answer requests under way, for a moment, and close."""
         await self._listener.stop()
 
     async def __aenter__(self) -> Self:

@@ -21,10 +21,10 @@ ALL_MAX_BYTES = 64 << 20
 KEPT_S = 60.0
 """How long a snapshot is kept since it was last used."""
 ROW_BYTES = 400
-"""What a row takes besides its result and the texts among its keys."""
+"""The bytes of a row besides its result and the texts among its keys."""
 
 Position = tuple[str, int, int]
-"""A row's partition key, the place of its item among those of that key, and its own among those of the item."""
+"""A row's partition key, its item's place among those of that key, and its own place within the item."""
 
 
 class FoundRow(NamedTuple):
@@ -69,7 +69,7 @@ class Snapshots:
         return found
 
     def keep(self, query: bytes, snapshot: Snapshot) -> None:
-        """Keep a snapshot, in place of what was kept for the query; the longest unused make room."""
+        """Keep a snapshot, in place of an older one of the query; the longest unused make room."""
         self.drop(query)
         if snapshot.size_bytes > 2 * SNAPSHOT_MAX_BYTES:
             return
@@ -86,7 +86,7 @@ class Snapshots:
             self.size_bytes -= found.size_bytes
 
     def sweep(self) -> None:
-        """Forget what was not used for a while."""
+        """Forget snapshots not used for a while."""
         now_s = asyncio.get_running_loop().time()
         while self._by_query:
             query, oldest = next(iter(self._by_query.items()))

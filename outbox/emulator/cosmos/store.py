@@ -1,4 +1,4 @@
-"""The items of all containers, in the engine: read now or as of the past, written one record at a time.
+"""The items of all containers, in the engine, read now or in the past, written one record at a time.
 
 *Theory of operation.*  Everything here happens at once, on the engine's loop: a write looks at the items, decides and
 logs one record, with nothing between.  What it did may be spoken of once the engine's gate is passed, which is the
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 
 SWEEP_COUNT_MAX = 5_000
 RID_INDEX_COUNT_MAX = 16
-"""So many partition keys of a container have an index of their items by resource id."""
+"""The partition keys of a container that have an index of their items by resource id."""
 RID_INDEX_STALE_MAX = 1_000
-"""So many entries about items that are gone may an index have, besides one for each item that is there."""
+"""The entries about deleted items that an index may have, besides one for each living item."""
 _RID_TIME_BITS = 20
 
 
 class _Times(msgspec.Struct):
-    """What an item says about its life."""
+    """The times that an item says of its life."""
 
     ttl: int | None = None
     written_s: int = msgspec.field(name="_ts", default=0)
@@ -67,7 +67,7 @@ class Store:
     # Reading
 
     def read(self, container: Container, key: str, id: str) -> StoredItem | None:
-        """An item as it is now, or None where there is none."""
+        """Read an item, or None where there is none."""
         found = self.engine.state.documents.spaces.get(container.prefix + key, _NOTHING).get(id)
         if found is None or (container.ttl_s is not None and self._is_over(container, found)):
             return None
@@ -88,7 +88,7 @@ class Store:
         return found if found in items and rid_at(items[found].value) == rid else None
 
     def _rids(self, container: Container, key: str, item_count: int) -> dict[str, str]:
-        """What is known of the ids by resource id under a partition key, maybe with items that are gone."""
+        """The known ids by resource id under a partition key, maybe with deleted items."""
         indexes = container.ids_by_rid
         known = indexes.get(key)
         if known is None or len(known) > item_count + RID_INDEX_STALE_MAX:
@@ -138,7 +138,7 @@ class Store:
         return item_rid(container.rid, self._last_rid)
 
     def commit(self, container: Container, key: str, puts: Sequence[Put]) -> int:
-        """Write and delete items of one partition key as one record; the version of what was written.
+        """Write and delete items of one partition key as one record, and return the version of the writes.
 
         Raises:
             Rejection: 403, the engine holds all that it may; 400, what cannot be logged.
@@ -185,7 +185,7 @@ class Store:
             )
 
     def _before(self, container: Container, key: str, ids: list[str]) -> dict[tuple[str, str], StoredItem | None]:
-        """What a write replaces, if that is to be remembered."""
+        """The items before a write, if they are to be remembered."""
         history = container.history
         if not self._history_s and not (self._faults and self._faults.has("stale-read")):
             if history.begin_lsn is not None:

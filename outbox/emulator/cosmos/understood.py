@@ -1,4 +1,4 @@
-"""What each operation understands of a request beside its path and body: its conditions.
+"""The conditions that each operation understands of a request beside its path and body.
 
 A condition that an operation does not know, and any query parameter, is refused by name, because ignoring one would be
 a wrong answer.  Of other headers those are refused that change what an operation does and are not here; what nothing is

@@ -22,7 +22,7 @@ WRONG_KEY = (
     "Partition key provided either doesn't correspond to definition in the collection or doesn't match partition key "
     "field values specified in the document."
 )
-"""What the service says, which clients look for."""
+"""The service's sentence, which clients look for."""
 SYSTEM_NAMES = ("_rid", "_self", "_etag", "_attachments", "_ts")
 
 _BEYOND_DOUBLE = 1 << 1_023
@@ -35,7 +35,7 @@ Json = Any
 
 
 class Undefined:
-    """The value of what is not there; unlike null."""
+    """The value of a missing property; unlike null."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What a request's query may take: steps, counted for all of its rows together and for each row.
+"""The budget of a request's query: steps, counted for all of its rows together and for each row.
 
 A step is about the evaluation of one operator; what grows with a value counts for its size.  A row is evaluated in one
 go, so it has a bound of its own; between rows, and within a JOIN, others get their turn.
@@ -14,9 +14,9 @@ from outbox.emulator.cosmos.values import Json
 STEP_COUNT_MAX = 20_000_000
 ROW_STEP_COUNT_MAX = 1_000_000
 TURN_STEP_COUNT = 20_000
-"""After so many steps others get their turn."""
+"""The steps after which others get their turn."""
 TEXT_STEP_LENGTH = 256
-"""Characters that are looked at, or bytes that are written, in one step."""
+"""The characters read, or bytes written, in one step."""
 
 
 class Budget:
@@ -59,7 +59,7 @@ class Budget:
         )
 
     def note(self, count: int) -> None:
-        """Count what takes time and is not the query's doing, such as an item that is read: only turns come of it."""
+        """Count work that is not the query's doing, such as an item's read: it only brings turns nearer."""
         self._turned -= count
 
     def weigh(self, value: Json) -> None:

@@ -18,7 +18,7 @@ TEXT_LENGTH_MAX = 2 << 20
 """No function makes a longer text; undefined instead."""
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-"""As JSON writes it."""
+"""A number in JSON's syntax."""
 
 Function = Callable[..., Json]
 

@@ -14,12 +14,12 @@ from outbox.emulator.cosmos.query.budget import TEXT_STEP_LENGTH, Budget
 
 
 class Segment(NamedTuple):
-    """What stands between two `%`: the pieces between its `_`, each with its place in the segment."""
+    """The text between two `%`: the pieces between its `_`, each with its place in the segment."""
 
     pieces: tuple[tuple[int, str], ...]
     length: int
     anchor: int
-    """Which piece is the longest."""
+    """The index of the longest piece."""
 
 
 class Pattern:

@@ -18,7 +18,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What a name in FROM stands for."""
+    """A reference to the value that a name in FROM stands for."""
 
     alias: str
 

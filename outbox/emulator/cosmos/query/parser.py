@@ -81,7 +81,7 @@ def parse_condition(text: str) -> Query:
 
 
 class _Parser:
-    """A place in a query's words, and what is read from there on."""
+    """A place in a query's words, from which the nodes are read."""
 
     def __init__(self, text: str, parameters: Mapping[str, Json]) -> None:
         self._tokens = tokens_of(text)
@@ -114,7 +114,7 @@ class _Parser:
             raise self.wrong(f"{sign!r} expected")
 
     def wrong(self, why: str) -> Rejection:
-        """What to raise about the word that stands here."""
+        """Make the rejection for the word at this place."""
         token = self.here
         found = "the end" if token.kind == "end" else repr(str(token.value)[:40])
         return bad(f"syntax error in the query at position {token.at}, {found}: {why}")
@@ -250,7 +250,7 @@ class _Parser:
         return node
 
     def _level(self, least: int) -> Node:
-        """Operands joined by the signs of this level and those that bind closer."""
+        """Read operands joined by the signs of this level and of closer ones."""
         node = self._not() if least <= _COMPARING else self._unary()
         length = 0
         while True:

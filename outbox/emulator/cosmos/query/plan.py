@@ -26,7 +26,7 @@ CONDITION_STEP_COUNT_MAX = ROW_STEP_COUNT_MAX
 
 
 class QueryPlan:
-    """What a query does to items."""
+    """The compiled query, as it runs over items."""
 
     def __init__(self, query: Query, now_ms: int, budget: Budget | None = None) -> None:
         """Compile a query, for one request: all that it evaluates counts in one budget.
@@ -64,7 +64,7 @@ class QueryPlan:
         self.copy_count = sum(map(_count_names, (node for _, node in fields_of)))
         """How many copies of an item, or of parts of it, a result may hold."""
         self.ids = _ids_of(query)
-        """The only ids that an item can have which the condition holds for; None where that is not plain to see."""
+        """The only ids that matching items can have; None where that is not plain to see."""
 
     def _compiled_sources(self, constants: dict[str, Evaluate]) -> list[tuple[str, Evaluate | None, bool]]:
         known = frozenset((self.query.root,))
@@ -113,7 +113,7 @@ class QueryPlan:
         self.budget.begin_row(self._row_step_count)
 
     def _joined(self, row: Row, at: int) -> Iterator[Row | None]:
-        """The rows that go on from a row of the sources before; those that come to nothing take steps as well."""
+        """The rows that extend a row of the sources before; vain ones take steps as well."""
         if at == len(self._sources):
             yield row
             return
@@ -129,7 +129,7 @@ class QueryPlan:
             yield from self._joined({**row, alias: found}, at + 1)
 
     def result(self, row: Row) -> Json:
-        """What a row is selected as; undefined results are left out by the caller."""
+        """The selected value of a row; undefined results are left out by the caller."""
         if self.query.fields is None:
             return row[self.query.sources[0].alias]
         if self.query.is_value:
@@ -137,7 +137,7 @@ class QueryPlan:
         return {name: value for name, field in self._fields if (value := field(row)) is not UNDEFINED}
 
     def sort_keys(self, row: Row) -> tuple[SortKey, ...]:
-        """What orders a row."""
+        """The sort keys of a row."""
         values = [key(row) for key in self._order]
         for value in values:
             self.budget.weigh(value)
@@ -146,7 +146,7 @@ class QueryPlan:
     # Aggregates
 
     def group_of(self, row: Row) -> bytes:
-        """Which group a row belongs to."""
+        """The group of a row."""
         values = [part(row) for part in self._group]
         for value in values:
             self.budget.weigh(value)
@@ -250,14 +250,14 @@ class Gathering:
             tally.add(row)
 
     def results(self) -> Iterator[Json]:
-        """What each group is selected as; undefined where it is not."""
+        """The selected value of each group; undefined where it is not."""
         for row, tallies in self._groups.values():
             self._plan.begin_row()
             yield self._plan.result({**row, **{_slot(index): tally.value() for index, tally in enumerate(tallies)}})
 
 
 def compile_query(text: str, parameters: Mapping[str, Json], now_ms: int) -> QueryPlan:
-    """What a query's text does, with its parameters.
+    """Compile a query's text with its parameters.
 
     Raises:
         Rejection: 400, naming the place, what is not supported or what cannot be.
@@ -285,7 +285,7 @@ def compile_condition(text: str, budget: Budget) -> Condition:
 
 
 def _operands(query: Query) -> tuple[Node, ...]:
-    """What must hold all together of an item, where a query is over items as they are."""
+    """The conditions that an item must all meet, where a query is over whole items."""
     if len(query.sources) != 1 or query.sources[0].value is not None or query.where is None:
         return ()
     where = query.where

@@ -46,7 +46,7 @@ def compare(left: Json, right: Json) -> int | None:
 
 
 def sort_key(value: Json) -> SortKey:
-    """What orders a value among all others; it survives JSON."""
+    """The key that orders a value among all others; it survives JSON."""
     rank = rank_of(value)
     if rank in (0, 1):
         return (rank, 0)
