@@ -9,7 +9,6 @@ from tests.simulation.planting import Mutant
 
 TABLES = "spark_jobs/draining/tables.py"
 MERGING = "spark_jobs/draining/merging.py"
-KEYS = "spark_jobs/draining/keys.py"
 JUDGED = "spark_jobs/draining/judged.py"
 LEFTOVERS = "spark_jobs/draining/leftovers.py"
 TAKING_OVER = "spark_jobs/draining/taking_over.py"
@@ -55,18 +54,7 @@ DELTA_MUTANTS = (
         ("        self.crash_point(\"committed\")\n",
          "        self.crash_point(\"committed\")\n        if judged.conflicts:\n            self._keep_conflicts(chosen(landed, judged.conflicts))\n"),
     ),
-    fault(
-        "delta: a conflict that is kept is kept again", MERGING,
-        f"{OF_MERGING}::test_another_body_under_a_known_id_is_kept_beside_the_ledger_once",
-        ("            known = self.known_contradictions.among(identities, base.files)\n", "            known = {}\n"),
-    ),
     # What the ledger holds
-    fault(
-        "delta: of equal hashes the first counts", KEYS,
-        f"{OF_KEYS}::test_equal_hashes_of_other_identities_are_told_apart",
-        ("np.searchsorted(held, asked, \"left\"), np.searchsorted(held, asked, \"right\")",
-         "np.searchsorted(held, asked, \"left\"), np.searchsorted(held, asked, \"left\") + np.isin(asked, held)"),
-    ),
     fault(
         "delta: two texts are told apart by their letters alone", JUDGED,
         f"{OF_KEYS}::test_a_pair_of_texts_is_not_another_pair_of_the_same_letters",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tests.simulation.planting import Mutant
 
-LEXER, OPENED, FILES, SPANS = (f"spark_jobs/reading/{name}.py" for name in ("lexer", "opened", "files", "spans"))
+LEXER, OPENED, FILES = (f"spark_jobs/reading/{name}.py" for name in ("lexer", "opened", "files"))
 GROUPING, APP = (f"spark_jobs/feeding/{name}.py" for name in ("grouping", "app_check"))
 INPUTS, REFUSED = "spark/test_inputs.py", "spark/test_refused_inputs.py"
 IN_QUOTES = f"{INPUTS}::test_what_stands_in_quotes_is_text_to_its_last_sign"
@@ -22,10 +22,6 @@ READER_MUTANTS = (
     misread(
         "a line feed inside quotes ends a row", LEXER, IN_QUOTES,
         ("        if not self.quote or self.quote not in data:\n            used", "        if True:\n            used"),
-    ),
-    misread(
-        "every range begins outside of quotes", SPANS, f"{REFUSED}::test_a_span_that_lies_within_a_long_row_has_no_row",
-        ("        state = edge.ends[begin.state]\n", "        state = START\n"),
     ),
     misread(
         "a row that spans begin in is read by each of them", LEXER,

@@ -82,10 +82,6 @@ ADAPTER_MUTANTS = (
         ("            retry_read=0,\n            retry_connect=0,\n", ""),
     ),
     mutant(
-        "the SDK sends again elsewhere", ACCOUNT, "test_a_status_without_an_answer_is_unknown_and_sent_once",
-        ("            enable_endpoint_discovery=False,\n", ""),
-    ),
-    mutant(
         "an unknown outcome is taken as refused", OUTCOMES,
         "test_a_write_whose_answer_is_lost_is_unknown_and_sent_once",
         ("    return OutcomeUnknown(f\"{what}: outcome", "    return Refused(f\"{what}: outcome"),
@@ -187,11 +183,6 @@ ADAPTER_MUTANTS = (
         of=OF_SENDING,
     ),
     mutant(
-        "of what leaves together only the first is answered for", SENDING,
-        "test_a_transfer_that_fails_fails_for_all_who_share_it",
-        ("parcels = [parcel for parcel, _ in taken]", "parcels = [parcel for parcel, _ in taken][:1]"), of=OF_SENDING,
-    ),
-    mutant(
         "a message leaves without its identity", MESSAGES, "test_numbers_beyond_32_bits_and_long_ids_arrive",
         ("for name, value in properties_of(message).items()}",
          "for name, value in properties_of(message).items() if name != PROPERTY_ID}"),
@@ -203,13 +194,6 @@ ADAPTER_MUTANTS = (
             "        finally:\n            self.out",
             "        except OutboxError:\n            pass\n        finally:\n            self.out",
         ),
-    ),
-    mutant(
-        "a settlement is not waited for", LINKS, "test_a_link_that_breaks_loses_its_locks_and_another_goes_on",
-        ("            await self._in_turn(lambda: self._settle(message, settle), what, is_alone=is_alone)\n",
-         "            done = self._in_turn(lambda: self._settle(message, settle), what, is_alone=is_alone)\n"),
-        ("        finally:\n            self.out",
-         "            self._later = asyncio.ensure_future(done)\n        finally:\n            self.out"),
     ),
     mutant(
         "what was committed together is settled in turn", LANES, "test_messages_of_a_few_keys_are_settled_together",
@@ -319,12 +303,6 @@ ADAPTER_MUTANTS = (
     mutant(
         "blobs: an unknown outcome is taken as refused", BLOB_OUTCOMES, "test_an_answer_means_what_azure_documents",
         ("    return OutcomeUnknown(f\"{what}: outcome", "    return Refused(f\"{what}: outcome"),
-    ),
-    # What Service Bus answers
-    mutant(
-        "a short batch of dead letters is taken for the last", LETTERS,
-        "test_a_dead_letter_is_found_behind_batches_that_come_short",
-        ("                    if not some:\n", "                    if len(some) < PAGE_COUNT:\n"), of=OF_ANSWERS,
     ),
     # Limits
     mutant(
