@@ -75,7 +75,16 @@ def test_a_file_with_a_line_that_runs_at_the_import_asks_all_tests_that_reach_it
     assert found.tests_of("a.py", 6) == ["fast", "slow"]
     assert found.tests_of("a.py", 7) == []
     assert found.tests_of("b.py", 1) == ["other"]
-    assert list(mutate.within(found, ["fast", "other", "slow"])) == ["fast", "other"]
+
+
+def test_of_more_tests_than_there_is_time_for_those_of_small_files_run() -> None:
+    seconds = {f"large.py::{n}": 0.5 for n in range(30)} | {"small.py::a": 1.0, "small.py::b": 6.0, "one.py::c": 0.1}
+    found = reached.reaching(seconds, {"a.py": {1: seconds}})
+    tests = found.tests_of("a.py", 1)
+    assert tests[0] == "one.py::c" and tests[-1] == "small.py::b"
+    chosen = mutate.within(found, tests)
+    assert [test for test in chosen if test[0] != "l"] == ["one.py::c", "small.py::a", "small.py::b"]
+    assert len(chosen) == 8 and chosen == sorted(chosen, key=tests.index)
 
 
 @pytest.fixture
