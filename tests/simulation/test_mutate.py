@@ -77,7 +77,8 @@ def test_a_file_with_a_line_that_runs_at_the_import_asks_all_tests_that_reach_it
     assert found.tests_of("b.py", 1) == ["other"]
 
 
-def test_of_more_tests_than_there_is_time_for_those_of_small_files_run() -> None:
+def test_of_more_tests_than_there_is_time_for_those_of_small_files_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutate, "TESTS_S_MAX", 10.0)
     seconds = {f"large.py::{n}": 0.5 for n in range(30)} | {"small.py::a": 1.0, "small.py::b": 6.0, "one.py::c": 0.1}
     found = reached.reaching(seconds, {"a.py": {1: seconds}})
     tests = found.tests_of("a.py", 1)
