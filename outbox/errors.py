@@ -4,7 +4,6 @@
     |-- Refused              nothing was written
     |   |-- Throttled        nothing was written; try again after `retry_after_s`
     |   |   `-- Unreachable  nothing was written; no connection could be made
-    |   |-- LeaseLost        nothing was written; another process holds the lease now
     |   |-- LockLost         nothing was settled; the message will be, or was, redelivered
     |   |-- NoBlobStore      nothing was written; a blob store is needed, and there is none
     |   |-- Trimmed          nothing was read or written; that part of a log is gone
@@ -46,10 +45,6 @@ class Throttled(Refused):
 
 class Unreachable(Throttled):
     """Nothing was written; no connection could be made, so no request left."""
-
-
-class LeaseLost(Refused):
-    """Nothing was written; the lease belongs to another process."""
 
 
 class LockLost(Refused):

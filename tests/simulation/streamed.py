@@ -32,23 +32,10 @@ from outbox.verify.explorer.models.store import CAPABILITIES, visible
 from outbox.verify.explorer.ops import Finding, Model
 from outbox.verify.explorer.run import Calls, Program
 from outbox.verify.explorer.search import Hashing, Limits, Report, search
-from outbox.verify.explorer.streams import (
-    MAY_RETRY,
-    START_MS,
-    Given,
-    Ingesting,
-    Producer,
-    Reader,
-    Replicas,
-    Reporter,
-    Stores,
-    StreamScenario,
-    Trimmer,
-    done,
-    never,
-)
-from outbox.verify.promises.leftovers import leftovers
+from outbox.verify.explorer.streams import MAY_RETRY, START_MS, Given, Replicas, Stores, StreamScenario, done, never
 from outbox.verify.promises.streams import Invariant, StreamMonitor
+from tests.simulation.stream_leftovers import leftovers
+from tests.simulation.stream_programs import Ingesting, Producer, Reader, Reporter, Trimmer
 
 
 @dataclass
@@ -506,7 +493,7 @@ def overflowing(*values: int, trims: bool = False, **options: Any) -> Scope:
     scope.processor("p", {"in": scope.log("in", *(values or (1, 2)))}, {"sums": sums}, batch_max=1, **options)
     if trims:
         done(sums.register("reader", sums.first()))
-        scope.programs += [Reader(sums, scope.at, cells_max=1), Trimmer(sums, scope.at)]
+        scope.programs += [Reader(sums, scope.at), Trimmer(sums, scope.at)]
     return scope
 
 

@@ -27,7 +27,8 @@ from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import NO_LOCKS, Event, Finding, Locks, Model, Op, Outcome, Reach
 from outbox.verify.explorer.run import Calls, Program
 from outbox.verify.explorer.search import Limits, Report, search
-from outbox.verify.explorer.streams import MAY_RETRY, Given, Producer, Stores, StreamScenario, Trimmer, done
+from outbox.verify.explorer.streams import MAY_RETRY, Given, Stores, StreamScenario, done
+from tests.simulation.stream_programs import Producer, Trimmer
 from tests.simulation.streamed import Number
 
 SINK, PARTITION = "counter", "counters"

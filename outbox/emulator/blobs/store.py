@@ -59,11 +59,6 @@ class Held:
         self.uncommitted: dict[str, dict[str, Block]] = {}
         """Blocks by their blob's name and their id."""
 
-    def names_from(self, first: str) -> Iterator[str]:
-        """The names of blobs in order, from one on."""
-        at = bisect_left(self.names, first)
-        return iter(self.names[at:])
-
 
 class Store:
     """The containers of one account."""
