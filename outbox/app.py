@@ -28,20 +28,22 @@ from outbox.registration.spark_runs import HANDLER_NAME, submitting
 from outbox.retries import Retries
 from outbox.spark import RUN_TYPE, SPARK_RUNS, RunRequest, SparkRuns, run_request
 
-__all__ = ["CLAIM_CHECK_BYTES", "NO_KEY", "App", "Handler", "HttpRoute", "QueueSpec"]
+__all__ = ["CLAIM_CHECK_BYTES", "NO_KEY", "RETENTION", "App", "Handler", "HttpRoute", "QueueSpec"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 AnyMiddleware = TypeVar("AnyMiddleware", bound=Middleware)
 Type = TypeVar("Type", bound=type[Any])
 KeyOf = str | Callable[[Any], Any]
 
+RETENTION = timedelta(days=7)
+"""How long a message is remembered where nothing else is asked for."""
 CLAIM_CHECK_BYTES = 192_000
 """A larger body goes to the blob store; Service Bus Standard takes 256 KiB with the properties."""
 
 
 @dataclass(slots=True)
 class App:
-    """An application: its name scopes every identity, `retention` is how long a message is remembered.
+    """An application: its name scopes every identity, `retention` (seven days) is how long a message is remembered.
 
     `strict` refuses messages with unknown fields, where their types do not say otherwise.
     `margin` is kept beyond retention: clock skew, the longest attempt, the longest time that a write can be in flight.
@@ -52,7 +54,7 @@ class App:
     """
 
     name: str
-    retention: timedelta = timedelta(days=7)
+    retention: timedelta = RETENTION
     retry: Retries = field(default_factory=Retries)
     claim_check_bytes: int = CLAIM_CHECK_BYTES
     margin: timedelta = timedelta(hours=1)

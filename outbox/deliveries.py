@@ -1,8 +1,7 @@
-"""Messages on their way: outputs, deliveries under a lock, settlements and dead letters."""
+"""Messages on their way: outputs, deliveries under a lock, and dead letters."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -46,20 +45,6 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     from_outside: bool = True
     fingerprint: bytes = b""
     waits: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Settle:
-    """How a delivery ends: `complete`, `abandon` (counted), `release` (uncounted), `defer` or `dead-letter`.
-
-    A released message stays invisible until `due_ms`, in its place, if the bus can do that; else it is redelivered at
-    once.  Its `description` says why, for whoever looks into the queue; a bus may drop that.
-    """
-
-    how: Literal["complete", "abandon", "release", "defer", "dead-letter"]
-    reason: str = ""
-    description: str = ""
-    due_ms: int = 0
 
 
 class DeadLetterEntry(msgspec.Struct, frozen=True, gc=False):

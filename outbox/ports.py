@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from outbox.deliveries import SUBSCRIPTIONS, DeadLetterEntry, Delivery, HeldMessage, Output, Settle
+from outbox.deliveries import SUBSCRIPTIONS, DeadLetterEntry, Delivery, HeldMessage, Output
 from outbox.documents import (
     UNTAGGED,
     Create,
@@ -131,6 +131,20 @@ class LedgerStore(StateStore, Protocol):
 
 
 # Messages
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """How a delivery ends: `complete`, `abandon` (counted), `release` (uncounted), `defer` or `dead-letter`.
+
+    A released message stays invisible until `due_ms`, in its place, if the bus can do that; else it is redelivered at
+    once.  Its `description` says why, for whoever looks into the queue; a bus may drop that.
+    """
+
+    how: Literal["complete", "abandon", "release", "defer", "dead-letter"]
+    reason: str = ""
+    description: str = ""
+    due_ms: int = 0
 
 
 class MessageBus(Protocol):

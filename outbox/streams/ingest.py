@@ -30,7 +30,7 @@ from uuid import uuid4
 
 import msgspec
 
-from outbox.app import App
+from outbox.app import RETENTION, App
 from outbox.cancellation import cancelled, handled_identity
 from outbox.errors import NotRegistrable, OutcomeUnknown, PoisonMessage, Refused, Trimmed
 from outbox.lineage import shard_of
@@ -76,7 +76,6 @@ TRIES_MAX = 20
 RECEIVE_WAIT_S = 5.0
 IDLE_S = 1.0
 """The seconds without a message after which a queue over a network counts as empty; an engine knows at once."""
-RETENTION = timedelta(days=7)
 _OUT = "log"
 Phase = Literal["receiving", "writing"]
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterable
-from datetime import timedelta
 
 import msgspec
 
+from outbox.app import RETENTION
 from outbox.errors import NotRegistrable, PoisonMessage
 from outbox.ports import Document, Operations
 from outbox.runtime.start.notes import unreadable, write_note
@@ -23,8 +23,6 @@ log = logging.getLogger("outbox.retention")
 
 NOTE_PREFIX = "retention:"
 """The prefix of the notes of it."""
-RETENTION = timedelta(days=7)
-"""That of an `App` by default."""
 ERA_COUNT_MAX = 16
 UNLIMITED_MS = 1 << 62
 WRITE_COUNT_MAX = 10
