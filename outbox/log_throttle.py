@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 SUBJECT_COUNT_MAX = 10_000
+LOG_EVERY_MS = 60_000
+"""The period of lines about a state that lasts."""
 
 
 class LogThrottle:

@@ -26,7 +26,7 @@ from outbox.azure.cosmos.account import CosmosAccount
 from outbox.azure.cosmos.containers import ContainerSpec
 from outbox.azure.cosmos.placed_states import Place, PlacedStates
 from outbox.azure.cosmos.store import CosmosStateStore
-from outbox.azure.cosmos_place import cosmos_account
+from outbox.azure.cosmos_place import BLOB_CONTAINER, cosmos_account
 from outbox.azure.operations import AzureOperations
 from outbox.azure.servicebus.bus import ServiceBusBus, wall_ms
 from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
@@ -37,7 +37,6 @@ from outbox.lineage import Key
 from outbox.ports import Backend, BlobStore, NoBlobs, QueueRef, StateStore, StorePorts
 
 CONTAINER = "outbox"
-BLOB_CONTAINER = "outbox"
 WAIT_S_MAX = 3_600
 
 

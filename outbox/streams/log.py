@@ -26,6 +26,7 @@ from outbox.codec import Upcast
 from outbox.errors import NotRegistrable, PoisonMessage, Refused, TooLarge
 from outbox.lineage import Key, as_key, field
 from outbox.message import ID_BYTES_MAX
+from outbox.name_checks import NAMES_SHOWN_MAX
 from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.callables import check_call
 from outbox.streams.cells import Position
@@ -41,7 +42,6 @@ log = logging.getLogger("outbox.streams")
 
 MARGIN = timedelta(minutes=10)
 MARGIN_MIN = timedelta(seconds=10)
-NAMES_SHOWN_MAX = 12
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}").fullmatch
 
 

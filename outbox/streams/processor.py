@@ -25,7 +25,7 @@ from uuid import uuid4
 from outbox.codec import StateCodec, Upcast, codec_for
 from outbox.errors import NoBlobStore, NotRegistrable, OtherLog, OutcomeUnknown, Refused, TooLarge, Trimmed
 from outbox.generators import yields
-from outbox.log_throttle import LogThrottle
+from outbox.log_throttle import LOG_EVERY_MS, LogThrottle
 from outbox.retries import Retries
 from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.callables import check_call
@@ -45,7 +45,6 @@ log = logging.getLogger("outbox.streams")
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.05, 15.0
 AT_ONCE_S = 0.001
 """A wait that ends so soon has found a change, and not waited for one."""
-LOG_EVERY_MS = 60_000
 MEASURED_COUNT = 32
 ERRORS_SAID = 3
 """A run that ends raises what it failed with so often in a row."""

@@ -24,8 +24,9 @@ from outbox.verify.explorer.models.store import CAPABILITIES, visible
 from outbox.verify.explorer.ops import Finding, Op, Outcome
 from outbox.verify.explorer.ports import ExploredBus, ExploredOperations, ExploredStore
 from outbox.verify.explorer.run import Calls, Program
+from outbox.verify.explorer.scenario import START_MS
 from outbox.verify.explorer.search import Report, search
-from outbox.verify.explorer.streams import START_MS, Given, StreamScenario, done, never
+from outbox.verify.explorer.streams import Given, StreamScenario, done, never
 
 QUEUE = "orders"
 STORE, BUS = 0, 1

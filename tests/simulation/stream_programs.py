@@ -10,6 +10,7 @@ from typing import Any
 from outbox.errors import OtherLog
 from outbox.ports import NoBlobs, StorePorts
 from outbox.runtime.delivery.admission import Admission
+from outbox.runtime.delivery.retrying import MAY_RETRY
 from outbox.runtime.start.plan import CompiledApp
 from outbox.streams.ingest import Ingestion
 from outbox.streams.log import LogWriter, OrderedLog
@@ -19,7 +20,7 @@ from outbox.streams.replica import Replica
 from outbox.verify.explorer.ports import ExploredBus
 from outbox.verify.explorer.programs import BACKOFF, settlement_over
 from outbox.verify.explorer.run import Calls
-from outbox.verify.explorer.streams import MAY_RETRY, Stores, never
+from outbox.verify.explorer.streams import Stores, never
 
 
 @dataclass(frozen=True)

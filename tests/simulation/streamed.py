@@ -16,6 +16,7 @@ import msgspec
 from outbox.message import Message
 from outbox.ports import Create, Output, QueueRef
 from outbox.retries import Retries
+from outbox.runtime.delivery.retrying import MAY_RETRY
 from outbox.runtime.start.plan import compile_app
 from outbox.streams import Inputs, OrderedLog, Processor, RefusedEntry, Step, cells, horizon, read_ahead
 from outbox.streams.cells import Position
@@ -31,8 +32,9 @@ from outbox.verify.explorer.models.queues import QueueModel
 from outbox.verify.explorer.models.store import CAPABILITIES, visible
 from outbox.verify.explorer.ops import Finding, Model
 from outbox.verify.explorer.run import Calls, Program
+from outbox.verify.explorer.scenario import START_MS
 from outbox.verify.explorer.search import Hashing, Limits, Report, search
-from outbox.verify.explorer.streams import MAY_RETRY, START_MS, Given, Replicas, Stores, StreamScenario, done, never
+from outbox.verify.explorer.streams import Given, Replicas, Stores, StreamScenario, done, never
 from outbox.verify.promises.streams import Invariant, StreamMonitor
 from tests.simulation.stream_leftovers import leftovers
 from tests.simulation.stream_programs import Ingesting, Producer, Reader, Reporter, Trimmer

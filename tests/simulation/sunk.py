@@ -16,6 +16,7 @@ import msgspec
 
 from outbox.errors import OtherLog, Trimmed
 from outbox.ports import Create, DocumentKey, Replace, Write
+from outbox.runtime.delivery.retrying import MAY_RETRY
 from outbox.streams import Entry, OrderedLog, StoreSink
 from outbox.streams.cells import Position
 from outbox.streams.database import Cursor, CursorTable
@@ -27,7 +28,7 @@ from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import NO_LOCKS, Event, Finding, Locks, Model, Op, Outcome, Reach
 from outbox.verify.explorer.run import Calls, Program
 from outbox.verify.explorer.search import Limits, Report, search
-from outbox.verify.explorer.streams import MAY_RETRY, Given, Stores, StreamScenario, done
+from outbox.verify.explorer.streams import Given, Stores, StreamScenario, done
 from tests.simulation.stream_programs import Producer, Trimmer
 from tests.simulation.streamed import Number
 

@@ -14,8 +14,9 @@ from function_app.bank import app as bank
 from function_app.settings import REQUIRED, SERVICEBUS, WAYS, settings
 from outbox.app import App
 from outbox.azure import functions
-from outbox.azure.connecting import BLOB_CONTAINER, CONTAINER
+from outbox.azure.connecting import CONTAINER
 from outbox.azure.cosmos.containers import ContainerSpec
+from outbox.azure.cosmos_place import BLOB_CONTAINER
 from outbox.azure.functions import FunctionsSettings
 from outbox.azure.servicebus.entities import DELIVERY_COUNT_MAX, LOCK
 from outbox.ports import SUBSCRIPTIONS

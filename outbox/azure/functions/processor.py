@@ -51,7 +51,7 @@ from outbox.runtime.commit.loop_watch import LoopWatch
 from outbox.runtime.commit.sweeper import Swept
 from outbox.runtime.counts import Counts
 from outbox.runtime.delivery.blocked_sessions import BlockedSession
-from outbox.runtime.delivery.retrying import Backoff, NothingCommitted
+from outbox.runtime.delivery.retrying import REST_FIRST_S, Backoff, NothingCommitted
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.http.responses import unavailable
@@ -66,8 +66,6 @@ from outbox.runtime.store_scope import StoreScope
 
 log = logging.getLogger("outbox.functions")
 
-REST_FIRST_S = 0.25
-"""How long an invocation waits before it abandons a message's first delivery; twice as long with each further one."""
 REST_DOUBLINGS_MAX = 7
 LOOK_FIRST_S = 1.0
 """How long until a blocked key is read again; twice as long each time."""

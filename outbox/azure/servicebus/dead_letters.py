@@ -22,6 +22,7 @@ from outbox.azure.servicebus.links import CLOSE_S, OPEN_S, SETTLE_S
 from outbox.azure.servicebus.messages import from_wire, milliseconds
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.azure.servicebus.outcomes import FAILURES, as_error
+from outbox.azure.servicebus.peeking import LOOK_COUNT_MAX, PAGE_COUNT
 from outbox.azure.servicebus.receivers import release
 from outbox.errors import Refused
 from outbox.message import Message
@@ -29,8 +30,6 @@ from outbox.ports import SUBSCRIPTIONS, DeadLetterEntry, First, Output
 from outbox.resubmission import identified, is_copy, next_attempt, resubmission
 
 DEAD_LETTER_COUNT_MAX = 10_000
-PAGE_COUNT = 200
-LOOK_COUNT_MAX = 2_000
 LOOK_S = 0.5
 """How long a dead letter may take to come before there are no more."""
 

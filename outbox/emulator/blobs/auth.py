@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import unquote
 
 from outbox.emulator.blobs.answers import Rejection
+from outbox.emulator.control import TOKEN_LENGTH_MAX
 from outbox.errors import Refused
 
 ACCOUNT = "devstoreaccount1"
 WELL_KNOWN_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """The public account and key of Microsoft's emulators, so that their settings work here: they protect nothing."""
 
-TOKEN_LENGTH_MAX = 1_024
 _SIGNED = (
     "content-encoding", "content-language", "content-length", "content-md5", "content-type", "date",
     "if-modified-since", "if-match", "if-none-match", "if-unmodified-since", "range",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from outbox.emulator.bus.peer import Peer
 from outbox.emulator.bus.transport import Endpoint, Room
+from outbox.emulator.connections import TAKE_WITHIN_S
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -23,8 +24,6 @@ log = logging.getLogger(__name__)
 HTTP_COUNT_MAX = 64
 ASK_WITHIN_S = 30.0
 """The time for the head of a connection's first request; the HTTP server watches the later ones."""
-TAKE_WITHIN_S = 30.0
-"""How long a client of the HTTP server may take to read an answer."""
 _HTTP_FIRST = frozenset(b"GPDHOC")  # GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS, CONNECT
 _TLS_FIRST = 0x16
 

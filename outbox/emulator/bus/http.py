@@ -23,6 +23,7 @@ from outbox.emulator.bus.administration import Administration, Reply
 from outbox.emulator.bus.claims import check_signature, is_within, scope_of
 from outbox.emulator.bus.transport import Endpoint
 from outbox.emulator.faults import FaultRule
+from outbox.emulator.http import LOOPBACK
 from outbox.errors import EngineStopped, OutboxError
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,6 @@ LINE_MAX_BYTES = 16 << 10
 BODY_WITHIN_S = 30.0
 IDLE_MAX_S = 15.0
 REQUEST_COUNT_MAX = 64
-LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
 _XML = "application/atom+xml"
 
 

@@ -32,6 +32,7 @@ from outbox.emulator.bus.receivers import Receiver, accept_session, wanted_sessi
 from outbox.emulator.bus.requests import Replies
 from outbox.emulator.bus.senders import Sender
 from outbox.emulator.bus.transport import Endpoint, Room, Transport, Writer, loop_time
+from outbox.emulator.connections import TAKE_WITHIN_S
 from outbox.engine.entities import SessionLock
 from outbox.errors import LockLost
 from outbox.escape import printable
@@ -44,8 +45,6 @@ BACKLOG_MAX_BYTES = 8 << 20
 """A peer that lets more answers pile up is not read from any more."""
 UNTRUSTED_BACKLOG_MAX_BYTES = 256 << 10
 """The backlog above which a peer without a valid token is dropped: nothing on `$cbs` is that large."""
-TAKE_WITHIN_S = 30.0
-"""How long a client may take to read what its connection ends with."""
 OPEN_WITHIN_S = 10.0
 """How long a client may take to open its connection."""
 CLAIM_WITHIN_S = 30.0

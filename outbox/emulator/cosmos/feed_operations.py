@@ -29,7 +29,7 @@ from outbox.emulator.cosmos.feeds import PAGE_SIZE_MAX_BYTES, Candidate, Feed, I
 from outbox.emulator.cosmos.hashing import hash_of, range_of
 from outbox.emulator.cosmos.history import StoredItem
 from outbox.emulator.cosmos.query.plan import QueryPlan, compile_query
-from outbox.emulator.cosmos.requests import KEY_HEADER, Call, Prepare, Prepared, container_of, freshness
+from outbox.emulator.cosmos.requests import KEY_HEADER, LSN_DIGITS_MAX, Call, Prepare, Prepared, container_of, freshness
 from outbox.emulator.cosmos.routes import is_true
 from outbox.emulator.cosmos.snapshots import Snapshots
 from outbox.emulator.cosmos.store import Store
@@ -40,7 +40,6 @@ PAGES_UNDER_WAY_MAX = 16
 PAGE_WAIT_S = 10.0
 """How long a request may wait for its turn to have one made; then it is throttled."""
 
-LSN_DIGITS_MAX = 19
 FEED = "incremental feed"
 _RANGE_ID = "x-ms-documentdb-partitionkeyrangeid"
 

@@ -29,7 +29,7 @@ from typing import Any
 
 from outbox.context import Context, seal
 from outbox.generators import check_result
-from outbox.log_throttle import LogThrottle
+from outbox.log_throttle import LOG_EVERY_MS, LogThrottle
 from outbox.registration.handlers import Handler, over_limit_text
 from outbox.retries import Retry
 
@@ -41,7 +41,6 @@ THREAD_COUNT = 16
 RETRY_AFTER_S = 5.0
 """When to redeliver a message that got no thread, or whose key is held."""
 
-LOG_EVERY_MS = 60_000
 LEFT_COUNT_MAX = 100
 """How many ids a log line lists at most."""
 

@@ -19,7 +19,7 @@ from types import CodeType
 from typing import Final
 
 from outbox.app import Handler
-from outbox.log_throttle import LogThrottle
+from outbox.log_throttle import LOG_EVERY_MS, LogThrottle
 from outbox.runtime.commit import fast_path as plain
 from outbox.runtime.commit import run_handler as handling
 from outbox.runtime.start.plan import CompiledApp
@@ -29,7 +29,6 @@ log = logging.getLogger("outbox.loop")
 HELD_S = 0.5
 """How long a loop may be held before that is logged."""
 BEAT_S = 0.1
-LOG_EVERY_MS = 60_000
 
 _RUNS: Final[frozenset[CodeType]] = frozenset(
     function.__code__ for function in (plain._start, handling.start, handling.resume)

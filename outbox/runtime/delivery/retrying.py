@@ -15,7 +15,7 @@ import tenacity
 from tenacity import RetryError
 
 from outbox.errors import OutcomeUnknown, Refused
-from outbox.log_throttle import LogThrottle
+from outbox.log_throttle import LOG_EVERY_MS, LogThrottle
 from outbox.ports import Delivery
 from outbox.runtime.failures.error_text import failure_text
 
@@ -28,7 +28,6 @@ REST_FIRST_S = 0.25
 REST_MAX_S = 15.0
 """How long to pause before a message is released after all attempts; without it the redelivery would be immediate."""
 
-LOG_EVERY_MS = 60_000
 MAY_RETRY = (OutcomeUnknown, Refused)
 """The errors of a port after which nothing was written, or the outcome is unknown."""
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from outbox.errors import CorruptRecord, PoisonMessage
 from outbox.http import Reply, Response, problem
-from outbox.log_throttle import LogThrottle
+from outbox.log_throttle import LOG_EVERY_MS, LogThrottle
 from outbox.resubmission import REJECTED
 from outbox.runtime.delivery.retrying import RetryError, cause_of
 from outbox.runtime.failures.error_text import failure_text
@@ -29,7 +29,6 @@ from outbox.stored import Record
 
 log = logging.getLogger("outbox.http")
 
-LOG_EVERY_MS = 60_000
 AGAIN_AFTER_S = 1
 RETRY_AFTER_S_MAX = 86_400
 

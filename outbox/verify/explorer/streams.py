@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from outbox.engine.engine import Engine
-from outbox.errors import OtherLog, OutcomeUnknown, Refused, Trimmed
+from outbox.errors import OtherLog, Trimmed
 from outbox.ports import BlobStore, Create, DocumentKey, NoBlobs, StateStore, StoreCapabilities, Tag
+from outbox.runtime.delivery.retrying import MAY_RETRY
 from outbox.streams.log import OrderedLog
 from outbox.streams.log_places import ChangeWait, Place
 from outbox.streams.plan import ProcessorPlan
@@ -25,12 +26,11 @@ from outbox.verify.explorer.models.store import CAPABILITIES, StoreModel
 from outbox.verify.explorer.ops import Model
 from outbox.verify.explorer.ports import ExploredBlobs, ExploredBus, ExploredStore
 from outbox.verify.explorer.run import Calls, Program
+from outbox.verify.explorer.scenario import START_MS
 from outbox.verify.explorer.world import Monitor
 
 T = TypeVar("T")
 
-START_MS = 1_767_225_600_000
-MAY_RETRY = (OutcomeUnknown, Refused)
 
 MakeReplica = Callable[..., Replica]
 

@@ -23,9 +23,9 @@ from outbox.verify.explorer.trace import trace_of
 from outbox.verify.explorer.trace_text import short
 from outbox.verify.explorer.world import GHOST, World
 from outbox.verify.findings.report import Anomaly, Part
+from outbox.verify.promises.journal import JOURNAL
 
 STATE_COUNT_MAX = 500_000
-JOURNAL = 0
 COMMIT = "commit "
 
 Outcome = tuple[tuple[str, str], ...]

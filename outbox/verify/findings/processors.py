@@ -24,15 +24,15 @@ from outbox.streams.processor import Processor
 from outbox.streams.row import Row
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.run import Program
+from outbox.verify.explorer.scenario import START_MS
 from outbox.verify.explorer.search import Limits, search
 from outbox.verify.explorer.search import Report as Searched
-from outbox.verify.explorer.streams import START_MS, Feeder, Given, Replicas, Stores, StreamScenario, done
+from outbox.verify.explorer.streams import Feeder, Given, Replicas, Stores, StreamScenario, done
+from outbox.verify.findings.exploration import SECONDS, STATE_COUNT_MAX
 from outbox.verify.findings.report import Anomaly, Part, Report, shortened
 from outbox.verify.promises.streams import Invariant, StreamMonitor
 
-SECONDS = 60.0
 DISCOVERED_MAX = 20
-STATE_COUNT_MAX = 20_000_000
 
 
 class Asked(NamedTuple):

@@ -22,6 +22,7 @@ from outbox.emulator.amqp.link import Link
 from outbox.emulator.bus import front, peer
 from outbox.emulator.bus.peer import Peer
 from outbox.emulator.bus.transport import loop_time
+from outbox.emulator.connections import TAKE_WITHIN_S
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
@@ -269,10 +270,10 @@ async def test_who_does_not_read_why_its_connection_ends_is_dropped() -> None:
             await asyncio.sleep(0)
         found.check_time(loop_time() + peer.LINKLESS_MAX_S + 1)
         await asyncio.sleep(0.05)
-        found.check_time(loop_time() + peer.TAKE_WITHIN_S - 1)
+        found.check_time(loop_time() + TAKE_WITHIN_S - 1)
         await asyncio.sleep(0.05)
         assert server._peers
-        found.check_time(loop_time() + peer.TAKE_WITHIN_S + 1)
+        found.check_time(loop_time() + TAKE_WITHIN_S + 1)
         await until(lambda: not server._peers)
         wire.writer.transport.abort()
 
