@@ -211,7 +211,7 @@ class Counts:
         handled: set[bytes],
         now_ms: int,
     ) -> list[Work]:
-        """Count messages with different ends, and return the applied ones; of two copies in one commit the first was."""
+        """Count messages with different ends; return the applied ones; of two copies in one commit the first was."""
         outcomes = {id(attempt.work): outcome for attempt, outcome in unapplied}
         applied = []
         for work in works:
