@@ -23,16 +23,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
-from azure.core.credentials import AccessToken, TokenCredential
-from azure.core.exceptions import AzureError, ClientAuthenticationError
-from azure.servicebus import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
-from azure.servicebus.exceptions import ServiceBusError
-
 from outbox.errors import Refused
 from outbox.runtime.failures.redacting import redacted
 from spark_jobs.common.patience import GaveUpError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the SDKs take half a second to import, and a driver with a connection string needs none of them
+    from azure.core.credentials import AccessToken, TokenCredential
+    from azure.servicebus import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
+
     from outbox.azure.connecting import AzureBackend
 
 SERVICEBUS_SCOPE = "https://servicebus.azure.net//.default"  # as the SDK spells it
@@ -71,6 +69,9 @@ class LentTokens:
         Raises:
             ClientAuthenticationError: none was lent for it, or it is over.
         """
+        from azure.core.credentials import AccessToken
+        from azure.core.exceptions import ClientAuthenticationError
+
         for lent in self.tokens:
             if lent.scope in scopes:
                 if lent.expires_s - self.now_s() < SPARE_S:
@@ -138,6 +139,8 @@ def lend(credential: TokenCredential, scopes: Iterable[str]) -> LentTokens:
     Raises:
         GaveUpError: it cannot be had; the text names the cure.
     """
+    from azure.core.exceptions import AzureError
+
     lent = []
     for scope in scopes:
         try:
@@ -209,6 +212,9 @@ class Access:
             GaveUpError: nobody could sign in; another attempt is of no use.
             ConnectionError: whoever gives tokens does not answer now.
         """
+        from azure.core.exceptions import AzureError, ClientAuthenticationError
+        from azure.servicebus import ServiceBusClient
+
         if is_connection_string(self.address):
             return ServiceBusClient.from_connection_string(self.address, retry_total=0)
         credential = self.lent or own_credential()
@@ -223,6 +229,8 @@ class Access:
 
 def let_go(*parts: ServiceBusSender | ServiceBusReceiver | ServiceBusClient | None) -> None:
     """Close a link and its client; of one whose connection broke nothing is left to close."""
+    from azure.servicebus.exceptions import ServiceBusError
+
     for part in parts:
         if part is not None:
             with suppress(ServiceBusError, OSError):

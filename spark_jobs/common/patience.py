@@ -9,26 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from azure.servicebus.exceptions import (
-    MessageSizeExceededError,
-    MessagingEntityDisabledError,
-    MessagingEntityNotFoundError,
-    ServiceBusAuthenticationError,
-    ServiceBusAuthorizationError,
-)
-
 PAUSE_MIN_S = 0.2
 PAUSE_MAX_S = 5.0
 
-FATAL = (
-    MessageSizeExceededError,
-    MessagingEntityDisabledError,
-    MessagingEntityNotFoundError,
-    ServiceBusAuthenticationError,
-    ServiceBusAuthorizationError,
-)
-"""What another attempt would meet again."""
-RIGHTS = (ServiceBusAuthenticationError, ServiceBusAuthorizationError)
 RIGHTS_CURE = (
     "check the key, or give whoever signs in the role Azure Service Bus Data Sender (to receive: Data Receiver) on the "
     "queue"
@@ -61,10 +44,7 @@ class Patience:
             GaveUpError: there is no point in one, or the limit is reached.
         """
         text = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:300]}"
-        if isinstance(error, RIGHTS):
-            raise GaveUpError(f"{text}; {RIGHTS_CURE}") from error
-        if isinstance(error, FATAL):
-            raise GaveUpError(text) from error
+        check_worthwhile(error, text)
         if not self.failures:
             self._since_s = self.clock()
         self.failures += 1
@@ -73,3 +53,18 @@ class Patience:
         if waited_s + pause_s > self.limit_s:
             raise GaveUpError(f"no success for {waited_s:.0f} s ({self.failures} attempts), last {text}") from error
         self.sleep(pause_s)
+
+
+def check_worthwhile(error: Exception, text: str) -> None:
+    """Refuse to try again where another attempt would meet the same.
+
+    Raises:
+        GaveUpError: it would.
+    """
+    from azure.servicebus import exceptions as sdk  # half a second, which tasks that send nothing do without
+
+    if isinstance(error, sdk.ServiceBusAuthenticationError | sdk.ServiceBusAuthorizationError):
+        raise GaveUpError(f"{text}; {RIGHTS_CURE}") from error
+    fatal = sdk.MessageSizeExceededError | sdk.MessagingEntityDisabledError | sdk.MessagingEntityNotFoundError
+    if isinstance(error, fatal):
+        raise GaveUpError(text) from error
