@@ -65,7 +65,7 @@ def write(path: Path, scratch: Path) -> None:
 
 
 def exercise(spark: SparkSession, scratch: Path) -> None:
-    """What jobs do with Spark, on a few rows: files in and out, Arrow to Python and back, joins, groups, windows."""
+    """What jobs do with Spark, on a few rows: files in and out, Arrow to Python and back, joins, groups, tasks."""
     text = scratch / "rows.csv"
     text.write_text("id,amount\n" + "".join(f"t{n},{n}\n" for n in range(20)))
     rows = spark.read.csv(str(text), header=True, mode="FAILFAST").withColumn("n", fn.col("amount").cast("long"))
@@ -76,6 +76,8 @@ def exercise(spark: SparkSession, scratch: Path) -> None:
     joined = kept.join(lines.hint("shuffle_merge"), "id", "left_anti").unionByName(kept).cache()
     joined.groupBy("id").agg(fn.count("*").alias("copies"), fn.max("n")).where("copies > 0").orderBy("id").collect()
     joined.dropDuplicates(["id"]).mapInArrow(same, joined.schema).collect()
+    numbers = spark.sparkContext.parallelize(range(4), 2).mapPartitions(same)
+    numbers.map(lambda number: (number, b"")).partitionBy(2, int).collect()
     spark.read.format("binaryFile").load(str(text)).select("path", "length", "modificationTime").collect()
 
 

@@ -16,9 +16,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 if not __package__:  # run by its path, as spark-submit does
@@ -29,8 +28,7 @@ if __name__ == "__main__":
     check_installed("feed", "pyspark", "azure.servicebus")
 
 import msgspec
-from azure.core.credentials import TokenCredential
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from outbox.errors import OutcomeUnknown, Refused
 from spark_jobs.common.arguments import (
@@ -50,19 +48,20 @@ from spark_jobs.common.folder import Folder, local_path
 from spark_jobs.common.identity import CredentialSource
 from spark_jobs.common.patience import GaveUpError
 from spark_jobs.common.places import Item, Place, check_reached, is_address, joined, place_of
-from spark_jobs.common.staging import staged
 from spark_jobs.common.until import Until, asked_by_signal
 from spark_jobs.feeding.app_check import AppCheck
 from spark_jobs.feeding.aside import COPIED, Copying, Fed, name_aside
-from spark_jobs.feeding.grouping import STAGED
 from spark_jobs.feeding.plan import FILES_MAX, ChunkRecord, Manifest, Snapshot, Target, open_plan
-from spark_jobs.feeding.sending import RESULT, Sending, send_partition
+from spark_jobs.feeding.shares import Sending, send
 from spark_jobs.feeding.watching import Watch, WatchReport
 from spark_jobs.reading.files import Files, check_apart, files_at
 from spark_jobs.reading.frame import FrameRows
 from spark_jobs.reading.input import Input, refusals
 from spark_jobs.reading.judging import BODY_BYTES_MAX, Judge, Shape
 from spark_jobs.reading.source import Source
+
+if TYPE_CHECKING:
+    from azure.core.credentials import TokenCredential
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,20 +307,13 @@ def send_chunk(spark: SparkSession, job: Feed, folder: Place, manifest: Manifest
     Raises:
         OutcomeUnknown: the queue did not answer for longer than the limit, or takes nobody that can sign in.
     """
-    files, results, failed = manifest.of_chunk(chunk), list[Row](), list[str]()
+    files, results, failed = manifest.of_chunk(chunk), list[dict[str, Any]](), list[str]()
     if files:
-        by_session = bool(job.target.shape.session)
-        frame = staged(spark, folder, files, STAGED, job.pace.tasks)
-        frame = frame.repartition(job.pace.tasks, "session" if by_session else "id")
-        if by_session:
-            frame = frame.sortWithinPartitions("session", "position")
-        columns = frame.select("id", "body", "created_ms", "session")
         rate_per_s = job.pace.rate_per_s / job.pace.tasks
         try:
             access = job.source.access()
             settings = Sending(access, manifest.queue, manifest.type, job.pace.timeout_s, rate_per_s)
-            # Collected once and used in no other job: reading this frame a second time would send a second time.
-            results = columns.mapInArrow(partial(send_partition, settings), RESULT).collect()
+            results = send(spark, folder, files, settings, job.pace.tasks, by_session=bool(job.target.shape.session))
         except GaveUpError as error:
             failed.append(str(error))
     failed += [row["failed"] for row in results if row["failed"]]

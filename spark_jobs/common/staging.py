@@ -11,16 +11,18 @@ A file holds rows of one value of the column `by`, which is in its record and no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark import RDD
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
 from outbox.errors import CorruptRecord, OutboxError, Refused
@@ -28,6 +30,7 @@ from spark_jobs.common.arrow_rows import as_batches
 from spark_jobs.common.crash_points import CrashPoint, no_crash
 from spark_jobs.common.patience import GaveUpError
 from spark_jobs.common.places import Place
+from spark_jobs.common.tasks import collected, rows_of
 
 FILE_MAX_BYTES = 64 << 20
 BATCH_COUNT = 10_000
@@ -54,17 +57,13 @@ class StagedFile(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """Where tasks write to; `by` and `weight` are columns, or empty.
-
-    `make` gives the rows of a partition, those of one value of `by` together; without it they are the frame's.
-    """
+    """Where tasks write to; `by` and `weight` are columns, or empty."""
 
     place: Place
     folder: str
     by: str = ""
     weight: str = ""
     crash_point: CrashPoint = no_crash
-    make: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] | None = None
 
 
 def stage(frame: DataFrame, writing: Writing) -> list[StagedFile]:
@@ -73,8 +72,25 @@ def stage(frame: DataFrame, writing: Writing) -> list[StagedFile]:
     Raises:
         Refused: a task could not write; nothing of it counts.
     """
-    ordered = frame.sortWithinPartitions(writing.by) if writing.by and writing.make is None else frame
-    found = ordered.mapInArrow(partial(write_files, writing), WRITTEN).collect()
+    ordered = frame.sortWithinPartitions(writing.by) if writing.by else frame
+    return named(writing, ordered.mapInArrow(partial(write_files, writing), WRITTEN).collect())
+
+
+def stage_tasks(made: RDD[pa.RecordBatch], writing: Writing) -> list[StagedFile]:
+    """Write the rows that tasks make, those of one value of `by` together; the files are as those of a frame.
+
+    Raises:
+        Refused: a task could not write; nothing of it counts.
+    """
+    return named(writing, collected(made.mapPartitions(partial(write_files, writing)).mapPartitions(rows_of)))
+
+
+def named(writing: Writing, found: Sequence[Row | dict[str, Any]]) -> list[StagedFile]:
+    """The files that tasks say they wrote.
+
+    Raises:
+        Refused: a task could not write.
+    """
     failed = [row["failed"] for row in found if row["failed"]]
     if failed:
         raise Refused(f"{writing.place}/{writing.folder} cannot be written: {failed[0]}")
@@ -94,18 +110,17 @@ def staged(
     return numbers.mapInArrow(partial(read_files, place.lend(), names), schema)
 
 
-def write_files(writing: Writing, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def write_files(writing: Writing, parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write rows that are ordered by `by`; gives a row of `WRITTEN` for each file, or one that says what failed."""
-    rows = parts if writing.make is None else writing.make(parts)
     try:
-        written = [msgspec.structs.asdict(file) for file in _written(writing, rows)]
+        written = [msgspec.structs.asdict(file) for file in _written(writing, parts)]
     except (OutboxError, GaveUpError) as error:
         written = [{"failed": f"{type(error).__name__}: {error}"}]
     if written:
         yield from as_batches(written, WRITTEN_SCHEMA)
 
 
-def _written(writing: Writing, parts: Iterator[pa.RecordBatch]) -> Iterator[StagedFile]:
+def _written(writing: Writing, parts: Iterable[pa.RecordBatch]) -> Iterator[StagedFile]:
     held, held_bytes, held_value = list[pa.RecordBatch](), 0, ""
     for part in parts:
         for value, rows in _runs(part, writing.by):

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 
-from spark_jobs.reading.arrow import binary_column, buffers_of, integer_column, text_column
+from spark_jobs.reading.arrow import buffers_of, integer_column, text_column
 from spark_jobs.reading.judging import VALID
 
 PARTITION_BYTES = 32 * 1024 * 1024
@@ -31,11 +30,16 @@ STAGED_SCHEMA = pa.schema(
     [(part.split()[0], pa.string() if part.endswith("string") else pa.int64()) for part in STAGED.split(", ")]
 )
 VALID_SCHEMA = pa.schema(list(STAGED_SCHEMA)[:-1])
-PACKED = "bucket bigint, rows binary"
+BY_ID, BY_SESSION = 0, 3
+"""Columns whose texts tell the bucket of a row."""
 CHUNK = "chunk"
 CONFLICTS = "conflicts"
 """In the column `chunk`: what is sent in none."""
 
+Packet = tuple[int, bytes]
+"""A bucket, and rows of it as Arrow writes a stream."""
+Made = Callable[[Iterable[pa.RecordBatch]], tuple[pa.Table, pa.Table]]
+"""Messages and conflicts of the rows of a bucket."""
 Staged = tuple[bytes, bytes | None, int | None, bytes | None, int, int]
 """A row of `STAGED`; without a body it stands for the rows of an identity that differ."""
 
@@ -47,33 +51,21 @@ class Chunks:
     count: int
     created_ms: int
 
-    def of_packets(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The messages of packed rows as `STAGED` has them, with their chunk; conflicts behind them."""
-        held, conflicts = dict[int, list[bytes]](), list[pa.Table]()
-        for batch in batches:
-            for number, rows in zip(batch.column(0).to_pylist(), buffers_of(batch.column(1)), strict=True):
-                held.setdefault(number, []).append(rows or b"")
-        for number in sorted(held, key=lambda number: (number % self.count, number)):
-            parts = (part for packet in held.pop(number) for part in pa.ipc.open_stream(packet))
-            messages, differing = messages_of(parts)
+    def of_packets(self, made: Made, packets: Iterable[Packet]) -> Iterator[pa.RecordBatch]:
+        """What is made of packed rows as `STAGED` has it, with its chunk; conflicts behind them."""
+        conflicts = list[pa.Table]()
+        for number, parts in unpacked(packets, lambda number: (number % self.count, number)):
+            messages, differing = made(parts)
             conflicts.append(differing)
             yield from self._of_chunk(messages, str(number % self.count))
         for differing in conflicts:
             yield from self._of_chunk(differing, CONFLICTS)
 
-    def of_messages(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same of messages and conflicts that `grouped` has made."""
-        rows, context = pa.Table.from_batches(batches, STAGED_SCHEMA), TaskContext.get()
-        assert context is not None
-        has_body = rows.column("body").is_valid()
-        yield from self._of_chunk(rows.filter(has_body), str(context.partitionId() % self.count))
-        yield from self._of_chunk(rows.filter(pc.invert(has_body)), CONFLICTS)
-
     def _of_chunk(self, rows: pa.Table, chunk: str) -> Iterator[pa.RecordBatch]:
         if chunk != CONFLICTS and rows.column("created_ms").null_count:
             at, created = rows.schema.get_field_index("created_ms"), constant(self.created_ms, rows.num_rows)
             rows = rows.set_column(at, STAGED_SCHEMA.field("created_ms"), created)
-        yield from rows.append_column(CHUNK, pa.array([chunk] * rows.num_rows, pa.string())).to_batches()
+        yield from rows.append_column(CHUNK, text_column([chunk.encode()] * rows.num_rows)).to_batches()
 
 
 def partitions_of(chunks: int, size: int) -> int:
@@ -141,10 +133,11 @@ def constant(value: int, count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(array("q", [value]) * count)])
 
 
-def grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The messages of a partition, and its conflicts as rows without a body."""
-    for rows in messages_of(batches):
-        yield from rows.to_batches()
+def messages_in(batches: Iterable[pa.RecordBatch]) -> tuple[pa.Table, pa.Table]:
+    """Messages, and conflicts as rows without a body, of what has both."""
+    rows = pa.Table.from_batches(batches, STAGED_SCHEMA)
+    has_body = rows.column("body").is_valid()
+    return rows.filter(has_body), rows.filter(pc.invert(has_body))
 
 
 def table_of(rows: Sequence[Staged]) -> pa.Table:
@@ -161,32 +154,45 @@ def table_of(rows: Sequence[Staged]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=STAGED_SCHEMA)
 
 
-def packed(buckets: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows {id, body, created_ms, session, position} by the bucket of their identity, many in one value."""
+def packed(buckets: int, batches: Iterable[pa.RecordBatch], by: int = BY_ID) -> Iterator[Packet]:
+    """Rows by the bucket of their identity, or of another text, many in one value."""
     held, rows, size = list[pa.RecordBatch](), 0, 0
     for batch in batches:
         held.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= PACKED_ROWS or size >= PACKED_BYTES:
-            yield packed_rows(buckets, held)
+            yield from packed_rows(buckets, held, by)
             held, rows, size = [], 0, 0
     if held:
-        yield packed_rows(buckets, held)
+        yield from packed_rows(buckets, held, by)
 
 
-def packed_rows(buckets: int, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One row of `PACKED` for each bucket of some rows."""
-    ids = [id or b"" for batch in batches for id in buffers_of(batch.column(0))]
-    numbers = [crc32(id) % buckets for id in ids]
+def packed_rows(buckets: int, batches: Sequence[pa.RecordBatch], by: int) -> Iterator[Packet]:
+    """A packet for each bucket of some rows."""
+    numbers = [crc32(text or b"") % buckets for batch in batches for text in buffers_of(batch.column(by))]
     order = pc.sort_indices(integer_column(numbers))
-    ordered = pa.Table.from_batches(batches, VALID_SCHEMA).take(order).combine_chunks()
-    counts = sorted(Counter(numbers).items())
-    values, at = list[bytes](), 0
-    for _, count in counts:
+    ordered, at = pa.Table.from_batches(batches).take(order).combine_chunks(), 0
+    for number, count in sorted(Counter(numbers).items()):
         made = pa.BufferOutputStream()
-        with pa.ipc.new_stream(made, VALID_SCHEMA) as stream:
+        with pa.ipc.new_stream(made, ordered.schema) as stream:
             stream.write_table(ordered.slice(at, count))
-        values.append(made.getvalue().to_pybytes())
+        yield number, made.getvalue().to_pybytes()
         at += count
-    columns = [integer_column([number for number, _ in counts]), binary_column(values)]
-    return pa.RecordBatch.from_arrays(columns, names=["bucket", "rows"])
+
+
+def unpacked(
+    packets: Iterable[Packet], order: Callable[[int], tuple[int, int]] | None = None
+) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+    """The rows of each bucket, which lie in any of the packets."""
+    held = dict[int, list[bytes]]()
+    for number, rows in packets:
+        held.setdefault(number, []).append(rows)
+    for number in sorted(held, key=order):
+        yield number, (part for packet in held.pop(number) for part in pa.ipc.open_stream(packet))
+
+
+def regrouped(buckets: int, packets: Iterable[Packet]) -> Iterator[Packet]:
+    """The messages of packed rows, and the conflicts among them, by the bucket of their session."""
+    for _, parts in unpacked(packets):
+        for rows in messages_of(parts):
+            yield from packed(buckets, rows.to_batches(), BY_SESSION)

@@ -20,16 +20,29 @@ from functools import partial
 from typing import Any, Protocol
 
 import msgspec
+from pyspark import RDD
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 from outbox.errors import FormatTooNew, Refused
 from spark_jobs.common.crash_points import CrashPoint
 from spark_jobs.common.places import Place
-from spark_jobs.common.staging import StagedFile, Writing, stage, staged
-from spark_jobs.feeding.grouping import CHUNK, CONFLICTS, PACKED, STAGED, Chunks, grouped, packed, partitions_of
-from spark_jobs.reading.input import Then
-from spark_jobs.reading.judging import VALID, Shape
+from spark_jobs.common.staging import StagedFile, Writing, stage, stage_tasks, staged
+from spark_jobs.common.tasks import parted
+from spark_jobs.feeding.grouping import (
+    CHUNK,
+    CONFLICTS,
+    STAGED,
+    Chunks,
+    Packet,
+    messages_in,
+    messages_of,
+    packed,
+    partitions_of,
+    regrouped,
+)
+from spark_jobs.reading.input import Pack
+from spark_jobs.reading.judging import Shape
 
 FORMAT = 2
 """1: messages in folders `chunk=N` that Spark had written, of rows that it had read."""
@@ -104,8 +117,8 @@ class Rows(Protocol):
     def size(self) -> int:
         """How many bytes the rows have."""
 
-    def valid(self, then: Then | None = None, schema: str = VALID) -> DataFrame:
-        """{id, body, created_ms, session, position} of each row that can be sent, or what `then` makes of them."""
+    def packets(self, pack: Pack) -> RDD[Packet]:
+        """What `pack` makes of the rows {id, body, created_ms, session, position} that can be sent."""
 
     def judged(self, *, texts: bool = False) -> DataFrame:
         """Every row, with the reason why it cannot be sent."""
@@ -254,13 +267,13 @@ def stage_valid(
 ) -> list[StagedFile]:
     """Stage the rows that can be sent as messages by chunk, and the identities whose rows differ."""
     making, partitions = Chunks(chunks, created_ms), partitions_of(chunks, rows.size)
+    packets, made = parted(rows.packets(partial(packed, partitions)), partitions), messages_of
     if target.shape.session:  # a session's messages stay in one chunk, in order
-        messages = rows.valid().repartition(partitions, "id").mapInArrow(grouped, STAGED)
-        frame, make = messages.repartition(partitions, "session"), making.of_messages
-    else:
-        packets = rows.valid(partial(packed, partitions), PACKED)
-        frame, make = packets.repartition(partitions, "bucket"), making.of_packets
-    return stage(frame, Writing(run.lend(), f"{folder}/messages", CHUNK, "copies", crash_point, make))
+        packets, made = parted(packets.mapPartitions(partial(regrouped, partitions)), partitions), messages_in
+    return stage_tasks(
+        packets.mapPartitions(partial(making.of_packets, made)),
+        Writing(run.lend(), f"{folder}/messages", CHUNK, "copies", crash_point),
+    )
 
 
 def rejected(judged: DataFrame, conflicts: DataFrame) -> DataFrame:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -20,32 +19,17 @@ from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusErro
 
 from outbox.message import PROPERTY_CREATED, PROPERTY_ID, PROPERTY_TYPE
 from spark_jobs.common.arrow_rows import as_batches
-from spark_jobs.common.identity import Access, let_go
+from spark_jobs.common.identity import let_go
 from spark_jobs.common.ids import broker_id
 from spark_jobs.common.patience import GaveUpError, Patience
+from spark_jobs.feeding.shares import RESULT_SCHEMA, Sending
 
-RESULT = "accepted bigint, sent bigint, batches bigint, retries bigint, oversize array<string>, failed string"
-RESULT_SCHEMA = pa.schema(
-    [(name, pa.int64()) for name in ("accepted", "sent", "batches", "retries")]
-    + [("oversize", pa.list_(pa.string())), ("failed", pa.string())]
-)
 OVERSIZE_COUNT_MAX = 1_000
 SEND_S = 60
 ENVELOPE_BYTES_MAX = 4_096
 
 
-@dataclass(frozen=True, slots=True)
-class Sending:
-    """Where to and how; `rate_per_s` 0 is without limit."""
-
-    access: Access
-    queue: str
-    type: str
-    timeout_s: float
-    rate_per_s: float = 0.0
-
-
-def send_partition(settings: Sending, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def send_partition(settings: Sending, parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Send all rows {id, body, created_ms, session}; gives one row of `RESULT`."""
     logging.getLogger("azure").setLevel(logging.CRITICAL)  # an outage is told once, in the result
     outgoing = Outgoing(settings)

@@ -12,17 +12,20 @@ from hashlib import sha256
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark import RDD
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from outbox.errors import Refused
 from spark_jobs.common.ids import check_key_columns
-from spark_jobs.reading.arrow import groups_of
-from spark_jobs.reading.input import Then, refusals, told, valid_rows
-from spark_jobs.reading.judging import JUDGED, VALID, Judge, check_columns, judged, of_arrow
+from spark_jobs.reading.arrow import binary_column, groups_of, integer_column, text_column
+from spark_jobs.reading.input import Pack, refusals, valid_rows
+from spark_jobs.reading.judging import JUDGED, Judge, check_columns, judged, of_arrow
 from spark_jobs.reading.opened import TIME_GROUPS
 from spark_jobs.reading.spans import Survey
+
+PACKED = "number bigint, rows binary"
 
 
 class FrameRows:
@@ -75,9 +78,9 @@ class FrameRows:
         """How many bytes the rows have."""
         return self.survey.size
 
-    def valid(self, then: Then | None = None, schema: str = VALID) -> DataFrame:
-        """{id, body, created_ms, session, position} of each row that can be sent, or what `then` makes of them."""
-        return self._numbered().mapInArrow(partial(valid_of, self._judge, then), schema)
+    def packets(self, pack: Pack) -> RDD[tuple[int, bytes]]:
+        """What `pack` makes of the rows of each partition that can be sent."""
+        return self._numbered().mapInArrow(partial(packets_of, self._judge, pack), PACKED).rdd.map(packet_of)
 
     def judged(self, *, texts: bool = False) -> DataFrame:
         """Every row as a message, or with the reason why it is none."""
@@ -99,10 +102,15 @@ def judged_of(judge: Judge, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Re
         yield judged(found, judge, "", 0)
 
 
-def valid_of(judge: Judge, then: Then | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Those that can be sent."""
-    rows = valid_rows(judged_of(judge, batches))
-    return rows if then is None else then(rows)
+def packets_of(judge: Judge, pack: Pack, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Those that can be sent, packed; a batch for each packet."""
+    for number, rows in pack(valid_rows(judged_of(judge, batches))):
+        yield pa.RecordBatch.from_arrays([integer_column([number]), binary_column([rows])], names=["number", "rows"])
+
+
+def packet_of(row: Row) -> tuple[int, bytes]:
+    """A packet as it was made."""
+    return row["number"], bytes(row["rows"])
 
 
 def surveyed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -111,4 +119,4 @@ def surveyed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         rows = pa.RecordBatch.from_struct_array(batch.column(0))
         found.look(of_arrow(rows, range(rows.num_rows), Judge(()), {}).bodies)
-    yield told(msgspec.json.encode(found))
+    yield pa.RecordBatch.from_arrays([text_column([msgspec.json.encode(found)])], names=["told"])

@@ -1,28 +1,29 @@
 """An input on Spark: tasks read spans, Spark gathers what they give.
 
-Passes over the bytes: `edges`, only where a file has several spans; `survey`, always; `judged`, whenever rows are asked
-for.  Each is one `mapInArrow` over the spans, so no row is parsed by Spark.
+Passes over the bytes: `edges`, only where a file has several spans; `survey`, always; `packets` or `judged`, whenever
+rows are asked for.  Each is one function over the spans, so no row is parsed by Spark; only `judged` makes a frame.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from hashlib import sha256
+from typing import TypeVar
 
-import msgspec
 import pyarrow as pa
+from pyspark import RDD
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from outbox.errors import Refused
+from spark_jobs.common import tasks as spark_tasks
 from spark_jobs.reading import opened as opening
-from spark_jobs.reading.arrow import text_column
 from spark_jobs.reading.files import Files
-from spark_jobs.reading.judging import JUDGED, VALID, VALID_NAMES, Judge
+from spark_jobs.reading.judging import JUDGED, VALID_NAMES, Judge
 from spark_jobs.reading.kinds import Kind, Seen, inferred
 from spark_jobs.reading.lexer import START, STATES
 from spark_jobs.reading.source import Source
@@ -45,9 +46,10 @@ HERE_BYTES_MAX = 64 * 1024 * 1024
 TASK_SPANS_MAX = 2_000
 MARK = "outbox.errors.Refused: "
 
-Read = Callable[[Reading, Span], Iterator[pa.RecordBatch]]
-Then = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What a task does with the rows that it has judged; in another `mapInArrow` they would go through the JVM first."""
+_T = TypeVar("_T")
+Read = Callable[[Reading, Span], Iterator[_T]]
+Pack = Callable[[Iterator[pa.RecordBatch]], Iterator[tuple[int, bytes]]]
+"""What a task makes of the rows {id, body, created_ms, session, position} that can be sent: many in one value."""
 
 
 class Input:
@@ -90,7 +92,7 @@ class Input:
         elif sum(span.size for span in spans) <= HERE_BYTES_MAX:
             found = [edges(self._reading, span) for span in spans]
         else:
-            found = [msgspec.json.decode(text, type=Edges) for text in self._told(edges_of, spans)]
+            found = self._told(edges, spans)
         return begun(spans, found, int(self._reading.kind == "csv"))
 
     @cached_property
@@ -98,8 +100,8 @@ class Input:
         """What all rows are, by one pass over them."""
         asked = {*self._judge.ids, *self._judge.shape.columns} if self._reading.kind == "json" else set()
         whole = Survey()
-        for text in self._told(partial(survey_of, sorted(asked)), self._spans):
-            whole.add(msgspec.json.decode(text, type=Survey))
+        for part in self._told(partial(surveyed, asked=sorted(asked)), self._spans):
+            whole.add(part)
         missing = sorted(asked - {*whole.found})
         if missing and whole.rows:
             raise Refused(f"there is no column {missing[0]!r} in any row of {self._source.path}")
@@ -116,9 +118,9 @@ class Input:
         reading = self._typed()
         return self._mapped(partial(judged_by, replace(self._judge, texts=texts)), reading, JUDGED)
 
-    def valid(self, then: Then | None = None, schema: str = VALID) -> DataFrame:
-        """{id, body, created_ms, session, position} of each row that can be sent, or what `then` makes of them."""
-        return self._mapped(partial(valid_by, self._judge, then), self._typed(), schema)
+    def packets(self, pack: Pack) -> RDD[tuple[int, bytes]]:
+        """What `pack` makes of the rows of each span that can be sent."""
+        return self._tasks(partial(packed_by, self._judge, pack), self._typed(), self._spans)
 
     @property
     def size(self) -> int:
@@ -162,18 +164,19 @@ class Input:
         seen = {name: Seen(*self.survey.seen.get(name, (0, 0, False, ""))) for name in self._reading.names}
         return replace(self._reading, kinds=inferred(seen, self._judge.ids))
 
-    def _mapped(self, read: Read, reading: Reading, schema: str) -> DataFrame:
+    def _mapped(self, read: Read[pa.RecordBatch], reading: Reading, schema: str) -> DataFrame:
         tasks = tasks_of(self._spans, self._parts)
         numbers = self._spark.range(0, len(tasks), 1, max(1, len(tasks)))
-        return numbers.mapInArrow(partial(run, read, lent(reading), tasks), schema)
+        return numbers.mapInArrow(partial(run_rows, read, lent(reading), tasks), schema)
 
-    def _told(self, read: Read, spans: Sequence[Span]) -> list[str]:
-        """One text for each span, in their order."""
+    def _tasks(self, read: Read[_T], reading: Reading, spans: Sequence[Span]) -> RDD[_T]:
         tasks = tasks_of(spans, self._parts)
-        numbers = self._spark.range(0, len(tasks), 1, max(1, len(tasks)))
+        return spark_tasks.tasks(self._spark, len(tasks), partial(run, read, lent(reading), tasks))
+
+    def _told(self, look: Callable[[Reading, Span], _T], spans: Sequence[Span]) -> list[_T]:
+        """What a look at each span finds, in their order."""
         with refusals(self.check_unchanged):
-            rows = numbers.mapInArrow(partial(run, read, lent(self._reading), tasks), "told string").collect()
-        return [row["told"] for row in rows]
+            return spark_tasks.collected(self._tasks(partial(one_of, look), self._reading, spans))
 
 
 def lent(reading: Reading) -> Reading:
@@ -195,30 +198,31 @@ def tasks_of(spans: Sequence[Span], parts: int) -> list[list[Span]]:
 
 
 def run(
-    read: Read,
-    reading: Reading,
-    tasks: Sequence[Sequence[Span]],
-    numbers: Iterator[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
+    read: Read[_T], reading: Reading, tasks: Sequence[Sequence[Span]], numbers: Iterable[int]
+) -> Iterator[_T]:  # fmt: skip
     """What an executor does: read the spans of the tasks whose numbers come."""
     gc.disable()
     try:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                for span in tasks[number]:
-                    yield from read(reading, span)
+        for number in numbers:
+            for span in tasks[number]:
+                yield from read(reading, span)
     finally:
         gc.enable()
 
 
-def edges_of(reading: Reading, span: Span) -> Iterator[pa.RecordBatch]:
-    """The edges of a span, as a text."""
-    yield told(msgspec.json.encode(edges(reading, span)))
+def run_rows(
+    read: Read[pa.RecordBatch],
+    reading: Reading,
+    tasks: Sequence[Sequence[Span]],
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """The same where the numbers come as a frame."""
+    return run(read, reading, tasks, (number for batch in batches for number in batch.column(0).to_pylist()))
 
 
-def survey_of(asked: Sequence[str], reading: Reading, span: Span) -> Iterator[pa.RecordBatch]:
-    """What a span holds, as a text."""
-    yield told(msgspec.json.encode(surveyed(reading, span, asked)))
+def one_of(look: Callable[[Reading, Span], _T], reading: Reading, span: Span) -> Iterator[_T]:
+    """What a look at a span finds."""
+    yield look(reading, span)
 
 
 def judged_by(judge: Judge, reading: Reading, span: Span) -> Iterator[pa.RecordBatch]:
@@ -226,10 +230,9 @@ def judged_by(judge: Judge, reading: Reading, span: Span) -> Iterator[pa.RecordB
     return judged_span(reading, span, judge)
 
 
-def valid_by(judge: Judge, then: Then | None, reading: Reading, span: Span) -> Iterator[pa.RecordBatch]:
-    """The rows of a span that can be sent."""
-    rows = valid_rows(judged_span(reading, span, judge))
-    return rows if then is None else then(rows)
+def packed_by(judge: Judge, pack: Pack, reading: Reading, span: Span) -> Iterator[tuple[int, bytes]]:
+    """The rows of a span that can be sent, packed."""
+    return pack(valid_rows(judged_span(reading, span, judge)))
 
 
 def valid_rows(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -243,11 +246,6 @@ def valid_rows(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def picked_by(names: Sequence[str], reading: Reading, span: Span) -> Iterator[pa.RecordBatch]:
     """Fields of a span's rows."""
     return picked(reading, span, names)
-
-
-def told(text: bytes) -> pa.RecordBatch:
-    """One row with a text."""
-    return pa.RecordBatch.from_arrays([text_column([text])], names=["told"])
 
 
 @contextmanager

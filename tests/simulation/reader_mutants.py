@@ -8,8 +8,8 @@ from __future__ import annotations
 from tests.simulation.planting import Mutant
 
 LEXER, OPENED, FILES = (f"spark_jobs/reading/{name}.py" for name in ("lexer", "opened", "files"))
-GROUPING, APP = (f"spark_jobs/feeding/{name}.py" for name in ("grouping", "app_check"))
-INPUTS, REFUSED = "spark/test_inputs.py", "spark/test_refused_inputs.py"
+GROUPING, APP, SHARES = (f"spark_jobs/feeding/{name}.py" for name in ("grouping", "app_check", "shares"))
+INPUTS, REFUSED, OF_SHARES = "spark/test_inputs.py", "spark/test_refused_inputs.py", "spark/test_shares.py"
 IN_QUOTES = f"{INPUTS}::test_what_stands_in_quotes_is_text_to_its_last_sign"
 
 
@@ -48,7 +48,21 @@ READER_MUTANTS = (
     misread(
         "rows of an id go to buckets by where they were read", GROUPING,
         "spark/test_grouping.py::test_a_row_is_in_the_bucket_of_its_identity_wherever_it_comes_from",
-        ("crc32(id) % buckets for id in ids]", "at % buckets for at, _ in enumerate(ids)]"),
+        ("crc32(text or b\"\") % buckets for batch in batches for text in buffers_of(batch.column(by))]",
+         "at % buckets for batch in batches for at in range(batch.num_rows)]"),
+    ),
+    misread(
+        "a session has messages in several buckets", GROUPING,
+        "spark/test_grouping.py::test_the_messages_of_a_session_come_together_from_all_buckets_of_identities",
+        ("packed(buckets, rows.to_batches(), BY_SESSION)", "packed(buckets, rows.to_batches())"),
+    ),
+    misread(
+        "of a file that two senders share one sends all", SHARES, f"{OF_SHARES}::test_each_row_is_in_one_share",
+        ("first, last = max(begin, before), min(end, before + file.rows)", "first, last = before, before + file.rows"),
+    ),
+    misread(
+        "a stretch of a file begins at its first row", SHARES, f"{OF_SHARES}::test_a_stretch_is_read_over_several_batches",
+        ("            part = batch.slice(skipped, left)\n", "            part = batch.slice(0, left)\n"),
     ),
     misread(
         "a row without a key is sent", APP, "spark/test_app_check.py::test_a_row_whose_key_cannot_be_taken_is_set_aside",

@@ -17,7 +17,8 @@ from outbox.errors import OutcomeUnknown, Refused
 from spark_jobs.common.identity import Access
 from spark_jobs.consume import consume
 from spark_jobs.feed import Pace, feed, main
-from spark_jobs.feeding.sending import Outgoing, Sending
+from spark_jobs.feeding.sending import Outgoing
+from spark_jobs.feeding.shares import Sending
 from spark_jobs.ledger import read_ledger
 from spark_jobs.reconcile import reconcile
 from tests.spark.crash import Kill

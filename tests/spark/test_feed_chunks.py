@@ -56,11 +56,10 @@ def manifest(rows: int = 10, **quarantined: int) -> Manifest:
 
 
 def spark_with(*results: dict[str, Any]) -> Any:
-    """A session in which sending a frame gives these rows."""
+    """A session in which tasks that send give these rows."""
     session = MagicMock()
-    frame = session.range.return_value.mapInArrow.return_value
-    frame.repartition.return_value.select.return_value.mapInArrow.return_value.collect.return_value = list(results)
-    frame.collect.return_value = []
+    session.sparkContext.parallelize.return_value.mapPartitions.return_value.collect.return_value = list(results)
+    session.range.return_value.mapInArrow.return_value.collect.return_value = []
     return session
 
 

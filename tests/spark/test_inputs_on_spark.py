@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 from outbox.errors import Refused
 from spark_jobs.common.folder import Folder
 from spark_jobs.common.staging import staged
+from spark_jobs.common.tasks import collected, parted, rows_of
 from spark_jobs.feed import main, snapshot_of
-from spark_jobs.feeding.grouping import STAGED, grouped
+from spark_jobs.feeding.grouping import STAGED, Chunks, messages_of, packed
 from spark_jobs.feeding.plan import Target, open_plan
 from spark_jobs.reading import input as inputs
 from spark_jobs.reading import opened
@@ -38,8 +40,8 @@ def input_of(spark: Any, path: Path, judge: Judge, **options: Any) -> Input:
 
 def sent_of(rows: Any) -> dict[str, Any]:
     """The messages, as a feed would stage them."""
-    found = rows.valid().repartition(2, "id").mapInArrow(grouped, STAGED).where("body is not null").collect()
-    return {row["id"]: row["body"] for row in found}
+    made = parted(rows.packets(partial(packed, 2)), 2).mapPartitions(partial(Chunks(2, 0).of_packets, messages_of))
+    return {row["id"]: row["body"] for row in collected(made.mapPartitions(rows_of)) if row["body"] is not None}
 
 
 def test_spans_that_tasks_read_give_the_rows_that_a_judge_sees(

@@ -19,7 +19,8 @@ from azure.servicebus.exceptions import (
 from outbox.message import PROPERTY_CREATED, PROPERTY_ID, PROPERTY_TYPE
 from spark_jobs.common.patience import GaveUpError, Patience
 from spark_jobs.feeding import sending
-from spark_jobs.feeding.sending import Outgoing, Sending, send_partition, to_message
+from spark_jobs.feeding.sending import Outgoing, send_partition, to_message
+from spark_jobs.feeding.shares import Sending
 
 
 class Batch(list[Any]):

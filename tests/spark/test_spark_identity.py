@@ -32,7 +32,8 @@ from spark_jobs.common.identity import SERVICEBUS_SCOPE, Access, CredentialSourc
 from spark_jobs.common.patience import GaveUpError
 from spark_jobs.consume import consume
 from spark_jobs.feed import Pace, feed
-from spark_jobs.feeding.sending import Outgoing, Sending
+from spark_jobs.feeding.sending import Outgoing
+from spark_jobs.feeding.shares import Sending
 from spark_jobs.ledger import read_ledger
 from spark_jobs.sweep import backend_of
 from spark_jobs.sweep import parser as sweep_parser

@@ -84,13 +84,3 @@ def test_rows_become_arrow_with_every_column_of_the_schema() -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
     (found,) = as_batches([{"a": 1}, {"b": 'x\n"\u00e9'}], schema)
     assert found.schema == schema and found.to_pylist() == [{"a": 1, "b": None}, {"a": None, "b": 'x\n"\u00e9'}]
-
-
-def test_rows_that_a_task_makes_are_written_in_place_of_the_frames(tmp_path: Path) -> None:
-    def make(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        assert sum(part.num_rows for part in parts) == 3
-        return batches([(1, "x", 4)], [(2, "y", 5)])
-
-    writing = Writing(Folder(tmp_path), "s", "chunk", "copies", make=make)
-    found = written(writing, [(0, "a", 1), (0, "b", 2), (0, "c", 3)])
-    assert [(file["value"], file["rows"], file["weight"]) for file in found] == [("1", 1, 4), ("2", 1, 5)]

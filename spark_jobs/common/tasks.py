@@ -1,0 +1,54 @@
+"""Tasks of Spark without its SQL, whose first plan keeps a driver busy for four seconds; nothing of it is needed here.
+
+A function runs in numbered tasks and what it gives comes back to the driver, or is parted by numbers on its way to
+other tasks.  Errors come back as those of frames do, so that callers know one kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PythonException
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import SparkSession
+
+_T = TypeVar("_T")
+_U = TypeVar("_U")
+
+
+def tasks(spark: SparkSession, count: int, work: Callable[[Iterable[int]], Iterable[_T]]) -> RDD[_T]:
+    """What tasks of the numbers below a count give, one task a number."""
+    return spark.sparkContext.parallelize(range(count), max(1, count)).mapPartitions(work)
+
+
+def collected(found: RDD[_T]) -> list[_T]:
+    """All of it, in the order of the tasks.
+
+    Raises:
+        PythonException: a task failed for good; the text ends with what it raised.
+    """
+    try:
+        return found.collect()
+    except Py4JJavaError as error:
+        failed = error.java_exception
+        told = (failed.getCause() or failed).getMessage()
+        raise PythonException(f"a task failed:\n{told}") from None
+
+
+def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    """The rows of batches that are few."""
+    for batch in batches:
+        yield from batch.to_pylist()
+
+
+def parted(found: RDD[tuple[int, _U]], count: int) -> RDD[tuple[int, _U]]:
+    """Numbered values, those of a number in the task of that number, of so many.
+
+    A worker holds what it has parted up to half of `spark.python.worker.memory` (512 MB by default).
+    """
+    return found.partitionBy(count, int)
