@@ -48,12 +48,6 @@ AGE_MUTANTS = (
         f"{CHAINS}::test_a_retry_does_not_begin_a_chain_anew|test_a_failure_does_not_begin_a_chain_anew",
         ("            failures=later.failures,\n        )\n        copy = with_error", "            failures=later.failures,\n            hops=0,\n        )\n        copy = with_error"),
     ),
-    mutant(
-        "too many outputs look like a cycle", CONTEXT,
-        f"{CHAINS}::test_too_many_outputs_have_words_of_their_own",
-        ("        if len(self.outputs) >= OUTPUT_COUNT_MAX:\n", "        if len(self.outputs) >= OUTPUT_COUNT_MAX << 8:\n"),
-        ("        if cause.hops >= hops_max:\n", "        if cause.hops >= hops_max or self.outputs:\n"),
-    ),
     # A retention or margin that changes
     mutant(
         "records of new workers live short at once", RETENTION,
@@ -166,19 +160,9 @@ AGE_MUTANTS = (
         ("        if not expire_ms:  # they have no age until something becomes of their messages\n", "        if expire_ms < 0:\n"),
     ),
     mutant(
-        "a marker that was without an age never has one", MARKERS,
-        f"{SHOWN}::test_a_marker_of_what_waits_is_kept_until_it_is_replaced",
-        ("                if key in markers:\n                    renewed[key] = max(renewed.get(key, 0), expire_ms)\n", "                if key in markers:\n                    renewed[key] = max(renewed.get(key, 1 << 62), expire_ms)\n"),
-    ),
-    mutant(
         "a snapshot drops markers without an age", "outbox/engine/log/snapshot.py",
         f"{SHOWN}::test_a_marker_of_what_waits_is_kept_until_it_is_replaced",
         ("if isinstance(marker, Refusal))\n", "if isinstance(marker, Refusal) and not marker.waits)\n"),
-    ),
-    mutant(
-        "what was ready when its key was blocked is not shown", QUEUES,
-        f"{SHOWN}::test_what_was_ready_when_its_key_was_blocked_is_shown",
-        ("            self._unshown.update(dict.fromkeys(sorted(session.ready)))\n", "            self._unshown.clear()\n"),
     ),
     mutant(
         "what comes behind a block is not shown", QUEUES,
@@ -194,11 +178,6 @@ AGE_MUTANTS = (
         "a key goes on while somebody looks at what waits", QUEUES,
         f"{SHOWN}::test_nothing_of_a_key_is_handled_while_an_operator_inspects_what_waits",
         ("            session.claimed.add(task.sequence)\n            task.status", "            task.status"),
-    ),
-    mutant(
-        "what waits never has a turn beside others", JOURNAL,
-        f"{SHOWN}::test_what_is_ready_comes_before_what_waits_and_does_not_keep_it_for_ever",
-        ("        is_their_turn = self._turn % BLOCKED_EVERY == 0\n", "        is_their_turn = False\n"),
     ),
     mutant(
         "nobody is woken for what waits", JOURNAL,

@@ -17,7 +17,6 @@ BACKUPS, BACKUP, BACKUP_FILES = "unit/ops/test_backup.py", "outbox/ops/backup.py
 BLOCKED, PLACES = "unit/ops/test_blocked.py", "outbox/ops/blocked_places.py"
 COMPLETED, COMPLETION = "unit/ops/test_completion.py", "outbox/ops/completion.py"
 PAUSES = "unit/ops/test_queue_pause.py"
-PEEKED = "unit/ops/test_queue_peek.py"
 DISCARDS = "unit/ops/test_discards.py"
 OF_ONE_ID, GROUPED = "unit/ops/test_dead_letters_of_one_id.py", "outbox/ops/dead_letters.py"
 IN_LANES = "unit/stores/test_waiting_in_lanes.py"
@@ -105,12 +104,6 @@ COMMAND_MUTANTS = (
         "two backups share what is kept, and the first to end removes it", BLOBS,
         f"{BACKUPS}::test_a_large_body_that_is_deleted_behind_the_cut_comes_along",
         ("return hold(folder, os.O_RDONLY | os.O_DIRECTORY)", "return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)"),
-    ),
-    fault(
-        "what is deleted is kept for a backup that was killed", BLOBS,
-        "unit/engine/test_blob_folder.py::test_what_a_killed_backup_has_left_is_removed_by_the_next_deletion",
-        ("        shutil.rmtree(folder, ignore_errors=True)  # while nobody can hold it\n        return False\n",
-         "        return True\n"),
     ),
     fault(
         "a file that was retired under the copy is left out", BACKUP,
@@ -224,19 +217,9 @@ COMMAND_MUTANTS = (
         ("is_quick = is_over and now_s", "is_quick = now_s"),
     ),
     fault(
-        "a worker claims ahead behind one quick message", "outbox/worker.py",
-        f"{AHEAD}::test_where_each_second_message_waits_none_is_claimed_to_be_given_back",
-        ("claim_group.quick_count >= AHEAD_COUNT", "claim_group.quick_count > 0"),
-    ),
-    fault(
         "what was given back is still in hand", "outbox/worker.py",
         f"{AHEAD}::test_messages_that_wait_are_handled_one_at_a_time",
         ("            del claim_group.in_flight[delivery.sequence]\n", "            pass\n"),
-    ),
-    fault(
-        "what was claimed ahead stays locked behind a stop", "outbox/worker.py",
-        f"{AHEAD}::test_a_stop_gives_back_what_was_claimed_ahead",
-        ("            await self._give_back(claim_group)  # now", "            claim_group.ahead.clear()  # now"),
     ),
     fault(
         "what has waited counts as waiting for ever", "outbox/runtime/store_scope.py",
@@ -248,12 +231,6 @@ COMMAND_MUTANTS = (
         "unit/ops/test_store_operator.py::test_what_is_to_be_due_now_is_cancelled_only_when_it_was_sent",
         ("            await self._operations.send([Output(queue, 0, message)])\n            await self._cancel(queue, [held.sequence])\n",
          "            await self._cancel(queue, [held.sequence])\n            await self._operations.send([Output(queue, 0, message)])\n"),
-    ),
-    fault(
-        "what is due now forgets that it failed", "outbox/engine/broker.py",
-        f"{PEEKED}::test_what_is_scheduled_or_tried_again_can_be_due_now",
-        ("        changes = [records.TaskChange(path, t.sequence, t.version) for t in due if t.status == SCHEDULED]\n",
-         "        changes = [records.TaskChange(path, t.sequence, t.version) for t in due if t.status == SCHEDULED]\n        for t in due:\n            t.failures = 0\n"),
     ),
     fault(
         "a discard is not kept", "outbox/engine/dead_letters.py",
@@ -295,12 +272,6 @@ COMMAND_MUTANTS = (
         f"{DISCARDS}::test_what_another_client_has_in_hand_is_left_as_it_is",
         ("            await self._bus.discard(dead.queue, dead.sequence, first=unblock)\n",
          "            await unblock()\n            await self._bus.discard(dead.queue, dead.sequence)\n"),
-    ),
-    fault(
-        "a resubmission of what another client has in hand is noted", "outbox/runtime/store_operations.py",
-        f"{DISCARDS}::test_what_another_client_has_in_hand_is_left_as_it_is",
-        ("            await self._bus.resubmit(queue, sequence, attempt=attempt, edit=edit, first=note)\n",
-         "            await note()\n            await self._bus.resubmit(queue, sequence, attempt=attempt, edit=edit)\n"),
     ),
     fault(
         "a discard leaves the dead letter", "outbox/engine/dead_letters.py",

@@ -28,11 +28,6 @@ STEP_MUTANTS = (
         ("if len(latest) > ERA_COUNT_MAX", "if len(latest) >= ERA_COUNT_MAX"),
     ),
     mutant(
-        "notes: an older worker lowers the schema that senders may send", "runtime/start/handler_names.py",
-        f"{OF_NOTES}::test_a_worker_with_an_older_schema_does_not_lower_what_senders_may_send",
-        ("TypeName(kind.name, max(kind.version, versions.get(kind.name, 1)))", "TypeName(kind.name, kind.version)"),
-    ),
-    mutant(
         "notes: a topic has none of the types of its subscriptions", "runtime/start/handler_names.py",
         f"{OF_NOTES}::test_the_types_of_a_topic_are_those_of_its_subscriptions",
         (' or handler.source.startswith(f"{queue}/Subscriptions/")', ""),
@@ -41,11 +36,6 @@ STEP_MUTANTS = (
         "notes: a source that is gone still holds messages", "runtime/start/handler_names.py",
         f"{OF_NOTES}::test_a_handler_may_have_another_name_when_its_source_is_gone",
         ("    except UnknownDestination:\n        return True\n", "    except UnknownDestination:\n        return False\n"),
-    ),
-    mutant(
-        "retention: the overlap is the margin of the new worker", "runtime/start/retention.py",
-        "unit/runtime/test_retention_changes.py::test_what_was_created_before_the_overlap_ends_is_too_old_as_the_lower_retention_has_it",
-        ("overlap_ms = max(known.margin_ms, own.margin_ms)", "overlap_ms = own.margin_ms"),
     ),
     mutant(
         "retention: an attempt takes all of what an earlier margin spares", "runtime/start/retention.py",
@@ -169,16 +159,6 @@ STEP_MUTANTS = (
         "marks: they linger once and never again", "runtime/commit/marks.py",
         f"{OF_STEPS}::test_marks_linger_each_time_and_not_once_only",
         ("        finally:\n            self._is_waiting = False\n", "        finally:\n            pass\n"),
-    ),
-    mutant(
-        "marks: those of a key that recurs wait no longer", "runtime/commit/marks.py",
-        f"{OF_STEPS}::test_the_mark_of_a_key_that_recurs_waits_longer",
-        ("RECURRING_PAUSES if recurs else 1\n", "1\n"),
-    ),
-    mutant(
-        "marks: those of a key that is new wait as long", "runtime/commit/loaded_states.py",
-        f"{OF_MARKS}::test_the_mark_of_a_key_that_is_new_waits_for_a_moment_only",
-        ("        return Loaded(found)\n", "        return Loaded(found, is_warm=True)\n"),
     ),
     mutant(
         "marks: none rides in the next batch of its key", "runtime/commit/marks.py",
@@ -341,11 +321,6 @@ STEP_MUTANTS = (
     ),
     # Edges of several of these
     mutant(
-        "notes: an unknown outcome ends a worker's start", "runtime/start/notes.py",
-        f"{OF_NOTES}::test_a_registration_whose_outcome_is_unknown_is_looked_at_again",
-        ("    except OutcomeUnknown:\n        return False\n", "    except KeyError:\n        return False\n"),
-    ),
-    mutant(
         "sweep: each begins at the front", "runtime/shell.py",
         f"{OF_STEPS}::test_a_sweep_begins_where_the_last_was_cut_off",
         ("        self._start = swept.next_start\n", ""),
@@ -427,11 +402,6 @@ STEP_MUTANTS = (
     ),
     # What is remembered of failures, blocks and eras
     mutant(
-        "retention: an era that came twice ends with its earlier end", "runtime/start/retention.py",
-        f"{OF_ERAS}::test_an_era_that_came_twice_ends_with_its_later_end",
-        ("for era in sorted(eras):", "for era in eras:"),
-    ),
-    mutant(
         "retention: one that comes back is an earlier one", "runtime/start/retention.py",
         f"{OF_ERAS}::test_a_retention_that_comes_back_is_no_earlier_one",
         ("    latest.pop((own.retention_ms, own.margin_ms), None)\n", ""),
@@ -440,11 +410,6 @@ STEP_MUTANTS = (
         "waiting: what cannot be put on record is never given back", "runtime/engine_scope.py",
         f"{OF_STEPS}::test_what_cannot_be_put_on_record_as_waiting_is_given_back",
         ("            await self.retry_backoff.cool_down(left[0], error)\n            await self._release(left)\n", "            await self.retry_backoff.cool_down(left[0], error)\n"),
-    ),
-    mutant(
-        "waiting: one whose lock is over is under way for ever", "runtime/engine_scope.py",
-        f"{OF_STEPS}::test_what_is_put_on_record_as_waiting_leaves_out_those_whose_lock_is_over",
-        ("        self._settled(gone)\n", "        self._settled(gone if conflict is None else [])\n"),
     ),
     mutant(
         "waiting: a store that does not tell has nothing on record", "runtime/delivery/waiting.py",
@@ -527,16 +492,6 @@ STEP_MUTANTS = (
         ("        except NothingCommitted:\n            self.leave(batch)\n            raise\n", "        except NothingCommitted:\n            raise\n"),
     ),
     mutant(
-        "threads: one that ends behind a close waits for ever", "runtime/commit/handler_threads.py",
-        f"{OF_STEPS}::test_a_thread_whose_function_ends_behind_a_close_ends_as_well",
-        ("        if self._is_closed:\n            self._jobs.put(None)\n        else:", "        if not self._is_closed:"),
-    ),
-    mutant(
-        "letters: one that another has just deleted keeps the next from its number", "runtime/delivery/stored_dead_letters.py",
-        f"{OF_STEPS}::test_a_dead_letter_has_its_number_where_another_has_just_deleted_it",
-        ("                continue  # another has just deleted it\n", "                return False\n"),
-    ),
-    mutant(
         "blocked: what is refused again blocks as resubmitted", "runtime/delivery/blocked_sessions.py",
         f"{OF_STEPS}::test_a_resubmission_that_is_refused_again_blocks_anew_over_a_store_that_does_not_tell",
         ("found = answer.current or await self._store.read(key)", "found = answer.current"),
@@ -600,21 +555,6 @@ STEP_MUTANTS = (
         "shell: a process that stops does not tell what it could not send", "runtime/shell.py",
         f"{OF_STEPS}::test_a_process_that_stops_writes_its_marks_and_tells_what_it_could_not_send",
         ("        await finish(self._protocol)\n        log_failed_pushes(self._failed_pushes)\n", "        await finish(self._protocol)\n"),
-    ),
-    mutant(
-        "intake: it waits for every queue in turn", "runtime/delivery/intake.py",
-        f"{OF_STEPS}::test_an_intake_of_several_queues_waits_for_the_first_only",
-        ("count_max=count_max, wait_s=0)", "count_max=count_max, wait_s=wait_s)"),
-    ),
-    mutant(
-        "intake: it asks the first queue before the others", "runtime/delivery/intake.py",
-        f"{OF_STEPS}::test_an_intake_of_several_queues_waits_for_the_first_only",
-        ("for queue in queues[1:]:", "for queue in queues:"),
-    ),
-    mutant(
-        "intake: a renewal that fails counts as one", "runtime/delivery/intake.py",
-        f"{OF_STEPS}::test_a_delivery_that_cannot_be_renewed_or_released_keeps_no_other_from_it",
-        ("                await self._bus.renew(delivery)\n                renewed += 1\n", "                renewed += 1\n                await self._bus.renew(delivery)\n"),
     ),
     mutant(
         "item: the token of a loss is not kept", "runtime/item_scope.py",

@@ -8,7 +8,7 @@ from tests.simulation.direct_mutants import TABLE
 from tests.simulation.planted import ALL_WITHIN_S, Found, check_found, outcomes
 from tests.simulation.planting import Mutant
 
-LEAST_COUNT = 255
+LEAST_COUNT = 150
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from tests.simulation.planting import Mutant
 
 THREADS = "outbox/runtime/commit/handler_threads.py"
 HANDLING = "outbox/runtime/commit/run_handler.py"
-STEPPING = "outbox/runtime/commit/stepping.py"
 ENGINE = "outbox/runtime/engine_scope.py"
 BLOCKING = "unit/handlers/test_blocking_handlers.py::"
 AGAIN = "unit/runtime/test_retried_values.py::"
@@ -26,11 +25,6 @@ def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Muta
 
 
 THREAD_MUTANTS = (
-    mutant(
-        "an older message is taken for a new one when it is tried again", "outbox/runtime/delivery/admission.py",
-        "unit/runtime/test_message_schemas.py::test_an_older_message_is_lifted_on_every_attempt",
-        ("    return route.read(message.body, message.schema)\n", "    return route.decode(message.body)\n"),
-    ),
     mutant(
         "the context is not sealed at the limit", THREADS,
         BLOCKING + "test_an_attempt_past_its_limit_commits_nothing_whatever_its_thread_does",
@@ -62,11 +56,6 @@ THREAD_MUTANTS = (
         ("        return self._plan.threads is not None and self._plan.threads.holds(work)\n", "        return False\n"),
     ),
     mutant(
-        "a read waits for a held key", THREADS,
-        BLOCKING + "test_a_request_past_its_limit_keeps_nothing_and_its_key_waits",
-        ("bool(work.inbox) and key_of(work) in self._held", "str(work.state_id) in self._held"),
-    ),
-    mutant(
         "an attempt past its limit is committed when its thread ends", THREADS,
         BLOCKING + "test_an_attempt_past_its_limit_commits_nothing_whatever_its_thread_does",
         ("        except TimeoutError:\n            text = over", "        except TimeoutError:\n            await asyncio.wait([job.ended])\n            return\n            text = over"),
@@ -77,24 +66,9 @@ THREAD_MUTANTS = (
         ("            raise Retry(text, after_s=RETRY_AFTER_S) from None\n", "            raise TimeoutError(text) from None\n"),
     ),
     mutant(
-        "a blocking handler runs inline", THREADS,
-        BLOCKING + "test_the_loop_goes_on_while_a_blocking_handler_waits",
-        ("    if threads is None or not handler.blocking:\n", "    if handler.name:\n"),
-    ),
-    mutant(
         "threads keep their process alive", THREADS,
         BLOCKING + "test_idle_threads_end_with_their_worker",
         ("name=name, daemon=True)", "name=name, daemon=False)"),
-    ),
-    mutant(
-        "a stop does not name what it leaves behind", THREADS,
-        BLOCKING + "test_a_stop_does_not_wait_for_a_thread_and_names_what_is_left",
-        ("        if self.running:\n", "        if self._held and not self.running:\n"),
-    ),
-    mutant(
-        "context variables stay behind", THREADS,
-        BLOCKING + "test_context_variables_reach_the_thread",
-        ("            self._variables.run(self._call)\n", "            self._call()\n"),
     ),
     mutant(
         "what a handler did past its limit is applied", HANDLING,
@@ -142,11 +116,6 @@ THREAD_MUTANTS = (
         ("    if context is not None:\n        seal(context, text)\n", ""),
     ),
     mutant(
-        "what swallows its cancellation is waited for", STEPPING,
-        LIMITS + "test_a_handler_that_swallows_its_cancellation_does_not_hold_up_a_stop",
-        ("        return self._has_insisted  #", "        return False  #"),
-    ),
-    mutant(
         "an error that a middleware swallows is none", MIDDLEWARE,
         ROUND + "test_a_middleware_makes_no_success_of_a_failure",
         ("        result = await handling\n    except BaseException as error:\n        _leave(entered, error)\n        raise\n",
@@ -162,11 +131,6 @@ THREAD_MUTANTS = (
         "a handler that waits sees the variables of whoever steps it", MIDDLEWARE,
         ROUND + "test_a_handler_sees_the_variables_that_its_middleware_set_and_no_other_does[async]",
         ("        return self._run(self._inner.send, value)\n", "        return self._inner.send(value)\n"),
-    ),
-    mutant(
-        "a handler's own middleware is outermost", "outbox/app.py",
-        ROUND + "test_the_applications_is_round_the_handlers_whenever_it_was_declared[engine]",
-        ("(*self.managers, *handler.middleware)", "(*handler.middleware, *self.managers)"),
     ),
     mutant(
         "what is sent carries the trace of the cause alone", "outbox/context.py",
