@@ -1,4 +1,4 @@
-"""Write down which classes a Spark session loads, so that later ones start with half of the CPU: once for a machine.
+"""Record the classes that a Spark session loads, once for a machine: later ones start with half the CPU.
 
     python -m spark_jobs.archive_classes
 
@@ -65,7 +65,7 @@ def write(path: Path, scratch: Path) -> None:
 
 
 def exercise(spark: SparkSession, scratch: Path) -> None:
-    """What jobs do with Spark, on a few rows: files in and out, Arrow to Python and back, joins, groups, tasks."""
+    """Use Spark as jobs do, on a few rows: files, Arrow to Python and back, joins, groups, tasks."""
     text = scratch / "rows.csv"
     text.write_text("id,amount\n" + "".join(f"t{n},{n}\n" for n in range(20)))
     rows = spark.read.csv(str(text), header=True, mode="FAILFAST").withColumn("n", fn.col("amount").cast("long"))
@@ -82,7 +82,7 @@ def exercise(spark: SparkSession, scratch: Path) -> None:
 
 
 def same(batches: Iterable[Any]) -> Iterable[Any]:
-    """What comes."""
+    """Pass batches on unchanged."""
     yield from batches
 
 

@@ -55,15 +55,15 @@ from spark_jobs.draining.merging import LANDING, Merged, Merger
 ROUND_COUNT_MAX = 100_000
 ROUND_S = 60.0
 EVERY_S, EVERY_S_MAX = 30.0, 600.0
-"""How long a follower receives before it merges; a round lives on the tokens that it was lent at its beginning."""
+"""The time that a follower receives before it merges; a round lives on tokens lent at its beginning."""
 SWEEP_EVERY_S = 24 * 3_600.0
 LOOK_S = 10.0
-"""The longest outage to sit out for a look at what is left."""
+"""The longest outage to sit out while counting the messages that are left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeReport:
-    """What this run received and what of it was new; `rows` is what the ledger holds now.
+    """The messages that this run received, and the new ones among them; `rows` is the ledger's count now.
 
     `duplicates` were in the ledger already, `conflicts` carry a known identity and another body, `lost_locks` were
     landed but not completed, so they come again.  `left` counts what an idle queue still has, 200 at the most: others
@@ -99,7 +99,7 @@ class ConsumeReport:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What to drain, where to and for how long."""
+    """The queue to drain, the place to drain it to, and the limits."""
 
     source: CredentialSource
     queue: str
@@ -239,7 +239,7 @@ def is_over(job: Drain, total: Totals) -> bool:
 
 
 def say_swept(place: Place, say: Say) -> None:
-    """Remove what killed runs left; where that fails it stays for the next one, and nothing of this run is lost."""
+    """Remove leftovers of killed runs; a failure leaves them to the next run, and this one loses nothing."""
     try:
         swept = sweep(place)
     except OutboxError as error:

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedReport:
-    """What became of the rows.
+    """The counts of the rows by outcome.
 
     `progress` is the folder that remembers what was sent, to whatever broker.
     rows = messages + duplicates + all quarantined; `accepted` is what the queue acknowledged in this run, `sent`
@@ -256,7 +256,7 @@ def run(spark: SparkSession, job: Feed, rows: Input | FrameRows) -> FeedReport:
 
 
 def snapshot_of(rows: Input | FrameRows) -> Snapshot:
-    """The input as it is now, by one pass over it."""
+    """The snapshot of the input now, by one pass over it."""
     return Snapshot(rows.survey.rows, rows.digest, tuple(sorted(rows.files)[:FILES_MAX]))
 
 
@@ -464,7 +464,7 @@ def watched(arguments: argparse.Namespace) -> WatchReport:
 
 
 def job_of(arguments: argparse.Namespace, progress: str, quarantine: str) -> Feed:
-    """What a command line asks for."""
+    """Make the feed of a command line."""
     return Feed(
         Target(
             arguments.queue,

@@ -24,12 +24,12 @@ OUTPUT = ROOT / "build" / "spark"
 ZIP_NAME = "outbox-jobs.zip"
 BUILD_S = 120
 LEFT_OUT = ("outbox/emulator/", "outbox/ops/", "outbox/verify/")
-"""What no job imports; the same as a deployment of the Functions app leaves out."""
+"""The packages that no job imports, as a deployment of the Functions app leaves them out."""
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say
 
 
 def files() -> Iterator[tuple[str, Path]]:
-    """What goes into the zip: name and file, in order."""
+    """The files of the zip: name and path, in order."""
     every = [path for folder in ("outbox", "spark_jobs") for path in (ROOT / folder).rglob("*")]
     for path in sorted(path for path in every if path.suffix in (".py", ".properties", ".typed")):
         name = path.relative_to(ROOT).as_posix()

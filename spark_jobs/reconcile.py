@@ -1,4 +1,4 @@
-"""Inputs, ledger and exported state side by side: what is lost, doubled or phantom.
+"""Inputs, ledger and exported state side by side: missing, doubled and phantom effects.
 
     python -m spark_jobs.reconcile --input transfers.csv --ledger ledger/
     python -m spark_jobs.reconcile --input transfers.csv --ledger ledger/ --rule bank --state accounts.jsonl
@@ -184,7 +184,7 @@ def reconcile(
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What is compared: `given` {id} has a row for each of the input.
+    """The sides of a comparison: `given` {id} has a row for each of the input.
 
     Without `everything` effects of other inputs are not judged.
     """
@@ -223,7 +223,7 @@ def inputs_screen_of(sides: Sides, expectations: Sequence[Expectation]) -> DataF
 
 
 def findings_of(sides: Sides, expectations: Sequence[Expectation], met: DataFrame, steps: Steps) -> DataFrame:
-    """What all expectations find: those with a screen in what is suspect, others of your own in everything."""
+    """The findings of all expectations: with a screen over the suspects, without one over everything."""
     messages = steps.kept("messages", lambda: messages_screen(sides.ledger))
     repeated = steps.kept("repeated", lambda: rows_of_messages(sides.ledger, messages)) if messages.count() else None
     suspects = suspects_of(sides, met, repeated)
@@ -279,7 +279,7 @@ def nothing(rows: DataFrame) -> DataFrame:
 def expected_of(
     given: DataFrame, quarantined: DataFrame | None, dead_letters: DataFrame | None
 ) -> tuple[DataFrame, DataFrame | None]:
-    """The ids that must have effects, with at least one row that was sent; and those that may, by a dead letter."""
+    """The ids that must have effects, with a row that was sent; and the ids that a dead letter excuses."""
     named = given.where(fn.coalesce(fn.col("id"), fn.lit("")) != "")
     expected, excused = named, None
     if quarantined is not None:
@@ -434,7 +434,7 @@ def compared(
     version: Version,
     dead: DeadLetters,
 ) -> ReconcileReport:
-    """What the arguments ask for."""
+    """Compare as the arguments ask."""
     expectations, at = list(RULES[arguments.rule]), partial(files_at, environ=os.environ)
     if arguments.state:
         state, _, field = arguments.balance.partition(".")
@@ -467,7 +467,7 @@ def compared(
 def steps_of(
     spark: SparkSession, arguments: argparse.Namespace, version: Version, paths: Sequence[str], dead: DeadLetters
 ) -> Steps:
-    """Where what is found is kept: in the folder of this comparison, or in memory."""
+    """The steps of a comparison, kept in its folder, or in memory."""
     if not arguments.progress:
         return Steps(spark)
     ways = {"progress", "master", "quiet", "json", "connection"}

@@ -46,7 +46,7 @@ async def started(runs: SparkRuns, run: RunId, request: RunRequest, *, within_s:
 
 
 async def waited(runs: SparkRuns, run: RunId, *, within_s: float) -> RunStatus:
-    """What became of a run, as soon as it is over or the time is."""
+    """Wait for a run to end, at most `within_s`, and return its status."""
     ends_s = time.monotonic() + within_s
     while True:
         status = await runs.status(run)

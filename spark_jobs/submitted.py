@@ -76,7 +76,7 @@ class LeaseKeeper:
         times: LeaseTimes | None = None,
         begin: RunRequest | None = None,
     ) -> None:
-        """Take the run and who is to hold it; `begin` is what it asks for, where nobody may have asked before."""
+        """Take the run and its holder; `begin` is the request, where nobody may have asked before."""
         self._documents = documents
         self._run = run
         self._holder = holder
@@ -163,7 +163,7 @@ async def again(call: Callable[[], Coroutine[Any, Any, T]], within_s: float) -> 
 
 
 async def keep(keeper: LeaseKeeper, stop: Callable[[str], None]) -> None:
-    """Renew a lease for ever; `stop` ends the process when it can not be renewed in time, or is to end."""
+    """Renew a lease for ever; `stop` ends the process when a renewal fails, or the run is to end."""
     times = keeper.times
     while True:
         ends_s = keeper.taken_s + times.lease_s - times.spare_s  # writing it down may have taken part of a lease
@@ -177,7 +177,7 @@ async def keep(keeper: LeaseKeeper, stop: Callable[[str], None]) -> None:
 
 
 def holder_of(environ: Mapping[str, str]) -> str:
-    """Who holds a lease: the application where YARN names it, so that its second attempt goes on; else this process."""
+    """The holder of a lease: YARN's application, so that its second attempt goes on; else this process."""
     found = _CONTAINER.search(environ.get("CONTAINER_ID", ""))
     return f"application_{found[1]}" if found else uuid4().hex
 

@@ -64,7 +64,7 @@ ADDRESSES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepReport:
-    """What became of the unfinished documents of all parts.
+    """The counts of all parts' unfinished documents by outcome.
 
     `left` could not be finished now, `unsent` counts pushes that failed, `reads` beyond `parts` are those that began
     again.  Where Spark ran a task twice, the second one's counts stand: it found what was left.
@@ -89,7 +89,7 @@ class SweepReport:
 
     @property
     def ok(self) -> bool:
-        """Everything was looked at, and what is old enough is finished."""
+        """Whether every part was read, and all old enough documents are finished."""
         return self.is_whole and not self.left and not self.foreign
 
     @property
@@ -117,7 +117,7 @@ def sweep(
     limit_s: float = LIMIT_S,
     say: Say = silent,
 ) -> SweepReport:
-    """Finish what has been unfinished for longer than `grace_s`, in at least so many tasks of `lanes` sweeps each.
+    """Finish documents unfinished for longer than `grace_s`, in at least `tasks` tasks of `lanes` sweeps each.
 
     `connect` makes a backend, on the driver and on every executor; a task stops taking up documents after `limit_s`.
 
@@ -149,7 +149,7 @@ def in_thread(run: Callable[[], tuple[list[Part], Sweeping]]) -> tuple[list[Part
 
 
 def survey(settings: Sweeping, task_count: int) -> tuple[list[Part], Sweeping]:
-    """What there is to go over, and how long records live there."""
+    """The parts to sweep, and the settings with the life of their records."""
     return asyncio.run(surveyed(settings, task_count))
 
 
@@ -167,7 +167,7 @@ async def surveyed(settings: Sweeping, task_count: int) -> tuple[list[Part], Swe
 
 
 async def parts_of(number: int, store: StateStore, count: int) -> list[Part]:
-    """A store in at least so many parts: ranges where it has some, else shares."""
+    """Split a store into at least `count` parts: ranges where it has some, else shares."""
     if not isinstance(store, CosmosStateStore | PlacedStates):
         return [Part(number, share=share, shares=count) for share in range(count)]
     ranges = await store.key_ranges()
@@ -219,7 +219,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def backend_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Callable[[], Backend]:
-    """What makes the backend: the function that was named, or Cosmos DB and Service Bus as the environment says.
+    """The maker of the backend: the named function, or Cosmos DB and Service Bus from the environment.
 
     Raises:
         Refused: something is missing, or the driver's service principal cannot sign in.

@@ -63,7 +63,7 @@ log = logging.getLogger("outbox.sweep")
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What one task goes over: of the store with this number, hashes from `start` up to `end`.
+    """The part of a store that one task sweeps: hashes from `start` up to `end`.
 
     Of a store that has no ranges every task reads everything, and takes the partitions that fall to its share.
     """
@@ -81,14 +81,14 @@ class Part(msgspec.Struct, frozen=True):
         return f"store {self.store + 1}, {where}" if self.store else where
 
     def lane_of(self, partition: str, lane_count: int) -> int | None:
-        """Which lane a partition goes to, None where it falls to another share."""
+        """The lane of a partition, None where it falls to another share."""
         number = crc32(partition.encode(errors="surrogatepass"))
         return number // self.shares % lane_count if number % self.shares == self.share else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweeping:
-    """How parts are swept: over which backend, how long records live, what is old enough, how many at a time.
+    """The settings of a sweep of parts: the backend, the life of records, the least age, the lanes.
 
     `connect` makes a backend of its own on every executor.  It may hold keys, so it is part of no `repr`.
     """
@@ -101,7 +101,7 @@ class Sweeping:
     limit_s: float
 
     def plan(self) -> CompiledApp:
-        """As much of an application as going on with its transactions needs."""
+        """The least plan that finishes transactions without their application."""
         return plan_without_app(self.life_ms, self.margin_ms)
 
 
@@ -168,7 +168,7 @@ async def opened(stack: AsyncExitStack, connect: Callable[[], Backend]) -> Store
 
 
 class Counts(msgspec.Struct):
-    """What became of the documents of a part."""
+    """The counts of a part's documents by outcome."""
 
     finished: int = 0
     young: int = 0
@@ -186,7 +186,7 @@ class Counts(msgspec.Struct):
         self.oldest_s = max(self.oldest_s, swept.oldest_s)
 
     def add(self, later: Counts) -> None:
-        """Add what was seen when all of it was gone over again."""
+        """Add the counts of another pass over the whole part."""
         self.finished += later.finished
         self.young, self.foreign, self.left = later.young, later.foreign, later.left
         self.oldest_s = max(self.oldest_s, later.oldest_s)
@@ -214,16 +214,16 @@ class Guarded:
 
 
 class Lane:
-    """What one of the sweeps of a part is given: documents as they are read, some at a time."""
+    """The documents for one of the sweeps of a part, as they are read, some at a time."""
 
     def __init__(self) -> None:
         self.waiting: asyncio.Queue[Document | None] = asyncio.Queue(WAITING_COUNT_MAX)
         self.is_over = False
         self._in_hand: Document | None = None
-        """What was given out and perhaps not taken up: a sweep whose time is over lets go of the last one."""
+        """The document given out and perhaps not handled: a sweep whose time is over releases its last one."""
 
     async def unfinished(self) -> AsyncIterator[Document]:
-        """The next documents, up to a round of them; the last one given out again if it was let go of."""
+        """Yield the next documents, up to a round of them; a document released before comes again."""
         for _ in range(ROUND_COUNT):
             self._in_hand = self._in_hand or await self.waiting.get()
             if self._in_hand is None:
@@ -240,7 +240,7 @@ async def sweep_lane(protocol: Redo, lane: Lane, counts: Counts, *, now_ms: Call
 
 
 class Reading:
-    """Reads what is unfinished in a part and hands it to lanes, each document once."""
+    """Reads the unfinished documents of a part and hands them to lanes, each once."""
 
     def __init__(self, store: Unfinished, part: Part, lane_count: int, *, until_s: float) -> None:
         self.lanes = [Lane() for _ in range(lane_count)]

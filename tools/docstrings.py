@@ -24,13 +24,6 @@ LEFT = {
     "function_app": 7,
     "outbox/ops": 204,
     "outbox/verify": 260,
-    "spark_jobs": 39,
-    "spark_jobs/common": 42,
-    "spark_jobs/comparing": 24,
-    "spark_jobs/draining": 31,
-    "spark_jobs/feeding": 18,
-    "spark_jobs/reading": 61,
-    "spark_jobs/submitting": 20,
 }
 """Findings that a package may still have; one that is not listed has none."""
 

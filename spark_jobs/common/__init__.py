@@ -1,1 +1,1 @@
-"""What the jobs share: their command lines, who they are, rows and their ids, files that appear whole."""
+"""Shared parts of the jobs: command lines, identities, rows and their ids, files that appear whole."""

@@ -1,4 +1,4 @@
-"""What the command lines of the jobs share: how an input is named, where the connection comes from, how errors end.
+"""Shared command lines of the jobs: the names of inputs, the connection, and the ends of errors.
 
 Exit codes: 0 done, 1 refused or not finished, 2 usage.
 """
@@ -118,7 +118,7 @@ def ended(name: str, run: Callable[[], int]) -> int:
 
 
 def text_of(error: Exception) -> str:
-    """What an error says, without the stacks of Spark."""
+    """The text of an error, without the stacks of Spark."""
     lines = str(error).split("\nJVM stacktrace")[0].strip().splitlines() or [type(error).__name__]
     python = [line for line in lines if line.strip()][-1:] if "Traceback" in str(error) else lines
     return "\n".join(python)[:ERROR_CHARACTERS]

@@ -1,4 +1,4 @@
-"""The classes that every Spark session loads, in one file that a JVM maps in: half of the CPU of a session's start.
+"""The classes that every Spark session loads, in one file mapped by a JVM: half of a start's CPU.
 
 `python -m spark_jobs.archive_classes` makes it; local sessions use it from then on.  A JVM that it does not fit ignores
 it, because its jars or its Java are others.  Source: JEP 350, dynamic archives of class data.
@@ -18,7 +18,7 @@ IGNORE_SILENTLY = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
 def path_for(environ: Mapping[str, str]) -> Path | None:
-    """Where the archive for JAVA_HOME and the PySpark of this Python is, or would be; None for any Java but 17."""
+    """The path of the archive for JAVA_HOME and this Python's PySpark, made or not; None without Java 17."""
     home = Path(environ.get("JAVA_HOME", ""))
     try:
         release = (home / "release").read_bytes()
@@ -31,6 +31,6 @@ def path_for(environ: Mapping[str, str]) -> Path | None:
 
 
 def flags(environ: Mapping[str, str]) -> str:
-    """What a JVM is started with to use the archive; empty where there is none."""
+    """The flags that make a JVM use the archive; empty where there is none."""
     path = path_for(environ)
     return f'"-XX:SharedArchiveFile={path}" {IGNORE_SILENTLY}' if path is not None and path.is_file() else ""

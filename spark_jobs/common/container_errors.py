@@ -1,4 +1,4 @@
-"""What an answer of Blob Storage, or the lack of one, means to a place: a refusal with its cure, or another attempt."""
+"""The errors of Blob Storage as a place sees them: a refusal with its cure, or another attempt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outbox.runtime.failures.redacting import redacted
 from spark_jobs.common.identity import refusal
 
 SKEW_MAX_S = 300.0
-"""Requests are refused whose time is a quarter of an hour off; clocks that differ so much are worth a word."""
+"""The difference between clocks that is worth a word; the service refuses requests that are 15 minutes off."""
 ERROR_CHARACTERS = 300
 ROLE = "Storage Blob Data Contributor"
 

@@ -51,7 +51,7 @@ CLIENT_COUNT_MAX = 16
 TOKEN = "outbox_token"
 """The metadata by which a writer knows its own blob."""
 _TAKEN = ("BlobAlreadyExists", "ConditionNotMet", "InvalidBlockList")
-"""Codes of a put where a blob may be: under the last one another put has dropped the blocks that were staged."""
+"""Codes of a put over a blob that may exist; under the last, another put has dropped the staged blocks."""
 _CONTAINER = re.compile(r"[A-Za-z0-9$][A-Za-z0-9$-]{2,62}")
 _HOST = re.compile(r"(?P<account>[a-z0-9][a-z0-9-]{0,62})\.(?:dfs|blob)\.(?P<suffix>[a-z0-9][a-z0-9.-]+)")
 
@@ -97,18 +97,18 @@ class Container:
         return replace(self, given=given, prefix=prefix)
 
     def parted(self) -> tuple[Container, str]:
-        """What it lies in, and its name there; no name where it is the whole container."""
+        """The place that holds this one, and its name there; no name where it is the whole container."""
         above, _, name = self.prefix.rstrip("/").rpartition("/")
         given = self.given.rstrip("/").rpartition("/")[0] if name else self.given
         return replace(self, given=given, prefix=f"{above}/" if above else ""), name
 
     @property
     def uri(self) -> str:
-        """What delta-rs opens."""
+        """The address that delta-rs opens."""
         return f"az://{self.container}/{self.prefix}".rstrip("/")
 
     def storage_options(self) -> dict[str, str]:
-        """What delta-rs needs besides the address.
+        """The options of delta-rs besides the address.
 
         Raises:
             GaveUpError: no token can be had.

@@ -1,4 +1,4 @@
-"""Where a job may be killed: each place says its name to a function that is passed in, and tests kill there."""
+"""Places where a job may be killed: each gives its name to a function, and tests kill there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder whose files appear whole or not at all, and only once: the place of a job that stays on one machine.
+"""A folder whose files appear whole, and only once: the place of a job on one machine.
 
 `create` is the one conditional write: of several writers of a name exactly one is told that it won, and the loser can
 read the winner's bytes.  A file is written under another name, synced, and linked to its own; then the folder itself
@@ -49,7 +49,7 @@ class Folder:
         return type(self)(f"{self.given.rstrip('/')}/{checked(name)}", follow=self._follow)
 
     def parted(self) -> tuple[Self, str]:
-        """What it lies in, and its name there."""
+        """The place that holds this one, and its name there."""
         return type(self)(self.path.parent, follow=self._follow), self.path.name
 
     def __str__(self) -> str:
@@ -60,11 +60,11 @@ class Folder:
 
     @property
     def uri(self) -> str:
-        """What a reader of tables opens."""
+        """The path that a reader of tables opens."""
         return str(self.path)
 
     def storage_options(self) -> dict[str, str]:
-        """What delta-rs needs besides the address: nothing."""
+        """The options of delta-rs besides the address: none."""
         return {}
 
     def lend(self) -> Self:
@@ -108,7 +108,7 @@ class Folder:
                 return None
 
     def list(self, prefix: str = "", suffix: str = "") -> Iterator[Item]:
-        """The files below, in order of their names; what is not whole yet is none."""
+        """The whole files below, in order of their names; unfinished ones are left out."""
         for name, path in _walked(self.path, "", prefix, follow=self._follow):
             if name.startswith(prefix) and name.endswith(suffix) and not _PART.search(name[-37:]):
                 with refusing("reading", path):
@@ -176,7 +176,7 @@ def _make_parents(target: Path) -> None:
 
 
 def _walked(path: Path, before: str, prefix: str, *, follow: bool) -> Iterator[tuple[str, Path]]:
-    """Name and path of every file below a folder, in order of the whole names; only where `prefix` may be met."""
+    """Yield name and path of the files below a folder, in order of whole names, where `prefix` may be met."""
     if before.count("/") > DEPTH_MAX:
         raise Refused(f"{path} lies more than {DEPTH_MAX} folders deep; is one of them linked to itself?")
     with refusing("listing", path):
@@ -207,7 +207,7 @@ def _may_meet(name: str, prefix: str) -> bool:
 
 
 def version_of(about: os.stat_result) -> str:
-    """What another write of a file would change."""
+    """The version of a file, which another write of it would change."""
     return f"{about.st_mtime_ns}-{about.st_size}"
 
 
@@ -253,7 +253,7 @@ def sync_path(path: Path) -> None:
 
 
 def older_than(paths: Iterable[Path], age_s: float) -> list[Path]:
-    """Those whose last change is at least so long ago; a live writer's own are younger."""
+    """The files whose last change is at least `age_s` ago; a live writer's own are younger."""
     horizon_s = time.time() - age_s
     found = []
     for path in paths:

@@ -1,4 +1,4 @@
-"""What an error of the file system means to a place: a refusal with its cure, in one line."""
+"""The errors of the file system as a place sees them: a refusal with its cure, in one line."""
 
 from __future__ import annotations
 

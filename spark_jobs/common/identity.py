@@ -1,4 +1,4 @@
-"""Who a job is where it was given no key: what the driver signs in as, and what executors sign in with.
+"""The identity of a job without a key: the credential of its driver, and of its executors.
 
 An address of a Service Bus is a connection string, which brings its key along, or a host name.  For a host name:
 
@@ -170,7 +170,7 @@ def lent_for(addresses: Sequence[str], environ: Mapping[str, str]) -> LentTokens
 
 
 def scope_of(address: str) -> str:
-    """What a token for an address is asked for: each account of Cosmos DB has a scope, the other services have one."""
+    """The scope of a token for an address: each Cosmos DB account has its own, other services have one."""
     url = urlsplit(address)
     if not url.hostname:
         return SERVICEBUS_SCOPE
@@ -178,7 +178,7 @@ def scope_of(address: str) -> str:
 
 
 def connect_lent(lent: LentTokens, **given: Any) -> AzureBackend:
-    """`azure.connect` on an executor, signed in with what was lent."""
+    """Run `azure.connect` on an executor, signed in with the lent tokens."""
     from outbox.azure.connecting import connect  # the SDK of Cosmos DB, which only a sweep needs
 
     return connect(**given, credential=LentTokensAsync(lent))
@@ -192,7 +192,7 @@ def refusal(target: str, error: Exception) -> str:
 
 @cache
 def own_credential() -> TokenCredential:
-    """What this process signs in as by itself; one for all connections, because it keeps its tokens."""
+    """The credential of this process itself; one for all connections, because it keeps its tokens."""
     from azure.identity import DefaultAzureCredential
 
     return DefaultAzureCredential()
@@ -200,7 +200,7 @@ def own_credential() -> TokenCredential:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How an executor gets at a Service Bus: by the key of a connection string, by what was lent, or as itself."""
+    """An executor's access to a Service Bus: by a connection string's key, by lent tokens, or as itself."""
 
     address: str = field(repr=False)
     lent: LentTokens | None = None
@@ -239,7 +239,7 @@ def let_go(*parts: ServiceBusSender | ServiceBusReceiver | ServiceBusClient | No
 
 @dataclass(frozen=True, slots=True)
 class CredentialSource:
-    """Who a job is on its driver; `credential` is None where executors sign in themselves."""
+    """The identity of a job on its driver; `credential` is None where executors sign in themselves."""
 
     address: str = field(repr=False)
     credential: TokenCredential | None = field(default=None, repr=False)
@@ -259,7 +259,7 @@ class CredentialSource:
         return cls(address, credential or principal_of(environ))
 
     def access(self) -> Access:
-        """What the executors of the next Spark job connect by.
+        """The access by which the executors of the next Spark job connect.
 
         Raises:
             GaveUpError: no token can be had.
@@ -285,7 +285,7 @@ def is_emulator(host: str) -> bool:
 
 
 def check_host(address: str) -> None:
-    """Refuse what is neither a connection string nor a host name; the address may hold a key, so it is not told."""
+    """Refuse all but connection strings and host names, without showing the address, which may hold a key."""
     found = _HOST.fullmatch(address)
     if not is_emulator(address) and (not found or found["port"] or "." not in found["name"]):
         raise Refused(

@@ -1,4 +1,4 @@
-"""What a job needs besides this package, said in words where it is not installed.
+"""Packages that a job needs besides this one, and an error in words where one is not installed.
 
 A job imports Spark when it is imported itself, so this must be asked first, and it imports nothing of that kind.
 """
@@ -9,7 +9,7 @@ import sys
 from importlib.util import find_spec
 
 PACKAGES = {"pyspark": "pyspark", "azure.servicebus": "azure-servicebus", "deltalake": "deltalake"}
-"""What each module is installed by."""
+"""The package that installs each module."""
 
 
 def check_installed(job: str, *modules: str) -> None:

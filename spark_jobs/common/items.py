@@ -1,4 +1,4 @@
-"""What a place lists, and the names that it takes."""
+"""The items that a place lists, and the names that it takes."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def checked(name: str) -> str:
 
 
 def changed(place: object, name: str) -> Refused:
-    """What a read of one version raises where the file has another."""
+    """The error of a read of one version where the file has another."""
     return Refused(f"{place}/{name} has changed while it was read; run the same again when nobody writes it any more")

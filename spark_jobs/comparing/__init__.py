@@ -1,1 +1,1 @@
-"""What `reconcile` does: a cheap pass, what must hold, and the steps that are kept."""
+"""The parts of `reconcile`: a cheap pass, the expectations, and the steps that are kept."""

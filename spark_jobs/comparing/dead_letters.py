@@ -19,7 +19,7 @@ from spark_jobs.draining.looking import Look
 from spark_jobs.draining.received import cause_of, properties_of
 
 QUEUE = "queue:"
-"""What a queue's name is told from a file's by; a file that is called so is given as ./queue:..."""
+"""The prefix that tells a queue's name from a file's; such a file is given as ./queue:..."""
 LETTER_COUNT_MAX = 200_000
 OUTAGE_S, WHOLE_S_MAX = 120.0, 900.0
 

@@ -1,4 +1,4 @@
-"""What must hold between inputs and their effects: each expectation is a function that gives findings.
+"""Expectations of inputs and their effects: each is a function that returns findings.
 
     effects   {message_id, correlation_id, type, kind, account, amount, digest}    one per ledger row
     findings  {category, id, detail}                                               nothing, where all is well
@@ -37,7 +37,7 @@ class Books:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """Which fields of a body mean what; `own_kinds` have no input, `still_kinds` move nothing."""
+    """The fields of a body by their meaning; `own_kinds` have no input, `still_kinds` move nothing."""
 
     kind: str = "kind"
     account: str = "account"

@@ -1,4 +1,4 @@
-"""What a comparison is given beside the ledger: ids of inputs, what their feeds set aside, dead letters, states.
+"""Inputs of a comparison beside the ledger: ids, their rows set aside, dead letters, states.
 
 An id is one message, whichever input it came from: `feed` sends equal ids, the receiver's inbox takes the first and
 drops or refuses the others.  So an id of several inputs is one input here, and must have its effects once.  It was sent
@@ -22,11 +22,11 @@ from spark_jobs.reading.source import Source
 WHOLE_ID = 1 << 62
 """More rows than any input has."""
 Part = tuple[DataFrame, DataFrame | None]
-"""Of one input: {id}, a row for each of its rows, and {id, count}, those that were set aside."""
+"""One input's {id}, a row for each of its rows, and {id, count} of its rows set aside."""
 
 
 def together(parts: Sequence[Part]) -> Part:
-    """Several inputs as one: an id is set aside where each of them has set all its rows of it aside.
+    """Join several inputs to one: an id is set aside where each has set all its rows of it aside.
 
     "All rows" are counted in the input itself, or a corrected row of another would be set aside with them; so the ids
     of an input with a quarantine are read twice.
@@ -48,7 +48,7 @@ def aside_in(ids: DataFrame, quarantined: DataFrame) -> DataFrame:
 
 
 def read_dead_letters(spark: SparkSession, files: Files) -> DataFrame:
-    """{id}: of each dead letter of an export the input that caused it, which is its correlation id, else its own."""
+    """Read {id} of an export's dead letters: the input that caused each, by correlation id, else its own id."""
     cause = fn.expr("coalesce(nullif(correlation_id, ''), id)")
     return lines_of(spark, files, "id", "correlation_id").select(cause.alias("id"))
 

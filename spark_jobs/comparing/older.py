@@ -53,7 +53,7 @@ class Older:
 
 
 def causes_of(place: Place, files: Sequence[DataFile], parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What caused the rows of the files whose numbers come in; what an executor does."""
+    """Yield the causes of the rows in the files whose numbers come in; executors run it."""
     for part in parts:
         for number in part.column(0).to_pylist():
             for batch in batches(place, files[number], [CAUSE]):

@@ -1,4 +1,4 @@
-"""The rows that feeds of an input have set aside, out of a quarantine that other feeds and other states share.
+"""The rows that feeds of an input set aside, from a quarantine shared with other feeds and states.
 
 Each feed has written down which state of its input it read.  Those of this state count, and no others: a file that was
 corrected and fed again has nothing set aside any more.  An id was sent where one of them has sent a row of it.
@@ -26,7 +26,7 @@ Listed = tuple[str, int, str]
 
 
 class State(Protocol):
-    """An input as it is now (`spark_jobs.reading.input.Input`)."""
+    """The state of an input now (`spark_jobs.reading.input.Input`)."""
 
     @property
     def listing(self) -> tuple[Listed, ...]:
@@ -34,7 +34,7 @@ class State(Protocol):
 
     @property
     def digest(self) -> str:
-        """What its rows say, in any order; it takes a pass over them."""
+        """The digest of its rows, in any order; it takes a pass over them."""
 
     def ids_of(self, name: str) -> DataFrame:
         """{id} of each row of one file."""
@@ -42,17 +42,17 @@ class State(Protocol):
 
 @dataclass(slots=True)
 class Run:
-    """What one feed has left in a quarantine."""
+    """The leavings of one feed in a quarantine."""
 
     name: str
     states: list[Fed] = field(default_factory=list)
     has_rows: bool = False
     has_unsent: bool = False
-    """Whether the queue refused some of what was sent, of which only the id is known."""
+    """Whether the queue refused some messages, of which only the ids are known."""
 
     @property
     def is_of_a_frame(self) -> bool:
-        """Whether nobody can tell what was fed."""
+        """Whether nobody can tell which rows were fed."""
         return not any(state.files for state in self.states)
 
     def is_of_files(self, listing: Sequence[Listed]) -> bool:

@@ -37,7 +37,7 @@ from spark_jobs.comparing.expectations import (
 BUCKET_COUNT = 4_096
 WEIGHT_MASK = (1 << 15) - 1
 AMOUNT_MAX = 1 << 46
-"""Larger amounts could leave 64 bits when they are weighted; their buckets are always looked at."""
+"""The largest amount whose weighted sums stay in 64 bits; a larger one's bucket is always examined."""
 WHOLE_KINDS = ((1, 1, 0, 0), (1, 0, 1, 0), (0, 0, 0, 1))
 KINDS = ("withdraw", "deposit", "refund", "refused")
 KIND_BITS = 15
@@ -47,7 +47,7 @@ PAIR, MARKS = ("h1", "h2"), ("mark1", "mark2", "mark3")
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What is added up for each input, over its effects, and when the sums speak against it.
+    """Sums for each input over its effects, and the condition under which they are wrong.
 
     `wrong` may also use `expected` (the input must have effects), `excused` (it may have none), `rows` (how many it
     has) and `alike` (some of them may be the same).
@@ -160,7 +160,7 @@ def inputs_screen(
 
 
 def suspects_of(judged: DataFrame, wrong: Column) -> DataFrame:
-    """What a screen gives: those of the inputs that are asked about and wrong by themselves, all others together."""
+    """The suspects of a screen: each wrong one among the asked inputs, all others together."""
     shown = judged.withColumn("wrong", fn.col("asked") & fn.coalesce(wrong, fn.lit(True)))
     named = [fn.when(fn.col("wrong"), fn.col(name)).alias(name) for name in PAIR]
     is_sent = fn.col("expected") | (fn.col("excused") & (fn.col("rows") > 0))
@@ -173,7 +173,7 @@ def suspects_of(judged: DataFrame, wrong: Column) -> DataFrame:
 
 
 def marks_of() -> list[Column]:
-    """One bit of 64 for what an effect does, three times: so many effects with so many bits in one of them all differ.
+    """Three marks of an effect, each one bit of 64: as many bits in one as effects, and all differ.
 
     Of two that differ one in 262,144 is taken for the same, of ten one in seven.
     """

@@ -1,4 +1,4 @@
-"""The steps of a long comparison: what one has found is kept, so that a job that was killed goes on behind it.
+"""The steps of a long comparison: their results are kept, so that a killed job goes on behind them.
 
 Each step is a small table, written by tasks as files of a place, and named by a record that appears whole and once: of
 two jobs that work at one step one is first, and both go on with what its record names.  Without a place a step is kept
@@ -30,7 +30,7 @@ Kept = Callable[[str, Callable[[], DataFrame]], DataFrame]
 
 
 class StepRecord(msgspec.Struct, frozen=True):
-    """What a step has found: the columns as Spark writes them in JSON, and the files."""
+    """The result of a step: the columns as Spark writes them in JSON, and the files."""
 
     schema: msgspec.Raw
     files: list[StagedFile]
@@ -48,7 +48,7 @@ def folder_of(progress: Place, ledger: Sequence[str], inputs: Sequence[Files], s
 
 
 class Steps:
-    """What was found so far."""
+    """The results of the steps so far."""
 
     def __init__(
         self, spark: SparkSession, place: Place | None = None, say: Say = silent, crash_point: CrashPoint = no_crash
@@ -61,7 +61,7 @@ class Steps:
         self._held: list[DataFrame] = []
 
     def kept(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
-        """What a step has found: now, or when it was done before."""
+        """The result of a step, made now or kept from before."""
         if self._place is None:
             frame = make().persist()
             self._held.append(frame)
@@ -92,7 +92,7 @@ class Steps:
         return place.read(f"{name}.json") or own
 
     def let_go(self) -> None:
-        """Free what is held in memory."""
+        """Free the frames held in memory."""
         for frame in self._held:
             frame.unpersist()
         self._held.clear()

@@ -1,1 +1,1 @@
-"""What `consume` does: messages to files on executors, and by the driver from there into a Delta table."""
+"""The parts of `consume`: messages to files on executors, and by the driver into a Delta table."""

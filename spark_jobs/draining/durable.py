@@ -1,4 +1,4 @@
-"""What of a Delta table must be on disk before a landed file goes: on a folder we sync it, because delta-rs does not.
+"""The sync of a Delta table before a landed file goes: on a folder we do it, delta-rs does not.
 
 `Place.create` syncs data and key files with their folders.  What is left are the entries and checkpoints that delta-rs
 wrote, and the names of folders in the folders above them.  A store of blobs answers when it has a blob, so there is
@@ -25,7 +25,7 @@ class Durable:
     synced: set[str] = field(default_factory=set)
 
     def sync(self) -> None:
-        """Wait until the disk has the log as far as a reader of the newest version needs it, and its folders.
+        """Wait until the disk has its folders, and the log as a reader of the newest version needs it.
 
         All of it, whoever wrote it: a version whose landed files go rests on the entries before it.
 

@@ -1,4 +1,4 @@
-"""The entries of a Delta log as written: what a commit of ours says of itself, and whether an entry is whole.
+"""The entries of a Delta log as written: a commit's note about itself, and whether an entry is whole.
 
     _delta_log/00000000000000000007.json    one JSON object a line: commitInfo, add ..., txn
 
@@ -25,11 +25,11 @@ OURS = "outbox"
 ENTRY_BYTES_MAX = 64 << 20
 LOOK_COUNT_MAX = 10_000
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are none of ours."""
+"""The errors of msgspec for foreign or torn bytes."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """What a commit says of itself: its own token, the transaction's number, how many files it adds.
+    """A commit's note about itself: its own token, the transaction's number, the number of files that it adds.
 
     `consumed` are the names of the landing files whose rows are in this version.  Whoever commits the next one has
     deleted them before, so the newest says all that there is to know.
@@ -42,13 +42,13 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True):
-    """What `_last_checkpoint` says, as far as it concerns us."""
+    """The part of `_last_checkpoint` that concerns us."""
 
     version: int
 
 
 class CommitInfo(msgspec.Struct, frozen=True):
-    """What a commit says of itself, in words of its own."""
+    """A commit's note about itself, as the entry holds it."""
 
     outbox: str | None = None
 
@@ -111,7 +111,7 @@ def read_entry(place: Place, version: int) -> Entry | None:
 
 
 def whole_progress(data: bytes) -> Progress | None:
-    """What the commit of an entry says of itself, None where it is not ours.
+    """The note of an entry's commit about itself, None where it is not ours.
 
     Raises:
         TornError: something of the entry is missing.
@@ -144,7 +144,7 @@ def torn(place: Place, name: str) -> CorruptRecord:
 
 
 def newest_checkpoint(place: Place) -> int:
-    """The version of a checkpoint that readers begin at, -1 without one; a hint that is torn is none, as to them."""
+    """The version of the checkpoint that readers begin at; -1 without one, or with a torn hint."""
     try:
         return msgspec.json.decode(place.read(LAST_CHECKPOINT) or b"", type=Hint).version
     except UNDECODABLE:

@@ -1,4 +1,4 @@
-"""Which landed rows are new, which are known, which contradict: a pure decision over digests.
+"""The judgement of landed rows as new, known or contradicting: a pure decision over digests.
 
 Of several copies of an identity the first delivery counts; its content decides what the others are: an equal one is a
 duplicate, another type or body a conflict.  What the ledger holds was delivered before all that has landed.
@@ -19,7 +19,7 @@ FIRST_DELIVERY = [("sequence_number", "ascending"), ("delivery_count", "ascendin
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """How a table's rows are known: by which columns a row is itself, and in which two equal ones may differ."""
+    """The columns that identify a row of a table, and the columns in which equal ones may differ."""
 
     identity: tuple[str, ...]
     content: tuple[str, ...] = ()
@@ -30,11 +30,11 @@ class Keyed:
         return [*self.identity, *self.content]
 
     def identities(self, rows: pa.Table | pa.RecordBatch) -> list[bytes]:
-        """What tells each row from all others."""
+        """The digests that tell each row from all others."""
         return digests(rows, self.identity, IDENTITY_BYTES)
 
     def contents(self, rows: pa.Table | pa.RecordBatch) -> list[bytes]:
-        """What equal rows have in common."""
+        """The digests of the content in which equal rows agree."""
         return digests(rows, self.content, CONTENT_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""Which identities a table's data files hold: 8 sorted bytes a row in memory, 32 more on disk.
+"""The identities in a table's data files: 8 sorted bytes a row in memory, 32 more on disk.
 
     _keys/<data file>.keys     header; rows x 8 bytes: hash, sorted; rows x 32 bytes: rest of identity, content
 
@@ -46,14 +46,14 @@ class DamagedKeysError(Exception):
 
 @dataclass(slots=True)
 class Known:
-    """What the data files of one table hold; keeps 8 bytes a row between two merges."""
+    """The identities in the data files of one table; keeps 8 bytes a row between two merges."""
 
     place: Place
     keyed: Keyed
     hashes: dict[str, Hashes] = field(default_factory=dict)
 
     def among(self, identities: Collection[bytes], files: Mapping[str, DataFile]) -> dict[bytes, bytes]:
-        """Those of these identities that the files hold, each with its content."""
+        """The given identities that the files hold, each with its content."""
         wanted = set(identities)
         asked = np.unique(np.frombuffer(b"".join(identity[:HASH_BYTES] for identity in wanted), "<u8"))
         self._load(files)
@@ -157,7 +157,7 @@ def header_of(data: bytes | None) -> tuple[int, int, int]:
 
 
 def read_hashes(place: Place, file: str, rows: int | None) -> Hashes:
-    """The sorted hashes of a data file of so many rows (None: not stated).
+    """Read the sorted hashes of a data file of `rows` rows (None: not stated).
 
     Raises:
         DamagedKeysError: the file is missing, torn, changed, or of other rows.
@@ -173,7 +173,7 @@ def read_hashes(place: Place, file: str, rows: int | None) -> Hashes:
 
 
 def read_rests(place: Place, file: str, positions: Positions) -> list[bytes]:
-    """What follows the hash in the rows at these places.
+    """Read the bytes behind the hash, in the rows at these places.
 
     Raises:
         DamagedKeysError: the file is missing, torn or changed.

@@ -1,4 +1,4 @@
-"""What no version names: of killed merges, of expired versions, of writers that died.
+"""Leftovers that no version names: of killed merges, of expired versions, of writers that died.
 
 `vacuum` of delta-rs takes data files; it leaves all folders that begin with an underscore, so key files and
 half-written ones are taken here.  It goes by age and by this machine's clock, files are dated by the store's: where
@@ -19,7 +19,7 @@ from spark_jobs.draining.merging import CONFLICTS, CONFLICTS_NAME, LEDGER_NAME
 from spark_jobs.draining.tables import FAILED, Table, in_one_line
 
 ORPHAN_AGE_S = 7 * 24 * 3_600.0
-"""As Delta's own readers expect, and longer than `merging.MERGE_S_MAX`: a merge that took longer does not commit."""
+"""The age that Delta's readers expect, longer than `merging.MERGE_S_MAX`: a merge that took longer does not commit."""
 HOUR_S = 3_600
 
 
@@ -34,7 +34,7 @@ def sweep(place: Place, *, age_s: float = ORPHAN_AGE_S) -> int:
 
 
 def sweep_table(table: Table, age_s: float) -> int:
-    """Vacuum one table, take its keys of no file, and let expired entries go that a checkpoint on disk sums up.
+    """Vacuum one table, delete keys without a file, and drop expired entries that a checkpoint on disk covers.
 
     Raises:
         OutcomeUnknown: delta-rs stopped; what it had not deleted stays for the next time.

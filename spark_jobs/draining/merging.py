@@ -1,4 +1,4 @@
-"""What has landed into the ledger, each identity once: by the driver, without Spark.
+"""The merge of landed rows into the ledger, each identity once: by the driver, without Spark.
 
     ledger/_delta_log/, data/*.parquet     a Delta table: every message once
     ledger/_keys/                          which identities each data file holds (spark_jobs.draining.keys)
@@ -115,7 +115,7 @@ class Merger:
         return total
 
     def check(self) -> None:
-        """Look whether rows can be added to what is there.
+        """Check whether rows can be added to the tables.
 
         Raises:
             Refused: one of the tables is none of ours.
@@ -145,7 +145,7 @@ class Merger:
         self.durable.sync()
 
     def _waiting(self, base: Snapshot) -> list[str]:
-        """Landing files that no version has consumed, up to the limit; those that the newest consumed are deleted."""
+        """List unconsumed landing files up to the limit, and delete the ones that the newest version consumed."""
         consumed, gone = set(base.progress.consumed), []
         waiting = list[str]()
         for item in (self.place / LANDING).list(suffix=".parquet"):

@@ -85,7 +85,7 @@ def opened(place: Place, file: DataFile) -> pq.ParquetFile:
 
 
 def unreadable(place: Place, file: DataFile, error: Exception) -> CorruptRecord:
-    """What to do about a data file that a version names and nobody can read."""
+    """The error of a data file that a version names and nobody can read."""
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     return CorruptRecord(f"{place / file.name} cannot be read: {reason}; a version names it, so restore it from a copy")
 

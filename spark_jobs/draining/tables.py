@@ -54,7 +54,7 @@ ROLE = "Storage Blob Data Contributor"
 ANSI, ARROW = re.compile(r"\x1b\[[0-9;]*m"), "↳"
 ERROR_CHARACTERS = 600
 FAILED = (DeltaError, OSError, ValueError)
-"""What delta-rs raises; none of it says whether a commit stands."""
+"""The errors of delta-rs; none of them says whether a commit stands."""
 HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 """Entries expire in `leftovers` only: the checkpoint that sums them up must be on disk before they go."""
 
@@ -191,7 +191,7 @@ class Table:
             self.checked = version
 
     def _progress(self, version: int, number: int) -> Progress:
-        """What the newest commit of ours said; nothing where its entry has expired.
+        """The progress in our newest commit; an empty one where its entry has expired.
 
         Then what is still in _landing is merged once more, and its rows are known by their identity.
         """
@@ -255,7 +255,7 @@ def delta_address(place: Place) -> tuple[str, dict[str, str]]:
 
 
 def properties(progress: Progress) -> CommitProperties:
-    """What makes a commit ours, and the only one of its version."""
+    """The properties that make a commit ours, and the only one of its version."""
     return CommitProperties(
         app_transactions=[Transaction(APP_ID, progress.number)],
         custom_metadata={OURS: msgspec.json.encode(progress).decode()},
@@ -293,7 +293,7 @@ def unknown(place: Place, version: int, error: Exception) -> OutcomeUnknown:
 
 
 def in_one_line(error: Exception) -> str:
-    """What delta-rs says, and the innermost of the causes that it draws below, an arrow a line."""
+    """The message of delta-rs, and the innermost of the causes drawn below it, an arrow a line."""
     first, *below = [ANSI.sub("", line).strip() for line in str(error).splitlines() if line.strip()] or [""]
     causes = [line.removeprefix(ARROW).strip() for line in below if line.startswith(ARROW)]
     return ": ".join([first or type(error).__name__, *causes[-1:]])[:ERROR_CHARACTERS]

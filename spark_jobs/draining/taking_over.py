@@ -34,7 +34,7 @@ from spark_jobs.draining.tables import Table
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """What the table holds now, and how many landing files wait for the next merge."""
+    """The rows of the table now, and the number of landing files that wait for the next merge."""
 
     rows: int
     files: int

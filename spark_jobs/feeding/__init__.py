@@ -1,1 +1,1 @@
-"""What `feed` does: its plan, written once, and the sending on executors."""
+"""The parts of `feed`: its plan, written once, and the sending on executors."""

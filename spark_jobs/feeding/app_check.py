@@ -26,7 +26,7 @@ FIRST_SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class AppCheck:
-    """What the handlers of a queue make of bodies of a type; `folder` is where the module is looked for as well."""
+    """A check of bodies by a queue's handlers of a type; `folder` is searched for the module as well."""
 
     app: str
     queue: str
@@ -34,7 +34,7 @@ class AppCheck:
     folder: str
 
     def __call__(self, body: bytes) -> str | None:
-        """What a handler could not take of a body; None where it can."""
+        """The fault of a body for its handlers; None where they can take it."""
         codec, keys = parts_of(self)
         try:
             value = codec.read(body, FIRST_SCHEMA)

@@ -25,7 +25,7 @@ _SCHEMA = pa.schema([("failed", pa.string())])
 
 
 class Fed(msgspec.Struct, frozen=True, kw_only=True):
-    """A state of an input: by what its rows say, and by names, sizes and versions of its files; a frame has none."""
+    """A state of an input: its rows' digest, and its files' names, sizes and versions; a frame has none."""
 
     digest: str
     files: list[tuple[str, int, str]]
@@ -64,7 +64,7 @@ class Copying:
                     yield from as_batches([{"failed": str(error)}], _SCHEMA)
 
     def _copied(self, name: str) -> None:
-        """A copy has a name of its own that does not depend on who makes it, and bytes that do not either."""
+        """Copy a file under a name and as bytes that do not depend on who makes the copy."""
         lines = list[bytes]()
         for batch in read_file(self.run, name):
             rows = batch.to_pylist()

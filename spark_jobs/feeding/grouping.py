@@ -34,7 +34,7 @@ BY_ID, BY_SESSION = 0, 3
 """Columns whose texts tell the bucket of a row."""
 CHUNK = "chunk"
 CONFLICTS = "conflicts"
-"""In the column `chunk`: what is sent in none."""
+"""The name, in the column `chunk`, of rows that are sent in none."""
 
 Packet = tuple[int, bytes]
 """A bucket, and rows of it as Arrow writes a stream."""
@@ -69,7 +69,7 @@ class Chunks:
 
 
 def partitions_of(chunks: int, size: int) -> int:
-    """How many partitions hold an input of so many bytes: a multiple of the chunks, each of a bounded size."""
+    """The number of partitions for `size` bytes: a multiple of the chunks, each of a bounded size."""
     wanted = min(PARTITION_COUNT_MAX, -(-size // PARTITION_BYTES))
     return chunks * max(1, -(-wanted // chunks))
 
@@ -82,7 +82,7 @@ class Grouping:
     marks: dict[bytes, tuple[int | None, bytes | None]] = field(default_factory=dict)
     positions: dict[bytes, int] = field(default_factory=dict)
     copies: dict[bytes, int] = field(default_factory=dict)
-    """Those of which there are more than one."""
+    """The digests that occur more than once, with their counts."""
     conflicts: set[bytes] = field(default_factory=set)
 
     def add(self, batch: pa.RecordBatch) -> None:

@@ -55,7 +55,7 @@ CONFLICT = "conflicting-duplicates"
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first run fixed."""
+    """The decisions of the first run."""
 
     format: int
     queue: str
@@ -82,7 +82,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChunkRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What one chunk's run counted."""
+    """The counts of one chunk's run."""
 
     chunk: int
     accepted: int
@@ -93,7 +93,7 @@ class ChunkRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a feed is: another queue, type, id or shape is another feed."""
+    """The identity of a feed: another queue, type, id or shape is another feed."""
 
     queue: str
     type: str

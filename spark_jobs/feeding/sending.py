@@ -80,7 +80,7 @@ class Outgoing:
         self._started_s = time.monotonic()
 
     def add(self, identity: str, body: str, created_ms: int, session: str | None) -> None:
-        """Put a message into the batch; send what is there first if it does not fit.
+        """Put a message into the batch; send the batch first if the message does not fit.
 
         Raises:
             GaveUpError: the queue cannot be reached.
@@ -157,7 +157,7 @@ class Outgoing:
             time.sleep(max(0.0, due_s - time.monotonic()))
 
     def close(self) -> None:
-        """Let the connection go; what is in the batch stays."""
+        """Close the connection; messages in the batch stay."""
         sender, client = self._sender, self._client
         self._sender = self._client = None
         let_go(sender, client)

@@ -1,4 +1,4 @@
-"""Files of a place as they come: each is fed when nobody has written it for a while, once, with a progress of its own.
+"""The files of a place as they appear: each, unchanged for a while, is fed once, with its own progress.
 
     progress/done-<digest>.json       this file, in this version, is fed: its name, version and counts
     progress/files/<name>/            the progress of the file's own feed (spark_jobs.feeding.plan)
@@ -42,7 +42,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class WatchReport:
-    """What was fed by this watch; `failed` has the files that were refused, and why."""
+    """The counts of this watch's feeds; `failed` has the files that were refused, and why."""
 
     files: int = 0
     rows: int = 0
@@ -68,7 +68,7 @@ class WatchReport:
 
 @dataclass(slots=True)
 class Watch:
-    """A place, what is known of it, and how a file of it is fed; `feed` gives a report as a dictionary."""
+    """The watch of a place, its known files, and the `feed` of one, which returns a report as a dictionary."""
 
     place: Place
     kept: Place
@@ -80,10 +80,10 @@ class Watch:
     sleep: Callable[[float], None] = time.sleep
     report: WatchReport = field(default_factory=WatchReport)
     _left: set[str] = field(default_factory=set)
-    """Records of what is done, or was refused by this watch."""
+    """Records of the files that are done, or that this watch has refused."""
 
     def run(self) -> WatchReport:
-        """Feed what is there and what comes, until the end.
+        """Feed present and new files, until the end.
 
         Raises:
             OutcomeUnknown: the queue did not answer for longer than the limit; run the same again.

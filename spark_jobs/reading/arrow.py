@@ -45,7 +45,7 @@ def json_of(column: pa.Array) -> Json:
 
 
 def group_of(kind: pa.DataType) -> str:
-    """What a type is in JSON: files of one input may differ within a group and in nothing else.
+    """The JSON type of an Arrow type: files of one input may differ within a group only.
 
     Raises:
         Refused: values of the type have no JSON.
@@ -71,7 +71,7 @@ def group_of(kind: pa.DataType) -> str:
 
 
 def groups_of(schema: pa.Schema, name: str) -> dict[str, str]:
-    """The group of each column of what is called `name`.
+    """The group of each column of a schema; `name` is for errors.
 
     Raises:
         Refused: a column has no JSON, or two have one name.

@@ -1,4 +1,4 @@
-"""CSV as RFC 4180 has it, in a dialect that is given: records to fields, or to a reason why they are none.
+"""CSV as in RFC 4180, in a given dialect: records become fields, or a reason why they are none.
 
     file    = header LF *(record (LF / CRLF / end))        empty lines are no records
     record  = field *(separator field)                     as many as the header has
@@ -25,7 +25,7 @@ UTF8_MARK, OTHER_MARKS = codecs.BOM_UTF8, (codecs.BOM_UTF16_LE, codecs.BOM_UTF16
 
 
 class Csv:
-    """The grammar of fields in a dialect, for records of `width` fields (0: any), of which one may be the id."""
+    """The grammar of fields in a dialect, for records of `width` fields (0: any), maybe with an id."""
 
     def __init__(self, dialect: Dialect, width: int = 0, id_at: int | None = None) -> None:
         self._dialect, self._width, self._id_at = dialect, width, id_at
@@ -78,7 +78,7 @@ class Csv:
         return Fields([values[at] for at in kept], [lines[at] for at in kept], [raw[at] for at in kept], broken)
 
     def _id_of(self, row: Sequence[bytes | None]) -> str | None:
-        """What stands where the id would be."""
+        """The value in the place of the id."""
         if self._id_at is None or self._id_at >= len(row):
             return None
         found = row[self._id_at]
@@ -153,7 +153,7 @@ class Csv:
         return value.replace(self._quote * 2, self._quote)
 
     def _wrong(self, record: bytes, pos: int, quoted: bytes | None) -> str:
-        """What is wrong at a place where a field cannot go on."""
+        """The reason why a field cannot go on at a place."""
         sign = record[pos : pos + 1]
         if quoted is not None:
             told = "text behind a closing quote"

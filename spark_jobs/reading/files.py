@@ -60,7 +60,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files below a place, or the one of a name; an export of nothing may be empty, an input may not."""
+    """The files below a place, or the one of a name; an export may be empty, an input may not."""
 
     place: Place
     name: str = ""
@@ -187,7 +187,7 @@ class Files:
 
 
 def is_input(name: str) -> bool:
-    """Whether a file is data: hidden names are none, nor is what a feed of a file beside it keeps or sets aside."""
+    """Whether a file is data: not hidden, and not the progress or quarantine of a neighbour's feed."""
     return not any(part.startswith((".", "_")) or part.endswith(OWN) for part in name.split("/"))
 
 
@@ -210,7 +210,7 @@ def resolved(place: Place) -> str:
 
 
 class Ranges(io.RawIOBase):
-    """A file of a place as readers of archives and of Parquet want it; each read is one of the place."""
+    """A file of a place, for readers of archives and of Parquet; each read is one of the place."""
 
     def __init__(self, files: Files, file: File) -> None:
         self._files, self._file, self._at = files, file, 0

@@ -103,13 +103,13 @@ def judged_of(judge: Judge, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Re
 
 
 def packets_of(judge: Judge, pack: Pack, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Those that can be sent, packed; a batch for each packet."""
+    """Pack the rows that can be sent, one batch a packet."""
     for number, rows in pack(valid_rows(judged_of(judge, batches))):
         yield pa.RecordBatch.from_arrays([integer_column([number]), binary_column([rows])], names=["number", "rows"])
 
 
 def packet_of(row: Row) -> tuple[int, bytes]:
-    """A packet as it was made."""
+    """Return a packet as `pack` made it."""
     return row["number"], bytes(row["rows"])
 
 

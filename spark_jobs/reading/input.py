@@ -44,14 +44,14 @@ from spark_jobs.reading.spans import (
 
 PARTS_A_CORE = 4
 HERE_BYTES_MAX = 64 * 1024 * 1024
-"""Up to so many bytes the driver counts line feeds itself: a stage of Spark would take longer."""
+"""The bytes up to which the driver counts line feeds itself, because a stage of Spark would take longer."""
 TASK_SPANS_MAX = 2_000
 MARK = "outbox.errors.Refused: "
 
 _T = TypeVar("_T")
 Read = Callable[[Reading, Span], Iterator[_T]]
 Pack = Callable[[Iterator[pa.RecordBatch]], Iterator[tuple[int, bytes]]]
-"""What a task makes of the rows {id, body, created_ms, session, position} that can be sent: many in one value."""
+"""A task's packing of the rows {id, body, created_ms, session, position} that can be sent, many in one value."""
 
 
 class Input:
@@ -60,7 +60,7 @@ class Input:
     def __init__(
         self, spark: SparkSession, source: Source, judge: Judge, files: Files, ahead: Ahead | None = None
     ) -> None:
-        """Open the files, which are those that the source names; `ahead` may have surveyed them before.
+        """Open the files that the source names; `ahead` may have surveyed them before.
 
         Raises:
             Refused: they are no such input, or lack what the judge needs.
@@ -74,7 +74,7 @@ class Input:
 
     @property
     def path(self) -> str:
-        """What was named."""
+        """The path of the source."""
         return self._source.path
 
     @property
@@ -96,7 +96,7 @@ class Input:
 
     @cached_property
     def survey(self) -> Survey:
-        """What all rows are, by one pass over them."""
+        """The survey of all rows, by one pass over them."""
         asked, whole = asked_of(self._reading, self._judge), Survey()
         if self._ahead is not None and self._ahead.listed == self._reading.listed:
             whole = self._ahead.survey
@@ -115,7 +115,7 @@ class Input:
         return sha256(f"2:{self.survey.rows}:{self.survey.digest}:{self._reading.kind}:{names}".encode()).hexdigest()
 
     def judged(self, *, texts: bool = False) -> DataFrame:
-        """Every row as a message, or with the reason why it is none; `texts`: each with its text, file and line."""
+        """Every row as a message or with its fault; `texts`: each with its text, file and line."""
         reading = self._typed()
         return self._mapped(partial(judged_by, replace(self._judge, texts=texts)), reading, JUDGED)
 
@@ -159,7 +159,7 @@ class Input:
         opening.check_unchanged(self._reading)
 
     def _typed(self) -> Reading:
-        """The reading with the types of CSV's columns: those of the schema, or those that all values have."""
+        """The reading with the types of CSV's columns: the schema's, or inferred ones that hold all values."""
         if self._reading.kind != "csv" or self._reading.kinds is not None:
             return self._reading
         seen = {name: Seen(*self.survey.seen.get(name, (0, 0, False, ""))) for name in self._reading.names}
@@ -201,7 +201,7 @@ def tasks_of(spans: Sequence[Span], parts: int) -> list[list[Span]]:
 def run(
     read: Read[_T], reading: Reading, tasks: Sequence[Sequence[Span]], numbers: Iterable[int]
 ) -> Iterator[_T]:  # fmt: skip
-    """What an executor does: read the spans of the tasks whose numbers come."""
+    """Read the spans of the tasks whose numbers come; executors run it."""
     gc.disable()
     try:
         for number in numbers:
@@ -222,7 +222,7 @@ def run_rows(
 
 
 def one_of(look: Callable[[Reading, Span], _T], reading: Reading, span: Span) -> Iterator[_T]:
-    """What a look at a span finds."""
+    """Yield what `look` finds in a span."""
     yield look(reading, span)
 
 
@@ -251,7 +251,7 @@ def picked_by(names: Sequence[str], reading: Reading, span: Span) -> Iterator[pa
 
 @contextmanager
 def refusals(check: Callable[[], None]) -> Iterator[None]:
-    """Raise what a task has refused as it is, without the stacks round it; a file that has changed is told first.
+    """Raise a task's refusal without the stacks round it; a changed file is reported first.
 
     Raises:
         Refused: a task did.

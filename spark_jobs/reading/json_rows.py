@@ -1,4 +1,4 @@
-"""JSON lines: one object a line, in UTF-8, each key once; its fields as the bytes that a body has of them.
+"""JSON lines: one object a line, in UTF-8, each key once; its fields become the body's bytes.
 
 Numbers stay as they are written, so 9007199254740993 beside 0.5 stays what it is.  Texts are written anew, because the
 same text may be escaped in several ways; keys of inner objects are sorted and their nulls left out, as those of the
@@ -29,7 +29,7 @@ _text = msgspec.json.Decoder(str).decode
 
 
 class Number(str):
-    """A number as it is written."""
+    """A number, in the digits of the input."""
 
     __slots__ = ()
 
@@ -78,7 +78,7 @@ def is_blank(line: bytes) -> bool:
 
 
 def told(error: Exception) -> str:
-    """What a decoder found wrong with a line."""
+    """The fault of a line, in plain words, by a decoder's error."""
     if isinstance(error, UnicodeEncodeError) or "truncated" in str(error):
         return "no whole JSON object: it is cut off, or has half of a surrogate pair"
     if isinstance(error, RecursionError):
@@ -90,7 +90,7 @@ def told(error: Exception) -> str:
 
 
 def fields_of(line: bytes) -> dict[str, bytes]:
-    """The fields of an object without those that are null.
+    """The fields of an object, without nulls.
 
     Raises:
         ValueError: a key comes twice, or a number is beyond what a double holds.

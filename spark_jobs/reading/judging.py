@@ -37,7 +37,7 @@ JUDGED_SCHEMA = pa.schema(
 )
 
 CheckBody = Callable[[bytes], str | None]
-"""What is wrong with a body for those who receive it."""
+"""A check of a body for its receivers, which returns the fault."""
 
 _MILLISECONDS = re.compile(r"[0-9]{1,15}")
 _INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]*)")
@@ -46,7 +46,7 @@ _text = msgspec.json.Decoder(str).decode
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Which columns say when a message was created, which session it belongs to and where it stands in it."""
+    """The columns of a message's creation time, of its session and of its place in the session."""
 
     created: str = ""
     session: str = ""
@@ -55,13 +55,14 @@ class Shape:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those that it names."""
+        """The columns that it names."""
         return tuple(filter(None, (self.created, self.session, self.order)))
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """What a row is judged by.  `texts`: valid rows are shown as well, for those that turn out to conflict."""
+    """The rules by which a row is judged.  `texts`: valid rows are shown as well, for those that turn out to
+    conflict."""
 
     ids: tuple[str, ...]
     shape: Shape = field(default_factory=Shape)
@@ -118,7 +119,7 @@ def bodies_of(columns: Mapping[str, Column], count: int) -> list[bytes]:
 
 
 def of_objects(rows: Objects, judge: Judge, given: Mapping[str, bytes], kinds: Mapping[str, Kind] | None) -> Batch:
-    """Rows of JSON; `given` are fields that all of them have beside their own, `kinds` those that a schema names."""
+    """Judge rows of JSON; `given` are fields that all of them share, `kinds` the types of a schema."""
     values: list[Mapping[str, bytes]] = [{**row, **given} for row in rows.values] if given else rows.values
     wrong = dict[int, str]()
     if kinds is not None:
@@ -265,7 +266,7 @@ def text_of(raw: bytes) -> bytes:
 
 
 def broken_rows(found: Sequence[Broken], file: str, rank: int) -> pa.RecordBatch:
-    """Judged rows of those that the grammar has refused."""
+    """The judged rows of records that the grammar refused."""
     parts = [told(row.reason) for row in found]
     count, name = len(found), file.encode("utf-8", "backslashreplace")
     return pa.RecordBatch.from_arrays(
@@ -328,7 +329,7 @@ def times_of(column: Json, name: str, reasons: list[str | None]) -> list[int | N
 
 
 def created_ms(value: Value) -> int | str:
-    """Milliseconds since 1970 of an integer (milliseconds), or of a day or time as a text; else what is wrong."""
+    """Milliseconds since 1970 of an integer (milliseconds), or of a day or time as a text; else the fault."""
     if value is None or isinstance(value, Wrong):
         return "tells no time"
     is_text = value.startswith(b'"')

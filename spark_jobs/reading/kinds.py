@@ -1,4 +1,4 @@
-"""Types of CSV's columns, and casts from text that never lose: a text is a value of its type, or the row is set aside.
+"""Types of CSV's columns, and lossless casts from text: a text is a value, or its row is set aside.
 
     --schema 'id string, amount decimal(10,2), at timestamp'      by name; columns that it does not name are not sent
 
@@ -21,7 +21,7 @@ from spark_jobs.reading.texts import double_text, float_text, quoted
 
 SHOWN_CHARACTERS = 80
 VALUE_CHARACTERS_MAX = 400
-"""A double needs 326 of them at most; a longer text is no number of anybody, and costs time to say so."""
+"""The longest text of a value; a double needs 326 at most, and longer texts cost time to refuse."""
 INTEGER_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 ALIASES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "dec": "decimal",
            "numeric": "decimal", "real": "float", "timestamp_ltz": "timestamp"}  # fmt: skip
@@ -76,7 +76,7 @@ STRING, BIGINT = Kind("string"), Kind("bigint")
 
 
 def integer_cast(bits: int) -> Callable[[str], str | None]:
-    """The cast to integers of so many bits."""
+    """The cast to integers of `bits` bits."""
 
     def cast(text: str) -> str | None:
         if not _WHOLE.fullmatch(text):
@@ -123,7 +123,7 @@ def float_json(text: str) -> str | None:
 
 
 def is_told(text: str, value: float, digits_max: int) -> bool:
-    """Whether a text says just this value: rounded to as many digits as the text has, the value is the text."""
+    """Whether a text says just this value: rounded to the text's digits, the value is the text."""
     given = Decimal(text)
     digits = len("".join(map(str, given.as_tuple().digits)).strip("0"))
     return digits <= digits_max and Decimal(format(value, f".{max(1, digits)}g")) == given
@@ -160,7 +160,7 @@ def local_timestamp_json(text: str) -> str | None:
 
 
 def micros_of(text: str, *, has_zone: bool = True) -> int | None:
-    """Microseconds since 1970 of a day, or a day and a time, in UTC unless it names its offset; None else."""
+    """Microseconds since 1970 of a day or a time, in UTC unless it names its offset; None else."""
     found = _TIME.fullmatch(text)
     if found is None:
         return None
@@ -211,7 +211,7 @@ _CASTS: dict[str, Callable[[str], str | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The JSON of a column's values, None for a null; `is_bare`: texts without their quotes; what is `wrong` by row."""
+    """The JSON of a column's values, None for a null; `is_bare`: texts without quotes; `wrong`: faults by row."""
 
     values: Sequence[bytes | None]
     is_bare: bool = False
@@ -223,7 +223,7 @@ class Column:
 
 
 def column_json(kind: Kind, values: Sequence[bytes | None]) -> Column:
-    """The JSON of a column's texts, and what is wrong where one is no value of the type."""
+    """The JSON of a column's texts, and the faults of texts that are no values of the type."""
     if kind in (BIGINT, STRING) and None not in values:
         whole = b"\n".join(values) + b"\n"  # type: ignore[arg-type]  # there is no None
         if whole.count(b"\n") == len(values):
@@ -282,7 +282,7 @@ def kind_of(column: str, name: str, precision: str | None, scale: str | None) ->
 
 @dataclass(slots=True)
 class Seen:
-    """What the values of a column are: how many, how many of them no integers, whether one is led by a zero."""
+    """Counts of a column's values: all, the ones that are no integers, and whether one has a leading zero."""
 
     values: int = 0
     others: int = 0
@@ -291,7 +291,7 @@ class Seen:
 
     @property
     def counts(self) -> tuple[int, int, bool, str]:
-        """All of it, as it is sent from task to driver."""
+        """The counts that a task sends to the driver."""
         return self.values, self.others, self.zeros, self.shown
 
     def look(self, column: Sequence[bytes | None]) -> None:

@@ -1,4 +1,4 @@
-"""Where records end: the part of CSV's grammar that must be known before a range of bytes can be read by itself.
+"""The ends of records: the part of CSV's grammar needed before a range of bytes can be read by itself.
 
 Theory of operation.  What a byte means depends on one of five states: at the start of a field, inside a plain field,
 inside quotes, behind a quote inside quotes (its end, or the first of two), behind an escape.  `advance` goes from a
@@ -101,7 +101,7 @@ class Lexer:
         return records, used
 
     def skip(self, data: bytes, state: int) -> tuple[int, int | None]:
-        """How many bytes belong to the record that is open in a state; the state where it does not end in them."""
+        """The number of bytes of the record open in a state; the new state where it does not end."""
         at = 0
         while at < len(data):
             sign = at
@@ -126,7 +126,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records as they stand, without line ends, and the lines on which they begin; `cut` tells those that are too long.
+    """Records without line ends, and the lines on which they begin; `cut` names the ones too long.
 
     `is_whole` is false for the last record of a file that ends without a line feed.
     """
@@ -138,7 +138,7 @@ class Records:
 
 
 def survey(lexer: Lexer, chunks: Iterable[bytes]) -> tuple[int, list[int], bool]:
-    """Line feeds of a range, the state at its end for each at its start, and whether its last byte is a line feed."""
+    """Line feeds of a range, its end state for each start state, and whether it ends with a line feed."""
     lines, ends, last = 0, list(STATES), False
     for chunk in chunks:
         if chunk:

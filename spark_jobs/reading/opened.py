@@ -46,7 +46,7 @@ class Opened:
 
 
 def opened(source: Source, files: Files, parts: int) -> Opened:
-    """List and open the files of an input, to be read in about so many parts.
+    """List and open the files of an input, to be read in about `parts` parts.
 
     Raises:
         Refused: there is no such input, or its files are not of one kind.
@@ -71,7 +71,7 @@ def opened(source: Source, files: Files, parts: int) -> Opened:
 
 
 def of_all(listed: Sequence[File], look: Callable[[File], _T]) -> list[_T]:
-    """What a look at each file gives, several at once."""
+    """The results of `look` at each file, several at once."""
     if len(listed) == 1:
         return [look(listed[0])]
     with ThreadPoolExecutor(HEADS_AT_ONCE) as pool:

@@ -24,7 +24,7 @@ BUFFER_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What a file says of itself: its columns with their groups of types, rows and bytes of each row group."""
+    """The footer of a file: its columns with their groups of types, rows and bytes of each row group."""
 
     columns: tuple[tuple[str, str], ...]
     groups: tuple[tuple[int, int], ...]
@@ -65,7 +65,7 @@ def opened(raw: io.RawIOBase, name: str) -> pq.ParquetFile:
 def batches(
     files: Files, file: File, group: int, rows: int, size: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a row group; of columns, those that the file has.
+    """Yield the rows of a row group, with the columns among `columns` that the file has.
 
     Raises:
         Refused: they cannot be read.

@@ -1,4 +1,4 @@
-"""What the grammars give: rows as columns of values, and rows that are set aside with a reason.
+"""The results of the grammars: rows as columns of values, and rows set aside with a reason.
 
 A reason is `code: detail`; the codes are those of the quarantine.
 """

@@ -14,7 +14,7 @@ from outbox.errors import Refused
 FORMATS = ("csv", "json", "parquet")
 PACKED = (".bz2", ".xz", ".zst", ".zip", ".lz4", ".snappy", ".deflate", ".7z", ".tar", ".tgz")
 SINGLE_BYTES_MIN = 90
-"""Characters above ASCII that a code page of single bytes has at least; lead bytes of two-byte codes stand for none."""
+"""The least number of characters above ASCII in a single-byte code page; lead bytes of two-byte codes are none."""
 
 
 @dataclass(frozen=True, slots=True)

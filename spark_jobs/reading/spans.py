@@ -48,7 +48,7 @@ SPAN_BYTES_MIN, SPAN_BYTES_MAX = 1024 * 1024, 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of the file of a rank: bytes from `begin` to `end`, or a row group of so many rows and bytes."""
+    """A part of a ranked file: bytes from `begin` to `end`, or a row group of `rows` rows."""
 
     rank: int
     begin: int
@@ -65,7 +65,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All that a task needs to know of an input; `kinds` are the types of CSV, and of JSON if a schema names them.
+    """The description of an input for a task; `kinds` are the types of CSV, and of JSON with a schema.
 
     `names` are CSV's columns, those of folders at their end; `given` the values of those by file.
     """
@@ -81,7 +81,7 @@ class Reading:
     """The columns of Parquet that are read; None: all."""
 
     def given_of(self, span: Span) -> Mapping[str, bytes]:
-        """What the names of a file's folders tell: texts for CSV, JSON else."""
+        """The values that a file's folder names give: texts for CSV, JSON else."""
         return self.given[span.rank] if self.given else {}
 
     @property
@@ -91,7 +91,7 @@ class Reading:
 
 
 class Edges(msgspec.Struct, frozen=True):
-    """What a span's bytes do to line numbers and states."""
+    """The effect of a span's bytes on line numbers and states."""
 
     lines: int
     ends: list[int]
@@ -99,16 +99,16 @@ class Edges(msgspec.Struct, frozen=True):
 
 
 class Survey(msgspec.Struct):
-    """What a span, or an input, holds."""
+    """The survey of a span, or of an input."""
 
     rows: int = 0
     size: int = 0
     """The bytes of all rows."""
     digest: int = 0
     found: list[str] = []
-    """Those of the asked-for names that JSON lines have."""
+    """The asked-for names that JSON lines have."""
     seen: dict[str, tuple[int, int, bool, str]] = {}
-    """What `Seen` counts, by column of CSV."""
+    """The counts of `Seen`, by column of CSV."""
 
     def look(self, rows: Sequence[bytes]) -> None:
         """Count more rows."""
@@ -137,13 +137,13 @@ def cut(rank: int, file: File, begin: int, span_bytes: int) -> list[Span]:
 
 
 def edges(reading: Reading, span: Span) -> Edges:
-    """What the bytes of a span do."""
+    """The effect of a span's bytes."""
     file = reading.listed[span.rank]
     return Edges(*survey(reading.lexer, reading.files.chunks(file, span.begin, span.end)))
 
 
 def begun(spans: Sequence[Span], found: Sequence[Edges], header_lines: int) -> list[Span]:
-    """Spans with where each begins, by what those before it do; all spans of a file, in order, follow each other."""
+    """Set the start of each span by the effects of the ones before; a file's spans are in order."""
     begin, placed, rank = Begin(), list[Span](), -1
     for span, edge in zip(spans, found, strict=True):
         if span.rank != rank:
@@ -197,7 +197,7 @@ def asked_of(reading: Reading, judge: Judge) -> list[str]:
 
 
 def surveyed(reading: Reading, span: Span, asked: Sequence[str]) -> Survey:
-    """What a span holds; `asked` are names that JSON lines should have."""
+    """Survey a span; `asked` are names that JSON lines should have."""
     if reading.kind == "parquet":
         return surveyed_groups(reading, span)
     return surveyed_csv(reading, span) if reading.kind == "csv" else surveyed_lines(reading, span, asked)

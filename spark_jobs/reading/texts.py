@@ -11,7 +11,7 @@ import struct
 from json.encoder import encode_basestring
 
 LOOSE = re.compile(r'[\x00-\x1f"\\]')
-"""What a JSON text cannot hold as it stands."""
+"""The characters that a JSON text cannot hold unescaped."""
 _LOWER = re.compile(r"\\u00(0[bef]|1[a-f])")
 _RARE = re.compile(r"[\x0b\x0e\x0f\x1a-\x1f]")
 FLOAT_DIGITS = range(6, 10)

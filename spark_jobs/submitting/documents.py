@@ -1,4 +1,4 @@
-"""What is kept of a run, and where: one document for each, changed only by compare-and-swap.
+"""The documents of runs: one for each, changed only by compare-and-swap.
 
 Submitters claim a run in it before they ask for a batch, the job takes its lease in it before it touches anything, and
 both read there what the other did.  The framework's notes keep it (the same on the embedded engine, on the emulator and
@@ -29,21 +29,21 @@ CHANGE_COUNT_MAX = 20
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Who may be asking for a batch, and until when what it asked for may still turn up."""
+    """The submitter that may be asking for a batch, and how long its request may still take effect."""
 
     owner: str
     until_ms: int
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """Which process works on the run, and until when nobody else may."""
+    """The process that works on the run, and the time until which no other may."""
 
     holder: str
     until_ms: int
 
 
 class RunDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of a run; times are milliseconds since 1970."""
+    """The document of a run; times are milliseconds since 1970."""
 
     job: str
     arguments: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class RunDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def request(self) -> RunRequest:
-        """What was asked for."""
+        """The request that began the run."""
         return RunRequest(self.job, self.arguments)
 
     def is_leased(self, now_ms: int, *, but_for: str = "") -> bool:
@@ -93,7 +93,7 @@ class RunDocuments(Protocol):
 
 
 class Notes(Protocol):
-    """What keeps the framework's notes: the `Operations` of any backend."""
+    """The framework's notes: the `Operations` of any backend."""
 
     async def note(self, name: str) -> Document | None: ...
 
@@ -120,7 +120,7 @@ class NotedRuns:
 
 
 class StoreNotes:
-    """The notes of a state store, for a process that has no backend of its own: a job in a Spark pool."""
+    """The notes of a state store, for a process without a backend: a job in a Spark pool."""
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
@@ -182,7 +182,7 @@ class FolderRuns:
 async def change(
     documents: RunDocuments, run: RunId, changed: Callable[[RunDocument], RunDocument]
 ) -> RunDocument | None:
-    """Change a document, again from what is there now while others change it too; None where there is none.
+    """Change a document, again from its newest version while others change it too; None where there is none.
 
     Raises:
         OutcomeUnknown, Throttled: it may not have been changed.

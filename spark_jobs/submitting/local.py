@@ -34,14 +34,14 @@ RUNNING_COUNT_MAX = 4
 
 @dataclass(frozen=True, slots=True)
 class LocalSettings:
-    """What a run's process is started with: `environ` is its whole environment, secrets among it."""
+    """The settings of a run's process: `environ` is its whole environment, secrets among it."""
 
     folder: str
     environ: Mapping[str, str] = field(repr=False)
     file: str = str(ROOT / "spark_jobs" / "submitted.py")
     python_files: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
-    """What stands before the job's name."""
+    """The arguments before the job's name."""
     master: str = "local[2]"
     spark_submit: str = ""
 

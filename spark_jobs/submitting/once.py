@@ -186,7 +186,7 @@ class OnceRuns:
     # Looking and ending
 
     async def status(self, run: RunId) -> RunStatus:
-        """What became of a run; see `SparkRuns`."""
+        """The status of a run; see `SparkRuns`."""
         seen = await self._documents.read(run)
         if seen is None:
             return RunStatus(run=run, phase="unknown", detail="nobody has asked for a run of this id")
@@ -212,7 +212,7 @@ class OnceRuns:
         return await self.status(run)
 
     def _told(self, run: RunId, document: RunDocument) -> RunStatus:
-        """What the document alone tells."""
+        """The status by the document alone."""
         phase: Phase = "submitted" if document.batch else "waiting"
         if document.ended is not None:
             phase = document.ended

@@ -1,4 +1,4 @@
-"""Which Spark runs are started on, as an environment says it.
+"""The settings by which Spark runs are started, as an environment says them.
 
 OUTBOX_SPARK                local | synapse; unset: the Functions app starts no jobs
 OUTBOX_SPARK_RUNS           where runs are kept: cosmos:DATABASE (Synapse's default, with OUTBOX_DATABASE), or a
@@ -83,7 +83,7 @@ class SparkSettings:
 
 
 def runs_over(settings: SparkSettings, environ: Mapping[str, str]) -> SparkRuns:
-    """Who starts runs, by these settings; nothing is opened yet.
+    """The runs by these settings; nothing is opened yet.
 
     Raises:
         Refused: a setting is missing; the text names it.

@@ -32,7 +32,7 @@ SCOPE = "https://dev.azuresynapse.net/.default"
 API = "2019-11-01-preview"
 TAG = "outbox-run"
 PAYLOAD_BYTES_MAX = 100_000
-"""What Synapse takes; more is refused here with a text that helps."""
+"""The largest request that Synapse takes; a larger one is refused here with a text that helps."""
 CREATES_A_SECOND = 2
 PAGE_COUNT = 20
 """How many batches a page holds at most; the service gives no more."""
@@ -59,14 +59,14 @@ Token = Callable[[], Awaitable[AccessToken]]
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """Which pool, and what it runs: `file` is the main definition, `python_files` the zip of its code."""
+    """The pool, and the code that it runs: `file` is the main definition, `python_files` the zip."""
 
     workspace: str
     pool: str
     file: str
     python_files: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
-    """What stands before the job's name: where the run's document is, and which secrets the job is to fetch."""
+    """The arguments before the job's name: the place of the run's document, and the secrets to fetch."""
     configuration: Mapping[str, str] = field(default_factory=dict)
     cores: int = 4
     memory: str = "28g"
@@ -112,7 +112,7 @@ class LivyBatch(msgspec.Struct, rename="camel"):
 
 
 class LivyPage(msgspec.Struct):
-    """A page of the list; `total` is not used, because the service's description of it can be read in two ways."""
+    """A page of the list; `total` is not used, because the service's description of it is ambiguous."""
 
     sessions: list[LivyBatch] = []
 
@@ -210,7 +210,7 @@ class SynapseBatches:
         )
 
     async def _listed(self) -> dict[int, LivyBatch] | None:
-        """All batches by id; None where so many went meanwhile that some may have been passed over."""
+        """All batches by id; None where some may have been passed over, because others went meanwhile."""
         found: dict[int, LivyBatch] = {}
         start = overlap = 0
         for _ in range(PAGES_MAX):
@@ -235,7 +235,7 @@ class SynapseBatches:
         await self._asked("DELETE", f"{self._url}/{int(batch)}", missing=True)
 
     async def _asked(self, method: str, url: str, *, missing: bool = False) -> bytes | None:
-        """The answer to what may be asked twice; None for what is not there, where `missing` says that this is fine."""
+        """Ask for an answer, again where it fails; None for an absent thing, where `missing` allows it."""
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type((Throttled, OutcomeUnknown)),
             stop=stop_after_attempt(READ_COUNT_MAX),
