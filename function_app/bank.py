@@ -21,7 +21,7 @@ app.queue("ledger")
 
 @dataclass
 class OpenAccount:
-    """Open an account with a balance in cents; an open one is left as it is."""
+    """Open an account with a balance in cents; an open one stays unchanged."""
 
     account: str
     balance: int = 0
@@ -75,7 +75,7 @@ class Posting:
 
 @dataclass
 class Receipt:
-    """What became of a transfer at its source: `accepted` or `refused`, and the balance in cents after it."""
+    """The result of a transfer at its source: `accepted` or `refused`, and the balance in cents after it."""
 
     transfer: str
     status: str

@@ -15,7 +15,7 @@ _ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 
 
 class FieldsFormatter(logging.Formatter):
-    """A line of the library with its fields behind it; anybody else's as it is."""
+    """A line of the library with its fields behind it; other lines stay unchanged."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the name that logging calls
         line = super().formatMessage(record)

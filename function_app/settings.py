@@ -1,4 +1,4 @@
-"""What the environment says, read in this one place.
+"""The settings of the environment, read in this one place.
 
     OUTBOX_SERVICEBUS                              a connection string, or with an identity
     OUTBOX_SERVICEBUS__fullyQualifiedNamespace     bank.servicebus.windows.net

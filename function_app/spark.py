@@ -32,7 +32,7 @@ from outbox.spark import SPARK_RUNS, NotRunnable, RunRequest, RunStatus, SparkRu
 
 JOBS = ("feed", "consume", "reconcile", "sweep")
 EARLY = timedelta(minutes=1)
-"""How much before its due time a timer may be started; what is due later was started by hand."""
+"""The time before its due time at which a timer may be started; earlier ones were started by hand."""
 OUTAGE = timedelta(days=1)
 """A timer that is made up for after a longer one counts from now."""
 SEND_S = 120.0
@@ -70,7 +70,7 @@ def is_on(environ: Mapping[str, str]) -> bool:
 
 
 def runs_of(environ: Mapping[str, str]) -> Runs:
-    """Who starts runs, as the environment says; made once, when the first is asked for.
+    """Make the runs by the environment's settings, when they are first asked for.
 
     Raises:
         Refused: a setting cannot be meant.
@@ -125,7 +125,7 @@ def declare(app: App, runs: Runs) -> None:
 
 
 async def _asked(ask: Callable[[], Awaitable[RunStatus]]) -> RunStatus:
-    """An answer, in a coroutine of its own: what is wrong with the question is raised where it is awaited."""
+    """An answer in a coroutine of its own, so that a wrong question raises where it is awaited."""
     return await ask()
 
 

@@ -21,7 +21,6 @@ RIDDLES = re.compile(r"\b(what (?:is|are|was|were)|so many|those that|looked at|
 STARTS = re.compile(r"(What|Who|Which|Those|So|As)\b")
 SENTENCE_END = re.compile(r"(?<=[.:?!])\s+(?=[A-Z`(])")
 LEFT = {
-    "function_app": 7,
     "outbox/ops": 204,
     "outbox/verify": 260,
 }
