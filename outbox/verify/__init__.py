@@ -1,4 +1,4 @@
-"""What checks the promises: exploration of handlers, contract suites for adapters, ports that fail on purpose.
+"""Checks of the promises: exploration of handlers, contract suites for adapters, ports that fail on purpose.
 
 explorer/  every world of a small scope: what runs in it, what may happen next, and the searches that walk it
 promises/  what must hold of each world

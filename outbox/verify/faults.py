@@ -58,7 +58,7 @@ class SimulatedCrash(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Which port calls fail, by their number from 1, and which deliveries come twice."""
+    """The numbers, from 1, of port calls that fail, and of deliveries that come twice."""
 
     crashes: tuple[tuple[int, Moment], ...] = ()
     lost: tuple[int, ...] = ()
@@ -196,7 +196,7 @@ class FaultyStore:
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """Those of the store, except that a reply may be lost."""
+        """The store's capabilities, except that a reply may be lost."""
         return replace(self._store.capabilities, ambiguous_replies=True)
 
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:

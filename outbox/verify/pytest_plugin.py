@@ -1,4 +1,4 @@
-"""A pytest fixture, `explored`: explore an application, and fail with what is wrong as text.
+"""A pytest fixture, `explored`: explore an application, and fail with the finding as text.
 
 It is loaded by name, in a project's top `conftest.py`:
 
@@ -24,7 +24,7 @@ FILE_NAME_LENGTH_MAX = 120
 
 
 class Explored(Protocol):
-    """What the fixture is: `explore` that fails the test where anything is wrong."""
+    """The fixture's function: `explore` that fails the test on any finding."""
 
     def __call__(self, app: App, messages: Any, *, exhausted: bool = True, **options: Any) -> Report:
         """Explore; where `exhausted` is False a scope passes that the time did not suffice for."""

@@ -1,4 +1,4 @@
-"""How many faults of each kind an exploration may use, as one number that is cheap to compare and to take from."""
+"""The faults of each kind that an exploration may use, as one number, cheap to compare and to reduce."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Budgets:
         return sum(count << _FIELD_BITS * i for i, count in enumerate(fields))
 
     def describe(self) -> str:
-        """What is allowed, as text."""
+        """Describe the allowed faults in a line."""
         named = ", ".join(f"{kind} {n}" for kind in FAULT_KINDS if (n := getattr(self, kind)))
         bound = f", {self.together} together" if self.together < _FIELD_MAX else ""
         return f"{named or 'no faults'}{bound}"
 
 
 def cost_of(kind: FaultKind | None) -> int:
-    """What a fault takes from a packed budget."""
+    """The number that a fault takes from a packed budget."""
     if kind is None:
         return 0
     return (1 << _FIELD_BITS * FAULT_KINDS.index(kind)) + (1 << _FIELD_BITS * len(FAULT_KINDS))

@@ -25,7 +25,7 @@ AFTER_S = 1.0
 """For how long a message is rescheduled; time passes only where nothing else can happen, so any length is alike."""
 
 _calls: ContextVar[Calls] = ContextVar("_calls")
-"""What the program under way calls the outside by."""
+"""The calls by which the running program reaches the outside."""
 
 
 def begin(calls: Calls) -> None:
@@ -82,7 +82,7 @@ class ChosenGuards:
     def __init__(self, resource: int) -> None:
         self._resource = resource
         self._chosen: dict[int, bool] = {}
-        """By the context of an attempt: whether what is asked next reschedules it."""
+        """Whether the next question of an attempt reschedules it, by the attempt's context."""
 
     def __call__(self, declared: Any) -> Guard:
         return _Chosen(declared, self._chosen)

@@ -47,14 +47,14 @@ Flight = tuple[int, ...]
 """Calls that are still on their way, by number."""
 
 Prospect = tuple[int, Callable[[], list[Step]]]
-"""What may happen: its cost, and what tries it: the steps it may be."""
+"""A possible event: its cost, and a function that tries it and returns its possible steps."""
 
 WaitingCall = tuple[int, int, bool, dict[Hashable, list[Move]]]
-"""A call that waits: the place of its resource, its position, whether it takes, the steps that are known by then."""
+"""A call that waits: its resource's place, its position, whether it takes, and the known steps."""
 
 
 Happening = tuple[Hashable, Move, Move]
-"""What a resource does by itself: a lock that it ends, the step while a process holds that, the step otherwise."""
+"""A resource's own event: a lock that it ends, the step while a process holds that, the step otherwise."""
 
 
 class Kernel:
@@ -139,7 +139,7 @@ class Kernel:
         return self.times[world[TIME]]
 
     def nodes(self, world: World) -> list[Node]:
-        """What each process is doing in a world."""
+        """The node of each process in a world."""
         return [self.trie.nodes[number] for number in world[self.first :]]
 
     # What may happen
@@ -192,7 +192,7 @@ class Kernel:
         return steps, free
 
     def prospects(self, world: World) -> list[Prospect]:
-        """What may happen next as `successors` has it, but nothing of it tried yet: for who takes one way only."""
+        """The next events as `successors` has them, untried, for a search that takes one way only."""
         found: list[Prospect] = []
         time = world[TIME]
         for place in range(self.first, len(world)):
@@ -280,7 +280,7 @@ class Kernel:
     # A process is answered
 
     def _waiting(self, number: int) -> list[WaitingCall]:
-        """What a node waits for."""
+        """The calls that a node waits for."""
         while len(self._moves) <= number:
             self._moves.append(None)
             self._restart.append(None)
@@ -300,7 +300,7 @@ class Kernel:
         return found
 
     def _answered(self, node: Node, position: int, state: int, time: int, in_use: Locks) -> list[tuple[Answer, Flight]]:
-        """What a process may learn of one of its calls, or from its timer; what is still on its way after each."""
+        """The answers to one of a process's calls or its timer, each with the calls in flight after it."""
         if position == TIMER:
             return [(Answer("time passes, a timer fires", 0, 0, "timeout" if node.ops else None, 0), ())]
         number = node.ops[position]
@@ -323,7 +323,7 @@ class Kernel:
         return found
 
     def _plain_answers(self, number: int, state: int, time: int, in_use: Locks = NO_LOCKS) -> list[Answer]:
-        """What its model makes of a call, and what that means; worked out once for each state of the resource."""
+        """The answers of a call's model, computed once for each state of the resource."""
         key = (number, state, time, in_use)
         found = self._answers.get(key)
         if found is None:
@@ -347,7 +347,7 @@ class Kernel:
         return found
 
     def _locks_in_use(self, world: World, resource: int) -> Locks:
-        """Those of the resource at a place of the world, by the names that its model has for them."""
+        """The locks of the resource at a place of the world, by the names that its model has for them."""
         found = NO_LOCKS.union(*[node.known for node in self.nodes(world)])
         for where in (FLIGHT, *range(RESOURCES, self.first)):
             number = world[where]

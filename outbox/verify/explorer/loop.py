@@ -1,4 +1,4 @@
-"""A deterministic event loop: it runs what is ready, in order, and stops where only the outside could go on.
+"""A deterministic event loop: it runs ready callbacks, in order, and stops where only the outside could go on.
 
 asyncio decides nothing by itself: given the order and the results of the calls that leave the process, a program does
 the same every time.  This loop has no sockets, threads or clock.  A call that would leave the process is a future that
@@ -101,7 +101,7 @@ class Loop(asyncio.AbstractEventLoop):
         return all(task.done() for task in self._tasks)
 
     def dispose(self) -> None:
-        """Drop what is left of the program without running any more of it than its `finally` blocks."""
+        """Drop the rest of the program without running any more of it than its `finally` blocks."""
         outer = events._get_running_loop()
         events._set_running_loop(self)
         try:

@@ -1,4 +1,4 @@
-"""What passes between programs and models: calls, their results, and the faults that may come between.
+"""Calls between programs and models, their results, and the faults that may come between.
 
 A program issues an `Op`, a model says what may become of it: a list of `Outcome`s, each with the model's next state
 and the result.  Everything is a value, so that equal ones are the same small number (`Table`).
@@ -36,7 +36,7 @@ Locks = frozenset[Hashable]
 NO_LOCKS: Locks = frozenset()
 
 Reach = Literal["read", "take", "write"]
-"""What a call can do to its resource, which decides how it can fail: a lost read is a failed one."""
+"""The effect that a call can have on its resource, which decides how it can fail."""
 
 
 class Op(msgspec.Struct, frozen=True):
@@ -56,27 +56,27 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 class Outcome(NamedTuple):
-    """What may become of a call: the resource's next state, and the caller's result."""
+    """A possible outcome of a call: the resource's next state, and the caller's result."""
 
     label: str
     state: Hashable
     result: Any
     fault: FaultKind | None = None
     note: Any = None
-    """What a monitor may want to know beyond it."""
+    """A further fact for a monitor."""
 
 
 class Event(NamedTuple):
-    """What a resource may do by itself; with a `token` it costs a fault only while a living process holds that."""
+    """An event of a resource by itself; with a `token` it costs a fault only while a process holds that."""
 
     label: str
     state: Hashable
     token: Hashable = None
     fault: FaultKind | None = None
     meaning: Hashable = None
-    """What the monitor is told; None: nothing."""
+    """The meaning for the monitor; None: there is none."""
     ends_all: bool = False
-    """Whether every process dies of it, and what is in flight is gone."""
+    """Whether every process dies of it, and all calls in flight are lost."""
 
 
 class Model(Protocol):
@@ -84,19 +84,19 @@ class Model(Protocol):
 
     @property
     def name(self) -> str:
-        """What traces call it."""
+        """The name in traces."""
 
     def initial(self) -> Hashable:
         """The state in which an exploration begins."""
 
     def reach(self, verb: str) -> Reach:
-        """What a call can do."""
+        """The effect that a call can have."""
 
     def is_private(self, op: Op) -> bool:
         """Whether a call is independent of everything that others may do, now and later: it can be taken first."""
 
     def outcomes(self, state: Any, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
-        """What may become of a call now; nothing where it would wait.
+        """The outcomes of a call now; none where it would wait.
 
         A call that takes learns which locks are `in_use` somewhere: held, or named by an id that was made from them.
         """
@@ -105,7 +105,7 @@ class Model(Protocol):
         """Whether a call that is still on its way can change nothing any more, whatever happens before it lands."""
 
     def events(self, state: Any, now_ms: int) -> list[Event]:
-        """What may happen without a call."""
+        """The events without a call."""
 
     def tokens(self, result: Any) -> frozenset[Hashable]:
         """The locks that a result hands to its caller."""
@@ -120,7 +120,7 @@ class Model(Protocol):
         """The call in a few words, for a trace."""
 
     def show(self, state: Any, now_ms: int) -> list[str]:
-        """What is there, a line each, for the end of a trace."""
+        """Show the state for the end of a trace, a line each."""
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -147,7 +147,7 @@ class ExploredBus:
 
 
 class ExploredOperations:
-    """What an operator asks of a bus: a resubmission sends a message, and then takes the dead letter away."""
+    """The operations of an operator on a bus: a resubmission sends a message, then removes the dead letter."""
 
     def __init__(self, calls: Calls, resource: int) -> None:
         self._calls = calls

@@ -1,4 +1,4 @@
-"""What the processes of an exploration do: workers that handle one batch after the other, sweepers that finish.
+"""The programs of an exploration's processes: workers that handle batch after batch, sweepers, operators.
 
 The code that runs is the runtime's own.  An attempt begins with a claim and ends when everything that it began has
 ended; what a worker learns for its next attempt is handed on, and lost in a crash.
@@ -56,7 +56,7 @@ async def at_once(seconds: float) -> None:
 
 
 BACKOFF = Backoff(at_once, count_max=1)
-"""Once at first and once again; an attempt that gives up sooner gives the message back, and a fresh one goes on."""
+"""Two tries in all; an attempt that gives up gives the message back, and a fresh one goes on."""
 
 
 class Tasks:
@@ -157,7 +157,7 @@ class Remembering:
         self._protocol = protocol
         self._calls = calls
         self.lanes: StoreScope | None = None
-        """Those in which the only message of an attempt is about to be handled."""
+        """The lanes in which the only message of an attempt is about to be handled."""
         self._attempt: Attempt | None = None
         self._tries = 0
         self._is_loaded = False
@@ -307,7 +307,7 @@ class Sweeper:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator who resubmits any of the dead letters, edited or as it is, as often as the scenario allows.
+    """An operator who resubmits any dead letter, edited or unchanged, as often as the scenario allows.
 
     What our own doors refuse is sent by another program, which asks nobody: the protocols must stand that too.  Dead
     letters that hosts have stored are resubmitted `letter_count` times at most.

@@ -26,7 +26,7 @@ FORMAT = 1
 
 
 class Written(msgspec.Struct):
-    """A trace as it is written down."""
+    """A trace in its stored form."""
 
     format: int
     app: str
@@ -53,7 +53,7 @@ _KEYS: dict[str, Any] = {"str": str, "int": int, "UUID": UUID}
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a trace came to: the steps that could be taken, the finding at their end, and why it stopped early."""
+    """The result of replaying a trace: its possible steps, the finding at their end, and any early stop."""
 
     trace: Trace
     finding: Finding | None

@@ -66,7 +66,7 @@ def request_in(message: Message) -> Request:
 
 
 def work_of(app: App, message: Message, now_ms: int) -> Work:
-    """What a request is to the protocols.
+    """The work of a request, as the protocols see it.
 
     Raises:
         LookupError: the application serves nothing there.
@@ -83,12 +83,12 @@ def work_of(app: App, message: Message, now_ms: int) -> Work:
 
 
 def digest_of(response: Response) -> str:
-    """What tells responses apart."""
+    """The digest that tells responses apart."""
     return blake2b(canonical((response.status, dict(response.headers), response.body)), digest_size=6).hexdigest()
 
 
 def clients_model(asked: Sequence[Output], *, until_ms: int, merges_copies: bool, locks_hold: bool) -> BusModel:
-    """What the clients do.  They know how long a key is remembered, and do not ask again after `until_ms`."""
+    """A model of the clients.  They know how long a key is remembered, and do not ask again after `until_ms`."""
     return BusModel(
         [QueueModel(REQUESTS)],
         {REQUESTS: [REQUESTS]},

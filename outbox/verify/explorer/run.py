@@ -33,9 +33,9 @@ class Calls:
         self.made: list[str] = []
         """The ids that were made since the last answer."""
         self.remembered: tuple[bytes, int] | None = None
-        """All that the program remembers, where it has said so since the last answer, and how many ids it has made."""
+        """All that the program remembered when it last said so, and the ids made by then; None after an answer."""
         self.is_known = False
-        """Whether what is called next is known from an earlier run, and need not be numbered again."""
+        """Whether the next calls are known from an earlier run, and need not be numbered again."""
         self._loop = loop
         self._ops = ops
         self._id_count = 0
@@ -52,7 +52,7 @@ class Calls:
         return id
 
     def remembers(self, what: bytes) -> None:
-        """Say that nothing else has a say in what the program does from here on; it must not wait for anything."""
+        """Declare that only `what` decides the program's further steps; the program must not wait for anything."""
         if not self.pending:
             self.remembered = what, self._id_count
 
@@ -99,7 +99,7 @@ class Alarms(logging.Handler):
 
 
 class Program(Protocol):
-    """What a process does over and over."""
+    """A program that a process runs over and over."""
 
     @property
     def name(self) -> str:
@@ -158,7 +158,7 @@ class Run:
 
     @property
     def remembered(self) -> tuple[bytes, int] | None:
-        """What the program has said it remembers since it was last answered; None: everything."""
+        """The memory that the program has declared since it was last answered; None: everything."""
         return self._calls.remembered
 
     @property

@@ -1,4 +1,4 @@
-"""Worlds too many to visit: ways drawn by a seed, and what is found made short.
+"""Worlds too many to visit: ways drawn by a seed, and short ways to their findings.
 
 Each run uses only some kinds of faults, drawn anew, because runs that use all kinds seldom get far with one.
 """
@@ -90,7 +90,7 @@ def drawn_runs(scenario: Scenario, *, seed: int, runs: int) -> Iterator[DrawnRun
 
 
 def shortened(scenario: Scenario, run: DrawnRun) -> Anomaly:
-    """What a run of a scenario found, by a way as short as can be had."""
+    """The finding of a run, with the shortest way to it that can be had."""
     assert run.finding is not None, "a run that broke no promise has nothing to be shown"
     trace = run.trace()
     found = shrink(replace(_distinct(scenario), budgets=run.budgets), trace.steps, run.finding.promise)

@@ -1,4 +1,4 @@
-"""What is to be explored: an application, the messages it is sent, who works on them, and what may go wrong."""
+"""A scenario to explore: an application, its messages, the processes at work, and the possible faults."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Scenario:
         return _counts(self.copies, len(self.messages))
 
     def asked(self) -> list[Output]:
-        """The requests that clients hold at the beginning, each as often as it is sent at once."""
+        """The requests that clients hold at the beginning, each with its number of copies."""
         counts = _counts(self.asked_times, len(self.requests))
         pairs = zip(self.requests, counts, strict=True)
         return [Output(REQUESTS, 0, asked.message) for asked, count in pairs for _ in range(count)]
@@ -184,7 +184,7 @@ class Scenario:
         return [(id, self.app.encode(message)[0]) for id, message in self.edits]
 
     def edited(self) -> list[Output]:
-        """What is sent with these bodies in place of the messages of these ids."""
+        """The messages that are sent with these bodies in place of the messages of these ids."""
         bodies = self.edited_bodies()
         return [
             Output(output.destination, 0, msgspec.structs.replace(output.message, body=body))

@@ -1,4 +1,4 @@
-"""Every world there is, in order of its distance: what is found first has a shortest way to it."""
+"""The search of every world, by distance: the first finding has a shortest way to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from outbox.verify.explorer.world import GHOST, RESOURCES, World
 
 Hashing = Literal["exact", "64"]
 LOOK_EVERY = 4_096
-"""After how many worlds the limits are looked at."""
+"""The number of worlds between two checks of the limits."""
 COLLECT_EVERY = 5_000
 """After how many runs of code their garbage is collected: it is some ten thousand bytes each, in cycles."""
 
@@ -49,7 +49,7 @@ class Anomaly:
 
 @dataclass(slots=True)
 class Report:
-    """What an exploration found.  `exhausted` says that there is nothing else within its scope."""
+    """The report of an exploration.  `exhausted` says that there is nothing else within its scope."""
 
     scope: str
     exhausted: bool = False
@@ -62,7 +62,7 @@ class Report:
     cpu_s: float = 0.0
     stopped: str = ""
     outcomes: frozenset[Hashable] = field(default=frozenset(), repr=False)
-    """What outsiders see of the final worlds."""
+    """The final worlds as outsiders see them."""
 
     @property
     def text(self) -> str:

@@ -42,7 +42,7 @@ def shrink(scenario: Scenario, steps: Sequence[TraceStep], promise: str) -> tupl
 
 
 def followed(kernel: Kernel, steps: Sequence[TraceStep]) -> tuple[Finding | None, Trace]:
-    """Follow steps as far as they can be taken, then to an end; what is wrong on the way, and the way."""
+    """Follow the steps that can be taken, then go to an end; return the finding and the way."""
     walk = Walk(kernel)
     for wanted in steps:
         found = next((option for option in walk.options() if option[0] == wanted), None)
@@ -64,14 +64,14 @@ def followed(kernel: Kernel, steps: Sequence[TraceStep]) -> tuple[Finding | None
 
 
 def wrong_at(walk: Walk) -> Finding | None:
-    """What is wrong with a world as it is."""
+    """The finding in a world at this moment."""
     kernel, world = walk.kernel, walk.world
     ghost = kernel.ghosts[world[GHOST]]
     return ghost if isinstance(ghost, Finding) else kernel.monitor.check(ghost, kernel.resource_states(world))
 
 
 def missing_at(walk: Walk) -> Finding | None:
-    """What is missing in a world in which nothing more can happen without a fault."""
+    """The finding of something missing in a world where nothing more can happen without a fault."""
     kernel, world = walk.kernel, walk.world
     if kernel.successors(world)[1]:
         return None

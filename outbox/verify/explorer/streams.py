@@ -1,4 +1,4 @@
-"""What is explored of ordered logs and processors: their own code over models of stores, and the programs that run it.
+"""The exploration of ordered logs and processors: their own code over models of stores, and its programs.
 
 A replica's attempt is one step; what it keeps for the next one is nothing, as after a restart, unless it is `warm`:
 then it is the register, and where its logs are known to end.  Whatever waits, waits for a change in a store.
@@ -37,7 +37,7 @@ MakeReplica = Callable[..., Replica]
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Which model has which log and register, by name (default: the first), and what the stores can do.
+    """The models of logs and registers, by name (default: the first), and the capabilities of the stores.
 
     `item_bytes_max` says of some stores how much a document may hold; what does not fit goes to `blobs`, a model's
     number (default: nowhere).
@@ -60,7 +60,7 @@ class Stores:
         return Places(self, [Place(store, blobs, calls.now_ms, calls.new_id) for store in stores])
 
     def of(self, resource: int) -> StoreCapabilities:
-        """What one of the stores can do."""
+        """The capabilities of one of the stores."""
         size = self.item_bytes_max.get(resource)
         return self.capabilities if size is None else replace(self.capabilities, item_bytes_max=size)
 
@@ -82,7 +82,7 @@ class Places:
 
 
 class Given:
-    """A store as it is when an exploration begins."""
+    """A store at the beginning of an exploration."""
 
     def __init__(self) -> None:
         self.engine = Engine.in_memory()
@@ -113,7 +113,7 @@ class Given:
 
 
 def done(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine comes to that waits for nothing."""
+    """The result of a coroutine that waits for nothing."""
     loop = make_loop()
     task = loop.create_task(coroutine)
     loop.run_ready()

@@ -1,4 +1,4 @@
-"""A way from the first world to a wrong one, for a person to read: who did what, what came of it, what is left."""
+"""A readable way from the first world to a wrong one: processes, steps, their outcomes, the end state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_PROCESS = 0
 
 @dataclass(frozen=True, slots=True)
 class TraceStep:
-    """One step: the process (from 1; 0: none), what was done, what came of it, and the fault if it is one."""
+    """One step: the process (from 1; 0: none), its action, the outcome, and the fault if it is one."""
 
     who: int
     what: str
@@ -37,7 +37,7 @@ class Trace:
 
     @property
     def text(self) -> str:
-        """The steps, one to a line, each under who took it, then what is left."""
+        """The steps, one to a line, each after its process, then the end state."""
         width = max((len(name) for name in self.names), default=0)
         lines = []
         for number, step in enumerate(self.steps, start=1):
@@ -56,7 +56,7 @@ class Walk:
         self.steps: list[TraceStep] = []
 
     def options(self) -> list[tuple[TraceStep, Step]]:
-        """What can happen next."""
+        """The possible next steps."""
         return [(self.describe(step), step) for step in self.kernel.successors(self.world)[0]]
 
     def take(self, seen: TraceStep, step: Step) -> None:

@@ -32,7 +32,7 @@ DEPTH_MAX = 400
 """How many answers one attempt may take; more is an attempt that loops."""
 
 AGAIN_FIRST, AGAIN_EVERY = 1_000, 16
-"""Of the attempts that end, so many are replayed first, and then one of so many."""
+"""The ended attempts replayed first, and the interval at which later ones are replayed."""
 
 LIVE_COUNT_MAX = 4_000
 """How many runs are kept to go on with; one is some ten thousand bytes."""
@@ -40,7 +40,7 @@ LIVE_COUNT_MAX = 4_000
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """What a program is doing after a log of answers."""
+    """A program's node: its actions after a log of answers."""
 
     number: int
     program: int
@@ -55,12 +55,12 @@ class Node:
     dropped: tuple[int, ...] = ()
     """Calls that were given up at this very step: they may arrive or not."""
     side_effects: tuple[SideEffect, ...] = ()
-    """What was done at this very step beside the calls."""
+    """The effects outside the calls at this very step."""
     timer: bool = False
     held: Locks = NO_LOCKS
     """The locks that it was handed in this attempt."""
     known: Locks = NO_LOCKS
-    """Those locks, and the ones behind ids in its answers."""
+    """The locks of `held`, and the ones behind ids in its answers."""
     finding: Finding | None = None
     remembered: tuple[bytes, int] | None = None
     """All that the program still knew at some point of this step, where it said so."""
@@ -81,7 +81,7 @@ class Node:
 
 
 _ID = re.compile(rb"(?<![0-9a-f])[0-9a-f]{16}(?![0-9a-f])")
-"""What an id looks like that a program has made."""
+"""The form of an id that a program has made."""
 
 Tokens = Callable[[Op, Any], Locks]
 
@@ -120,7 +120,7 @@ class Trie:
         return self.results.number(key, (value, key))
 
     def root(self, program: int, carried: Hashable = None) -> Node:
-        """What a program does first."""
+        """The first node of a program."""
         program = self._first[program]
         found = self._roots.get((program, carried))
         if found is None:
@@ -132,7 +132,7 @@ class Trie:
         return found
 
     def child(self, node: Node, position: int, result: int, now_ms: int) -> Node:
-        """What a program does when one of its calls is answered; where that ends it, what it does next."""
+        """The node of a program after an answer to one call; after its end, of the next attempt."""
         answer = (position, result, now_ms)
         found = node.children.get(answer)
         if found is None:
@@ -157,7 +157,7 @@ class Trie:
         return found
 
     def _first_such(self, fresh: Node, now_ms: int) -> Node:
-        """The first node at which this program remembered as much and no more: what it does from there is the same."""
+        """The first node with the same memory of this program, from which it goes on alike."""
         first = self._such.setdefault((fresh.program, fresh.carried, fresh.remembered, now_ms), fresh)
         if first is fresh:
             return fresh
@@ -230,7 +230,7 @@ class Trie:
             self._keep(run, node)
 
     def _note(self, run: Run, node: Node, dropped: tuple[int, ...], alarms: Alarms) -> None:
-        """What a program does at a node."""
+        """Note a program's calls and results at a node."""
         node.dropped, node.ops, node.timer = dropped, run.pending, run.has_timer
         node.remembered = run.remembered
         self.behind.update((id.encode(), node.held) for id in run.made())
@@ -266,7 +266,7 @@ class Trie:
 
 
 def _digest(node: Node) -> bytes:
-    """What the ids are made from that a program draws at a node."""
+    """The seed of the ids that a program draws at a node."""
     return canonical(sorted(node.held, key=repr)) if node.held else node.digest
 
 

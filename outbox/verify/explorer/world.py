@@ -19,28 +19,28 @@ THROTTLED = Raised("Throttled", "too many requests; nothing was written")
 
 
 class Monitor(Protocol):
-    """Watches the meaning of what is applied and says which promise was broken."""
+    """Watches the meaning of applied calls and names the promise that is broken."""
 
     def initial(self) -> Hashable:
-        """What is known at the beginning."""
+        """The knowledge at the beginning."""
 
     def observe(self, op: Op, before: Any, outcome: Outcome, now_ms: int) -> Hashable:
-        """What an applied call means; None where it means nothing."""
+        """The meaning of an applied call; None where it has none."""
 
     def step(self, ghost: Any, event: Any) -> Hashable:
-        """What is known after it, or the `Finding`."""
+        """The knowledge after an event, or the `Finding`."""
 
     def check(self, ghost: Any, states: Sequence[Any]) -> Finding | None:
-        """What is wrong with a world as it is."""
+        """The finding in a world at this moment."""
 
     def is_over(self, ghost: Any, states: Sequence[Any], now_ms: int) -> bool:
         """Whether all that falls due later is blocked for good, so that waiting for it changes nothing."""
 
     def final(self, ghost: Any, states: Sequence[Any], now_ms: int) -> list[Finding]:
-        """What is missing when nothing more can happen."""
+        """The findings of missing effects when nothing more can happen."""
 
     def outcome(self, ghost: Any, states: Sequence[Any]) -> Hashable:
-        """What outsiders see of a final world, whatever way led to it."""
+        """A final world as outsiders see it, whatever way led to it."""
 
 
 class Move(NamedTuple):
@@ -59,7 +59,7 @@ class Move(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What may become of a call, in numbers."""
+    """A possible answer to a call, in numbers."""
 
     label: str
     state: int
@@ -69,7 +69,7 @@ class Answer(NamedTuple):
 
 
 Step = tuple[World, int, Move]
-"""The world after a step, the place in the tuple of the process that took it (0: none did), and the step."""
+"""The world after a step, the place of its process in the tuple (0: none), and the step."""
 
 
 def alike(names: Sequence[str], first: int) -> list[tuple[int, int]]:

@@ -1,1 +1,1 @@
-"""What `explore` does for an application: handlings rehearsed, orders tried, findings explained with their cure."""
+"""The steps of `explore` for an application: rehearsed handlings, tried orders, findings with their cure."""

@@ -132,7 +132,7 @@ class Exploration:
         self._began_s = time.process_time()
         self._found: list[Anomaly] = []
         self._seen = known_messages(arguments.app)
-        """The message types that may be asked for: what handlers take, and what was sent."""
+        """The message types that may be asked for: the handlers' types, and those sent."""
         self._in_flight: set[type[Any]] = set()
         self._parts: list[Part] = []
         self._left_out = ""

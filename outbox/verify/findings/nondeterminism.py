@@ -1,4 +1,4 @@
-"""Which clocks and which sources of chance code asks while it runs, and what it does on another day.
+"""The clocks and the sources of chance that code asks as it runs, and its result on another day.
 
 The interpreter reports every call to a profile function.  Where another profiler runs already, nothing is noted.
 
@@ -23,7 +23,7 @@ DURATIONS = frozenset(f"time.{name}" for name in CLOCKS - {"time", "time_ns"})
 """Clocks that do not show the time of day."""
 
 SILENT = ("logging/__init__.py", "asyncio/", "outbox/runtime/", "outbox/verify/")
-"""What these files read decides nothing."""
+"""The files whose reads of clocks and chance decide nothing."""
 
 INSTEAD = {"now": "ctx.now()", "random": "ctx.random()", "uuid": "ctx.uuid()"}
 
@@ -39,7 +39,7 @@ class ProfiledCalls:
 
     @property
     def names(self) -> list[str]:
-        """What was asked, in the order of the first calls."""
+        """The clocks and sources asked, in the order of the first calls."""
         return [f"{name} (use {instead})" for name, instead in self._names.items()]
 
     def __enter__(self) -> ProfiledCalls:
@@ -63,7 +63,7 @@ class ProfiledCalls:
 
 
 def _named(function: Any, frame: FrameType) -> tuple[str, str] | None:
-    """What a built-in function is called by people, and what to use instead."""
+    """The name of a built-in function for people, and the one to use instead."""
     name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)
     if getattr(owner, "__name__", "") == "time" and name in CLOCKS:
         return f"time.{name}", INSTEAD["now"]
@@ -78,7 +78,7 @@ def _named(function: Any, frame: FrameType) -> tuple[str, str] | None:
 
 
 AHEADS = (datetime.timedelta(days=400, hours=12, minutes=7), datetime.timedelta(days=433, hours=11, minutes=29))
-"""To another year, month, weekday, half of the day and minute: some minutes before noon by the one or by the other."""
+"""Shifts to another year, month, weekday, half of the day and minute; near noon only one changes the half."""
 
 _ahead = [AHEADS[0]]
 """How far ahead it is while it is later."""

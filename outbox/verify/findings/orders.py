@@ -29,12 +29,12 @@ STATE_COUNT_MAX = 500_000
 COMMIT = "commit "
 
 Outcome = tuple[tuple[str, str], ...]
-"""What is seen at an end: names and values."""
+"""The names and values seen at an end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What looking at the orders came to."""
+    """The result of comparing the orders."""
 
     anomaly: Anomaly | None
     part: Part
@@ -107,7 +107,7 @@ class _Orders:
         return bool(self.stopped)
 
     def _outcome(self, world: World) -> Outcome:
-        """What an outsider sees of a world."""
+        """A world as an outsider sees it."""
         state, model = self._kernel.state(world, JOURNAL), self._kernel.models[JOURNAL]
         assert isinstance(model, JournalModel), "orders are looked at in engine scope"
         found = [(id, self._shown(id, document)) for id, document in state.documents if document.value]

@@ -36,7 +36,7 @@ DISCOVERED_MAX = 20
 
 
 class Asked(NamedTuple):
-    """What must hold: of every world, and of those where nothing more can happen."""
+    """The invariants of every world, and of those where nothing more can happen."""
 
     invariant: Invariant | None
     at_end: Invariant | None
@@ -122,7 +122,7 @@ class Noting:
 
 
 class _Open:
-    """A step that may emit to any output; those that the processor does not have yet are noted."""
+    """A step that may emit to any output; outputs that the processor does not have yet are noted."""
 
     def __init__(self, step: Step, outputs: set[str]) -> None:
         self._step = step

@@ -1,4 +1,4 @@
-"""Every handling alone, one after the other: does it do the same when it is run again, and does its message end?
+"""Every handling alone, in turn: whether a second run does the same, and whether its message ends.
 
 What shows in one handling is reported here, in terms of the handler, before anything is explored: an exploration
 would find it too, as port calls that differ.  Each handling is run twice at the same state; what it changes and sends
@@ -25,7 +25,7 @@ from outbox.verify.promises.responses import handling_of
 from outbox.verify.promises.side_effects import SideEffect, SideEffects, watched, watched_app
 
 HANDLING_COUNT_MAX = 1_000
-"""How many handlings are looked at; what goes on beyond is explored, or is a circle that ends by its hops."""
+"""The number of handlings rehearsed; further ones are explored, or are a circle that ends by its hops."""
 
 PAUSE_COUNT_MAX = 64
 """Over how many pauses messages may schedule each other before that is taken to have no end."""
@@ -77,7 +77,7 @@ class Rehearsal:
         self._turns.extend(_Turn(handling_of(app, request.message, START_MS)[0]) for request in scenario.requests)
 
     def run(self) -> Anomaly | None:
-        """What is wrong with a handling by itself."""
+        """Rehearse, and return the first finding in a handling by itself."""
         for _ in range(HANDLING_COUNT_MAX):
             if not self._turns:
                 break
@@ -134,7 +134,7 @@ class Rehearsal:
         calls: ProfiledCalls,
         first: Effect | Declined,
     ) -> Effect | Declined:
-        """What it does on another day; that on which it differs, if there is one."""
+        """Run a handling on other days, and return the effect of the day on which it differs, else `first`."""
         for ahead in AHEADS:
             with shifted_clock(calls.clock_readers, ahead):
                 found = self._reference.run(handling, before, now_ms)
@@ -187,7 +187,7 @@ class Rehearsal:
 
 
 def difference(handling: Handling, first: Effect | Declined, again: Effect | Declined) -> Iterator[str]:
-    """What differs between two runs of a handling."""
+    """The differences between two runs of a handling."""
     if isinstance(first, Declined) or isinstance(again, Declined):
         yield f"first it {_ended(first)}, then it {_ended(again)}"
         return
@@ -203,7 +203,7 @@ def difference(handling: Handling, first: Effect | Declined, again: Effect | Dec
 
 
 def opened(side_effect: SideEffect) -> str:
-    """What was opened, as text."""
+    """The opened thing, as text."""
     event, _, what = side_effect.key.partition(" ")
     if event == "open":
         return f"opens the file {what}"

@@ -1,4 +1,4 @@
-"""What an exploration found, for a person: what is wrong, the shortest way there, and the cure."""
+"""The report of an exploration for a person: the finding, the shortest way there, and the cure."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from outbox.verify.explorer.search import Anomaly as Found
 WIDTH = 110
 MORE = "explore fewer messages, requests, workers or faults, or give more seconds="
 LINES_SHOWN = 24
-"""How much of a long way is shown, at its beginning and at its end; the middle is mostly one thing over and over."""
+"""The lines shown of a long way, at each of its ends; the middle is mostly repetition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A kind of finding, explained: what is wrong, and the cure."""
+    """A kind of finding, explained: its title, and the cure."""
 
     title: str
     cure: str
@@ -101,7 +101,7 @@ class Anomaly:
 
     @classmethod
     def of(cls, scenario: Scenario, found: Found, raised: Mapping[str, str]) -> Anomaly:
-        """What a search has found, for a person; `raised` has the errors of handlers by message."""
+        """A search's finding, for a person; `raised` has the errors of handlers by message."""
         name = "" if found.promise in ("Invariant", "AtEnd") else name_of(scenario.app)
         trace = write(scenario, Finding(found.promise, found.text), found.trace, app=name) if name else b""
         what, way = found.text, shortened(found.trace.text)
@@ -115,12 +115,12 @@ class Anomaly:
 
     @property
     def title(self) -> str:
-        """What kind of thing is wrong."""
+        """The kind of the finding."""
         return ADVICE.get(self.promise, OURS).title
 
     @property
     def cure(self) -> str:
-        """What to do about it."""
+        """The cure of the finding."""
         return ADVICE.get(self.promise, OURS).cure
 
     @property
@@ -142,7 +142,7 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of an exploration: its scope as text, and what was visited."""
+    """A part of an exploration: its scope as text, and the counts of its visits."""
 
     scope: str
     states: int
@@ -153,7 +153,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an exploration found.
+    """The report of an exploration.
 
     `exhausted` says that nothing was found and that there is nothing else within its scope; where it is False and
     there are no anomalies, `stopped` says why.

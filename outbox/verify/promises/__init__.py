@@ -1,1 +1,1 @@
-"""What is watched while exploring: the promises, held against what is written, sent and settled."""
+"""Monitors of an exploration: the promises, compared with every write, send and settlement."""

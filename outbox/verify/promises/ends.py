@@ -26,7 +26,7 @@ CODES = frozenset(
 )
 """Reasons that are not a handler's."""
 UNPROVEN = frozenset(("too-old", "edit-without-record"))
-"""Those that leave open whether the message took effect before."""
+"""The reasons that leave open whether the message took effect before."""
 
 Documents = Mapping[str, tuple[bytes, int]]
 """The states in a world by id: value and schema."""
@@ -50,13 +50,13 @@ class Ends:
         return None if self.invariant is None else View(self.book, ghost, documents()).judged(self.invariant)
 
     def outcome(self, ghost: Ledger, state: QueueState, documents: Documents) -> Hashable:
-        """What outsiders see of a world: states, outputs, verdicts and dead letters."""
+        """A world as outsiders see it: states, outputs, verdicts and dead letters."""
         verdicts = ghost.applied, ghost.refused, ghost.fenced
         dead = {(self._identity(dead), dead.reason) for dead in state.dead}
         return tuple(sorted(documents.items())), ghost.emitted, verdicts, tuple(sorted(dead))
 
     def missing(self, ghost: Ledger, state: QueueState, documents: Documents) -> list[Finding]:
-        """What is wrong when nothing more can happen: with messages, and by what must hold then."""
+        """The findings when nothing more can happen: in messages, and by the invariant for the end."""
         found = self._unfinished_ones(ghost, state)
         broken = None if self.at_end is None else View(self.book, ghost, documents).judged(self.at_end, at_end=True)
         return found if broken is None else [*found, broken]

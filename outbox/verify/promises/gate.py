@@ -20,7 +20,7 @@ from outbox.verify.promises.side_effects import SideEffect
 
 
 class Gated(msgspec.Struct, frozen=True):
-    """What has happened by now, and of that what was synced."""
+    """The ledger by now, and the synced part of it."""
 
     now: Ledger
     synced: Ledger

@@ -1,4 +1,4 @@
-"""What the monitors of every protocol share: who was applied, who was refused, what was emitted, in which order.
+"""The ledger that all protocols' monitors share: messages applied and refused, outputs emitted, and their order.
 
 A ledger is a value that grows with each effect, and the place where a second effect shows.
 """
@@ -24,7 +24,7 @@ UNPROCESSABLE = 422
 """The status of a response to a request under another's key."""
 
 OnRecord = tuple[bytes, bytes, str]
-"""What requests are answered with: inbox key, the payload's fingerprint, the response's digest."""
+"""The record of a request: inbox key, the payload's fingerprint, the response's digest."""
 
 Again = tuple[bytes, int]
 """A resubmission: inbox key, and which attempt it is."""
@@ -40,7 +40,7 @@ Emission = tuple[str, str, bytes]
 
 
 class Ledger(msgspec.Struct, frozen=True):
-    """What has taken effect so far: inbox keys applied, refused and quarantined; outputs committed and pushed."""
+    """The effects so far: inbox keys applied, refused and quarantined; outputs committed and pushed."""
 
     applied: frozenset[bytes] = frozenset()
     refused: frozenset[bytes] = frozenset()
@@ -48,7 +48,7 @@ class Ledger(msgspec.Struct, frozen=True):
     emitted: frozenset[Emission] = frozenset()
     pushed: frozenset[tuple[str, str]] = frozenset()
     staged: frozenset[tuple[str, bytes]] = frozenset()
-    """Item scope: what is staged, by transaction."""
+    """The staged bodies of item scope, by transaction."""
     pointers: frozenset[tuple[str, str]] = frozenset()
     """Item scope: states that point to a transaction."""
     called: frozenset[str] = frozenset()
@@ -58,7 +58,7 @@ class Ledger(msgspec.Struct, frozen=True):
     refused_again: frozenset[Again] = frozenset()
     """Of refusals that are not of a first attempt, which they are of."""
     edits: frozenset[Edit] = frozenset()
-    """What was resubmitted, with the payloads: of an edit they differ."""
+    """The resubmissions, with their payloads: those of an edit differ."""
     payloads: frozenset[Payload] = frozenset()
     """The payload of the last refusal."""
     replaced: frozenset[Payload] = frozenset()
@@ -75,11 +75,11 @@ class Applied(msgspec.Struct, frozen=True):
     emitted: tuple[Emission, ...] = ()
     settled: tuple[bytes, ...] = ()
     fenced: tuple[bytes, ...] = ()
-    """Refused because of their age: what is known of them may be forgotten by then, and they do not take effect."""
+    """Refused because of their age: their records may be forgotten by then, and they do not take effect."""
     replies: tuple[OnRecord, ...] = ()
-    """What requests are answered with from here on."""
+    """The replies to requests from here on."""
     again: tuple[Again, ...] = ()
-    """What of it is of a resubmission."""
+    """The part of it that is of a resubmission."""
     payloads: tuple[Payload, ...] = ()
     """The payloads of what it applied and refused."""
     unfounded: tuple[bytes, ...] = ()
@@ -87,11 +87,11 @@ class Applied(msgspec.Struct, frozen=True):
     differing: tuple[Payload, ...] = ()
     """Dead-lettered because their payloads are others than those on record."""
     cancelled: tuple[bytes, ...] = ()
-    """What of the applied is on record as cancelled, which is no effect."""
+    """The applied keys on record as cancelled, which is no effect."""
 
 
 class Resubmitted(msgspec.Struct, frozen=True):
-    """The meaning of a dead letter that goes to its queue again, as it is or edited."""
+    """The meaning of a dead letter that goes to its queue again, unchanged or edited."""
 
     edits: tuple[Edit, ...]
 
@@ -157,7 +157,7 @@ class SessionOrder:
         self._blocking: set[bytes] = set()
 
     def add(self, path: str, session_id: str, handlings: Iterable[Handling]) -> None:
-        """Put a message behind those that its session has already; a copy takes the place of the first."""
+        """Append a message to its session; a copy takes the place of the first."""
         session = self._sessions.setdefault((path, session_id), [])
         ahead = tuple(session)
         for handling in handlings:
@@ -181,7 +181,7 @@ class SessionOrder:
     def wrong(
         self, applied: Iterable[bytes], ended: Set[bytes], refused: Set[bytes]
     ) -> tuple[bytes, bytes, str] | None:
-        """What takes effect before its turn or in a blocked session, and what precedes it."""
+        """The handling that takes effect before its turn or in a blocked session, and the one before it."""
         for inbox in applied:
             for earlier in self._ahead.get(inbox, ()):
                 if earlier not in ended:
@@ -213,7 +213,7 @@ class Book:
         self.routes = {name: tuple(paths) for name, paths in routes.items()}
         self.sent = tuple(sent)
         self._messages: dict[Emission, Message] = {}
-        """By what tells them apart: what is sent under one identity may depend on what came before."""
+        """The messages by emission, because an output sent under one identity may depend on its past."""
         self._variants: dict[tuple[str, str], list[Message]] = {}
         self._names: dict[bytes, str] = {}
         self._handlings: dict[bytes, dict[bytes, Handling]] = {}
@@ -236,10 +236,10 @@ class Book:
             self.emission(output)
         known = {(inbox, payload) for inbox, payloads in self._handlings.items() for payload in payloads}
         self._edited = known - sent_so
-        """What is sent as an edit only."""
+        """The payloads that are sent as edits only."""
 
     def emission(self, output: Output) -> Emission:
-        """What is remembered of an output; from then on its message is known, and what it sets off wherever it goes."""
+        """The emission of an output, whose message and its consequences are known from then on."""
         emission = digest_of(output)
         if emission not in self._messages:
             self._messages[emission] = output.message
@@ -249,7 +249,7 @@ class Book:
         return emission
 
     def handlings(self, path: str, message: Message) -> tuple[Handling, ...]:
-        """What a message of a queue sets off."""
+        """The handlings that a message of a queue causes."""
         found = self.reference.handlings(path, message)
         for handling in found:
             if handling.cancels:
@@ -329,7 +329,7 @@ class Book:
         return self.early(after, event.settled) or (differs if isinstance(differs, Finding) else after)
 
     def _unnamed(self, ledger: Ledger, event: Applied) -> Finding | None:
-        """An edit that takes the place of another refusal than the one that it names, or is refused in spite of it."""
+        """An edit that replaces another refusal than the one it names, or is refused in spite of it."""
         refused = dict(ledger.payloads)
         named = {(inbox, payload, over) for inbox, _, payload, over in ledger.edits}
         for inbox, payload in event.payloads:
@@ -364,7 +364,7 @@ class Book:
         return msgspec.structs.replace(ledger, resubmitted=again, edits=ledger.edits.union(event.edits))
 
     def differ(self, ledger: Ledger, event: Differs) -> Ledger | Finding:
-        """A ledger after a payload was dead-lettered as another: it must not be one that an edit took the place of."""
+        """A ledger after a payload was dead-lettered as another, which must not be one that an edit replaced."""
         for inbox, payload in event.payloads:
             if (inbox, payload) in ledger.replaced:
                 text = "is dead-lettered for its payload, which an edit has replaced"
@@ -372,7 +372,7 @@ class Book:
         return ledger
 
     def push(self, ledger: Ledger, event: Pushed) -> Ledger | Finding:
-        """A ledger after a send: what leaves was committed, and is what was committed."""
+        """A ledger after a send: every output that leaves was committed, and is unchanged."""
         known = {(destination, identity): digest for destination, identity, digest in ledger.emitted}
         for destination, identity, digest in event.outputs:
             if (destination, identity) not in known:
@@ -383,7 +383,7 @@ class Book:
         return msgspec.structs.replace(ledger, pushed=left)
 
     def mark(self, ledger: Ledger, event: Marked) -> Ledger | Finding:
-        """A ledger after a mark, which may only say what is so."""
+        """A ledger after a mark, which may only say the truth."""
         wrong = self.early(ledger, event.inboxes)
         if wrong is not None:
             return wrong
@@ -465,7 +465,7 @@ class Book:
         return None
 
     def logical(self, ledger: Ledger) -> list[tuple[str, Message]]:
-        """Every message there is, once: those that were sent, and the committed outputs."""
+        """Every message once: the ones sent, and the committed outputs."""
         found = {(output.destination, output.message.identity): output.message for output in self.sent}
         for emission in ledger.emitted:
             found[emission[:2]] = self._messages[emission]
@@ -493,13 +493,13 @@ def differing(handlings: Iterable[Handling], message: Message) -> Differs:
 
 
 def digest_of(output: Output) -> Emission:
-    """What tells an output from others."""
+    """The digest that tells an output from others."""
     digest = blake2b(canonical(output), digest_size=12).digest()
     return output.destination, output.message.identity, digest
 
 
 def _may_be_tried(ledger: Ledger, event: Applied, inbox: bytes) -> bool:
-    """Whether what was refused was resubmitted since, as the attempt that this commit is of."""
+    """Whether a refused message was resubmitted since, as the attempt of this commit."""
     attempt = dict(event.again).get(inbox, 0)
     return (inbox, attempt) in ledger.resubmitted and attempt > dict(ledger.refused_again).get(inbox, 0)
 

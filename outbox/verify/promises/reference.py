@@ -1,4 +1,4 @@
-"""What a handling should have done: a handler run once more, alone, at a state that is known.
+"""The reference of a handling: its handler, run once more, alone, at a known state.
 
 Monitors compare what was committed with this.  Nothing of the runtime's commit protocols has a part in it: a message
 is decoded, its handler is called with the state before, and what it changed and captured is read off.
@@ -57,7 +57,7 @@ class Handling:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a handling does: its state afterwards (None: it has none), what it emits, what it answers a request."""
+    """The effect of a handling: its state afterwards (None: it has none), its outputs, its reply to a request."""
 
     state: StoredState | None
     outputs: tuple[Output, ...]
@@ -92,7 +92,7 @@ class Reference:
         return msgspec.structs.replace(message, body=self._claimed[message.claim], claim="")
 
     def handlings(self, path: str, message: Message) -> tuple[Handling, ...]:
-        """What a message of a queue sets off; nothing where it cannot be decoded."""
+        """The handlings that a message of a queue causes; none where it cannot be decoded."""
         at = (path, canonical(message))
         found = self._known.get(at)
         if found is None:

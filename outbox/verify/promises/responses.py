@@ -27,16 +27,16 @@ from outbox.verify.promises.ledger import Answered, Book, Ledger, OnRecord, Read
 from outbox.verify.promises.reference import Declined, Handling, Reference, StoredState
 
 READ_MS = 0
-"""What a read takes for the time; its handler has to answer by the state alone."""
+"""The time that a read sees; its handler has to answer by the state alone."""
 
 
 def on_record(inbox: bytes, record: Record) -> OnRecord:
-    """What a record answers."""
+    """The reply on record."""
     return inbox, record.fingerprint, digest_of(answer_of(record))
 
 
 def _read_digest(reference: Reference, handling: Handling, documents: Documents) -> str:
-    """What a read is answered with in these states."""
+    """The digest of the reply to a read in these states."""
     found = documents.get(handling.state_id or "")
     effect = reference.run(handling, None if found is None else StoredState(*found), READ_MS)
     if isinstance(effect, Declined):
@@ -45,7 +45,7 @@ def _read_digest(reference: Reference, handling: Handling, documents: Documents)
 
 
 def handling_of(app: App, message: Message, now_ms: int) -> tuple[Handling, bytes]:
-    """What a request sets off, and its payload's fingerprint."""
+    """The handling of a request, and its payload's fingerprint."""
     work = work_of(app, message, now_ms)
     handler = work.handler
     assert handler is not None, "a request has a handler"
@@ -70,7 +70,7 @@ class RequestMonitor:
         values_in: Callable[[Any], Documents],
         states: Any,
     ) -> None:
-        """Take the parts; `values_in` is what is in the first resource, which begins as `states`."""
+        """Take the parts; `values_in` reads the first resource, which begins as `states`."""
         self._scope = scope
         self.check, self.is_over, self.outcome = scope.check, scope.is_over, scope.outcome
         self._values_in = values_in

@@ -1,4 +1,4 @@
-"""What a handler does that no commit takes back: calls out of `ctx.call`, files, sockets, processes.
+"""Side effects of a handler that no commit takes back: calls out of `ctx.call`, files, sockets, processes.
 
 While a program is driven, an audit hook of the interpreter tells what it opens, and contexts tell what they call.  The
 hook is installed once, at the first exploration, and cannot be taken away; when nothing is driven it does nothing.
@@ -115,7 +115,7 @@ def _watched_handler(handler: Handler) -> Handler:
 
 
 class WatchedContext:
-    """A context that tells what is called through it; in everything else it is the context."""
+    """A context that notes the calls made through it; in everything else it is the context."""
 
     _context: Context
 
@@ -129,7 +129,7 @@ class WatchedContext:
         setattr(self._context, name, value)
 
     async def call(self, function: Callable[..., Any], *, idempotent: bool = False, **options: Any) -> Any:
-        """As `Context.call`; a call that is not idempotent is noted when it is made."""
+        """Call as `Context.call` does, and note a call that is not idempotent when it is made."""
         context = self._context
         side_effect = SideEffect("call", f"{context.idempotency_key}-{context.call_count + 1}")
 

@@ -56,7 +56,7 @@ class Staging(msgspec.Struct, frozen=True):
 
 
 class Swap(msgspec.Struct, frozen=True):
-    """The meaning of a write that lets a state point to a transaction, or (where `tx` is empty) nowhere any more."""
+    """The meaning of a write that points a state to a transaction, or (empty `tx`) nowhere any more."""
 
     state_id: str
     before: bytes
@@ -243,7 +243,7 @@ class StoreMonitor:
     # Sends and settlements
 
     def _sent(self, outputs: Sequence[Output]) -> Hashable:
-        """What has left; a delayed copy of a message that is known is neither new nor an output."""
+        """The meaning of a send; a delayed copy of a known message is neither new nor an output."""
         left = []
         for output in outputs:
             message = self._book.reference.whole(output.message)
@@ -328,7 +328,7 @@ class StoreMonitor:
 
 
 def staging(write: Write) -> Staging | Marked | None:
-    """What a write of a staged record means."""
+    """The meaning of a write of a staged record."""
     tx = write.key.id.removeprefix(STAGED_PREFIX)
     match write:
         case Create():
@@ -351,7 +351,7 @@ def stage(ledger: Ledger, event: Staging) -> Ledger | Finding:
 
 
 def _pointed(ledger: Ledger, pending: str | Inline) -> Inline | Staged | None:
-    """What the pointer of a state points to: what lies in the state, or is staged; None: nothing does."""
+    """The target of a state's pointer: inline in the state, or staged; None where there is none."""
     if isinstance(pending, Inline):
         return pending
     body = dict(ledger.staged).get(pending)

@@ -1,4 +1,4 @@
-"""What the monitor of ordered logs learns from a write that takes effect, and what it knows of all of them."""
+"""The events of ordered logs for their monitor, from writes that take effect, and its knowledge of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from outbox.streams.cells import Position
 
 
 class Lying(NamedTuple):
-    """A cell that was created: its row, its index, its identity, the digest of its body, and whether it was trimmed."""
+    """A created cell: its row, its index, its identity, its body's digest, and whether it was trimmed."""
 
     row: str
     at: int
@@ -18,7 +18,7 @@ class Lying(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """An entry that a processor's handler fails on: its row, where it is, and where all rows ended at its failure."""
+    """An entry that a processor's handler fails on: its row, its position, and all rows' ends at the failure."""
 
     processor: str
     key: str
@@ -27,7 +27,7 @@ class Standing(NamedTuple):
 
 
 class Ghost(NamedTuple):
-    """What was written so far: cells, what registers committed to write, each register's digest, what was sent.
+    """The writes so far: cells, outputs that registers committed, each register's digest, sent messages.
 
     And the entries that handlers fail on.
     """
@@ -69,7 +69,7 @@ class Buried(NamedTuple):
 
 
 class Raised(NamedTuple):
-    """A floor was written: what is wrong with it."""
+    """A floor was written: the finding about it."""
 
     finding: str
     promise: str

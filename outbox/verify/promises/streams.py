@@ -47,7 +47,7 @@ from outbox.verify.promises.stream_events import (
 
 
 class StreamView:
-    """What an invariant is given: the states of processors, and what is under way between them."""
+    """The view of an invariant on processors: their states, and the entries under way between them."""
 
     def __init__(self, monitor: StreamMonitor, ghost: Ghost) -> None:
         self._monitor = monitor
@@ -83,7 +83,7 @@ class StreamView:
 
 Invariant = Callable[[StreamView], Any]
 Left = Callable[[Sequence[Any], int], list[Finding]]
-"""What is wrong with what models hold at the end."""
+"""A check of the models' remaining contents at the end."""
 
 
 class StreamMonitor:
@@ -114,7 +114,7 @@ class StreamMonitor:
         self._bodies: dict[bytes, bytes] = {}
         """Everything written, by digest."""
         self._blobs: dict[str, bytes] = {}
-        """What lies outside cells, by name."""
+        """The blobs outside cells, by name."""
         self._given = Ghost()
         self._invariant, self._at_end = invariant, at_end
         self._targets: dict[str, Mapping[str, Target]] = {plan.name: plan.targets() for plan in plans}
@@ -132,7 +132,7 @@ class StreamMonitor:
         self._rows |= {target.row.name: target.row for rows in ingested.values() for target in rows.values()}
 
     def knows(self, writes: Iterable[Write]) -> None:
-        """Take what is there at the beginning."""
+        """Take the writes that are there at the beginning."""
         for write in writes:
             match self._meaning(write, b""):
                 case Appended(row, at, digest):
@@ -215,7 +215,7 @@ class StreamMonitor:
         return None
 
     def _floor(self, row: str, before: bytes, after: bytes) -> Hashable:
-        """What is wrong with a floor, by itself and beside the one before."""
+        """The finding about a floor, by itself and beside the one before."""
         floor = msgspec.json.decode(after, type=Floor)
         behind = min([floor.index, *floor.readers.values(), *floor.writers.values()])
         if behind < floor.index:
@@ -358,7 +358,7 @@ class StreamMonitor:
         return self._committed(ghost, event)
 
     def _committed(self, ghost: Ghost, event: Swapped) -> Ghost:
-        """What is known after a register was swapped: what it emits may be appended from now on."""
+        """The knowledge after a register was swapped: its outputs may be appended from now on."""
         after = self.register(event.after)
         emitted = {*ghost.emitted}
         for out in after.outs:  # a name with a slash is that of an ingest
@@ -443,7 +443,7 @@ class StreamMonitor:
         return False
 
     def _taken_in(self, ghost: Ghost, before: Register, after: Register) -> Finding | None:
-        """What is wrong with the messages that an ingest commits; each has a value of its own."""
+        """The finding about the messages that an ingest commits; each has a value of its own."""
         known = [bytes(raw) for out in before.outs for raw in out.v]
         known += [bytes(raw) for cell in ghost.cells for raw in self._cell(cell.digest).v]
         twice = [bytes(raw) for out in after.outs for raw in out.v if bytes(raw) in known]
@@ -526,7 +526,7 @@ def _as_cell(body: bytes) -> Cell:
 
 
 def _digest_of(cell: Cell) -> bytes:
-    """What says that two cells hold the same entries."""
+    """The digest by which two cells hold the same entries."""
     return _digest([cell.v, cell.types])
 
 

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class View:
-    """What an invariant is given."""
+    """The view of an invariant."""
 
     def __init__(self, book: Book, ledger: Ledger, documents: Mapping[str, tuple[bytes, int]]) -> None:
         self._app = book.reference.plan.app
@@ -62,7 +62,7 @@ class View:
         return found
 
     def judged(self, invariant: Invariant, *, at_end: bool = False) -> Finding | None:
-        """What is wrong by an invariant, which may return False or raise an `AssertionError`; one of the end alone."""
+        """The finding by an invariant, which may return False or raise an `AssertionError`; one of the end alone."""
         try:
             if invariant(self):
                 return None
@@ -75,4 +75,4 @@ class View:
 
 
 Invariant = Callable[[View], Any]
-"""What must be true of every world."""
+"""A function that must be true of every world."""

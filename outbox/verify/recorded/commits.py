@@ -79,7 +79,7 @@ class Commits:
             self._make_optional(pending)
 
     def orphan(self) -> None:
-        """The process died: the outcome of what is open is unknown."""
+        """Make the outcome of every open commit unknown, because the process died."""
         for pending in self._undecided.orphans():
             self._make_optional(pending)
 
@@ -96,7 +96,7 @@ class Commits:
             self._exclude(pending)
 
     def was_found(self, tx: str) -> None:
-        """What a transaction had written was read."""
+        """Note that a transaction's writes were read."""
         pending = self._undecided.of_transaction(tx)
         if pending is not None and pending.status != EFFECTIVE:
             self._take_effect(pending)
@@ -110,7 +110,7 @@ class Commits:
         return self._undecided.sending(output, digest)
 
     def must_have_sent(self, output: str, digest: int) -> None:
-        """An output of a commit without an answer was handed out: it took effect; where it may be any, assume one."""
+        """An output of an unanswered commit was handed out, so it took effect; of several candidates assume one."""
         found = [p for p in self._undecided.sending(output, digest) if not self._is_settled(p.commit)]
         found = found or self._undecided.sending(output)  # with another payload, which is a finding of its own
         if len(found) == 1:
@@ -133,7 +133,7 @@ class Commits:
                 )
 
     def quiesce(self) -> None:
-        """Decide what is optional: whatever may have taken effect has."""
+        """Decide every optional commit: one that may have taken effect has."""
         self.orphan()
         waiting = sorted(self._undecided.optional(), key=lambda p: max([c.before for c in p.commit.changes], default=0))
         has_more = True

@@ -1,4 +1,4 @@
-"""What commits emit, kept as it happens: the outputs of an application under test, once each, in commit order."""
+"""The outputs that commits of an application under test emit, once each, in commit order."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Sent:
         self._staged: dict[str, Record] = {}
 
     async def written(self, operation: Write) -> None:
-        """Take note of a write that took effect: a record, or a state that points to what was staged."""
+        """Note a write that took effect: a record, or a state that points to a staged one."""
         if isinstance(operation, Delete):
             return
         what, tx = operation.tag.what, operation.tag.tx
@@ -73,7 +73,7 @@ class Sent:
             self.keep(await overflow.outputs_of(msgspec.json.decode(operation.body, type=Record), self._blobs) or ())
 
     def keep(self, outputs: Sequence[Output]) -> None:
-        """Keep those that are new; a delayed copy of a message has a broker's id of its own and is none."""
+        """Keep the new outputs; a delayed copy of a message, which has a broker's own id, is none."""
         for output in outputs:
             if output.message.identity not in self._ids and not output.message.message_id:
                 self._ids.add(output.message.identity)
@@ -97,7 +97,7 @@ class StoreRecorder:
 
 
 class BusRecorder:
-    """A bus that tells what is pushed: a commit that a crash hid from the recorder is seen here at the latest."""
+    """A bus that records every push: a commit hidden from the recorder by a crash is seen here."""
 
     def __init__(self, bus: MessageBus, sent: Sent) -> None:
         self._bus = bus

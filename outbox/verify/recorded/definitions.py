@@ -44,7 +44,7 @@ class System:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """One event of a word: an item came in, an output went out, the system failed, or nothing is on its way."""
+    """One event of a word: an input, an output, a failure of the system, or quiescence."""
 
     kind: Literal["in", "out", "fail", "quiesce"]
     channel: str = ""
@@ -53,7 +53,7 @@ class Symbol:
 
 
 def came(item: Hashable, *, channel: str = "", key: Hashable = None) -> Symbol:
-    """An item came in; by default each item on a channel of its own, so that any may be taken first."""
+    """An input; by default each item is on a channel of its own, so that any may be taken first."""
     return Symbol("in", channel or f"{item}", item, key)
 
 
@@ -69,12 +69,12 @@ Channels = tuple[tuple[str, tuple[Hashable, ...]], ...]
 
 
 Again = tuple[str, Hashable, int]
-"""An item that was taken and may be taken so many times more."""
+"""A taken item, and how many times more it may be taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Configuration:
-    """What waits in each channel, what a system remembers, what it has to give, and what repeats may bring."""
+    """The items in each channel, the system's state, the items it has to give, and those of repeats."""
 
     channels: Channels
     state: Hashable
@@ -165,7 +165,7 @@ def _sorted(items: Iterable[Item]) -> tuple[Item, ...]:
 
 
 def decide(system: System, word: Sequence[Symbol], guarantee: str, *, repeat_count_max: int = 1) -> Finding | None:
-    """Decide a guarantee over a word, each key on its own: the first symbol (from 1) that breaks it, or None.
+    """Decide a guarantee over a word, key by key: the first symbol (from 1) that breaks it, or None.
 
     For `at-least-once` an item is taken up to `repeat_count_max` times more.
 

@@ -1,4 +1,4 @@
-"""Port calls as events of a history: what goes in, what comes out, and what an exception says of the outcome."""
+"""Port calls as events of a history: inputs, outputs, and the outcome that an exception shows."""
 
 from __future__ import annotations
 

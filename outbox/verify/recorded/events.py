@@ -1,4 +1,4 @@
-"""What a history is made of: one value for each line of it.
+"""The events of a history: one value for each line of it.
 
 Operations come in two lines: the invocation with all that it is about to do, then how it ended (`ok`, `fail`,
 `unknown`) under the same number.  An operation without an end is one whose process died meanwhile: like `unknown` it
@@ -90,7 +90,7 @@ class Emitted(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Taken(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Entries that a step of a processor takes: those of a log from a position, index and offset, up to another.
+    """Entries that a step of a processor takes from a log, between two positions (index and offset).
 
     `since` is (-1, -1) where it is not known.
     """
@@ -110,7 +110,7 @@ class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A state that must still have this version (-1: not known), and stays as it is."""
+    """A state that must still have this version (-1: not known), and stays unchanged."""
 
     state: str
     version: int
@@ -305,7 +305,7 @@ class Left(Event, frozen=True, tag="left"):
 
 
 class Quiesce(Event, frozen=True, tag="quiesce"):
-    """Nothing waited in these queues or was being handled; what is due later does not count.
+    """Nothing waited in these queues or was being handled; messages due later do not count.
 
     `tallies` is what the system itself counted for each queue, `dead` names its dead letters by sequence.
     """
@@ -326,7 +326,7 @@ class Cut(Event, frozen=True, tag="cut"):
 
 
 class Torn(Event, frozen=True, tag="torn"):
-    """A line that cannot be read, of so many bytes."""
+    """A line of `size_bytes` that cannot be read."""
 
     size_bytes: int
 

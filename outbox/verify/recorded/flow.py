@@ -15,7 +15,7 @@ SUBSCRIPTIONS = "/Subscriptions/"
 
 
 class Flow:
-    """Every message that is on its way, and what must be remembered of those that are not."""
+    """Every message under way, and the memory of the others."""
 
     def __init__(self, findings: Findings, counts: Counts) -> None:
         self._findings = findings
@@ -23,13 +23,13 @@ class Flow:
         self._accepted: dict[str, dict[str, int]] = {}
         self._held: dict[str, dict[int, Delivered]] = {}
         self._resting: dict[str, dict[int, int]] = {}
-        """Of the messages handed out, those that were rescheduled."""
+        """The rescheduled ones among the messages handed out."""
         self._ended: dict[str, set[int]] = {}
         self._buried: dict[str, dict[int, int]] = {}
         self._made: dict[str, tuple[str, int, int, int]] = {}
         """Outputs by identity: destination, digest, when due (-1: it is there) and line."""
         self._fresh: list[str] = []
-        """Outputs made since the last quiesce, and those that were not due then."""
+        """Outputs made since the last quiesce, and the ones not due then."""
         self._taken: dict[str, set[str]] = {}
         """Of topics, what each subscription was handed."""
         self._unpushed: dict[str, int] = {}
@@ -179,7 +179,7 @@ class Flow:
         return True
 
     def pushed(self, push: Push) -> None:
-        """What was pushed has arrived."""
+        """The outputs of a push have arrived."""
         for output in push.outputs:
             self._unpushed.pop(output.id, None)
 

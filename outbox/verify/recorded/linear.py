@@ -131,7 +131,7 @@ class LinearCheck:
             handle(event)
 
     def finish(self) -> Counts:
-        """Say what can only be said at the end; what was counted."""
+        """Add the findings of the end, and return the counts."""
         self.counts.lines = self._line
         if self._cut:
             text = f"recording stopped here ({self._cut}): what came after is not known"
@@ -300,7 +300,7 @@ class LinearCheck:
     # Silence
 
     def _quiesce(self, quiesce: Quiesce) -> None:
-        """Everything that could happen has: decide what is optional, then name what is missing."""
+        """Decide optional commits, because everything that could happen has, then name the missing effects."""
         self._quiesced = True
         self._commits.quiesce()
         self._flow.quiesce(quiesce, self._line, alone=self._alone)
@@ -308,7 +308,7 @@ class LinearCheck:
 
 
 class Attempts:
-    """What each attempt did, by what it started from: determinism as far as a run shows it.
+    """The results of each attempt, by its start: determinism as far as a run shows it.
 
     Definition 10 of the FlameStream paper wants one output for one input, whatever happens.  A run shows what its
     attempts did: two commits that end the same deliveries in the same order and start from the same versions are two

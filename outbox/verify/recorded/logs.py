@@ -17,7 +17,7 @@ UNKNOWN = (-1, -1)
 
 
 class _Cell(NamedTuple):
-    """What lies at an index, and the line that told of it."""
+    """The cell at an index, and the line that showed it."""
 
     id: str
     digest: int
@@ -35,7 +35,7 @@ class Logs:
         self._places: dict[tuple[str, str], int] = {}
         """The index of an identity, by log and identity."""
         self._taken: dict[tuple[str, str], tuple[tuple[int, int], int]] = {}
-        """By processor and log the position behind what was taken last, and the line of that."""
+        """By processor and log, the position behind the entries last taken, and the line of that."""
         self._owed: dict[str, tuple[list[str], int]] = {}
         """By processor what its newest step emitted, and the line of that."""
 

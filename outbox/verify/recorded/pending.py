@@ -149,7 +149,7 @@ def places_of(commit: Commit) -> list[tuple[str, int]]:
 
 
 def step_of(part: Change | Emitted) -> Step:
-    """What a part of a commit does, as something that can be assumed."""
+    """The step of a part of a commit, as something that can be assumed."""
     return (part.state, part.before, part.version) if isinstance(part, Change) else (part.id, -1, -1)
 
 

@@ -1,4 +1,4 @@
-"""Ports that record what is asked of them and what they answer, into a `History`.
+"""Ports that record their calls and the answers, into a `History`.
 
 A wrapper round each port, as fault injection is: the runtime knows nothing of it.  A commit is in the operating
 system's hands before the port is asked for it, so that no effect is missing from the history of a process that was
@@ -146,7 +146,7 @@ class RecordedJournal:
 
 
 class _State(msgspec.Struct):
-    """What a judge needs of a stored state."""
+    """The part of a stored state that a judge needs."""
 
     value: msgspec.Raw = msgspec.Raw(_NULL)
     version: int = 0
@@ -154,7 +154,7 @@ class _State(msgspec.Struct):
 
 
 class _Record(msgspec.Struct):
-    """What a judge needs of a stored record."""
+    """The part of a stored record that a judge needs."""
 
     tx: str = ""
     outputs: tuple[Output, ...] = ()
@@ -179,7 +179,7 @@ class _Transaction(msgspec.Struct):
 
 @dataclass(slots=True)
 class Staging:
-    """What is staged and not swapped in yet, by transaction; shared by the stores of one backend."""
+    """The results staged and not swapped in yet, by transaction; shared by the stores of one backend."""
 
     records: dict[str, _Record] = field(default_factory=dict)
 
@@ -349,7 +349,7 @@ class RecordedBlobs:
 
 
 class RecordedOperations:
-    """What clients ask: what they send is recorded as accepted, everything else is handed on."""
+    """The operations of clients: their sends are recorded as accepted, everything else is handed on."""
 
     def __init__(self, operations: BusOperations, history: History) -> None:
         self._operations = operations

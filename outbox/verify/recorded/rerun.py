@@ -68,7 +68,7 @@ class AppRerun:
 
 
 async def _nothing() -> None:
-    """What is run again is durable."""
+    """Wait for nothing, because a rerun's commits are durable."""
 
 
 def _delivery(place: Place, whole: Whole) -> Delivery:

@@ -25,7 +25,7 @@ Place = tuple[str, int]
 
 
 class Redone(msgspec.Struct, frozen=True):
-    """What handling the messages of a commit again did; the texts of a refusal do not matter."""
+    """The result of handling a commit's messages again; the texts of a refusal do not matter."""
 
     changes: tuple[Change, ...]
     outputs: tuple[Emitted, ...]

@@ -64,14 +64,14 @@ KNOWN_COUNT_MAX = 64
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What is remembered of a version of a register."""
+    """The memory of a version of a register."""
 
     cursors: dict[str, Position]
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a register's identities name, and its rows and queues by the names that they have in it."""
+    """The names behind a register's identities, and its rows and queues by the register's names."""
 
     name: str
     inputs: Mapping[str, str]
@@ -80,7 +80,7 @@ class Names:
 
 @dataclass(slots=True)
 class Steps:
-    """What the recorders of one processor or ingest share: its registers by partition, and what was told already."""
+    """The state that one processor's or ingest's recorders share: registers by partition, and the reported events."""
 
     history: History
     registers: Mapping[str, Names] = field(default_factory=dict)
@@ -288,7 +288,7 @@ def cell_digest(cell: Cell) -> int:
 
 
 def _taken(names: Names, before: Known | None, after: Register) -> list[events.Taken]:
-    """Which entries a swap takes."""
+    """The entries that a swap takes."""
     taken: list[events.Taken] = []
     for name, row in names.inputs.items():
         until = after.cursors.get(name)
@@ -300,7 +300,7 @@ def _taken(names: Names, before: Known | None, after: Register) -> list[events.T
 
 
 def _emitted(names: Names, register: Register, out: Out, step: str) -> list[events.Emitted]:
-    """What a step emits to one of its outputs."""
+    """The emissions of a step to one of its outputs."""
     id, to = cell_id(names.name, register, out.to), names.outputs.get(out.to)
     if isinstance(to, RowTarget):
         return [events.Emitted(id, to.row.name, cell_digest(Cell(id, v=out.v, types=out.types)), step)]

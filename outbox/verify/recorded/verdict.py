@@ -1,4 +1,4 @@
-"""What a judge of histories finds: which promise is broken, at which event, and what the verdict is over all of it."""
+"""The findings of a judge of histories: the broken promise, the event, and the verdict over all."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ RECOVERABLE = "recoverable"
 SERIALIZABLE = "serializable"
 
 USUAL = (AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE, CONSISTENT, RECOVERABLE)
-"""What every system here promises.  Two attempts may differ (`deterministic`) as long as one takes effect."""
+"""The promises of every system here.  Two attempts may differ (`deterministic`) as long as one takes effect."""
 KNOWN = (*USUAL, DETERMINISTIC, SERIALIZABLE)
 
 TWICE = (AT_MOST_ONCE, EXACTLY_ONCE)
 LOST = (AT_LEAST_ONCE, EXACTLY_ONCE)
 GHOST = (CONSISTENT, EXACTLY_ONCE)
-"""What is broken by something done twice, lost, or made by no one commit."""
+"""The promises broken by an effect that is double, lost, or made by no one commit."""
 
 NO_QUIESCE = "no quiesce"
-"""What is found where a history ends before its queues were seen empty."""
+"""The finding of a history that ends before its queues were seen empty."""
 
 FINDING_COUNT_MAX = 100
 
@@ -41,7 +41,7 @@ class Finding(msgspec.Struct, frozen=True, gc=False):
 
 
 class Counts(msgspec.Struct):
-    """What a history holds.
+    """The counts of a history.
 
     `unrecorded` are changes and messages that only what followed tells of, because a power loss took their lines;
     `optional` operations had no known outcome, and `resolved` of them took effect.  Of `rerun` commits the handlers
@@ -68,7 +68,7 @@ class Counts(msgspec.Struct):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What was decided over a history: the first finding of each kind, in the order of the history."""
+    """The verdict over a history: the first finding of each kind, in the order of the history."""
 
     guarantees: tuple[str, ...]
     findings: tuple[Finding, ...]
@@ -91,7 +91,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The verdict for a person: what was looked at, each promise, and where the broken ones break first."""
+        """The verdict for a person: the counts, each promise, and where the broken ones break first."""
         c = self.counts
         what = (
             f"{c.lines:,} lines, {c.lives:,} {'life' if c.lives == 1 else 'lives'}: {c.applied:,} messages applied, "

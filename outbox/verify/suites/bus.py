@@ -16,7 +16,7 @@ BRIEF_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class BusFixture:
-    """What a bus needs beside itself to be checked.
+    """The parts that a check of a bus needs beside it.
 
     `queue` is unordered and `ordered` ordered by key; both exist and are empty, with locks of `lock_s` seconds.
     `now_ms` tells the bus's time and `wait` lets it pass; `dead_letters` gives (id, reason) of a queue's dead letters.
@@ -35,7 +35,7 @@ class BusFixture:
         await self.bus.send([Output(self.queue, due_ms, plain(id)) for id in ids])
 
     async def received(self, count_max: int = 10, *, queue: str = "") -> list[Delivery]:
-        """What can be received now."""
+        """The deliveries that can be received now."""
         return list(await self.bus.receive(queue or self.queue, count_max=count_max, wait_s=BRIEF_S))
 
     async def one(self) -> Delivery:

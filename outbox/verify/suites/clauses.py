@@ -1,4 +1,4 @@
-"""What the contract suites share: promises that say what was broken, and a loop over clauses.
+"""The shared parts of the contract suites: promises whose errors name the breach, and a loop over clauses.
 
 A clause is a small coroutine function named after its promise.  It is given a fresh adapter, so that clauses do not
 depend on one another, and raises `AssertionError` with a sentence when the promise is broken.
@@ -18,11 +18,11 @@ Clause = Callable[[Adapter], Awaitable[None]]
 """One promise, checked against a fresh adapter."""
 
 Wait = Callable[[float], Awaitable[None]]
-"""Lets so many seconds of the adapter's time pass."""
+"""Lets a number of seconds of the adapter's time pass."""
 
 
 def promise(kept: object, broken: str) -> None:
-    """Raise what was broken, unless the promise was kept."""
+    """Raise the text `broken`, unless the promise was kept."""
     if not kept:
         raise AssertionError(broken)
 

@@ -29,7 +29,7 @@ LIFE_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class JournalFixture:
-    """What a journal needs beside itself to be checked.
+    """The parts that a check of a journal needs beside it.
 
     `ports` stand on an empty backend, whose time `wait` lets pass.  `killed` kills the process and gives the ports of
     the next one, on what was durable.
@@ -50,7 +50,7 @@ class JournalFixture:
         await self.ports.operations.send([Output(IN, 0, message) for message in messages])
 
     async def claimed(self, queue: str = IN, count_max: int = 10) -> list[Delivery]:
-        """What can be claimed now."""
+        """The deliveries that can be claimed now."""
         return list(await self.ports.journal.claim([queue], count_max=count_max, wait_s=0))
 
     async def one(self, id: str = "a") -> Delivery:

@@ -1,4 +1,4 @@
-"""The contract of an ordered log on a store: each append once, in order, no hole, nothing lost to a trim."""
+"""The contract of an ordered log: each append once, in order, no hole, nothing lost to a trim."""
 
 from __future__ import annotations
 

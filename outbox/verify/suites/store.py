@@ -18,7 +18,7 @@ BYTES = bytes(range(256))
 async def check_state_store(
     make: Make[StateStore], *, wait: Wait | None = None, clauses: Sequence[Clause[StateStore]] | None = None
 ) -> None:
-    """Check a state store; `make` gives an empty one, `wait` lets its time pass (without it, nothing of time is tried).
+    """Check a state store; `make` returns an empty one, `wait` lets its time pass (without it: no time clauses).
 
     Raises:
         AssertionError: a promise is broken.
@@ -45,7 +45,7 @@ async def won(store: StateStore, *operations: Write) -> str:
 
 
 async def lost(store: StateStore, *operations: Write, at: int = 0) -> None:
-    """A write that has to lose at an operation, and tells what is there if it says that it does."""
+    """A write that has to lose at an operation, and return the current document if it says so."""
     before = await seen(store, operations[at].key)
     outcome = await store.write(operations)
     promise(isinstance(outcome, Lost), f"{operations} won though condition {at} does not hold")
@@ -57,7 +57,7 @@ async def lost(store: StateStore, *operations: Write, at: int = 0) -> None:
 
 
 async def seen(store: StateStore, key: DocumentKey) -> Document | None:
-    """A document as it is read; its session token is the store's own affair."""
+    """Read a document; its session token is the store's own affair."""
     found = await store.read(key)
     return None if found is None else replace(found, session="")
 

@@ -20,7 +20,7 @@ GONE = Raised("LockLost", "the lock is gone; the message was settled or its lock
 
 
 class BusState(QueueState, frozen=True):
-    """What a broker holds; where copies are distinct, `arrivals` counts those of each message in each queue.
+    """The state of a broker; where copies are distinct, `arrivals` counts those of each message in each queue.
 
     One that drops duplicates remembers the queue or topic and the broker's id of all that `arrived`.
     """
@@ -48,7 +48,7 @@ def _describe(op: Op) -> str:
 
 
 class BusModel:
-    """What a message bus does; from `closes_ms` on (0: never) it hands out nothing.
+    """A model of a message bus; from `closes_ms` on (0: never) it hands out nothing.
 
     One that `drops_duplicates` takes a message once under each id, as with a window of duplicate detection that does
     not end within the exploration.

@@ -23,15 +23,15 @@ class JournalState(QueueState, frozen=True):
     documents: tuple[tuple[str, StateDocument], ...] = ()
     markers: tuple[tuple[bytes, Marker, int], ...] = ()
     synced: JournalState | None = None
-    """What is left where power is lost; None: all of it."""
+    """The state that a loss of power leaves; None: all of it."""
 
 
 class PowerLost(msgspec.Struct, frozen=True):
-    """The meaning of a loss of power: what was not synced has not happened."""
+    """The meaning of a loss of power: unsynced writes have not happened."""
 
 
 class JournalModel:
-    """What the engine's journal does.
+    """A model of the engine's journal.
 
     One that is `gated` keeps what was written apart from what was synced: a commit is written first, and after it
     `durable` syncs all that was written before.
@@ -131,7 +131,7 @@ class JournalModel:
     # Behind a dead letter
 
     def _claim_blocked(self, state: JournalState, paths: Sequence[str], count_max: int, now_ms: int) -> list[Outcome]:
-        """What waits behind a dead letter is handed out too, to be put on record: any of it that was not shown yet."""
+        """Hand out messages behind a dead letter too, for their records: any that was not shown yet."""
         found: list[list[Claim]] = []
         for number in (self.queues.numbers[path] for path in paths):
             blocked = self.queues.blocked(state, number)
@@ -142,7 +142,7 @@ class JournalModel:
         return [self.queues.claimed(state, run, now_ms, NO_LOCKS, waits=True) for run in selections(found, count_max)]
 
     def _shown_anew(self, state: JournalState) -> JournalState:
-        """The queues in which nothing counts as shown but what is still behind a dead letter."""
+        """The queues in which only messages still behind a dead letter count as shown."""
         for number, queue in enumerate(state.tasks):
             blocked = self.queues.blocked(state, number)
             for index, task in enumerate(queue):

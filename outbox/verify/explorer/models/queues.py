@@ -28,12 +28,12 @@ OVER_DELIVERED = "MaxDeliveryCountExceeded"
 """Why a broker takes a message away whose lock has run out too often."""
 DELIVERY_COUNT_MAX = 100
 LOCK_COUNT = 16
-"""After so many claims of a message its locks begin anew; else one that is abandoned for ever had no end of worlds.
+"""The claims of a message after which its lock names repeat, so that endless abandoning has finitely many worlds.
 
 No process keeps a lock that ran out through so many others.
 """
 NAME_COUNT = 1_000
-"""So many names there are for the deliveries of one message."""
+"""The number of names for the deliveries of one message."""
 
 
 class Task(msgspec.Struct, frozen=True, gc=False):
@@ -49,11 +49,11 @@ class Task(msgspec.Struct, frozen=True, gc=False):
     failures: int = 0
     from_outside: bool = True
     has_digest: bool = True
-    """Whether the queue knows the digest of what was sent: of what came from outside in the first place."""
+    """Whether the queue knows the digest of the sent message, as of one that came from outside first."""
     rests: bool = False
     """Given back with a delay in an ordered queue: its session waits with it."""
     is_shown: bool = False
-    """Looked at while its session is blocked, and to be looked at no more until it goes on."""
+    """Handed out while its session is blocked, and not again until the session goes on."""
 
 
 class Dead(msgspec.Struct, frozen=True, gc=False, order=True):
@@ -67,7 +67,7 @@ class Dead(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class QueueState(msgspec.Struct, frozen=True):
-    """What is in the queues, by queue, in their order where the queue has one; and the dead letters."""
+    """The messages in the queues, by queue, in order where the queue has one; and the dead letters."""
 
     tasks: tuple[tuple[Task, ...], ...]
     dead: tuple[Dead, ...] = ()
@@ -91,7 +91,7 @@ State = TypeVar("State", bound=QueueState)
 
 
 class Queues:
-    """What queues do: the part that the engine and a broker have in common.
+    """A model of queues: the part that the engine and a broker have in common.
 
     Messages that schedule each other without end are followed over so many pauses (`pauses_max`, 0: all) and no
     further: what is due behind them lies there and is never due.
@@ -120,13 +120,13 @@ class Queues:
         self._merges_copies = merges_copies
         self._is_bus = is_bus
         self._names_locks = is_bus and merges_copies
-        """Whether a lock is the smallest name that is not in use, and what is not held has no name."""
+        """Whether a lock is the smallest name not in use, and a message that is not held has none."""
         self._pauses_max = pauses_max
         self._pauses: dict[str, int] = {}
         """How many pauses lie before each message, by identity: one that is scheduled begins its chain anew."""
 
     def filled(self, sent: Sequence[Output], start_ms: int) -> tuple[tuple[Task, ...], ...]:
-        """The queues with what was sent to them from outside."""
+        """The queues with the messages sent to them from outside."""
         tasks: list[list[Task]] = [[] for _ in self.specs]
         for index, output in enumerate(sent, start=1):
             for number in self.routes[output.destination]:
@@ -141,7 +141,7 @@ class Queues:
     # Dead letters
 
     def chosen(self, state: State) -> list[Outcome]:
-        """The ways to choose a dead letter for a resubmission: its queue, its number, and an edit of it or None."""
+        """The choices of a resubmission: a dead letter's queue, its number, and an edit of it or None."""
         if not state.resubmissions:
             return []
         after = msgspec.structs.replace(state, resubmissions=state.resubmissions - 1)
@@ -153,7 +153,7 @@ class Queues:
         ]
 
     def _ways(self, message: Message) -> list[tuple[str, Message | None]]:
-        """The ways to resubmit a message: as it is, or edited."""
+        """The ways to resubmit a message: unchanged, or edited."""
         bodies = [body for identity, body in self._edits if identity == message.identity and body != message.body]
         return [("", None), *((f", edited: {body.decode()}", edited(message, body)) for body in bodies)]
 
@@ -166,7 +166,7 @@ class Queues:
         )
 
     def without_dead(self, state: State, path: str, numbers: Sequence[int]) -> State:
-        """Without some dead letters: of each number as many as it is there times."""
+        """Remove some dead letters, of each number as many as its count in `numbers`."""
         left = list(state.dead)
         for number in numbers:
             found = next((d for d in left if (d.queue, d.message) == (self.numbers[path], number)), None)
@@ -225,7 +225,7 @@ class Queues:
         }
 
     def _distinct(self, tasks: Sequence[Task], ready: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Those that differ: of copies that were never handed out any may be taken."""
+        """The places of different tasks: of copies that were never handed out any may be taken."""
         if self._names_locks:
             return list({tasks[index]: (number, index) for number, index in reversed(ready)}.values())[::-1]
         untouched: set[int] = set()
@@ -392,7 +392,7 @@ class Queues:
         return tuple(sorted(fence for fence in fences if fence > now_ms))
 
     def show(self, state: QueueState, now_ms: int) -> list[str]:
-        """What is in the queues, a line each."""
+        """Show the messages in the queues, a line a queue."""
         found = []
         for queue, tasks in zip(self.specs, state.tasks, strict=True):
             if tasks:

@@ -35,7 +35,7 @@ CAPABILITIES = StoreCapabilities(
     tells_current=False,
     ambiguous_replies=True,
 )
-"""Those of a store as Cosmos is."""
+"""The capabilities of a store like Cosmos DB."""
 
 
 class Doc(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ StoreState = tuple[tuple[str, Partition], ...]
 
 
 class StoreModel:
-    """What a state store does."""
+    """A model of a state store."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class StoreModel:
         return list(self._unfinished(state, op.args[0], now_ms))
 
     def _unfinished(self, state: StoreState, seen: str, now_ms: int) -> Iterator[Outcome]:
-        """What is pending; a sweeper that has nothing to do waits until something changes.
+        """The pending documents; a sweeper that has nothing to do waits until something changes.
 
         So does one that could do nothing, so many times at this very state of the store (`seen`), and one that would
         find nothing but what is too young for it.
@@ -145,7 +145,7 @@ class StoreModel:
             yield Outcome(f"-> {len(found)} of {first[-4:]} to {before[-4:]}{label}", after, tuple(found), fault)
 
     def _views(self, state: StoreState) -> Iterator[tuple[str, StoreState, StoreState, FaultKind | None]]:
-        """The store as a query over all partitions may see it, and what is left of its past then."""
+        """The store as a query over all partitions may see it, each time with its remaining past."""
         yield "", state, state, None
         for name, partition in state if self._sessions else ():
             for moment in sorted({moment for moment, _, _ in partition.past}):
@@ -160,7 +160,7 @@ class StoreModel:
                 yield Outcome(f"-> {number[-4:]} of {queue}", state, (queue, int(number)))
 
     def _seen(self, state: StoreState, now_ms: int) -> str:
-        """What a sweeper finds now; another where something has changed, or has grown old enough."""
+        """The digest of a sweeper's view now; another where something has changed, or has grown old enough."""
         grown = sum(ms <= now_ms for ms in self._grown_ms(state, now_ms)) if self._grace_ms else 0
         return blake2b(canonical((state, grown)), digest_size=8).hexdigest()
 
