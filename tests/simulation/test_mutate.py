@@ -145,6 +145,14 @@ def test_in_a_file_of_which_all_are_judged_another_survivor_is_a_finding(
     assert mutate.findings(found) == [f"survives: {found[1]}"]
 
 
+def test_what_is_judged_is_still_drawn() -> None:
+    known, whole = mutate.judged()
+    files = {key.partition(" | ")[0] for key in known}
+    drawn = {str(edit.key) for file in files for edit in edits(file, (ROOT / file).read_text())}
+    assert sorted(known - drawn) == []
+    assert [file for file in sorted(whole) if not (ROOT / file).is_file()] == []
+
+
 def test_a_tree_and_a_seed_draw_the_same_faults() -> None:
     text = (ROOT / "outbox/engine/state/queues.py").read_text()
     known = reached.reaching({"t": 1.0}, {"outbox/engine/state/queues.py": {n: ["t"] for n in range(999)}})
