@@ -181,8 +181,11 @@ async def test_what_failed_behind_a_first_transfer_is_unknown(ground: BusGround,
     bus = ground.bus()
     messages = [output(str(n)) for n in range(sending.BATCH_COUNT_MAX + 5)]
     install(ground, kind=kind, operation="send", after=1)
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknown) as raised:
         await bus.send(messages)
+    is_refused = kind == "throttled"  # a transfer that was refused: none of it left, and some did before
+    assert ("; some were sent: send all of them again" in str(raised.value)) == is_refused
+    assert isinstance(raised.value.__cause__, Throttled) == is_refused
     assert ids(ground) == [str(n) for n in range(sending.BATCH_COUNT_MAX)]
 
 
