@@ -30,8 +30,8 @@ def uses() -> Iterator[str]:
 
 
 def test_the_tests_are_one_command_the_same_as_make_test() -> None:
-    *installed, tests = commands("test")
-    assert tests == ".ci/run"
+    *installed, sparing, tests = commands("test")
+    assert tests == ".ci/run" and sparing == ".ci/run $(python tools/spared_tests.py HEAD^1)"
     what = [re.search(r"apt-get install|npm ci", each) for each in installed]
     assert all(what) and len(what) <= 2, "servers that tests start, and SDKs of another language"
     recipe = re.search(r"^test:\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -43,8 +43,17 @@ def test_every_python_that_the_package_names_is_tested_by_the_interpreter_that_w
     named = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
     tested = [f"Programming Language :: Python :: {python}" for python in JOBS["test"]["strategy"]["matrix"]["python"]]
     assert tested == [line for line in named if re.search(r"Python :: 3\.\d+$", line)]
-    *_, run = (step for step in steps("test") if "run" in step)
-    assert run["env"] == {"OUTBOX_PYTHON": "python${{ matrix.python }}"}  # .ci/run looks there first
+    for run in steps("test")[-2:]:
+        assert run["env"] == {"OUTBOX_PYTHON": "python${{ matrix.python }}"}  # .ci/run looks there first
+
+
+def test_only_a_pull_request_leaves_tests_out() -> None:
+    sparing, whole = steps("test")[-2:]
+    assert sparing["if"] == "${{ github.event_name == 'pull_request' }}"
+    assert whole["if"] == "${{ github.event_name != 'pull_request' }}"
+    (checkout,) = (step for step in steps("test") if "checkout" in step.get("uses", ""))
+    assert checkout["with"]["fetch-depth"] == 2  # HEAD^1 is what the pull request is merged into
+    assert "spared_tests" not in (ROOT / ".ci/run").read_text()
 
 
 def test_no_java_is_installed_for_the_set_up_brings_its_own() -> None:
@@ -64,7 +73,7 @@ def test_each_job_ends_by_itself_and_may_only_read() -> None:
     allowed = {name: job["permissions"] for name, job in JOBS.items() if "permissions" in job}
     assert allowed == {"preview": {"contents": "read", "id-token": "write"}}
     checkouts = [step for job in JOBS for step in steps(job) if "checkout" in step.get("uses", "")]
-    assert all(step["with"] == {"persist-credentials": False} for step in checkouts)
+    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
     assert "group" in PAGE["concurrency"]
 
 
