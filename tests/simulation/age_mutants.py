@@ -5,7 +5,7 @@ An exploration is short, and its messages are young and few.  Data only; nothing
 
 from __future__ import annotations
 
-from tests.simulation.planting import BATCH, ENDINGS, GROUP, JOURNAL, LANES, MARKERS, WAITING, Mutant
+from tests.simulation.planting import BATCH, ENDINGS, GROUP, LANES, MARKERS, WAITING, Mutant
 
 CONTEXT = "outbox/context.py"
 RESUBMISSION = "outbox/resubmission.py"
@@ -168,26 +168,6 @@ AGE_MUTANTS = (
         "what comes behind a block is not shown", QUEUES,
         f"{SHOWN}::test_what_waits_is_shown_once_in_a_block",
         ("            self._unshown[task.sequence] = None\n", "            self._unshown.pop(task.sequence, None)\n"),
-    ),
-    mutant(
-        "what is given back counts as shown", QUEUES,
-        f"{SHOWN}::test_what_is_released_or_whose_lock_ran_out_is_redelivered",
-        ("            session.shown.discard(task.sequence)\n\n    def _suspect_heads", "            pass\n\n    def _suspect_heads"),
-    ),
-    mutant(
-        "a key goes on while somebody looks at what waits", QUEUES,
-        f"{SHOWN}::test_nothing_of_a_key_is_handled_while_an_operator_inspects_what_waits",
-        ("            session.claimed.add(task.sequence)\n            task.status", "            task.status"),
-    ),
-    mutant(
-        "nobody is woken for what waits", JOURNAL,
-        f"{SHOWN}::test_what_is_waited_for_includes_what_is_behind_a_dead_letter",
-        ("wait_s, blocked=True):", "wait_s):"),
-    ),
-    mutant(
-        "what a receiver had for itself is not shown when it lets go", "outbox/engine/sessions.py",
-        f"{SHOWN}::test_what_a_receiver_had_for_itself_is_shown_when_it_lets_go",
-        ("        queue.sessions.show_again(session)\n", ""),
     ),
     # What is resubmitted or rescheduled too late
     mutant(

@@ -63,10 +63,6 @@ CANCELLATION_MUTANTS = (
         ("shard_of(handled_identity(work.delivery.message), ", "shard_of(work.delivery.message.identity, "),
     ),
     tested(
-        "an ingest takes it in", INGEST, TAKES_IN,
-        ("if refusals[work.inbox] is None and not work.cancels_due_ms]", "if refusals[work.inbox] is None]"),
-    ),
-    tested(
         "an ingest's record is gone before the message is due", INGEST, TAKES_IN,
         ("self._plan.record_life_ms + max(0, work.cancels_due_ms - now_ms)", "self._plan.record_life_ms"),
     ),

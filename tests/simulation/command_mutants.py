@@ -16,7 +16,6 @@ BLOBS = "outbox/engine/backend/blobs.py"
 BACKUPS, BACKUP, BACKUP_FILES = "unit/ops/test_backup.py", "outbox/ops/backup.py", "outbox/ops/backup_files.py"
 BLOCKED, PLACES = "unit/ops/test_blocked.py", "outbox/ops/blocked_places.py"
 COMPLETED, COMPLETION = "unit/ops/test_completion.py", "outbox/ops/completion.py"
-PAUSES = "unit/ops/test_queue_pause.py"
 DISCARDS = "unit/ops/test_discards.py"
 OF_ONE_ID, GROUPED = "unit/ops/test_dead_letters_of_one_id.py", "outbox/ops/dead_letters.py"
 IN_LANES = "unit/stores/test_waiting_in_lanes.py"
@@ -162,26 +161,6 @@ COMMAND_MUTANTS = (
         ("    return shtab.complete(parser, shell)", "    parser._actions = parser._actions[:2]\n    return shtab.complete(parser, shell)"),
     ),
     fault(
-        "a worker takes from a paused queue", "outbox/engine/broker.py",
-        f"{PAUSES}::test_a_worker_takes_nothing_until_the_queue_is_resumed_and_others_go_on",
-        ("        if queue.is_paused:\n            return []\n        self._expire_messages", "        self._expire_messages"),
-    ),
-    fault(
-        "a session of a paused queue is granted", "outbox/engine/sessions.py",
-        f"{PAUSES}::test_receivers_take_nothing_and_what_is_in_hand_is_settled",
-        ("        if queue.is_paused:\n            return None\n", ""),
-    ),
-    fault(
-        "a pause ends with the process", "outbox/engine/state/state.py",
-        f"{PAUSES}::test_it_survives_a_restart_a_compaction_and_a_declaration",
-        ("            queue.rebuild()\n        self._index_paused()\n", "            queue.rebuild()\n"),
-    ),
-    fault(
-        "a queue that is made anew is paused as the one before", "outbox/engine/state/state.py",
-        f"{PAUSES}::test_a_queue_that_is_made_anew_is_not_paused",
-        ("        self.documents.drop(PAUSED_QUEUES, path)\n", ""),
-    ),
-    fault(
         "what waits behind its key counts as at work", "outbox/worker.py",
         f"{IN_LANES}::test_a_slow_key_does_not_keep_others_from_their_turn",
         ("self._concurrency - held_count + waiting_count", "self._concurrency - held_count"),
@@ -233,11 +212,6 @@ COMMAND_MUTANTS = (
          "            await self._cancel(queue, [held.sequence])\n            await self._operations.send([Output(queue, 0, message)])\n"),
     ),
     fault(
-        "a discard is not kept", "outbox/engine/dead_letters.py",
-        f"{DISCARDS}::test_what_was_discarded_is_restored_as_it_was_and_runs",
-        ("TaskRef(dead.path, sequence, task.version)], documents=[kept])", "TaskRef(dead.path, sequence, task.version)])"),
-    ),
-    fault(
         "a discard that is ended later is kept from its first try on", "outbox/runtime/store_operations.py",
         f"{DISCARDS}::test_a_discard_that_is_ended_later_keeps_from_then_on",
         ("ttl_s=life_s, anew=True)", "ttl_s=life_s)"),
@@ -272,33 +246,6 @@ COMMAND_MUTANTS = (
         f"{DISCARDS}::test_what_another_client_has_in_hand_is_left_as_it_is",
         ("            await self._bus.discard(dead.queue, dead.sequence, first=unblock)\n",
          "            await unblock()\n            await self._bus.discard(dead.queue, dead.sequence)\n"),
-    ),
-    fault(
-        "a discard leaves the dead letter", "outbox/engine/dead_letters.py",
-        f"{DISCARDS}::test_what_was_discarded_is_restored_as_it_was_and_runs",
-        ("deletes=[records.TaskRef(dead.path, sequence, task.version)], documents", "documents"),
-    ),
-    fault(
-        "what was discarded is restored after its time, engine", "outbox/engine/dead_letters.py",
-        f"{DISCARDS}::test_it_is_gone_when_its_time_is_over_or_for_good_at_once",
-        ("if document is None or document.expires_ms <= now_ms:", "if document is None:"),
-        ("if found is None or found.expires_ms <= self._core.now_ms():\n            raise LookupError(f\"{path} has no disc", "if found is None:\n            raise LookupError(f\"{path} has no disc"),
-    ),
-    fault(
-        "what is restored stays among the discarded ones, engine", "outbox/engine/dead_letters.py",
-        f"{DISCARDS}::test_what_was_discarded_is_restored_as_it_was_and_runs",
-        ("            document_deletes=[records.DocRef(namespace, id, found.version)],\n", ""),
-    ),
-    fault(
-        "what is restored has forgotten until when its refusal is on record", "outbox/engine/state/state.py",
-        f"{DISCARDS}::test_what_was_restored_is_not_resubmitted_when_its_record_is_gone",
-        ("        task.remembered_until_ms = letter.remembered_until_ms\n", ""),
-    ),
-    fault(
-        "what is restored has no reason", "outbox/engine/state/state.py",
-        f"{DISCARDS}::test_what_was_discarded_is_restored_as_it_was_and_runs",
-        ("task.failures, task.reason, task.description = letter.failures, letter.reason, letter.description",
-         "task.failures, task.reason, task.description = letter.failures, \"\", letter.description"),
     ),
     fault(
         "what was discarded is kept for ever", "outbox/runtime/store_operations.py",

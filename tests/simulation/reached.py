@@ -28,13 +28,13 @@ OTHERS = {
     "outbox/azure": ("tests/wire/on_azure", "tests/functions"),
     "outbox/emulator": ("tests/wire/servicebus", "tests/wire/cosmos", "tests/wire/blobs"),
     "outbox/emulator/amqp": ("tests/unit/amqp",),
-    "outbox/engine": ("tests/unit/engine_log",),
+    "outbox/engine": ("tests/unit/engine_log", "tests/unit/ops/test_discards.py", "tests/unit/ops/test_queue_pause.py"),
     "outbox/registration": (
         "tests/unit/handlers",
         "tests/unit/runtime/test_registration.py",
         "tests/unit/runtime/test_key_types.py",
     ),
-    "outbox/runtime": ("tests/unit/stores", "tests/unit/steps"),
+    "outbox/runtime": ("tests/unit/stores", "tests/unit/steps", "tests/unit/ops/test_discards.py"),
     "function_app": ("tests/functions",),
     "spark_jobs": ("tests/spark",),
 }

@@ -366,11 +366,6 @@ STEP_MUTANTS = (
         ("overflow.inbox), state.session)", "overflow.inbox))"),
     ),
     mutant(
-        "sessions: a state at the limit is too large", "engine/sessions.py",
-        "unit/engine/test_queues_and_sessions.py::test_a_session_keeps_a_state_up_to_the_limit",
-        ("if len(state) > STATE_BYTES_MAX:", "if len(state) >= STATE_BYTES_MAX:"),
-    ),
-    mutant(
         "settlement: failed pushes are noted for any number of destinations", "runtime/delivery/settlement.py",
         f"{OF_STEPS}::test_failed_pushes_are_noted_for_so_many_destinations_and_counted_for_all",
         ("                if len(self._recent) >= FAILED_PUSH_DESTINATION_COUNT_MAX:\n                    continue\n", ""),

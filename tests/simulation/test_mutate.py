@@ -65,7 +65,7 @@ def test_each_file_has_the_innermost_subject() -> None:
     assert "outbox/emulator/faults.py" not in reached.files_of("outbox")
     folders = [folder for tests in reached.subjects().values() for folder in tests]
     assert [folder for folder in folders if not (ROOT / folder).exists()] == []
-    assert reached.subjects()["outbox/engine"] == ("tests/unit/engine", "tests/unit/engine_log")
+    assert reached.subjects()["outbox/engine"] == ("tests/unit/engine", *reached.OTHERS["outbox/engine"])
 
 
 def test_a_file_with_a_line_that_runs_at_the_import_asks_all_tests_that_reach_it() -> None:
