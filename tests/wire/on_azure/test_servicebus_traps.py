@@ -330,6 +330,7 @@ async def test_a_bus_that_closes_ends_its_transfer_and_begins_no_other(ground: B
     await bus.close()
     answers = await asyncio.gather(*sends, return_exceptions=True)
     assert [type(answer) for answer in answers] == [type(None), OutcomeUnknown, OutcomeUnknown]
+    assert all("its bus was closed" in str(answer) for answer in answers[1:])
     assert ids(ground) == ["first", "a"]
 
 
