@@ -89,11 +89,6 @@ AGE_MUTANTS = (
         "test_the_worker_that_raises_the_margin_takes_no_longer_than_before",
         ("min([UNLIMITED_MS, *(ms // 2 for ms in spare_ms)])", "min([UNLIMITED_MS, *(ms for ms in spare_ms if not ms)])"),
     ),
-    mutant(
-        "an earlier margin is forgotten when its overlap ends", RETENTION,
-        f"{CHANGES}::test_a_raised_margin_lets_an_attempt_take_longer_when_no_earlier_record_matters_any_more",
-        ("        if era.until_ms > now_ms - own.retention_ms:\n", "        if era.until_ms > now_ms:\n"),
-    ),
     # What waits behind a blocked key
     mutant(
         "what waits is exempt from the age fence without a record", BATCH,
@@ -143,11 +138,6 @@ AGE_MUTANTS = (
         f"{BLOCKED}::test_what_was_too_old_when_it_came_behind_a_block_stays_too_old|"
         "test_a_copy_that_comes_behind_a_block_when_the_record_is_gone_is_not_applied_again",
         ("work.delivery, work.created_ms <= oldest_ms\n", "work.delivery, work.created_ms <= -1\n"),
-    ),
-    mutant(
-        "a copy of what was applied waits for its turn on an engine", WAITING,
-        f"{BLOCKED}::test_a_copy_of_what_was_applied_before_the_block_is_not_applied_again",
-        ("        if all(verdict is", "        if False and all(verdict is"),
     ),
     mutant(
         "what has the id of an applied message passes for its copy", WAITING,

@@ -212,11 +212,6 @@ COMMAND_MUTANTS = (
          "            await self._cancel(queue, [held.sequence])\n            await self._operations.send([Output(queue, 0, message)])\n"),
     ),
     fault(
-        "a discard that is ended later is kept from its first try on", "outbox/runtime/store_operations.py",
-        f"{DISCARDS}::test_a_discard_that_is_ended_later_keeps_from_then_on",
-        ("ttl_s=life_s, anew=True)", "ttl_s=life_s)"),
-    ),
-    fault(
         "a filter discards all dead letters of an id", "outbox/ops/engine_operator.py",
         f"{OF_ONE_ID}::test_a_filter_discards_what_it_means_and_no_other_of_the_id",
         ("in_slices(dict.fromkeys(sequences), MOVED_COUNT)", "in_slices([*self._engine.broker.queue(dead_letter_path(queue)).tasks])"),
@@ -246,16 +241,6 @@ COMMAND_MUTANTS = (
         f"{DISCARDS}::test_what_another_client_has_in_hand_is_left_as_it_is",
         ("            await self._bus.discard(dead.queue, dead.sequence, first=unblock)\n",
          "            await unblock()\n            await self._bus.discard(dead.queue, dead.sequence)\n"),
-    ),
-    fault(
-        "what was discarded is kept for ever", "outbox/runtime/store_operations.py",
-        f"{DISCARDS}::test_it_is_gone_when_its_time_is_over_or_for_good_at_once",
-        ("ttl_s=life_s, anew=True)", "anew=True)"),
-    ),
-    fault(
-        "a discard is kept as long as by default", "outbox/runtime/start/retention.py",
-        f"{DISCARDS}::test_it_is_gone_when_its_time_is_over_or_for_good_at_once",
-        ("    return max(found, default=", "    return max([], default="),
     ),
     fault(
         "a filter by exception means a part of its name", VIEWS,

@@ -99,13 +99,11 @@ OF_ORDERING = "unit/stores/test_order_of_blocked_sessions.py"
 OF_SCOPES = "unit/stores/test_port_calls.py"
 OF_MESSAGES = "unit/runtime/test_messages.py"
 OF_ORDER = "unit/runtime/test_ordering.py"
-OF_PLACED = "wire/on_azure/test_placed_states.py"
 OF_REMEMBERED = "unit/engine/test_remembered.py"
 OF_ENTRIES = "unit/stores/test_http_entries.py"
 OF_RESUBMITTING = "unit/runtime/test_resubmission.py"
 OF_HTTP = "unit/runtime/test_http.py"
 OF_SERVER = "wire/servicebus/test_server.py"
-OF_JUDGING = "unit/stores/test_refused_over_a_version.py"
 OF_FAILURES = "unit/runtime/test_failure_log.py"
 OF_REDACTING = "unit/runtime/test_redacting.py"
 OF_KEYS = "wire/cli/test_access_key.py"
@@ -216,11 +214,6 @@ DIRECT_MUTANTS = (
         f"{OF_CONNECTING}::test_a_resubmitted_dead_letter_begins_anew_and_its_copies_go",
         ("message_id=f\"{message.identity}~{uuid4().hex}\",", "message_id=message.message_id,"),
     ),
-    mutant(
-        "letters: one of a subscription in the store goes to the subscription", STORED_LETTERS,
-        f"{OF_LETTERS}::test_a_dead_letter_of_a_subscription_goes_to_its_topic",
-        ("Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)", "Output(queue, 0, again)"),
-    ),
     # What stays in its place
     mutant(
         "in place: what fails there is tried again at once", ENDINGS,
@@ -259,11 +252,6 @@ DIRECT_MUTANTS = (
         "blocked: any payload under the id of a dead letter is that dead letter", STOPS,
         f"{OF_STOPPED}::test_another_payload_under_the_id_of_a_dead_letter_waits_behind_it",
         ("        is_same = not digest or not self.fingerprint or digest in (self.fingerprint, *(self.edits or ()))\n        return is_same and", "        return"),
-    ),
-    mutant(
-        "blocked: a block does not say behind which payload", STOPS,
-        f"{OF_STOPPED}::test_another_payload_under_the_id_of_a_dead_letter_waits_behind_it",
-        ("BlockedSession(delivery.message.identity, fingerprint=_digest(delivery.message))", "BlockedSession(delivery.message.identity)"),
     ),
     mutant(
         "blocked: any payload under the id of a dead letter unblocks its key", STOPS,
@@ -316,11 +304,6 @@ DIRECT_MUTANTS = (
         f"{OF_NEW}::test_a_message_that_has_failed_has_its_state_read",
         ("not work.delivery.failures and handler is not None", "handler is not None"),
     ),
-    mutant(
-        "new: all types are one", "outbox/runtime/commit/state_cache.py",
-        f"{OF_NEW}::test_types_are_told_apart_and_one_that_was_not_new_begins_anew",
-        ("    return state_id.partition(\":\")[0]\n", "    return \"\"\n"),
-    ),
     # Reads
     mutant(
         "read: a GET does not wait for the gate", HTTP_SCOPES,
@@ -331,10 +314,6 @@ DIRECT_MUTANTS = (
         "read: a GET passes the gate before it looks", HTTP_SCOPES,
         f"{OF_ENTRIES}::test_a_read_waits_until_what_it_has_seen_is_durable",
         ("            documents, _ = await self._journal.load([] if id is None else [id], [])\n            await self._journal.durable()\n", "            await self._journal.durable()\n            documents, _ = await self._journal.load([] if id is None else [id], [])\n"),
-    ),
-    mutant(
-        "notes lie among the states", OPERATIONS, f"{OF_PLACED}::test_notes_lie_with_the_infrastructure_for_every_client",
-        ("self._infrastructure = ports.infrastructure or ports.store", "self._infrastructure = ports.store"),
     ),
     mutant(
         "read: a client's read of a state does not wait for the gate", ENGINE_OPERATIONS,
@@ -388,11 +367,6 @@ DIRECT_MUTANTS = (
         ("        return now_ms - self.now_ms > self._plan.attempt_ms_max\n", "        return now_ms - self.now_ms > 2 * self._plan.attempt_ms_max\n"),
     ),
     # Several handlers of one message
-    mutant(
-        "settlement: a key is unblocked though another handler refused its message again", WORK,
-        f"{OF_JUDGING}::test_a_key_stops_behind_a_message_that_any_of_its_handlers_stops_for",
-        (" and not any(self.outcomes.values())", ""),
-    ),
     mutant(
         "blocked: what may be on record as waiting counts as on record", WAITING,
         f"{OF_STOPPED}::test_what_waits_is_put_on_record_again_after_an_unknown_outcome",
@@ -464,11 +438,6 @@ DIRECT_MUTANTS = (
         "log: a refusal is a dead letter before it is settled", FAILURE_LOG,
         f"{OF_FAILURES}::test_a_refusal_whose_delivery_cannot_be_settled_is_no_dead_letter_yet",
         ("            if is_settled:\n", "            if names:\n"),
-    ),
-    mutant(
-        "log: an attempt that lost to the record is told of, partition", PARTITION,
-        f"{OF_FAILURES}::test_a_refusal_whose_delivery_cannot_be_settled_is_no_dead_letter_yet",
-        ("        attempt.failure = None  # the record supersedes this attempt, and what it raised\n", ""),
     ),
     mutant(
         "log: a password whose end is cut off is shown", REDACTING,
@@ -609,11 +578,6 @@ DIRECT_MUTANTS = (
         "guards: what runs again before its call needs another place", "outbox/guards.py",
         "unit/handlers/test_guards.py::test_what_runs_again_before_it_has_called_has_its_place_in_the_rate",
         ("                self._places[attempt.work.inbox] = attempt.now_ms\n", "                pass\n"),
-    ),
-    mutant(
-        "guards: a handler that is cancelled to run again has failed", "outbox/runtime/commit/run_handler.py",
-        "unit/handlers/test_guards.py::test_what_runs_again_before_it_has_called_has_its_place_in_the_rate",
-        ("        suspended.context.is_broken_off = True\n", "        pass\n"),
     ),
     mutant(
         "item scope: a refusal is recorded again once it is forgotten", ITEM,
@@ -827,19 +791,9 @@ DIRECT_MUTANTS = (
         ("self._typed({**named, **parameters})", "self._typed({**parameters, **named})"),
     ),
     mutant(
-        "sizes: a state beside a refusal takes the room of the next", "outbox/runtime/commit/overflow.py",
-        "unit/stores/test_sizes.py::test_a_state_that_is_written_with_a_refusal_leaves_room_for_the_next",
-        ("    if all(record.reason for record in records):", "    if any(record.reason for record in records):"),
-    ),
-    mutant(
         "ledger: it lives no longer than its records", "outbox/runtime/commit/dispatch_ledger.py",
         f"{OF_LEDGER}::test_it_is_stored_before_the_first_entry_and_lives_longer_than_its_records",
         ("    return item.life_ms / 1_000 + MARGIN_S\n", "    return item.life_ms / 1_000\n"),
-    ),
-    mutant(
-        "ledger: what a sweeper has not seen counts as closed", "outbox/runtime/commit/dispatch_ledger.py",
-        f"{OF_LEDGER}::test_what_a_sweeper_had_not_seen_stays_open",
-        ("if number <= item.last and number not in item.open]", "if number not in item.open]"),
     ),
     mutant(
         "ledger: it is not renewed while nothing of it is closed", "outbox/runtime/commit/dispatch_ledger.py",
@@ -847,47 +801,9 @@ DIRECT_MUTANTS = (
         ("            elif self._now_ms() - self._written_ms >= RENEW_MS:\n                await self._write()\n", ""),
     ),
     mutant(
-        "ledger: two tasks begin two at once", "outbox/runtime/commit/dispatch_ledger.py",
-        f"{OF_LEDGER}::test_tasks_that_begin_at_once_begin_one_ledger",
-        ("        async with self._lock:\n            if not self._id or len", "        if True:\n            if not self._id or len"),
-    ),
-    mutant(
-        "ledger: any number may be open", "outbox/runtime/commit/dispatch_ledger.py",
-        f"{OF_LEDGER}::test_with_too_many_open_entries_another_begins",
-        ("not self._id or len(self._open) >= OPEN_COUNT_MAX:", "not self._id:"),
-    ),
-    mutant(
-        "ledger: what a sweeper has closed is opened again", "outbox/runtime/commit/dispatch_ledger.py",
-        f"{OF_LEDGER}::test_what_a_sweeper_has_closed_is_taken_over",
-        ("            del self._open[number]\n", "            pass\n"),
-    ),
-    mutant(
-        "ledger: one that is gone is written for ever", "outbox/runtime/commit/dispatch_ledger.py",
-        f"{OF_LEDGER}::test_a_ledger_that_is_gone_is_left_for_another",
-        ("        if document is None:\n            self._id = \"\"\n            return\n", "        if document is None:\n            return\n"),
-    ),
-    mutant(
         "ledger: a full one is written only at the end", "outbox/runtime/commit/marks.py",
         f"{OF_LEDGER}::test_it_is_written_after_so_many_and_at_each_sweep",
         ("        if self._ledger is not None and self._ledger.is_full:\n", "        if False:\n"),
-    ),
-    mutant(
-        "ledger: it is looked at in every sweep", "outbox/runtime/commit/recovery.py",
-        f"{OF_LEDGER}::test_a_ledger_that_does_not_change_is_looked_at_less_and_less_often",
-        ("        if version == document.version and now_ms < next_ms:\n            return None\n", ""),
-    ),
-    mutant(
-        "cache: a failed message keeps the state at hand (partition)", PARTITION, "unit/stores/test_inline_outputs.py::test_a_message_that_is_tried_again_sees_what_another_worker_has_changed",
-        ("            self._settle(batch, attempt.work.state_id, outcome)  # it may have failed for what has changed since\n", ""),
-    ),
-    mutant(
-        "cache: a failed message keeps the state at hand (item)", ITEM, "unit/stores/test_inline_outputs.py::test_a_message_that_is_tried_again_sees_what_another_worker_has_changed",
-        ("                self.cache.forget(state_id)  # it may have failed for what has changed since\n", ""),
-    ),
-    mutant(
-        "ledger: what it could not send has no age", "outbox/runtime/commit/sweeper.py",
-        "unit/stores/test_dispatch_ledger.py::test_what_cannot_be_sent_for_an_hour_is_kept_until_it_can",
-        ("                    if is_done is False:\n                        oldest_ms = min(oldest_ms, at_ms)\n", ""),
     ),
     mutant(
         "ledger: what cannot be sent expires", "outbox/runtime/commit/recovery.py",
@@ -905,21 +821,6 @@ DIRECT_MUTANTS = (
         ("            opened |= set(range(last + 1, number + 1))\n", ""),
     ),
     mutant(
-        "ledger: a queue is drained that a ledger has something for", OPERATIONS,
-        f"{OF_LEDGER}::test_a_queue_is_not_drained_while_a_ledger_has_something_for_it",
-        ("            if document.key.id.startswith(LEDGER_PREFIX):\n", "            if False:\n"),
-    ),
-    mutant(
-        "lanes: what arrives goes ahead while blocks cannot be read", LANES,
-        "unit/stores/test_blocked_sessions.py::test_what_arrives_while_the_blocks_cannot_be_read_does_not_go_ahead",
-        ("            return [], attempts[0].work.delivery.sequence\n        if behind is None", "            return [], None\n        if behind is None"),
-    ),
-    mutant(
-        "marks: a record that is due is counted again", "outbox/runtime/commit/marks.py",
-        "unit/stores/test_marks.py::test_a_record_that_two_attempts_push_at_once_is_due_once",
-        (" or self.is_due(key) or", " or"),
-    ),
-    mutant(
         "sweep: the next one forgets what earlier ones passed", "outbox/runtime/commit/sweeper.py",
         "unit/stores/test_sweeps.py::test_each_sweep_begins_behind_what_all_before_it_could_not_finish",
         ("next_start = start + seen - finished if is_cut", "next_start = seen - finished if is_cut"),
@@ -928,11 +829,6 @@ DIRECT_MUTANTS = (
         "waiting: what has run is still known to wait", "outbox/runtime/delivery/waiting.py",
         f"{OF_STOPPED}::test_a_copy_of_what_ran_behind_one_block_does_not_wait_behind_the_next",
         ("        self._known.pop(work.inbox, None)\n", "        return\n"),
-    ),
-    mutant(
-        "failures: a failure in place is two deliveries", "outbox/runtime/failures/failure_counts.py",
-        "unit/runtime/test_failures.py::test_a_failure_of_an_ordered_message_is_one_delivery",
-        ("left = max(0, delivery.delivery_count - count)", "left = delivery.delivery_count"),
     ),
     mutant(
         "feed: half a quarantine counts as whole", FEED,

@@ -84,11 +84,6 @@ LOOKUP_MUTANTS = (
         ("\"\" if is_only else f\"--sequence {dead.sequence} \"", "\"\""),
     ),
     fault(
-        "a stored message without an id has none", "outbox/runtime/delivery/stored_dead_letters.py",
-        f"{TWO}::test_a_message_without_an_id_is_named_by_its_number",
-        ("        if identity != message.identity:\n", "        if False:\n"),
-    ),
-    fault(
         "a dead letter without an identity has no name", "outbox/resubmission.py",
         f"{TWO}::test_a_message_without_an_id_is_named_by_its_number",
         ("return dead_letter_identity(queue, sequence, message, reason) or sequence_identity(sequence)",

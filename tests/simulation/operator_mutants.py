@@ -5,7 +5,7 @@ Each is planted alone, and the tests that it names must fail of it.
 
 from __future__ import annotations
 
-from tests.simulation.planting import ENDINGS, GROUP, Mutant
+from tests.simulation.planting import Mutant
 
 NAMES = ("queue_peek", "message_show", "dead_letters_in_groups", "pending", "doctor")
 PEEK, FIND, GROUPS, LEFT, DOCTOR = (f"unit/ops/test_{name}.py" for name in NAMES)
@@ -27,21 +27,6 @@ def fault(name: str, file: str, test: str, *edits: tuple[str, str]) -> Mutant:
 
 
 OPERATOR_MUTANTS = (
-    fault(
-        "a delayed copy does not say what it failed of", ENDINGS,
-        f"{PEEK}::test_in_every_scope_the_delayed_message_carries_its_error",
-        ("        copy = with_error(copy, later.why)\n", ""),
-    ),
-    fault(
-        "a message that keeps its place does not say what it failed of", ENDINGS,
-        f"{PEEK}::test_in_every_scope_the_delayed_message_carries_its_error",
-        ("\"\", outcome.why, due_ms)", "\"\", \"\", due_ms)"),
-    ),
-    fault(
-        "a commit puts back without a reason", GROUP,
-        f"{PEEK}::test_each_message_says_why_it_waits",
-        ("outcome.failures, outcome.why)", "outcome.failures)"),
-    ),
     fault(
         "a resubmission says the error of the attempt before", "outbox/resubmission.py",
         f"{PEEK}::test_a_resubmission_says_no_error_and_keeps_what_its_sender_said",
@@ -78,24 +63,9 @@ OPERATOR_MUTANTS = (
         ("for path, place, task in named.of(id) if self._is_in(place, task)]", "for path, place, task in named.of(id)]"),
     ),
     fault(
-        "a process gives a sign of life with every message", "outbox/runtime/signs.py",
-        f"{SIGNS}::test_a_process_gives_at_most_one_sign_a_minute_by_one_request",
-        ("        if not self.is_due:\n            return\n", ""),
-    ),
-    fault(
-        "a sign of life is written over one that is not known to be there", "outbox/runtime/signs.py",
-        f"{SIGNS}::test_a_process_that_was_paused_for_longer_than_its_sign_lives_goes_on_with_a_new_one",
-        ("key, self._key = self._key, None", "key = self._key"),
-    ),
-    fault(
         "a queue without a worker is attended", "outbox/ops/store_signs.py",
         f"{SIGNS}::test_without_its_sign_a_queue_of_a_handler_is_unattended",
         ("sorted(path for path in handled if path.casefold() not in attended)", "[]"),
-    ),
-    fault(
-        "what a newer build wrote is put back unsaid", "outbox/runtime/counts.py",
-        f"{SIGNS}::test_a_worker_says_what_it_takes_puts_back_and_holds",
-        ("            if outcome.is_newer:\n", "            if False:\n"),
     ),
     fault(
         "a command goes before a host that waits", "outbox/ops/connect_operator.py",
@@ -152,11 +122,6 @@ OPERATOR_MUTANTS = (
         "what a worker may be finishing is finished by hand too", PENDING,
         f"{LEFT}::test_what_has_not_left_is_listed_and_leaves_by_hand",
         ("now_ms - written_ms(document) < GRACE_S * 1_000", "False"),
-    ),
-    fault(
-        "a state in item scope is finished as a record", "outbox/runtime/finish_without_app.py",
-        f"{LEFT}::test_what_has_not_left_is_listed_and_leaves_by_hand",
-        ("return self._item if is_item else self._partition", "return self._partition"),
     ),
     fault(
         "what could not be sent is not said", PENDING,

@@ -34,7 +34,12 @@ OTHERS = {
         "tests/unit/runtime/test_registration.py",
         "tests/unit/runtime/test_key_types.py",
     ),
-    "outbox/runtime": ("tests/unit/stores", "tests/unit/steps", "tests/unit/ops/test_discards.py"),
+    "outbox/runtime": (
+        "tests/unit/stores",
+        "tests/unit/steps",
+        "tests/unit/telemetry",
+        "tests/unit/ops/test_discards.py",
+    ),
     "function_app": ("tests/functions",),
     "spark_jobs": ("tests/spark",),
 }

@@ -5,21 +5,17 @@ Data only; nothing of the package is imported here.
 
 from __future__ import annotations
 
-from tests.simulation.planting import ITEM, PARTITION, Mutant
+from tests.simulation.planting import Mutant
 
-COUNTS = "outbox/runtime/counts.py"
-PORTS = "outbox/runtime/counted_ports.py"
 OTEL = "outbox/otel.py"
 METRICS = "outbox/metrics.py"
 GUARDS = "outbox/guards.py"
 CONTEXT = "outbox/context.py"
 SPARED = "unit/handlers/test_guards.py"
 CALLED = "unit/handlers/test_call_guards.py"
-COUNTED = "unit/runtime/test_counts.py"
 TRACED = "unit/telemetry/test_otel.py"
 ENDED = "test_spans_that_nothing_settles_end_when_there_are_too_many_or_the_attempt_is_made_again"
 TOLD = "unit/ops/test_metrics.py"
-ASKED = "wire/on_azure/test_metrics.py"
 
 
 def fault(name: str, file: str, test: str, *edits: tuple[str, str]) -> Mutant:
@@ -27,36 +23,6 @@ def fault(name: str, file: str, test: str, *edits: tuple[str, str]) -> Mutant:
 
 
 TELEMETRY_MUTANTS = (
-    fault(
-        "counts: a duplicate in one commit with its first counts as applied", COUNTS,
-        f"{TOLD}::test_a_host_says_what_became_of_its_messages",
-        ("            handled -= ran\n", ""),
-    ),
-    fault(
-        "counts: a copy in partition scope counts as applied", PARTITION,
-        f"{COUNTED}::test_each_end_of_a_message_is_counted_once",
-        ("        attempt.is_duplicate = not record.reason\n", ""),
-    ),
-    fault(
-        "counts: a copy in item scope counts as applied", ITEM,
-        f"{COUNTED}::test_each_end_of_a_message_is_counted_once",
-        ("        attempt.is_duplicate = not record.reason and record.tx != own_tx\n", ""),
-    ),
-    fault(
-        "counts: the last failure is no failed attempt", COUNTS,
-        f"{COUNTED}::test_each_end_of_a_message_is_counted_once",
-        ('            counts.failed += outcome.reason == "failed"\n', ""),
-    ),
-    fault(
-        "counts: a handler's own text is the name of a metric", COUNTS,
-        f"{COUNTED}::test_a_reason_of_ones_own_makes_no_name",
-        ('    return poison.reason if poison.reason in REASONS else "other"\n', "    return poison.reason\n"),
-    ),
-    fault(
-        "counts: the ages of a mixed commit are not counted", COUNTS,
-        f"{TOLD}::test_a_host_says_what_became_of_its_messages",
-        ("                applied.append(work)\n", ""),
-    ),
     fault(
         "guards: an open breaker lets all through", GUARDS,
         f"{SPARED}::test_an_open_breaker_spares_what_is_down_and_counts_no_attempt",
@@ -113,11 +79,6 @@ TELEMETRY_MUTANTS = (
         ("crc32(attempt.work.inbox + self._until_ms.to_bytes(8, \"big\"))", "crc32(attempt.work.inbox)"),
     ),
     fault(
-        "guards: each declaration of a name is a breaker of its own", COUNTS,
-        f"{CALLED}::test_handlers_and_requests_share_a_breaker_by_its_name_and_status_shows_it",
-        ("(type(declared), declared.name) if declared.name else declared", "declared"),
-    ),
-    fault(
         "guards: the second call of an attempt has no place", GUARDS,
         f"{CALLED}::test_a_rate_spreads_calls_and_the_second_of_an_attempt_does_not_wait",
         ("at_ms + step_ms * self._step_count(attempt)", "at_ms + step_ms"),
@@ -136,16 +97,6 @@ TELEMETRY_MUTANTS = (
         "calls: those made at once have one key", CONTEXT,
         f"{CALLED}::test_calls_that_are_made_at_once_have_keys_of_their_own",
         ("        key = self.idempotency_key if number == 1", "        number = self.call_count\n        key = self.idempotency_key if number == 1"),
-    ),
-    fault(
-        "metrics: what the adapters count is not read", PORTS,
-        f"{ASKED}::test_requests_and_what_they_cost_are_published",
-        ("        counts.usage = ports.usage\n", "        pass\n"),
-    ),
-    fault(
-        "metrics: the fullest key of one worker stands for all", COUNTS,
-        "unit/stores/test_partition_size.py::test_the_fullest_key_of_all_workers_of_a_process_is_a_metric_after_a_sweep",
-        ("max((filling.fullest()[1] for filling in self.fillings), default=0.0)", "min((filling.fullest()[1] for filling in self.fillings), default=0.0)"),
     ),
     fault(
         "metrics: a traced host looks into no queue", "outbox/ops/host.py",

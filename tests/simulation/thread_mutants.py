@@ -51,11 +51,6 @@ THREAD_MUTANTS = (
         ("work.state_id or work.lane or work.inbox.hex()", "work.state_id or work.inbox.hex()"),
     ),
     mutant(
-        "only messages that block wait for a held key", ENGINE,
-        BLOCKING + "test_a_key_waits_for_a_thread_past_its_limit_and_other_keys_do_not",
-        ("        return self._plan.threads is not None and self._plan.threads.holds(work)\n", "        return False\n"),
-    ),
-    mutant(
         "an attempt past its limit is committed when its thread ends", THREADS,
         BLOCKING + "test_an_attempt_past_its_limit_commits_nothing_whatever_its_thread_does",
         ("        except TimeoutError:\n            text = over", "        except TimeoutError:\n            await asyncio.wait([job.ended])\n            return\n            text = over"),
@@ -66,24 +61,9 @@ THREAD_MUTANTS = (
         ("            raise Retry(text, after_s=RETRY_AFTER_S) from None\n", "            raise TimeoutError(text) from None\n"),
     ),
     mutant(
-        "threads keep their process alive", THREADS,
-        BLOCKING + "test_idle_threads_end_with_their_worker",
-        ("name=name, daemon=True)", "name=name, daemon=False)"),
-    ),
-    mutant(
         "what a handler did past its limit is applied", HANDLING,
         LIMITS + "test_what_takes_too_long_fails_and_leaves_nothing",
         ("        if life is not None and life.now_ms() - began_ms > plan.limit_ms(work.handler):\n            raise over_limit(plan, work.handler, context)\n", ""),
-    ),
-    mutant(
-        "an attempt sees what an earlier one made of its message", HANDLING,
-        AGAIN + "test_every_attempt_sees_the_message_as_it_was_sent",
-        ("            attempt.ran()\n", ""),
-    ),
-    mutant(
-        "an attempt sees what its batch made of its message", ENGINE,
-        AGAIN + "test_every_attempt_sees_the_message_as_it_was_sent",
-        ("                            branch.ran()\n", "                            pass\n"),
     ),
     mutant(
         "a handling that is begun again sees what it made of its message", ENGINE,
@@ -99,16 +79,6 @@ THREAD_MUTANTS = (
         "a batch has the longest limit of its handlers", ENGINE,
         LIMITS + "test_a_neighbour_that_may_take_longer_lends_its_time_to_no_other",
         ("        return any(work.handler is not None and taken_ms", "        return all(work.handler is not None and taken_ms"),
-    ),
-    mutant(
-        "a handler that waits has the whole attempt, whatever its batch has taken", HANDLING,
-        LIMITS + "test_a_handler_that_waits_has_what_its_neighbours_left_of_the_attempt",
-        ("    limit_ms = min(limit_ms, plan.attempt_ms_max - (now_ms - (group.now_ms if began_ms is None else began_ms)))\n", ""),
-    ),
-    mutant(
-        "the context of a handling that is begun again takes more", HANDLING,
-        LIMITS + "test_a_handling_that_is_begun_again_leaves_a_context_that_takes_nothing",
-        ('    _cut_off(suspended, "was cancelled to run again on its own")\n', ""),
     ),
     mutant(
         "a context past its limit takes more", HANDLING,

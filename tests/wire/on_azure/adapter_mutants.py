@@ -24,7 +24,6 @@ CLIENTS = "outbox/azure/operations.py"
 BLOB_OUTCOMES = "outbox/azure/blobs/outcomes.py"
 BLOB_STATES = "outbox/azure/blobs/state_store.py"
 
-LANES = "outbox/runtime/store_scope.py"
 
 OF_COSMOS = "test_cosmos_traps"
 OF_SENDING = "test_servicebus_traps"
@@ -194,10 +193,6 @@ ADAPTER_MUTANTS = (
             "        finally:\n            self.out",
             "        except OutboxError:\n            pass\n        finally:\n            self.out",
         ),
-    ),
-    mutant(
-        "what was committed together is settled in turn", LANES, "test_messages_of_a_few_keys_are_settled_together",
-        ("        are_aside = len(outcomes) > 1 and", "        are_aside = False and"), of=OF_ROUND_TRIPS,
     ),
     mutant(
         "the settlements of a session are in flight together", LINKS,
