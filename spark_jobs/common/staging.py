@@ -77,7 +77,7 @@ def stage(frame: DataFrame, writing: Writing) -> list[StagedFile]:
 
 
 def stage_tasks(made: RDD[pa.RecordBatch], writing: Writing) -> list[StagedFile]:
-    """Write the rows that tasks make, those of one value of `by` together; the files are as those of a frame.
+    """Write the rows of tasks as the files of a frame, those of one value of `by` together.
 
     Raises:
         Refused: a task could not write; nothing of it counts.

@@ -1,4 +1,4 @@
-"""Tasks of Spark without its SQL, whose first plan keeps a driver busy for four seconds; nothing of it is needed here.
+"""Tasks of Spark without its SQL, whose first plan would keep a driver busy for four seconds.
 
 A function runs in numbered tasks and what it gives comes back to the driver, or is parted by numbers on its way to
 other tasks.  Errors come back as those of frames do, so that callers know one kind.
@@ -22,7 +22,7 @@ _U = TypeVar("_U")
 
 
 def tasks(spark: SparkSession, count: int, work: Callable[[Iterable[int]], Iterable[_T]]) -> RDD[_T]:
-    """What tasks of the numbers below a count give, one task a number."""
+    """Run `work` in `count` numbered tasks, one number each, and return their results as an RDD."""
     return spark.sparkContext.parallelize(range(count), max(1, count)).mapPartitions(work)
 
 
@@ -47,7 +47,7 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 
 
 def parted(found: RDD[tuple[int, _U]], count: int) -> RDD[tuple[int, _U]]:
-    """Numbered values, those of a number in the task of that number, of so many.
+    """Send numbered values to `count` tasks, the values of a number to the task of that number.
 
     A worker holds what it has parted up to half of `spark.python.worker.memory` (512 MB by default).
     """

@@ -52,7 +52,7 @@ class Chunks:
     created_ms: int
 
     def of_packets(self, made: Made, packets: Iterable[Packet]) -> Iterator[pa.RecordBatch]:
-        """What is made of packed rows as `STAGED` has it, with its chunk; conflicts behind them."""
+        """Make the messages of packed rows as `STAGED` has them, with their chunk; conflicts come last."""
         conflicts = list[pa.Table]()
         for number, parts in unpacked(packets, lambda number: (number % self.count, number)):
             messages, differing = made(parts)

@@ -118,7 +118,7 @@ class Rows(Protocol):
         """How many bytes the rows have."""
 
     def packets(self, pack: Pack) -> RDD[Packet]:
-        """What `pack` makes of the rows {id, body, created_ms, session, position} that can be sent."""
+        """Pack the rows {id, body, created_ms, session, position} that can be sent, by `pack`."""
 
     def judged(self, *, texts: bool = False) -> DataFrame:
         """Every row, with the reason why it cannot be sent."""

@@ -74,7 +74,7 @@ def send(
 
 
 def shares_of(files: Sequence[StagedFile], count: int) -> list[Share]:
-    """Equal shares of the rows of some files, at most so many; none is empty."""
+    """Share the rows of files equally, in at most `count` shares; none is empty."""
     total, found, begin = sum(file.rows for file in files), list[Share](), 0
     for end in sorted({total * (number + 1) // count for number in range(count)} - {0}):
         share, before = Share(), 0

@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What files hold, as they were listed."""
+    """The survey of files, as they were listed."""
 
     listed: tuple[File, ...]
     survey: Survey
@@ -60,7 +60,7 @@ def is_small(listed: Sequence[File]) -> bool:
 
 @contextmanager
 def beside(work: Callable[[], _T]) -> Iterator[Future[_T]]:
-    """Run something in a thread beside what the driver does, which is to wait for a process, and end with both."""
+    """Run `work` in a thread while the driver waits for a process, and end with both."""
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)  # starting Spark is hundreds of questions, each of which would wait for 5 ms
     try:

@@ -79,7 +79,7 @@ class FrameRows:
         return self.survey.size
 
     def packets(self, pack: Pack) -> RDD[tuple[int, bytes]]:
-        """What `pack` makes of the rows of each partition that can be sent."""
+        """Pack the rows of each partition that can be sent, by `pack`."""
         return self._numbered().mapInArrow(partial(packets_of, self._judge, pack), PACKED).rdd.map(packet_of)
 
     def judged(self, *, texts: bool = False) -> DataFrame:

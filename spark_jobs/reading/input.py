@@ -120,7 +120,7 @@ class Input:
         return self._mapped(partial(judged_by, replace(self._judge, texts=texts)), reading, JUDGED)
 
     def packets(self, pack: Pack) -> RDD[tuple[int, bytes]]:
-        """What `pack` makes of the rows of each span that can be sent."""
+        """Pack the rows of each span that can be sent, by `pack`."""
         return self._tasks(partial(packed_by, self._judge, pack), self._typed(), self._spans)
 
     @property
@@ -175,7 +175,7 @@ class Input:
         return spark_tasks.tasks(self._spark, len(tasks), partial(run, read, lent(reading), tasks))
 
     def _told(self, look: Callable[[Reading, Span], _T], spans: Sequence[Span]) -> list[_T]:
-        """What a look at each span finds, in their order."""
+        """Look at each span in a task, and return the results in the order of the spans."""
         with refusals(self.check_unchanged):
             return spark_tasks.collected(self._tasks(partial(one_of, look), self._reading, spans))
 
