@@ -47,7 +47,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}").fullmatch
 
 @dataclass(frozen=True, slots=True)
 class RowStatus:
-    """One row of a log, by the numbers of its `writer` and `reader`: floor and end as cell indexes, lags in cells."""
+    """One row of a log, by `writer` and `reader` number: floor and end as cell indexes, lags in cells."""
 
     writer: int
     reader: int
