@@ -1,4 +1,4 @@
-"""Name the emulators' own tests that a change cannot reach: `python tools/spared_tests.py BASE` prints pytest's options.
+"""Name the emulators' own tests that a change cannot reach, as options of pytest: `python tools/spared_tests.py BASE`.
 
 A test is reached by every module that it imports, at whatever distance, also where only a text names it, and by the
 conftest files above it.  A page counts where one of these names it.  A change of anything else (the lock, the workflow,
@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,9 +77,8 @@ class Sources:
         """The files that a file imports or names as modules, and all texts in it."""
         if name not in self._named:
             tree = _RunTime().visit(ast.parse((self._root / name).read_text()))
-            texts = "\n".join(
-                n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
-            )
+            values = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+            texts = "\n".join(value for value in values if isinstance(value, str))
             targets = {file for module in self._modules(tree, texts) for file in self._files(module)}
             self._named[name] = targets, texts
         return self._named[name]
@@ -95,10 +95,8 @@ class Sources:
                     yield front.get(alias.name, f"{node.module}.{alias.name}")
             elif isinstance(node, ast.List | ast.Tuple | ast.Call):
                 words = node.args if isinstance(node, ast.Call) else node.elts
-                given = [word.value if isinstance(word, ast.Constant) else None for word in words]
-                yield from (
-                    f"{module}.__main__" for flag, module in zip(given, given[1:], strict=False) if flag == "-m"
-                )
+                given = [str(word.value) if isinstance(word, ast.Constant) else "" for word in words]
+                yield from (f"{module}.__main__" for flag, module in pairwise(given) if flag == "-m")
 
     def _files(self, module: str) -> Iterator[str]:
         """The file of a module, or of the nearest that holds the name, and the packages above it."""

@@ -9,8 +9,13 @@ import pytest
 from tools.spared_tests import OWN, ROOT, Sources
 
 TEST = "tests/wire/cosmos/test_pages.py"
+FRONT = """
+if TYPE_CHECKING:
+    import outbox.worker
+_LAZY = {'Engine': 'outbox.engine', 'Worker': 'outbox.worker'}
+"""
 TREE = {
-    "outbox/__init__.py": "if TYPE_CHECKING:\n    import outbox.worker\n_LAZY = {'Engine': 'outbox.engine', 'Worker': 'outbox.worker'}\n",
+    "outbox/__init__.py": FRONT,
     "outbox/engine.py": "",
     "outbox/worker.py": "import outbox.runtime\n",
     "outbox/runtime.py": "",
