@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tools.arrows import FLOORS, circle, imports_of
+from tools.statements import packages
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("outbox", "function_app", "spark_jobs")
@@ -41,6 +43,19 @@ STEPS = {("item_scope.py", "marks")}
 """Of which scope a guest is a step of its own: in item scope marks clear pointers, which is step 9."""
 GATHERS = {"__init__", "remembered", "finish"}
 """The methods of a scope that go over all of its parts."""
+STATEMENTS_MAX = {
+    "outbox": 3_916,
+    "outbox/azure": 3_604,
+    "outbox/emulator": 10_725,
+    "outbox/engine": 5_192,
+    "outbox/ops": 7_321,
+    "outbox/registration": 352,
+    "outbox/runtime": 6_351,
+    "outbox/streams": 3_472,
+    "outbox/testing": 557,
+    "outbox/verify": 9_481,
+}
+"""The budget of each package, by `tools.statements.packages`; `outbox` is what stands beside the packages."""
 UNSAFE_DECODERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
 
 
@@ -312,6 +327,26 @@ def test_a_third_call_of_a_guest_is_found() -> None:
     )
     found = guest_calls(ast.parse(text))
     assert found == {"marks": ["self.marks.add", "self.marks.add", "self.marks.take"], "stale_edits": ["may_be_stale"]}
+
+
+def over_budget(found: Mapping[str, int], budget: Mapping[str, int]) -> dict[str, str]:
+    """The packages with more statements than their budget, and the way out."""
+    return {
+        name: f"{count:,} statements, {budget.get(name, 0):,} in STATEMENTS_MAX: take as many away elsewhere in the "
+        "package, or raise the figure in a commit whose body says why"
+        for name, count in found.items()
+        if count > budget.get(name, 0)
+    }
+
+
+def test_every_package_keeps_to_its_budget_of_statements() -> None:
+    assert over_budget(packages(), STATEMENTS_MAX) == {}
+
+
+def test_a_statement_over_the_budget_and_a_package_without_one_are_found(tmp_path: Path) -> None:
+    tree(tmp_path, {"engine.core": ["outbox.codec", "outbox.errors"], "codec": ["msgspec"], "new.core": ["msgspec"]})
+    assert over_budget(packages(tmp_path), {"outbox": 1, "outbox/engine": 2, "outbox/new": 1}) == {}
+    assert set(over_budget(packages(tmp_path), {"outbox": 0, "outbox/engine": 1})) == set(packages(tmp_path))
 
 
 def test_every_module_says_what_it_decides() -> None:
