@@ -7,7 +7,17 @@ The fault model.  A call of a port can
     be refused     nothing happened: `Throttled`
     be delayed     others go first: the call is made some turns of the loop later
 and a delivery can be doubled: the message is there a second time, as a copy under the same identity or by the lock
-running out under its owner.  `n` counts the calls of all wrapped ports together, from 1; for duplicates it counts
+running out under its owner.  The same faults by their names where they are explored and on the wire:
+
+    Faults       explorer.ops   emulator.faults
+    crashes      crash
+    lost         lost           lost-reply; of a settlement lost-disposition
+    refused      error          throttled
+    delayed      delay          delay
+    duplicates   expire         lock-expiry; of a copy duplicate
+                 stale          stale-read
+
+`n` counts the calls of all wrapped ports together, from 1; for duplicates it counts
 deliveries.  Crashes are `SimulatedCrash`, which no handler can catch as an ordinary error.
 """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -17,7 +17,7 @@ from outbox.ports import Conflict
 Value = TypeVar("Value")
 
 FaultKind = Literal["crash", "lost", "delay", "error", "expire", "stale", "jump", "timeout", "power"]
-FAULT_KINDS: tuple[FaultKind, ...] = ("crash", "lost", "delay", "error", "expire", "stale", "jump", "timeout", "power")
+FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 """Each has a budget.
 
 crash    a worker dies before its next call, and starts anew with nothing
