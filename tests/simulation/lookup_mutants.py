@@ -84,12 +84,6 @@ LOOKUP_MUTANTS = (
         ("\"\" if is_only else f\"--sequence {dead.sequence} \"", "\"\""),
     ),
     fault(
-        "a dead letter without an identity has no name", "outbox/resubmission.py",
-        f"{TWO}::test_a_message_without_an_id_is_named_by_its_number",
-        ("return dead_letter_identity(queue, sequence, message, reason) or sequence_identity(sequence)",
-         "return dead_letter_identity(queue, sequence, message, reason)"),
-    ),
-    fault(
         "the case of a queue's name is another queue", "outbox/ops/names.py",
         f"{NAMES}::test_a_queue_is_meant_in_any_case_as_its_application_writes_it",
         ("each.casefold() == name.casefold()", "each == name"),

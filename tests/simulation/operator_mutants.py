@@ -28,11 +28,6 @@ def fault(name: str, file: str, test: str, *edits: tuple[str, str]) -> Mutant:
 
 OPERATOR_MUTANTS = (
     fault(
-        "a resubmission says the error of the attempt before", "outbox/resubmission.py",
-        f"{PEEK}::test_a_resubmission_says_no_error_and_keeps_what_its_sender_said",
-        ("    return with_error(again, \"\")", "    return again"),
-    ),
-    fault(
         "what a dead letter blocks seems to wait for a worker", HELD,
         f"{PEEK}::test_the_reason_says_what_is_waited_for",
         ("    if held.blocked_by is not None:\n        return \"blocked\"\n", ""),
@@ -153,26 +148,6 @@ OPERATOR_MUTANTS = (
         f"{WEB}::test_a_client_that_hangs_up_or_is_slow_begins_nothing",
         ("            if message[\"type\"] == \"http.disconnect\":\n                raise _HungUp\n",
          "            if message[\"type\"] == \"http.disconnect\":\n                break\n"),
-    ),
-    fault(
-        "asgi: bodies count for ever", ASGI,
-        f"{WEB}::test_a_body_in_pieces_is_one_and_one_that_is_too_large_is_refused",
-        ("            self.body_bytes -= sum(map(len, parts))\n", "            pass\n"),
-    ),
-    fault(
-        "asgi: of two idempotency keys one is taken", ASGI,
-        f"{WEB}::test_two_keys_are_refused_and_other_headers_are_joined",
-        ("if name == KEY_HEADER and name in found:", "if False:"),
-    ),
-    fault(
-        "asgi: a path keeps the place where it is mounted", ASGI,
-        f"{WEB}::test_however_a_server_gives_the_path_it_is_found",
-        ("            path = path[len(prefix) :]\n", ""),
-    ),
-    fault(
-        "asgi: a path is decoded before it is split", ASGI,
-        f"{WEB}::test_mounted_in_fastapi_it_serves_below_its_place",
-        ("raw = scope.get(\"raw_path\")", "raw = b\"\""),
     ),
     fault(
         "a resubmission is proposed for what nobody can read", VIEWS,

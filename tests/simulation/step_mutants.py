@@ -110,16 +110,6 @@ STEP_MUTANTS = (
         f"{OF_STEPS}::test_a_failure_count_lives_as_long_as_a_record_from_each_failure_on",
         ("left = max(0, delivery.delivery_count - count)", "left = delivery.delivery_count"),
     ),
-    mutant(
-        "letters: a resubmission has failed before", "resubmission.py",
-        f"{OF_HOSTS}::test_a_resubmission_has_not_failed_yet_and_begins_a_chain",
-        ("failures=0, hops=0)", "hops=0)"),
-    ),
-    mutant(
-        "letters: a resubmission goes on with its chain", "resubmission.py",
-        f"{OF_HOSTS}::test_a_resubmission_has_not_failed_yet_and_begins_a_chain",
-        ("failures=0, hops=0)", "failures=0)"),
-    ),
     # Requests, clients and workers
     mutant(
         "requests: a repetition is as old as itself", "runtime/http/idempotency_keys.py",
@@ -146,16 +136,6 @@ STEP_MUTANTS = (
         f"{OF_HOSTS}::test_a_blob_that_was_changed_is_not_handed_out",
         ("if data is None or sha256(data).hexdigest() != ref.digest:", "if data is None:"),
     ),
-    mutant(
-        "worker: locks are looked at as often as the shortest that ever was", "worker.py",
-        f"{OF_HOSTS}::test_locks_are_looked_at_as_often_as_the_shortest_that_there_is_now",
-        ("            self._shortest_ms = min(self._lock_ms.values(), default=sys.maxsize)\n", ""),
-    ),
-    mutant(
-        "worker: what is in flight when it stops stays locked", "worker.py",
-        f"{OF_HOSTS}::test_what_a_worker_has_in_flight_when_it_stops_is_released_uncounted",
-        ("            await self._intake.release(left)\n", ""),
-    ),
     # Edges of several of these
     mutant(
         "sweep: each begins at the front", "runtime/shell.py",
@@ -181,21 +161,6 @@ STEP_MUTANTS = (
         "marks: the blob of a record whose mark lost is deleted", "runtime/commit/marks.py",
         "unit/stores/test_marks.py::test_a_mark_that_loses_leaves_the_blob_that_the_pending_record_names",
         ("        for mark in left:\n            if mark.spilled:", "        for mark in marks:\n            if mark.spilled:"),
-    ),
-    mutant(
-        "requests: a body at the limit is too large", "http_entry.py",
-        f"{OF_HOSTS}::test_a_body_up_to_the_limit_is_taken",
-        ("if len(request.body) > self.body_bytes_max:", "if len(request.body) >= self.body_bytes_max:"),
-    ),
-    mutant(
-        "worker: it is idle while its handler runs", "worker.py",
-        f"{OF_HOSTS}::test_a_worker_is_not_idle_while_its_handler_runs_on_for_a_message_that_is_gone",
-        ("while self._is_busy or not await", "while not await"),
-    ),
-    mutant(
-        "client: only the first handler's record counts", "client.py",
-        f"{OF_HOSTS}::test_an_old_dead_letter_may_go_back_when_any_of_its_handlers_refused_it_on_record",
-        ("for branch in (work, *work.others):", "for branch in (work,):"),
     ),
     # What is remembered of failures, blocks and eras
 )  # fmt: skip

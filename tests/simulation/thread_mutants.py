@@ -97,14 +97,4 @@ THREAD_MUTANTS = (
         ("        return variables.run(begin, around, variables, message, state, context)\n",
          "        return begin(around, variables, message, state, context)\n"),
     ),
-    mutant(
-        "a handler that waits sees the variables of whoever steps it", MIDDLEWARE,
-        ROUND + "test_a_handler_sees_the_variables_that_its_middleware_set_and_no_other_does[async]",
-        ("        return self._run(self._inner.send, value)\n", "        return self._inner.send(value)\n"),
-    ),
-    mutant(
-        "what is sent carries the trace of the cause alone", "outbox/context.py",
-        ROUND + "test_what_is_sent_carries_the_trace_that_a_middleware_sets[engine]",
-        ("traceparent=self.trace or (", "traceparent=("),
-    ),
 )  # fmt: skip
