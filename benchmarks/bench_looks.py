@@ -18,6 +18,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks import report
+
 from outbox import App, Engine
 from outbox.engine.entities import QueueSettings, Settlement
 from outbox.engine.log import records
@@ -25,10 +27,10 @@ from outbox.engine.state.documents import STATES
 from outbox.lineage import state_id
 from outbox.message import Message
 from outbox.ops.blocked import every_blocked
-from outbox.ops.engine_operator import EngineOperator
-from outbox.ops.trail_values import TrailQuery
-from outbox.ops.values import DeadLetterFilter, FindQuery, PeekQuery
-from outbox_bench import report
+from outbox.ops.engine_admin import EngineAdmin
+from outbox.ops.state_values import ReadStates
+from outbox.ops.trail_values import FindTrail
+from outbox.ops.values import DeadLetterFilter, Find, ListDeadLetters, Peek
 
 COUNTS = (10_000, 100_000)
 BATCH = 1_000
@@ -66,28 +68,28 @@ def message(what: str, number: int) -> Message:
     )
 
 
-async def pages(operator: EngineOperator) -> None:
+async def pages(admin: EngineAdmin) -> None:
     """All dead letters, each page let go before the next as a host lets it go with its response."""
-    page = await operator.dead_letters("plain")
+    page = await admin.ask(ListDeadLetters("plain"))
     while page:
-        page = await operator.dead_letters("plain", after=page[-1].sequence)
+        page = await admin.ask(ListDeadLetters("plain", after=page[-1].sequence))
 
 
-async def states(operator: EngineOperator) -> None:
-    async for _ in operator.states():
+async def states(admin: EngineAdmin) -> None:
+    async for _ in admin.stream(ReadStates()):
         await asyncio.sleep(0)
 
 
-def questions(count: int) -> dict[str, Callable[[EngineOperator], Awaitable[Any]]]:
+def questions(count: int) -> dict[str, Callable[[EngineAdmin], Awaitable[Any]]]:
     middle = count + count // 2
     return {
         "nothing": lambda op: asyncio.sleep(QUIET_S),
         "status": lambda op: op.status(),
-        "queue peek, 50 from the middle": lambda op: op.peek(PeekQuery("plain", after=middle, count=50)),
-        "queue peek, 50 of a key": lambda op: op.peek(PeekQuery("plain", count=50, key=f"k{KEY_COUNT - 1}")),
-        "message show, the last": lambda op: op.find(FindQuery(f"held-{count - 1}")),
-        "message show, a dead letter": lambda op: op.find(FindQuery(f"dead-{count // 2}")),
-        "message trace": lambda op: op.trail(TrailQuery(f"held-{count // 2}")),
+        "queue peek, 50 from the middle": lambda op: op.peek(Peek("plain", after=middle, count=50)),
+        "queue peek, 50 of a key": lambda op: op.peek(Peek("plain", count=50, key=f"k{KEY_COUNT - 1}")),
+        "message show, the last": lambda op: op.find(Find(f"held-{count - 1}")),
+        "message show, a dead letter": lambda op: op.find(Find(f"dead-{count // 2}")),
+        "message trace": lambda op: op.trail(FindTrail(f"held-{count // 2}")),
         "schedule now": lambda op: op.make_due("plain", "later-1"),
         "dead-letters list, 50 from the middle": lambda op: op.dead_letters("plain", after=count // 2, count_max=50),
         "dead-letters list, by a rare text": lambda op: op.dead_letters("plain", where=DeadLetterFilter(text="none")),
@@ -99,9 +101,7 @@ def questions(count: int) -> dict[str, Callable[[EngineOperator], Awaitable[Any]
     }
 
 
-async def measured(
-    operator: EngineOperator, ask: Callable[[EngineOperator], Awaitable[Any]]
-) -> tuple[float, float, float]:
+async def measured(admin: EngineAdmin, ask: Callable[[EngineAdmin], Awaitable[Any]]) -> tuple[float, float, float]:
     """How long an answer took, the longest that the loop was held meanwhile, and the most CPU time, in milliseconds."""
     worst_s = worst_cpu_s = 0.0
 
@@ -116,7 +116,7 @@ async def measured(
     ticking = asyncio.create_task(tick())
     await asyncio.sleep(5 * TICK_S)
     began_s = time.perf_counter()
-    await ask(operator)
+    await ask(admin)
     took_s = time.perf_counter() - began_s
     await asyncio.sleep(5 * TICK_S)
     ticking.cancel()
@@ -126,8 +126,8 @@ async def measured(
 async def run(count: int) -> dict[str, tuple[float, float, float]]:
     async with Engine.in_memory() as engine:
         fill(engine, count)
-        operator = EngineOperator(engine, None, App("looks"))
-        return {what: await measured(operator, ask) for what, ask in questions(count).items()}
+        admin = EngineAdmin(engine, None, App("looks"))
+        return {what: await measured(admin, ask) for what, ask in questions(count).items()}
 
 
 def rows(repeats: int, counts: tuple[int, ...]) -> list[Row]:

@@ -6,15 +6,17 @@ import argparse
 import asyncio
 import re
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from outbox.ops.arguments import looking, messages, states
+from outbox.ops.requests import A, Admin, Request
 
 Options = argparse.Namespace
+T = TypeVar("T")
 
 _TAKE_A_FOLDER = sorted(looking.ON_AZURE | states.ON_AZURE | messages.ON_AZURE)
 _COMMAND = re.compile(rf"\boutbox (?:{'|'.join(map(re.escape, _TAKE_A_FOLDER))})\b(?! --data)")
@@ -24,34 +26,39 @@ class Usage(Exception):
     """Arguments that contradict each other."""
 
 
-def ask(options: Options, question: Callable[[Any], Awaitable[Any]]) -> Any:
-    """Connect an operator for the folder, for the application on Azure or for ordered logs there, and ask it."""
-
-    async def asked() -> Any:
-        async with connected(options) as operator:
-            return await question(operator)
-
-    return asyncio.run(asked())
+def ask(options: Options, asked: Request[A]) -> A:
+    """The answer of the folder, of the application on Azure or of ordered logs there, by the options."""
+    return talk(options, lambda admin: admin.ask(asked))
 
 
-def connected(options: Options) -> AbstractAsyncContextManager[Any]:
-    """The operator of the folder, of the application on Azure or of ordered logs there, by the options."""
+def talk(options: Options, work: Callable[[Admin], Coroutine[Any, Any, T]]) -> T:
+    """Connect an admin for what the options name, and ask it several things."""
+
+    async def talked() -> T:
+        async with connected(options) as admin:
+            return await work(admin)
+
+    return asyncio.run(talked())
+
+
+def connected(options: Options) -> AbstractAsyncContextManager[Admin]:
+    """The admin of the folder, of the application on Azure or of ordered logs there, by the options."""
     if options.data is not None:
-        from outbox.ops.connect_operator import connect_operator
+        from outbox.ops.connect_folder import connect_admin
 
-        return connect_operator(options.data, accept_clock=options.accept_clock)
+        return connect_admin(options.data, accept_clock=options.accept_clock)
     import logging
 
-    from outbox.ops.store_operator import Addresses, connect_azure_operator
+    from outbox.ops.connect_azure import Addresses, connect_azure_admin
 
     logging.getLogger("azure").addHandler(logging.NullHandler())  # its lines about connections are no answer
     names = ("cosmos", "servicebus", "database", "container", "states", "blobs", "blob_states")
     addresses = Addresses(**{name: getattr(options, name, "") for name in names})
     if not hasattr(options, "blob_states"):
-        return connect_azure_operator(addresses)
-    from outbox.ops.stream_operator import connect_stream_operator
+        return connect_azure_admin(addresses)
+    from outbox.ops.connect_azure import connect_stream_admin
 
-    return connect_stream_operator(addresses)
+    return connect_stream_admin(addresses)
 
 
 def answer(options: Options, value: Any, line: str) -> None:

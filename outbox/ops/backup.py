@@ -54,9 +54,10 @@ from outbox.ops.backup_files import (
     unpacked,
     written,
 )
-from outbox.ops.connect_operator import check_folder, connect_operator
+from outbox.ops.connect_folder import check_folder, connect_admin
 from outbox.ops.control_file import is_held
 from outbox.ops.scratch import MADE, UNPACKED, scratch
+from outbox.ops.values import Seal
 
 EPOCH_STEP = 256
 """How far a restored log's epoch is ahead: more than what a host restarts between a backup and its loss."""
@@ -95,8 +96,8 @@ async def back_up(folder: Path, target: Path) -> BackedUp:
         cut_bytes = 0
         if is_held(folder):
             with keep_deleted(folder / BLOBS) as deleted:
-                async with connect_operator(folder) as operator:
-                    least = await operator.seal()
+                async with connect_admin(folder) as admin:
+                    least = await admin.ask(Seal())
                     files = _sealed(folder, root)
                 files += _blobs(root, folder / BLOBS, deleted)
         else:

@@ -13,8 +13,8 @@ import msgspec
 
 from outbox.errors import Refused
 from outbox.ops.names import begins, listed
-from outbox.ops.operator import Operator
-from outbox.ops.values import BlockedKey, BlockedPage, BlockedQuery, Moved
+from outbox.ops.requests import Admin
+from outbox.ops.values import BlockedKey, BlockedPage, Discard, ListBlocked, Moved, Resubmit
 
 By = Literal["discard", "resubmit"]
 
@@ -29,14 +29,14 @@ class Unblocked(msgspec.Struct, frozen=True):
     waiting: int
 
 
-async def unblock(operator: Operator, queue: str, text: str, by: By) -> Unblocked:
+async def unblock(admin: Admin, queue: str, text: str, by: By) -> Unblocked:
     """Discard or resubmit the dead letter that blocks a key, or the one blocked key with this prefix.
 
     Raises:
         LookupError: no such key is blocked in this queue.
         Refused: several have this prefix; or what blocks it is not there to be moved.
     """
-    keys = await every_blocked(operator, queue)
+    keys = await every_blocked(admin, queue)
     names = {each.key for each in keys}
     found = {text} & names or {key for key in names if begins(text, key)}
     if not found:
@@ -46,25 +46,25 @@ async def unblock(operator: Operator, queue: str, text: str, by: By) -> Unblocke
     key = next(each for each in keys if each.key in found)
     if not key.is_there:
         raise Refused(f"{queue}, key {key.key!r}: {key.why}")
-    move = operator.discard if by == "discard" else operator.resubmit
-    moved: Moved = await move(queue, key.id, sequence=key.sequence)  # another key may have a message of its id
+    move = Discard if by == "discard" else Resubmit
+    moved: Moved = await admin.ask(move(queue, key.id, sequence=key.sequence))  # another key may have one of its id
     assert moved.count, "a dead letter is moved, or that raises"
     return Unblocked(queue, key.key, key.id, by, key.waiting)
 
 
-async def every_blocked(operator: Operator, queue: str = "") -> list[BlockedKey]:
+async def every_blocked(admin: Admin, queue: str = "") -> list[BlockedKey]:
     """All blocked keys of a queue, or of all, page by page."""
     found: list[BlockedKey] = []
-    asked = BlockedQuery(queue)
+    asked = ListBlocked(queue)
     while True:
-        page = await operator.blocked(asked)
+        page = await admin.ask(asked)
         found += page.keys
         if not page.more:
             return found
-        asked = BlockedQuery(queue, page.more)
+        asked = ListBlocked(queue, page.more)
 
 
-def page_of(keys: Sequence[BlockedKey], asked: BlockedQuery) -> BlockedPage:
+def page_of(keys: Sequence[BlockedKey], asked: ListBlocked) -> BlockedPage:
     """A page in the order of queues and keys; `after` is where the last one ended."""
     ordered = sorted(keys, key=place_of)
     rest = [each for each in ordered if not asked.after or place_of(each) > asked.after]

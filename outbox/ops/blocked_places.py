@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
 
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
 from outbox.engine.state.queues import Queue
 from outbox.engine.state.session_order import Session, SessionOrder
-from outbox.ops.blocked import place_of
+from outbox.ops.blocked import page_of, place_of
+from outbox.ops.engine_site import EngineSite
 from outbox.ops.engine_views import identity_of
 from outbox.ops.slices import MOVED_COUNT, in_slices
-from outbox.ops.values import BATCH_COUNT_MAX, BlockedKey, BlockedPage, BlockedQuery
-from outbox.ports import DeadLetterEntry, HeldMessage, StorePorts
+from outbox.ops.store_site import StoreSite
+from outbox.ops.values import BATCH_COUNT_MAX, BlockedKey, BlockedPage, ListBlocked
+from outbox.ports import DeadLetterEntry, HeldMessage
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.gather import side_by_side
-from outbox.runtime.store_operations import StoreOperations
 
 KEYS_LOOKED_UP_MAX = 2_000
 """For how many keys of a queue the store is asked whether they are blocked: each costs a read."""
@@ -28,9 +28,10 @@ GONE = "its dead letter is gone; if it was settled by other means, Client.discar
 # On an engine
 
 
-async def blocked_on_engine(engine: Engine, asked: BlockedQuery) -> BlockedPage:
+async def blocked_on_engine(at: EngineSite, asked: ListBlocked) -> BlockedPage:
     """A page of the blocked keys of a queue, or of all, in the order of queues and keys."""
-    paths = [asked.queue] if asked.queue else sorted(engine.topology.queues)
+    engine = at.engine
+    paths = [at.named(asked.queue)] if asked.queue else sorted(engine.topology.queues)
     after_queue, _, after_key = asked.after.partition("\0")
     found: list[BlockedKey] = []
     for path in paths:
@@ -43,6 +44,7 @@ async def blocked_on_engine(engine: Engine, asked: BlockedQuery) -> BlockedPage:
             blocked = [session for key in some if (session := queue.order.sessions.get(key)) and session.blocked_by]
             found += [await _blocked_key(engine, queue, session) for session in blocked]
     shown = found[: asked.count]
+    await engine.core.gate()
     return BlockedPage(shown, place_of(shown[-1]) if len(found) > len(shown) else "")
 
 
@@ -76,19 +78,15 @@ def _first_line(text: str) -> str:
 
 # On a store and a bus
 
-Peek = Callable[..., Awaitable[tuple[list[HeldMessage], int]]]
-"""As an operator looks into a queue of the bus."""
 
-
-async def blocked_on_store(ports: StorePorts, peek: Peek, queues: Sequence[str]) -> list[BlockedKey]:
-    """The blocked keys of these queues, among those of their dead letters and of the first messages of each."""
-    operations = StoreOperations(ports)
-    blocks = BlockedSessions(ports.infrastructure or ports.store, ports.blobs)
+async def blocked_on_store(at: StoreSite, asked: ListBlocked) -> BlockedPage:
+    """The blocked keys among those of dead letters and of the first messages of each queue."""
+    queues, blocks = await at.queues(asked.queue), BlockedSessions(at.infrastructure, at.ports.blobs)
     found: list[BlockedKey] = []
 
     async def look(queue: str) -> tuple[list[DeadLetterEntry], list[HeldMessage]]:
-        letters = await operations.dead_letters(queue)
-        held, _ = await peek(
+        letters = await at.operations.dead_letters(queue)
+        held, _ = await at.peek(
             queue, after=0, count=BATCH_COUNT_MAX, session="", is_wanted=lambda each: bool(each.message.session_id)
         )
         return letters, held
@@ -116,4 +114,4 @@ async def blocked_on_store(ports: StorePorts, peek: Peek, queues: Sequence[str])
                     sequence=0 if letter is None else letter.sequence,
                 )
             )
-    return found
+    return page_of(found, asked)

@@ -19,10 +19,10 @@ from outbox.escape import printable
 from outbox.ops import folder_commands, text
 from outbox.ops import message_commands as on_messages
 from outbox.ops import state_commands as on_states
-from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask, with_folder
+from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask, talk, with_folder
 from outbox.ops.piped import write_piece
-from outbox.ops.stream_values import WHO_LENGTH_MAX, StreamQuery, TrimRequest, UnregisterRequest
-from outbox.ops.values import NewMessage
+from outbox.ops.stream_values import WHO_LENGTH_MAX, ListStreams, ReadStream, TrimStream, Unregister
+from outbox.ops.values import Compact, Export, NewMessage, ReadMetrics, ReadState, ReadStatus, Send
 
 
 def run(options: Options) -> None:
@@ -164,7 +164,7 @@ def send(options: Options) -> None:
     )
     _check_json(options.body)
     checked = check(message)
-    ask(options, lambda operator: operator.send(options.queue, [checked], due=due))
+    ask(options, Send(options.queue, [checked], due=due))
     _done(options, {"queue": options.queue, "count": 1, "ids": [id]}, due)
 
 
@@ -226,12 +226,12 @@ def _encoded(body: str) -> bytes:
 
 
 def metrics(options: Options) -> None:
-    found = ask(options, lambda operator: operator.metrics())
+    found = ask(options, ReadMetrics())
     answer(options, {"metrics": found}, found.rstrip("\n"))
 
 
 def status(options: Options) -> None:
-    found = ask(options, lambda operator: operator.status())
+    found = ask(options, ReadStatus())
     answer(options, found, and_whether_hosted(options, with_folder(options, text.status(found))))
 
 
@@ -243,7 +243,7 @@ def doctor(options: Options) -> None:
     """
     from outbox.ops.doctor import examine
 
-    found = ask(options, lambda operator: examine(operator, options.data))
+    found = talk(options, lambda admin: examine(admin, options.data))
     found = [msgspec.structs.replace(each, cure=with_folder(options, each.cure)) for each in found]
     answer(options, found, text.findings(found))
     errors = sum(finding.level == "error" for finding in found)
@@ -264,7 +264,7 @@ def describe(options: Options) -> None:
 
 
 def state(options: Options) -> None:
-    found = ask(options, lambda operator: operator.state(options.type, options.key, options.kind))
+    found = ask(options, ReadState(options.type, options.key, options.kind))
     if options.json:
         sys.stdout.buffer.write((found or b"null") + b"\n")
     elif found is None:
@@ -276,20 +276,20 @@ def state(options: Options) -> None:
 def export(options: Options) -> None:
     """Write states as JSON lines; a file appears only when it is complete."""
 
-    async def write(operator: Any, out: Any) -> int:
+    async def write(admin: Any, out: Any) -> int:
         count = 0
-        async for piece in operator.export(options.type):
+        async for piece in admin.stream(Export(options.type)):
             count += piece.count(b"\n")
             await write_piece(out, piece)
         out.flush()
         return count
 
     if options.output is None:
-        ask(options, lambda operator: write(operator, sys.stdout.buffer))
+        talk(options, lambda admin: write(admin, sys.stdout.buffer))
         return
     temporary = options.output.with_name(options.output.name + ".tmp")
     with temporary.open("wb") as out:
-        count = ask(options, lambda operator: write(operator, out))
+        count = talk(options, lambda admin: write(admin, out))
     temporary.replace(options.output)
     done = {"count": count, "output": str(options.output)}
     answer(options, done, f"exported {count} states to {options.output}")
@@ -299,7 +299,7 @@ def export(options: Options) -> None:
 
 
 def list_streams(options: Options) -> None:
-    found = ask(options, lambda operator: operator.streams())
+    found = ask(options, ListStreams())
     answer(options, found, text.streams(found))
     if found.logs or found.processors:
         return
@@ -315,22 +315,22 @@ def list_streams(options: Options) -> None:
 def read_stream(options: Options) -> None:
     """Write entries as JSON lines, as they come."""
 
-    asked = StreamQuery(options.name, options.row or "", options.since or "", options.limit)
+    asked = ReadStream(options.name, options.row or "", options.since or "", options.limit)
 
-    async def write(operator: Any) -> None:
-        async for piece in operator.stream(asked):
+    async def write(admin: Any) -> None:
+        async for piece in admin.stream(asked):
             await write_piece(sys.stdout.buffer, piece)
         sys.stdout.buffer.flush()
 
     _check_log_name(options.name)
-    ask(options, write)
+    talk(options, write)
 
 
 def unregister_stream(options: Options) -> None:
     _check_log_name(options.name)
     if not 1 <= len(options.who) <= WHO_LENGTH_MAX:
         raise Usage("WHO is no name of a reader or writer; `outbox stream list` has them")
-    done = ask(options, lambda operator: operator.unregister_stream(UnregisterRequest(options.name, options.who)))
+    done = ask(options, Unregister(options.name, options.who))
     behind = ", ".join(f"row {row} by {count} cells" for row, count in done.behind.items())
     answer(options, done, f"{options.name} has forgotten {printable(options.who)}, which was behind in {behind}")
 
@@ -339,8 +339,8 @@ def trim_stream(options: Options) -> None:
     _check_log_name(options.name)
     if options.margin <= 0:
         raise Usage("--margin is 0; a tombstone lasts for as long as a replica may be paused, 10min or more")
-    asked = TrimRequest(options.name, options.min_age, options.margin)
-    done = ask(options, lambda operator: operator.trim_stream(asked))
+    asked = TrimStream(options.name, options.min_age, options.margin)
+    done = ask(options, asked)
     floors = ", ".join(f"{row} at {floor}" for row, floor in done.floors.items())
     answer(options, done, f"trimmed {done.cells} cells of {options.name}; floors: {floors}")
 
@@ -357,8 +357,9 @@ def log_command(options: Options) -> None:
     """Inspect, compact or salvage; `logs` has the parts without a running engine."""
     from outbox.ops import logs
 
+    done: Any
     if options.action == "log compact" and not options.sealed:
-        done = ask(options, lambda operator: operator.compact())
+        done = ask(options, Compact())
         line = f"{options.data}: snapshot at {done.ordinal}, log {done.before_bytes} -> {done.after_bytes} bytes"
     elif options.action == "log compact":
         done, line = logs.compact_sealed(options.data)

@@ -1,8 +1,8 @@
-"""The control endpoint of a running host: an `Operator` over HTTP on loopback.
+"""The control endpoint of a running host: an `Admin` over HTTP on loopback.
 
 The right to read `control.json` (mode 0600, in the data folder) is the right to ask.  Every request carries the token,
-compared in constant time, and a loopback Host header, against DNS rebinding.  Routes take and return data; an error
-travels as the name of its class.
+compared in constant time, and a loopback Host header, against DNS rebinding.  `POST /ask/NAME` takes a
+request by the name of its class and returns its answer; an error travels as the name of its class.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
-from msgspec import UnsetType
 
 from outbox.codec import DECODE_ERRORS
 from outbox.errors import (
@@ -32,32 +31,14 @@ from outbox.errors import (
     TooLarge,
     UnknownDestination,
 )
-from outbox.ops.bodies import compact_json
+from outbox.ops import engine_admin
 from outbox.ops.connection_guard import LOOPBACK, named_host, serve_guarded
 from outbox.ops.control_file import ControlFile, remove_control_file, write_control_file
-from outbox.ops.metrics_server import CONTENT_TYPE
-from outbox.ops.operator import Operator
-from outbox.ops.pending_values import FinishRequest
-from outbox.ops.state_values import StatesQuery, StateWrites
-from outbox.ops.stream_values import StreamQuery, TrimRequest, UnregisterRequest
-from outbox.ops.trail_values import TrailQuery
-from outbox.ops.values import (
-    BATCH_COUNT_MAX,
-    AmongQuery,
-    BlockedQuery,
-    CancelRequest,
-    DiscardRequest,
-    DiscardSomeRequest,
-    FindQuery,
-    MoveRequest,
-    PageQuery,
-    PauseRequest,
-    PeekQuery,
-    ResubmitRequest,
-    Sealed,
-    SendRequest,
-    StateQuery,
-)
+from outbox.ops.requests import Admin
+from outbox.ops.values import Check
+
+REQUESTS = {kind.__name__: kind for kind in engine_admin.ANSWERS}
+LINES = {kind.__name__: kind for kind in engine_admin.LINES}
 
 log = logging.getLogger("outbox.control")
 
@@ -89,49 +70,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Control:
     """The routes, behind the token."""
 
-    def __init__(self, operator: Operator, token: str) -> None:
-        self._operator = operator
+    def __init__(self, admin: Admin, token: str) -> None:
+        self._admin = admin
         self._token = token.encode()
         self._free = REQUEST_COUNT_MAX
 
     def application(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=BODY_MAX_BYTES)
-        app.add_routes(
-            [
-                web.get("/health", self._health),
-                web.post("/send", self._send),
-                web.get("/status", self._status),
-                web.get("/signs", self._signs),
-                web.get("/metrics", self._metrics),
-                web.get("/state", self._state),
-                web.get("/export", self._export, allow_head=False),
-                web.get("/states", self._states, allow_head=False),
-                web.post("/states/write", self._write_states),
-                web.get("/messages", self._messages),
-                web.get("/message", self._message),
-                web.post("/message/trail", self._trail),
-                web.post("/schedule/cancel", self._cancel),
-                web.post("/schedule/now", self._make_due),
-                web.get("/pending", self._pending),
-                web.post("/pending/finish", self._finish),
-                web.get("/dead-letters", self._dead_letters),
-                web.post("/dead-letters/among", self._dead_among),
-                web.get("/dead-letter", self._dead_letter),
-                web.post("/dead-letters/resubmit", self._resubmit),
-                web.post("/dead-letters/discard", self._discard),
-                web.post("/dead-letters/discard-some", self._discard_some),
-                web.get("/dead-letters/discarded", self._discarded),
-                web.post("/dead-letters/restore", self._restore),
-                web.post("/blocked", self._blocked),
-                web.post("/queue/pause", self._pause),
-                web.get("/streams", self._streams),
-                web.get("/stream", self._stream, allow_head=False),
-                web.post("/stream/unregister", self._unregister_stream),
-                web.post("/stream/trim", self._trim_stream),
-                web.post("/compact", self._compact),
-                web.post("/seal", self._seal),
-            ]
-        )
+        app.add_routes([web.get("/health", self._health), web.post("/ask/{name}", self._ask)])
         return app
 
     # Authorization and errors
@@ -170,36 +116,16 @@ class Control:
     # Routes
 
     async def _health(self, request: web.Request) -> web.Response:
-        await self._operator.check()
+        await self._admin.ask(Check())
         return _json({"healthy": True, "pid": os.getpid()})
 
-    async def _send(self, request: web.Request) -> web.Response:
-        asked = await _body(request, SendRequest)
-        await self._operator.send(asked.queue, asked.messages, due=asked.due)
-        return _json({"count": len(asked.messages)})
-
-    async def _status(self, request: web.Request) -> web.Response:
-        return _json(await self._operator.status())
-
-    async def _signs(self, request: web.Request) -> web.Response:
-        return _json(await self._operator.signs())
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=(await self._operator.metrics()).encode(), headers={"Content-Type": CONTENT_TYPE})
-
-    async def _state(self, request: web.Request) -> web.Response:
-        asked = _query(request, StateQuery)
-        found = await self._operator.state(asked.type, asked.key, asked.kind)
-        return _json({"state": None if found is None else msgspec.Raw(found)})
-
-    async def _export(self, request: web.Request) -> web.StreamResponse:
-        return await self._lines(request, self._operator.export(request.query.get("type", "")))
-
-    async def _states(self, request: web.Request) -> web.StreamResponse:
-        return await self._lines(request, self._operator.states(_query(request, StatesQuery).type))
-
-    async def _write_states(self, request: web.Request) -> web.Response:
-        return _json(await self._operator.write_states(await _body(request, StateWrites)))
+    async def _ask(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["name"]
+        if (lines := LINES.get(name)) is not None:
+            return await self._lines(request, self._admin.stream(await _body(request, lines)))
+        if (kind := REQUESTS.get(name)) is None:
+            raise web.HTTPNotFound
+        return _json(await self._admin.ask(await _body(request, kind)))
 
     async def _lines(self, request: web.Request, pages: AsyncIterator[bytes]) -> web.StreamResponse:
         """Answer with JSON lines as they are made."""
@@ -213,99 +139,13 @@ class Control:
         await response.write_eof()
         return response
 
-    async def _messages(self, request: web.Request) -> web.Response:
-        return _json(await self._operator.peek(_query(request, PeekQuery)))
-
-    async def _message(self, request: web.Request) -> web.Response:
-        return _json(await self._operator.find(_query(request, FindQuery)))
-
-    async def _trail(self, request: web.Request) -> web.Response:
-        return _json(await self._operator.trail(await _body(request, TrailQuery)))
-
-    async def _cancel(self, request: web.Request) -> web.Response:
-        asked = await _body(request, CancelRequest)
-        return _json(await self._operator.cancel(asked.queue, asked.id, after=asked.after))
-
-    async def _make_due(self, request: web.Request) -> web.Response:
-        asked = await _body(request, CancelRequest)
-        return _json(await self._operator.make_due(asked.queue, asked.id, after=asked.after))
-
-    async def _pending(self, request: web.Request) -> web.Response:
-        return _json(await self._operator.pending())
-
-    async def _finish(self, request: web.Request) -> web.Response:
-        return _json(await self._operator.finish((await _body(request, FinishRequest)).tx))
-
-    async def _dead_letters(self, request: web.Request) -> web.Response:
-        asked = _query(request, PageQuery)
-        count_max = min(asked.count or BATCH_COUNT_MAX, BATCH_COUNT_MAX)
-        page = await self._operator.dead_letters(asked.queue, after=asked.after, count_max=count_max, where=asked)
-        return _json(page)
-
-    async def _dead_among(self, request: web.Request) -> web.Response:
-        asked = await _body(request, AmongQuery)
-        return _json(await self._operator.dead_among(asked.queue, asked.ids))
-
-    async def _dead_letter(self, request: web.Request) -> web.Response:
-        asked = _query(request, PageQuery)
-        return _json(await self._operator.dead_letter(asked.queue, asked.id, sequence=asked.sequence))
-
-    async def _resubmit(self, request: web.Request) -> web.Response:
-        asked = await _body(request, ResubmitRequest)
-        if isinstance(asked.body, UnsetType):
-            return _json(await self._operator.resubmit(asked.queue, asked.id, sequence=asked.sequence))
-        if asked.id is None:
-            raise web.HTTPBadRequest(reason="a body is for a single id")
-        body = compact_json(asked.id, bytes(asked.body))
-        return _json(await self._operator.resubmit(asked.queue, asked.id, body=body, sequence=asked.sequence))
-
-    async def _discard(self, request: web.Request) -> web.Response:
-        asked = await _body(request, DiscardRequest)
-        good, number = asked.for_good, asked.sequence
-        return _json(await self._operator.discard(asked.queue, asked.id, for_good=good, sequence=number))
-
-    async def _discard_some(self, request: web.Request) -> web.Response:
-        asked = await _body(request, DiscardSomeRequest)
-        return _json(await self._operator.discard_some(asked.queue, asked.sequences, for_good=asked.for_good))
-
-    async def _discarded(self, request: web.Request) -> web.Response:
-        return _json(await self._operator.discarded(_query(request, PageQuery).queue))
-
-    async def _restore(self, request: web.Request) -> web.Response:
-        asked = await _body(request, MoveRequest)
-        return _json(await self._operator.restore(asked.queue, asked.id))
-
-    async def _blocked(self, request: web.Request) -> web.Response:
-        return _json(await self._operator.blocked(await _body(request, BlockedQuery)))
-
-    async def _pause(self, request: web.Request) -> web.Response:
-        return _json(await self._operator.pause(await _body(request, PauseRequest)))
-
-    async def _streams(self, request: web.Request) -> web.Response:
-        return _json(await self._operator.streams())
-
-    async def _stream(self, request: web.Request) -> web.StreamResponse:
-        return await self._lines(request, self._operator.stream(_query(request, StreamQuery)))
-
-    async def _unregister_stream(self, request: web.Request) -> web.Response:
-        return _json(await self._operator.unregister_stream(await _body(request, UnregisterRequest)))
-
-    async def _trim_stream(self, request: web.Request) -> web.Response:
-        return _json(await self._operator.trim_stream(await _body(request, TrimRequest)))
-
-    async def _compact(self, request: web.Request) -> web.Response:
-        return _json(await self._operator.compact())
-
-    async def _seal(self, request: web.Request) -> web.Response:
-        return _json(Sealed(await self._operator.seal()))
-
 
 @asynccontextmanager
-async def serve_control(operator: Operator, folder: Path) -> AsyncIterator[int]:
-    """Serve an operator on a port of loopback, and write its control file; the port.  The caller holds the folder."""
+async def serve_control(admin: Admin, folder: Path) -> AsyncIterator[int]:
+    """Serve an admin on a port of loopback, and write its control file; the port.  The caller holds the folder."""
     token = secrets.token_urlsafe(32)
     async with serve_guarded(
-        Control(operator, token).application(),
+        Control(admin, token).application(),
         0,
         connection_count_max=CONNECTION_COUNT_MAX,
         idle_max_s=IDLE_MAX_S,
@@ -329,13 +169,6 @@ async def _body(request: web.Request, kind: type[T]) -> T:
     except TimeoutError:
         raise web.HTTPRequestTimeout(reason=f"the body did not arrive within {BODY_WITHIN_S:.0f} s") from None
     except (*DECODE_ERRORS, web.RequestPayloadError) as error:
-        raise _bad(error) from error
-
-
-def _query(request: web.Request, kind: type[T]) -> T:
-    try:
-        return msgspec.convert(dict(request.query), kind, strict=False)
-    except DECODE_ERRORS as error:
         raise _bad(error) from error
 
 

@@ -11,9 +11,9 @@ from msgspec import UNSET
 from outbox.deliveries import split_stack
 from outbox.errors import PoisonMessage, Refused
 from outbox.message import Message
-from outbox.ops.bodies import shown
+from outbox.ops.bodies import compact_json, shown
 from outbox.ops.names import last_word, word
-from outbox.ops.values import DeadAttempt, DeadLetterFilter, DeadLetterView, Moved
+from outbox.ops.values import DeadAttempt, DeadLetterFilter, DeadLetterView, Moved, Resubmit
 from outbox.ports import SUBSCRIPTIONS, BlobStore, DeadLetterEntry, Document
 from outbox.resubmission import (
     NO_RECORD_OF_ITS_OWN,
@@ -131,6 +131,19 @@ def attempts_of(ids: Collection[str], dead: Iterable[tuple[str, DeadAttempt]]) -
         if id in wanted:
             found.setdefault(id, []).append(each)
     return found
+
+
+def check_edit(asked: Resubmit) -> bytes | None:
+    """The body of an edit, JSON without white space; None without one.
+
+    Raises:
+        Refused: it is not JSON, or not for a single dead letter.
+    """
+    if asked.body is None:
+        return None
+    if asked.id is None:
+        raise Refused("a body is for a single id; name it")
+    return compact_json(asked.id, asked.body)
 
 
 def discarded(id: str, numbers: list[int]) -> Moved:

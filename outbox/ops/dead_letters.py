@@ -18,8 +18,19 @@ from msgspec import UnsetType
 
 from outbox.errors import OutboxError, Refused
 from outbox.ops.dead_letter_views import exception_of
-from outbox.ops.operator import Operator
-from outbox.ops.values import BATCH_COUNT_MAX, DeadAttempt, DeadLetterFilter, DeadLetterGroup, DeadLetterView
+from outbox.ops.requests import Admin
+from outbox.ops.values import (
+    BATCH_COUNT_MAX,
+    DeadAttempt,
+    DeadLetterFilter,
+    DeadLetterGroup,
+    DeadLetterView,
+    DiscardSome,
+    FindDead,
+    ListDeadLetters,
+    ReadStatus,
+    Resubmit,
+)
 
 GROUPED_LENGTH_MAX = 200
 LOOK_EVERY_S = 0.5
@@ -46,7 +57,7 @@ class MovedGroup(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 async def found_in(
-    operator: Operator, queues: Sequence[str], where: DeadLetterFilter, count_max: int | None = None
+    admin: Admin, queues: Sequence[str], where: DeadLetterFilter, count_max: int | None = None
 ) -> list[DeadLetterView]:
     """The dead letters of some queues that a filter means, queue by queue, oldest first; at most so many."""
     found: list[DeadLetterView] = []
@@ -54,7 +65,7 @@ async def found_in(
         after = 0
         while count_max is None or len(found) < count_max:
             wanted = BATCH_COUNT_MAX if count_max is None else min(BATCH_COUNT_MAX, count_max - len(found))
-            page = await operator.dead_letters(queue, after=after, count_max=wanted, where=where)
+            page = await admin.ask(ListDeadLetters(queue, after=after, count_max=wanted, where=where))
             found += page
             if len(page) < wanted:
                 break
@@ -62,9 +73,9 @@ async def found_in(
     return found
 
 
-async def queues_with_dead_letters(operator: Operator) -> list[str]:
+async def queues_with_dead_letters(admin: Admin) -> list[str]:
     """The queues that have any."""
-    return [name for name, queue in (await operator.status()).queues.items() if queue.dead_letters]
+    return [name for name, queue in (await admin.ask(ReadStatus())).queues.items() if queue.dead_letters]
 
 
 def grouped(letters: Sequence[DeadLetterView]) -> list[DeadLetterGroup]:
@@ -93,15 +104,15 @@ def raised_at(letter: DeadLetterView) -> str:
     return f"{frames[-1]['file']}:{frames[-1]['line']}"[-GROUPED_LENGTH_MAX:] if frames else ""
 
 
-async def resubmit_all(operator: Operator, letters: Sequence[DeadLetterView], *, a_second: float | None) -> MovedGroup:
+async def resubmit_all(admin: Admin, letters: Sequence[DeadLetterView], *, a_second: float | None) -> MovedGroup:
     """Resubmit these dead letters, so many a second, up to the first that comes back."""
-    relapses, run = _Relapses(operator), set[tuple[str, str]]()
+    relapses, run = _Relapses(admin), set[tuple[str, str]]()
     await relapses.know(letters)
 
     async def resubmit(letter: DeadLetterView) -> int:
         its = letter.queue, letter.id
         try:
-            moved = await operator.resubmit(*its, sequence=letter.sequence)
+            moved = await admin.ask(Resubmit(*its, sequence=letter.sequence))
         except LookupError:
             if its in run:
                 return 0  # a copy, which went along
@@ -114,7 +125,7 @@ async def resubmit_all(operator: Operator, letters: Sequence[DeadLetterView], *,
 
 
 async def discard_all(
-    operator: Operator, letters: Sequence[DeadLetterView], *, a_second: float | None, for_good: bool = False
+    admin: Admin, letters: Sequence[DeadLetterView], *, a_second: float | None, for_good: bool = False
 ) -> MovedGroup:
     """Discard these dead letters, so many a second; for a time, or for good.
 
@@ -126,11 +137,11 @@ async def discard_all(
         await _pace(began_s, number, a_second)
         queue, numbers = some[0].queue, [letter.sequence for letter in some]
         try:
-            moved = await operator.discard_some(queue, numbers, for_good=for_good)
+            moved = await admin.ask(DiscardSome(queue, numbers, for_good=for_good))
         except (LookupError, Refused) as error:
             left, why = left + len(some), why or str(error)
         except OutboxError as error:  # its outcome may be unknown, and the next would fare no better
-            count += await _gone_of(operator, some)
+            count += await _gone_of(admin, some)
             return MovedGroup(count, len(letters) - count, why=str(error), is_broken_off=True)
         else:
             count += moved.count
@@ -153,10 +164,10 @@ def _together(letters: Sequence[DeadLetterView], count_max: int) -> Iterator[tup
         at = end
 
 
-async def _gone_of(operator: Operator, letters: Sequence[DeadLetterView]) -> int:
+async def _gone_of(admin: Admin, letters: Sequence[DeadLetterView]) -> int:
     """How many of a queue's dead letters are gone, as far as that can be seen after an error."""
     with suppress(OutboxError, LookupError):
-        there = await operator.dead_among(letters[0].queue, list(dict.fromkeys(letter.id for letter in letters)))
+        there = await admin.ask(FindDead(letters[0].queue, list(dict.fromkeys(letter.id for letter in letters))))
         numbers = {each.sequence for dead in there.values() for each in dead}
         return sum(letter.sequence not in numbers for letter in letters)
     return 0
@@ -198,8 +209,8 @@ class _Relapses:
     number and its attempt.
     """
 
-    def __init__(self, operator: Operator) -> None:
-        self._operator = operator
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
         self._watched: deque[tuple[str, str]] = deque(maxlen=BATCH_COUNT_MAX)
         self._known: dict[tuple[str, str], set[DeadAttempt]] = {}
         self._looked_s = time.monotonic()
@@ -212,7 +223,7 @@ class _Relapses:
         for queue, found in by_queue.items():
             ids = list(found)
             for start in range(0, len(ids), BATCH_COUNT_MAX):
-                there = await self._operator.dead_among(queue, ids[start : start + BATCH_COUNT_MAX])
+                there = await self._admin.ask(FindDead(queue, ids[start : start + BATCH_COUNT_MAX]))
                 self._known.update({(queue, id): set(dead) for id, dead in there.items()})
 
     def watch(self, queue: str, id: str) -> None:
@@ -226,7 +237,7 @@ class _Relapses:
             self._looked_s = time.monotonic()
             for queue in {queue for queue, _ in self._watched}:
                 watched = list(dict.fromkeys(id for of, id in self._watched if of == queue))
-                for id, dead in sorted((await self._operator.dead_among(queue, watched)).items()):
+                for id, dead in sorted((await self._admin.ask(FindDead(queue, watched))).items()):
                     if fresh := set(dead) - self._known.get((queue, id), set()):
                         return id, max(fresh).sequence
             if time.monotonic() >= until_s:

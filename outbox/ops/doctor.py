@@ -19,10 +19,10 @@ from msgspec import UnsetType
 
 from outbox.errors import OutboxError
 from outbox.ops.names import word
-from outbox.ops.operator import Operator
-from outbox.ops.pending_values import PendingView
+from outbox.ops.pending_values import ListPending, PendingView
+from outbox.ops.requests import Admin
 from outbox.ops.text import age
-from outbox.ops.values import Finding, Level, Signs, Status
+from outbox.ops.values import Finding, Level, ReadSigns, ReadStatus, Signs, Status
 
 OLDEST_S_MAX = 300.0
 UNATTENDED_S = 60.0
@@ -39,35 +39,35 @@ SDK_MIN = {"azure-servicebus": (7, 15), "azure-cosmos": (4, 17)}
 PRIVATE_FILES = ("access.key", "control.json")
 
 
-async def examine(operator: Operator, folder: Path | None) -> list[Finding]:
+async def examine(admin: Admin, folder: Path | None) -> list[Finding]:
     """All findings, errors first; `folder` is where an engine's log is."""
     found = [*versions(needs_azure=folder is None)]
     if folder is not None:
         found += [*of_folder(folder)]
     try:
-        hosted = folder is None or is_held_by_host(operator)
-        status = await operator.status()
+        hosted = folder is None or is_held_by_host(admin)
+        status = await admin.ask(ReadStatus())
         found += [*of_status(status, hosted=hosted)]
     except OutboxError as error:
         status = Status({}, 0)
         found.append(Finding("warning", "counts", str(error), "give the identity the right, or look queue by queue"))
     try:
-        found += [*of_signs(await operator.signs(), status)]
+        found += [*of_signs(await admin.ask(ReadSigns()), status)]
     except OutboxError as error:
         cure = "see why it does not answer; a host of an older build is asked by its own `outbox doctor`"
         found.append(Finding("warning", "signs", str(error), cure))
     try:
-        found += [*of_pending(await operator.pending(), time.time())]
+        found += [*of_pending(await admin.ask(ListPending()), time.time())]
     except OutboxError as error:
         found.append(Finding("error", "store", str(error), "nothing can be committed either while it is so"))
     return sorted(found, key=lambda finding: ("error", "warning", "ok").index(finding.level))
 
 
-def is_held_by_host(operator: Operator) -> bool:
+def is_held_by_host(admin: Admin) -> bool:
     """Whether a host answers, and the log was not opened for this command."""
-    from outbox.ops.remote import RemoteOperator
+    from outbox.ops.remote import RemoteAdmin
 
-    return isinstance(operator, RemoteOperator)
+    return isinstance(admin, RemoteAdmin)
 
 
 def versions(*, needs_azure: bool) -> Iterator[Finding]:

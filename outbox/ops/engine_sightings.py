@@ -20,7 +20,7 @@ from outbox.ops.engine_views import identity_of
 from outbox.ops.slices import Named, in_slices, is_there, tasks_of
 from outbox.ops.trail import FACT_COUNT_MAX, NEAR_COUNT_MAX, Sighting, full_id, inbox_of_cause
 from outbox.ops.trail_records import TRIED_COUNT_MAX, Registered
-from outbox.ops.trail_values import TrailQuery
+from outbox.ops.trail_values import FindTrail
 
 Place = tuple[str, Task, bool]
 """A queue, a message of it, and whether that is a dead letter."""
@@ -29,7 +29,7 @@ Place = tuple[str, Task, bool]
 class Sightings:
     """What was seen that belongs to a trail."""
 
-    def __init__(self, engine: Engine, asked: TrailQuery) -> None:
+    def __init__(self, engine: Engine, asked: FindTrail) -> None:
         self._engine = engine
         self._asked = asked
         self._found: dict[tuple[str, bool, int], Sighting[Place]] = {}

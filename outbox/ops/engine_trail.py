@@ -13,14 +13,15 @@ from typing import Any
 import msgspec
 
 from outbox.cancellation import cancelled_ms
-from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
 from outbox.lineage import Key
 from outbox.ops.engine_sightings import Place, Sightings, TriedKeys
+from outbox.ops.engine_site import EngineSite
 from outbox.ops.engine_views import at_work, held_in
 from outbox.ops.held_messages import state_of, why
 from outbox.ops.names import parse_key
+from outbox.ops.requests import Answers
 from outbox.ops.slices import MOVED_COUNT, in_slices
 from outbox.ops.trail import Sighting, inbox_of_cause
 from outbox.ops.trail_records import (
@@ -34,10 +35,10 @@ from outbox.ops.trail_records import (
     reach_unseen,
     registered,
 )
-from outbox.ops.trail_values import Fact, Trail, TrailQuery
+from outbox.ops.trail_values import Fact, FindTrail, Trail
 from outbox.ports import Refusal
 from outbox.runtime.commit.marker_replies import as_record
-from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES
+from outbox.runtime.start.handler_names import NOTE_PREFIX
 from outbox.stored import Record
 
 NO_MARKERS = (
@@ -47,14 +48,14 @@ NO_MARKERS = (
 )
 
 
-async def trail_on_engine(engine: Engine, asked: TrailQuery, taker: Callable[[str], str]) -> Trail:
-    """What the engine knows of a message, its causes and its effects; `taker` says whom a queue's messages wait for.
+async def find_trail(at: EngineSite, asked: FindTrail) -> Trail:
+    """What the engine knows of a message, its causes and its effects.
 
     Raises:
         Refused: several ids have this prefix, or the key is not of its kind.
     """
-    key = parse_key(asked.key, asked.kind) if asked.key else None
-    handlers = await registered(EngineStore(engine.core, engine.documents).scan(NOTES, prefix=NOTE_PREFIX))
+    engine, key = at.engine, parse_key(asked.key, asked.kind) if asked.key else None
+    handlers = await registered(at.notes(NOTE_PREFIX))
     sightings, keys = Sightings(engine, asked), TriedKeys(engine, handlers, key)
     id, near = await sightings.resolve()
     asked = msgspec.structs.replace(asked, id=id)
@@ -65,7 +66,7 @@ async def trail_on_engine(engine: Engine, asked: TrailQuery, taker: Callable[[st
     reached, linked = reach_unseen(asked, lambda: iter(found), handlers, keys.of, lambda what: what[1].message)
     facts = list[Fact]()
     async for some in in_slices(reached.sightings, MOVED_COUNT):
-        facts += [_fact(engine, each, handlers, taker) for each in some]
+        facts += [_fact(engine, each, handlers, at.taker) for each in some]
     facts += linked
     seen = [Sighting(each.id, each.cause, (each.what[0], each.what[1].message)) for each in reached.sightings]
     facts += await _outcomes(engine, reached.ids, seen, handlers, keys, key)
@@ -139,3 +140,6 @@ def _fact(engine: Engine, seen: Sighting[Place], handlers: list[Registered], tak
     held = held_in(engine.broker.queue(path), task, now_ms, dead, at_work())
     fact = Fact(place=state_of(held, now_ms), known_by="queue", why=why(held, now_ms, taker(path)), **more)
     return msgspec.structs.replace(fact, handler=held.handler) if held.handler else fact
+
+
+ANSWERS: Answers = {FindTrail: find_trail}

@@ -1,4 +1,4 @@
-"""The operator of a log that a command has open, and that gives way to a host between two answers.
+"""The admin of a log that a command has open, and that gives way to a host between two answers.
 
 A host that cannot start because a command has the log open says so by a second lock, the file `wanted`.  A command
 looks for that a few times a second while it waits for whoever reads its output, for more input or for its pace.  It
@@ -11,31 +11,27 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped, Refused
 from outbox.ops.control_file import is_wanted
-from outbox.ops.engine_operator import EngineOperator
-from outbox.ops.operator import Operator
+from outbox.ops.engine_admin import EngineAdmin
+from outbox.ops.requests import A, Admin, Lines, Request
 
 LOOK_EVERY_S = 0.1
-IN_PIECES = frozenset(("export", "states", "stream"))
-"""Answers that come in pieces; what is between two of them is between two answers."""
 
 
 class GivingWay:
-    """An operator on a folder's log that has all its answers; `connect` finds who answers after the log was let go."""
+    """An admin on a folder's log; `connect` finds who answers after the log was let go."""
 
-    def __init__(self, folder: Path, engine: Engine, connect: Callable[[], Awaitable[Operator | Engine]]) -> None:
+    def __init__(self, folder: Path, engine: Engine, connect: Callable[[], Awaitable[Admin | Engine]]) -> None:
         self._folder = folder
         self._engine = engine
         self._connect = connect
         self._held = AsyncExitStack()
-        self._operator: Operator | None = None
+        self._admin: Admin | None = None
         self._answering = asyncio.Lock()
 
     async def __aenter__(self) -> GivingWay:
@@ -51,23 +47,21 @@ class GivingWay:
             await self._looking
         await self._held.aclose()
 
-    def __getattr__(self, answer: str) -> Callable[..., Any]:
-        return partial(self._pieces if answer in IN_PIECES else self._whole, answer)
-
-    async def _whole(self, answer: str, *args: Any, **options: Any) -> Any:
+    async def ask(self, asked: Request[A]) -> A:
         async with self._answering:
-            return await getattr(await self._current(), answer)(*args, **options)
+            return await (await self._current()).ask(asked)
 
-    async def _pieces(self, answer: str, *args: Any, **options: Any) -> AsyncIterator[bytes]:
+    async def stream(self, asked: Lines) -> AsyncIterator[bytes]:
+        """The lines; what is between two pieces is between two answers."""
         async with self._answering:
-            operator = await self._current()
-            pieces: AsyncIterator[bytes] = getattr(operator, answer)(*args, **options)
+            admin = await self._current()
+            pieces = admin.stream(asked)
         while True:
             async with self._answering:
                 try:
                     piece = await anext(pieces, b"")
                 except EngineStopped as stopped:
-                    if operator is self._operator:
+                    if admin is self._admin:
                         raise
                     raise Refused(
                         f"{self._folder}: a host waited for it and has it now, so the rest was not read; ask again, "
@@ -77,27 +71,30 @@ class GivingWay:
                 return
             yield piece
 
-    async def _current(self) -> Operator:
+    async def _current(self) -> Admin:
         """Who answers now: the log that is open here, or whoever has the folder since it was let go."""
-        if self._operator is None:
+        if self._admin is None:
             found = await self._connect()
             if isinstance(found, Engine):
                 await self._take(found)
             else:
-                self._operator = found
-        assert self._operator is not None, "it was just set"
-        return self._operator
+                self._admin = found
+        assert self._admin is not None, "it was just set"
+        return self._admin
 
     async def _take(self, engine: Engine) -> None:
         self._engine = await self._held.enter_async_context(engine)
-        self._operator = EngineOperator(engine)
+        self._admin = EngineAdmin(engine)
 
     async def _look(self) -> None:
         """Let the log go when a host waits for it, as soon as no answer is under way."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            if isinstance(self._operator, EngineOperator) and is_wanted(self._folder):
+            if isinstance(self._admin, EngineAdmin) and is_wanted(self._folder):
                 async with self._answering:
-                    self._operator = None
+                    self._admin = None
                     await self._held.aclose()
                 print(f"outbox: {self._folder}: a host waits for it and gets it now; it is asked", file=sys.stderr)
+
+
+_conforms: type[Admin] = GivingWay

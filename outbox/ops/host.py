@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
@@ -30,10 +31,11 @@ from outbox.escape import printable
 from outbox.ops.access_key import access_key, new_key
 from outbox.ops.control_file import add_endpoints, is_alive, read_control_file, remove_control_file, want
 from outbox.ops.endpoints import Endpoints, EndpointSettings, check_ports, listen, listen_http, listen_metrics
-from outbox.ops.engine_operator import EngineOperator
-from outbox.ops.engine_states import OnWritten
+from outbox.ops.engine_admin import EngineAdmin
+from outbox.ops.engine_site import OnWritten
 from outbox.ops.host_metrics import note_status
 from outbox.ops.meter import RATE_EVERY_S, Meter, Metered
+from outbox.ops.values import ReadMetrics, ReadStatus
 from outbox.ports import Backend
 from outbox.runtime.commit.handler_threads import THREAD_COUNT, HandlerThreads
 from outbox.worker import Worker
@@ -100,8 +102,8 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
         http: tuple[str, ...] = ()
         if settings.folder is not None:
             reporting = meter if settings.app is not None else None
-            operator = EngineOperator(engine, reporting, settings.app, on_written=on_written)
-            control = _Control(operator, settings.folder, settings.endpoints.faults_token)
+            admin = EngineAdmin(engine, reporting, settings.app, on_written=on_written)
+            control = _Control(admin, settings.folder, settings.endpoints.faults_token)
             watched.append(await stack.enter_async_context(control))
         if settings.app is not None:
             threads = HandlerThreads(settings.thread_count)
@@ -116,10 +118,9 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
             _log_unhandled(engine, settings.app)
             metered = Metered(backend, meter)
             http = await listen_http(stack, settings.app, metered, settings.endpoints, threads, meter.counts)
-            looking = EngineOperator(engine, meter, settings.app)
+            looking = EngineAdmin(engine, meter, settings.app)
             _read_rates(stack, meter, looking if settings.sampled is not None else None)
-            read = looking.metrics
-            http += await listen_metrics(stack, read, settings.endpoints)
+            http += await listen_metrics(stack, partial(looking.ask, ReadMetrics()), settings.endpoints)
         for part in watched:
             part.add_done_callback(_seen)
         endpoints = await listen(stack, engine, settings.endpoints, key)
@@ -131,15 +132,15 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
         log.info("draining; a second signal ends the process at once")
 
 
-def _read_rates(stack: AsyncExitStack, meter: Meter, operator: EngineOperator | None) -> None:
+def _read_rates(stack: AsyncExitStack, meter: Meter, admin: EngineAdmin | None) -> None:
     """Count ages, and take readings for rates as long as the stack is open; by an `operator` of the queues as well."""
 
     async def read() -> None:
         for turn in itertools.count():
             meter.tick()
-            if operator is not None and not turn % LOOK_EVERY:
+            if admin is not None and not turn % LOOK_EVERY:
                 with suppress(OutboxError):  # nobody waits for an answer here; the engine's end is told elsewhere
-                    note_status(meter.counts, await operator.status())
+                    note_status(meter.counts, await admin.ask(ReadStatus()))
             await asyncio.sleep(RATE_EVERY_S)
 
     meter.counts.has_ages = True
@@ -303,8 +304,8 @@ class _Control:
     The clients' endpoints are added to the control file once both are open.
     """
 
-    def __init__(self, operator: EngineOperator, folder: Path, faults_token: str) -> None:
-        self._operator = operator
+    def __init__(self, admin: EngineAdmin, folder: Path, faults_token: str) -> None:
+        self._admin = admin
         self._folder = folder
         self._faults_token = faults_token
         self._endpoints: Endpoints | None = None
@@ -321,7 +322,7 @@ class _Control:
 
     async def _serve(self) -> None:
         control = await asyncio.to_thread(import_module, "outbox.ops.control")
-        async with control.serve_control(self._operator, self._folder):
+        async with control.serve_control(self._admin, self._folder):
             self._is_open = True
             self._write()
             await self._closing.wait()

@@ -14,7 +14,7 @@ from outbox.engine.log import records, snapshot
 from outbox.engine.log import salvage as salvaging
 from outbox.engine.log.disk import FolderDisk
 from outbox.errors import Refused
-from outbox.ops.connect_operator import check_folder
+from outbox.ops.connect_folder import check_folder
 from outbox.ops.control_file import is_held
 
 Answer = tuple[dict[str, Any], str]

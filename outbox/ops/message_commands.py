@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from outbox.errors import Refused
 from outbox.escape import printable
 from outbox.ops import text
-from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask, with_folder
+from outbox.ops.asking import Options, Usage, and_whether_hosted, answer, ask, talk, with_folder
 from outbox.ops.bodies import compact_json
 from outbox.ops.names import last_word, look_on, near, word
-from outbox.ops.operator import Operator
+from outbox.ops.pending_values import Finish, ListPending
+from outbox.ops.requests import Admin, Request
 from outbox.ops.trail import facts_of, tree
-from outbox.ops.trail_values import TrailQuery
+from outbox.ops.trail_values import FindTrail
 from outbox.ops.values import (
+    Cancel,
     DeadLetterFilter,
     DeadLetterView,
-    FindQuery,
+    Discard,
+    Find,
     FoundMessage,
+    ListDiscarded,
+    MakeDue,
     Moved,
-    PauseRequest,
+    Pause,
+    Peek,
     Peeked,
-    PeekQuery,
+    ReadStatus,
+    Restore,
+    Resubmit,
+    ShowDeadLetter,
 )
 
 EDIT_BYTES_MAX = 16 << 20
@@ -36,15 +44,15 @@ EDIT_BYTES_MAX = 16 << 20
 
 
 def peek(options: Options) -> None:
-    asked = PeekQuery(options.queue, options.after, options.limit, options.state or "", options.key)
-    found = ask(options, lambda operator: operator.peek(asked))
+    asked = Peek(options.queue, options.after, options.limit, options.state or "", options.key)
+    found = ask(options, asked)
     answer(options, found, and_whether_hosted(options, with_folder(options, text.messages(options.queue, found))))
 
 
 def pause(options: Options) -> None:
     """Pause a queue, or resume it."""
-    asked = PauseRequest(options.queue, options.action == "queue pause")
-    done = ask(options, lambda operator: operator.pause(asked))
+    asked = Pause(options.queue, options.action == "queue pause")
+    done = ask(options, asked)
     if asked.paused:
         line = f"{done.queue} is paused; nothing is taken from it until `outbox queue resume {word(done.queue)}`"
     else:
@@ -63,20 +71,20 @@ def show_message(options: Options) -> None:
     """
     if options.after and not options.queue:
         raise Usage("--after is a number of one queue; name it by --queue")
-    asked = FindQuery(options.id, options.queue or "", options.after)
+    asked = Find(options.id, options.queue or "", options.after)
 
-    async def look(operator: Operator) -> list[FoundMessage]:
+    async def look(admin: Admin) -> list[FoundMessage]:
         try:
-            return await operator.find(asked)
+            return await admin.ask(asked)
         except LookupError as gone:
             if type(gone) is not LookupError or asked.queue:
                 raise
-            trail = await operator.trail(TrailQuery(asked.id))
+            trail = await admin.ask(FindTrail(asked.id))
             if not (known := facts_of(trail)):
                 raise
             return [FoundMessage(facts=known)]
 
-    found = [_with_folder(options, each) for each in ask(options, look)]
+    found = [_with_folder(options, each) for each in talk(options, look)]
     if found[0].facts:  # it is gone: no host has anything to do with it
         answer(options, found, with_folder(options, text.gone(found[0].facts)))
         return
@@ -99,14 +107,14 @@ def trace_message(options: Options) -> None:
     Raises:
         LookupError: nothing is known of it.
     """
-    asked = TrailQuery(options.id, [], options.key, options.kind, options.depth)
+    asked = FindTrail(options.id, [], options.key, options.kind, options.depth)
     history = None
     if options.history is not None:
         from outbox.ops.trail_history import HistoryTrail
 
         history = HistoryTrail(options.history, asked)
-        asked = TrailQuery(history.id, history.ids, options.key, options.kind, options.depth)
-    found = ask(options, lambda operator: operator.trail(asked))
+        asked = FindTrail(history.id, history.ids, options.key, options.kind, options.depth)
+    found = ask(options, asked)
     if history is not None:
         named = {fact.id for fact in found.facts} | {fact.cause for fact in found.facts}
         more = history.facts({found.id, *history.ids, *named} - {""})
@@ -129,15 +137,15 @@ def list_scheduled(options: Options) -> None:
     if options.queue is None and options.after:
         raise Usage("--after is a number of one queue; name the QUEUE")
 
-    async def look(operator: Operator) -> dict[str, Peeked]:
+    async def look(admin: Admin) -> dict[str, Peeked]:
         queues = [options.queue]
         if options.queue is None:
-            counts = (await operator.status()).queues
+            counts = (await admin.ask(ReadStatus())).queues
             queues = [name for name, queue in counts.items() if queue.scheduled > (queue.retrying or 0)]
-        asked = [PeekQuery(queue, options.after, options.limit, "scheduled", by_due=True) for queue in queues]
-        return {each.queue: await operator.peek(each) for each in asked}
+        asked = [Peek(queue, options.after, options.limit, "scheduled", by_due=True) for queue in queues]
+        return {each.queue: await admin.ask(each) for each in asked}
 
-    found = ask(options, look)
+    found = talk(options, look)
     if options.queue is not None:
         answer(options, found[options.queue], text.messages(options.queue, found[options.queue]))
         return
@@ -146,12 +154,12 @@ def list_scheduled(options: Options) -> None:
 
 
 def cancel(options: Options) -> None:
-    done = ask(options, lambda operator: operator.cancel(options.queue, options.id, after=options.after))
+    done = ask(options, Cancel(options.queue, options.id, after=options.after))
     answer(options, done, f"cancelled {done.id} in {options.queue}{_looked_up_to(done)}")
 
 
 def make_due(options: Options) -> None:
-    done = ask(options, lambda operator: operator.make_due(options.queue, options.id, after=options.after))
+    done = ask(options, MakeDue(options.queue, options.id, after=options.after))
     answer(options, done, f"{done.id} in {options.queue} is due now{_looked_up_to(done)}")
 
 
@@ -164,7 +172,7 @@ def _looked_up_to(done: Moved) -> str:
 
 def list_pending(options: Options) -> None:
     """List what was committed and is not finished; of a transaction, if one is named, with its outputs."""
-    found = ask(options, lambda operator: operator.pending())
+    found = ask(options, ListPending())
     if options.tx is not None:
         found = [view for view in found if view.tx.startswith(options.tx)]
         if not found:
@@ -184,7 +192,7 @@ def finish_pending(options: Options) -> None:
     """
     if (options.tx is None) is not options.all:
         raise Usage("name one TX, or give --all")
-    done = ask(options, lambda operator: operator.finish(options.tx))
+    done = ask(options, Finish(options.tx))
     young = f"; {done.young} younger than a minute, which workers finish themselves" if done.young else ""
     answer(options, done, f"finished {done.finished}{young}")
     if done.left or done.troubles:
@@ -196,14 +204,14 @@ def list_blocked(options: Options) -> None:
     """List the keys that dead letters block."""
     from outbox.ops.blocked import every_blocked
 
-    found = ask(options, lambda operator: every_blocked(operator, options.queue or ""))
+    found = talk(options, lambda admin: every_blocked(admin, options.queue or ""))
     answer(options, found, text.blocked(found))
 
 
 def unblock(options: Options) -> None:
     from outbox.ops import blocked
 
-    done = ask(options, lambda operator: blocked.unblock(operator, options.queue, options.key, options.by))
+    done = talk(options, lambda admin: blocked.unblock(admin, options.queue, options.key, options.by))
     then = "when that is applied" if options.by == "resubmit" else "now"
     verb = "resubmitted" if options.by == "resubmit" else "discarded"
     answer(
@@ -221,10 +229,10 @@ def list_dead_letters(options: Options) -> None:
     if options.discarded:
         if options.group or _filters(options):
             raise Usage("--discarded lists all that can be restored; leave the other options out")
-        found = ask(options, lambda operator: _discarded(operator, options))
+        found = talk(options, lambda admin: _discarded(admin, options))
         answer(options, found, text.dead_letters(options.queue or "", found, named=options.queue is None, gone=True))
         return
-    found = ask(options, lambda operator: _dead_letters(operator, options))
+    found = talk(options, lambda admin: _dead_letters(admin, options))
     if options.group:
         groups = dead_letters.grouped(found)
         answer(options, groups, text.dead_letter_groups(groups))
@@ -232,13 +240,13 @@ def list_dead_letters(options: Options) -> None:
         answer(options, found, text.dead_letters(options.queue or "", found, named=options.queue is None))
 
 
-async def _discarded(operator: Operator, options: Options) -> list[DeadLetterView]:
+async def _discarded(admin: Admin, options: Options) -> list[DeadLetterView]:
     """What was discarded of a queue, or of all of them."""
-    queues = [options.queue] if options.queue is not None else list((await operator.status()).queues)
-    return [letter for queue in queues for letter in await operator.discarded(queue)]
+    queues = [options.queue] if options.queue is not None else list((await admin.ask(ReadStatus())).queues)
+    return [letter for queue in queues for letter in await admin.ask(ListDiscarded(queue))]
 
 
-async def _dead_letters(operator: Operator, options: Options) -> list[DeadLetterView]:
+async def _dead_letters(admin: Admin, options: Options) -> list[DeadLetterView]:
     """Those that the options mean; they may be fewer than are there by --limit."""
     from outbox.ops.dead_letters import found_in, queues_with_dead_letters
 
@@ -252,12 +260,12 @@ async def _dead_letters(operator: Operator, options: Options) -> list[DeadLetter
         options.exception,
         options.handler,
     )
-    queues = [options.queue] if options.queue is not None else await queues_with_dead_letters(operator)
-    return await found_in(operator, queues, where, options.limit)
+    queues = [options.queue] if options.queue is not None else await queues_with_dead_letters(admin)
+    return await found_in(admin, queues, where, options.limit)
 
 
 def show_dead_letter(options: Options) -> None:
-    found = ask(options, lambda operator: operator.dead_letter(options.queue, options.id, sequence=options.sequence))
+    found = ask(options, ShowDeadLetter(options.queue, options.id, sequence=options.sequence))
     found = msgspec.structs.replace(found, cure=with_folder(options, found.cure))
     answer(options, found, text.whole(found))
 
@@ -265,7 +273,7 @@ def show_dead_letter(options: Options) -> None:
 def resubmit(options: Options) -> None:
     number = options.sequence
     if options.body is None:
-        _move(options, "resubmitted", lambda operator, id: operator.resubmit(options.queue, id, sequence=number))
+        _move(options, "resubmitted", lambda id: Resubmit(options.queue, id, sequence=number))
         return
     if options.id is None:
         raise Usage("--body is for one dead letter: name its ID")
@@ -273,7 +281,7 @@ def resubmit(options: Options) -> None:
     _move(
         options,
         "edited and resubmitted",
-        lambda operator, id: operator.resubmit(options.queue, id, body=body, sequence=number),
+        lambda id: Resubmit(options.queue, id, body=body, sequence=number),
     )
 
 
@@ -299,7 +307,7 @@ def discard(options: Options) -> None:
     _move(
         options,
         "discarded",
-        lambda operator, id: operator.discard(options.queue, id, for_good=good, sequence=number),
+        lambda id: Discard(options.queue, id, for_good=good, sequence=number),
     )
 
 
@@ -307,7 +315,7 @@ def restore(options: Options) -> None:
     """Let what was discarded be dead letters again."""
     if (options.id is None) is not options.all:
         raise Usage("name one ID, or give --all")
-    done = ask(options, lambda operator: operator.restore(options.queue, options.id))
+    done = ask(options, Restore(options.queue, options.id))
     which = f": {done.id!r}" if isinstance(done.id, str) and done.id != options.id else ""
     answer(options, done, f"restored {done.count} of {options.queue}{which}")
 
@@ -325,7 +333,7 @@ def _say_restorable(options: Options, which: str) -> None:
         print(f"outbox: {printable(again)} takes it back, for as long as retention", file=sys.stderr)
 
 
-def _move(options: Options, verb: str, move: Callable[[Any, str | None], Awaitable[Any]]) -> None:
+def _move(options: Options, verb: str, move: Callable[[str | None], Request[Moved]]) -> None:
     filters = [*_filters(options), *(["rate"] if options.rate else [])]
     if options.sequence and options.id is None:
         raise Usage("--sequence is one of an id's several dead letters; name the ID, or sequence-N where it has none")
@@ -336,7 +344,7 @@ def _move(options: Options, verb: str, move: Callable[[Any, str | None], Awaitab
     if filters:
         _move_some(options, verb)
         return
-    moved = ask(options, lambda operator: move(operator, options.id))
+    moved = ask(options, move(options.id))
     why = "a receiver has them" + (", or they were too-old" if verb == "resubmitted" and options.all else "")
     left = f"; {moved.in_hand} left, {why}" if moved.in_hand else ""
     which = f": {moved.id!r}" if isinstance(moved.id, str) and moved.id != options.id else ""
@@ -355,16 +363,16 @@ def _move_some(options: Options, verb: str) -> None:
     """
     from outbox.ops.dead_letters import MovedGroup, discard_all, resubmit_all
 
-    async def move(operator: Operator) -> MovedGroup:
-        found = await _dead_letters(operator, options)
+    async def move(admin: Admin) -> MovedGroup:
+        found = await _dead_letters(admin, options)
         if not found:
             shown = f"`outbox dead-letters list {word(options.queue)}` shows all"
             raise Refused(f"no dead letter of {options.queue} is meant by these options; {shown}")
         if verb == "resubmitted":
-            return await resubmit_all(operator, found, a_second=options.rate)
-        return await discard_all(operator, found, a_second=options.rate, for_good=options.for_good)
+            return await resubmit_all(admin, found, a_second=options.rate)
+        return await discard_all(admin, found, a_second=options.rate, for_good=options.for_good)
 
-    moved = ask(options, move)
+    moved = talk(options, move)
     left = f"; {moved.left} left" + (f", the first because {moved.why}" if moved.why else "") if moved.left else ""
     answer(options, moved, f"{verb} {moved.count} of {options.queue}{left}")
     if verb == "discarded" and moved.count:

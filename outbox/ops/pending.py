@@ -13,7 +13,9 @@ import msgspec
 
 from outbox import stored
 from outbox.errors import CorruptRecord, OutboxError, Refused
-from outbox.ops.pending_values import PendingFinished, PendingOutput, PendingView
+from outbox.ops.pending_values import Finish, ListPending, PendingFinished, PendingOutput, PendingView
+from outbox.ops.requests import Answers
+from outbox.ops.store_site import StoreSite
 from outbox.ops.text import age
 from outbox.ports import Document, Output, StateStore, StorePorts
 from outbox.runtime.commit.dispatch_ledger import unsent_of
@@ -39,6 +41,11 @@ PENDING_COUNT_MAX = 1_000
 OUTPUTS_SHOWN_MAX = 20
 
 
+async def list_pending(at: StoreSite, asked: ListPending) -> list[PendingView]:
+    """What is unfinished in the stores, as it is read; at most so many."""
+    return await pending_in(at.ports)
+
+
 async def pending_in(ports: StorePorts) -> list[PendingView]:
     """What is unfinished in the stores, as it is read; at most so many."""
     now_ms, found = ports.operations.now_ms(), list[PendingView]()
@@ -51,7 +58,7 @@ async def pending_in(ports: StorePorts) -> list[PendingView]:
     return [view for view in found if view.tx not in pointed or f"/{STAGED_PREFIX}" not in view.document]
 
 
-async def finish_pending(ports: StorePorts, tx: str | None) -> PendingFinished:
+async def finish(at: StoreSite, asked: Finish) -> PendingFinished:
     """Finish what a transaction left (None: everything), if it is older than workers leave it to each other.
 
     Blobs that were announced are left to workers, which know in which scope they were.
@@ -60,7 +67,8 @@ async def finish_pending(ports: StorePorts, tx: str | None) -> PendingFinished:
         LookupError: nothing is pending of it.
         Refused: nothing of ours is in the store, or several transactions begin so.
     """
-    now_ms, tx = ports.operations.now_ms(), None if tx is None else await _full_tx(ports, tx)
+    ports, tx = at.ports, None if asked.tx is None else await _full_tx(at.ports, asked.tx)
+    now_ms = ports.operations.now_ms()
     life_ms, margin_ms = await longest_life(ports.infrastructure or ports.store)
     protocols, failed = protocols_without_app(ports, plan_without_app(life_ms, margin_ms))
     finished = young = left = 0
@@ -195,3 +203,6 @@ def _view(
     ]
     place = f"{document.key.partition}/{document.key.id}"
     return PendingView(tx, place, at_ms / 1_000, since + why, shown, len(outputs) - len(shown))
+
+
+ANSWERS: Answers = {ListPending: list_pending, Finish: finish}

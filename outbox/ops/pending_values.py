@@ -6,6 +6,8 @@ from typing import Annotated
 
 import msgspec
 
+from outbox.ops.requests import Change, Read
+
 
 class PendingOutput(msgspec.Struct, frozen=True):
     """An output that is not known to have left: its id, its queue or topic, and the size of its body."""
@@ -38,7 +40,11 @@ class PendingFinished(msgspec.Struct, frozen=True, omit_defaults=True):
     troubles: list[str] = []
 
 
-class FinishRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which transaction to finish; null: all."""
+class ListPending(Read[list[PendingView]], frozen=True):
+    """List what was committed and is not finished, at most a thousand documents."""
+
+
+class Finish(Change[PendingFinished], frozen=True):
+    """Finish what a transaction left, or (null) everything, if it is older than a minute."""
 
     tx: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)] | None

@@ -16,7 +16,7 @@ import msgspec
 from outbox.errors import OutboxError, Refused
 from outbox.ops.asking import connected
 from outbox.ops.piped import wait_readable
-from outbox.ops.values import NewMessage, Text
+from outbox.ops.values import NewMessage, Send, Text
 
 BATCH_COUNT = 500
 BATCH_MAX_BYTES = 4 << 20
@@ -47,10 +47,10 @@ async def send_lines(
         Refused: a line cannot be sent; the text names it and counts those sent before.
     """
     ids: list[str] = []
-    async with connected(options) as operator:
+    async with connected(options) as admin:
         try:
             async for batch in _batches(_messages(stream, options, check)):
-                await operator.send(options.queue, batch, due=due)
+                await admin.ask(Send(options.queue, batch, due=due))
                 ids += [message.id for message in batch]
         except OutboxError as error:
             if not ids:

@@ -12,10 +12,10 @@ import msgspec
 
 from outbox.errors import Refused
 from outbox.ops import text
-from outbox.ops.asking import Options, answer, ask
+from outbox.ops.asking import Options, answer, talk
 from outbox.ops.names import parse_key
 from outbox.ops.piped import write_piece
-from outbox.ops.state_values import LINES_COUNT_MAX, StateLine, StateWrites, StateWritten
+from outbox.ops.state_values import LINES_COUNT_MAX, ReadStates, StateLine, StateWritten, WriteStates
 
 LINE_BYTES_MAX = 16 << 20
 BATCH_BYTES_MAX = 8 << 20
@@ -58,20 +58,20 @@ def history(options: Options) -> None:
 def export_states(options: Options) -> None:
     """Write states as JSON lines; a file appears only when it is complete."""
 
-    async def write(operator: Any, out: Any) -> int:
+    async def write(admin: Any, out: Any) -> int:
         count = 0
-        async for piece in operator.states(options.type or ""):
+        async for piece in admin.stream(ReadStates(options.type or "")):
             count += piece.count(b"\n")
             await write_piece(out, piece)
         out.flush()
         return count
 
     if options.output is None:
-        ask(options, lambda operator: write(operator, sys.stdout.buffer))
+        talk(options, lambda admin: write(admin, sys.stdout.buffer))
         return
     temporary = options.output.with_name(options.output.name + ".tmp")
     with temporary.open("wb") as out:
-        count = ask(options, lambda operator: write(operator, out))
+        count = talk(options, lambda admin: write(admin, out))
     temporary.replace(options.output)
     done = {"count": count, "output": str(options.output)}
     answer(options, done, f"exported {count} state{'' if count == 1 else 's'} to {options.output}")
@@ -86,16 +86,16 @@ def import_states(options: Options) -> None:
     check_file(options.file)
     counts, left = Counter[str](), list[StateWritten]()
 
-    async def write(operator: Any) -> None:
+    async def write(admin: Any) -> None:
         with options.file.open("rb") as file:
             for batch in batches(file, options.file):
-                for one in await operator.write_states(StateWrites(batch, options.dry_run)):
+                for one in await admin.ask(WriteStates(batch, options.dry_run)):
                     counts[one.outcome] += 1
                     if one.outcome in ("changed", "refused") and len(left) < SHOWN_COUNT_MAX:
                         left.append(one)
 
     try:
-        ask(options, write)
+        talk(options, write)
     except Exception:
         if counts["written"] and not options.dry_run:
             print(

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from outbox.ops.requests import Change, Lines
+
 LINES_COUNT_MAX = 200
 """The most states of one request."""
 
@@ -34,13 +36,6 @@ class StateLine(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     id: StateId = ""
 
 
-class StateWrites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """States to write, each if it still has the version of its line; a dry run writes nothing."""
-
-    states: Annotated[list[StateLine], msgspec.Meta(max_length=LINES_COUNT_MAX)]
-    dry_run: bool = False
-
-
 Written = Literal["written", "same", "changed", "refused"]
 
 
@@ -52,8 +47,18 @@ class StateWritten(msgspec.Struct, frozen=True, omit_defaults=True):
     why: str = ""
 
 
-class StatesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """States of which type; empty: of all."""
+class WriteStates(Change[list[StateWritten]], frozen=True):
+    """Write states, each if it still has the version of its line; a dry run writes nothing."""
+
+    states: Annotated[list[StateLine], msgspec.Meta(max_length=LINES_COUNT_MAX)]
+    dry_run: bool = False
+
+
+class ReadStates(Lines, frozen=True):
+    """Read every state, or those of one type, as lines of `StateLine`.
+
+    On an engine they are of one instant, on a store each as it was read.
+    """
 
     type: Annotated[str, msgspec.Meta(max_length=1_024)] = ""
 

@@ -7,11 +7,10 @@ messages: a link and a request or two.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Protocol
 
 from outbox.errors import OutboxError
+from outbox.ops.store_site import Counts, WaitingSince
 from outbox.ops.streams import ListedStore
 from outbox.ops.values import LargeState, Signs, WorkerSign
 from outbox.ports import StateStore
@@ -23,28 +22,6 @@ from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, handlers_in
 OLDEST_QUEUES_MAX = 100
 """Into how many queues a look for the oldest messages goes."""
 BLOCKED_COUNT_MAX = 1_000
-
-
-class Counted(Protocol):
-    """What a bus counts in one queue or subscription."""
-
-    @property
-    def active(self) -> int: ...
-
-    @property
-    def scheduled(self) -> int: ...
-
-    @property
-    def dead_letters(self) -> int: ...
-
-    @property
-    def paused(self) -> bool: ...
-
-
-Counts = Callable[[], Awaitable[Mapping[str, Counted]]]
-"""Count what the bus holds in each of its queues and subscriptions."""
-WaitingSince = Callable[[str], Awaitable[int | None]]
-"""Since when the oldest message of a queue waits, in milliseconds since 1970; None: none does."""
 
 
 async def signs_on_store(store: StateStore, now_ms: int, counts: Counts, waiting: WaitingSince | None) -> Signs:

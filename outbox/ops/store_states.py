@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from typing import NoReturn
 
 import msgspec
 
 from outbox import stored
 from outbox.errors import CorruptRecord, OutcomeUnknown, Refused
+from outbox.lineage import state_id
+from outbox.ops.names import listed, parse_key
+from outbox.ops.requests import Answers, Streams
 from outbox.ops.state_lines import Stored, id_in, judged, line_of, value_in
-from outbox.ops.state_values import StateLine, StateWrites, StateWritten
+from outbox.ops.state_values import ReadStates, StateLine, StateWritten, WriteStates
+from outbox.ops.store_site import StoreSite
 from outbox.ops.streams import ListedStore
+from outbox.ops.values import Export, ReadState
 from outbox.ports import Create, Document, Lost, Replace, StateStore, Tag
+from outbox.runtime.start.handler_names import NOTE_PREFIX, states_of
 from outbox.stored import STATE, StateItem, state_in, state_key
 
 READ_COUNT = 16
@@ -25,17 +32,21 @@ READ_COUNT = 16
 _line = msgspec.json.Encoder().encode
 
 
-async def states_of_store(store: StateStore, type: str) -> AsyncIterator[bytes]:
+async def read_states(at: StoreSite, asked: ReadStates) -> AsyncIterator[bytes]:
     """All states, or those of one type, as lines in pieces.
 
     Raises:
+        LookupError: no state and no handler has this type.
         Refused: the store cannot list its states.
         CorruptRecord: a document is no state.
     """
+    store = at.ports.store
+    if asked.type:
+        await _check_type(at, asked.type)
     if not isinstance(store, ListedStore):
         raise Refused("this store cannot list its states; name a key, `outbox state TYPE KEY`, or query the container")
     ids: list[str] = []
-    async for partition in store.partitions(f"{type}:" if type else "", holding=STATE):
+    async for partition in store.partitions(f"{asked.type}:" if asked.type else "", holding=STATE):
         ids.append(partition)
         if len(ids) == READ_COUNT:
             yield await _page(store, ids)
@@ -50,13 +61,16 @@ async def _page(store: StateStore, ids: Sequence[str]) -> bytes:
     return b"".join(_line(line_of(id, _stored(item))) + b"\n" for id, item in items if not item.is_tombstone)
 
 
-async def write_states_of_store(store: StateStore, asked: StateWrites, now_ms: int) -> list[StateWritten]:
+async def write_states(at: StoreSite, asked: WriteStates) -> list[StateWritten]:
     """Write each line by If-Match; what became of each, in their order.
 
     Raises:
         OutcomeUnknown, Throttled: the store does not answer; lines before this one may be written.
     """
-    return [await _write(store, line, now_ms, dry_run=asked.dry_run) for line in asked.states]
+    for type in sorted({line.type for line in asked.states}):
+        await _check_type(at, type)
+    now_ms = at.operations.now_ms()
+    return [await _write(at.ports.store, line, now_ms, dry_run=asked.dry_run) for line in asked.states]
 
 
 async def _write(store: StateStore, line: StateLine, now_ms: int, *, dry_run: bool) -> StateWritten:
@@ -93,3 +107,33 @@ async def _put(
 
 def _stored(item: StateItem) -> Stored:
     return Stored(str(item.version), b"" if item.is_tombstone else bytes(item.value), item.schema)
+
+
+async def read_state(at: StoreSite, asked: ReadState) -> bytes | None:
+    found = await at.operations.state(state_id(asked.type, parse_key(asked.key, asked.kind)))
+    if found is None:
+        await _check_type(at, asked.type)
+    return found.value if found is not None and found.value else None
+
+
+async def _check_type(at: StoreSite, type: str) -> None:
+    """Check that a handler has a state of this type, where any is registered."""
+    known = await states_of(at.notes(NOTE_PREFIX))
+    if known and type not in known:
+        raise LookupError(f"no state is of type {type[:80]!r}; there are: {listed(known)}.  Check the spelling")
+
+
+def export(at: StoreSite, asked: Export) -> NoReturn:
+    """Refuse it.
+
+    Raises:
+        Refused: always.
+    """
+    raise Refused(
+        "export works on an engine's folder, by --data; a store apart from its bus has no single instant; query the "
+        "container"
+    )
+
+
+ANSWERS: Answers = {ReadState: read_state, WriteStates: write_states}
+LINES: Streams = {Export: export, ReadStates: read_states}

@@ -17,15 +17,16 @@ from outbox.ops.dead_letter_views import name_of
 from outbox.ops.held_messages import identity_of, state_of, why
 from outbox.ops.names import parse_key, word
 from outbox.ops.pending import pending_records
-from outbox.ops.store_messages import Peek, scan_count
+from outbox.ops.requests import Answers
+from outbox.ops.store_messages import scan_count
+from outbox.ops.store_site import StoreSite
 from outbox.ops.trail import Sighting
 from outbox.ops.trail_records import Outcome, Registered, causes, handled_by, key_in, outcomes, reach_unseen, registered
-from outbox.ops.trail_values import Fact, KnownBy, Place, Trail, TrailQuery
+from outbox.ops.trail_values import Fact, FindTrail, KnownBy, Place, Trail
 from outbox.ops.values import BATCH_COUNT_MAX
-from outbox.ports import DeadLetterEntry, Document, DocumentKey, HeldMessage, StorePorts
+from outbox.ports import DeadLetterEntry, Document, DocumentKey, HeldMessage
 from outbox.runtime.gather import side_by_side
-from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES
-from outbox.runtime.store_operations import StoreOperations
+from outbox.runtime.start.handler_names import NOTE_PREFIX
 from outbox.stored import Inline, Record, Staged, StateItem, processed_key, record_key, staged_key, state_key
 
 RECORDS_EXPIRE = (
@@ -37,16 +38,15 @@ _Seen = tuple[str, Message, Fact]
 """A queue, a message that was seen there, and what is known by that."""
 
 
-async def trail_on_store(ports: StorePorts, peek: Peek, queues: Sequence[str], asked: TrailQuery) -> Trail:
+async def find_trail(at: StoreSite, asked: FindTrail) -> Trail:
     """What store and bus know of a message, its causes and its effects.
 
     Raises:
         Refused: several ids have this prefix, or the key is not of its kind.
     """
     key = parse_key(asked.key, asked.kind) if asked.key else None
-    infrastructure = ports.infrastructure or ports.store
-    handlers = await registered(infrastructure.scan(NOTES, prefix=NOTE_PREFIX))
-    sightings, notes, cut = await _sightings(ports, peek, queues, handlers, asked)
+    handlers = await registered(at.notes(NOTE_PREFIX))
+    sightings, notes, cut = await _sightings(at, handlers, asked)
     keys: Mapping[str, list[Key]] = {each.handler.state: [key] for each in handlers if key is not None}
 
     def tried(state: str) -> list[Key]:
@@ -57,20 +57,20 @@ async def trail_on_store(ports: StorePorts, peek: Peek, queues: Sequence[str], a
     sent = [each for each in reached.sightings if each.what[2].known_by != "pending output"]
     facts = [*(each.what[2] for each in reached.sightings), *linked]
     facts += causes([Sighting(each.id, each.cause, each.what[:2]) for each in sent], handlers, tried)
-    facts += await outcomes(reached.ids, seen, handlers, _Records(ports).look_up, key=key)
+    facts += await outcomes(reached.ids, seen, handlers, _Records(at).look_up, key=key)
     if reached.is_cut:
         notes.append("there is more than a trail may hold; trace one of its last messages")
     return Trail(reached.id, facts, [RECORDS_EXPIRE, *notes], reached.near, cut)
 
 
 async def _sightings(
-    ports: StorePorts, peek: Peek, queues: Sequence[str], handlers: Sequence[Registered], asked: TrailQuery
+    at: StoreSite, handlers: Sequence[Registered], asked: FindTrail
 ) -> tuple[list[Sighting[_Seen]], list[str], dict[str, int]]:
     """Every message that is in sight, notes, and up to which number queues that hold more were looked through.
 
     Behind the first of a queue only those are kept that the question names, and what these have caused.
     """
-    operations, now_ms = StoreOperations(ports), ports.operations.now_ms()
+    queues, operations, now_ms = await at.queues(), at.operations, at.operations.now_ms()
     found, notes, cut = list[Sighting[_Seen]](), list[str](), dict[str, int]()
 
     def see(queue: str, message: Message, place: Place, known_by: KnownBy, text: str, at_ms: int, tx: str = "") -> None:
@@ -92,7 +92,7 @@ async def _sightings(
         found.append(Sighting(fact.id, message.causation_id, (queue, message, fact)))
 
     async def look(queue: str) -> tuple[list[HeldMessage], int, int, list[DeadLetterEntry]]:
-        return *await _held(peek, queue, asked, scan_count(len(queues))), await operations.dead_letters(queue)
+        return *await _held(at, queue, asked, scan_count(len(queues))), await operations.dead_letters(queue)
 
     for queue, (shown, more, seen, letters) in zip(queues, await side_by_side(queues, look), strict=True):
         if more:
@@ -112,7 +112,7 @@ async def _sightings(
             text = f"{dead.reason}: {dead.description.partition(chr(10))[0]}"
             message = msgspec.structs.replace(dead.message, outbox_id=name_of(dead))
             see(queue, message, "dead-letter", "dead letter", text, dead.enqueued_ms)
-    async for tx, record in pending_records(ports):
+    async for tx, record in pending_records(at.ports):
         for output in record.outputs:
             text = "committed, and not known to have left"
             see(output.destination, output.message, "pending", "pending output", text, record.at_ms, tx)
@@ -121,7 +121,7 @@ async def _sightings(
     return found, notes, cut
 
 
-async def _held(peek: Peek, queue: str, asked: TrailQuery, scan: int) -> tuple[list[HeldMessage], int, int]:
+async def _held(at: StoreSite, queue: str, asked: FindTrail, scan: int) -> tuple[list[HeldMessage], int, int]:
     """The first messages of a queue and of the others those that are meant; the number to look on after; how many."""
     known, seen = set(asked.known), 0
 
@@ -131,16 +131,16 @@ async def _held(peek: Peek, queue: str, asked: TrailQuery, scan: int) -> tuple[l
         its = (identity_of(queue, held), held.message.causation_id)
         return seen <= BATCH_COUNT_MAX or any(each in known or each.startswith(asked.id) for each in its)
 
-    found, more = await peek(queue, after=0, count=scan, session="", is_wanted=is_wanted, look_count_max=scan)
+    found, more = await at.peek(queue, after=0, count=scan, session="", is_wanted=is_wanted, look_count_max=scan)
     return found, more, seen
 
 
 class _Records:
     """Looks records up as the protocols of both scopes keep them."""
 
-    def __init__(self, ports: StorePorts) -> None:
-        self._states = ports.store
-        self._records = ports.infrastructure or ports.store
+    def __init__(self, at: StoreSite) -> None:
+        self._states = at.ports.store
+        self._records = at.infrastructure
 
     async def look_up(self, state: str | None, inbox: bytes) -> Outcome | None:
         """The record of an inbox key; of a transaction that a state still points to, too."""
@@ -173,3 +173,6 @@ def _outcome(record: Record) -> Outcome:
     waits = (record.reason, record.attempt) == (WAITING, WAITING_ATTEMPT)
     gone_ms = cancelled_ms(record.replaced)
     return Outcome(record.reason, record.description, record.tx, record.at_ms, waits, gone_ms)
+
+
+ANSWERS: Answers = {FindTrail: find_trail}

@@ -8,6 +8,8 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from outbox.ops.requests import Change, Lines, Read
+
 WHO_LENGTH_MAX = 300
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1_024)]
 """The name of a queue or log."""
@@ -76,8 +78,12 @@ class StreamUnregistered(msgspec.Struct, frozen=True):
     behind: dict[str, int]
 
 
-class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which entries of a log: of one row or (empty) of all, from a position or (empty) the floor on; 0: all of them."""
+class ListStreams(Read[Streams], frozen=True):
+    """List all ordered logs and registers, with what the logs take."""
+
+
+class ReadStream(Lines, frozen=True):
+    """Read entries of a log: of one row or (empty) of all, from a position or (empty) the floor on; 0: all of them."""
 
     name: Name
     row: Annotated[str, msgspec.Meta(pattern=r"^(\d{1,3}\.\d{1,3})?$")] = ""
@@ -85,8 +91,11 @@ class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
 
 
-class TrimRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which log to trim, of cells older than an age (null: of any); tombstones last for the log's margin."""
+class TrimStream(Change[StreamTrimmed], frozen=True):
+    """Trim a log up to what its readers and writers need, of cells older than an age (null: of any).
+
+    Tombstones last for the margin.
+    """
 
     name: Name
     min_age_s: Seconds | None
@@ -98,8 +107,8 @@ class TrimRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return timedelta(seconds=self.min_age_s or 0)
 
 
-class UnregisterRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which reader or writer a log is to forget, such as `processor/averages`, `sink/counter` or `audit`."""
+class Unregister(Change[StreamUnregistered], frozen=True):
+    """Forget a reader or writer of a log, such as `processor/averages` or `audit`: trims wait for it no longer."""
 
     name: Name
     who: Annotated[str, msgspec.Meta(min_length=1, max_length=WHO_LENGTH_MAX)]

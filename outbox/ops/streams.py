@@ -22,16 +22,19 @@ import msgspec
 
 from outbox.engine.engine import Engine
 from outbox.errors import CorruptRecord, Refused
+from outbox.ops import requests
+from outbox.ops.requests import Answers
 from outbox.ops.slices import in_slices
 from outbox.ops.stream_values import (
+    ListStreams,
     ProcessorView,
-    StreamQuery,
+    ReadStream,
     Streams,
     StreamTrimmed,
     StreamUnregistered,
     StreamView,
-    TrimRequest,
-    UnregisterRequest,
+    TrimStream,
+    Unregister,
 )
 from outbox.ops.stream_values import StreamRow as RowView
 from outbox.streams.cells import FLOOR, Cell, Position
@@ -136,7 +139,7 @@ class _EnginePartitions:
 # List
 
 
-async def list_streams(at: StreamPlace) -> Streams:
+async def list_streams(at: StreamPlace, asked: ListStreams | None = None) -> Streams:
     """All logs and registers, up to LISTED_MAX rows and as many registers."""
     shards, has_more = await _shards(at, "log/")
     pairs = sorted((name, shard) for name, found in shards.items() for shard in found)
@@ -260,7 +263,7 @@ def _processor(name: str, kept: Kept | CorruptRecord | None, lag: dict[str, int]
 # Read
 
 
-async def read_stream(at: StreamPlace, asked: StreamQuery) -> AsyncIterator[bytes]:
+async def read_stream(at: StreamPlace, asked: ReadStream) -> AsyncIterator[bytes]:
     """The entries of a log, or of one of its rows, as JSON lines in pieces; up to `limit`, 0: to the end.
 
     Raises:
@@ -350,7 +353,7 @@ def parse_position(text: str) -> Position:
 # Forget a reader or writer
 
 
-async def unregister_stream(at: StreamPlace, asked: UnregisterRequest) -> StreamUnregistered:
+async def unregister_stream(at: StreamPlace, asked: Unregister) -> StreamUnregistered:
     """Forget a reader or writer of a log in all of its rows; how far before the end it was.
 
     Raises:
@@ -372,7 +375,7 @@ async def unregister_stream(at: StreamPlace, asked: UnregisterRequest) -> Stream
 # Trim
 
 
-async def trim_stream(at: StreamPlace, asked: TrimRequest) -> StreamTrimmed:
+async def trim_stream(at: StreamPlace, asked: TrimStream) -> StreamTrimmed:
     """Trim every row of a log up to its horizon.
 
     Raises:
@@ -388,3 +391,18 @@ async def trim_stream(at: StreamPlace, asked: TrimRequest) -> StreamTrimmed:
     done = [(row, *await row.trim(min_age)) for row in rows]
     after = {_shown((row.writer, row.reader)): floor.index for row, _, floor in done}
     return StreamTrimmed(sum(count for _, count, _ in done), after)
+
+
+ANSWERS: Answers = {ListStreams: list_streams, Unregister: unregister_stream, TrimStream: trim_stream}
+LINES: requests.Streams = {ReadStream: read_stream}
+
+
+def placed(
+    answers: Mapping[type[T], Callable[[Any, Any], Any]], place: Callable[[Any], StreamPlace]
+) -> dict[type[T], Any]:
+    """What answers at a place, as what answers at another that has one."""
+
+    def at(answer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        return lambda site, asked: answer(place(site), asked)
+
+    return {kind: at(answer) for kind, answer in answers.items()}

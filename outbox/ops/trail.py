@@ -16,7 +16,7 @@ from msgspec import UnsetType
 
 from outbox.errors import Refused
 from outbox.ops.names import begins, last_word, listed
-from outbox.ops.trail_values import Fact, Hop, Trace, Trail, TrailQuery
+from outbox.ops.trail_values import Fact, FindTrail, Hop, Trace, Trail
 
 FACT_COUNT_MAX = 2_000
 """The most facts of one trail."""
@@ -50,7 +50,7 @@ class Reached(NamedTuple, Generic[T]):
     near: list[str]
 
 
-def reach(asked: TrailQuery, sightings: Iterable[Sighting[T]]) -> Reached[T]:
+def reach(asked: FindTrail, sightings: Iterable[Sighting[T]]) -> Reached[T]:
     """The causes and effects among all that was seen, of the message that is asked for and of those known of it.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import Any
 
 from outbox.errors import Refused
 from outbox.ops.trail import FACT_COUNT_MAX, Sighting, reach
-from outbox.ops.trail_values import KNOWN_COUNT_MAX, Fact, Place, TrailQuery
+from outbox.ops.trail_values import KNOWN_COUNT_MAX, Fact, FindTrail, Place
 from outbox.verify.history import read_history
 from outbox.verify.recorded.events import AnyEvent, Commit, Emitted, Fail, In, Ok, Push, Put, Settled
 
@@ -23,7 +23,7 @@ EDGE_COUNT_MAX = 2_000_000
 class HistoryTrail:
     """A trail in a history."""
 
-    def __init__(self, path: Path, asked: TrailQuery) -> None:
+    def __init__(self, path: Path, asked: FindTrail) -> None:
         """Read who caused whom.
 
         Raises:

@@ -19,7 +19,7 @@ from outbox.app import NO_KEY
 from outbox.lineage import Key, inbox_key, inbox_prefix, state_id
 from outbox.message import Message
 from outbox.ops.trail import Reached, Sighting, T, inbox_of_cause, reach
-from outbox.ops.trail_values import Fact, Place, TrailQuery
+from outbox.ops.trail_values import Fact, FindTrail, Place
 from outbox.ports import SUBSCRIPTIONS, Document
 from outbox.runtime.start.handler_names import HandlerName, handlers_in
 
@@ -170,7 +170,7 @@ def _fact(id: str, by: Registered, key: Key | None, outcome: Outcome) -> Fact:
 
 
 def reach_unseen(
-    asked: TrailQuery,
+    asked: FindTrail,
     sightings: Callable[[], Iterator[Sighting[T]]],
     handlers: Sequence[Registered],
     keys: Callable[[str], Iterable[Key]],

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from outbox.ops.requests import Read
+
 DEPTH_MAX = 50
 KNOWN_COUNT_MAX = 1_000
 """The most ids that a history may add to a question."""
@@ -47,20 +49,6 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: float | UnsetType = UNSET
 
 
-class TrailQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The trail of which message, by its id or the beginning of it, over how many hops each way.
-
-    `known` are the ids that a history has of it, `key` the key that its handler gave it, for the record of a message
-    that is in no queue any more.
-    """
-
-    id: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
-    known: Annotated[list[Text], msgspec.Meta(max_length=KNOWN_COUNT_MAX)] = []
-    key: Text = ""
-    kind: Literal["text", "int", "uuid"] = "text"
-    depth: Annotated[int, msgspec.Meta(ge=1, le=DEPTH_MAX)] = 10
-
-
 class Trail(msgspec.Struct, frozen=True, omit_defaults=True):
     """The full id, what is known of it, its causes and its effects, and why there may be more.
 
@@ -73,6 +61,20 @@ class Trail(msgspec.Struct, frozen=True, omit_defaults=True):
     notes: list[str] = []
     near: list[str] = []
     cut: dict[str, int] = {}
+
+
+class FindTrail(Read[Trail], frozen=True):
+    """Find the causes and effects of a message, by its id or the beginning of it, over so many hops each way.
+
+    `known` are the ids that a history has of it, `key` the key that its handler gave it, for the record of a message
+    that is in no queue any more.
+    """
+
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
+    known: Annotated[list[Text], msgspec.Meta(max_length=KNOWN_COUNT_MAX)] = msgspec.field(default_factory=list)
+    key: Text = ""
+    kind: Literal["text", "int", "uuid"] = "text"
+    depth: Annotated[int, msgspec.Meta(ge=1, le=DEPTH_MAX)] = 10
 
 
 class Hop(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, NamedTuple, get_args
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from outbox.ops.requests import Change, Lines, Read
 from outbox.ops.stream_values import (
     Name,
     Seconds,
@@ -328,12 +329,6 @@ class Moved(msgspec.Struct, frozen=True):
     more: int | UnsetType = UNSET
 
 
-class Sealed(msgspec.Struct, frozen=True):
-    """A seal of the log: the last ordinal before it."""
-
-    ordinal: int
-
-
 class Compacted(msgspec.Struct, frozen=True):
     """A compaction: the last ordinal in the snapshot, and the log's size before and after."""
 
@@ -342,23 +337,103 @@ class Compacted(msgspec.Struct, frozen=True):
     after_bytes: int
 
 
-# What the control endpoint is asked
+# Requests
+
+Id = Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
+"""An id, or the beginning of one."""
+Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+"""The sequence number of a message in its queue; 0: of none."""
 
 
-class SendRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Messages to one queue or topic; scheduled, if they are `due` later, in seconds since 1970."""
+class Check(Read[None], frozen=True):
+    """Raise the error that keeps it from answering, if any."""
+
+
+class ReadStatus(Read[Status], frozen=True):
+    """Count the messages of every queue."""
+
+
+class ReadSigns(Read[Signs], frozen=True):
+    """Tell how an application is, beside its counts: large states, signs of life and so on."""
+
+
+class ReadMetrics(Read[str], frozen=True):
+    """Read the metrics of a host with workers, in Prometheus' text format."""
+
+
+class Compact(Change[Compacted], frozen=True):
+    """Snapshot the engine in the background and drop the log before it."""
+
+
+class Seal(Change[int], frozen=True):
+    """Make all that is acknowledged part of segments that are never written again; the last ordinal in them."""
+
+
+class Send(Change[None], frozen=True):
+    """Send messages to a queue or topic, all or none; scheduled, if they are `due` later, in seconds since 1970."""
 
     queue: Name
     messages: Annotated[list[NewMessage], msgspec.Meta(max_length=BATCH_COUNT_MAX)]
     due: Seconds | None = None
 
 
-class StateQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which state."""
+class Peek(Read[Peeked], frozen=True):
+    """List messages of a queue: after a sequence number, at most so many, of one state and one key if given.
+
+    With `by_due` they come by due time, and `after` is the number of the last one before them.
+    """
+
+    queue: Name
+    after: Number = 0
+    count: Annotated[int, msgspec.Meta(ge=1, le=BATCH_COUNT_MAX)] = PEEK_COUNT
+    state: MessageState | Literal[""] = ""
+    key: Text = ""
+    by_due: bool = False
+
+
+class Find(Read[list[FoundMessage]], frozen=True):
+    """Find every place of a message, with its body; in one queue, if given, behind the message of a number."""
+
+    id: Id
+    queue: Text = ""
+    after: Number = 0
+
+
+class Cancel(Change[Moved], frozen=True):
+    """Cancel what is scheduled under an id, behind the message of a number: it is gone."""
+
+    queue: Name
+    id: Id
+    after: Number = 0
+
+
+class MakeDue(Change[Moved], frozen=True):
+    """Let what is scheduled, or waits for its next try, be due now."""
+
+    queue: Name
+    id: Id
+    after: Number = 0
+
+
+class Pause(Change[Paused], frozen=True):
+    """Let a queue or subscription hand out nothing, or (false) go on; it survives restarts."""
+
+    queue: Name
+    paused: bool
+
+
+class ReadState(Read[bytes | None], frozen=True):
+    """Read the JSON of a state; None where there is none or it was deleted."""
 
     type: Name
     key: Annotated[str, msgspec.Meta(max_length=65_536)]
     kind: KeyKind = "text"
+
+
+class Export(Lines, frozen=True):
+    """Read every state of one instant, or those of one type."""
+
+    type: Annotated[str, msgspec.Meta(max_length=1_024)] = ""
 
 
 class DeadLetterFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -381,77 +456,45 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 ANY_DEAD_LETTER = DeadLetterFilter()
 
 
-class PageQuery(DeadLetterFilter, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which dead letters: a page of them, or the one of an id, or of its several the one of a number."""
+class ListDeadLetters(Read[list[DeadLetterView]], frozen=True):
+    """List a page of dead letters without bodies, oldest first, after a sequence number."""
 
     queue: Name
-    id: Text = ""
-    sequence: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
-    after: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
-    count: Annotated[int, msgspec.Meta(ge=0, le=BATCH_COUNT_MAX)] = 0
+    after: Number = 0
+    count_max: Annotated[int, msgspec.Meta(ge=0, le=BATCH_COUNT_MAX)] = BATCH_COUNT_MAX
+    where: DeadLetterFilter = ANY_DEAD_LETTER
 
 
-class PeekQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which messages of a queue: after a sequence number, at most so many, of one state and one key if given.
-
-    With `by_due` they come by due time, and `after` is the number of the last one before them.
-    """
-
-    queue: Name
-    after: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
-    count: Annotated[int, msgspec.Meta(ge=1, le=BATCH_COUNT_MAX)] = PEEK_COUNT
-    state: MessageState | Literal[""] = ""
-    key: Text = ""
-    by_due: bool = False
-
-
-class FindQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which message, by its id or the beginning of it; in one queue, if given, behind the message of a number."""
-
-    id: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
-    queue: Text = ""
-    after: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
-
-
-class PauseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which queue or subscription to pause, or (false) to resume."""
-
-    queue: Name
-    paused: bool
-
-
-class BlockedQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which blocked keys: of a queue, or (empty) of all; after where a page ended, at most so many."""
-
-    queue: Text = ""
-    after: Annotated[str, msgspec.Meta(max_length=8_192)] = ""
-    count: Annotated[int, msgspec.Meta(ge=1, le=BATCH_COUNT_MAX)] = BATCH_COUNT_MAX
-
-
-class CancelRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which scheduled message of a queue to cancel, or to make due, behind the message of a number."""
-
-    queue: Name
-    id: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
-    after: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
-
-
-class AmongQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which of these ids are dead letters of a queue."""
+class FindDead(Read[dict[str, list[DeadAttempt]]], frozen=True):
+    """Find which of some ids are dead letters of a queue now: their numbers, and of which attempt."""
 
     queue: Name
     ids: Annotated[list[Text], msgspec.Meta(max_length=BATCH_COUNT_MAX)]
 
 
-class MoveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which dead letters to resubmit: the newest of an id, or (null) all; or which discarded ones to restore."""
+class ShowDeadLetter(Read[DeadLetterView], frozen=True):
+    """Show the dead letter of an id that `Resubmit` would take, or the one of a number, with its body."""
+
+    queue: Name
+    id: Text
+    sequence: Number = 0
+
+
+class Resubmit(Change[Moved], frozen=True):
+    """Run the newest dead letter of an id again, or (null) all of the queue's but those that were too old.
+
+    With a `sequence`: of an id's the one of that number.  A named one may get another `body`, JSON: the edit runs in
+    its place if its refusal is still what is on record.
+    """
 
     queue: Name
     id: Text | None
+    body: bytes | None = None
+    sequence: Number = 0
 
 
-class DiscardRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which dead letters to discard: all of an id, or (null) of the queue; `for_good`: they cannot be restored.
+class Discard(Change[Moved], frozen=True):
+    """Discard the dead letters of an id, or (null) of the queue; `for_good`: they cannot be restored.
 
     With a `sequence`, of an id's only the one of that number.
     """
@@ -459,19 +502,33 @@ class DiscardRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     queue: Name
     id: Text | None
     for_good: bool = False
-    sequence: int = 0
+    sequence: Number = 0
 
 
-class DiscardSomeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which dead letters of a queue to discard, by their numbers."""
+class DiscardSome(Change[Moved], frozen=True):
+    """Discard dead letters of a queue by their numbers, those that are free; `numbers` says which."""
 
     queue: Name
     sequences: Annotated[list[int], msgspec.Meta(max_length=BATCH_COUNT_MAX)]
     for_good: bool = False
 
 
-class ResubmitRequest(MoveRequest, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which dead letters to resubmit; a single one may get another body, JSON, and may be one of a `sequence`."""
+class ListDiscarded(Read[list[DeadLetterView]], frozen=True):
+    """List what was discarded of a queue and can be restored, without bodies, in the order in which it came."""
 
-    body: msgspec.Raw | UnsetType = UNSET
-    sequence: int = 0
+    queue: Name
+
+
+class Restore(Change[Moved], frozen=True):
+    """Let what was discarded under an id be dead letters again, or (null) all of the queue's."""
+
+    queue: Name
+    id: Text | None
+
+
+class ListBlocked(Read[BlockedPage], frozen=True):
+    """List keys that dead letters block: of a queue, or (empty) of all; after where a page ended, at most so many."""
+
+    queue: Text = ""
+    after: Annotated[str, msgspec.Meta(max_length=8_192)] = ""
+    count: Annotated[int, msgspec.Meta(ge=1, le=BATCH_COUNT_MAX)] = BATCH_COUNT_MAX

@@ -20,7 +20,7 @@ from outbox.engine.entities import QueueSettings
 from outbox.http_entry import HttpEntry
 from outbox.ops.control import CONNECTION_COUNT_MAX, serve_control
 from outbox.ops.control_file import read_control_file
-from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.engine_admin import EngineAdmin
 from outbox.ops.http_server import serve_http
 from tests.simulation.explored import bank
 from tests.unit.amqp import amqp_client
@@ -138,7 +138,7 @@ async def administration(folder: Path) -> AsyncIterator[Door]:
 async def control(folder: Path) -> AsyncIterator[Door]:
     async with Engine.open(folder) as engine:
         engine.declare(QueueSettings("transfers"))
-        async with serve_control(EngineOperator(engine, app=bank()), folder):
+        async with serve_control(EngineAdmin(engine, app=bank()), folder):
             file = read_control_file(folder)
             assert file is not None, "a host that serves has written it"
             bearer = f"Bearer {file.token}"
@@ -146,9 +146,9 @@ async def control(folder: Path) -> AsyncIterator[Door]:
             yield Door(
                 file.port,
                 (
-                    http("GET /status", Authorization=bearer),
-                    http("POST /send", message, Authorization=bearer),
-                    http("GET /dead-letters?queue=transfers", Authorization=bearer),
+                    http("POST /ask/ReadStatus", b"{}", Authorization=bearer),
+                    http("POST /ask/Send", message, Authorization=bearer),
+                    http("POST /ask/ListDeadLetters", b'{"queue":"transfers"}', Authorization=bearer),
                 ),
                 b"HTTP/1.1 200",
                 room=CONNECTION_COUNT_MAX // 2,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from outbox.errors import OutboxError, Refused
 from outbox.ops.control_file import read_control_file
-from outbox.ops.remote import RemoteOperator
-from outbox.ops.values import Handling, NewMessage, Status
+from outbox.ops.remote import RemoteAdmin
+from outbox.ops.values import Export, Handling, ListDeadLetters, NewMessage, ReadStatus, Send, Status
 
 START_WITHIN_S = 60.0
 STOP_WITHIN_S = 60.0
@@ -78,7 +78,7 @@ class Host:
 
     # Asking it
 
-    def _operator(self) -> RemoteOperator:
+    def _admin(self) -> RemoteAdmin:
         """The running process; a command would open the log itself while it is down, and be in its way.
 
         Raises:
@@ -87,13 +87,13 @@ class Host:
         found = read_control_file(self.folder)
         if found is None or self._process is None or found.pid != self._process.pid:
             raise Refused("the host is not ready; ask again")
-        return RemoteOperator(found, self.folder)
+        return RemoteAdmin(found, self.folder)
 
     async def status(self) -> Status | None:
         """What its queues hold; None while it does not answer."""
         try:
             async with asyncio.timeout(ASK_WITHIN_S):
-                status = await self._operator().status()
+                status = await self._admin().ask(ReadStatus())
         except (OutboxError, OSError, TimeoutError):
             return None
         if status.handling is not None and status.handling.p50_ms is not None:
@@ -106,17 +106,17 @@ class Host:
 
     async def send(self, queue: str, messages: list[NewMessage]) -> None:
         """Send a batch from outside."""
-        await self._operator().send(queue, messages)
+        await self._admin().ask(Send(queue, messages))
 
     async def export(self) -> bytes:
         """All states as JSON lines."""
-        return b"".join([page async for page in self._operator().export()])
+        return b"".join([page async for page in self._admin().stream(Export())])
 
     async def dead_letter_ids(self, queue: str) -> list[tuple[str, str]]:
         """Id and reason of every dead letter of a queue."""
         found: list[tuple[str, str]] = []
         after = 0
-        while dead_letters := await self._operator().dead_letters(queue, after=after):
+        while dead_letters := await self._admin().ask(ListDeadLetters(queue, after=after)):
             found += [(dead_letter.id, dead_letter.reason) for dead_letter in dead_letters]
             after = dead_letters[-1].sequence
         return found

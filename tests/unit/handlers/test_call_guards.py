@@ -14,8 +14,9 @@ from outbox.engine.engine import Engine
 from outbox.errors import NotRegistrable
 from outbox.guards import Breaker, Rate
 from outbox.http_entry import HttpEntry
-from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.engine_admin import EngineAdmin
 from outbox.ops.meter import Meter
+from outbox.ops.values import ReadStatus
 from outbox.runtime.counts import Counts
 from outbox.testing import Harness
 from outbox.verify.findings.exploration import explore
@@ -139,7 +140,7 @@ async def test_handlers_and_requests_share_a_breaker_by_its_name_and_status_show
             statuses.append(answer.status)
         assert statuses == [500, 503, 503, 503] or statuses[2:] == [503, 503]
         assert len(there.keys) == 2
-        [guard] = (await EngineOperator(engine, Meter(counts=counts), app).status()).guards
+        [guard] = (await EngineAdmin(engine, Meter(counts=counts), app).ask(ReadStatus())).guards
         assert (guard.name, guard.kind, guard.state) == ("there", "breaker", "open") and guard.rescheduled >= 2
         assert len(counts.guards) == 1
 

@@ -15,9 +15,10 @@ from outbox.errors import NotRegistrable
 from outbox.guards import KEY_COUNT_MAX, RAMP_S, Breaker, Rate
 from outbox.http_entry import HttpEntry
 from outbox.metrics import prometheus
-from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.engine_admin import EngineAdmin
 from outbox.ops.meter import Meter
 from outbox.ops.text import status as status_text
+from outbox.ops.values import ReadStatus
 from outbox.runtime.counts import Counts
 from outbox.testing import Harness
 from outbox.verify.findings.exploration import explore
@@ -387,7 +388,7 @@ async def test_handlers_workers_and_requests_of_a_host_share_a_breaker() -> None
 
 async def told(app: App, engine: EmbeddedEngine, counts: Counts) -> None:
     """Status says what is open, why and for how long."""
-    found = await EngineOperator(engine, Meter(counts=counts), app).status()
+    found = await EngineAdmin(engine, Meter(counts=counts), app).ask(ReadStatus())
     [guard] = found.guards
     assert (guard.name, guard.kind, guard.state) == ("there", "breaker", "open") and 3_500 < guard.rest_s <= 3_600
     assert "2 of 2 attempts failed, the last with ConnectionError" in guard.why

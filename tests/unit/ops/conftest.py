@@ -13,9 +13,9 @@ from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
-from outbox.ops.engine_operator import EngineOperator
-from outbox.ops.operator import Operator
-from outbox.ops.remote import RemoteOperator
+from outbox.ops.engine_admin import EngineAdmin
+from outbox.ops.remote import RemoteAdmin
+from outbox.ops.requests import Admin
 from outbox.retries import Reject
 from outbox.worker import Worker
 
@@ -77,12 +77,12 @@ async def bank(disk_path: Path) -> AsyncIterator[Bank]:
 
 
 @pytest.fixture(params=["direct", "http"])
-async def operator(bank: Bank, request: pytest.FixtureRequest) -> AsyncIterator[Operator]:
-    direct = EngineOperator(bank.engine)
+async def admin(bank: Bank, request: pytest.FixtureRequest) -> AsyncIterator[Admin]:
+    direct = EngineAdmin(bank.engine)
     if request.param == "direct":
         yield direct
         return
     async with serve_control(direct, bank.folder):
         host = read_control_file(bank.folder)
         assert host is not None
-        yield RemoteOperator(host, bank.folder)
+        yield RemoteAdmin(host, bank.folder)

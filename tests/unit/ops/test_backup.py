@@ -29,7 +29,7 @@ from outbox.ops.backup import back_up, restore
 from outbox.ops.backup_files import copied
 from outbox.ops.cli import main
 from outbox.ops.control import serve_control
-from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.engine_admin import EngineAdmin
 
 
 @dataclass
@@ -88,7 +88,7 @@ async def test_under_load_a_backup_is_one_moment_and_has_all_that_was_acknowledg
 ) -> None:
     folder, target, fresh = disk_path / "data", tmp_path / name, disk_path / "fresh"
     limits = EngineLimits(segment_bytes_max=20_000)
-    async with Engine.open(folder, limits=limits) as engine, serve_control(EngineOperator(engine), folder):
+    async with Engine.open(folder, limits=limits) as engine, serve_control(EngineAdmin(engine), folder):
         async with Worker(made(), engine) as worker:
             await fed(worker, 0, 150)
             load = asyncio.create_task(fed(worker, 150, 100_000))
@@ -156,7 +156,7 @@ async def test_large_bodies_come_along(disk_path: Path, tmp_path: Path) -> None:
     folder, fresh = disk_path / "data", disk_path / "fresh"
     async with Engine.open(folder) as engine:
         await engine.blobs.write("large", b"x" * 300_000)
-        async with serve_control(EngineOperator(engine), folder):
+        async with serve_control(EngineAdmin(engine), folder):
             await in_thread(lambda: back_up(folder, tmp_path / "backup.tar"))
     restore(tmp_path / "backup.tar", fresh)
     with closing(Engine.open(fresh)) as restored:
@@ -179,7 +179,7 @@ async def test_a_large_body_that_is_deleted_behind_the_cut_comes_along(
     monkeypatch.setattr(backing, "_sealed", sealed)
     async with Engine.open(folder) as engine:
         await engine.blobs.write("large", b"x" * 300_000)
-        async with serve_control(EngineOperator(engine), folder):
+        async with serve_control(EngineAdmin(engine), folder):
             await in_thread(lambda: back_up(folder, tmp_path / "backup"))
     assert list((folder / "blobs").iterdir()) == []
     restore(tmp_path / "backup", fresh)
@@ -191,7 +191,7 @@ async def test_a_file_that_is_retired_meanwhile_makes_the_copy_begin_again(
     disk_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, calls = disk_path / "data", list[str]()
-    async with Engine.open(folder) as engine, serve_control(EngineOperator(engine), folder):
+    async with Engine.open(folder) as engine, serve_control(EngineAdmin(engine), folder):
         async with Worker(made(), engine) as worker:
             await fed(worker, 0, 20)
             await worker.wait_idle(timeout_s=20)

@@ -14,8 +14,8 @@ from outbox.errors import Refused, UnknownDestination
 from outbox.ops.blocked import every_blocked, unblock
 from outbox.ops.blocked_places import GONE
 from outbox.ops.cli import main
-from outbox.ops.operator import Operator
-from outbox.ops.values import BlockedQuery
+from outbox.ops.requests import Admin
+from outbox.ops.values import ListBlocked, ListDeadLetters, ReadStatus
 from outbox.worker import Worker
 from tests.unit.ops.conftest import Deposit, app
 
@@ -31,67 +31,65 @@ async def entered(engine: Engine, *entries: tuple[str, str, int]) -> None:
 BLOCKED = (("alice", "a1", -1), ("alice", "a2", 5), ("alice", "a3", 5), ("bob", "b1", -1), ("cyd", "c1", 5))
 
 
-async def test_each_blocked_key_says_by_what_and_how_many_wait(bank: Any, operator: Operator) -> None:
+async def test_each_blocked_key_says_by_what_and_how_many_wait(bank: Any, admin: Admin) -> None:
     await entered(bank.engine, *BLOCKED)
-    found = await every_blocked(operator)
+    found = await every_blocked(admin)
     shown = [(x.queue, x.key, x.id, x.waiting, x.reason, x.is_there) for x in found]
     assert shown == [
         ("ledger", "alice", "a1", 2, "no such entry", True),
         ("ledger", "bob", "b1", 0, "no such entry", True),
     ]
     assert all(0 < x.since * 1_000 <= bank.engine.now_ms() for x in found)
-    assert await every_blocked(operator, "deposits") == []
+    assert await every_blocked(admin, "deposits") == []
     with pytest.raises(UnknownDestination, match="no-such"):
-        await every_blocked(operator, "no-such")
+        await every_blocked(admin, "no-such")
 
 
-async def test_pages_go_on_where_the_last_one_ended(bank: Any, operator: Operator) -> None:
+async def test_pages_go_on_where_the_last_one_ended(bank: Any, admin: Admin) -> None:
     await entered(bank.engine, *((f"k{n}", f"e{n}", -1) for n in range(5)))
-    first = await operator.blocked(BlockedQuery("ledger", count=2))
-    second = await operator.blocked(BlockedQuery("ledger", first.more, 2))
-    third = await operator.blocked(BlockedQuery("ledger", second.more, 2))
+    first = await admin.ask(ListBlocked("ledger", count=2))
+    second = await admin.ask(ListBlocked("ledger", first.more, 2))
+    third = await admin.ask(ListBlocked("ledger", second.more, 2))
     assert [x.key for page in (first, second, third) for x in page.keys] == ["k0", "k1", "k2", "k3", "k4"]
     assert third.more == ""
 
 
-async def test_discarding_the_dead_letter_lets_its_key_go_on_and_no_other(bank: Any, operator: Operator) -> None:
+async def test_discarding_the_dead_letter_lets_its_key_go_on_and_no_other(bank: Any, admin: Admin) -> None:
     await entered(bank.engine, *BLOCKED)
-    done = await unblock(operator, "ledger", "alic", "discard")
+    done = await unblock(admin, "ledger", "alic", "discard")
     assert (done.key, done.id, done.by, done.waiting) == ("alice", "a1", "discard", 2)
-    assert [x.key for x in await every_blocked(operator)] == ["bob"]
+    assert [x.key for x in await every_blocked(admin)] == ["bob"]
     await entered(bank.engine)
-    assert (await operator.status()).queues["ledger"].active == 0
-    assert [letter.id for letter in await operator.dead_letters("ledger")] == ["b1"]
+    assert (await admin.ask(ReadStatus())).queues["ledger"].active == 0
+    assert [letter.id for letter in await admin.ask(ListDeadLetters("ledger"))] == ["b1"]
 
 
-async def test_resubmitting_it_runs_it_first_and_blocks_the_key_again_if_it_fails(
-    bank: Any, operator: Operator
-) -> None:
+async def test_resubmitting_it_runs_it_first_and_blocks_the_key_again_if_it_fails(bank: Any, admin: Admin) -> None:
     await entered(bank.engine, *BLOCKED)
-    done = await unblock(operator, "ledger", "alice", "resubmit")
+    done = await unblock(admin, "ledger", "alice", "resubmit")
     assert (done.id, done.by) == ("a1", "resubmit")
     await entered(bank.engine)
-    [alice, _] = await every_blocked(operator)
+    [alice, _] = await every_blocked(admin)
     assert (alice.id, alice.waiting) == ("a1", 2)
 
 
-async def test_only_a_blocked_key_is_unblocked_and_its_prefix_must_be_one(bank: Any, operator: Operator) -> None:
+async def test_only_a_blocked_key_is_unblocked_and_its_prefix_must_be_one(bank: Any, admin: Admin) -> None:
     await entered(bank.engine, ("alice-x", "a1", -1), ("alice-y", "b1", -1))
     with pytest.raises(LookupError, match="no key 'cyd' of ledger is blocked; blocked are: alice-x, alice-y"):
-        await unblock(operator, "ledger", "cyd", "discard")
+        await unblock(admin, "ledger", "cyd", "discard")
     with pytest.raises(Refused, match="2 blocked keys of ledger begin with 'alice'"):
-        await unblock(operator, "ledger", "alice", "discard")
-    assert len(await every_blocked(operator)) == 2
+        await unblock(admin, "ledger", "alice", "discard")
+    assert len(await every_blocked(admin)) == 2
 
 
-async def test_what_blocks_without_a_dead_letter_is_named_and_not_touched(bank: Any, operator: Operator) -> None:
+async def test_what_blocks_without_a_dead_letter_is_named_and_not_touched(bank: Any, admin: Admin) -> None:
     await entered(bank.engine, *BLOCKED)
     order = bank.engine.broker.queue("ledger").order
     order.sessions["bob"].blocked_by = {9_999}
-    [_, bob] = await every_blocked(operator)
+    [_, bob] = await every_blocked(admin)
     assert (bob.id, bob.is_there, bob.why) == ("", False, GONE)
     with pytest.raises(Refused, match="its dead letter is gone"):
-        await unblock(operator, "ledger", "bob", "discard")
+        await unblock(admin, "ledger", "bob", "discard")
 
 
 def test_the_commands_list_and_want_to_be_told_how(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from outbox.engine.state.documents import STATES
 from outbox.errors import Refused
 from outbox.lineage import fingerprint
 from outbox.message import Message
-from outbox.ops import asking, commands, dead_letters, engine_operator, message_commands
+from outbox.ops import asking, commands, dead_letters, engine_messages, message_commands
 from outbox.ops.arguments.shared import AZURE_OPTIONS
 from outbox.ops.cli import main
 from outbox.ops.text import LogFormatter
@@ -545,7 +545,7 @@ def test_every_page_of_dead_letters_is_listed(cli: Cli, folder: Path, monkeypatc
         engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="no")
     engine.close()
     monkeypatch.setattr(dead_letters, "BATCH_COUNT_MAX", 2)
-    monkeypatch.setattr(engine_operator, "BATCH_COUNT_MAX", 2)
+    monkeypatch.setattr(engine_messages, "BATCH_COUNT_MAX", 2)
     code, out, _ = cli("dead-letters", "list", "transfers", "--json")
     assert code == 0
     assert sorted(one["id"] for one in json.loads(out)) == ["b0", "b1", "b2", "b3", "bad", "m1"]
@@ -554,7 +554,7 @@ def test_every_page_of_dead_letters_is_listed(cli: Cli, folder: Path, monkeypatc
 class Breaking:
     """An operator whose export breaks off."""
 
-    async def export(self, type: str) -> AsyncIterator[bytes]:
+    async def stream(self, type: str) -> AsyncIterator[bytes]:
         yield b'{"key":"a"}\n'
         raise Refused("the host broke off the export")
 

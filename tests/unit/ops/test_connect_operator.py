@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -21,14 +22,16 @@ from outbox.engine.log.records import DocWrite, Modify
 from outbox.engine.state.documents import STATES
 from outbox.errors import AlreadyOpen, Refused
 from outbox.lineage import state_id
-from outbox.ops.connect_operator import connect_operator
+from outbox.ops import engine_admin
+from outbox.ops.connect_folder import connect_admin
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import ControlFile, is_held, is_wanted, read_control_file, want, write_control_file
-from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.engine_admin import EngineAdmin
 from outbox.ops.host import HostSettings, _open, _Wanting
-from outbox.ops.remote import RemoteOperator
-from outbox.ops.stream_values import StreamQuery
-from outbox.ops.values import NewMessage
+from outbox.ops.remote import RemoteAdmin
+from outbox.ops.state_values import ReadStates
+from outbox.ops.stream_values import ReadStream
+from outbox.ops.values import NewMessage, ReadMetrics, ReadStatus, Send
 from outbox.streams.log import OrderedLog
 
 
@@ -44,24 +47,24 @@ def folder(disk_path: Path) -> Path:
 async def test_a_running_host_is_asked(folder: Path) -> None:
     async with (
         Engine.open(folder) as engine,
-        serve_control(EngineOperator(engine), folder),
-        connect_operator(folder) as operator,
+        serve_control(EngineAdmin(engine), folder),
+        connect_admin(folder) as admin,
     ):
-        assert isinstance(operator, RemoteOperator)
-        assert list((await operator.status()).queues) == ["q"]
+        assert isinstance(admin, RemoteAdmin)
+        assert list((await admin.ask(ReadStatus())).queues) == ["q"]
 
 
 async def test_without_a_host_the_log_is_opened_and_closed_again(folder: Path) -> None:
     for _ in range(2):
-        async with connect_operator(folder) as operator:
-            assert is_held(folder) and list((await operator.status()).queues) == ["q"]
+        async with connect_admin(folder) as admin:
+            assert is_held(folder) and list((await admin.ask(ReadStatus())).queues) == ["q"]
         assert not is_held(folder)
 
 
 async def test_what_a_killed_host_left_is_removed_and_its_token_sent_to_nobody(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         write_control_file(folder, ControlFile(stranger.getsockname()[1], 1, "secret"))
-        async with connect_operator(folder):
+        async with connect_admin(folder):
             assert is_held(folder) and read_control_file(folder) is None
         stranger.settimeout(0)
         with pytest.raises(BlockingIOError):
@@ -76,7 +79,7 @@ async def test_a_holder_that_does_not_answer_is_an_error_within_the_wait(folder:
         fcntl.flock(lock, fcntl.LOCK_EX)
         started = time.monotonic()
         with pytest.raises(AlreadyOpen, match="does not answer on its control endpoint; if it is starting, try again"):
-            async with connect_operator(folder, wait_s=0.2):
+            async with connect_admin(folder, wait_s=0.2):
                 pass
     assert time.monotonic() - started < 1.5
 
@@ -87,7 +90,7 @@ async def test_a_holder_with_a_dead_port_is_an_error_too(folder: Path) -> None:
     write_control_file(folder, ControlFile(port, 1, "t"))
     async with Engine.open(folder):
         with pytest.raises(AlreadyOpen, match=rf"control endpoint \(process 1, 127\.0\.0\.1:{port}\); if it is"):
-            async with connect_operator(folder, wait_s=0.2):
+            async with connect_admin(folder, wait_s=0.2):
                 pass
 
 
@@ -96,12 +99,12 @@ async def test_a_host_that_is_just_starting_is_waited_for(folder: Path) -> None:
 
         async def late() -> None:
             await asyncio.sleep(0.2)
-            async with serve_control(EngineOperator(engine), folder):
+            async with serve_control(EngineAdmin(engine), folder):
                 await asyncio.sleep(0.5)
 
         task = asyncio.create_task(late())
-        async with connect_operator(folder, wait_s=3) as operator:
-            assert isinstance(operator, RemoteOperator)
+        async with connect_admin(folder, wait_s=3) as admin:
+            assert isinstance(admin, RemoteAdmin)
         await task
 
 
@@ -110,31 +113,31 @@ async def waiting(folder: Path) -> AsyncIterator[Engine]:
     """A host that waits for a folder, has it as soon as it is let go, and serves it."""
     with _Wanting(folder) as wanting:
         engine = await asyncio.wait_for(_open(HostSettings(folder), folder, wanting), 10)
-    async with engine, serve_control(EngineOperator(engine), folder):
+    async with engine, serve_control(EngineAdmin(engine), folder):
         yield engine
 
 
 async def test_a_host_that_waits_gets_the_folder_between_two_answers_and_the_next_are_its(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with connect_operator(folder) as operator:
-        await operator.send("q", [NewMessage(body=msgspec.Raw(b"1"), id="m1")])
+    async with connect_admin(folder) as admin:
+        await admin.ask(Send("q", [NewMessage(body=msgspec.Raw(b"1"), id="m1")]))
         async with waiting(folder) as engine:
-            assert (await operator.status()).queues["q"].active == 1
-            await operator.send("q", [NewMessage(body=msgspec.Raw(b"1"), id="m2")])
+            assert (await admin.ask(ReadStatus())).queues["q"].active == 1
+            await admin.ask(Send("q", [NewMessage(body=msgspec.Raw(b"1"), id="m2")]))
             assert len(engine.broker.queue("q").tasks) == 2
     assert "a host waits for it and gets it now" in capsys.readouterr().err
 
 
 async def test_an_answer_that_is_under_way_is_ended_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def slow(self: EngineOperator) -> str:
+    async def slow(at: Any, asked: ReadMetrics) -> str:
         await asyncio.sleep(0.5)
         assert is_held(folder) and is_wanted(folder)
         return "whole"
 
-    monkeypatch.setattr(EngineOperator, "metrics", slow)
-    async with connect_operator(folder) as operator:
-        asked = asyncio.create_task(operator.metrics())
+    monkeypatch.setitem(cast(dict[Any, Any], engine_admin.ANSWERS), ReadMetrics, slow)
+    async with connect_admin(folder) as admin:
+        asked = asyncio.create_task(admin.ask(ReadMetrics()))
         await asyncio.sleep(0)
         async with waiting(folder):
             assert asked.done() and await asked == "whole"
@@ -147,8 +150,8 @@ async def test_a_log_that_is_read_says_where_it_was_left_and_states_are_whole(fo
             await readings.append("x" * 2_000, id=f"e{number}")
         states = [DocWrite(STATES, state_id("S", f"k{n}"), b"{}", 0) for n in range(1_000)]
         assert engine.documents.modify(Modify(documents=states)) is not None
-    async with connect_operator(folder) as operator:
-        entries, lines = operator.stream(StreamQuery("readings", "", "", 200)), operator.states()
+    async with connect_admin(folder) as admin:
+        entries, lines = admin.stream(ReadStream("readings", "", "", 200)), admin.stream(ReadStates())
         assert await anext(entries) and await anext(lines)
         async with waiting(folder):
             rest = b"".join([piece async for piece in lines])
@@ -161,22 +164,22 @@ async def test_a_command_does_not_go_before_a_host_that_waits(folder: Path) -> N
     descriptor = want(folder)
     assert descriptor is not None
     with pytest.raises(AlreadyOpen):
-        async with connect_operator(folder, wait_s=0.2):
+        async with connect_admin(folder, wait_s=0.2):
             pass
     os.close(descriptor)
-    async with connect_operator(folder, wait_s=0.2):
+    async with connect_admin(folder, wait_s=0.2):
         assert is_held(folder)
 
 
 async def test_the_log_is_opened_again_where_the_host_that_waited_is_gone(folder: Path) -> None:
-    async with connect_operator(folder) as operator:
+    async with connect_admin(folder) as admin:
         descriptor = want(folder)
         assert descriptor is not None
         async with asyncio.timeout(10):
             while is_held(folder):  # noqa: ASYNC110  # another process may let it go as well
                 await asyncio.sleep(0.01)
         os.close(descriptor)
-        assert list((await operator.status()).queues) == ["q"] and is_held(folder)
+        assert list((await admin.ask(ReadStatus())).queues) == ["q"] and is_held(folder)
 
 
 def names(folder: Path) -> list[str]:
@@ -187,6 +190,6 @@ async def test_a_folder_that_is_no_engines_is_left_as_it_is(disk_path: Path) -> 
     (disk_path / "notes.log").touch()
     for wrong in (disk_path / "missing", disk_path):
         with pytest.raises(Refused, match="outbox run APP --data"):
-            async with connect_operator(wrong):
+            async with connect_admin(wrong):
                 pass
     assert names(disk_path) == ["notes.log"]

@@ -13,33 +13,18 @@ from typing import Any
 import pytest
 
 from outbox.errors import Refused
-from outbox.ops import control
+from outbox.ops import control, engine_admin
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import ControlFile, is_held, read_control_file
-from outbox.ops.engine_operator import EngineOperator
-from outbox.ops.remote import RemoteOperator
+from outbox.ops.engine_admin import EngineAdmin
+from outbox.ops.remote import RemoteAdmin
+from outbox.ops.values import Export, ReadStatus, Resubmit
 
 ROUTES = [
     ("GET", "/health"),
-    ("POST", "/send"),
-    ("GET", "/status"),
-    ("GET", "/state?type=A&key=b"),
-    ("GET", "/export"),
-    ("GET", "/dead-letters?queue=deposits"),
-    ("GET", "/dead-letter?queue=deposits&id=x"),
-    ("POST", "/dead-letters/resubmit"),
-    ("POST", "/dead-letters/discard"),
-    ("GET", "/states"),
-    ("POST", "/states/write"),
-    ("POST", "/message/trail"),
-    ("POST", "/blocked"),
-    ("POST", "/queue/pause"),
-    ("POST", "/seal"),
-    ("GET", "/streams"),
-    ("GET", "/stream?name=readings"),
-    ("POST", "/stream/trim"),
-    ("POST", "/compact"),
+    *[("POST", f"/ask/{kind.__name__}") for kind in (*engine_admin.ANSWERS, *engine_admin.LINES)],
     ("GET", "/nowhere"),
+    ("POST", "/ask/Nothing"),
 ]
 
 
@@ -79,18 +64,18 @@ class Wire:
 
 @pytest.fixture
 async def wire(bank: Any) -> AsyncIterator[Wire]:
-    async with serve_control(EngineOperator(bank.engine), bank.folder):
+    async with serve_control(EngineAdmin(bank.engine), bank.folder):
         file = read_control_file(bank.folder)
         assert file is not None
         yield Wire(file)
 
 
 async def test_the_control_file_is_its_owners_alone_and_goes_with_the_host(bank: Any) -> None:
-    async with serve_control(EngineOperator(bank.engine), bank.folder):
+    async with serve_control(EngineAdmin(bank.engine), bank.folder):
         assert (bank.folder / "control.json").stat().st_mode & 0o777 == 0o600
         first = read_control_file(bank.folder)
     assert read_control_file(bank.folder) is None
-    async with serve_control(EngineOperator(bank.engine), bank.folder):
+    async with serve_control(EngineAdmin(bank.engine), bank.folder):
         second = read_control_file(bank.folder)
     assert first and second and first.token != second.token and len(first.token) >= 40
     assert first.token not in repr(first)
@@ -117,7 +102,7 @@ async def test_no_route_answers_without_the_token(wire: Wire, method: str, path:
     ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "127.0.0.1:x", "127.0.0.2", "", "[::1].x", None],
 )
 async def test_a_foreign_host_header_is_refused_even_with_the_token(wire: Wire, host: str | None) -> None:
-    status, _ = await wire.ask("GET", "/status", host=host)
+    status, _ = await wire.ask("POST", "/ask/ReadStatus", b"{}", host=host)
     assert status in (400, 403)
 
 
@@ -143,36 +128,34 @@ async def test_a_loopback_host_header_is_accepted(wire: Wire, host: str) -> None
     ],
 )
 async def test_a_malformed_send_is_a_bad_request_and_sends_nothing(bank: Any, wire: Wire, body: bytes) -> None:
-    status, answer = await wire.ask("POST", "/send", body)
+    status, answer = await wire.ask("POST", "/ask/Send", body)
     assert status == 400 and answer["error"]
     assert bank.engine.broker.peek("deposits", 0, 9) == []
 
 
 async def test_a_body_over_the_limit_is_refused_unread(wire: Wire, monkeypatch: pytest.MonkeyPatch, bank: Any) -> None:
     monkeypatch.setattr(control, "BODY_MAX_BYTES", 10_000)
-    async with serve_control(EngineOperator(bank.engine), bank.folder):
+    async with serve_control(EngineAdmin(bank.engine), bank.folder):
         file = read_control_file(bank.folder)
         assert file is not None
-        assert (await Wire(file).ask("POST", "/send", b" " * 20_000))[0] == 413
+        assert (await Wire(file).ask("POST", "/ask/Send", b" " * 20_000))[0] == 413
 
 
 async def test_only_so_many_requests_are_under_way(wire: Wire, monkeypatch: pytest.MonkeyPatch, bank: Any) -> None:
     monkeypatch.setattr(control, "REQUEST_COUNT_MAX", 1)
-    async with serve_control(EngineOperator(bank.engine), bank.folder):
+    async with serve_control(EngineAdmin(bank.engine), bank.folder):
         file = read_control_file(bank.folder)
         assert file is not None
         _, writer = await asyncio.open_connection("127.0.0.1", file.port)
-        head = (
-            f"POST /send HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {file.token}\r\nContent-Length: 9\r\n\r\n"
-        )
+        head = f"POST /ask/Send HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {file.token}\r\nContent-Length: 9\r\n\r\n"
         writer.write(head.encode())
         await writer.drain()
         await asyncio.sleep(0.05)
-        status, answer = await Wire(file).ask("GET", "/status")
+        status, answer = await Wire(file).ask("POST", "/ask/ReadStatus", b"{}")
         assert (status, answer["error"]) == (503, "1 requests are under way; try again")
         writer.close()
         await asyncio.sleep(0.05)
-        assert (await Wire(file).ask("GET", "/status"))[0] == 200
+        assert (await Wire(file).ask("POST", "/ask/ReadStatus", b"{}"))[0] == 200
 
 
 async def test_connections_have_a_limit_and_those_that_ask_nothing_are_closed(
@@ -180,18 +163,18 @@ async def test_connections_have_a_limit_and_those_that_ask_nothing_are_closed(
 ) -> None:
     monkeypatch.setattr(control, "CONNECTION_COUNT_MAX", 3)
     monkeypatch.setattr(control, "IDLE_MAX_S", 0.5)
-    async with serve_control(EngineOperator(bank.engine), bank.folder):
+    async with serve_control(EngineAdmin(bank.engine), bank.folder):
         file = read_control_file(bank.folder)
         assert file is not None
         silent = [await asyncio.open_connection("127.0.0.1", file.port) for _ in range(3)]
-        silent[0][1].write(b"GET /status HTTP/1.1\r\nHost: ")  # a head that never ends
+        silent[0][1].write(b"GET /health HTTP/1.1\r\nHost: ")  # a head that never ends
         await asyncio.sleep(0.05)
         assert await Wire(file).exchange(b"GET /health HTTP/1.1\r\n\r\n") == b""
         async with asyncio.timeout(3):
             for reader, writer in silent:
                 assert await reader.read() == b""
                 writer.close()
-        assert (await Wire(file).ask("GET", "/status"))[0] == 200
+        assert (await Wire(file).ask("POST", "/ask/ReadStatus", b"{}"))[0] == 200
 
 
 async def test_a_connection_is_kept_for_the_next_request_and_then_let_go(bank: Any, wire: Wire) -> None:
@@ -239,7 +222,7 @@ WRONG = {
 def malformed(random_: random.Random, token: str) -> bytes:
     """A request with one to three things wrong with it, and sometimes a bite out of it."""
     body = random_.choice([random_.randbytes(150), b'{"queue": 5}', b'{"queue":"deposits","id":7}', b""])
-    method, path = random_.choice([route for route in ROUTES if "compact" not in route[1]])
+    method, path = random_.choice([route for route in ROUTES if route[1] not in ("/ask/Compact", "/ask/Seal")])
     part = {
         "method": method,
         "query": "",
@@ -286,9 +269,9 @@ async def test_an_export_that_breaks_off_is_not_taken_for_whole(bank: Any) -> No
 
     server = await asyncio.start_server(cut, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    remote = RemoteOperator(ControlFile(port, 1, "t"), bank.folder)
+    remote = RemoteAdmin(ControlFile(port, 1, "t"), bank.folder)
     with pytest.raises(Exception, match=rf"the host \(process 1, 127.0.0.1:{port}\) broke off the export"):
-        [piece async for piece in remote.export()]
+        [piece async for piece in remote.stream(Export())]
     server.close()
 
 
@@ -299,10 +282,10 @@ async def test_a_read_that_gets_no_answer_names_the_host_and_not_its_token(bank:
 
     server = await asyncio.start_server(swallow, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    remote = RemoteOperator(ControlFile(port, 1, "the-token"), bank.folder)
+    remote = RemoteAdmin(ControlFile(port, 1, "the-token"), bank.folder)
     for why in ("went away", "does not answer"):
         with pytest.raises(Refused, match=rf"the host \(process 1, 127.0.0.1:{port}\) {why}") as caught:
-            await remote.status()
+            await remote.ask(ReadStatus())
         assert "the-token" not in str(caught.value)
         server.close()  # from now on nobody listens
         await server.wait_closed()
@@ -314,9 +297,9 @@ async def test_a_lost_answer_to_a_send_is_an_unknown_outcome(bank: Any) -> None:
         writer.close()
 
     server = await asyncio.start_server(swallow, "127.0.0.1", 0)
-    remote = RemoteOperator(ControlFile(server.sockets[0].getsockname()[1], 1, "t"), bank.folder)
+    remote = RemoteAdmin(ControlFile(server.sockets[0].getsockname()[1], 1, "t"), bank.folder)
     with pytest.raises(Exception, match="may have been done") as caught:
-        await remote.resubmit("deposits", None)
+        await remote.ask(Resubmit("deposits", None))
     assert type(caught.value).__name__ == "OutcomeUnknown"
     server.close()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -16,14 +16,14 @@ import pytest
 from outbox.app import App
 from outbox.engine.engine import Engine
 from outbox.errors import OutcomeUnknown
-from outbox.ops import dead_letters, text
+from outbox.ops import dead_letters, engine_admin, text
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
 from outbox.ops.dead_letters import error_of, found_in, grouped, queues_with_dead_letters, raised_at
-from outbox.ops.engine_operator import EngineOperator
-from outbox.ops.operator import Operator
-from outbox.ops.remote import RemoteOperator
-from outbox.ops.values import DeadAttempt, DeadLetterFilter, DeadLetterView
+from outbox.ops.engine_admin import EngineAdmin
+from outbox.ops.remote import RemoteAdmin
+from outbox.ops.requests import Admin
+from outbox.ops.values import DeadLetterFilter, DeadLetterView, Discard, DiscardSome, FindDead
 from outbox.retries import Reject, Retries
 from outbox.worker import Worker
 
@@ -69,43 +69,43 @@ SENT = {"orders": ["price", "price", "price", "none", "zero"], "refunds": ["pric
 
 
 @pytest.fixture(params=["direct", "http"])
-async def operator(request: pytest.FixtureRequest, disk_path: Path) -> AsyncIterator[Operator]:
+async def admin(request: pytest.FixtureRequest, disk_path: Path) -> AsyncIterator[Admin]:
     IS_DOWN["pricing"] = True
     async with Engine.open(disk_path) as engine, Worker(APP, engine) as worker:
         for queue, hows in SENT.items():
             for n, how in enumerate(hows):
                 await worker.send(queue, Order(f"{queue}-{n}", how), id=f"{queue}-{n}")
         await worker.wait_idle(timeout_s=20)
-        direct = EngineOperator(engine)
+        direct = EngineAdmin(engine)
         async with serve_control(direct, disk_path):
             known = read_control_file(disk_path)
             assert known is not None
-            yield direct if request.param == "direct" else RemoteOperator(known, disk_path)
+            yield direct if request.param == "direct" else RemoteAdmin(known, disk_path)
 
 
-async def ids(operator: Operator, *queues: str, **where: Any) -> list[str]:
-    return [letter.id for letter in await found_in(operator, queues or ("orders",), DeadLetterFilter(**where))]
+async def ids(admin: Admin, *queues: str, **where: Any) -> list[str]:
+    return [letter.id for letter in await found_in(admin, queues or ("orders",), DeadLetterFilter(**where))]
 
 
-async def test_a_filter_means_those_that_fit_all_of_it(operator: Operator) -> None:
-    assert await queues_with_dead_letters(operator) == ["orders", "refunds"]
-    assert len(await ids(operator, "orders", "refunds")) == 7
-    assert await ids(operator, reason="failed") == ["orders-0", "orders-1", "orders-2", "orders-4"]
-    assert await ids(operator, reason="failed", text="no answer") == ["orders-0", "orders-1", "orders-2"]
-    assert await ids(operator, text='"how":"zero"') == ["orders-4"]  # in the body
-    assert await ids(operator, text="print(1 // 0)") == ["orders-4"]  # in the stack
-    assert await ids(operator, text="nothing ordered") == ["orders-3"]  # a handler's own reason
-    assert await ids(operator, exception="ConnectionError") == ["orders-0", "orders-1", "orders-2"]
-    assert await ids(operator, exception="ZeroDivisionError", handler="order") == ["orders-4"]
-    assert await ids(operator, exception="Zero") == [] == await ids(operator, handler="refund")
-    assert await ids(operator, type="Order") != [] and await ids(operator, type="Refund") == []
+async def test_a_filter_means_those_that_fit_all_of_it(admin: Admin) -> None:
+    assert await queues_with_dead_letters(admin) == ["orders", "refunds"]
+    assert len(await ids(admin, "orders", "refunds")) == 7
+    assert await ids(admin, reason="failed") == ["orders-0", "orders-1", "orders-2", "orders-4"]
+    assert await ids(admin, reason="failed", text="no answer") == ["orders-0", "orders-1", "orders-2"]
+    assert await ids(admin, text='"how":"zero"') == ["orders-4"]  # in the body
+    assert await ids(admin, text="print(1 // 0)") == ["orders-4"]  # in the stack
+    assert await ids(admin, text="nothing ordered") == ["orders-3"]  # a handler's own reason
+    assert await ids(admin, exception="ConnectionError") == ["orders-0", "orders-1", "orders-2"]
+    assert await ids(admin, exception="ZeroDivisionError", handler="order") == ["orders-4"]
+    assert await ids(admin, exception="Zero") == [] == await ids(admin, handler="refund")
+    assert await ids(admin, type="Order") != [] and await ids(admin, type="Refund") == []
     now_s = time.time()
-    assert await ids(operator, since=now_s + 60) == [] == await ids(operator, before=now_s - 3_600)
-    assert len(await found_in(operator, ["orders", "refunds"], DeadLetterFilter(), 6)) == 6
+    assert await ids(admin, since=now_s + 60) == [] == await ids(admin, before=now_s - 3_600)
+    assert len(await found_in(admin, ["orders", "refunds"], DeadLetterFilter(), 6)) == 6
 
 
-async def test_what_went_wrong_alike_is_one_group(operator: Operator) -> None:
-    groups = grouped(await found_in(operator, ["orders", "refunds"], DeadLetterFilter()))
+async def test_what_went_wrong_alike_is_one_group(admin: Admin) -> None:
+    groups = grouped(await found_in(admin, ["orders", "refunds"], DeadLetterFilter()))
     assert [(g.queue, g.reason, g.error, g.count) for g in groups[:1]] == [("orders", "failed", "ConnectionError", 3)]
     assert groups[0].example == "orders-2" and Path(__file__).name in groups[0].at
     assert {(g.queue, g.error, g.count) for g in groups[1:]} == {
@@ -118,51 +118,49 @@ async def test_what_went_wrong_alike_is_one_group(operator: Operator) -> None:
     assert len(shown) == 6 and shown[1].startswith("3") and text.dead_letter_groups([]) == "no dead letters"
 
 
-async def test_resubmitting_stops_at_the_first_that_comes_back(operator: Operator) -> None:
-    letters = await found_in(operator, ["orders"], DeadLetterFilter(text="no answer"))
-    moved = await dead_letters.resubmit_all(operator, letters, a_second=1.0)
+async def test_resubmitting_stops_at_the_first_that_comes_back(admin: Admin) -> None:
+    letters = await found_in(admin, ["orders"], DeadLetterFilter(text="no answer"))
+    moved = await dead_letters.resubmit_all(admin, letters, a_second=1.0)
     assert (moved.count, moved.left, moved.relapsed) == (1, 2, "orders-0")
-    assert len(await ids(operator)) == 5
-    moved = await dead_letters.resubmit_all(operator, letters[2:], a_second=None)
+    assert len(await ids(admin)) == 5
+    moved = await dead_letters.resubmit_all(admin, letters[2:], a_second=None)
     assert (moved.count, moved.relapsed) == (1, "orders-2")  # the last is waited for
     IS_DOWN["pricing"] = False
-    letters = await found_in(operator, ["orders"], DeadLetterFilter(text="no answer"))
-    moved = await dead_letters.resubmit_all(operator, letters, a_second=None)
+    letters = await found_in(admin, ["orders"], DeadLetterFilter(text="no answer"))
+    moved = await dead_letters.resubmit_all(admin, letters, a_second=None)
     assert (moved.count, moved.left, moved.relapsed) == (3, 0, "")
-    assert await ids(operator) == ["orders-3", "orders-4"]
+    assert await ids(admin) == ["orders-3", "orders-4"]
 
 
-async def test_a_pace_is_kept_and_what_has_gone_meanwhile_is_left(operator: Operator) -> None:
-    letters = await found_in(operator, ["orders"], DeadLetterFilter())
-    await operator.discard("orders", "orders-3")
+async def test_a_pace_is_kept_and_what_has_gone_meanwhile_is_left(admin: Admin) -> None:
+    letters = await found_in(admin, ["orders"], DeadLetterFilter())
+    await admin.ask(Discard("orders", "orders-3"))
     began_s = time.monotonic()
-    moved = await dead_letters.discard_all(operator, letters, a_second=2.0)
+    moved = await dead_letters.discard_all(admin, letters, a_second=2.0)
     assert (moved.count, moved.left, moved.relapsed) == (4, 1, "") and "orders-3" in moved.why
     assert time.monotonic() - began_s >= 4 / 2
-    assert await ids(operator) == [] and len(await ids(operator, "refunds")) == 2
+    assert await ids(admin) == [] and len(await ids(admin, "refunds")) == 2
 
 
-async def test_an_error_of_the_backend_breaks_off_and_says_what_was_done_before(operator: Operator) -> None:
-    letters = await found_in(operator, ["orders"], DeadLetterFilter())
+async def test_an_error_of_the_backend_breaks_off_and_says_what_was_done_before(admin: Admin) -> None:
+    letters = await found_in(admin, ["orders"], DeadLetterFilter())
 
     class Failing:
         def __init__(self) -> None:
             self.moved: list[int] = []
 
-        async def discard_some(self, queue: str, sequences: list[int], *, for_good: bool) -> Any:
-            if len(self.moved) == 2:
-                await operator.discard_some(queue, sequences[:1])
-                raise OutcomeUnknown("no answer")
-            self.moved += sequences
-            return await operator.discard_some(queue, sequences, for_good=for_good)
-
-        async def dead_among(self, queue: str, ids: list[str]) -> Any:
-            return await operator.dead_among(queue, ids)
+        async def ask(self, asked: Any) -> Any:
+            if isinstance(asked, DiscardSome):
+                if len(self.moved) == 2:
+                    await admin.ask(DiscardSome(asked.queue, asked.sequences[:1]))
+                    raise OutcomeUnknown("no answer")
+                self.moved += asked.sequences
+            return await admin.ask(asked)
 
     failing: Any = Failing()
     moved = await dead_letters.discard_all(failing, letters, a_second=2.0)
     assert (moved.count, moved.left, moved.is_broken_off, moved.why) == (3, 2, True, "no answer")
-    assert len(await ids(operator)) == 2
+    assert len(await ids(admin)) == 2
 
 
 def letter(description: str, traceback: str = "", reason: str = "failed") -> DeadLetterView:
@@ -214,14 +212,14 @@ def test_what_looks_for_a_relapse_is_what_the_help_says(
             await worker.send("orders", Order("orders-0", "none"), id="orders-0")
             await worker.wait_idle(timeout_s=20)
 
-    looked, among = list[str](), EngineOperator.dead_among
+    looked, among = list[str](), engine_admin.ANSWERS[FindDead]
 
-    async def spied(operator: EngineOperator, queue: str, ids: Sequence[str]) -> dict[str, list[DeadAttempt]]:
-        looked.append(queue)
-        return await among(operator, queue, ids)
+    async def spied(at: Any, asked: FindDead) -> Any:
+        looked.append(asked.queue)
+        return await among(at, asked)
 
     asyncio.run(prepare())
-    monkeypatch.setattr(EngineOperator, "dead_among", spied)
+    monkeypatch.setitem(cast(dict[Any, Any], engine_admin.ANSWERS), FindDead, spied)
     monkeypatch.setattr(dead_letters, "RELAPSE_WITHIN_S", 0.0)
     assert main(["dead-letters", "resubmit", "orders", *which, "--data", str(disk_path)]) == 0
     assert bool(looked) is looks

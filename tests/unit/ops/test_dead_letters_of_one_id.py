@@ -20,12 +20,13 @@ from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
 from outbox.ops.dead_letter_views import cure_of
 from outbox.ops.dead_letters import discard_all, found_in, resubmit_all
-from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.engine_admin import EngineAdmin
 from outbox.ops.names import later_id, scheduled_id
-from outbox.ops.operator import Operator
-from outbox.ops.remote import RemoteOperator
-from outbox.ops.store_operator import StoreOperator
-from outbox.ops.values import DeadLetterFilter, FindQuery
+from outbox.ops.remote import RemoteAdmin
+from outbox.ops.requests import Admin
+from outbox.ops.store_admin import StoreAdmin
+from outbox.ops.store_site import StoreSite
+from outbox.ops.values import DeadLetterFilter, Discard, Find, ListDeadLetters, ListDiscarded, Resubmit, ShowDeadLetter
 from outbox.ports import Backend, DeadLetterEntry
 
 
@@ -45,7 +46,7 @@ class Site:
     """Two keys that are refused, as long as they are down."""
 
     backend: Backend
-    operator: Operator
+    admin: Admin
     down: set[str] = field(default_factory=lambda: {"a", "b"})
 
     def app(self) -> App:
@@ -81,42 +82,44 @@ async def no_messages(queue: str, **_: Any) -> tuple[list[Any], int]:
 @pytest.fixture(params=["engine", "endpoint", "partition"])
 async def site(request: pytest.FixtureRequest, disk_path: Path) -> AsyncIterator[Site]:
     async with Engine.open(disk_path) as engine:
-        direct = EngineOperator(engine)
+        direct = EngineAdmin(engine)
         if request.param == "engine":
             yield Site(engine, direct)
         elif request.param == "partition":
             narrow = NarrowEngine(engine, "partition")
             nothing: Any = None
-            yield Site(narrow, StoreOperator(narrow.ports(), nothing, no_messages, nothing))
+            yield Site(narrow, StoreAdmin(StoreSite(narrow.ports(), nothing, no_messages, nothing)))
         else:
             async with serve_control(direct, disk_path):
                 host = read_control_file(disk_path)
                 assert host is not None
-                yield Site(engine, RemoteOperator(host, disk_path))
+                yield Site(engine, RemoteAdmin(host, disk_path))
 
 
 async def test_a_filter_discards_what_it_means_and_no_other_of_the_id(site: Site) -> None:
     await site.handle(("orders", Entry("a", 1), "x1"), ("orders", Entry("a", 7), "x1"))
-    meant = await found_in(site.operator, ["orders"], DeadLetterFilter(reason="payload-differs"))
-    moved = await discard_all(site.operator, meant, a_second=None, for_good=True)
+    meant = await found_in(site.admin, ["orders"], DeadLetterFilter(reason="payload-differs"))
+    moved = await discard_all(site.admin, meant, a_second=None, for_good=True)
     assert (moved.count, moved.left) == (1, 0)
-    [left] = await site.operator.dead_letters("orders")
+    [left] = await site.admin.ask(ListDeadLetters("orders"))
     assert left.reason == "down a"
 
 
 async def test_a_limit_is_one_of_so_many_dead_letters(site: Site) -> None:
     await site.handle(("orders", Entry("a", 1), "x1"), ("orders", Entry("b", 2), "x1"))
-    first = await found_in(site.operator, ["orders"], DeadLetterFilter(), 1)
-    assert (await discard_all(site.operator, first, a_second=None)).count == 1
-    assert len(await site.operator.dead_letters("orders")) == 1 == len(await site.operator.discarded("orders"))
+    first = await found_in(site.admin, ["orders"], DeadLetterFilter(), 1)
+    assert (await discard_all(site.admin, first, a_second=None)).count == 1
+    assert (
+        len(await site.admin.ask(ListDeadLetters("orders"))) == 1 == len(await site.admin.ask(ListDiscarded("orders")))
+    )
 
 
 async def test_a_filter_resubmits_what_it_means(site: Site) -> None:
     await site.handle(("orders", Entry("a", 1), "x1"), ("orders", Entry("b", 2), "x1"))
-    meant = await found_in(site.operator, ["orders"], DeadLetterFilter(reason="down a"))
+    meant = await found_in(site.admin, ["orders"], DeadLetterFilter(reason="down a"))
     assert len(meant) == 1
     site.down.clear()
-    await site.operator.resubmit("orders", "x1", sequence=meant[0].sequence)
+    await site.admin.ask(Resubmit("orders", "x1", sequence=meant[0].sequence))
     await site.handle()
     assert (await site.state("a"), await site.state("b")) == ([1], [])
 
@@ -124,67 +127,67 @@ async def test_a_filter_resubmits_what_it_means(site: Site) -> None:
 async def test_copies_that_go_along_with_a_resubmission_are_not_left(site: Site) -> None:
     await site.handle(("orders", Entry("a", 1), "x1"))
     await site.handle(("orders", Entry("a", 1), "x1"))
-    letters = await found_in(site.operator, ["orders"], DeadLetterFilter())
+    letters = await found_in(site.admin, ["orders"], DeadLetterFilter())
     assert len(letters) == 2
-    moved = await resubmit_all(site.operator, letters, a_second=None)
+    moved = await resubmit_all(site.admin, letters, a_second=None)
     assert (moved.count, moved.left, moved.why) == (1, 0, "")
 
 
 async def test_copies_go_along_with_a_resubmission_of_all(site: Site) -> None:
     await site.handle(("orders", Entry("a", 1), "x1"))
     await site.handle(("orders", Entry("a", 1), "x1"))
-    moved = await site.operator.resubmit("orders", None)
+    moved = await site.admin.ask(Resubmit("orders", None))
     assert (moved.count, moved.in_hand) == (2, 0)
     site.down.clear()
     await site.handle()
-    assert await site.state("a") == [1] and await site.operator.dead_letters("orders") == []
+    assert await site.state("a") == [1] and await site.admin.ask(ListDeadLetters("orders")) == []
 
 
 async def test_another_dead_letter_of_the_id_is_no_relapse(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters, "RELAPSE_WITHIN_S", 0.6)
     await site.handle(("orders", Entry("a", 1), "x1"), ("orders", Entry("a", 7), "x1"))
-    meant = await found_in(site.operator, ["orders"], DeadLetterFilter(reason="down a"))
-    moved = await resubmit_all(site.operator, meant, a_second=None)
+    meant = await found_in(site.admin, ["orders"], DeadLetterFilter(reason="down a"))
+    moved = await resubmit_all(site.admin, meant, a_second=None)
     assert (moved.count, moved.left, moved.relapsed) == (1, 0, "")
 
 
 async def test_a_relapse_is_seen_beside_another_dead_letter_of_the_id(site: Site) -> None:
     await site.handle(("orders", Entry("a", 1), "x1"), ("orders", Entry("a", 7), "x1"))
-    meant = await found_in(site.operator, ["orders"], DeadLetterFilter(reason="down a"))
+    meant = await found_in(site.admin, ["orders"], DeadLetterFilter(reason="down a"))
     async with Worker(site.app(), site.backend):
-        moved = await resubmit_all(site.operator, meant, a_second=None)
+        moved = await resubmit_all(site.admin, meant, a_second=None)
     assert (moved.count, moved.relapsed) == (1, "x1")
-    [back] = await found_in(site.operator, ["orders"], DeadLetterFilter(reason="down a"))
+    [back] = await found_in(site.admin, ["orders"], DeadLetterFilter(reason="down a"))
     assert moved.number == back.sequence
 
 
 async def test_what_is_shown_is_what_is_resubmitted_and_its_cure_names_it(site: Site) -> None:
     await site.handle(("orders", Entry("a", 1), "x1"), ("orders", Entry("a", 7), "x1"))
-    by_reason = {letter.reason: letter.sequence for letter in await site.operator.dead_letters("orders")}
-    shown = await site.operator.dead_letter("orders", "x1")
+    by_reason = {letter.reason: letter.sequence for letter in await site.admin.ask(ListDeadLetters("orders"))}
+    shown = await site.admin.ask(ShowDeadLetter("orders", "x1"))
     assert (shown.reason, shown.sequence) == ("down a", by_reason["down a"])  # not the newest, which reused the id
     assert f"`outbox dead-letters resubmit --body FILE --sequence {shown.sequence} orders x1`" in shown.cure
-    other = await site.operator.dead_letter("orders", "x1", sequence=by_reason["payload-differs"])
+    other = await site.admin.ask(ShowDeadLetter("orders", "x1", sequence=by_reason["payload-differs"]))
     assert (other.reason, other.sequence) == ("payload-differs", by_reason["payload-differs"])
     assert f"`outbox dead-letters discard --sequence {other.sequence} orders x1`" in other.cure
-    await site.operator.resubmit("orders", "x1")
-    [left] = await site.operator.dead_letters("orders")
+    await site.admin.ask(Resubmit("orders", "x1"))
+    [left] = await site.admin.ask(ListDeadLetters("orders"))
     assert left.sequence == other.sequence
-    assert "--sequence" not in (await site.operator.dead_letter("orders", "x1")).cure
+    assert "--sequence" not in (await site.admin.ask(ShowDeadLetter("orders", "x1"))).cure
 
 
 async def test_every_place_of_an_id_has_a_cure_that_means_it(site: Site) -> None:
     await site.handle(("orders", Entry("a", 1), "x1"), ("orders", Entry("a", 7), "x1"))
-    for found in await site.operator.find(FindQuery("x1", "orders")):
+    for found in await site.admin.ask(Find("x1", "orders")):
         assert found.dead_letter is not None
         assert f"--sequence {found.dead_letter.sequence} orders x1" in found.dead_letter.cure
 
 
 async def test_one_that_is_gone_is_named_by_its_number(site: Site) -> None:
     await site.handle(("orders", Entry("a", 1), "x1"))
-    for move in (site.operator.resubmit, site.operator.discard):
+    for move in (Resubmit, Discard):
         with pytest.raises(LookupError, match="no dead letter 'x1' of number 99 any more"):
-            await move("orders", "x1", sequence=99)
+            await site.admin.ask(move("orders", "x1", sequence=99))
 
 
 @pytest.mark.parametrize("site", ["engine", "endpoint"], indirect=True)  # a store's keys are looked for on the bus
@@ -194,9 +197,9 @@ async def test_unblocking_a_key_moves_the_dead_letter_of_no_other(site: Site, by
         ("ledger", Entry("a", 1), "x1"), ("ledger", Entry("b", 2), "x1"), ("ledger", Entry("b", 22), "x3")
     )
     site.down.discard("a")
-    await unblock(site.operator, "ledger", "a", by)
+    await unblock(site.admin, "ledger", "a", by)
     await site.handle()
-    assert [(key.key, key.id) for key in await every_blocked(site.operator, "ledger")] == [("b", "x1")]
+    assert [(key.key, key.id) for key in await every_blocked(site.admin, "ledger")] == [("b", "x1")]
     assert await site.state("b") == []
 
 

@@ -21,11 +21,20 @@ from outbox.message import Message
 from outbox.ops.cli import main
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
-from outbox.ops.engine_operator import EngineOperator
-from outbox.ops.operator import Operator
-from outbox.ops.remote import RemoteOperator
-from outbox.ops.store_operator import StoreOperator
-from outbox.ops.values import DeadLetterFilter
+from outbox.ops.engine_admin import EngineAdmin
+from outbox.ops.remote import RemoteAdmin
+from outbox.ops.requests import Admin
+from outbox.ops.store_admin import StoreAdmin
+from outbox.ops.store_site import StoreSite
+from outbox.ops.values import (
+    DeadLetterFilter,
+    Discard,
+    ListDeadLetters,
+    ListDiscarded,
+    Restore,
+    Resubmit,
+    ShowDeadLetter,
+)
 from outbox.ports import Backend, DeadLetterEntry
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.store_operations import StoreOperations
@@ -64,9 +73,9 @@ def shop() -> App:
 class Site:
     """A backend with dead letters, whose time is the test's, and an operator on it."""
 
-    def __init__(self, backend: Backend, operator: Operator, clock: VirtualClock) -> None:
+    def __init__(self, backend: Backend, admin: Admin, clock: VirtualClock) -> None:
         self.backend = backend
-        self.operator = operator
+        self.admin = admin
         self.clock = clock
 
     async def handle(self, *ids: str, note: str = "") -> None:
@@ -81,10 +90,10 @@ class Site:
         return 0 if seen is None else seen.count
 
     async def ids(self) -> list[str]:
-        return sorted(letter.id for letter in await self.operator.dead_letters("orders"))
+        return sorted(letter.id for letter in await self.admin.ask(ListDeadLetters("orders")))
 
     async def kept(self) -> list[str]:
-        return sorted(letter.id for letter in await self.operator.discarded("orders"))
+        return sorted(letter.id for letter in await self.admin.ask(ListDiscarded("orders")))
 
 
 @pytest.fixture(params=["engine", "endpoint", "partition", "item"])
@@ -94,97 +103,97 @@ async def site(request: pytest.FixtureRequest, disk_path: Path) -> AsyncIterator
     async with Engine.open(disk_path, clock=clock) as engine:
         if request.param in ("partition", "item"):
             narrow = NarrowEngine(engine, request.param)
-            yield Site(narrow, StoreOperator(narrow.ports(), *[cast(Any, None)] * 3), clock)
+            yield Site(narrow, StoreAdmin(StoreSite(narrow.ports(), *[cast(Any, None)] * 3)), clock)
         elif request.param == "engine":
-            yield Site(engine, EngineOperator(engine), clock)
+            yield Site(engine, EngineAdmin(engine), clock)
         else:
-            async with serve_control(EngineOperator(engine), disk_path):
+            async with serve_control(EngineAdmin(engine), disk_path):
                 host = read_control_file(disk_path)
                 assert host is not None
-                yield Site(engine, RemoteOperator(host, disk_path), clock)
+                yield Site(engine, RemoteAdmin(host, disk_path), clock)
 
 
 async def test_what_was_discarded_is_restored_as_it_was_and_runs(site: Site) -> None:
     await site.handle("a1", "b2", note="n" * 20)
-    before = await site.operator.dead_letter("orders", "a1")
-    moved = await site.operator.discard("orders", "a1")
+    before = await site.admin.ask(ShowDeadLetter("orders", "a1"))
+    moved = await site.admin.ask(Discard("orders", "a1"))
     assert moved.count == 1
     assert (await site.ids(), await site.kept()) == (["b2"], ["a1"])
-    assert (await site.operator.restore("orders", "a1")).count == 1
+    assert (await site.admin.ask(Restore("orders", "a1"))).count == 1
     assert (await site.ids(), await site.kept()) == (["a1", "b2"], [])
-    after = await site.operator.dead_letter("orders", "a1")
+    after = await site.admin.ask(ShowDeadLetter("orders", "a1"))
     same = ("id", "reason", "description", "type", "delivery_count", "created", "key", "size_bytes", "cure")
     assert [getattr(after, name) for name in same] == [getattr(before, name) for name in same]
     IS_DOWN["now"] = False
-    await site.operator.resubmit("orders", "a1")
+    await site.admin.ask(Resubmit("orders", "a1"))
     await site.handle()
     assert (await site.count("a1"), await site.count("b2")) == (1, 0)
 
 
 async def test_it_is_gone_when_its_time_is_over_or_for_good_at_once(site: Site) -> None:
     await site.handle("a1", "b2")
-    await site.operator.discard("orders", "b2", for_good=True)
+    await site.admin.ask(Discard("orders", "b2", for_good=True))
     assert await site.kept() == []
-    await site.operator.discard("orders", "a1")
+    await site.admin.ask(Discard("orders", "a1"))
     site.clock.seconds += RETENTION.total_seconds() - 60
     assert await site.kept() == ["a1"]
     site.clock.seconds += 61
     assert await site.kept() == []
     for id in ("a1", "b2"):
         with pytest.raises(LookupError, match="no discarded dead letter"):
-            await site.operator.restore("orders", id)
+            await site.admin.ask(Restore("orders", id))
     assert await site.ids() == []
 
 
 async def test_all_are_discarded_and_restored_together(site: Site) -> None:
     await site.handle("a1", "b2", "c3")
-    assert (await site.operator.discard("orders", None)).count == 3
+    assert (await site.admin.ask(Discard("orders", None))).count == 3
     assert (await site.ids(), await site.kept()) == ([], ["a1", "b2", "c3"])
-    assert (await site.operator.restore("orders", None)).count == 3
+    assert (await site.admin.ask(Restore("orders", None))).count == 3
     assert (await site.ids(), await site.kept()) == (["a1", "b2", "c3"], [])
-    assert (await site.operator.restore("orders", None)).count == 0
+    assert (await site.admin.ask(Restore("orders", None))).count == 0
 
 
 async def test_a_key_that_has_gone_on_is_not_blocked_again(site: Site) -> None:
     await site.handle("a1")
-    await site.operator.discard("orders", "a1")
-    await site.operator.restore("orders", "a1")
+    await site.admin.ask(Discard("orders", "a1"))
+    await site.admin.ask(Restore("orders", "a1"))
     IS_DOWN["now"] = False
     async with Worker(shop(), site.backend) as worker:
         await worker.send("orders", Order("a1"), id="next")
         await worker.wait_idle(timeout_s=10)
     assert await site.count("a1") == 1
-    await site.operator.resubmit("orders", "a1")
+    await site.admin.ask(Resubmit("orders", "a1"))
     await site.handle()
     assert await site.count("a1") == 2 and await site.ids() == []
 
 
 async def test_an_id_may_be_given_by_its_beginning_if_it_is_one(site: Site) -> None:
     await site.handle("order-a", "order-b")
-    await site.operator.discard("orders", None)
+    await site.admin.ask(Discard("orders", None))
     with pytest.raises(Refused, match="2 discarded ones of orders begin"):
-        await site.operator.restore("orders", "order-")
-    assert (await site.operator.restore("orders", "order-a")).id == "order-a"
+        await site.admin.ask(Restore("orders", "order-"))
+    assert (await site.admin.ask(Restore("orders", "order-a"))).id == "order-a"
     with pytest.raises(LookupError):
-        await site.operator.restore("orders", "order-x")
+        await site.admin.ask(Restore("orders", "order-x"))
 
 
 async def test_what_is_discarded_restored_and_discarded_again_is_kept_once(site: Site) -> None:
     await site.handle("a1")
     for _ in range(3):
-        await site.operator.discard("orders", "a1")
+        await site.admin.ask(Discard("orders", "a1"))
         assert (await site.ids(), await site.kept()) == ([], ["a1"])
-        await site.operator.restore("orders", "a1")
+        await site.admin.ask(Restore("orders", "a1"))
         assert (await site.ids(), await site.kept()) == (["a1"], [])
 
 
 async def test_an_unknown_queue_is_named() -> None:
     async with Engine.in_memory() as engine:
-        operator = EngineOperator(engine)
+        admin = EngineAdmin(engine)
         with pytest.raises(UnknownDestination):
-            await operator.discarded("nowhere")
+            await admin.ask(ListDiscarded("nowhere"))
         with pytest.raises(UnknownDestination):
-            await operator.restore("nowhere", None)
+            await admin.ask(Restore("nowhere", None))
 
 
 async def test_filters_mean_a_handler_and_an_exception(site: Site) -> None:
@@ -194,7 +203,7 @@ async def test_filters_mean_a_handler_and_an_exception(site: Site) -> None:
         (DeadLetterFilter(handler="other"), []),
         (DeadLetterFilter(exception="Reject"), []),
     ):
-        assert [each.id for each in await site.operator.dead_letters("orders", where=where)] == found
+        assert [each.id for each in await site.admin.ask(ListDeadLetters("orders", where=where))] == found
 
 
 @asynccontextmanager
@@ -238,11 +247,11 @@ async def test_what_another_client_has_in_hand_is_left_as_it_is(what: str) -> No
     async with Engine.in_memory() as engine:
         narrow = NarrowEngine(engine, "partition")
         ports = narrow.ports()
-        site = Site(narrow, StoreOperator(ports, *[cast(Any, None)] * 3), VirtualClock(START_S))
+        site = Site(narrow, StoreAdmin(StoreSite(ports, *[cast(Any, None)] * 3)), VirtualClock(START_S))
         await site.handle("a1")
         assert len(engine.broker.claim(dead_letter_path("orders"), 1)) == 1
         with pytest.raises(LookupError, match="free"):
-            await getattr(site.operator, what)("orders", "a1")
+            await site.admin.ask({"discard": Discard, "resubmit": Resubmit}[what]("orders", "a1"))
         block = await BlockedSessions(ports.store, ports.blobs).block_of("orders", "a1")
         assert block is not None and block.again is None and not block.resubmitted
         assert (await site.ids(), await site.kept()) == (["a1"], [])
@@ -265,14 +274,14 @@ async def test_a_discard_that_is_ended_later_keeps_from_then_on() -> None:
 async def test_what_was_discarded_is_there_after_a_reopening(disk_path: Path) -> None:
     IS_DOWN["now"] = True
     async with Engine.open(disk_path) as engine:
-        site = Site(engine, EngineOperator(engine), VirtualClock(START_S))
+        site = Site(engine, EngineAdmin(engine), VirtualClock(START_S))
         await site.handle("a1", "b2")
-        await site.operator.discard("orders", "a1")
-        await site.operator.discard("orders", "b2")
-        await site.operator.restore("orders", "b2")
+        await site.admin.ask(Discard("orders", "a1"))
+        await site.admin.ask(Discard("orders", "b2"))
+        await site.admin.ask(Restore("orders", "b2"))
     for _ in range(2):  # from the log, then from a snapshot
         async with Engine.open(disk_path) as engine:
-            site = Site(engine, EngineOperator(engine), VirtualClock(START_S))
+            site = Site(engine, EngineAdmin(engine), VirtualClock(START_S))
             assert (await site.ids(), await site.kept()) == (["b2"], ["a1"])
             engine.compact()
 
@@ -281,27 +290,27 @@ async def test_what_was_restored_is_not_resubmitted_when_its_record_is_gone(disk
     IS_DOWN["now"] = True
     clock = VirtualClock(START_S)
     async with Engine.open(disk_path, clock=clock) as engine:
-        site = Site(engine, EngineOperator(engine), clock)
+        site = Site(engine, EngineAdmin(engine), clock)
         await site.handle("a1")
-        await site.operator.discard("orders", "a1")
-        await site.operator.restore("orders", "a1")
+        await site.admin.ask(Discard("orders", "a1"))
+        await site.admin.ask(Restore("orders", "a1"))
         clock.seconds += 2 * RETENTION.total_seconds()
         with pytest.raises(Refused, match="the record of it is gone"):
-            await site.operator.resubmit("orders", "a1")
+            await site.admin.ask(Resubmit("orders", "a1"))
 
 
 async def test_a_queue_that_is_made_anew_has_nothing_discarded() -> None:
     async with Engine.in_memory() as engine:
-        operator, plain = EngineOperator(engine), QueueSettings("plain")
+        admin, plain = EngineAdmin(engine), QueueSettings("plain")
         engine.declare(plain)
         engine.broker.send("plain", [Message(body=b"1", outbox_id="m1")])
         [claim] = engine.broker.claim("plain", 1)
         engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="no", description="by the test")
-        await operator.discard("plain", "m1")
-        assert [letter.id for letter in await operator.discarded("plain")] == ["m1"]
+        await admin.ask(Discard("plain", "m1"))
+        assert [letter.id for letter in await admin.ask(ListDiscarded("plain"))] == ["m1"]
         engine.topology.delete("plain")
         engine.declare(plain)
-        assert await operator.discarded("plain") == []
+        assert await admin.ask(ListDiscarded("plain")) == []
 
 
 def test_the_commands_say_how_a_discard_is_taken_back(
@@ -310,7 +319,7 @@ def test_the_commands_say_how_a_discard_is_taken_back(
     async def prepare() -> None:
         IS_DOWN["now"] = True
         async with Engine.open(disk_path) as engine:
-            await Site(engine, EngineOperator(engine), VirtualClock(START_S)).handle("a1", "b2", "c3")
+            await Site(engine, EngineAdmin(engine), VirtualClock(START_S)).handle("a1", "b2", "c3")
 
     def outbox(*arguments: str, code: int = 0) -> str:
         assert main(["dead-letters", *arguments, "--data", str(disk_path)]) == code

@@ -23,8 +23,8 @@ from outbox.message import Message
 from outbox.ops import doctor
 from outbox.ops.cli import main
 from outbox.ops.doctor import examine, of_folder, of_pending, of_signs, of_status, versions
-from outbox.ops.operator import Operator
-from outbox.ops.pending_values import PendingOutput, PendingView
+from outbox.ops.pending_values import ListPending, PendingOutput, PendingView
+from outbox.ops.requests import Admin
 from outbox.ops.stream_values import ProcessorView, Streams, StreamView
 from outbox.ops.values import Handled, LargeState, QueueStatus, Signs, Status, WorkerSign
 
@@ -142,11 +142,11 @@ def test_a_host_that_puts_messages_back_for_a_newer_build_is_named(newer_s: Any,
     assert wrong(of_status(status(handled=handled), hosted=True)) == expected
 
 
-async def test_a_large_state_is_named_with_its_size(bank: Any, operator: Operator) -> None:
+async def test_a_large_state_is_named_with_its_size(bank: Any, admin: Admin) -> None:
     for key, size in (("small", 64 << 10), ("large", (64 << 10) + 1), ("larger", 80 << 10)):
         write = DocWrite(STATES, f"Account:{key}", b"x" * size, 0)
         assert bank.engine.documents.modify(Modify(documents=[write])) is not None
-    found = [one for one in await examine(operator, bank.folder) if one.about.startswith("Account:")]
+    found = [one for one in await examine(admin, bank.folder) if one.about.startswith("Account:")]
     assert [(one.level, one.about) for one in found] == [("warning", "Account:larger"), ("warning", "Account:large")]
     assert "80 kB" in found[0].what and "What must not grow in a state" in found[0].cure
 
@@ -154,14 +154,8 @@ async def test_a_large_state_is_named_with_its_size(bank: Any, operator: Operato
 class Unable:
     """An operator that may not count, over a store that does not answer."""
 
-    async def status(self) -> Status:
-        raise Refused("counts need the right to manage")
-
-    async def signs(self) -> Signs:
-        raise Refused("the host is older")
-
-    async def pending(self) -> list[PendingView]:
-        raise OutcomeUnknown("the store does not answer")
+    async def ask(self, asked: Any) -> Any:
+        raise OutcomeUnknown("no answer") if isinstance(asked, ListPending) else Refused("not allowed")
 
 
 async def test_what_cannot_be_looked_at_is_a_finding_and_errors_come_first() -> None:
@@ -172,10 +166,10 @@ async def test_what_cannot_be_looked_at_is_a_finding_and_errors_come_first() -> 
     ]  # fmt: skip
 
 
-async def test_a_host_that_answers_counts_as_one(bank: Any, operator: Operator) -> None:
+async def test_a_host_that_answers_counts_as_one(bank: Any, admin: Admin) -> None:
     bank.engine.broker.send("deposits", [Message(body=b"{}", outbox_id="m1")])
-    found = [one for one in await examine(operator, bank.folder) if one.about == "host"]
-    assert bool(found) is (type(operator).__name__ == "EngineOperator")
+    found = [one for one in await examine(admin, bank.folder) if one.about == "host"]
+    assert bool(found) is (type(admin).__name__ == "EngineAdmin")
 
 
 def test_the_command_ends_with_one_where_there_is_an_error(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from outbox import App, Engine, Reject, Retries, Worker
 from outbox.guards import Breaker, Rate
 from outbox.ops.cli import main
 from outbox.ops.control import serve_control
-from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.engine_admin import EngineAdmin
 from outbox.ops.meter import Meter, Metered
 from tests.unit.ops.situations import Situation
 
@@ -174,10 +174,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         until = asyncio.Event()
         app, meter = shop(until, stop), Meter()
         async with Engine.open(path) as engine:
-            operator = EngineOperator(engine, meter, app)
+            admin = EngineAdmin(engine, meter, app)
             async with (
                 Worker(app, Metered(engine, meter), counts=meter.counts) as worker,
-                serve_control(operator, path),
+                serve_control(admin, path),
             ):
                 for queue, id, key in SENT:
                     await worker.send(queue, Order(key), id=id)

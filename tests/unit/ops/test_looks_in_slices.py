@@ -16,18 +16,33 @@ from outbox.engine.state.tasks import Task
 from outbox.message import Message
 from outbox.ops import dead_letters, slices
 from outbox.ops.blocked import every_blocked
-from outbox.ops.engine_operator import EngineOperator
-from outbox.ops.state_values import ABSENT, StateLine, StateWrites
+from outbox.ops.engine_admin import EngineAdmin
+from outbox.ops.state_values import ABSENT, ReadStates, StateLine, WriteStates
 from outbox.ops.streams import on_engine
-from outbox.ops.trail_values import TrailQuery
-from outbox.ops.values import ANY_DEAD_LETTER, DeadLetterFilter, FindQuery, PauseRequest, PeekQuery
+from outbox.ops.trail_values import FindTrail
+from outbox.ops.values import (
+    ANY_DEAD_LETTER,
+    Cancel,
+    DeadLetterFilter,
+    Discard,
+    DiscardSome,
+    Find,
+    FindDead,
+    ListDeadLetters,
+    MakeDue,
+    Pause,
+    Peek,
+    ReadStatus,
+    Resubmit,
+    ShowDeadLetter,
+)
 from outbox.streams.log import OrderedLog
 
 COUNT, SLICE = 1_200, 40
 """How many messages wait in each queue and how many dead letters it has; and how many are looked at at a time."""
 STOP_AFTER_S = 60.0
 
-Ask = Callable[[EngineOperator], Awaitable[Any]]
+Ask = Callable[[EngineAdmin], Awaitable[Any]]
 
 
 class Counted(dict[int, Task]):
@@ -111,37 +126,37 @@ async def most_at_once(answer: Awaitable[Any]) -> tuple[int, Any]:
     return worst, await asked
 
 
-async def status(operator: EngineOperator) -> int:
-    found = (await operator.status()).queues["plain"]
+async def status(admin: EngineAdmin) -> int:
+    found = (await admin.ask(ReadStatus())).queues["plain"]
     return found.active + found.scheduled + found.dead_letters
 
 
-async def states(operator: EngineOperator) -> int:
-    return len(b"".join([piece async for piece in operator.states()]).splitlines())
+async def states(admin: EngineAdmin) -> int:
+    return len(b"".join([piece async for piece in admin.stream(ReadStates())]).splitlines())
 
 
 ASKED: dict[str, tuple[Ask, Callable[[Any], object], object]] = {
-    "find": (lambda op: op.find(FindQuery(f"plain-held-{COUNT - 1}")), len, 1),
-    "find a dead letter": (lambda op: op.find(FindQuery(f"keyed-dead-{COUNT - 1}")), len, 1),
+    "find": (lambda op: op.ask(Find(f"plain-held-{COUNT - 1}")), len, 1),
+    "find a dead letter": (lambda op: op.ask(Find(f"keyed-dead-{COUNT - 1}")), len, 1),
     "status": (status, int, 3 * COUNT),
     "peek in the middle": (
-        lambda op: op.peek(PeekQuery("plain", after=COUNT + COUNT // 2, count=5)), lambda x: len(x.messages), 5,
+        lambda op: op.ask(Peek("plain", after=COUNT + COUNT // 2, count=5)), lambda x: len(x.messages), 5,
     ),
-    "peek a state": (lambda op: op.peek(PeekQuery("keyed", state="blocked", count=5)), lambda x: len(x.messages), 5),
-    "peek a key": (lambda op: op.peek(PeekQuery("keyed", key="k399", count=9)), lambda x: len(x.messages), 3),
+    "peek a state": (lambda op: op.ask(Peek("keyed", state="blocked", count=5)), lambda x: len(x.messages), 5),
+    "peek a key": (lambda op: op.ask(Peek("keyed", key="k399", count=9)), lambda x: len(x.messages), 3),
     "scheduled, by due time": (
-        lambda op: op.peek(PeekQuery("plain", state="scheduled", count=5, by_due=True)),
+        lambda op: op.ask(Peek("plain", state="scheduled", count=5, by_due=True)),
         lambda x: [each.id for each in x.messages], [f"later-{n}" for n in range(5)],
     ),
-    "trace": (lambda op: op.trail(TrailQuery("cause-7")), lambda x: len({f.id for f in x.facts} - {"cause-7"}), 4),
-    "cancel": (lambda op: op.cancel("plain", "later-7"), lambda x: x.count, 1),
-    "make due": (lambda op: op.make_due("plain", "later-8"), lambda x: x.count, 1),
+    "trace": (lambda op: op.ask(FindTrail("cause-7")), lambda x: len({f.id for f in x.facts} - {"cause-7"}), 4),
+    "cancel": (lambda op: op.ask(Cancel("plain", "later-7")), lambda x: x.count, 1),
+    "make due": (lambda op: op.ask(MakeDue("plain", "later-8")), lambda x: x.count, 1),
     "filtered dead letters": (
-        lambda op: op.dead_letters("plain", where=DeadLetterFilter(text="no-such")), len, 0,
+        lambda op: op.ask(ListDeadLetters("plain", where=DeadLetterFilter(text="no-such"))), len, 0,
     ),
-    "a page of dead letters": (lambda op: op.dead_letters("plain", after=COUNT // 2, count_max=30), len, 30),
-    "dead letters by beginning": (lambda op: op.dead_letter("plain", "plain-dead-11"), lambda x: x.id, "plain-dead-11"),
-    "dead letters among": (lambda op: op.dead_among("plain", ["plain-dead-3", "x"]), len, 1),
+    "a page of dead letters": (lambda op: op.ask(ListDeadLetters("plain", after=COUNT // 2, count_max=30)), len, 30),
+    "dead letters by beginning": (lambda op: op.ask(ShowDeadLetter("plain", "plain-dead-11")), lambda x: x.id, "plain-dead-11"),
+    "dead letters among": (lambda op: op.ask(FindDead("plain", ["plain-dead-3", "x"])), len, 1),
     "grouped dead letters": (
         lambda op: dead_letters.found_in(op, ["plain", "keyed"], ANY_DEAD_LETTER),
         lambda x: len(dead_letters.grouped(x)), 6,
@@ -149,23 +164,23 @@ ASKED: dict[str, tuple[Ask, Callable[[Any], object], object]] = {
     "blocked": (lambda op: every_blocked(op, "keyed"), lambda x: (len(x), x[0].waiting), (400, 3)),
     "states": (states, int, COUNT),
     "discard by number": (
-        lambda op: op.discard_some("plain", [1, 2, 3, 10 * COUNT], for_good=True), lambda x: x.count, 3,
+        lambda op: op.ask(DiscardSome("plain", [1, 2, 3, 10 * COUNT], for_good=True)), lambda x: x.count, 3,
     ),
-    "resubmit all": (lambda op: op.resubmit("plain", None), lambda x: x.count, COUNT),
-    "discard all": (lambda op: op.discard("keyed", None), lambda x: x.count, COUNT),
+    "resubmit all": (lambda op: op.ask(Resubmit("plain", None)), lambda x: x.count, COUNT),
+    "discard all": (lambda op: op.ask(Discard("keyed", None)), lambda x: x.count, COUNT),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", ASKED)
 async def test_an_answer_looks_at_a_bounded_number_between_two_turns_of_the_loop(engine: Engine, what: str) -> None:
     fill(engine)
-    operator = EngineOperator(engine)
+    admin = EngineAdmin(engine)
     lines = [StateLine("S", f"k{n}", ABSENT, 1, msgspec.Raw(b"{}")) for n in range(COUNT)]
     for start in range(0, COUNT, 500):
-        await operator.write_states(StateWrites(lines[start : start + 500]))
+        await admin.ask(WriteStates(lines[start : start + 500]))
     count_looks(engine)
     ask, seen, expected = ASKED[what]
-    looks, found = await most_at_once(ask(operator))
+    looks, found = await most_at_once(ask(admin))
     assert seen(found) == expected
     assert looks <= 10 * SLICE < COUNT
 
@@ -190,7 +205,7 @@ async def ended(asked: asyncio.Future[Any]) -> Any:
 async def test_what_is_settled_after_it_was_seen_is_not_said_to_be_there(engine: Engine) -> None:
     fill(engine)
     queue = engine.broker.queue("plain")
-    asked = await part_way(EngineOperator(engine).find(FindQuery("plain-held-0", "plain")))
+    asked = await part_way(EngineAdmin(engine).ask(Find("plain-held-0", "plain")))
     (claim,) = engine.broker.claim("plain", 1)
     engine.broker.settle(claim.token, Settlement.COMPLETE)
     assert claim.sequence not in queue.tasks
@@ -200,7 +215,7 @@ async def test_what_is_settled_after_it_was_seen_is_not_said_to_be_there(engine:
 
 async def test_what_becomes_a_dead_letter_after_it_was_seen_is_found_once_as_that(engine: Engine) -> None:
     fill(engine)
-    asked = await part_way(EngineOperator(engine).find(FindQuery("plain-held-0", "plain")))
+    asked = await part_way(EngineAdmin(engine).ask(Find("plain-held-0", "plain")))
     bury(engine, "plain", 1)
     [found] = await ended(asked)
     assert found.message is None and found.dead_letter.id == "plain-held-0"
@@ -209,7 +224,7 @@ async def test_what_becomes_a_dead_letter_after_it_was_seen_is_found_once_as_tha
 async def test_what_waits_for_its_next_try_by_now_is_not_cancelled(engine: Engine) -> None:
     fill(engine)
     queue = engine.broker.queue("plain")
-    asked = await part_way(EngineOperator(engine).cancel("plain", "later-0"), COUNT // SLICE + 3)
+    asked = await part_way(EngineAdmin(engine).ask(Cancel("plain", "later-0")), COUNT // SLICE + 3)
     task = next(task for task in queue.tasks.values() if task.message.identity == "later-0")
     task.failures = 1  # it was made due, delivered, failed, and is put off again
     with pytest.raises(LookupError, match="waits for its next try"):
@@ -219,14 +234,14 @@ async def test_what_waits_for_its_next_try_by_now_is_not_cancelled(engine: Engin
 
 async def test_a_queue_that_is_deleted_meanwhile_ends_no_answer(engine: Engine) -> None:
     fill(engine)
-    operator = EngineOperator(engine)
-    for ask in (operator.find(FindQuery("keyed-held-9")), operator.trail(TrailQuery("keyed-held-9"))):
+    admin = EngineAdmin(engine)
+    for ask in (admin.ask(Find("keyed-held-9")), admin.ask(FindTrail("keyed-held-9"))):
         engine.declare(QueueSettings("scratch"), QueueSettings("a-first"))
         asked = await part_way(ask)
         engine.topology.delete("scratch")
         assert await ended(asked)
     engine.declare(QueueSettings("scratch"))
-    asked = await part_way(operator.status())
+    asked = await part_way(admin.ask(ReadStatus()))
     engine.topology.delete("scratch")
     assert "scratch" not in (await ended(asked)).queues
 
@@ -235,7 +250,7 @@ async def test_a_key_that_goes_on_meanwhile_leaves_the_list_and_no_session_behin
     fill(engine)
     order = engine.broker.queue("keyed").order
     assert isinstance(order, SessionOrder)
-    asked = await part_way(every_blocked(EngineOperator(engine), "keyed"), 2)
+    asked = await part_way(every_blocked(EngineAdmin(engine), "keyed"), 2)
     for task in list(engine.broker.queue(dead_letter_path("keyed")).tasks.values()):
         if task.message.session_id == "k99":
             engine.dead_letters.discard("keyed", task.sequence)
@@ -250,9 +265,9 @@ async def test_a_key_that_goes_on_meanwhile_leaves_the_list_and_no_session_behin
 
 async def test_a_page_holds_while_its_queue_is_paused_and_emptied(engine: Engine) -> None:
     fill(engine)
-    operator = EngineOperator(engine)
-    asked = await part_way(operator.peek(PeekQuery("plain", count=COUNT)), 3)
-    await operator.pause(PauseRequest("plain", True))
+    admin = EngineAdmin(engine)
+    asked = await part_way(admin.ask(Peek("plain", count=COUNT)), 3)
+    await admin.ask(Pause("plain", True))
     for number in list(engine.broker.queue("plain").tasks):
         engine.state.remove(engine.broker.queue("plain"), engine.broker.queue("plain").tasks[number])
     found = await ended(asked)

@@ -15,8 +15,8 @@ from outbox.engine.entities import QueueSettings, Settlement
 from outbox.errors import Refused, UnknownDestination
 from outbox.message import Message
 from outbox.ops.cli import main
-from outbox.ops.operator import Operator
-from outbox.ops.values import FindQuery, FoundMessage
+from outbox.ops.requests import Admin
+from outbox.ops.values import Find, FoundMessage
 from outbox.resubmission import sequence_identity
 from outbox.runtime.delivery.claim_check import check_in
 from tests.unit.ops.test_message_trace import Order, handled
@@ -26,8 +26,8 @@ def put(engine: Engine, queue: str, id: str, body: bytes = b'{"n": 1}', **more: 
     engine.broker.send(queue, [Message(body=body, outbox_id=id, **more)])
 
 
-async def places(operator: Operator, id: str, queue: str = "") -> list[tuple[str, str]]:
-    found = await operator.find(FindQuery(id, queue))
+async def places(admin: Admin, id: str, queue: str = "") -> list[tuple[str, str]]:
+    found = await admin.ask(Find(id, queue))
     return [_place(one) for one in found]
 
 
@@ -38,59 +38,57 @@ def _place(found: FoundMessage) -> tuple[str, str]:
     return found.dead_letter.queue, f"dead: {found.dead_letter.reason}"
 
 
-async def test_every_place_of_a_message_is_found(bank: Any, operator: Operator) -> None:
+async def test_every_place_of_a_message_is_found(bank: Any, admin: Admin) -> None:
     put(bank.engine, "deposits", "order-1")
     bank.bury("deposits", "no")
     put(bank.engine, "deposits", "order-1")
     put(bank.engine, "ledger", "order-1", session_id="k")
     put(bank.engine, "ledger", "order-12", session_id="k")
-    assert await places(operator, "order-1") == [
+    assert await places(admin, "order-1") == [
         ("deposits", "waiting"),
         ("ledger", "waiting"),
         ("deposits", "dead: no"),
     ]
-    assert await places(operator, "order-1", "ledger") == [("ledger", "waiting")]
-    assert await places(operator, "order-12") == [("ledger", "waiting")]
+    assert await places(admin, "order-1", "ledger") == [("ledger", "waiting")]
+    assert await places(admin, "order-12") == [("ledger", "waiting")]
     with pytest.raises(Refused, match="2 ids begin with 'orde'"):
-        await operator.find(FindQuery("orde"))
+        await admin.ask(Find("orde"))
     with pytest.raises(LookupError, match="no queue holds a message 'order-3'"):
-        await operator.find(FindQuery("order-3"))
+        await admin.ask(Find("order-3"))
     with pytest.raises(LookupError, match="deposits does not hold a message 'order-12'"):
-        await operator.find(FindQuery("order-12", "deposits"))
+        await admin.ask(Find("order-12", "deposits"))
     with pytest.raises(UnknownDestination, match="no-such"):
-        await operator.find(FindQuery("order-1", "no-such"))
+        await admin.ask(Find("order-1", "no-such"))
 
 
 @pytest.mark.parametrize(
     ("body", "field", "shown"),
     [(b'{ "n": 1 }', "body", {"n": 1}), (b"no JSON", "body_text", "no JSON"), (b"\xff", "body_base64", "/w==")],
 )
-async def test_a_body_is_shown_as_what_it_is(
-    bank: Any, operator: Operator, body: bytes, field: str, shown: Any
-) -> None:
+async def test_a_body_is_shown_as_what_it_is(bank: Any, admin: Admin, body: bytes, field: str, shown: Any) -> None:
     import msgspec
 
     put(bank.engine, "deposits", "m1", body)
-    [found] = await operator.find(FindQuery("m1"))
+    [found] = await admin.ask(Find("m1"))
     assert json.loads(msgspec.json.encode(found))[field] == shown
 
 
-async def test_a_message_without_an_id_is_found_by_its_number(bank: Any, operator: Operator) -> None:
+async def test_a_message_without_an_id_is_found_by_its_number(bank: Any, admin: Admin) -> None:
     put(bank.engine, "deposits", "")
     [task] = bank.engine.broker.peek("deposits", 0, 1)
-    assert await places(operator, sequence_identity(task.sequence)) == [("deposits", "waiting")]
+    assert await places(admin, sequence_identity(task.sequence)) == [("deposits", "waiting")]
 
 
-async def test_a_body_in_a_blob_is_fetched_and_one_that_is_gone_is_left_out(bank: Any, operator: Operator) -> None:
+async def test_a_body_in_a_blob_is_fetched_and_one_that_is_gone_is_left_out(bank: Any, admin: Admin) -> None:
 
     large = await check_in(
         Message(body=b'"' + b"x" * 500 + b'"', outbox_id="large"), bank.engine.blobs, above_bytes=100
     )
     bank.engine.broker.send("deposits", [large])
-    [found] = await operator.find(FindQuery("large"))
+    [found] = await admin.ask(Find("large"))
     assert isinstance(found.body, msgspec.Raw) and len(bytes(found.body)) == 502
     bank.engine.broker.send("deposits", [Message(body=b"", outbox_id="gone", claim="no-such-blob")])
-    [found] = await operator.find(FindQuery("gone"))
+    [found] = await admin.ask(Find("gone"))
     assert (found.message is not None and found.body_text == "") or not found.body_base64
 
 

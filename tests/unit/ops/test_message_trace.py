@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,17 +20,27 @@ from outbox.ops.audit import Audit
 from outbox.ops.cli import main
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
-from outbox.ops.engine_operator import EngineOperator
-from outbox.ops.operator import Operator
+from outbox.ops.engine_admin import EngineAdmin
 from outbox.ops.pending import pending_in
-from outbox.ops.remote import RemoteOperator
-from outbox.ops.store_trail import trail_on_store
+from outbox.ops.remote import RemoteAdmin
+from outbox.ops.requests import Admin
+from outbox.ops.store_site import StoreSite
+from outbox.ops.store_trail import find_trail
 from outbox.ops.trail import Sighting, reach, tree
 from outbox.ops.trail_history import HistoryTrail
-from outbox.ops.trail_values import Fact, Trace, Trail, TrailQuery
+from outbox.ops.trail_values import Fact, FindTrail, Trace, Trail
 from outbox.ports import Backend, HeldMessage
-from tests.unit.stores.store_site import Add, adding, site
+from tests.unit.stores.store_site import Add, Site, adding, site
 from tests.unit.stores.store_site import handled as site_handled
+
+
+def over(at: Site, peek: Any, queues: Sequence[str]) -> StoreSite:
+    """A store and a bus with these queues, as an admin has them at hand."""
+
+    async def counts() -> dict[str, Any]:
+        return dict.fromkeys(queues)
+
+    return StoreSite(at.ports(), counts, peek, cast(Any, None))
 
 
 @dataclass
@@ -95,14 +105,14 @@ async def engine(disk_path: Path) -> AsyncIterator[Engine]:
 
 
 @pytest.fixture(params=["direct", "http"])
-async def operator(engine: Engine, disk_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Operator]:
+async def admin(engine: Engine, disk_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Admin]:
     if request.param == "direct":
-        yield EngineOperator(engine)
+        yield EngineAdmin(engine)
         return
-    async with serve_control(EngineOperator(engine), disk_path):
+    async with serve_control(EngineAdmin(engine), disk_path):
         host = read_control_file(disk_path)
         assert host is not None
-        yield RemoteOperator(host, disk_path)
+        yield RemoteAdmin(host, disk_path)
 
 
 def shape(found: Trace) -> list[tuple[int, str, str, str]]:
@@ -114,13 +124,13 @@ def shape(found: Trace) -> list[tuple[int, str, str, str]]:
     ]
 
 
-async def traced(operator: Operator, id: str, **more: Any) -> Trace:
-    return tree(await operator.trail(TrailQuery(id, **more)), depth_max=10, width_max=20)
+async def traced(admin: Admin, id: str, **more: Any) -> Trace:
+    return tree(await admin.ask(FindTrail(id, **more)), depth_max=10, width_max=20)
 
 
-async def test_an_order_leads_over_a_charge_that_is_gone_to_its_parcel(engine: Engine, operator: Operator) -> None:
+async def test_an_order_leads_over_a_charge_that_is_gone_to_its_parcel(engine: Engine, admin: Admin) -> None:
     await handled(engine, ("order-1", Order("ann")), ("order-2", Order("ben")))
-    found = await traced(operator, "order-1", key="ann")
+    found = await traced(admin, "order-1", key="ann")
     assert shape(found) == [
         (0, "applied", "orders", "take"),
         (1, "applied", "charges", "charge"),
@@ -133,19 +143,19 @@ async def test_an_order_leads_over_a_charge_that_is_gone_to_its_parcel(engine: E
 
 @pytest.mark.parametrize("body", [b'{"customer": "ann"}', b"[]"])
 async def test_an_id_that_waits_in_one_queue_and_was_applied_in_another_shows_both(
-    engine: Engine, operator: Operator, body: bytes
+    engine: Engine, admin: Admin, body: bytes
 ) -> None:
     await handled(engine, ("order-1", Order("ann")))
     engine.broker.send("mails", [Message(body=body, outbox_id="order-1")])
-    found = await traced(operator, "order-1")
+    found = await traced(admin, "order-1")
     places = {(fact.place, fact.queue, fact.known_by) for hop in found.hops if not hop.depth for fact in hop.facts}
     assert places == {("waiting", "mails", "queue"), ("applied", "orders", "record")}
 
 
-async def test_a_parcel_leads_back_to_its_order_without_a_key(engine: Engine, operator: Operator) -> None:
+async def test_a_parcel_leads_back_to_its_order_without_a_key(engine: Engine, admin: Admin) -> None:
     await handled(engine, ("order-1", Order("ann")), ("order-2", Order("ben")))
     letters = {task.message.correlation_id: task.message.identity for task in engine.broker.peek("parcels", 0, 9)}
-    found = await traced(operator, letters["order-2"])
+    found = await traced(admin, letters["order-2"])
     assert shape(found) == [
         (-2, "applied", "orders", "take"),
         (-1, "applied", "charges", "charge"),
@@ -154,34 +164,32 @@ async def test_a_parcel_leads_back_to_its_order_without_a_key(engine: Engine, op
     assert (found.hops[0].id, found.hops[0].facts[0].key) == ("order-2", "ben")
 
 
-async def test_a_refused_effect_says_why_and_a_refused_order_has_its_record(engine: Engine, operator: Operator) -> None:
+async def test_a_refused_effect_says_why_and_a_refused_order_has_its_record(engine: Engine, admin: Admin) -> None:
     await handled(engine, ("order-1", Order("ann", 50)), ("order-3", Order("cyd", 500)))
-    found = await traced(operator, "order-1", key="ann")
+    found = await traced(admin, "order-1", key="ann")
     dead = next(fact for hop in found.hops for fact in hop.facts if fact.place == "dead-letter")
     assert (dead.queue, dead.handler, dead.why) == ("charges", "charge", "no cover: rejected by the handler")
-    found = await traced(operator, "order-3")
+    found = await traced(admin, "order-3")
     assert {fact.place for fact in found.hops[0].facts} == {"dead-letter", "refused"}
     assert all(fact.why == "too many: rejected by the handler" for fact in found.hops[0].facts)
 
 
-async def test_what_waits_in_hand_or_scheduled_is_a_hop_like_others(engine: Engine, operator: Operator) -> None:
+async def test_what_waits_in_hand_or_scheduled_is_a_hop_like_others(engine: Engine, admin: Admin) -> None:
     await handled(engine, ("order-1", Order("ann")))
     engine.broker.claim("mails", 1)
     engine.broker.send("parcels", [Message(body=b"{}", outbox_id="late", causation_id="order-1")],
                        due_ms=engine.now_ms() + 60_000)  # fmt: skip
-    found = await traced(operator, "order-1", key="ann")
+    found = await traced(admin, "order-1", key="ann")
     assert {"in-hand", "scheduled"} <= {fact.place for hop in found.hops for fact in hop.facts}
 
 
-async def test_nothing_is_known_of_what_left_nothing_and_a_prefix_must_be_one_id(
-    engine: Engine, operator: Operator
-) -> None:
+async def test_nothing_is_known_of_what_left_nothing_and_a_prefix_must_be_one_id(engine: Engine, admin: Admin) -> None:
     await handled(engine, ("order-1", Order("ann", 500)), ("order-2", Order("ann", 500)))
-    assert (await operator.trail(TrailQuery("order-9"))).facts == []
+    assert (await admin.ask(FindTrail("order-9"))).facts == []
     with pytest.raises(Refused, match="2 ids begin with 'orde'"):
-        await operator.trail(TrailQuery("orde"))
+        await admin.ask(FindTrail("orde"))
     with pytest.raises(Refused, match="not int"):
-        await operator.trail(TrailQuery("order-9", key="x", kind="int"))
+        await admin.ask(FindTrail("order-9", key="x", kind="int"))
 
 
 def test_a_circle_and_a_wide_tree_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,17 +208,17 @@ def test_a_circle_and_a_wide_tree_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_trail_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outbox.ops.trail.FACT_COUNT_MAX", 5)
-    reached = reach(TrailQuery("root"), [Sighting(f"m{n}", "root", None) for n in range(9)])
+    reached = reach(FindTrail("root"), [Sighting(f"m{n}", "root", None) for n in range(9)])
     assert reached.is_cut and len(reached.sightings) == 4
 
 
 async def test_no_more_keys_are_tried_than_a_limit(
-    engine: Engine, operator: Operator, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await handled(engine, ("order-1", Order("ann")), ("order-2", Order("ben")))
     monkeypatch.setattr(trail_records, "TRIED_COUNT_MAX", 0)
     [task, *_] = engine.broker.peek("mails", 0, 9)
-    found = await traced(operator, task.message.identity)
+    found = await traced(admin, task.message.identity)
     assert shape(found)[0] == (-1, "applied", "", "")
 
 
@@ -248,13 +256,13 @@ async def cancelled_parcel(backend: Backend) -> str:
         return read_ticket(kept.ticket).id
 
 
-async def test_a_cancelled_message_is_said_to_be_cancelled(engine: Engine, operator: Operator) -> None:
+async def test_a_cancelled_message_is_said_to_be_cancelled(engine: Engine, admin: Admin) -> None:
     id = await cancelled_parcel(engine)
-    [hop] = [hop for hop in (await traced(operator, id, key="ann")).hops if not hop.depth]
+    [hop] = [hop for hop in (await traced(admin, id, key="ann")).hops if not hop.depth]
     whys = {fact.place: fact.why for fact in hop.facts}
     assert whys.keys() == {"scheduled", "applied"}
     assert whys["applied"] == "cancelled before it was due: its handler never ran"
-    [before] = [hop for hop in (await traced(operator, "order-0", key="ann")).hops if not hop.depth]
+    [before] = [hop for hop in (await traced(admin, "order-0", key="ann")).hops if not hop.depth]
     assert [fact.why for fact in before.facts if fact.place == "applied" and fact.known_by == "record"] == [""]
 
 
@@ -266,7 +274,7 @@ async def test_over_a_store_a_cancelled_message_is_said_to_be_cancelled(scope: s
     async with site(scope=scope) as at:
         id = await cancelled_parcel(at)
         for key, whys in (("ann", ["cancelled before it was due: its handler never ran"]), ("ben", [])):
-            trail = await trail_on_store(at.ports(), nothing, ["orders", "parcels"], TrailQuery(id, key=key))
+            trail = await find_trail(over(at, nothing, ["orders", "parcels"]), FindTrail(id, key=key))
             [hop] = [hop for hop in tree(trail, depth_max=5, width_max=5).hops if not hop.depth]
             assert [fact.why for fact in hop.facts if fact.known_by == "record"] == whys
             assert all(fact.at for fact in hop.facts if fact.known_by == "record")
@@ -286,12 +294,12 @@ async def test_over_a_store_an_output_that_has_not_left_is_a_hop_too(scope: str)
         async def nothing(queue: str, **_: Any) -> tuple[list[Any], int]:
             return [], 0
 
-        trail = await trail_on_store(at.ports(), nothing, ["adds", "told"], TrailQuery("m-first", key="a"))
+        trail = await find_trail(over(at, nothing, ["adds", "told"]), FindTrail("m-first", key="a"))
         found = tree(trail, depth_max=5, width_max=5)
         assert shape(found) == [(0, "applied", "adds", "add"), (1, "pending", "told", "")]
         first, output = found.hops[0].facts[0], found.hops[1].facts[0]
         assert first.tx == output.tx != "" and first.at == output.at
-        below = await trail_on_store(at.ports(), nothing, ["adds", "told"], TrailQuery(found.hops[1].id[:20]))
+        below = await find_trail(over(at, nothing, ["adds", "told"]), FindTrail(found.hops[1].id[:20]))
         assert shape(tree(below, depth_max=5, width_max=5))[-1] == (0, "pending", "told", "")
 
 
@@ -305,7 +313,7 @@ async def test_over_a_store_the_record_of_another_queue_is_found_by_the_body_in_
                 HeldMessage(sequence=7, message=message, status="active", enqueued_ms=0)
             ] if queue == "told" else [], 0
 
-        trail = await trail_on_store(at.ports(), waiting, ["adds", "told"], TrailQuery("m0"))
+        trail = await find_trail(over(at, waiting, ["adds", "told"]), FindTrail("m0"))
         assert {(fact.place, fact.queue) for fact in trail.facts} == {("waiting", "told"), ("applied", "adds")}
 
 
@@ -317,7 +325,7 @@ async def test_over_a_store_another_key_finds_no_record() -> None:
             return [], 0
 
         for key, count in (("a", 1), ("b", 0), ("", 0)):
-            trail = await trail_on_store(at.ports(), nothing, [], TrailQuery("m0", key=key))
+            trail = await find_trail(over(at, nothing, []), FindTrail("m0", key=key))
             assert len([fact for fact in trail.facts if fact.known_by == "record"]) == count, key
             assert any("--key names the key" in note for note in trail.notes)
 
@@ -372,7 +380,7 @@ def test_a_commit_without_an_outcome_is_said_to_be_unknown(tmp_path: Path) -> No
         '{"event":"commit","at_ms":3000,"op":2,"ended":[["q",1,"m1"]],"outputs":[["o1","r",0,"m1"]]}',
     ]
     path.write_text("\n".join(lines) + "\n")
-    history = HistoryTrail(path, TrailQuery("m1"))
+    history = HistoryTrail(path, FindTrail("m1"))
     facts = history.facts(set(history.ids))
     assert [(fact.id, fact.place, fact.at) for fact in facts] == [
         ("m1", "sent", 1.0),
@@ -381,7 +389,7 @@ def test_a_commit_without_an_outcome_is_said_to_be_unknown(tmp_path: Path) -> No
     ]
     path.write_text("no event\n" + "\n".join(lines))
     with pytest.raises(CorruptRecord):
-        HistoryTrail(path, TrailQuery("m1"))
+        HistoryTrail(path, FindTrail("m1"))
 
 
 def test_control_characters_of_an_id_are_escaped(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import re
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,10 +15,11 @@ from outbox import App, Client, Engine, Reject, Worker
 from outbox.errors import Refused
 from outbox.metrics import METRICS, prometheus, prometheus_name, quantiles
 from outbox.ops import host
-from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.engine_admin import EngineAdmin
 from outbox.ops.meter import RATE_EVERY_S, RATE_S, Meter, Metered
-from outbox.ops.store_operator import StoreOperator
+from outbox.ops.store_admin import StoreAdmin
 from outbox.ops.text import status as status_text
+from outbox.ops.values import ReadMetrics, ReadStatus
 from outbox.runtime.counts import Counts, SourceCounts
 from outbox.streams import OrderedLog
 
@@ -57,17 +58,17 @@ async def test_a_host_says_what_became_of_its_messages() -> None:
     app, meter = app_of_steps(), Meter()
     meter.counts.has_ages = True
     async with Engine.in_memory() as engine, Worker(app, Metered(engine, meter), counts=meter.counts) as worker:
-        operator = EngineOperator(engine, meter, app)
+        admin = EngineAdmin(engine, meter, app)
         meter.tick()
         for n, id in ((1, "a"), (1, "a"), (-1, "b"), (2, "c")):
             await worker.send("steps", Step("k", n), id=id)
         await worker.wait_idle()
-        found = await operator.status()
+        found = await admin.ask(ReadStatus())
         handled: Any = found.queues["steps"].handled
         assert (handled.applied, handled.duplicates, handled.refused, handled.minute) == (2, 1, {"rejected": 1}, 4)
         line = "steps: 2 applied, 1 duplicate, 1 refused (rejected 1), 0 failed attempts, 0 rescheduled; "
         assert f"{line}4 in the last minute" in status_text(found).splitlines()
-        text = await operator.metrics()
+        text = await admin.ask(ReadMetrics())
     labels = '{app="a \\"quoted\\"\\\\name\\n",queue="steps"'
     read = samples(text)
     assert read["outbox_messages_total"][f'{labels},outcome="duplicate"}}'] == 1
@@ -89,11 +90,11 @@ async def test_a_host_says_what_lies_in_its_queues_and_who_is_behind_in_its_logs
         await log.register("audit")
         for n in range(3):
             await log.append(Step("k", n), id=f"e{n}")
-        looking = EngineOperator(engine, meter, app)
-        read = samples(await looking.metrics())
+        looking = EngineAdmin(engine, meter, app)
+        read = samples(await looking.ask(ReadMetrics()))
         traced = Meter()
         async with AsyncExitStack() as stack:
-            host._read_rates(stack, traced, EngineOperator(engine, traced, app))
+            host._read_rates(stack, traced, EngineAdmin(engine, traced, app))
             for _ in range(50):
                 await asyncio.sleep(0)
     label = 'app="a \\"quoted\\"\\\\name\\n",'
@@ -128,10 +129,9 @@ def test_what_is_handled_before_the_first_reading_counts_for_the_minute() -> Non
 async def test_without_a_host_there_are_no_metrics() -> None:
     async with Engine.in_memory() as engine:
         with pytest.raises(Refused, match="outbox run"):
-            await EngineOperator(engine).metrics()
-    operator: Any = object.__new__(StoreOperator)
+            await EngineAdmin(engine).ask(ReadMetrics())
     with pytest.raises(Refused, match="OpenTelemetry"):
-        await operator.metrics()
+        await StoreAdmin(cast(Any, None)).ask(ReadMetrics())
 
 
 def test_names_and_texts_are_told_once_and_in_the_order_of_the_table() -> None:

@@ -16,9 +16,24 @@ from outbox.errors import EngineStopped, Refused, TooLarge, UnknownDestination
 from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ops import text
-from outbox.ops.engine_operator import EngineOperator
-from outbox.ops.operator import Operator
-from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterView, Moved, NewMessage
+from outbox.ops.engine_admin import EngineAdmin
+from outbox.ops.requests import Admin
+from outbox.ops.values import (
+    BATCH_COUNT_MAX,
+    Check,
+    Compact,
+    DeadLetterView,
+    Discard,
+    Export,
+    ListDeadLetters,
+    Moved,
+    NewMessage,
+    ReadState,
+    ReadStatus,
+    Resubmit,
+    Send,
+    ShowDeadLetter,
+)
 from outbox.ports import StateDocument
 from outbox.worker import Worker
 from tests.unit.ops.conftest import Deposit, app
@@ -35,160 +50,162 @@ def raw(letter: DeadLetterView) -> bytes:
     return bytes(letter.body)
 
 
-async def exported(operator: Operator, type: str = "") -> list[dict[str, Any]]:
-    data = b"".join([piece async for piece in operator.export(type)])
+async def exported(admin: Admin, type: str = "") -> list[dict[str, Any]]:
+    data = b"".join([piece async for piece in admin.stream(Export(type))])
     return [json.loads(line) for line in data.splitlines()]
 
 
-async def test_a_sent_message_arrives_with_everything_it_was_given(bank: Any, operator: Operator) -> None:
-    await operator.send("deposits", [message(type="Deposit", created=12.5, key="k", correlation_id="c")])
+async def test_a_sent_message_arrives_with_everything_it_was_given(bank: Any, admin: Admin) -> None:
+    await admin.ask(Send("deposits", [message(type="Deposit", created=12.5, key="k", correlation_id="c")]))
     (task,) = bank.engine.broker.peek("deposits", 0, 10)
     found = task.message
     assert (found.identity, found.type, found.created_ms, found.session_id) == ("m1", "Deposit", 12_500, "k")
     assert (found.correlation_id, found.body) == ("c", b'{"account":"alice","amount":5}')
 
 
-async def test_messages_that_are_due_later_are_scheduled_together(bank: Any, operator: Operator) -> None:
-    await operator.send("deposits", [message("m1"), message("m2", created=5)], due=4e9)
-    await operator.send("deposits", [message("m3")], due=5)
+async def test_messages_that_are_due_later_are_scheduled_together(bank: Any, admin: Admin) -> None:
+    await admin.ask(Send("deposits", [message("m1"), message("m2", created=5)], due=4e9))
+    await admin.ask(Send("deposits", [message("m3")], due=5))
     found = [(task.state, task.due_ms, task.message.created_ms) for task in bank.engine.broker.peek("deposits", 0, 9)]
     due_ms = 4_000_000_000_000
     assert found[:2] == [("scheduled", due_ms, due_ms), ("scheduled", due_ms, 5_000)]
     assert found[2][:2] == ("active", 0)
 
 
-async def test_what_is_sent_is_durable_when_send_returns(bank: Any, operator: Operator) -> None:
-    await operator.send("deposits", [message(f"m{n}") for n in range(5)])
+async def test_what_is_sent_is_durable_when_send_returns(bank: Any, admin: Admin) -> None:
+    await admin.ask(Send("deposits", [message(f"m{n}") for n in range(5)]))
     assert bank.engine.log.synced == bank.engine.log.appended
 
 
-async def test_a_topic_feeds_its_subscriptions(bank: Any, operator: Operator) -> None:
-    await operator.send("news", [message()])
-    assert (await operator.status()).queues["news/Subscriptions/audit"].active == 1
+async def test_a_topic_feeds_its_subscriptions(bank: Any, admin: Admin) -> None:
+    await admin.ask(Send("news", [message()]))
+    assert (await admin.ask(ReadStatus())).queues["news/Subscriptions/audit"].active == 1
 
 
-async def test_white_space_does_not_make_another_message(bank: Any, operator: Operator) -> None:
-    await operator.send("deposits", [message("a", '{ "account" : "x",\n "amount": 1.50 }'), message("b", '"é"')])
+async def test_white_space_does_not_make_another_message(bank: Any, admin: Admin) -> None:
+    await admin.ask(Send("deposits", [message("a", '{ "account" : "x",\n "amount": 1.50 }'), message("b", '"é"')]))
     assert [task.message.body for task in bank.engine.broker.peek("deposits", 0, 9)] == [
         b'{"account":"x","amount":1.50}',
         '"é"'.encode(),
     ]
 
 
-async def test_a_large_body_travels_as_a_claim_check(bank: Any, operator: Operator) -> None:
+async def test_a_large_body_travels_as_a_claim_check(bank: Any, admin: Admin) -> None:
     body = json.dumps("x" * 300_000)
-    await operator.send("deposits", [message(body=body)])
+    await admin.ask(Send("deposits", [message(body=body)]))
     (task,) = bank.engine.broker.peek("deposits", 0, 9)
     assert task.message.claim and not task.message.body
     bank.bury("deposits", "too much")
-    assert raw(await operator.dead_letter("deposits", "m1")) == body.encode()
+    assert raw(await admin.ask(ShowDeadLetter("deposits", "m1"))) == body.encode()
 
 
-async def test_an_unknown_queue_is_refused_with_those_there_are(operator: Operator) -> None:
+async def test_an_unknown_queue_is_refused_with_those_there_are(admin: Admin) -> None:
     with pytest.raises(UnknownDestination, match="'nope' does not exist; there are: deposits, ledger"):
-        await operator.send("nope", [message()])
+        await admin.ask(Send("nope", [message()]))
     with pytest.raises(UnknownDestination, match="'nope'"):
-        await operator.dead_letters("nope")
+        await admin.ask(ListDeadLetters("nope"))
 
 
 @pytest.mark.parametrize("body", ['{"a": }', "", "[" * 5_000, '{"a": 1} x', "nan"])
 async def test_a_body_that_is_not_json_is_refused_and_sends_none_of_the_batch(
-    bank: Any, operator: Operator, body: str
+    bank: Any, admin: Admin, body: str
 ) -> None:
     try:
         bad = [message("good"), message("bad", body)]
         with pytest.raises(Refused):
-            await operator.send("deposits", bad)
+            await admin.ask(Send("deposits", bad))
     finally:
         assert bank.engine.broker.peek("deposits", 0, 9) == []
 
 
-async def test_an_ordered_queue_asks_for_a_key(bank: Any, operator: Operator) -> None:
+async def test_an_ordered_queue_asks_for_a_key(bank: Any, admin: Admin) -> None:
     with pytest.raises(Refused, match="m1 has none; give --key"):
-        await operator.send("ledger", [message()])
-    await operator.send("ledger", [message(key="alice")])
+        await admin.ask(Send("ledger", [message()]))
+    await admin.ask(Send("ledger", [message(key="alice")]))
     assert bank.engine.sessions.ids("ledger") == ["alice"]
 
 
-async def test_status_counts_what_is_there(bank: Any, operator: Operator) -> None:
-    await operator.send("deposits", [message(f"m{n}") for n in range(3)])
+async def test_status_counts_what_is_there(bank: Any, admin: Admin) -> None:
+    await admin.ask(Send("deposits", [message(f"m{n}") for n in range(3)]))
     bank.engine.broker.send(
         "deposits", [bank.engine.broker.peek("deposits", 0, 1)[0].message], due_ms=bank.engine.now_ms() + 60_000
     )
     bank.engine.broker.claim("deposits", 1)
-    found = await operator.status()
+    found = await admin.ask(ReadStatus())
     queue = found.queues["deposits"]
     assert (queue.active, queue.scheduled, queue.deferred, queue.dead_letters, found.pending) == (3, 1, 0, 0, 1)
     assert queue.oldest_s is not None and 0 <= queue.oldest_s < 60
     assert found.queues["ledger"].oldest_s is None
 
 
-async def test_dead_letters_without_an_id_are_distinguished_by_their_numbers(bank: Any, operator: Operator) -> None:
+async def test_dead_letters_without_an_id_are_distinguished_by_their_numbers(bank: Any, admin: Admin) -> None:
     bank.engine.broker.send("deposits", [Message(body=b'{"account":"alice","amount":5}', type="Deposit")] * 2)
     bank.bury("deposits", "broken")
-    first, second = [letter.id for letter in await operator.dead_letters("deposits")]
+    first, second = [letter.id for letter in await admin.ask(ListDeadLetters("deposits"))]
     assert first.startswith("sequence-") and first != second
-    assert (await operator.resubmit("deposits", first)).count == 1
-    assert [letter.id for letter in await operator.dead_letters("deposits")] == [second]
-    assert (await operator.discard("deposits", second)).count == 1
+    assert (await admin.ask(Resubmit("deposits", first))).count == 1
+    assert [letter.id for letter in await admin.ask(ListDeadLetters("deposits"))] == [second]
+    assert (await admin.ask(Discard("deposits", second))).count == 1
 
 
-async def test_status_lists_blocked_keys(bank: Any, operator: Operator) -> None:
+async def test_status_lists_blocked_keys(bank: Any, admin: Admin) -> None:
     async with Worker(app, bank.engine) as worker:
         for number, amount in enumerate((-1, 5)):
             await worker.send("ledger", Deposit("alice", amount), id=f"e{number}")
         async with asyncio.timeout(5):
-            while not (found := await operator.status()).queues["ledger"].standing:  # noqa: ASYNC110  # no event says so
+            while not (found := await admin.ask(ReadStatus())).queues["ledger"].standing:  # noqa: ASYNC110  # no event says so
                 await asyncio.sleep(0.01)
         assert "ledger: 1 key is blocked behind a dead letter" in text.status(found)
-        await operator.discard("ledger", "e0")
+        await admin.ask(Discard("ledger", "e0"))
         await worker.wait_idle(timeout_s=5)
-    found = await operator.status()
+    found = await admin.ask(ReadStatus())
     assert found.queues["ledger"].standing == 0 and "stand still" not in text.status(found)
 
 
-async def test_a_state_is_its_json_and_none_where_there_is_none(bank: Any, operator: Operator) -> None:
+async def test_a_state_is_its_json_and_none_where_there_is_none(bank: Any, admin: Admin) -> None:
     await bank.pay("alice", 7)
     await bank.pay(5, 9)
-    assert await operator.state("Account", "alice") == b'{"balance":7}'
-    assert await operator.state("Account", "5", "int") == b'{"balance":9}'
-    assert await operator.state("Account", "5") is None
+    assert await admin.ask(ReadState("Account", "alice")) == b'{"balance":7}'
+    assert await admin.ask(ReadState("Account", "5", "int")) == b'{"balance":9}'
+    assert await admin.ask(ReadState("Account", "5")) is None
     with pytest.raises(Refused, match="'x' is not int"):
-        await operator.state("Account", "x", "int")
+        await admin.ask(ReadState("Account", "x", "int"))
 
 
-async def test_an_export_holds_every_state_with_its_key(bank: Any, operator: Operator) -> None:
+async def test_an_export_holds_every_state_with_its_key(bank: Any, admin: Admin) -> None:
     for account in ("alice", "b/ob~", 5, "l" * 300):
         await bank.pay(account, 1)
-    lines = await exported(operator)
+    lines = await exported(admin)
     assert [line["key"] for line in lines] == ["alice", "b/ob~", 5, None]
     assert {line["state"] for line in lines} == {"Account"} and all(line["value"] == {"balance": 1} for line in lines)
     assert lines[3]["id"].startswith("Account:h.")
-    assert await exported(operator, "Account") == lines
+    assert await exported(admin, "Account") == lines
 
 
-async def test_a_type_that_no_state_has_is_refused_with_those_there_are(bank: Any, operator: Operator) -> None:
+async def test_a_type_that_no_state_has_is_refused_with_those_there_are(bank: Any, admin: Admin) -> None:
     await bank.pay("alice", 1)
-    for ask in (operator.state("Acc", "alice"), exported(operator, "Acc")):
+    for ask in (admin.ask(ReadState("Acc", "alice")), exported(admin, "Acc")):
         with pytest.raises(LookupError, match="no state is of type 'Acc'; there are: Account"):
             await ask
 
 
-async def test_the_state_of_a_handler_is_known_before_there_is_one(bank: Any, operator: Operator) -> None:
+async def test_the_state_of_a_handler_is_known_before_there_is_one(bank: Any, admin: Admin) -> None:
     with pytest.raises(LookupError, match="there are: none yet"):
-        await operator.state("Account", "alice")
-    assert await EngineOperator(bank.engine, app=app).state("Account", "alice") is None, "a host knows its application"
+        await admin.ask(ReadState("Account", "alice"))
+    assert await EngineAdmin(bank.engine, app=app).ask(ReadState("Account", "alice")) is None, (
+        "a host knows its application"
+    )
     async with Worker(app, bank.engine):
         """It registers what its handlers have."""
-    assert await operator.state("Account", "alice") is None and await exported(operator, "Account") == []
+    assert await admin.ask(ReadState("Account", "alice")) is None and await exported(admin, "Account") == []
     with pytest.raises(LookupError, match="there are: Account"):
-        await operator.state("Acount", "alice")
+        await admin.ask(ReadState("Acount", "alice"))
 
 
-async def test_an_export_is_of_one_instant(bank: Any, operator: Operator) -> None:
+async def test_an_export_is_of_one_instant(bank: Any, admin: Admin) -> None:
     for number in range(1_200):
         bank.engine.state.documents.spaces["state"][f"A:{number}"] = msgspec.structs.replace(EMPTY, value=b'{"n":0}')
-    pieces = operator.export()
+    pieces = admin.stream(Export())
     first = await anext(pieces)
     for id in bank.engine.state.documents.spaces["state"]:
         bank.engine.state.documents.spaces["state"][id] = msgspec.structs.replace(EMPTY, value=b'{"n":1}')
@@ -197,62 +214,62 @@ async def test_an_export_is_of_one_instant(bank: Any, operator: Operator) -> Non
     assert found == [0] * 1_200
 
 
-async def test_dead_letters_are_listed_in_pages_and_shown_with_their_body(bank: Any, operator: Operator) -> None:
-    await operator.send("deposits", [message(f"m{n}", type="Deposit") for n in range(5)])
+async def test_dead_letters_are_listed_in_pages_and_shown_with_their_body(bank: Any, admin: Admin) -> None:
+    await admin.ask(Send("deposits", [message(f"m{n}", type="Deposit") for n in range(5)]))
     bank.bury("deposits", "no such account")
-    first = await operator.dead_letters("deposits", count_max=3)
-    rest = await operator.dead_letters("deposits", after=first[-1].sequence)
+    first = await admin.ask(ListDeadLetters("deposits", count_max=3))
+    rest = await admin.ask(ListDeadLetters("deposits", after=first[-1].sequence))
     assert [letter.id for letter in [*first, *rest]] == ["m0", "m1", "m2", "m3", "m4"]
-    letter = await operator.dead_letter("deposits", "m1")
+    letter = await admin.ask(ShowDeadLetter("deposits", "m1"))
     assert (letter.reason, letter.description, letter.type) == ("no such account", "by the test", "Deposit")
     assert raw(letter) == b'{"account":"alice","amount":5}'
 
 
-async def test_a_body_that_is_not_json_is_shown_as_what_it_is(bank: Any, operator: Operator) -> None:
-    await operator.send("deposits", [message("text"), message("bytes")])
+async def test_a_body_that_is_not_json_is_shown_as_what_it_is(bank: Any, admin: Admin) -> None:
+    await admin.ask(Send("deposits", [message("text"), message("bytes")]))
     for task, body in zip(bank.engine.broker.peek("deposits", 0, 9), (b"hello {", b"\xff\xfe"), strict=True):
         task.message = msgspec.structs.replace(task.message, body=body)
     bank.bury("deposits", "undecodable")
-    assert (await operator.dead_letter("deposits", "text")).body_text == "hello {"
-    assert (await operator.dead_letter("deposits", "bytes")).body_base64 == "//4="
+    assert (await admin.ask(ShowDeadLetter("deposits", "text"))).body_text == "hello {"
+    assert (await admin.ask(ShowDeadLetter("deposits", "bytes"))).body_base64 == "//4="
 
 
-async def test_resubmit_runs_one_again_as_a_new_attempt(bank: Any, operator: Operator) -> None:
-    await operator.send("deposits", [message("m1"), message("m2")])
+async def test_resubmit_runs_one_again_as_a_new_attempt(bank: Any, admin: Admin) -> None:
+    await admin.ask(Send("deposits", [message("m1"), message("m2")]))
     bank.bury("deposits", "later")
-    assert (await operator.resubmit("deposits", "m1")).count == 1
+    assert (await admin.ask(Resubmit("deposits", "m1"))).count == 1
     (task,) = bank.engine.broker.peek("deposits", 0, 9)
     assert (task.message.identity, task.message.attempt) == ("m1", 1)
-    assert [letter.id for letter in await operator.dead_letters("deposits")] == ["m2"]
+    assert [letter.id for letter in await admin.ask(ListDeadLetters("deposits"))] == ["m2"]
 
 
-async def test_an_edit_goes_with_another_body_and_says_what_it_replaces(bank: Any, operator: Operator) -> None:
-    await operator.send("deposits", [message("m1")])
+async def test_an_edit_goes_with_another_body_and_says_what_it_replaces(bank: Any, admin: Admin) -> None:
+    await admin.ask(Send("deposits", [message("m1")]))
     bank.bury("deposits", "no such account")
     (dead,) = bank.engine.broker.peek(dead_letter_path("deposits"), 0, 9)
-    moved = await operator.resubmit("deposits", "m1", body=b'{"account":"bob","amount":5}')
+    moved = await admin.ask(Resubmit("deposits", "m1", body=b'{"account":"bob","amount":5}'))
     assert (moved.count, moved.id) == (1, "m1")
     (task,) = bank.engine.broker.peek("deposits", 0, 9)
     assert (task.message.body, task.message.attempt) == (b'{"account":"bob","amount":5}', 1)
     assert task.message.replaces == fingerprint(dead.message.body, dead.message.type)
-    assert await operator.dead_letters("deposits") == []
+    assert await admin.ask(ListDeadLetters("deposits")) == []
 
 
-async def test_an_edit_with_the_same_body_is_a_resubmission(bank: Any, operator: Operator) -> None:
-    await operator.send("deposits", [message("m1")])
+async def test_an_edit_with_the_same_body_is_a_resubmission(bank: Any, admin: Admin) -> None:
+    await admin.ask(Send("deposits", [message("m1")]))
     bank.bury("deposits", "later")
     (dead,) = bank.engine.broker.peek(dead_letter_path("deposits"), 0, 9)
-    await operator.resubmit("deposits", "m1", body=dead.message.body)
+    await admin.ask(Resubmit("deposits", "m1", body=dead.message.body))
     (task,) = bank.engine.broker.peek("deposits", 0, 9)
     assert task.message.replaces is None and task.message.attempt == 1
 
 
-async def test_what_has_no_record_of_its_own_is_not_edited(bank: Any, operator: Operator) -> None:
-    await operator.send("deposits", [message("m1")])
+async def test_what_has_no_record_of_its_own_is_not_edited(bank: Any, admin: Admin) -> None:
+    await admin.ask(Send("deposits", [message("m1")]))
     bank.bury("deposits", "undecodable")
     with pytest.raises(Refused, match="without a record that an edit could replace"):
-        await operator.resubmit("deposits", "m1", body=b"{}")
-    assert [letter.id for letter in await operator.dead_letters("deposits")] == ["m1"]
+        await admin.ask(Resubmit("deposits", "m1", body=b"{}"))
+    assert [letter.id for letter in await admin.ask(ListDeadLetters("deposits"))] == ["m1"]
 
 
 DIGEST = "0123456789abcdef" * 4
@@ -280,111 +297,111 @@ IDS = [
         ("order-12", IDS[4]),
     ],
 )
-async def test_an_id_may_be_cut_short_where_it_is_the_only_one(
-    bank: Any, operator: Operator, text: str, id: str
-) -> None:
-    await operator.send("deposits", [message(each) for each in IDS])
+async def test_an_id_may_be_cut_short_where_it_is_the_only_one(bank: Any, admin: Admin, text: str, id: str) -> None:
+    await admin.ask(Send("deposits", [message(each) for each in IDS]))
     bank.bury("deposits", "later")
-    assert (await operator.dead_letter("deposits", text)).id == id
-    assert await operator.resubmit("deposits", text) == Moved(1, id=id)
+    assert (await admin.ask(ShowDeadLetter("deposits", text))).id == id
+    assert await admin.ask(Resubmit("deposits", text)) == Moved(1, id=id)
     bank.bury("deposits", "later")
-    assert await operator.discard("deposits", text) == Moved(1, id=id)
-    assert [letter.id for letter in await operator.dead_letters("deposits")] == [each for each in IDS if each != id]
+    assert await admin.ask(Discard("deposits", text)) == Moved(1, id=id)
+    assert [letter.id for letter in await admin.ask(ListDeadLetters("deposits"))] == [
+        each for each in IDS if each != id
+    ]
 
 
 @pytest.mark.parametrize("text", ["ord", "order-1", "order-2", "", "Order", f"9{DIGEST[1:]}-01", "order-12-"])
-async def test_what_may_be_another_id_is_not_taken_for_a_short_one(bank: Any, operator: Operator, text: str) -> None:
-    await operator.send("deposits", [message(each) for each in IDS])
+async def test_what_may_be_another_id_is_not_taken_for_a_short_one(bank: Any, admin: Admin, text: str) -> None:
+    await admin.ask(Send("deposits", [message(each) for each in IDS]))
     bank.bury("deposits", "later")
-    for ask in (operator.dead_letter, operator.resubmit, operator.discard):
+    for move in (ShowDeadLetter, Resubmit, Discard):
         with pytest.raises(LookupError, match="list them to see what is there"):
-            await ask("deposits", text)
-    assert len(await operator.dead_letters("deposits")) == len(IDS)
+            await admin.ask(move("deposits", text))
+    assert len(await admin.ask(ListDeadLetters("deposits"))) == len(IDS)
 
 
-async def test_an_id_that_is_cut_too_short_is_refused_with_the_first_that_begin_so(
-    bank: Any, operator: Operator
-) -> None:
+async def test_an_id_that_is_cut_too_short_is_refused_with_the_first_that_begin_so(bank: Any, admin: Admin) -> None:
     ids = [f"order-{letter}\x1b[31m{'x' * 500}" for letter in "abcdefghijklmnop"]
-    await operator.send("deposits", [message(each) for each in ids])
+    await admin.ask(Send("deposits", [message(each) for each in ids]))
     bank.bury("deposits", "later")
-    for ask in (operator.dead_letter, operator.resubmit, operator.discard):
+    for move in (ShowDeadLetter, Resubmit, Discard):
         with pytest.raises(
             Refused, match=r"16 dead letters of deposits begin with 'order-': 'order-a.* and 4 more"
         ) as no:
-            await ask("deposits", "order-")
+            await admin.ask(move("deposits", "order-"))
         assert len(str(no.value)) < 2_000 and "\x1b" not in str(no.value)
-    assert len(await operator.dead_letters("deposits")) == 16
+    assert len(await admin.ask(ListDeadLetters("deposits"))) == 16
 
 
-async def test_all_means_all_without_a_receiver(bank: Any, operator: Operator) -> None:
-    await operator.send("deposits", [message(f"m{n}") for n in range(4)])
+async def test_all_means_all_without_a_receiver(bank: Any, admin: Admin) -> None:
+    await admin.ask(Send("deposits", [message(f"m{n}") for n in range(4)]))
     bank.bury("deposits", "later")
     bank.engine.broker.claim("deposits/$DeadLetterQueue", 1)
-    moved = await operator.discard("deposits", None)
+    moved = await admin.ask(Discard("deposits", None))
     assert (moved.count, moved.in_hand) == (3, 1)
     with pytest.raises(LookupError, match=r"no dead letter \d+ that is free"):
-        await operator.discard("deposits", "m0")
+        await admin.ask(Discard("deposits", "m0"))
 
 
-async def test_a_dead_letter_that_is_not_there_is_said_to_be_missing(operator: Operator) -> None:
-    for ask in (operator.dead_letter, operator.resubmit, operator.discard):
+async def test_a_dead_letter_that_is_not_there_is_said_to_be_missing(admin: Admin) -> None:
+    for move in (ShowDeadLetter, Resubmit, Discard):
         with pytest.raises(LookupError, match="deposits has no dead letter 'm9'; list them"):
-            await ask("deposits", "m9")
+            await admin.ask(move("deposits", "m9"))
 
 
-async def test_compaction_shrinks_the_log_and_keeps_the_state(bank: Any, operator: Operator) -> None:
+async def test_compaction_shrinks_the_log_and_keeps_the_state(bank: Any, admin: Admin) -> None:
     for _ in range(10):
         await bank.pay("alice", 1)
-    done = await operator.compact()
+    done = await admin.ask(Compact())
     assert 0 < done.after_bytes < done.before_bytes and done.ordinal
-    assert await operator.state("Account", "alice") == b'{"balance":10}'
+    assert await admin.ask(ReadState("Account", "alice")) == b'{"balance":10}'
 
 
-async def test_a_batch_has_a_limit(bank: Any, operator: Operator) -> None:
+async def test_a_batch_has_a_limit(bank: Any, admin: Admin) -> None:
     with pytest.raises((TooLarge, Refused)):
-        await operator.send("deposits", [message(f"m{n}") for n in range(BATCH_COUNT_MAX + 1)])
+        await admin.ask(Send("deposits", [message(f"m{n}") for n in range(BATCH_COUNT_MAX + 1)]))
     assert bank.engine.broker.peek("deposits", 0, 9) == []
 
 
-async def test_nothing_is_answered_by_an_engine_that_stopped(bank: Any, operator: Operator) -> None:
+async def test_nothing_is_answered_by_an_engine_that_stopped(bank: Any, admin: Admin) -> None:
     bank.engine.close()
     for ask in (
-        operator.check(),
-        operator.status(),
-        operator.state("Account", "a"),
-        operator.send("deposits", [message()]),
+        admin.ask(Check()),
+        admin.ask(ReadStatus()),
+        admin.ask(ReadState("Account", "a")),
+        admin.ask(Send("deposits", [message()])),
     ):
         with pytest.raises(EngineStopped, match="open it again"):
             await ask
     with pytest.raises(EngineStopped):
-        await exported(operator)
+        await exported(admin)
 
 
-async def test_a_discard_of_several_dead_letters_says_which_they_were(bank: Any, operator: Operator) -> None:
+async def test_a_discard_of_several_dead_letters_says_which_they_were(bank: Any, admin: Admin) -> None:
     for id in ("m1", "m1", "m2"):
         bank.engine.broker.send("deposits", [Message(body=b"{}", outbox_id=id)])
     bank.bury("deposits", "no")
-    numbers = [letter.sequence for letter in await operator.dead_letters("deposits") if letter.id == "m1"]
-    assert await operator.discard("deposits", "m1") == Moved(2, id="m1", numbers=numbers)
-    assert await operator.discard("deposits", "m2") == Moved(1, id="m2")
+    numbers = [letter.sequence for letter in await admin.ask(ListDeadLetters("deposits")) if letter.id == "m1"]
+    assert await admin.ask(Discard("deposits", "m1")) == Moved(2, id="m1", numbers=numbers)
+    assert await admin.ask(Discard("deposits", "m2")) == Moved(1, id="m2")
 
 
-async def test_a_dead_letter_without_a_type_is_of_the_one_that_its_queue_takes(bank: Any, operator: Operator) -> None:
-    await operator.send("deposits", [message("before")])
+async def test_a_dead_letter_without_a_type_is_of_the_one_that_its_queue_takes(bank: Any, admin: Admin) -> None:
+    await admin.ask(Send("deposits", [message("before")]))
     bank.bury("deposits", "nobody was there")
-    assert [letter.handled_as for letter in await operator.dead_letters("deposits")] == [""]  # no handler is known yet
+    assert [letter.handled_as for letter in await admin.ask(ListDeadLetters("deposits"))] == [
+        ""
+    ]  # no handler is known yet
     await bank.pay("alice", 1)
     bank.engine.broker.send("deposits", [Message(body=b"{}", outbox_id="m1")])  # as another program may
-    await operator.send("deposits", [message("m2", type="Named")])
+    await admin.ask(Send("deposits", [message("m2", type="Named")]))
     bank.bury("deposits", "no such account")
-    dead_letters = await operator.dead_letters("deposits")
+    dead_letters = await admin.ask(ListDeadLetters("deposits"))
     reported = [(letter.id, letter.type, letter.handled_as) for letter in dead_letters]
     assert reported == [("before", "", "Deposit"), ("m1", "", "Deposit"), ("m2", "Named", "Named")]
-    assert (await operator.dead_letter("deposits", "m1")).handled_as == "Deposit"
+    assert (await admin.ask(ShowDeadLetter("deposits", "m1"))).handled_as == "Deposit"
 
 
-async def test_a_queue_that_takes_several_types_asks_which(bank: Any, operator: Operator) -> None:
+async def test_a_queue_that_takes_several_types_asks_which(bank: Any, admin: Admin) -> None:
     app = App("shapes")
 
     @dataclass
@@ -403,7 +420,7 @@ async def test_a_queue_that_takes_several_types_asks_which(bank: Any, operator: 
     async with Worker(app, bank.engine):
         pass
     with pytest.raises(Refused, match="shapes takes several types of message; say by --type which: Circle, square"):
-        await operator.send("shapes", [message()])
-    await operator.send("shapes", [message("c", type="Circle"), message("s", type="square")])
+        await admin.ask(Send("shapes", [message()]))
+    await admin.ask(Send("shapes", [message("c", type="Circle"), message("s", type="square")]))
     found = {task.message.identity: task.message.schema for task in bank.engine.broker.peek("shapes", 0, 9)}
     assert found == {"c": 1, "s": 3}

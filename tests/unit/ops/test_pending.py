@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,9 +13,10 @@ from outbox.errors import Refused
 from outbox.message import Message
 from outbox.ops import pending, text
 from outbox.ops.cli import main
-from outbox.ops.operator import Operator
-from outbox.ops.pending import finish_pending, pending_in
-from outbox.ops.pending_values import PendingView
+from outbox.ops.pending import finish, pending_in
+from outbox.ops.pending_values import Finish, ListPending, PendingView
+from outbox.ops.requests import Admin
+from outbox.ops.store_site import StoreSite
 from outbox.ports import Create, DocumentKey, Output, Tag
 from outbox.runtime.commit.sweeper import GRACE_S
 from outbox.stored import Overflow, Record, Staged, overflow_key, record_key, staged_key
@@ -27,6 +28,11 @@ FORMS: dict[str, dict[str, Any]] = {
     "within a state": {"scope": "item"},
     "staged beside a state": {"scope": "item", "staged": True},
 }
+
+
+def over(at: Site) -> StoreSite:
+    """A store and its bus as an admin has them at hand."""
+    return StoreSite(at.ports(), *[cast(Any, None)] * 3)
 
 
 async def crashed(at: Site) -> PendingView:
@@ -52,25 +58,25 @@ async def test_what_has_not_left_is_listed_and_leaves_by_hand(form: str) -> None
         view = await crashed(at)
         assert view.tx and view.why.startswith("committed 0.0 s ago: 1 output not known to have left"), view
         assert [(output.destination, output.size_bytes > 0) for output in view.outputs] == [("told", True)]
-        young = await finish_pending(at.ports(), view.tx[:6])
+        young = await finish(over(at), Finish(view.tx[:6]))
         assert (young.finished, young.young, young.left) == (0, 1, 0)
         at.clock.seconds += GRACE_S + 1
-        failed = await finish_pending(at.ports(), view.tx if form != "an entry of a ledger" else None)
+        failed = await finish(over(at), Finish(view.tx if form != "an entry of a ledger" else None))
         assert (failed.finished, failed.left) == (0, 1)
         assert "told: 1 not sent" in failed.troubles[0] and "nothing comes back" in failed.troubles[0]
         at.bus.is_mute = False
-        done = await finish_pending(at.ports(), None)
+        done = await finish(over(at), Finish(None))
         assert done.left == 0 and done.troubles == []
         assert at.engine.broker.queue("told").counts()["active"] == 1
         assert [view for view in await pending_in(at.ports()) if view.outputs] == []
         with pytest.raises(LookupError, match="nothing is pending of"):
-            await finish_pending(at.ports(), "no-such-tx")
+            await finish(over(at), Finish("no-such-tx"))
 
 
 async def test_nothing_is_touched_where_no_application_was() -> None:
     async with site() as at:
         with pytest.raises(Refused, match="no application has ever started"):
-            await finish_pending(at.ports(), None)
+            await finish(over(at), Finish(None))
 
 
 PUSHES = Record("tx1", b"f", 5_000, pending=True, outputs=(Output("q", 0, Message(body=b"{}", outbox_id="m-0")),))
@@ -102,7 +108,7 @@ async def test_what_is_not_ours_is_named_and_left_alone() -> None:
             await at.store.write([Create(DocumentKey("p", id), b'{"pending": "x", "tx": 5}', tag=Tag("x"))])
         views = await pending_in(at.ports())
         assert all("is not of this framework" in view.why for view in views) and len(views) == 2
-        done = await finish_pending(at.ports(), None)
+        done = await finish(over(at), Finish(None))
         assert (done.finished, done.left, len(done.troubles)) == (0, 2, 2)
 
 
@@ -124,15 +130,15 @@ async def test_a_prefix_of_several_transactions_finishes_none() -> None:
             record = Record(f"tx{n}", b"f", 5_000, pending=True, outputs=PUSHES.outputs)
             await at.store.write([Create(record_key("s", bytes([n])), stored.encode(record), tag=Tag("x"))])
         with pytest.raises(Refused, match="2 transactions begin with 'tx'"):
-            await finish_pending(at.ports(), "tx")
+            await finish(over(at), Finish("tx"))
         assert len(await pending_in(at.ports())) == 2
 
 
-async def test_on_an_engine_nothing_is_pending(operator: Operator) -> None:
-    assert await operator.pending() == []
-    assert (await operator.finish(None)).finished == 0
+async def test_on_an_engine_nothing_is_pending(admin: Admin) -> None:
+    assert await admin.ask(ListPending()) == []
+    assert (await admin.ask(Finish(None))).finished == 0
     with pytest.raises(LookupError, match="outputs commit with their message"):
-        await operator.finish("tx")
+        await admin.ask(Finish("tx"))
 
 
 def test_as_text_each_has_a_line_and_one_has_all(disk_path: Path) -> None:

@@ -14,41 +14,39 @@ from outbox.errors import UnknownDestination
 from outbox.message import Message
 from outbox.ops.cli import main
 from outbox.ops.doctor import of_status
-from outbox.ops.operator import Operator
-from outbox.ops.trail_values import TrailQuery
-from outbox.ops.values import FindQuery, PauseRequest, PeekQuery
+from outbox.ops.requests import Admin
+from outbox.ops.trail_values import FindTrail
+from outbox.ops.values import Find, Pause, Peek, ReadState, ReadStatus
 from outbox.worker import Worker
 from tests.unit.ops.conftest import Deposit, app
 
 
-async def paused(operator: Operator, queue: str, value: bool = True) -> bool:
-    done = await operator.pause(PauseRequest(queue, value))
+async def paused(admin: Admin, queue: str, value: bool = True) -> bool:
+    done = await admin.ask(Pause(queue, value))
     assert (done.queue, done.paused) == (queue, value)
     return done.changed
 
 
-async def test_a_worker_takes_nothing_until_the_queue_is_resumed_and_others_go_on(
-    bank: Any, operator: Operator
-) -> None:
-    assert await paused(operator, "deposits")
-    assert not await paused(operator, "deposits")
+async def test_a_worker_takes_nothing_until_the_queue_is_resumed_and_others_go_on(bank: Any, admin: Admin) -> None:
+    assert await paused(admin, "deposits")
+    assert not await paused(admin, "deposits")
     async with Worker(app, bank.engine) as worker:
         await worker.send("deposits", Deposit("ann", 5))
         await worker.send("ledger", Deposit("ann", 5))
         async with asyncio.timeout(5):
-            while (await operator.status()).queues["ledger"].active:  # noqa: ASYNC110  # no event says so
+            while (await admin.ask(ReadStatus())).queues["ledger"].active:  # noqa: ASYNC110  # no event says so
                 await asyncio.sleep(0.01)
         assert bank.engine.broker.queue("deposits").counts()["active"] == 1
-        assert await operator.state("Account", "ann") is None or b"5" not in (
-            await operator.state("Account", "ann") or b""
+        assert await admin.ask(ReadState("Account", "ann")) is None or b"5" not in (
+            await admin.ask(ReadState("Account", "ann")) or b""
         )
-        assert await paused(operator, "deposits", False)
+        assert await paused(admin, "deposits", False)
         await worker.wait_idle(timeout_s=5)
-    assert await operator.state("Account", "ann") == b'{"balance":5}'
+    assert await admin.ask(ReadState("Account", "ann")) == b'{"balance":5}'
 
 
 @pytest.mark.parametrize("queue", ["deposits", "ledger"])
-async def test_receivers_take_nothing_and_what_is_in_hand_is_settled(bank: Any, operator: Operator, queue: str) -> None:
+async def test_receivers_take_nothing_and_what_is_in_hand_is_settled(bank: Any, admin: Admin, queue: str) -> None:
     broker, sessions = bank.engine.broker, bank.engine.sessions
     broker.send(
         queue, [Message(body=b"{}", outbox_id=f"m{n}", session_id="k" if queue == "ledger" else "") for n in (1, 2)]
@@ -56,7 +54,7 @@ async def test_receivers_take_nothing_and_what_is_in_hand_is_settled(bank: Any, 
     lock = sessions.accept(queue, None) if queue == "ledger" else None
     session = None if lock is None else lock.session_id
     [claim] = broker.claim(queue, 1, session=session)
-    assert await paused(operator, queue)
+    assert await paused(admin, queue)
     assert broker.claim(queue, 9, session=session) == [] and broker.take_suspect([broker.queue(queue)]) == []
     assert not await broker.wait_any([queue], 0.01)
     if lock is not None:
@@ -68,37 +66,37 @@ async def test_receivers_take_nothing_and_what_is_in_hand_is_settled(bank: Any, 
         assert len(broker.claim(f"{queue}/$DeadLetterQueue", 9)) == 1, "its dead letters may be received"
     waiting = asyncio.create_task(broker.wait_any([queue], 5))
     await asyncio.sleep(0)
-    assert await paused(operator, queue, False)
+    assert await paused(admin, queue, False)
     assert await waiting, "a receiver that waits is woken"
 
 
-async def test_a_subscription_is_paused_alone(bank: Any, operator: Operator) -> None:
+async def test_a_subscription_is_paused_alone(bank: Any, admin: Admin) -> None:
     path = subscription_path("news", "audit")
-    assert await paused(operator, path)
+    assert await paused(admin, path)
     bank.engine.broker.send("news", [Message(body=b"{}", outbox_id="n1")])
     assert bank.engine.broker.claim(path, 1) == []
     for name in ("no-such", "news"):
         with pytest.raises(UnknownDestination, match=name):
-            await paused(operator, name)
+            await paused(admin, name)
 
 
-async def test_status_peek_and_doctor_say_so(bank: Any, operator: Operator) -> None:
-    await paused(operator, "deposits")
+async def test_status_peek_and_doctor_say_so(bank: Any, admin: Admin) -> None:
+    await paused(admin, "deposits")
     bank.engine.broker.send("deposits", [Message(body=b"{}", outbox_id="m1")])
-    status = await operator.status()
+    status = await admin.ask(ReadStatus())
     assert [name for name, queue in status.queues.items() if queue.paused] == ["deposits"]
-    assert (await operator.peek(PeekQuery("deposits"))).paused and not (await operator.peek(PeekQuery("ledger"))).paused
+    assert (await admin.ask(Peek("deposits"))).paused and not (await admin.ask(Peek("ledger"))).paused
     [found] = [each for each in of_status(status, hosted=True) if each.about == "deposits"]
     assert (found.level, found.what) == ("warning", "is paused, and 1 message in it") and "queue resume" in found.cure
 
 
-async def test_a_message_says_that_its_queue_is_paused(bank: Any, operator: Operator) -> None:
-    await paused(operator, "deposits")
+async def test_a_message_says_that_its_queue_is_paused(bank: Any, admin: Admin) -> None:
+    await paused(admin, "deposits")
     bank.engine.broker.send("deposits", [Message(body=b"{}", outbox_id="m1")])
     why = "for its queue, which is paused until `outbox queue resume deposits`"
-    [found] = await operator.find(FindQuery("m1"))
-    [fact] = (await operator.trail(TrailQuery("m1"))).facts
-    [peeked] = (await operator.peek(PeekQuery("deposits"))).messages
+    [found] = await admin.ask(Find("m1"))
+    [fact] = (await admin.ask(FindTrail("m1"))).facts
+    [peeked] = (await admin.ask(Peek("deposits"))).messages
     assert found.message is not None
     assert [found.message.why, fact.why, peeked.why] == [why] * 3
 

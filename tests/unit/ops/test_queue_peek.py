@@ -25,12 +25,12 @@ from outbox.ops.cli import main
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
 from outbox.ops.doctor import of_status
-from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.engine_admin import EngineAdmin
 from outbox.ops.held_messages import WORKER, state_of, view_of, why
 from outbox.ops.host import _log_unhandled
-from outbox.ops.operator import Operator
-from outbox.ops.remote import RemoteOperator
-from outbox.ops.values import FindQuery, MessageView, Peeked, PeekQuery, QueueStatus, Status
+from outbox.ops.remote import RemoteAdmin
+from outbox.ops.requests import Admin
+from outbox.ops.values import Cancel, Find, MakeDue, MessageView, Peek, Peeked, QueueStatus, ReadStatus, Status
 from outbox.resubmission import resubmission
 from outbox.retries import Reject, Retries, Retry
 from outbox.testing import Harness
@@ -71,8 +71,8 @@ def act(order: Order) -> None:
             raise Reject("nothing ordered")
 
 
-async def looked(operator: Operator, queue: str, **how: Any) -> dict[str, MessageView]:
-    return {view.id: view for view in (await operator.peek(PeekQuery(queue, **how))).messages}
+async def looked(admin: Admin, queue: str, **how: Any) -> dict[str, MessageView]:
+    return {view.id: view for view in (await admin.ask(Peek(queue, **how))).messages}
 
 
 @pytest.fixture(params=["direct", "http"])
@@ -89,13 +89,13 @@ async def test_each_message_says_why_it_waits(disk_path: Path, way: str) -> None
                 await worker.send("ledger", Order(key, how), id=id)
             await worker.send("orders", Order("later"), id="m3", after_s=3_600)
             await worker.wait_idle(timeout_s=10)
-        direct = EngineOperator(engine)
+        direct = EngineAdmin(engine)
         async with serve_control(direct, disk_path):
             known = read_control_file(disk_path)
             assert known is not None
-            operator: Operator = direct if way == "direct" else RemoteOperator(known, disk_path)
-            orders = await looked(operator, "orders")
-            ledger = await looked(operator, "ledger")
+            admin: Admin = direct if way == "direct" else RemoteAdmin(known, disk_path)
+            orders = await looked(admin, "orders")
+            ledger = await looked(admin, "ledger")
     assert {id: view.state for id, view in orders.items()} == {"m1": "retrying", "m2": "retrying", "m3": "scheduled"}
     failed = orders["m1"]
     assert (failed.failures, failed.error) == (1, "ValueError: the price is unknown")
@@ -115,7 +115,7 @@ async def test_what_a_message_was_put_back_for_survives_a_restart(disk_path: Pat
         await worker.wait_idle(timeout_s=10)
     for is_from_snapshot in (False, True):
         async with Engine.open(disk_path) as engine:
-            found = await looked(EngineOperator(engine), "orders")
+            found = await looked(EngineAdmin(engine), "orders")
             assert found["m1"].error == "ValueError: the price is unknown", is_from_snapshot
             engine.compact()
 
@@ -127,7 +127,7 @@ async def test_in_every_scope_the_delayed_message_carries_its_error(scope: Any) 
         await world.send("ledger", Order("k1", "fail"), id="k1")
         await world.wait_idle()
         for queue, id in (("orders", "m1"), ("ledger", "k1")):
-            found = (await looked(EngineOperator(world.engine), queue))[id]
+            found = (await looked(EngineAdmin(world.engine), queue))[id]
             assert (found.state, found.error) == ("retrying", "ValueError: the price is unknown"), queue
             assert found.failures == 1
 
@@ -142,26 +142,26 @@ def test_a_resubmission_says_no_error_and_keeps_what_its_sender_said() -> None:
 
 async def test_a_page_goes_on_behind_the_last_and_shows_one_state_or_one_key(disk_path: Path) -> None:
     async with Engine.open(disk_path) as engine:
-        app_operator = EngineOperator(engine)
+        app_admin = EngineAdmin(engine)
         async with Worker(app, engine):
             pass
         for n in range(5):
             engine.broker.send("ledger", [Message(body=b"{}", outbox_id=f"m{n}", session_id=f"k{n % 2}")])
-        first = await app_operator.peek(PeekQuery("ledger", count=3))
+        first = await app_admin.ask(Peek("ledger", count=3))
         assert ([view.id for view in first.messages], first.more) == (["m0", "m1", "m2"], first.messages[-1].sequence)
-        rest = await app_operator.peek(PeekQuery("ledger", after=first.more, count=3))
+        rest = await app_admin.ask(Peek("ledger", after=first.more, count=3))
         assert ([view.id for view in rest.messages], rest.more) == (["m3", "m4"], 0)
-        assert list(await looked(app_operator, "ledger", key="k1")) == ["m1", "m3"]
+        assert list(await looked(app_admin, "ledger", key="k1")) == ["m1", "m3"]
         [held] = engine.broker.claim("ledger", 1)
-        assert list(await looked(app_operator, "ledger", state="in-hand")) == ["m0"]
-        assert list(await looked(app_operator, "ledger", state="waiting")) == ["m1", "m2", "m3", "m4"]
-        behind = (await looked(app_operator, "ledger"))["m2"]
+        assert list(await looked(app_admin, "ledger", state="in-hand")) == ["m0"]
+        assert list(await looked(app_admin, "ledger", state="waiting")) == ["m1", "m2", "m3", "m4"]
+        behind = (await looked(app_admin, "ledger"))["m2"]
         assert behind.why == f"behind number {held.sequence} of its key, which is in hand"
         engine.broker.settle(held.token, Settlement.DEFER)
-        deferred = (await looked(app_operator, "ledger", state="deferred"))["m0"]
+        deferred = (await looked(app_admin, "ledger", state="deferred"))["m0"]
         assert str(held.sequence) in deferred.why
         with pytest.raises(UnknownDestination, match="no-such"):
-            await app_operator.peek(PeekQuery("no-such"))
+            await app_admin.ask(Peek("no-such"))
 
 
 async def test_why_it_was_put_back_is_not_told_to_receivers_as_if_it_were_dead(disk_path: Path) -> None:
@@ -170,7 +170,7 @@ async def test_why_it_was_put_back_is_not_told_to_receivers_as_if_it_were_dead(d
         engine.broker.send("orders", [Message(body=b"{}", outbox_id="m1")])
         [claim] = engine.broker.claim("orders", 1)
         engine.broker.settle(claim.token, Settlement.ABANDON, description="the price is unknown")
-        assert (await looked(EngineOperator(engine), "orders"))["m1"].error == "the price is unknown"
+        assert (await looked(EngineAdmin(engine), "orders"))["m1"].error == "the price is unknown"
         [task] = engine.broker.peek("orders", 0, 1)
         assert b"DeadLetter" not in encode_peeked(task)
         [claim] = engine.broker.claim("orders", 1)
@@ -179,7 +179,7 @@ async def test_why_it_was_put_back_is_not_told_to_receivers_as_if_it_were_dead(d
         [dead] = engine.broker.peek("orders/$DeadLetterQueue", 0, 1)
         assert b"by hand" in encode_peeked(dead)
         engine.dead_letters.resubmit("orders", dead.sequence)
-        assert (await looked(EngineOperator(engine), "orders"))["m1"].error == ""
+        assert (await looked(EngineAdmin(engine), "orders"))["m1"].error == ""
 
 
 async def test_a_handler_that_hangs_is_named_with_its_age_and_its_line(disk_path: Path, way: str) -> None:
@@ -201,19 +201,19 @@ async def test_a_handler_that_hangs_is_named_with_its_age_and_its_line(disk_path
     stop = threading.Event()
     line = inner.__code__.co_firstlineno + 2
     async with Engine.open(disk_path) as engine, Worker(slow, engine) as worker:
-        direct = EngineOperator(engine)
+        direct = EngineAdmin(engine)
         async with serve_control(direct, disk_path):
             known = read_control_file(disk_path)
             assert known is not None
-            operator: Operator = direct if way == "direct" else RemoteOperator(known, disk_path)
+            admin: Admin = direct if way == "direct" else RemoteAdmin(known, disk_path)
             await worker.send("orders", Order("k"), id="m1")
             await worker.send("threads", Order("other"), id="m2")
             await entered.wait()
             async with asyncio.timeout(5):
-                while not (view := (await looked(operator, "threads"))["m2"]).handler:  # noqa: ASYNC110  # nobody says when
+                while not (view := (await looked(admin, "threads"))["m2"]).handler:  # noqa: ASYNC110  # nobody says when
                     await asyncio.sleep(0.01)
             assert (view.handler, view.at) == ("block", "in a thread")
-            view = (await looked(operator, "orders"))["m1"]
+            view = (await looked(admin, "orders"))["m1"]
             assert (view.state, view.handler) == ("in-hand", "hang")
             assert view.at == f"{__file__}:{line} in inner" and isinstance(view.since, float)
             assert view.why.startswith("handler hang has waited for ") and view.at in view.why
@@ -230,22 +230,22 @@ async def test_what_is_scheduled_can_be_cancelled_and_what_is_tried_again_cannot
                 await worker.send("orders", Order("k"), id=id, after_s=3_600)
             await worker.send("orders", Order("k", "fail"), id="m1")
             await worker.wait_idle(timeout_s=10)
-        direct = EngineOperator(engine)
+        direct = EngineAdmin(engine)
         async with serve_control(direct, disk_path):
             known = read_control_file(disk_path)
             assert known is not None
-            operator: Operator = direct if way == "direct" else RemoteOperator(known, disk_path)
-            assert (await operator.cancel("orders", "later-2")).count == 2
+            admin: Admin = direct if way == "direct" else RemoteAdmin(known, disk_path)
+            assert (await admin.ask(Cancel("orders", "later-2"))).count == 2
             with pytest.raises(Refused, match="2 scheduled messages of orders begin with 'later'"):
-                await operator.cancel("orders", "later")
-            moved = await operator.cancel("orders", "later-30")
+                await admin.ask(Cancel("orders", "later"))
+            moved = await admin.ask(Cancel("orders", "later-30"))
             assert (moved.count, moved.id) == (1, "later-30")
             for id in ("m1", "later-2", "nothing"):
                 with pytest.raises(LookupError, match=f"nothing is scheduled in orders under '{id}'"):
-                    await operator.cancel("orders", id)
+                    await admin.ask(Cancel("orders", id))
             with pytest.raises(UnknownDestination):
-                await operator.cancel("no-such", "later-1")
-            assert list(await looked(operator, "orders")) == ["later-1", "m1"]
+                await admin.ask(Cancel("no-such", "later-1"))
+            assert list(await looked(admin, "orders")) == ["later-1", "m1"]
 
 
 async def test_what_is_scheduled_or_tried_again_can_be_due_now(disk_path: Path, way: str) -> None:
@@ -254,27 +254,27 @@ async def test_what_is_scheduled_or_tried_again_can_be_due_now(disk_path: Path, 
             await worker.send("orders", Order("k"), id=id, after_s=3_600)
         await worker.send("orders", Order("k", "fail"), id="m1")
         await worker.wait_idle(timeout_s=10)
-        direct = EngineOperator(engine)
+        direct = EngineAdmin(engine)
         async with serve_control(direct, disk_path):
             known = read_control_file(disk_path)
             assert known is not None
-            operator: Operator = direct if way == "direct" else RemoteOperator(known, disk_path)
-            before = (await looked(operator, "orders"))["m1"]
-            moved = await operator.make_due("orders", "later-30")
+            admin: Admin = direct if way == "direct" else RemoteAdmin(known, disk_path)
+            before = (await looked(admin, "orders"))["m1"]
+            moved = await admin.ask(MakeDue("orders", "later-30"))
             assert (moved.count, moved.id) == (1, "later-30")
             await worker.wait_idle(timeout_s=10)
-            assert list(await looked(operator, "orders")) == ["later-1", "later-2", "m1"]
-            assert (await operator.make_due("orders", "m1")).count == 1
+            assert list(await looked(admin, "orders")) == ["later-1", "later-2", "m1"]
+            assert (await admin.ask(MakeDue("orders", "m1"))).count == 1
             await worker.wait_idle(timeout_s=10)
-            again = (await looked(operator, "orders"))["m1"]
+            again = (await looked(admin, "orders"))["m1"]
             assert (again.state, again.failures) == ("retrying", before.failures + 1)
             with pytest.raises(Refused, match="2 messages that orders holds for later begin with 'later-'"):
-                await operator.make_due("orders", "later-")
+                await admin.ask(MakeDue("orders", "later-"))
             for id in ("later-30", "nothing"):
                 with pytest.raises(LookupError, match=f"orders holds nothing for later under '{id}'"):
-                    await operator.make_due("orders", id)
+                    await admin.ask(MakeDue("orders", id))
             with pytest.raises(UnknownDestination):
-                await operator.make_due("no-such", "later-1")
+                await admin.ask(MakeDue("no-such", "later-1"))
 
 
 async def test_what_is_for_later_shows_when_it_is_due_and_not_as_when_it_was_enqueued(
@@ -286,12 +286,12 @@ async def test_what_is_for_later_shows_when_it_is_due_and_not_as_when_it_was_enq
             await worker.send("orders", Order("k", "fail"), id="m1")
             await worker.wait_idle(timeout_s=10)
         engine.broker.send("orders", [Message(body=b"1", outbox_id="m2")])
-        direct = EngineOperator(engine)
+        direct = EngineAdmin(engine)
         async with serve_control(direct, disk_path):
             known = read_control_file(disk_path)
             assert known is not None
-            operator: Operator = direct if way == "direct" else RemoteOperator(known, disk_path)
-            found = (await operator.peek(PeekQuery("orders"))).messages
+            admin: Admin = direct if way == "direct" else RemoteAdmin(known, disk_path)
+            found = (await admin.ask(Peek("orders"))).messages
     head, *rows = text.messages("orders", Peeked(found)).splitlines()
     assert head.split() == ["number", "id", "state", "key", "enqueued", "due", "why"]
     times = {row.split()[1]: [time != "-" for time in row.split()[4:6]] for row in rows}
@@ -311,8 +311,8 @@ async def test_a_count_tells_what_waits_for_its_next_try_from_what_was_scheduled
             await worker.send("orders", Order("k", "fail"), id="m1")
             await worker.send("orders", Order("k", "ask"), id="m2")
             await worker.wait_idle(timeout_s=10)
-        operator = EngineOperator(engine)
-        found, status = await looked(operator, "orders"), await operator.status()
+        admin = EngineAdmin(engine)
+        found, status = await looked(admin, "orders"), await admin.ask(ReadStatus())
         assert sum(view.state == "retrying" for view in found.values()) == status.queues["orders"].retrying == 2
         line = "orders: 2 of 4 scheduled are next tries; `outbox queue peek orders --state retrying` says why"
         assert line in text.status(status).splitlines()
@@ -379,16 +379,16 @@ async def test_a_host_says_of_a_queue_that_none_of_its_handlers_takes_from_it(di
         engine.broker.send("exports", [Message(body=b"1", outbox_id="m1")])
         engine.broker.send("orders", [Message(body=b"1", outbox_id="m2")])
 
-        for operator, unhandled in ((EngineOperator(engine, app=app), True), (EngineOperator(engine), False)):
-            status = await operator.status()
+        for admin, unhandled in ((EngineAdmin(engine, app=app), True), (EngineAdmin(engine), False)):
+            status = await admin.ask(ReadStatus())
             assert [name for name, queue in status.queues.items() if queue.unhandled] == ["exports"] * unhandled
             told = [each.what for each in of_status(status, hosted=True) if each.about == "exports"]
             assert told == ["no handler of this host takes from it, and 1 message in it"] * unhandled
             assert ("exports: no handler of this host takes from it" in text.status(status)) is unhandled
             another = "for another receiver to take it: bank, which runs here, has no handler for exports"
             for queue, why in (("exports", another if unhandled else WORKER), ("orders", WORKER)):
-                [view] = (await operator.peek(PeekQuery(queue))).messages
-                [found] = await operator.find(FindQuery(view.id))
+                [view] = (await admin.ask(Peek(queue))).messages
+                [found] = await admin.ask(Find(view.id))
                 assert found.message is not None and view.why == found.message.why
                 assert view.why.removeprefix("for ") == why.removeprefix("for ")
 
@@ -405,7 +405,7 @@ async def test_a_queue_that_is_read_elsewhere_is_not_warned_of(
         for queue in ("exports", "forgotten"):
             engine.broker.send(queue, [Message(body=b"1", outbox_id="m1")])
         _log_unhandled(engine, other)
-        status = await EngineOperator(engine, app=other).status()
+        status = await EngineAdmin(engine, app=other).ask(ReadStatus())
         assert [name for name, queue in status.queues.items() if queue.unhandled] == ["forgotten"]
         abouts = {each.about for each in of_status(status, hosted=True)}
         assert "forgotten" in abouts and "exports" not in abouts
@@ -420,23 +420,23 @@ async def test_what_is_scheduled_is_listed_by_due_time_page_by_page(disk_path: P
         for id, after_ms in {"m1": 50_000, "m2": 20_000, "m3": 90_000, "m4": 20_000, "m5": 70_000}.items():
             engine.broker.send("orders", [Message(body=b"1", outbox_id=id)], due_ms=now_ms + after_ms)
         engine.broker.send("orders", [Message(body=b"1", outbox_id="now")])
-        direct = EngineOperator(engine)
+        direct = EngineAdmin(engine)
         async with serve_control(direct, disk_path):
             known = read_control_file(disk_path)
             assert known is not None
-            operator: Operator = direct if way == "direct" else RemoteOperator(known, disk_path)
+            admin: Admin = direct if way == "direct" else RemoteAdmin(known, disk_path)
             pages, more = list[list[str]](), 0
             for _ in range(3):
-                page = await operator.peek(PeekQuery("orders", more, 2, "scheduled", by_due=True))
+                page = await admin.ask(Peek("orders", more, 2, "scheduled", by_due=True))
                 pages.append([view.id for view in page.messages])
                 more = page.more
             assert pages == [["m2", "m4"], ["m1", "m5"], ["m3"]] and more == 0
-            [first] = (await operator.peek(PeekQuery("orders", 0, 1, "scheduled", by_due=True))).messages
-            await operator.cancel("orders", first.id)
+            [first] = (await admin.ask(Peek("orders", 0, 1, "scheduled", by_due=True))).messages
+            await admin.ask(Cancel("orders", first.id))
             with pytest.raises(
                 Refused, match=f"message {first.sequence} of orders is not scheduled any more; list from"
             ):
-                await operator.peek(PeekQuery("orders", first.sequence, 2, "scheduled", by_due=True))
+                await admin.ask(Peek("orders", first.sequence, 2, "scheduled", by_due=True))
 
 
 def test_an_error_that_a_sender_made_up_is_cut_and_obeys_no_terminal() -> None:

@@ -144,12 +144,12 @@ def test_hanging_receiver(disk_path: Path, cli: Cli) -> None:
 
     async def look() -> str:
         from outbox.ops import text
-        from outbox.ops.engine_operator import EngineOperator
-        from outbox.ops.values import PeekQuery
+        from outbox.ops.engine_admin import EngineAdmin
+        from outbox.ops.values import Peek
 
         async with Engine.open(disk_path) as engine:
             engine.broker.claim("orders", 1)
-            return text.messages("orders", await EngineOperator(engine).peek(PeekQuery("orders", state="in-hand")))
+            return text.messages("orders", await EngineAdmin(engine).ask(Peek("orders", state="in-hand")))
 
     assert "a receiver has it, the lock ends in" in asyncio.run(look())
 

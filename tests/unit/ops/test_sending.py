@@ -22,26 +22,26 @@ from outbox.ops import send_lines
 from outbox.ops.cli import main
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
-from outbox.ops.engine_operator import EngineOperator
-from outbox.ops.operator import Operator
-from outbox.ops.remote import RemoteOperator
+from outbox.ops.engine_admin import EngineAdmin
+from outbox.ops.remote import RemoteAdmin
+from outbox.ops.requests import Admin
 from outbox.ops.sending import as_handled
-from outbox.ops.values import NewMessage
+from outbox.ops.values import NewMessage, Send
 from outbox.worker import Worker
 from tests.unit.ops.conftest import app
 
 
 @pytest.fixture(params=["direct", "http"])
-async def knowing(bank: Any, request: pytest.FixtureRequest) -> AsyncIterator[Operator]:
+async def knowing(bank: Any, request: pytest.FixtureRequest) -> AsyncIterator[Admin]:
     """An operator that knows the application, as that of a host does."""
-    direct = EngineOperator(bank.engine, app=app)
+    direct = EngineAdmin(bank.engine, app=app)
     if request.param == "direct":
         yield direct
         return
     async with serve_control(direct, bank.folder):
         host = read_control_file(bank.folder)
         assert host is not None
-        yield RemoteOperator(host, bank.folder)
+        yield RemoteAdmin(host, bank.folder)
 
 
 def deposit(body: str, **more: Any) -> NewMessage:
@@ -62,31 +62,31 @@ def sent(bank: Any, queue: str) -> list[Message]:
     ],
 )
 async def test_a_body_that_its_handler_cannot_take_is_refused_with_the_field(
-    bank: Any, knowing: Operator, body: str, type: str, cure: str
+    bank: Any, knowing: Admin, body: str, type: str, cure: str
 ) -> None:
     good = deposit('{"account": "a", "amount": 5}')
     with pytest.raises(Refused, match=cure):
-        await knowing.send("deposits", [good, deposit(body, type=type)])
+        await knowing.ask(Send("deposits", [good, deposit(body, type=type)]))
     assert sent(bank, "deposits") == [], "all or none"
 
 
-async def test_the_key_of_an_ordered_queue_is_taken_from_the_body(bank: Any, knowing: Operator) -> None:
+async def test_the_key_of_an_ordered_queue_is_taken_from_the_body(bank: Any, knowing: Admin) -> None:
     for account in ('"alice"', "7"):
-        await knowing.send("ledger", [deposit(f'{{"account": {account}, "amount": 5}}')])
-    await knowing.send("ledger", [deposit('{"account": "alice", "amount": 6}', key="alice")])
+        await knowing.ask(Send("ledger", [deposit(f'{{"account": {account}, "amount": 5}}')]))
+    await knowing.ask(Send("ledger", [deposit('{"account": "alice", "amount": 6}', key="alice")]))
     assert [message.session_id for message in sent(bank, "ledger")] == ["alice", "7", "alice"]
     for key in ("bob", "Alice"):
         with pytest.raises(Refused, match=f"has the key 'alice', not '{key}'; leave --key out"):
-            await knowing.send("ledger", [deposit('{"account": "alice", "amount": 5}', key=key)])
+            await knowing.ask(Send("ledger", [deposit('{"account": "alice", "amount": 5}', key=key)]))
     with pytest.raises(Refused, match="m1 has no key: the message has no key"):
-        await knowing.send("ledger", [deposit('{"account": "", "amount": 5}')])
+        await knowing.ask(Send("ledger", [deposit('{"account": "", "amount": 5}')]))
     assert len(sent(bank, "ledger")) == 3
 
 
-async def test_the_only_type_of_a_queue_is_filled_in(bank: Any, knowing: Operator) -> None:
+async def test_the_only_type_of_a_queue_is_filled_in(bank: Any, knowing: Admin) -> None:
     """With it and without it a message would be two payloads under one id."""
     body = '{"account": "a", "amount": 5}'
-    await knowing.send("deposits", [deposit(body), deposit(body, type="Deposit")])
+    await knowing.ask(Send("deposits", [deposit(body), deposit(body, type="Deposit")]))
     first, second = sent(bank, "deposits")
     assert first.type == "Deposit" and fingerprint(first.body, first.type) == fingerprint(second.body, second.type)
 
@@ -94,7 +94,7 @@ async def test_the_only_type_of_a_queue_is_filled_in(bank: Any, knowing: Operato
 async def test_the_only_registered_type_is_filled_in_where_no_application_is_known(bank: Any) -> None:
     async with Worker(app, bank.engine):
         pass  # registers its handlers
-    await EngineOperator(bank.engine).send("deposits", [deposit('{"account": "a", "amount": 5}')])
+    await EngineAdmin(bank.engine).ask(Send("deposits", [deposit('{"account": "a", "amount": 5}')]))
     assert [message.type for message in sent(bank, "deposits")] == ["Deposit"]
 
 
@@ -109,8 +109,8 @@ def test_a_type_that_another_application_may_read_is_not_filled_in() -> None:
     assert as_handled(app, "topic", news, versions={"First": 1}).type == "First"
 
 
-async def test_a_queue_without_a_handler_takes_what_it_took(bank: Any, knowing: Operator) -> None:
-    await knowing.send("news", [deposit("[1]")])
+async def test_a_queue_without_a_handler_takes_what_it_took(bank: Any, knowing: Admin) -> None:
+    await knowing.ask(Send("news", [deposit("[1]")]))
     assert bank.engine.broker.peek("news/Subscriptions/audit", 0, 9)
 
 

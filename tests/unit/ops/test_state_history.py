@@ -17,9 +17,9 @@ from outbox.lineage import state_id
 from outbox.ops import state_history as histories
 from outbox.ops.audit import Audit
 from outbox.ops.cli import main
-from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.engine_admin import EngineAdmin
 from outbox.ops.state_history import UNSURE, state_history
-from outbox.ops.state_values import StateLine, StateWrites
+from outbox.ops.state_values import ReadStates, StateLine, WriteStates
 from outbox.verify.history import History
 from outbox.verify.recorded.events import Change, Commit, Ended
 
@@ -58,7 +58,7 @@ async def recorded(path: Path) -> App:
     app = bank()
     async with Engine.in_memory() as engine:
         audit = Audit(engine, app, path)
-        operator = EngineOperator(engine, on_written=audit.state_written)
+        admin = EngineAdmin(engine, on_written=audit.state_written)
         worker = Worker(app, audit.backend)
         await worker.declare()
         for id, account in (("p1", "ann"), ("p2", "bob"), ("p3", "ann")):
@@ -67,10 +67,10 @@ async def recorded(path: Path) -> App:
             await worker.wait_idle()
             await worker.send("fees", Pay("ann", 1), id="f1")
             await worker.wait_idle()
-            exported = [piece async for piece in operator.states("Account")]
+            exported = [piece async for piece in admin.stream(ReadStates("Account"))]
             lines = [msgspec.json.decode(line, type=StateLine) for line in b"".join(exported).splitlines()]
             [ann] = [msgspec.structs.replace(line, value=SEVEN) for line in lines if line.key == "ann"]
-            await operator.write_states(StateWrites([ann], False))
+            await admin.ask(WriteStates([ann], False))
             await worker.send("payments", Pay("ann", 0), id="p4")
             await worker.wait_idle()
         audit.end()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import msgspec
@@ -15,26 +16,35 @@ from outbox.lineage import state_id
 from outbox.ops import state_commands
 from outbox.ops.audit import Audit, judge
 from outbox.ops.cli import main, make_parser
-from outbox.ops.engine_operator import EngineOperator
-from outbox.ops.operator import Operator
-from outbox.ops.state_values import StateLine, StateWrites, StateWritten
-from outbox.ops.store_states import states_of_store, write_states_of_store
+from outbox.ops.engine_admin import EngineAdmin
+from outbox.ops.requests import Admin
+from outbox.ops.state_values import ReadStates, StateLine, StateWritten, WriteStates
+from outbox.ops.store_site import StoreSite
+from outbox.ops.store_states import read_states, write_states
+from outbox.ops.values import ReadState
 from outbox.ports import StateStore
 from outbox.stored import StateItem, encode, state_key
 from outbox.worker import Worker
 from tests.unit.ops.conftest import Deposit, app
-from tests.unit.stores.store_site import Add, adding, site
+from tests.unit.stores.store_site import Add, Site, adding, site
 
 Cli = Any
 
 
-async def exported(operator: Operator, type: str = "") -> list[StateLine]:
-    data = b"".join([piece async for piece in operator.states(type)])
+def over(at: Site, store: StateStore) -> StoreSite:
+    """A store as an admin has it at hand."""
+    return StoreSite(
+        replace(at.ports(), store=store, infrastructure=at.ports().infrastructure or at.store), *[cast(Any, None)] * 3
+    )
+
+
+async def exported(admin: Admin, type: str = "") -> list[StateLine]:
+    data = b"".join([piece async for piece in admin.stream(ReadStates(type))])
     return [msgspec.json.decode(line, type=StateLine) for line in data.splitlines()]
 
 
-async def written(operator: Operator, *lines: StateLine, dry_run: bool = False) -> list[tuple[str, str]]:
-    answers = await operator.write_states(StateWrites(list(lines), dry_run))
+async def written(admin: Admin, *lines: StateLine, dry_run: bool = False) -> list[tuple[str, str]]:
+    answers = await admin.ask(WriteStates(list(lines), dry_run))
     return [(one.outcome, one.why) for one in answers]
 
 
@@ -42,57 +52,57 @@ def with_value(line: StateLine, value: bytes, **more: Any) -> StateLine:
     return msgspec.structs.replace(line, value=msgspec.Raw(value), **more)
 
 
-async def test_keys_of_every_kind_come_back_as_they_were(bank: Any, operator: Operator) -> None:
+async def test_keys_of_every_kind_come_back_as_they_were(bank: Any, admin: Admin) -> None:
     uuid = UUID("00000000-0000-0000-0000-0000000000ff")
     for key in ("ann", 7, "7", "k" * 300):
         await bank.pay(key, 5)
     bank.engine.state.documents.put(
         "state", state_id("Account", uuid), bank.engine.documents.read("state", "Account:ann")
     )
-    lines = await exported(operator, "Account")
+    lines = await exported(admin, "Account")
     assert [(line.key, line.kind, bool(line.id)) for line in lines] == [
         ("ann", "", False), (7, "", False), ("7", "", False), (None, "", True), (str(uuid), "uuid", False),
     ]  # fmt: skip
     assert all(json.loads(bytes(line.value)) == {"balance": 5} and line.schema == 1 for line in lines)
-    assert await written(operator, *(with_value(line, b'{"balance": 9}') for line in lines)) == [("written", "")] * 5
-    assert all(json.loads(bytes(line.value)) == {"balance": 9} for line in await exported(operator))
+    assert await written(admin, *(with_value(line, b'{"balance": 9}') for line in lines)) == [("written", "")] * 5
+    assert all(json.loads(bytes(line.value)) == {"balance": 9} for line in await exported(admin))
     with pytest.raises(LookupError, match="no state is of type 'Acount'; there are: Account"):
-        await exported(operator, "Acount")
+        await exported(admin, "Acount")
     with pytest.raises(LookupError, match="no state is of type 'Acount'"):
-        await written(operator, with_value(lines[0], b"{}", type="Acount"))
+        await written(admin, with_value(lines[0], b"{}", type="Acount"))
 
 
-async def test_a_state_that_changed_meanwhile_is_never_written_over(bank: Any, operator: Operator) -> None:
+async def test_a_state_that_changed_meanwhile_is_never_written_over(bank: Any, admin: Admin) -> None:
     await bank.pay("ann", 5)
-    [line] = await exported(operator)
+    [line] = await exported(admin)
     await bank.pay("ann", 2)
-    [(outcome, why)] = await written(operator, with_value(line, b'{"balance":0}'))
+    [(outcome, why)] = await written(admin, with_value(line, b'{"balance":0}'))
     assert outcome == "changed" and why.startswith("it has version ") and line.version in why
-    assert await operator.state("Account", "ann") == b'{"balance":7}'
-    [(outcome, why)] = await written(operator, with_value(line, b'{"balance":0}', version="0"))
+    assert await admin.ask(ReadState("Account", "ann")) == b'{"balance":7}'
+    [(outcome, why)] = await written(admin, with_value(line, b'{"balance":0}', version="0"))
     assert (outcome, "it exists" in why) == ("changed", True)
-    [(outcome, why)] = await written(operator, with_value(line, b'{"balance":0}', key="new"))
+    [(outcome, why)] = await written(admin, with_value(line, b'{"balance":0}', key="new"))
     assert (outcome, "it does not exist any more" in why) == ("changed", True)
 
 
 async def test_what_does_not_exist_is_made_where_the_line_says_so_and_repeated_it_is_the_same(
-    bank: Any, operator: Operator
+    bank: Any, admin: Admin
 ) -> None:
     await bank.pay("ann", 5)
     new = StateLine("Account", "new", "0", 1, msgspec.Raw(b'{ "balance": 3 }'))
-    assert await written(operator, new, dry_run=True) == [("written", "")]
-    assert await operator.state("Account", "new") is None
-    assert await written(operator, new) == [("written", "")]
-    assert await written(operator, new) == [("same", "")]
+    assert await written(admin, new, dry_run=True) == [("written", "")]
+    assert await admin.ask(ReadState("Account", "new")) is None
+    assert await written(admin, new) == [("written", "")]
+    assert await written(admin, new) == [("same", "")]
     await bank.pay("new", 1)
-    assert await operator.state("Account", "new") == b'{"balance":4}'
+    assert await admin.ask(ReadState("Account", "new")) == b'{"balance":4}'
 
 
-async def test_a_dry_run_changes_nothing(bank: Any, operator: Operator) -> None:
+async def test_a_dry_run_changes_nothing(bank: Any, admin: Admin) -> None:
     await bank.pay("ann", 5)
-    [line] = await exported(operator)
-    assert await written(operator, with_value(line, b'{"balance":0}'), dry_run=True) == [("written", "")]
-    assert await exported(operator) == [line]
+    [line] = await exported(admin)
+    assert await written(admin, with_value(line, b'{"balance":0}'), dry_run=True) == [("written", "")]
+    assert await exported(admin) == [line]
 
 
 @pytest.mark.parametrize(
@@ -108,28 +118,28 @@ async def test_a_dry_run_changes_nothing(bank: Any, operator: Operator) -> None:
 )
 async def test_a_line_that_means_no_state_is_refused_alone(bank: Any, more: dict[str, Any], why: str) -> None:
     await bank.pay("ann", 5)
-    operator = EngineOperator(bank.engine)
-    [line] = await exported(operator)
+    admin = EngineAdmin(bank.engine)
+    [line] = await exported(admin)
     bad, good = msgspec.structs.replace(line, **more), with_value(line, b'{"balance":8}')
-    [(outcome, said), other] = await written(operator, bad, good)
+    [(outcome, said), other] = await written(admin, bad, good)
     assert (outcome, why in said, other) == ("refused", True, ("written", ""))
 
 
 async def test_a_host_refuses_what_its_application_cannot_read(bank: Any) -> None:
     await bank.pay("ann", 5)
-    operator = EngineOperator(bank.engine, app=app)
-    [line] = await exported(operator)
+    admin = EngineAdmin(bank.engine, app=app)
+    [line] = await exported(admin)
     for bad in (with_value(line, b'{"balance":"five"}'), with_value(line, b'{"balance":5}', schema=9)):
-        [(outcome, why)] = await written(operator, bad)
+        [(outcome, why)] = await written(admin, bad)
         assert outcome == "refused" and "the application cannot read the value" in why
 
 
 async def test_a_history_is_told_what_an_operator_wrote(bank: Any) -> None:
     told: list[tuple[str, int]] = []
     await bank.pay("ann", 5)
-    operator = EngineOperator(bank.engine, on_written=lambda id, serial: told.append((id, serial)))
-    [line] = await exported(operator)
-    await written(operator, with_value(line, b'{"balance":8}'))
+    admin = EngineAdmin(bank.engine, on_written=lambda id, serial: told.append((id, serial)))
+    [line] = await exported(admin)
+    await written(admin, with_value(line, b'{"balance":8}'))
     assert told == [("Account:ann", 2)]
 
 
@@ -138,27 +148,27 @@ async def test_an_audit_misses_a_writer_only_where_it_was_not_told_of_an_import(
     bank: Any, tmp_path: Path, is_told: bool
 ) -> None:
     audit = Audit(bank.engine, app, tmp_path / "history.jsonl")
-    operator = EngineOperator(bank.engine, on_written=audit.state_written if is_told else None)
+    admin = EngineAdmin(bank.engine, on_written=audit.state_written if is_told else None)
     async with Worker(app, audit.backend) as worker:
         for number, amount in enumerate((5, 7)):
             await worker.send("deposits", Deposit("ann", amount), id=f"d{number}")
             await worker.wait_idle(timeout_s=5)
             if not number:
-                [line] = await exported(operator)
-                assert await written(operator, with_value(line, b'{"balance":100}')) == [("written", "")]
+                [line] = await exported(admin)
+                assert await written(admin, with_value(line, b'{"balance":100}')) == [("written", "")]
     audit.end()
-    assert await operator.state("Account", "ann") == b'{"balance":107}'
+    assert await admin.ask(ReadState("Account", "ann")) == b'{"balance":107}'
     assert judge(tmp_path / "history.jsonl").ok is is_told
 
 
-async def test_a_worker_goes_on_from_what_was_imported(bank: Any, operator: Operator) -> None:
+async def test_a_worker_goes_on_from_what_was_imported(bank: Any, admin: Admin) -> None:
     await bank.pay("ann", 5)
     async with Worker(app, bank.engine) as worker:
-        [line] = await exported(operator)
-        assert await written(operator, with_value(line, b'{"balance":100}')) == [("written", "")]
+        [line] = await exported(admin)
+        assert await written(admin, with_value(line, b'{"balance":100}')) == [("written", "")]
         await worker.send("deposits", Deposit("ann", 1))
         await worker.wait_idle(timeout_s=5)
-    assert await operator.state("Account", "ann") == b'{"balance":101}'
+    assert await admin.ask(ReadState("Account", "ann")) == b'{"balance":101}'
 
 
 # On a store
@@ -184,7 +194,7 @@ async def test_a_store_is_written_by_the_version_of_each_state(scope: Any) -> No
                 await worker.send("adds", Add(key, 5), id=f"m{key}")
             await worker.wait_idle(timeout_s=5)
         store: Any = Listed(at.store, ["Sum:a", "Sum:b", "Sum:c"])
-        data = b"".join([piece async for piece in states_of_store(store, "Sum")])
+        data = b"".join([piece async for piece in read_states(over(at, store), ReadStates("Sum"))])
         lines = [msgspec.json.decode(line, type=StateLine) for line in data.splitlines()]
         assert [(line.key, json.loads(bytes(line.value))["n"]) for line in lines] == [("a", 5), ("b", 5)]
         a, b = lines
@@ -192,13 +202,13 @@ async def test_a_store_is_written_by_the_version_of_each_state(scope: Any) -> No
             await worker.send("adds", Add("b", 1), id="later")
             await worker.wait_idle(timeout_s=5)
         new = StateLine("Sum", "c", "0", 1, msgspec.Raw(b'{"n":1}'))
-        asked = StateWrites([with_value(a, b'{"n":50}'), with_value(b, b'{"n":0}'), new])
-        assert [one.outcome for one in await write_states_of_store(store, asked, 5)] == [
+        asked = WriteStates([with_value(a, b'{"n":50}'), with_value(b, b'{"n":0}'), new])
+        assert [one.outcome for one in await write_states(over(at, store), asked)] == [
             "written",
             "changed",
             "written",
         ]
-        assert [one.outcome for one in await write_states_of_store(store, asked, 5)] == ["same", "changed", "same"]
+        assert [one.outcome for one in await write_states(over(at, store), asked)] == ["same", "changed", "same"]
         async with Worker(adding(), at) as worker:
             await worker.send("adds", Add("a", 1), id="last")
             await worker.wait_idle(timeout_s=5)
@@ -213,7 +223,7 @@ async def test_a_state_whose_transaction_is_not_finished_is_left() -> None:
         item = StateItem(msgspec.Raw(b'{"n":1}'), version=3, pending="tx1")
         await at.store.write([Create(state_key("Sum:a"), encode(item), tag=Tag("x"))])
         line = StateLine("Sum", "a", "3", 1, msgspec.Raw(b'{"n":2}'))
-        [one] = await write_states_of_store(at.store, StateWrites([line]), 5)
+        [one] = await write_states(over(at, at.store), WriteStates([line]))
         assert one == StateWritten(
             "refused", "Sum:a", "its last transaction is not finished; `outbox pending finish` it first"
         )
@@ -223,7 +233,7 @@ async def test_a_write_whose_answer_is_lost_is_looked_up() -> None:
     async with site() as at:
         at.store.lost = "state-put"
         line = StateLine("Sum", "a", "0", 1, msgspec.Raw(b'{"n":2}'))
-        [one] = await write_states_of_store(at.store, StateWrites([line]), 5)
+        [one] = await write_states(over(at, at.store), WriteStates([line]))
         assert one.outcome == "written"
 
 

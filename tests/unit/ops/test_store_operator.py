@@ -13,8 +13,10 @@ from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.engine import Engine
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.message import Message
-from outbox.ops.store_operator import StoreOperator, host_of
-from outbox.ops.values import Moved, NewMessage
+from outbox.ops.connect_azure import host_of
+from outbox.ops.store_admin import StoreAdmin
+from outbox.ops.store_site import StoreSite
+from outbox.ops.values import Discard, MakeDue, Moved, NewMessage, Resubmit, Send
 from outbox.ports import DeadLetterEntry, HeldMessage, Output
 from outbox.worker import Worker
 from tests.unit.ops.conftest import app
@@ -45,12 +47,12 @@ async def test_one_that_cannot_be_moved_does_not_keep_the_others(what: str, erro
         return [dead(n) for n in (1, 2, 3)]
 
     async with Engine.in_memory() as engine:
-        operator = StoreOperator(NarrowEngine(engine, "partition").ports(), *[cast(Any, None)] * 3)
-        operator._dead_letters._operations = cast(
+        admin = StoreAdmin(StoreSite(NarrowEngine(engine, "partition").ports(), *[cast(Any, None)] * 3))
+        admin._at.operations = cast(
             Any, SimpleNamespace(dead_letters=listed, resubmit=resubmit, discard_found=discard_found)
         )
         found = await (
-            operator.resubmit("q", None) if what == "resubmit" else operator.discard("q", None, for_good=True)
+            admin.ask(Resubmit("q", None)) if what == "resubmit" else admin.ask(Discard("q", None, for_good=True))
         )
     assert sorted(moved) == [1, 3] and (found.count, found.in_hand) == (2, 1)
 
@@ -62,11 +64,9 @@ async def test_a_discard_of_several_dead_letters_says_which_they_were() -> None:
     async def discard_found(dead: DeadLetterEntry) -> None: ...
 
     async with Engine.in_memory() as engine:
-        operator = StoreOperator(NarrowEngine(engine, "partition").ports(), *[cast(Any, None)] * 3)
-        operator._dead_letters._operations = cast(
-            Any, SimpleNamespace(dead_letters=listed, discard_found=discard_found)
-        )
-        moved = await operator.discard("q", "m2", for_good=True)
+        admin = StoreAdmin(StoreSite(NarrowEngine(engine, "partition").ports(), *[cast(Any, None)] * 3))
+        admin._at.operations = cast(Any, SimpleNamespace(dead_letters=listed, discard_found=discard_found))
+        moved = await admin.ask(Discard("q", "m2", for_good=True))
     assert (moved.count, moved.numbers) == (2, [2, 5])
 
 
@@ -75,10 +75,10 @@ async def test_what_is_sent_without_a_type_gets_the_only_one_that_is_registered(
         narrow = NarrowEngine(engine, "partition")
         async with Worker(app, narrow):
             pass  # registers its handlers
-        operator = StoreOperator(narrow.ports(), *[cast(Any, None)] * 3)
+        admin = StoreAdmin(StoreSite(narrow.ports(), *[cast(Any, None)] * 3))
         body = msgspec.Raw(b'{"account": "a", "amount": 5}')
-        await operator.send(
-            "deposits", [NewMessage(id="m1", body=body), NewMessage(id="m1", body=body, type="Deposit")]
+        await admin.ask(
+            Send("deposits", [NewMessage(id="m1", body=body), NewMessage(id="m1", body=body, type="Deposit")])
         )
         first, second = (task.message for task in engine.broker.peek("deposits", 0, 9))
     assert (first.type, first.body) == (second.type, second.body) == ("Deposit", second.body)
@@ -107,11 +107,11 @@ async def test_what_is_sent_for_later_is_scheduled_on_the_bus() -> None:
         narrow = NarrowEngine(engine, "partition")
         async with Worker(app, narrow):
             pass
-        operator = StoreOperator(narrow.ports(), *[cast(Any, None)] * 3)
+        admin = StoreAdmin(StoreSite(narrow.ports(), *[cast(Any, None)] * 3))
         body = msgspec.Raw(b'{"account": "a", "amount": 5}')
-        await operator.send("deposits", [NewMessage(id="m1", body=body)], due=4e9)
-        await operator.send("deposits", [NewMessage(id="m2", body=body, created=5)], due=4e9)
-        await operator.send("deposits", [NewMessage(id="m3", body=body)], due=5)
+        await admin.ask(Send("deposits", [NewMessage(id="m1", body=body)], due=4e9))
+        await admin.ask(Send("deposits", [NewMessage(id="m2", body=body, created=5)], due=4e9))
+        await admin.ask(Send("deposits", [NewMessage(id="m3", body=body)], due=5))
         found = [(task.due_ms, task.message.created_ms) for task in engine.broker.peek("deposits", 0, 9)]
     assert found[:2] == [(4_000_000_000_000, 4_000_000_000_000), (4_000_000_000_000, 5_000)]
     assert found[2][0] == 0 and found[2][1] > 5_000
@@ -135,8 +135,8 @@ async def test_what_is_to_be_due_now_is_cancelled_only_when_it_was_sent(is_sent:
 
     async with Engine.in_memory() as engine:
         ports = NarrowEngine(engine, "partition").ports()
-        operator = StoreOperator(ports, cast(Any, None), cast(Any, peek), cast(Any, cancel))
-        operator._messages._operations = cast(Any, SimpleNamespace(send=send))
+        admin = StoreAdmin(StoreSite(ports, cast(Any, None), cast(Any, peek), cast(Any, cancel)))
+        admin._at.operations = cast(Any, SimpleNamespace(send=send))
         with nullcontext() if is_sent else pytest.raises(OutcomeUnknown):
-            assert await operator.make_due("q", "m1") == Moved(1, id="m1")
+            assert await admin.ask(MakeDue("q", "m1")) == Moved(1, id="m1")
     assert done == ["m1 m1~now-7 0", "cancelled [7]"][: 1 + is_sent]

@@ -18,10 +18,11 @@ from outbox.ops import text
 from outbox.ops.cli import main
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
-from outbox.ops.engine_operator import EngineOperator
-from outbox.ops.operator import Operator
-from outbox.ops.remote import RemoteOperator
-from outbox.ops.stream_values import StreamQuery, StreamRow, TrimRequest, UnregisterRequest
+from outbox.ops.engine_admin import EngineAdmin
+from outbox.ops.remote import RemoteAdmin
+from outbox.ops.requests import Admin
+from outbox.ops.stream_values import ListStreams, ReadStream, StreamRow, TrimStream, Unregister
+from outbox.ops.values import ReadStatus
 from outbox.ports import Create, DocumentKey
 from outbox.streams import Inputs, OrderedLog, Position, Processor, Step
 
@@ -223,25 +224,25 @@ async def engine(disk_path: Path) -> AsyncIterator[Engine]:
 
 
 @pytest.fixture(params=["direct", "http"])
-async def operator(engine: Engine, disk_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Operator]:
-    direct = EngineOperator(engine)
+async def admin(engine: Engine, disk_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Admin]:
+    direct = EngineAdmin(engine)
     if request.param == "direct":
         yield direct
         return
     async with serve_control(direct, disk_path):
         host = read_control_file(disk_path)
         assert host is not None
-        yield RemoteOperator(host, disk_path)
+        yield RemoteAdmin(host, disk_path)
 
 
-async def read(operator: Operator, name: str, **asked: Any) -> list[dict[str, Any]]:
-    data = b"".join([piece async for piece in operator.stream(StreamQuery(name, **asked))])
+async def read(admin: Admin, name: str, **asked: Any) -> list[dict[str, Any]]:
+    data = b"".join([piece async for piece in admin.stream(ReadStream(name, **asked))])
     return [json.loads(line) for line in data.splitlines()]
 
 
-async def test_a_processor_is_listed_with_its_lag(engine: Engine, operator: Operator) -> None:
+async def test_a_processor_is_listed_with_its_lag(engine: Engine, admin: Admin) -> None:
     await fill(engine, steps=True)
-    found = await operator.streams()
+    found = await admin.ask(ListStreams())
     (processor,) = found.processors
     assert (processor.name, processor.phase, processor.failures) == ("processor/watch", "handling", 0)
     assert processor.serial > 0 and processor.at_ms > 1e12 and processor.lag == {"readings/0.0": 0}
@@ -250,7 +251,7 @@ async def test_a_processor_is_listed_with_its_lag(engine: Engine, operator: Oper
     assert "processor/watch  " in text.streams(found)
 
 
-async def test_a_processor_is_as_far_behind_as_its_register_says(engine: Engine, operator: Operator) -> None:
+async def test_a_processor_is_as_far_behind_as_its_register_says(engine: Engine, admin: Admin) -> None:
     """It reports at the floor now and then, which would show a replica that keeps up as far behind."""
     readings: OrderedLog[Reading] = OrderedLog("readings", engine, type=Reading)
     events: OrderedLog[Reading | Alarm] = OrderedLog("events", engine, type=Reading | Alarm)
@@ -260,48 +261,48 @@ async def test_a_processor_is_as_far_behind_as_its_register_says(engine: Engine,
         await readings.append(Reading("a", n), id=f"{n}")
         await replica.step()
     await readings.append(Reading("a", 10.0), id="last")
-    found = await operator.streams()
+    found = await admin.ask(ListStreams())
     assert found.processors[0].lag == {"readings/0.0": 1}
     assert found.logs[1].rows[0].readers == {"processor/watch": 1}
-    assert (await operator.unregister_stream(UnregisterRequest("readings", "processor/watch"))).behind == {"0.0": 11}
+    assert (await admin.ask(Unregister("readings", "processor/watch"))).behind == {"0.0": 11}
     with pytest.raises(LookupError, match="no reader or writer 'processor/watch'; there are: none"):
-        await operator.unregister_stream(UnregisterRequest("readings", "processor/watch"))
+        await admin.ask(Unregister("readings", "processor/watch"))
 
 
-async def test_rows_are_read_one_after_the_other_or_one_alone(engine: Engine, operator: Operator) -> None:
+async def test_rows_are_read_one_after_the_other_or_one_alone(engine: Engine, admin: Admin) -> None:
     log: OrderedLog[int] = OrderedLog("n", engine, type=int, writers=2, readers=2, partition=lambda n: n)
     for n in range(8):
         await log.writer(n % 2).append(n, id=f"n{n}")
-    every = await read(operator, "n")
+    every = await read(admin, "n")
     assert sorted(line["value"] for line in every) == list(range(8))
     assert [line["row"] for line in every] == sorted(line["row"] for line in every)
     row = every[-1]["row"]
-    assert await read(operator, "n", row=row, since="0.0") == [line for line in every if line["row"] == row]
+    assert await read(admin, "n", row=row, since="0.0") == [line for line in every if line["row"] == row]
     with pytest.raises(Refused, match="say by --row which"):
-        await read(operator, "n", since="0.0")
+        await read(admin, "n", since="0.0")
     with pytest.raises(Trimmed):
-        await operator.trim_stream(TrimRequest("n", 0.0, 60.0))
-        await read(operator, "n", row=row, since="0.0")
+        await admin.ask(TrimStream("n", 0.0, 60.0))
+        await read(admin, "n", row=row, since="0.0")
 
 
-async def test_a_long_log_and_a_large_entry_are_read_whole(engine: Engine, operator: Operator) -> None:
+async def test_a_long_log_and_a_large_entry_are_read_whole(engine: Engine, admin: Admin) -> None:
     log: OrderedLog[str] = OrderedLog("texts", engine, type=str)
     await log.append("x" * 1_500_000, id="large")
     for n in range(30):
         await log.extend([f"{n:04}" * 50] * 20, id=f"n{n}")
-    found = await read(operator, "texts")
+    found = await read(admin, "texts")
     assert len(found) == 601 and len(found[0]["value"]) == 1_500_000 and found[-1]["position"] == "30.19"
 
 
 async def test_a_log_that_something_else_has_written_into_is_listed_with_what_is_wrong(
-    engine: Engine, operator: Operator
+    engine: Engine, admin: Admin
 ) -> None:
     await fill(engine)
     store = engine.store()
     await store.write([Create(DocumentKey("log/broken/0.0", "floor"), b"nonsense")])
     await store.write([Create(DocumentKey("processor/broken", "register"), b"nonsense")])
     await store.write([Create(DocumentKey("log/elsewhere", "floor"), b"nonsense")])
-    found = await operator.streams()
+    found = await admin.ask(ListStreams())
     assert [(log.name, bool(log.error)) for log in found.logs] == [
         ("broken", True),
         ("events", False),
@@ -323,18 +324,18 @@ def test_status_has_logs_beside_what_it_had(cli: Cli) -> None:
     assert last.split() == ["readings", "0.0", "0", "3", "3", "audit", "1", "-"]
 
 
-async def test_status_has_processors_and_only_where_there_are_any(engine: Engine, operator: Operator) -> None:
-    assert (await operator.status()).streams is None
+async def test_status_has_processors_and_only_where_there_are_any(engine: Engine, admin: Admin) -> None:
+    assert (await admin.ask(ReadStatus())).streams is None
     await fill(engine, steps=True)
-    found = (await operator.status()).streams
-    assert found is not None and found.processors == (await operator.streams()).processors
+    found = (await admin.ask(ReadStatus())).streams
+    assert found is not None and found.processors == (await admin.ask(ListStreams())).processors
 
 
-async def test_a_listed_row_has_the_lags_of_its_log(engine: Engine, operator: Operator) -> None:
+async def test_a_listed_row_has_the_lags_of_its_log(engine: Engine, admin: Admin) -> None:
     await fill(engine)
     log: OrderedLog[Reading] = OrderedLog("readings", engine, type=Reading)
     (status,) = await log.status()
-    (row,) = (await operator.streams()).logs[1].rows
+    (row,) = (await admin.ask(ListStreams())).logs[1].rows
     assert isinstance(row, StreamRow)
     assert (row.floor, row.end, row.readers, row.writers) == (status.floor, status.end, status.readers, status.writers)
 

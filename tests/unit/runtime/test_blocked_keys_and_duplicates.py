@@ -11,7 +11,8 @@ import pytest
 
 from outbox import App, Engine, Reject, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
-from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.engine_admin import EngineAdmin
+from outbox.ops.values import Resubmit
 from outbox.testing import START_S, Harness, VirtualClock
 
 
@@ -104,7 +105,7 @@ async def test_what_is_resubmitted_is_not_what_came_under_its_id_by_mistake(by: 
             await world.send("q", Step("a", n), id="s0")
             await world.wait_idle()
         bad.clear()
-        await (world.resubmit("q", "s0") if by == "client" else EngineOperator(world.engine).resubmit("q", "s0"))
+        await (world.resubmit("q", "s0") if by == "client" else EngineAdmin(world.engine).ask(Resubmit("q", "s0")))
         await world.wait_idle()
         assert await world.state(Trail, "a") == Trail([0])
         assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["payload-differs"]

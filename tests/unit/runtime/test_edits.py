@@ -14,7 +14,8 @@ from outbox import App, Context, Reject
 from outbox.errors import Refused
 from outbox.lineage import fingerprint
 from outbox.message import Scalar
-from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.engine_admin import EngineAdmin
+from outbox.ops.values import Resubmit
 from outbox.testing import Harness
 
 RETENTION_S, MARGIN_S = 600, 60
@@ -364,10 +365,10 @@ async def test_an_edit_of_a_subscriptions_message_reaches_no_other_subscription(
 @pytest.mark.engine_only("an operator of a host is beside its engine")
 async def test_an_operator_beside_the_application_checks_the_key(world: World) -> None:
     await world.send("bad")
-    operator = EngineOperator(world.harness.engine, None, world.app)
+    admin = EngineAdmin(world.harness.engine, None, world.app)
     with pytest.raises(Refused, match="has the key 'blue'"):
-        await operator.resubmit("lines", "1", body=b'{"book":"blue","text":"good"}')
-    await operator.resubmit("lines", "1", body=b'{"book":"red","text":"good"}')
+        await admin.ask(Resubmit("lines", "1", body=b'{"book":"blue","text":"good"}'))
+    await admin.ask(Resubmit("lines", "1", body=b'{"book":"red","text":"good"}'))
     await world.harness.wait_idle()
     assert (await world.lines(), world.dead()) == (["good"], [])
 

@@ -12,7 +12,8 @@ import pytest
 from outbox import App, Reject, Retry
 from outbox.errors import Refused
 from outbox.message import Message
-from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.engine_admin import EngineAdmin
+from outbox.ops.values import Resubmit
 from outbox.testing import Harness
 
 
@@ -45,7 +46,7 @@ async def test_all_that_may_be_run_again_is_and_what_was_too_old_stays() -> None
         await world.send("deposits", Deposit("b", 5), id="new")
         await world.wait_idle()
         await world.given(Account, "b", Account())
-        moved = await EngineOperator(world.engine).resubmit("deposits", None)
+        moved = await EngineAdmin(world.engine).ask(Resubmit("deposits", None))
         await world.wait_idle()
         assert (moved.count, moved.in_hand) == (1, 1)
         assert [dead_letter.id for dead_letter in world.dead_letters("deposits")] == ["old"]
@@ -71,7 +72,7 @@ async def test_an_operator_cannot_resubmit_what_was_too_old_by_its_id_either() -
         await world.send("deposits", Deposit("a", 5), id="old", created=world.now() - 8 * 86_400)
         await world.wait_idle()
         with pytest.raises(Refused, match="deposits/old was too old"):
-            await EngineOperator(world.engine).resubmit("deposits", "old")
+            await EngineAdmin(world.engine).ask(Resubmit("deposits", "old"))
         await world.wait_idle()
         assert [dead_letter.id for dead_letter in world.dead_letters("deposits")] == ["old"]
 
@@ -231,7 +232,7 @@ async def test_an_operator_cannot_resubmit_late_either_and_the_others_go() -> No
         await world.send("deposits", Deposit("a", 5), id="new")
         await world.wait_idle()
         with pytest.raises(Refused, match="deposits/old was refused so long ago"):
-            await EngineOperator(world.engine).resubmit("deposits", "old")
-        moved = await EngineOperator(world.engine).resubmit("deposits", None)
+            await EngineAdmin(world.engine).ask(Resubmit("deposits", "old"))
+        moved = await EngineAdmin(world.engine).ask(Resubmit("deposits", None))
         assert (moved.count, moved.in_hand) == (1, 1)
         assert [dead_letter.id for dead_letter in world.dead_letters("deposits")] == ["old"]

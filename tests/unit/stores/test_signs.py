@@ -13,7 +13,9 @@ import pytest
 from outbox import App, Context, Engine, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import FormatTooNew, OutcomeUnknown, Refused
-from outbox.ops.store_operator import StoreOperator
+from outbox.ops.store_admin import StoreAdmin
+from outbox.ops.store_site import StoreSite
+from outbox.ops.values import ReadSigns
 from outbox.ports import Lost, StateStore, StorePorts, Won, Write
 from outbox.runtime import signs
 from outbox.runtime.counts import Counts
@@ -159,14 +161,14 @@ async def test_without_its_sign_a_queue_of_a_handler_is_unattended() -> None:
             pass
         ports = NarrowEngine(engine, "partition").ports()
         assert isinstance(ports, StorePorts)
-        operator = StoreOperator(ports, nothing, nothing, nothing)
-        assert (await operator.signs()).unattended == ["asks"]
+        admin = StoreAdmin(StoreSite(ports, nothing, nothing, nothing))
+        assert (await admin.ask(ReadSigns())).unattended == ["asks"]
         at = At(engine)
         at.signs._last_ms = at.now_ms = engine.now_ms()
         await at.after(0)
-        assert (await operator.signs()).unattended == ["asks"], "not due yet"
+        assert (await admin.ask(ReadSigns())).unattended == ["asks"], "not due yet"
         at.signs._last_ms = 0
         await at.after(0)
-        found = await operator.signs()
+        found = await admin.ask(ReadSigns())
         assert found.unattended == [] and [each.app for each in found.workers] == ["asked"]
         assert [each.id for each in found.large] == ["Held:a"]

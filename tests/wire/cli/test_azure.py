@@ -26,7 +26,8 @@ from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.errors import Refused
 from outbox.ops.cli import main, make_parser
-from outbox.ops.store_operator import Addresses, connect_azure_operator
+from outbox.ops.connect_azure import Addresses, connect_azure_admin
+from outbox.ops.values import ListDeadLetters
 from outbox.worker import Worker
 
 TIMEOUT_S = 60
@@ -232,11 +233,11 @@ async def test_pages_of_a_long_list_continue_where_the_last_one_ended(site: Site
     await site.refuse_by_worker("a")
     await site.refuse_by_trigger("b")
     await site.refuse_by_trigger("c")
-    async with connect_azure_operator(addresses_of(site)) as operator:
-        first = await operator.dead_letters("orders", count_max=2)
-        rest = await operator.dead_letters("orders", after=first[-1].sequence, count_max=2)
+    async with connect_azure_admin(addresses_of(site)) as admin:
+        first = await admin.ask(ListDeadLetters("orders", count_max=2))
+        rest = await admin.ask(ListDeadLetters("orders", after=first[-1].sequence, count_max=2))
         assert [dead_letter.id for dead_letter in (*first, *rest)] == ["a", "b", "c"]
-        assert await operator.dead_letters("orders", after=rest[-1].sequence) == []
+        assert await admin.ask(ListDeadLetters("orders", after=rest[-1].sequence)) == []
 
 
 def addresses_of(site: Site, **changed: str) -> Addresses:
@@ -273,7 +274,7 @@ async def test_a_wrong_key_is_refused_without_telling_it(site: Site) -> None:
     key = base64.b64encode(b"hunter2 is a wrong key of a length").decode()
     address = f"AccountEndpoint={site.cosmos.connection.url};AccountKey={key};"
     with pytest.raises(Refused) as refused:
-        async with connect_azure_operator(addresses_of(site, cosmos=address)):
+        async with connect_azure_admin(addresses_of(site, cosmos=address)):
             raise AssertionError("it was let in")
     assert key not in str(refused.value) and "keys" in str(refused.value)
     assert key not in repr(addresses_of(site, cosmos=address))

@@ -1,4 +1,4 @@
-"""Connect an operator for a data folder: to the host that holds it, else to the log itself.
+"""Connect an admin for a data folder: to the host that holds it, else to the log itself.
 
 The folder's lock decides.  While it is held the host answers, after a few seconds if it is just starting; while it is
 free, and no host waits for it, the log is opened here, and the control file of a killed host is removed.
@@ -14,13 +14,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from outbox.errors import AlreadyOpen, OutboxError, Refused
 from outbox.ops.control_file import is_held, is_wanted, read_control_file, remove_control_file
 from outbox.ops.names import word
-from outbox.ops.operator import Operator
-from outbox.ops.remote import RemoteOperator
+from outbox.ops.remote import RemoteAdmin
+from outbox.ops.requests import Admin
+from outbox.ops.values import Check
 
 if TYPE_CHECKING:
     from outbox.engine.engine import Engine
@@ -33,10 +34,10 @@ _OWN_FILE = re.compile(r"[0-9a-f]{16}\.(log|snapshot)|lock").fullmatch
 
 
 @asynccontextmanager
-async def connect_operator(
+async def connect_admin(
     folder: Path, *, wait_s: float = WAIT_S, accept_clock: timedelta = timedelta(0)
-) -> AsyncIterator[Operator]:
-    """An operator for a folder; `accept_clock` confirms how far the clock is ahead of a log that is opened here.
+) -> AsyncIterator[Admin]:
+    """An admin for a folder; `accept_clock` confirms how far the clock is ahead of a log that is opened here.
 
     Raises:
         Refused: it is not an engine's folder.
@@ -44,28 +45,28 @@ async def connect_operator(
     """
     check_folder(folder)
     found = await _look(folder, time.monotonic() + wait_s, accept_clock)
-    if isinstance(found, RemoteOperator):
+    if isinstance(found, RemoteAdmin):
         yield found
         return
     from outbox.ops.giving_way import GivingWay  # here, because with a host no engine is needed
 
-    async def again() -> RemoteOperator | Engine:
+    async def again() -> RemoteAdmin | Engine:
         return await _look(folder, time.monotonic() + AGAIN_WITHIN_S, accept_clock)
 
-    async with GivingWay(folder, found, again) as operator:
-        yield cast(Operator, operator)  # it passes every answer on
+    async with GivingWay(folder, found, again) as admin:
+        yield admin
 
 
-async def _look(folder: Path, deadline_s: float, accept_clock: timedelta) -> RemoteOperator | Engine:
+async def _look(folder: Path, deadline_s: float, accept_clock: timedelta) -> RemoteAdmin | Engine:
     while True:
         if not (is_wanted(folder) or is_held(folder)):
             opened = _try_open(folder, accept_clock)
             if opened is not None:
                 return opened
         elif (host := read_control_file(folder)) is not None:
-            remote = RemoteOperator(host, folder)
+            remote = RemoteAdmin(host, folder)
             with suppress(OutboxError):
-                await remote.check()
+                await remote.ask(Check())
                 return remote
         if time.monotonic() > deadline_s:
             known = f" ({host.where})" if (host := read_control_file(folder)) is not None else ""
