@@ -18,19 +18,19 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import report
-
 from outbox import App, Engine
 from outbox.engine.entities import QueueSettings, Settlement
 from outbox.engine.log import records
 from outbox.engine.state.documents import STATES
 from outbox.lineage import state_id
 from outbox.message import Message
-from outbox.ops.blocked import every_blocked
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.state_values import ReadStates
-from outbox.ops.trail_values import FindTrail
-from outbox.ops.values import DeadLetterFilter, Find, ListDeadLetters, Peek
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.dead_letters.blocked import every_blocked
+from outbox.ops.values.dead_letters import DeadLetterFilter, ListDeadLetters
+from outbox.ops.values.messages import Find, Peek
+from outbox.ops.values.states import ReadStates
+from outbox.ops.values.trail import FindTrail
+from outbox_bench import report
 
 COUNTS = (10_000, 100_000)
 BATCH = 1_000

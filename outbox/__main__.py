@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from outbox.ops.cli import main
+from outbox.ops.cli.parser import main
 
 if __name__ == "__main__":
     sys.exit(main())

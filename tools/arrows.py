@@ -2,7 +2,7 @@
 
 The contracts are written from the floors and the folder as it is into `build/arrows.ini`, because import-linter refuses
 names that do not exist; `python tools/arrows.py` checks them, `python tools/arrows.py outbox.runtime` prints what a
-package imports within itself.
+package imports within itself, and `python tools/arrows.py outbox.ops rooms` the same of its folders.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Rule:
 
 def main() -> int:
     if sys.argv[1:]:
-        print(picture(Path.cwd(), sys.argv[1]))
+        print(picture(Path.cwd(), sys.argv[1], rooms=sys.argv[2:] == ["rooms"]))
         return 0
     kept, text = check(ROOT, ROOT / "build")
     print("arrows: kept" if kept else text)
@@ -249,10 +249,10 @@ def layers(imports: dict[str, set[str]]) -> list[list[str]]:
     return [sorted(name for name in depth if depth[name] == level) for level in range(max(depth.values()) + 1)]
 
 
-def picture(root: Path, package: str) -> str:
+def picture(root: Path, package: str, *, rooms: bool = False) -> str:
     """The imports of a package within itself: how many files, arrows and layers, and the layers from the top.
 
-    A folder's `__init__` counts where it imports something.
+    A folder's `__init__` counts where it imports something.  With `rooms` each folder counts as one.
     """
     inside = f"{package}."
     imports = {
@@ -260,6 +260,8 @@ def picture(root: Path, package: str) -> str:
         for name, targets in imports_of(root).items()
         if name.startswith(inside) and (targets or not (root / name.replace(".", "/")).is_dir())
     }
+    if rooms:
+        imports = by_room(imports, inside)
     found = layers(imports)
     rows = [
         textwrap.fill(
@@ -272,7 +274,20 @@ def picture(root: Path, package: str) -> str:
         for level, layer in reversed(list(enumerate(found, 1)))
     ]
     arrows = sum(map(len, imports.values()))
-    return "\n".join([f"{package}: {len(imports)} files, {arrows} arrows, {len(found)} layers", *rows])
+    kind = "rooms" if rooms else "files"
+    return "\n".join([f"{package}: {len(imports)} {kind}, {arrows} arrows, {len(found)} layers", *rows])
+
+
+def by_room(imports: dict[str, set[str]], inside: str) -> dict[str, set[str]]:
+    """The imports between the folders of a package, and files beside them."""
+
+    def room(name: str) -> str:
+        return inside + name.removeprefix(inside).partition(".")[0]
+
+    found: dict[str, set[str]] = {}
+    for name, targets in imports.items():
+        found.setdefault(room(name), set()).update({room(target) for target in targets} - {room(name)})
+    return found
 
 
 def outbox(names: Iterable[str]) -> tuple[str, ...]:

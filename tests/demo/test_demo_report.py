@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outbox.ops.values import QueueStatus, Status
+from outbox.ops.values.status import QueueStatus, Status
 from outbox.verify.recorded.verdict import USUAL, Counts, Verdict
 from tools.demo.__main__ import parser, prepare, usual_kills
 from tools.demo.data import Facts, read_facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
-from outbox.ops.cli import make_parser
+from outbox.ops.cli.parser import make_parser
 from tests.docs.blocks import ROOT
 
 PAGE = " ".join((ROOT / "docs/how-to/operate.md").read_text().split())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from outbox.emulator.bus.entities_file import parse_entities
-from outbox.ops.cli import make_parser
+from outbox.ops.cli.parser import make_parser
 from spark_jobs import consume, feed, package, reconcile, submit, sweep, take_over
 from tests.docs.blocks import ROOT
 from tests.docs.figures import TABLES, Table

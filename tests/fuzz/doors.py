@@ -18,10 +18,10 @@ from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.http_entry import HttpEntry
-from outbox.ops.control import CONNECTION_COUNT_MAX, serve_control
-from outbox.ops.control_file import read_control_file
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.http_server import serve_http
+from outbox.ops.admins.control import CONNECTION_COUNT_MAX, serve_control
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.net.http_server import serve_http
+from outbox.ops.shared.control_file import read_control_file
 from tests.simulation.explored import bank
 from tests.unit.amqp import amqp_client
 from tests.unit.runtime.purse import Book, paying

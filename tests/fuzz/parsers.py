@@ -39,7 +39,7 @@ from outbox.engine.log import framing, snapshot
 from outbox.errors import CorruptRecord, FormatTooNew, NotRegistrable, OutboxError
 from outbox.lineage import parse_state_id
 from outbox.message import Message, message_from_properties, properties_of
-from outbox.ops.control_file import FILE_NAME, read_control_file
+from outbox.ops.shared.control_file import FILE_NAME, read_control_file
 from outbox.ports import Document, DocumentKey, Output
 from outbox.runtime.delivery.admission import admit
 from outbox.runtime.http.bodies import read_body, write_body

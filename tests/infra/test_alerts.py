@@ -24,7 +24,7 @@ from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import Refused
 from outbox.guards import Breaker
 from outbox.metrics import METRICS
-from outbox.ops.cli import make_parser
+from outbox.ops.cli.parser import make_parser
 from outbox.runtime.counts import Counts, Depth
 from tools.infra_check.agreements import Site
 from tools.infra_check.alerts import CodeAlert, code_alerts

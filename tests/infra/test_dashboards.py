@@ -10,8 +10,8 @@ import pytest
 from outbox.azure.usage import Usage
 from outbox.guards import Breaker
 from outbox.metrics import CRITICAL_TIME, METRICS, prometheus
-from outbox.ops.host_metrics import host_metrics
-from outbox.ops.values import Handling, QueueStatus, Status
+from outbox.ops.shared.metrics import host_metrics
+from outbox.ops.values.status import Handling, QueueStatus, Status
 from outbox.runtime.counts import Counts, Depth, SourceCounts
 from tools import dashboards
 

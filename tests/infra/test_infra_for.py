@@ -12,7 +12,7 @@ import pytest
 
 from outbox.emulator.bus.entities_file import read_entities
 from outbox.engine.entities import QueueSettings, TopicSettings
-from outbox.ops.new import new_project
+from outbox.ops.cli.new import new_project
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -8,7 +8,11 @@ from __future__ import annotations
 from tests.simulation.operator_mutants import fault
 
 BLOBS = "outbox/engine/backend/blobs.py"
-BACKUPS, BACKUP, BACKUP_FILES = "unit/ops/test_backup.py", "outbox/ops/backup.py", "outbox/ops/backup_files.py"
+BACKUPS, BACKUP, BACKUP_FILES = (
+    "unit/ops/test_backup.py",
+    "outbox/ops/folder/backup.py",
+    "outbox/ops/folder/backup_files.py",
+)
 DISCARDS = "unit/ops/test_discards.py"
 IN_LANES = "unit/stores/test_waiting_in_lanes.py"
 AHEAD = "unit/runtime/test_claims_ahead.py"
@@ -85,7 +89,7 @@ COMMAND_MUTANTS = (
         ("                self._count_waiting(attempts, -1)\n", ""),
     ),
     fault(
-        "what is to be due now is cancelled before it is sent", "outbox/ops/store_messages.py",
+        "what is to be due now is cancelled before it is sent", "outbox/ops/messages/store.py",
         "unit/ops/test_store_operator.py::test_what_is_to_be_due_now_is_cancelled_only_when_it_was_sent",
         ("        await at.operations.send([Output(queue, 0, message)])\n        await at.cancel(queue, [held.sequence])\n",
          "        await at.cancel(queue, [held.sequence])\n        await at.operations.send([Output(queue, 0, message)])\n"),

@@ -8,10 +8,10 @@ from __future__ import annotations
 from tests.simulation.operator_mutants import fault
 
 ONE, TWO = "unit/ops/test_dead_letters_of_one_id.py", "wire/cli/test_dead_letters_in_two_places.py"
-OPERATIONS, GROUPS = "outbox/runtime/store_operations.py", "outbox/ops/dead_letters.py"
-TERMINAL, SHOWN = "outbox/ops/terminal.py", "unit/ops/test_terminal.py"
+OPERATIONS, GROUPS = "outbox/runtime/store_operations.py", "outbox/ops/dead_letters/groups.py"
+TERMINAL, SHOWN = "outbox/ops/cli/terminal.py", "unit/ops/test_terminal.py"
 LETTERS = "outbox/azure/servicebus/dead_letters.py"
-SCRATCH, LEFT_BESIDE = "outbox/ops/scratch.py", "unit/ops/test_scratch.py"
+SCRATCH, LEFT_BESIDE = "outbox/ops/folder/scratch.py", "unit/ops/test_scratch.py"
 
 LOOKUP_MUTANTS = (
     fault(

@@ -25,7 +25,7 @@ OPERATOR_MUTANTS = (
         ("    return with_error(again, \"\")", "    return again"),
     ),
     fault(
-        "a log is let go in the midst of an answer", "outbox/ops/giving_way.py",
+        "a log is let go in the midst of an answer", "outbox/ops/admins/giving_way.py",
         f"{CONNECTED}::test_an_answer_that_is_under_way_is_ended_first",
         ("                async with self._answering:\n                    self._admin = None\n", "                if True:\n                    self._admin = None\n"),
     ),

@@ -20,8 +20,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from outbox.ops.audit import judge
-from outbox.ops.values import Status
+from outbox.ops.host.audit import judge
+from outbox.ops.values.status import Status
 from tools.demo.data import read_facts, write_transfers
 from tools.demo.host import Host
 from tools.demo.jobs import USUAL_STEP_COUNT, StepLines

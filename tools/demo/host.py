@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from outbox.errors import OutboxError, Refused
-from outbox.ops.control_file import read_control_file
-from outbox.ops.remote import RemoteAdmin
-from outbox.ops.values import Export, Handling, ListDeadLetters, NewMessage, ReadStatus, Send, Status
+from outbox.ops.admins.remote import RemoteAdmin
+from outbox.ops.shared.control_file import read_control_file
+from outbox.ops.values.dead_letters import ListDeadLetters
+from outbox.ops.values.messages import NewMessage, Send
+from outbox.ops.values.states import Export
+from outbox.ops.values.status import Handling, ReadStatus, Status
 
 START_WITHIN_S = 60.0
 STOP_WITHIN_S = 60.0

@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 
 from function_app.bank import CloseAccount, OpenAccount
-from outbox.ops.values import NewMessage, Status
+from outbox.ops.values.messages import NewMessage
+from outbox.ops.values.status import Status
 from tools.demo.data import OPENING_BALANCE, SCHEMA, Facts
 from tools.demo.host import LOOK_EVERY_S, Host
 from tools.demo.jobs import LookAtStep, reconciled, run_job

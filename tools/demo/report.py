@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from outbox.ops.values import Handling, Status
+from outbox.ops.values.status import Handling, Status
 from outbox.verify.recorded.verdict import Verdict
 from tools.demo.data import Facts
 from tools.demo.phases import handled

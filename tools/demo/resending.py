@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from outbox.ops.values import NewMessage
+from outbox.ops.values.messages import NewMessage
 
 RESENT_EVERY = 20
 """One of so many fed messages is sent again."""

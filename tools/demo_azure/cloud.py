@@ -23,7 +23,7 @@ from outbox.emulator.faults import FaultRule
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
-from outbox.ops.engine_states import ExportedState
+from outbox.ops.states.engine import ExportedState
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("accounts", "transfers", "deposits", "refunds")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from outbox.errors import Refused
-from outbox.ops.loading import load_app
+from outbox.ops.shared.loading import load_app
 from tools.infra_check.agreements import OFFICIAL_DELIVERIES_MAX, OFFICIAL_NAMESPACE
 from tools.infra_check.code import Code, read_code
 

@@ -19,7 +19,7 @@ import msgspec
 from function_app.bank import Account, CloseAccount, OpenAccount, Posting, Transfer, app
 from outbox.engine.engine import Engine
 from outbox.errors import OutboxError
-from outbox.ops.values import NewMessage
+from outbox.ops.values.messages import NewMessage
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
 from outbox.verify.guarantees import check

@@ -14,9 +14,9 @@ from outbox.engine.engine import Engine
 from outbox.errors import NotRegistrable
 from outbox.guards import Breaker, Rate
 from outbox.http_entry import HttpEntry
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.meter import Meter
-from outbox.ops.values import ReadStatus
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.shared.meter import Meter
+from outbox.ops.values.status import ReadStatus
 from outbox.runtime.counts import Counts
 from outbox.testing import Harness
 from outbox.verify.findings.exploration import explore

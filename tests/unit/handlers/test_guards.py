@@ -15,10 +15,10 @@ from outbox.errors import NotRegistrable
 from outbox.guards import KEY_COUNT_MAX, RAMP_S, Breaker, Rate
 from outbox.http_entry import HttpEntry
 from outbox.metrics import prometheus
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.meter import Meter
-from outbox.ops.text import status as status_text
-from outbox.ops.values import ReadStatus
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.messages.status import status_text as status_text
+from outbox.ops.shared.meter import Meter
+from outbox.ops.values.status import ReadStatus
 from outbox.runtime.counts import Counts
 from outbox.testing import Harness
 from outbox.verify.findings.exploration import explore

@@ -11,11 +11,11 @@ import pytest
 from outbox.app import App
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings
-from outbox.ops.control import serve_control
-from outbox.ops.control_file import read_control_file
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.remote import RemoteAdmin
-from outbox.ops.requests import Admin
+from outbox.ops.admins.control import serve_control
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.admins.remote import RemoteAdmin
+from outbox.ops.shared.control_file import read_control_file
+from outbox.ops.values.requests import Admin
 from outbox.retries import Reject
 from outbox.worker import Worker
 

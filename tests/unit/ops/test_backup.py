@@ -23,13 +23,13 @@ from outbox.engine.log.disk import FolderDisk
 from outbox.engine.log.segments import Limits, recover
 from outbox.errors import CorruptRecord, LockLost, Refused
 from outbox.message import Message
-from outbox.ops import backup as backing
-from outbox.ops.audit import Audit, judge
-from outbox.ops.backup import back_up, restore
-from outbox.ops.backup_files import copied
-from outbox.ops.cli import main
-from outbox.ops.control import serve_control
-from outbox.ops.engine_admin import EngineAdmin
+from outbox.ops.admins.control import serve_control
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.cli.parser import main
+from outbox.ops.folder import backup as backing
+from outbox.ops.folder.backup import back_up, restore
+from outbox.ops.folder.backup_files import copied
+from outbox.ops.host.audit import Audit, judge
 
 
 @dataclass

@@ -11,11 +11,12 @@ import pytest
 
 from outbox.engine.engine import Engine
 from outbox.errors import Refused, UnknownDestination
-from outbox.ops.blocked import every_blocked, unblock
-from outbox.ops.blocked_places import GONE
-from outbox.ops.cli import main
-from outbox.ops.requests import Admin
-from outbox.ops.values import ListBlocked, ListDeadLetters, ReadStatus
+from outbox.ops.cli.parser import main
+from outbox.ops.dead_letters.blocked import every_blocked, unblock
+from outbox.ops.dead_letters.blocked_places import GONE
+from outbox.ops.values.dead_letters import ListBlocked, ListDeadLetters
+from outbox.ops.values.requests import Admin
+from outbox.ops.values.status import ReadStatus
 from outbox.worker import Worker
 from tests.unit.ops.conftest import Deposit, app
 

@@ -25,10 +25,14 @@ from outbox.engine.state.documents import STATES
 from outbox.errors import Refused
 from outbox.lineage import fingerprint
 from outbox.message import Message
-from outbox.ops import asking, commands, dead_letters, engine_messages, message_commands
-from outbox.ops.arguments.shared import AZURE_OPTIONS
-from outbox.ops.cli import main
-from outbox.ops.text import LogFormatter
+from outbox.ops.cli.hosts import LogFormatter
+from outbox.ops.cli.parser import main
+from outbox.ops.dead_letters import command as dead_letters_command
+from outbox.ops.dead_letters import groups as dead_letters
+from outbox.ops.messages import engine as engine_messages
+from outbox.ops.shared import asking
+from outbox.ops.shared.arguments import AZURE_OPTIONS
+from outbox.ops.states import command as states_command
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -110,7 +114,7 @@ def test_send_says_where_no_application_can_have_checked_the_message(
     assert cli("send", "nope", "1")[2].startswith("outbox: 'nope' does not exist")
     entry = '{"account": "ann", "amount": 1}'
     assert cli("send", "ledger", entry, "--id", "e1", "--app", "tests.unit.ops.conftest:app")[::2] == (0, "")
-    monkeypatch.setattr("outbox.ops.control_file.is_held", lambda path: path == folder)
+    monkeypatch.setattr("outbox.ops.shared.control_file.is_held", lambda path: path == folder)
     assert cli("send", "transfers", "1")[2] == ""
 
 
@@ -212,7 +216,7 @@ def test_what_cannot_be_the_body_of_an_edit_is_refused(
     assert "the body of message bad is not JSON" in cli(*command, "bad", "--body", str(file))[2]
     stdin(b" \n")
     assert "stdin is empty; give the whole body" in cli(*command, "bad", "--body", "-")[2]
-    monkeypatch.setattr(message_commands, "EDIT_BYTES_MAX", 10)
+    monkeypatch.setattr(dead_letters_command, "EDIT_BYTES_MAX", 10)
     file.write_bytes(b'{"a": "bcdefgh"}')
     assert "is over 10 bytes" in cli(*command, "bad", "--body", str(file))[2]
     assert cli(*command, "bad", "--body", str(tmp_path / "none"))[0] == 1
@@ -491,7 +495,7 @@ def test_bench_measures_in_the_current_folder_and_leaves_nothing_there(tmp_path:
 
 def test_help_imports_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom outbox.ops.cli import make_parser\nmake_parser().format_help()\n"
+        "import sys\nfrom outbox.ops.cli.parser import make_parser\nmake_parser().format_help()\n"
         "print([m for m in ('asyncio', 'aiohttp', 'outbox.engine.engine', 'outbox.worker') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
@@ -568,5 +572,5 @@ def test_an_export_that_breaks_off_leaves_the_file_of_the_last(monkeypatch: pyte
     output = tmp_path / "states.jsonl"
     output.write_bytes(b"the last one\n")
     with pytest.raises(Refused, match="broke off"):
-        commands.export(argparse.Namespace(output=output, type="", json=False))
+        states_command.export_all(argparse.Namespace(output=output, type="", json=False))
     assert output.read_bytes() == b"the last one\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from outbox.ops.cli import COMMANDS, main
+from outbox.ops.cli.parser import COMMANDS, main
 
 SHELLS = ("bash", "zsh", "fish")
 

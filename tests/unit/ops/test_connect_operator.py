@@ -22,16 +22,17 @@ from outbox.engine.log.records import DocWrite, Modify
 from outbox.engine.state.documents import STATES
 from outbox.errors import AlreadyOpen, Refused
 from outbox.lineage import state_id
-from outbox.ops import engine_admin
-from outbox.ops.connect_folder import connect_admin
-from outbox.ops.control import serve_control
-from outbox.ops.control_file import ControlFile, is_held, is_wanted, read_control_file, want, write_control_file
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.host import HostSettings, _open, _Wanting
-from outbox.ops.remote import RemoteAdmin
-from outbox.ops.state_values import ReadStates
-from outbox.ops.stream_values import ReadStream
-from outbox.ops.values import NewMessage, ReadMetrics, ReadStatus, Send
+from outbox.ops.admins import engine as engine_admin
+from outbox.ops.admins.control import serve_control
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.admins.folder import connect_admin
+from outbox.ops.admins.remote import RemoteAdmin
+from outbox.ops.host.host import HostSettings, _open, _Wanting
+from outbox.ops.shared.control_file import ControlFile, is_held, is_wanted, read_control_file, want, write_control_file
+from outbox.ops.values.messages import NewMessage, Send
+from outbox.ops.values.states import ReadStates
+from outbox.ops.values.status import ReadMetrics, ReadStatus
+from outbox.ops.values.streams import ReadStream
 from outbox.streams.log import OrderedLog
 
 

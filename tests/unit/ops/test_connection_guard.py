@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from outbox.ops import connection_guard
-from outbox.ops.connection_guard import ConnectionGuard, GuardedConnection
+from outbox.ops.net import connection_guard
+from outbox.ops.net.connection_guard import ConnectionGuard, GuardedConnection
 
 HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 
 from outbox.errors import Refused
-from outbox.ops import control, engine_admin
-from outbox.ops.control import serve_control
-from outbox.ops.control_file import ControlFile, is_held, read_control_file
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.remote import RemoteAdmin
-from outbox.ops.values import Export, ReadStatus, Resubmit
+from outbox.ops.admins import control
+from outbox.ops.admins import engine as engine_admin
+from outbox.ops.admins.control import serve_control
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.admins.remote import RemoteAdmin
+from outbox.ops.shared.control_file import ControlFile, is_held, read_control_file
+from outbox.ops.values.dead_letters import Resubmit
+from outbox.ops.values.states import Export
+from outbox.ops.values.status import ReadStatus
 
 ROUTES = [
     ("GET", "/health"),
@@ -147,7 +150,10 @@ async def test_only_so_many_requests_are_under_way(wire: Wire, monkeypatch: pyte
         file = read_control_file(bank.folder)
         assert file is not None
         _, writer = await asyncio.open_connection("127.0.0.1", file.port)
-        head = f"POST /ask/Send HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {file.token}\r\nContent-Length: 9\r\n\r\n"
+        head = (
+            "POST /ask/Send HTTP/1.1\r\nHost: localhost\r\n"
+            f"Authorization: Bearer {file.token}\r\nContent-Length: 9\r\n\r\n"
+        )
         writer.write(head.encode())
         await writer.drain()
         await asyncio.sleep(0.05)

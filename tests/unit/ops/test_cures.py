@@ -10,12 +10,12 @@ import pytest
 
 from outbox.errors import Refused
 from outbox.message import Message
-from outbox.ops.arguments.kinds import queue
-from outbox.ops.asking import with_folder
-from outbox.ops.cli import make_parser
-from outbox.ops.dead_letter_views import cure_of
-from outbox.ops.doctor import of_status
-from outbox.ops.values import GuardStatus, Status
+from outbox.ops.cli.parser import ON_AZURE, make_parser
+from outbox.ops.dead_letters.views import cure_of
+from outbox.ops.messages.doctor import of_status
+from outbox.ops.shared.asking import with_folder
+from outbox.ops.shared.kinds import queue
+from outbox.ops.values.status import GuardStatus, Status
 from outbox.ports import SUBSCRIPTIONS, DeadLetterEntry
 from outbox.resubmission import REJECTED
 from outbox.runtime.gather import COUNT_MAX, side_by_side
@@ -78,7 +78,7 @@ def test_a_cure_names_the_edit_where_it_may_help(queue: str, reason: str, descri
     ],
 )
 def test_a_cure_names_the_folder_that_was_asked(folder: str | None, text: str, shown: str) -> None:
-    assert with_folder(Namespace(data=None if folder is None else Path(folder)), text) == shown
+    assert with_folder(Namespace(data=None if folder is None else Path(folder), taking=ON_AZURE), text) == shown
 
 
 def test_a_command_takes_its_folder_before_its_arguments() -> None:

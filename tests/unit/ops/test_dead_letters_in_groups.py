@@ -16,14 +16,16 @@ import pytest
 from outbox.app import App
 from outbox.engine.engine import Engine
 from outbox.errors import OutcomeUnknown
-from outbox.ops import dead_letters, engine_admin, text
-from outbox.ops.control import serve_control
-from outbox.ops.control_file import read_control_file
-from outbox.ops.dead_letters import error_of, found_in, grouped, queues_with_dead_letters, raised_at
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.remote import RemoteAdmin
-from outbox.ops.requests import Admin
-from outbox.ops.values import DeadLetterFilter, DeadLetterView, Discard, DiscardSome, FindDead
+from outbox.ops.admins import engine as engine_admin
+from outbox.ops.admins.control import serve_control
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.admins.remote import RemoteAdmin
+from outbox.ops.dead_letters import groups as dead_letters
+from outbox.ops.dead_letters.command import groups_text
+from outbox.ops.dead_letters.groups import error_of, found_in, grouped, queues_with_dead_letters, raised_at
+from outbox.ops.shared.control_file import read_control_file
+from outbox.ops.values.dead_letters import DeadLetterFilter, DeadLetterView, Discard, DiscardSome, FindDead
+from outbox.ops.values.requests import Admin
 from outbox.retries import Reject, Retries
 from outbox.worker import Worker
 
@@ -114,8 +116,8 @@ async def test_what_went_wrong_alike_is_one_group(admin: Admin) -> None:
         ("refunds", "ConnectionError", 1),
         ("refunds", "rejected by the handler", 1),
     }
-    shown = text.dead_letter_groups(groups).splitlines()
-    assert len(shown) == 6 and shown[1].startswith("3") and text.dead_letter_groups([]) == "no dead letters"
+    shown = groups_text(groups).splitlines()
+    assert len(shown) == 6 and shown[1].startswith("3") and groups_text([]) == "no dead letters"
 
 
 async def test_resubmitting_stops_at_the_first_that_comes_back(admin: Admin) -> None:
@@ -191,7 +193,7 @@ def test_an_error_is_told_by_its_class_and_the_line_that_raised_it() -> None:
 def test_what_contradicts_itself_is_refused(
     arguments: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from outbox.ops.cli import main
+    from outbox.ops.cli.parser import main
 
     with pytest.raises(SystemExit) as ended:
         main(["dead-letters", *arguments, "--data", str(tmp_path)])
@@ -205,7 +207,7 @@ def test_what_contradicts_itself_is_refused(
 def test_what_looks_for_a_relapse_is_what_the_help_says(
     which: list[str], looks: bool, disk_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from outbox.ops.cli import main
+    from outbox.ops.cli.parser import main
 
     async def prepare() -> None:
         async with Engine.open(disk_path) as engine, Worker(APP, engine) as worker:
@@ -230,7 +232,7 @@ def test_what_looks_for_a_relapse_is_what_the_help_says(
 
 
 def test_the_commands_list_groups_and_move_what_is_meant(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from outbox.ops.cli import main
+    from outbox.ops.cli.parser import main
 
     async def prepare() -> None:
         IS_DOWN["pricing"] = True

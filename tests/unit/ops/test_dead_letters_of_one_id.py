@@ -13,20 +13,28 @@ import pytest
 from outbox import App, Client, Engine, Reject, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.message import Message
-from outbox.ops import dead_letters
-from outbox.ops.blocked import every_blocked, unblock
-from outbox.ops.cli import make_parser
-from outbox.ops.control import serve_control
-from outbox.ops.control_file import read_control_file
-from outbox.ops.dead_letter_views import cure_of
-from outbox.ops.dead_letters import discard_all, found_in, resubmit_all
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.names import later_id, scheduled_id
-from outbox.ops.remote import RemoteAdmin
-from outbox.ops.requests import Admin
-from outbox.ops.store_admin import StoreAdmin
-from outbox.ops.store_site import StoreSite
-from outbox.ops.values import DeadLetterFilter, Discard, Find, ListDeadLetters, ListDiscarded, Resubmit, ShowDeadLetter
+from outbox.ops.admins.control import serve_control
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.admins.remote import RemoteAdmin
+from outbox.ops.admins.store import StoreAdmin
+from outbox.ops.cli.parser import make_parser
+from outbox.ops.dead_letters import groups as dead_letters
+from outbox.ops.dead_letters.blocked import every_blocked, unblock
+from outbox.ops.dead_letters.groups import discard_all, found_in, resubmit_all
+from outbox.ops.dead_letters.views import cure_of
+from outbox.ops.shared.control_file import read_control_file
+from outbox.ops.shared.names import later_id, scheduled_id
+from outbox.ops.shared.on_store import StoreSite
+from outbox.ops.values.dead_letters import (
+    DeadLetterFilter,
+    Discard,
+    ListDeadLetters,
+    ListDiscarded,
+    Resubmit,
+    ShowDeadLetter,
+)
+from outbox.ops.values.messages import Find
+from outbox.ops.values.requests import Admin
 from outbox.ports import Backend, DeadLetterEntry
 
 

@@ -18,15 +18,14 @@ from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path
 from outbox.errors import OutcomeUnknown, Refused, UnknownDestination
 from outbox.message import Message
-from outbox.ops.cli import main
-from outbox.ops.control import serve_control
-from outbox.ops.control_file import read_control_file
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.remote import RemoteAdmin
-from outbox.ops.requests import Admin
-from outbox.ops.store_admin import StoreAdmin
-from outbox.ops.store_site import StoreSite
-from outbox.ops.values import (
+from outbox.ops.admins.control import serve_control
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.admins.remote import RemoteAdmin
+from outbox.ops.admins.store import StoreAdmin
+from outbox.ops.cli.parser import main
+from outbox.ops.shared.control_file import read_control_file
+from outbox.ops.shared.on_store import StoreSite
+from outbox.ops.values.dead_letters import (
     DeadLetterFilter,
     Discard,
     ListDeadLetters,
@@ -35,6 +34,7 @@ from outbox.ops.values import (
     Resubmit,
     ShowDeadLetter,
 )
+from outbox.ops.values.requests import Admin
 from outbox.ports import Backend, DeadLetterEntry
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.store_operations import StoreOperations

@@ -20,13 +20,13 @@ from outbox.engine.log.records import DocWrite, Modify
 from outbox.engine.state.documents import STATES
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.message import Message
-from outbox.ops import doctor
-from outbox.ops.cli import main
-from outbox.ops.doctor import examine, of_folder, of_pending, of_signs, of_status, versions
-from outbox.ops.pending_values import ListPending, PendingOutput, PendingView
-from outbox.ops.requests import Admin
-from outbox.ops.stream_values import ProcessorView, Streams, StreamView
-from outbox.ops.values import Handled, LargeState, QueueStatus, Signs, Status, WorkerSign
+from outbox.ops.cli.parser import main
+from outbox.ops.messages import doctor
+from outbox.ops.messages.doctor import examine, of_folder, of_pending, of_signs, of_status, versions
+from outbox.ops.values.pending import ListPending, PendingOutput, PendingView
+from outbox.ops.values.requests import Admin
+from outbox.ops.values.status import Handled, LargeState, QueueStatus, Signs, Status, WorkerSign
+from outbox.ops.values.streams import ProcessorView, Streams, StreamView
 
 Usage = namedtuple("Usage", "total used free")
 

@@ -13,7 +13,7 @@ from outbox.engine.entities import QueueSettings
 from outbox.engine.log.closed import CLOSED_NAME
 from outbox.errors import CorruptRecord, Refused
 from outbox.message import Message
-from outbox.ops.host import HostSettings, _watch, open_engine
+from outbox.ops.host.host import HostSettings, _watch, open_engine
 from outbox.testing import START_S, VirtualClock
 
 TAIL = b"torn"

@@ -16,10 +16,10 @@ import pytest
 
 from outbox import App, Engine, Reject, Retries, Worker
 from outbox.guards import Breaker, Rate
-from outbox.ops.cli import main
-from outbox.ops.control import serve_control
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.meter import Meter, Metered
+from outbox.ops.admins.control import serve_control
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.cli.parser import main
+from outbox.ops.shared.meter import Meter, Metered
 from tests.unit.ops.situations import Situation
 
 PAYMENTS = Breaker("payments", least=2, open_s=600)

@@ -14,8 +14,8 @@ import pytest
 
 from outbox.engine.engine import Engine
 from outbox.http_entry import HttpEntry
-from outbox.ops import connection_guard, http_server
-from outbox.ops.http_server import serve_http
+from outbox.ops.net import connection_guard, http_server
+from outbox.ops.net.http_server import serve_http
 from tests.unit.runtime.purse import Book, paying
 
 BODY = b'{"purse":"a","amount":5}'

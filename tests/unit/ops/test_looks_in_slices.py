@@ -14,28 +14,25 @@ from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path
 from outbox.engine.state.session_order import SessionOrder
 from outbox.engine.state.tasks import Task
 from outbox.message import Message
-from outbox.ops import dead_letters, slices
-from outbox.ops.blocked import every_blocked
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.state_values import ABSENT, ReadStates, StateLine, WriteStates
-from outbox.ops.streams import on_engine
-from outbox.ops.trail_values import FindTrail
-from outbox.ops.values import (
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.dead_letters import groups as dead_letters
+from outbox.ops.dead_letters.blocked import every_blocked
+from outbox.ops.shared import slices
+from outbox.ops.streams.logs import on_engine
+from outbox.ops.values.dead_letters import (
     ANY_DEAD_LETTER,
-    Cancel,
     DeadLetterFilter,
     Discard,
     DiscardSome,
-    Find,
     FindDead,
     ListDeadLetters,
-    MakeDue,
-    Pause,
-    Peek,
-    ReadStatus,
     Resubmit,
     ShowDeadLetter,
 )
+from outbox.ops.values.messages import Cancel, Find, MakeDue, Pause, Peek
+from outbox.ops.values.states import ABSENT, ReadStates, StateLine, WriteStates
+from outbox.ops.values.status import ReadStatus
+from outbox.ops.values.trail import FindTrail
 from outbox.streams.log import OrderedLog
 
 COUNT, SLICE = 1_200, 40
@@ -155,7 +152,9 @@ ASKED: dict[str, tuple[Ask, Callable[[Any], object], object]] = {
         lambda op: op.ask(ListDeadLetters("plain", where=DeadLetterFilter(text="no-such"))), len, 0,
     ),
     "a page of dead letters": (lambda op: op.ask(ListDeadLetters("plain", after=COUNT // 2, count_max=30)), len, 30),
-    "dead letters by beginning": (lambda op: op.ask(ShowDeadLetter("plain", "plain-dead-11")), lambda x: x.id, "plain-dead-11"),
+    "dead letters by beginning": (
+        lambda op: op.ask(ShowDeadLetter("plain", "plain-dead-11")), lambda x: x.id, "plain-dead-11",
+    ),
     "dead letters among": (lambda op: op.ask(FindDead("plain", ["plain-dead-3", "x"])), len, 1),
     "grouped dead letters": (
         lambda op: dead_letters.found_in(op, ["plain", "keyed"], ANY_DEAD_LETTER),

@@ -14,9 +14,9 @@ from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
 from outbox.errors import Refused, UnknownDestination
 from outbox.message import Message
-from outbox.ops.cli import main
-from outbox.ops.requests import Admin
-from outbox.ops.values import Find, FoundMessage
+from outbox.ops.cli.parser import main
+from outbox.ops.values.messages import Find, FoundMessage
+from outbox.ops.values.requests import Admin
 from outbox.resubmission import sequence_identity
 from outbox.runtime.delivery.claim_check import check_in
 from tests.unit.ops.test_message_trace import Order, handled

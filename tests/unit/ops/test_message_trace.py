@@ -15,20 +15,20 @@ from outbox import App, Context, Engine, Reject, Worker
 from outbox.cancellation import read_ticket
 from outbox.errors import CorruptRecord, Refused
 from outbox.message import Message
-from outbox.ops import trail_records
-from outbox.ops.audit import Audit
-from outbox.ops.cli import main
-from outbox.ops.control import serve_control
-from outbox.ops.control_file import read_control_file
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.pending import pending_in
-from outbox.ops.remote import RemoteAdmin
-from outbox.ops.requests import Admin
-from outbox.ops.store_site import StoreSite
-from outbox.ops.store_trail import find_trail
-from outbox.ops.trail import Sighting, reach, tree
-from outbox.ops.trail_history import HistoryTrail
-from outbox.ops.trail_values import Fact, FindTrail, Trace, Trail
+from outbox.ops.admins.control import serve_control
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.admins.remote import RemoteAdmin
+from outbox.ops.cli.parser import main
+from outbox.ops.host.audit import Audit
+from outbox.ops.messages.pending import pending_in
+from outbox.ops.shared.control_file import read_control_file
+from outbox.ops.shared.on_store import StoreSite
+from outbox.ops.trail import records as trail_records
+from outbox.ops.trail.history import HistoryTrail
+from outbox.ops.trail.store import find_trail
+from outbox.ops.trail.tree import Sighting, reach, tree
+from outbox.ops.values.requests import Admin
+from outbox.ops.values.trail import Fact, FindTrail, Trace, Trail
 from outbox.ports import Backend, HeldMessage
 from tests.unit.stores.store_site import Add, Site, adding, site
 from tests.unit.stores.store_site import handled as site_handled
@@ -207,7 +207,7 @@ def test_a_circle_and_a_wide_tree_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_trail_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox.ops.trail.FACT_COUNT_MAX", 5)
+    monkeypatch.setattr("outbox.ops.trail.tree.FACT_COUNT_MAX", 5)
     reached = reach(FindTrail("root"), [Sighting(f"m{n}", "root", None) for n in range(9)])
     assert reached.is_cut and len(reached.sightings) == 4
 

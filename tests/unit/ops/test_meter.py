@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outbox import App, Engine, Worker
-from outbox.ops.meter import BATCH_COUNT_MAX, Meter, Metered
+from outbox.ops.shared.meter import BATCH_COUNT_MAX, Meter, Metered
 
 app = App("metered")
 

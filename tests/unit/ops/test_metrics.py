@@ -14,12 +14,12 @@ import pytest
 from outbox import App, Client, Engine, Reject, Worker
 from outbox.errors import Refused
 from outbox.metrics import METRICS, prometheus, prometheus_name, quantiles
-from outbox.ops import host
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.meter import RATE_EVERY_S, RATE_S, Meter, Metered
-from outbox.ops.store_admin import StoreAdmin
-from outbox.ops.text import status as status_text
-from outbox.ops.values import ReadMetrics, ReadStatus
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.admins.store import StoreAdmin
+from outbox.ops.host import host
+from outbox.ops.messages.status import status_text as status_text
+from outbox.ops.shared.meter import RATE_EVERY_S, RATE_S, Meter, Metered
+from outbox.ops.values.status import ReadMetrics, ReadStatus
 from outbox.runtime.counts import Counts, SourceCounts
 from outbox.streams import OrderedLog
 
@@ -105,7 +105,7 @@ async def test_a_host_says_what_lies_in_its_queues_and_who_is_behind_in_its_logs
 
 async def test_the_rate_is_of_the_last_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1_000.0
-    monkeypatch.setattr("outbox.ops.meter.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("outbox.ops.shared.meter.time.monotonic", lambda: now_s)
     meter = Meter()
     steps = meter.counts.of("steps")
     for _ in range(40):  # one message before each reading

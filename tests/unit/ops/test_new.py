@@ -14,8 +14,8 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 from outbox.errors import Refused
-from outbox.ops.cli import DONE, REFUSED, main
-from outbox.ops.new import new_project
+from outbox.ops.cli.new import new_project
+from outbox.ops.cli.parser import DONE, REFUSED, main
 
 ROOT = Path(__file__).resolve().parents[3]
 TEMPLATE = ROOT / "outbox/ops/template"

@@ -15,25 +15,15 @@ from outbox.engine.entities import dead_letter_path
 from outbox.errors import EngineStopped, Refused, TooLarge, UnknownDestination
 from outbox.lineage import fingerprint
 from outbox.message import Message
-from outbox.ops import text
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.requests import Admin
-from outbox.ops.values import (
-    BATCH_COUNT_MAX,
-    Check,
-    Compact,
-    DeadLetterView,
-    Discard,
-    Export,
-    ListDeadLetters,
-    Moved,
-    NewMessage,
-    ReadState,
-    ReadStatus,
-    Resubmit,
-    Send,
-    ShowDeadLetter,
-)
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.messages.status import status_text
+from outbox.ops.values.dead_letters import DeadLetterView, Discard, ListDeadLetters, Moved, Resubmit, ShowDeadLetter
+from outbox.ops.values.kinds import BATCH_COUNT_MAX
+from outbox.ops.values.log import Compact
+from outbox.ops.values.messages import NewMessage, Send
+from outbox.ops.values.requests import Admin
+from outbox.ops.values.states import Export, ReadState
+from outbox.ops.values.status import Check, ReadStatus
 from outbox.ports import StateDocument
 from outbox.worker import Worker
 from tests.unit.ops.conftest import Deposit, app
@@ -155,11 +145,11 @@ async def test_status_lists_blocked_keys(bank: Any, admin: Admin) -> None:
         async with asyncio.timeout(5):
             while not (found := await admin.ask(ReadStatus())).queues["ledger"].standing:  # noqa: ASYNC110  # no event says so
                 await asyncio.sleep(0.01)
-        assert "ledger: 1 key is blocked behind a dead letter" in text.status(found)
+        assert "ledger: 1 key is blocked behind a dead letter" in status_text(found)
         await admin.ask(Discard("ledger", "e0"))
         await worker.wait_idle(timeout_s=5)
     found = await admin.ask(ReadStatus())
-    assert found.queues["ledger"].standing == 0 and "stand still" not in text.status(found)
+    assert found.queues["ledger"].standing == 0 and "stand still" not in status_text(found)
 
 
 async def test_a_state_is_its_json_and_none_where_there_is_none(bank: Any, admin: Admin) -> None:

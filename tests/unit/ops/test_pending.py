@@ -11,12 +11,13 @@ import pytest
 from outbox import Worker, stored
 from outbox.errors import Refused
 from outbox.message import Message
-from outbox.ops import pending, text
-from outbox.ops.cli import main
-from outbox.ops.pending import finish, pending_in
-from outbox.ops.pending_values import Finish, ListPending, PendingView
-from outbox.ops.requests import Admin
-from outbox.ops.store_site import StoreSite
+from outbox.ops.cli.parser import main
+from outbox.ops.messages import pending
+from outbox.ops.messages.command import pending_text
+from outbox.ops.messages.pending import finish, pending_in
+from outbox.ops.shared.on_store import StoreSite
+from outbox.ops.values.pending import Finish, ListPending, PendingView
+from outbox.ops.values.requests import Admin
 from outbox.ports import Create, DocumentKey, Output, Tag
 from outbox.runtime.commit.sweeper import GRACE_S
 from outbox.stored import Overflow, Record, Staged, overflow_key, record_key, staged_key
@@ -143,10 +144,10 @@ async def test_on_an_engine_nothing_is_pending(admin: Admin) -> None:
 
 def test_as_text_each_has_a_line_and_one_has_all(disk_path: Path) -> None:
     view = PendingView("tx1", "s/inbox:00", 5.0, "committed 3.0 s ago: 1 output not known to have left")
-    assert text.pending([view], in_full=False, on_engine=False).splitlines()[1].startswith("tx1  1970-01-01T00:00:05Z")
-    assert text.pending([view], in_full=True, on_engine=False).startswith("tx1: committed 3.0 s ago")
-    assert text.pending([], in_full=False, on_engine=False) == "nothing is pending"
-    assert "nothing is ever pending on an engine" in text.pending([], in_full=False, on_engine=True)
+    assert pending_text([view], in_full=False, on_engine=False).splitlines()[1].startswith("tx1  1970-01-01T00:00:05Z")
+    assert pending_text([view], in_full=True, on_engine=False).startswith("tx1: committed 3.0 s ago")
+    assert pending_text([], in_full=False, on_engine=False) == "nothing is pending"
+    assert "nothing is ever pending on an engine" in pending_text([], in_full=False, on_engine=True)
 
 
 def test_the_command_wants_one_transaction_or_all(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,31 +12,26 @@ import pytest
 from outbox import App, Client, Engine, Reject, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import Refused, UnknownDestination
-from outbox.ops.control import serve_control
-from outbox.ops.control_file import read_control_file
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.names import declared
-from outbox.ops.pending_values import Finish
-from outbox.ops.remote import RemoteAdmin
-from outbox.ops.requests import Admin
-from outbox.ops.store_admin import StoreAdmin
-from outbox.ops.store_site import StoreSite
-from outbox.ops.values import (
-    Cancel,
+from outbox.ops.admins.control import serve_control
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.admins.remote import RemoteAdmin
+from outbox.ops.admins.store import StoreAdmin
+from outbox.ops.shared.control_file import read_control_file
+from outbox.ops.shared.names import declared
+from outbox.ops.shared.on_store import StoreSite
+from outbox.ops.values.dead_letters import (
     Discard,
-    Find,
     FindDead,
     ListBlocked,
     ListDeadLetters,
     ListDiscarded,
-    MakeDue,
-    Pause,
-    Peek,
     Restore,
     Resubmit,
-    Send,
     ShowDeadLetter,
 )
+from outbox.ops.values.messages import Cancel, Find, MakeDue, Pause, Peek, Send
+from outbox.ops.values.pending import Finish
+from outbox.ops.values.requests import Admin
 
 
 @dataclass

@@ -12,11 +12,13 @@ from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, subscription_path
 from outbox.errors import UnknownDestination
 from outbox.message import Message
-from outbox.ops.cli import main
-from outbox.ops.doctor import of_status
-from outbox.ops.requests import Admin
-from outbox.ops.trail_values import FindTrail
-from outbox.ops.values import Find, Pause, Peek, ReadState, ReadStatus
+from outbox.ops.cli.parser import main
+from outbox.ops.messages.doctor import of_status
+from outbox.ops.values.messages import Find, Pause, Peek
+from outbox.ops.values.requests import Admin
+from outbox.ops.values.states import ReadState
+from outbox.ops.values.status import ReadStatus
+from outbox.ops.values.trail import FindTrail
 from outbox.worker import Worker
 from tests.unit.ops.conftest import Deposit, app
 

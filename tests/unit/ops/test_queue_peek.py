@@ -20,17 +20,20 @@ from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
 from outbox.errors import Refused, UnknownDestination
 from outbox.message import Message, with_error
-from outbox.ops import text
-from outbox.ops.cli import main
-from outbox.ops.control import serve_control
-from outbox.ops.control_file import read_control_file
-from outbox.ops.doctor import of_status
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.held_messages import WORKER, state_of, view_of, why
-from outbox.ops.host import _log_unhandled
-from outbox.ops.remote import RemoteAdmin
-from outbox.ops.requests import Admin
-from outbox.ops.values import Cancel, Find, MakeDue, MessageView, Peek, Peeked, QueueStatus, ReadStatus, Status
+from outbox.ops.admins.control import serve_control
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.admins.remote import RemoteAdmin
+from outbox.ops.cli.parser import main
+from outbox.ops.host.host import _log_unhandled
+from outbox.ops.messages.command import messages_text
+from outbox.ops.messages.doctor import of_status
+from outbox.ops.messages.status import status_text
+from outbox.ops.shared import text
+from outbox.ops.shared.control_file import read_control_file
+from outbox.ops.shared.held_messages import WORKER, state_of, view_of, why
+from outbox.ops.values.messages import Cancel, Find, MakeDue, MessageView, Peek, Peeked
+from outbox.ops.values.requests import Admin
+from outbox.ops.values.status import QueueStatus, ReadStatus, Status
 from outbox.resubmission import resubmission
 from outbox.retries import Reject, Retries, Retry
 from outbox.testing import Harness
@@ -292,13 +295,13 @@ async def test_what_is_for_later_shows_when_it_is_due_and_not_as_when_it_was_enq
             assert known is not None
             admin: Admin = direct if way == "direct" else RemoteAdmin(known, disk_path)
             found = (await admin.ask(Peek("orders"))).messages
-    head, *rows = text.messages("orders", Peeked(found)).splitlines()
+    head, *rows = messages_text("orders", Peeked(found)).splitlines()
     assert head.split() == ["number", "id", "state", "key", "enqueued", "due", "why"]
     times = {row.split()[1]: [time != "-" for time in row.split()[4:6]] for row in rows}
     assert times == {"later-1": [False, True], "m1": [True, True], "m2": [True, False]}
     later = next(view for view in found if view.id == "later-1")
     assert later.enqueued is UNSET and isinstance(later.due, float)
-    head, row = text.messages("orders", Peeked([later])).splitlines()
+    head, row = messages_text("orders", Peeked([later])).splitlines()
     assert head.split() == ["number", "id", "state", "key", "due", "why"]
     assert row.split()[4] == text.utc(later.due)
 
@@ -315,7 +318,7 @@ async def test_a_count_tells_what_waits_for_its_next_try_from_what_was_scheduled
         found, status = await looked(admin, "orders"), await admin.ask(ReadStatus())
         assert sum(view.state == "retrying" for view in found.values()) == status.queues["orders"].retrying == 2
         line = "orders: 2 of 4 scheduled are next tries; `outbox queue peek orders --state retrying` says why"
-        assert line in text.status(status).splitlines()
+        assert line in status_text(status).splitlines()
 
 
 def test_a_queue_whose_messages_are_only_tried_again_is_not_listed_as_one_with_scheduled_ones(
@@ -334,9 +337,9 @@ def test_a_queue_whose_messages_are_only_tried_again_is_not_listed_as_one_with_s
 def test_a_bus_that_counts_both_alike_does_not_seem_to_count_what_was_scheduled_alone() -> None:
     queue = QueueStatus(active=0, scheduled=3, deferred=0, dead_letters=0, oldest_s=None)
     line = "scheduled are next tries, too; `outbox queue peek QUEUE` tells them apart"
-    assert line in text.status(Status({"orders": queue}, 0)).splitlines()
-    assert "next tr" not in text.status(Status({"orders": structs.replace(queue, scheduled=0)}, 0))
-    assert "next tr" not in text.status(Status({"orders": structs.replace(queue, retrying=0)}, 0))
+    assert line in status_text(Status({"orders": queue}, 0)).splitlines()
+    assert "next tr" not in status_text(Status({"orders": structs.replace(queue, scheduled=0)}, 0))
+    assert "next tr" not in status_text(Status({"orders": structs.replace(queue, retrying=0)}, 0))
 
 
 def test_a_bus_that_tells_when_a_scheduled_message_was_sent_has_both_times() -> None:
@@ -345,7 +348,7 @@ def test_a_bus_that_tells_when_a_scheduled_message_was_sent_has_both_times() -> 
     assert view_of("q", held(status="scheduled", enqueued_ms=31_000, due_ms=31_000), 2_000).enqueued is UNSET
     keeps_its_place = view_of("q", held(due_ms=31_000), 2_000)
     assert (keeps_its_place.state, keeps_its_place.enqueued, keeps_its_place.due) == ("retrying", 1.0, 31.0)
-    was_scheduled = text.messages("q", Peeked([view_of("q", held(due_ms=500), 2_000)]))
+    was_scheduled = messages_text("q", Peeked([view_of("q", held(due_ms=500), 2_000)]))
     assert was_scheduled.splitlines()[0].split() == ["number", "id", "state", "key", "enqueued", "why"]
 
 
@@ -384,7 +387,7 @@ async def test_a_host_says_of_a_queue_that_none_of_its_handlers_takes_from_it(di
             assert [name for name, queue in status.queues.items() if queue.unhandled] == ["exports"] * unhandled
             told = [each.what for each in of_status(status, hosted=True) if each.about == "exports"]
             assert told == ["no handler of this host takes from it, and 1 message in it"] * unhandled
-            assert ("exports: no handler of this host takes from it" in text.status(status)) is unhandled
+            assert ("exports: no handler of this host takes from it" in status_text(status)) is unhandled
             another = "for another receiver to take it: bank, which runs here, has no handler for exports"
             for queue, why in (("exports", another if unhandled else WORKER), ("orders", WORKER)):
                 [view] = (await admin.ask(Peek(queue))).messages
@@ -410,7 +413,7 @@ async def test_a_queue_that_is_read_elsewhere_is_not_warned_of(
         abouts = {each.about for each in of_status(status, hosted=True)}
         assert "forgotten" in abouts and "exports" not in abouts
         assert "forgotten holds 1" in caplog.text and "exports" not in caplog.text
-        assert "exports: no handler" not in text.status(status)
+        assert "exports: no handler" not in status_text(status)
 
 
 async def test_what_is_scheduled_is_listed_by_due_time_page_by_page(disk_path: Path, way: str) -> None:
@@ -442,7 +445,7 @@ async def test_what_is_scheduled_is_listed_by_due_time_page_by_page(disk_path: P
 def test_an_error_that_a_sender_made_up_is_cut_and_obeys_no_terminal() -> None:
     view = view_of("q", held(error="\x1b[31m" + "x" * 5_000, failures=1), 1_000)
     assert len(view.error) == 300 and len(view.why) < 400
-    shown = text.messages("q", Peeked([view]))
+    shown = messages_text("q", Peeked([view]))
     assert "\x1b" not in shown and max(map(len, shown.splitlines())) < 300
-    assert text.messages("q", Peeked([], 9)) == "nothing of that kind in q so far; look on with --after 9"
-    assert text.messages("q", Peeked([view], 7)).endswith("there may be more: --after 7")
+    assert messages_text("q", Peeked([], 9)) == "nothing of that kind in q so far; look on with --after 9"
+    assert messages_text("q", Peeked([view], 7)).endswith("there may be more: --after 7")

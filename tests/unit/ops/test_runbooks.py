@@ -19,8 +19,8 @@ from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.engine.log import segments
 from outbox.message import Message
-from outbox.ops import commands
-from outbox.ops.cli import main, make_parser
+from outbox.ops.cli.parser import COMMANDS, main, make_parser
+from outbox.ops.messages.command import messages_text
 from outbox.retries import Reject, Retries
 from outbox.testing import VirtualClock
 from outbox.worker import Worker
@@ -100,7 +100,7 @@ def cli(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 def test_every_command_of_the_page_exists_with_its_options() -> None:
-    verbs = {name.rpartition(" ")[2] for name in commands.COMMANDS} | {name.split()[0] for name in commands.COMMANDS}
+    verbs = {name.rpartition(" ")[2] for name in COMMANDS} | {name.split()[0] for name in COMMANDS}
     named = re.findall(r"`outbox\s+([a-z-]+(?: [a-z-]+)*)([^`]*)`", PAGE)
     assert len(named) > 20
     for command, rest in named:
@@ -143,13 +143,12 @@ def test_hanging_receiver(disk_path: Path, cli: Cli) -> None:
     put(disk_path, "orders", Message(body=b"{}", outbox_id="m1"))
 
     async def look() -> str:
-        from outbox.ops import text
-        from outbox.ops.engine_admin import EngineAdmin
-        from outbox.ops.values import Peek
+        from outbox.ops.admins.engine import EngineAdmin
+        from outbox.ops.values.messages import Peek
 
         async with Engine.open(disk_path) as engine:
             engine.broker.claim("orders", 1)
-            return text.messages("orders", await EngineAdmin(engine).ask(Peek("orders", state="in-hand")))
+            return messages_text("orders", await EngineAdmin(engine).ask(Peek("orders", state="in-hand")))
 
     assert "a receiver has it, the lock ends in" in asyncio.run(look())
 

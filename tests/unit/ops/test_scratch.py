@@ -13,14 +13,15 @@ import pytest
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.engine.log.disk import hold
-from outbox.ops.backup import back_up, restore
-from outbox.ops.scratch import scratch
+from outbox.ops.folder.backup import back_up, restore
+from outbox.ops.folder.scratch import scratch
 
 ROOT = Path(__file__).resolve().parents[3]
 KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from outbox.ops import backup, backup_files
+from outbox.ops.folder import backup
+from outbox.ops.folder import backup_files
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)

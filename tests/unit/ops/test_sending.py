@@ -18,15 +18,15 @@ from outbox.engine.entities import QueueSettings
 from outbox.errors import Refused
 from outbox.lineage import fingerprint
 from outbox.message import Message
-from outbox.ops import send_lines
-from outbox.ops.cli import main
-from outbox.ops.control import serve_control
-from outbox.ops.control_file import read_control_file
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.remote import RemoteAdmin
-from outbox.ops.requests import Admin
-from outbox.ops.sending import as_handled
-from outbox.ops.values import NewMessage, Send
+from outbox.ops.admins.control import serve_control
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.admins.remote import RemoteAdmin
+from outbox.ops.cli.parser import main
+from outbox.ops.messages import send_lines
+from outbox.ops.messages.sending import as_handled
+from outbox.ops.shared.control_file import read_control_file
+from outbox.ops.values.messages import NewMessage, Send
+from outbox.ops.values.requests import Admin
 from outbox.worker import Worker
 from tests.unit.ops.conftest import app
 

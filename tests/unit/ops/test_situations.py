@@ -18,7 +18,7 @@ import pytest
 from outbox import App, Context, Engine, Reject, Retries, Retry, Worker
 from outbox.engine.entities import QueueSettings
 from outbox.message import Message
-from outbox.ops.cli import main
+from outbox.ops.cli.parser import main
 from outbox.testing import START_S, VirtualClock
 from tests.unit.ops.situations import Situation
 
@@ -140,7 +140,7 @@ def torn(folder: Path) -> None:
 
 def readable_by_others(folder: Path) -> None:
     put("orders")(folder)
-    from outbox.ops.access_key import access_key
+    from outbox.ops.host.access_key import access_key
 
     access_key(folder)
     [key] = [path for path in folder.iterdir() if "key" in path.name]

@@ -14,12 +14,12 @@ import pytest
 
 from outbox import App, Context, Engine, Worker
 from outbox.lineage import state_id
-from outbox.ops import state_history as histories
-from outbox.ops.audit import Audit
-from outbox.ops.cli import main
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.state_history import UNSURE, state_history
-from outbox.ops.state_values import ReadStates, StateLine, WriteStates
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.cli.parser import main
+from outbox.ops.host.audit import Audit
+from outbox.ops.states import history as histories
+from outbox.ops.states.history import UNSURE, state_history
+from outbox.ops.values.states import ReadStates, StateLine, WriteStates
 from outbox.verify.history import History
 from outbox.verify.recorded.events import Change, Commit, Ended
 

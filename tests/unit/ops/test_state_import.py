@@ -13,15 +13,14 @@ import pytest
 
 from outbox.engine.engine import Engine
 from outbox.lineage import state_id
-from outbox.ops import state_commands
-from outbox.ops.audit import Audit, judge
-from outbox.ops.cli import main, make_parser
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.requests import Admin
-from outbox.ops.state_values import ReadStates, StateLine, StateWritten, WriteStates
-from outbox.ops.store_site import StoreSite
-from outbox.ops.store_states import read_states, write_states
-from outbox.ops.values import ReadState
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.cli.parser import main, make_parser
+from outbox.ops.host.audit import Audit, judge
+from outbox.ops.shared.on_store import StoreSite
+from outbox.ops.states import command as state_commands
+from outbox.ops.states.store import read_states, write_states
+from outbox.ops.values.requests import Admin
+from outbox.ops.values.states import ReadState, ReadStates, StateLine, StateWritten, WriteStates
 from outbox.ports import StateStore
 from outbox.stored import StateItem, encode, state_key
 from outbox.worker import Worker

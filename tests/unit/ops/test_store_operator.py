@@ -13,10 +13,11 @@ from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.engine import Engine
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.message import Message
-from outbox.ops.connect_azure import host_of
-from outbox.ops.store_admin import StoreAdmin
-from outbox.ops.store_site import StoreSite
-from outbox.ops.values import Discard, MakeDue, Moved, NewMessage, Resubmit, Send
+from outbox.ops.admins.azure import host_of
+from outbox.ops.admins.store import StoreAdmin
+from outbox.ops.shared.on_store import StoreSite
+from outbox.ops.values.dead_letters import Discard, Moved, Resubmit
+from outbox.ops.values.messages import MakeDue, NewMessage, Send
 from outbox.ports import DeadLetterEntry, HeldMessage, Output
 from outbox.worker import Worker
 from tests.unit.ops.conftest import app

@@ -14,15 +14,15 @@ import pytest
 
 from outbox.engine.engine import Engine
 from outbox.errors import Refused, Trimmed
-from outbox.ops import text
-from outbox.ops.cli import main
-from outbox.ops.control import serve_control
-from outbox.ops.control_file import read_control_file
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.remote import RemoteAdmin
-from outbox.ops.requests import Admin
-from outbox.ops.stream_values import ListStreams, ReadStream, StreamRow, TrimStream, Unregister
-from outbox.ops.values import ReadStatus
+from outbox.ops.admins.control import serve_control
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.admins.remote import RemoteAdmin
+from outbox.ops.cli.parser import main
+from outbox.ops.shared.control_file import read_control_file
+from outbox.ops.streams.command import streams_text
+from outbox.ops.values.requests import Admin
+from outbox.ops.values.status import ReadStatus
+from outbox.ops.values.streams import ListStreams, ReadStream, StreamRow, TrimStream, Unregister
 from outbox.ports import Create, DocumentKey
 from outbox.streams import Inputs, OrderedLog, Position, Processor, Step
 
@@ -248,7 +248,7 @@ async def test_a_processor_is_listed_with_its_lag(engine: Engine, admin: Admin) 
     assert processor.serial > 0 and processor.at_ms > 1e12 and processor.lag == {"readings/0.0": 0}
     events = found.logs[0].rows[0]
     assert (events.end, events.writers) == (3, {"processor/watch": 0})
-    assert "processor/watch  " in text.streams(found)
+    assert "processor/watch  " in streams_text(found)
 
 
 async def test_a_processor_is_as_far_behind_as_its_register_says(engine: Engine, admin: Admin) -> None:
@@ -308,7 +308,7 @@ async def test_a_log_that_something_else_has_written_into_is_listed_with_what_is
         ("events", False),
         ("readings", False),
     ]
-    assert "restore" in found.processors[0].error and "broken: " in text.streams(found)
+    assert "restore" in found.processors[0].error and "broken: " in streams_text(found)
 
 
 def test_status_has_logs_beside_what_it_had(cli: Cli) -> None:

@@ -15,7 +15,7 @@ import pytest
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
 from outbox.message import Message
-from outbox.ops.terminal import show_anything, without_secrets
+from outbox.ops.cli.terminal import show_anything, without_secrets
 
 ID = "bestellung-\N{LATIN SMALL LETTER U WITH DIAERESIS}-\N{SNOWMAN}-\N{GRINNING FACE}"
 

@@ -11,8 +11,8 @@ import pytest
 
 from outbox import App, Engine, Reject, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.values import Resubmit
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.values.dead_letters import Resubmit
 from outbox.testing import START_S, Harness, VirtualClock
 
 

@@ -14,8 +14,8 @@ from outbox import App, Context, Reject
 from outbox.errors import Refused
 from outbox.lineage import fingerprint
 from outbox.message import Scalar
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.values import Resubmit
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.values.dead_letters import Resubmit
 from outbox.testing import Harness
 
 RETENTION_S, MARGIN_S = 600, 60

@@ -12,8 +12,8 @@ import pytest
 from outbox import App, Reject, Retry
 from outbox.errors import Refused
 from outbox.message import Message
-from outbox.ops.engine_admin import EngineAdmin
-from outbox.ops.values import Resubmit
+from outbox.ops.admins.engine import EngineAdmin
+from outbox.ops.values.dead_letters import Resubmit
 from outbox.testing import Harness
 
 

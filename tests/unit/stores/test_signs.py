@@ -13,9 +13,9 @@ import pytest
 from outbox import App, Context, Engine, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import FormatTooNew, OutcomeUnknown, Refused
-from outbox.ops.store_admin import StoreAdmin
-from outbox.ops.store_site import StoreSite
-from outbox.ops.values import ReadSigns
+from outbox.ops.admins.store import StoreAdmin
+from outbox.ops.shared.on_store import StoreSite
+from outbox.ops.values.status import ReadSigns
 from outbox.ports import Lost, StateStore, StorePorts, Won, Write
 from outbox.runtime import signs
 from outbox.runtime.counts import Counts

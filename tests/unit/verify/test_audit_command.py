@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from function_app.bank import OpenAccount
-from outbox.ops.cli import main
-from outbox.ops.values import NewMessage
+from outbox.ops.cli.parser import main
+from outbox.ops.values.messages import NewMessage
 from outbox.verify.history import History, read_history
 from outbox.verify.recorded.events import Cut, End, Life, Quiesce
 from tools.arrows import JUDGE

@@ -18,7 +18,7 @@ from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
 from outbox.errors import OutcomeUnknown
 from outbox.message import Message
-from outbox.ops.audit import Audit, dead, tallies
+from outbox.ops.host.audit import Audit, dead, tallies
 from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Marker, Ports, StateDocument
 from outbox.retries import Retries
 from outbox.verify.guarantees import check

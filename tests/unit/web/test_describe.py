@@ -12,7 +12,7 @@ import pytest
 
 from outbox import App, Context, Response
 from outbox.describe import asyncapi, openapi
-from outbox.ops.cli import main
+from outbox.ops.cli.parser import main
 from tests.unit.web.test_asgi import paying
 
 

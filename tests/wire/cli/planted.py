@@ -23,8 +23,8 @@ from outbox.emulator.faults import FaultRule, Faults
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.state.tasks import ACTIVE, LOCKED
 from outbox.message import Message
-from outbox.ops.cli import main
-from outbox.ops.pending import pending_in
+from outbox.ops.cli.parser import main
+from outbox.ops.messages.pending import pending_in
 from tests.wire.conftest import LoopThread
 
 Run = Callable[..., tuple[int, str]]

@@ -23,8 +23,8 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY
 from outbox.engine.engine import Engine
 from outbox.errors import Refused
-from outbox.ops.access_key import FILE_NAME, access_key, new_key
-from outbox.ops.endpoints import AMQP_PORT
+from outbox.ops.host.access_key import FILE_NAME, access_key, new_key
+from outbox.ops.host.endpoints import AMQP_PORT
 from tests.wire.servicebus.administration import Plain
 
 APP = """

@@ -25,9 +25,9 @@ from outbox.azure.functions.settings import FunctionsSettings
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.errors import Refused
-from outbox.ops.cli import main, make_parser
-from outbox.ops.connect_azure import Addresses, connect_azure_admin
-from outbox.ops.values import ListDeadLetters
+from outbox.ops.admins.azure import Addresses, connect_azure_admin
+from outbox.ops.cli.parser import main, make_parser
+from outbox.ops.values.dead_letters import ListDeadLetters
 from outbox.worker import Worker
 
 TIMEOUT_S = 60

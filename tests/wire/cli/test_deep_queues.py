@@ -10,7 +10,7 @@ import pytest
 
 from outbox.engine.entities import QueueSettings
 from outbox.message import Message
-from outbox.ops import store_messages
+from outbox.ops.messages import store as store_messages
 from tests.wire.cli.planted import Run, Site, running
 
 AHEAD = 2_300

@@ -18,7 +18,7 @@ import pytest
 from azure.cosmos import CosmosClient, PartitionKey
 from azure.storage.blob import BlobServiceClient
 
-from outbox.ops.control_file import ControlFile, read_control_file
+from outbox.ops.shared.control_file import ControlFile, read_control_file
 
 TIMEOUT_S = 20
 ANY_PORT = ("--amqp-port", "0", "--cosmos-port", "0", "--blob-port", "0")

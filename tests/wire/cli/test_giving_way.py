@@ -17,7 +17,7 @@ from outbox.engine.entities import QueueSettings
 from outbox.engine.log.records import DocWrite, Modify
 from outbox.engine.state.documents import STATES
 from outbox.lineage import state_id
-from outbox.ops.control_file import is_held
+from outbox.ops.shared.control_file import is_held
 from tests.wire.cli.test_host import TIMEOUT_S, Shell
 
 STATE_COUNT = 6_000

@@ -21,8 +21,8 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from outbox.engine.engine import Engine
-from outbox.ops.cli import main
-from outbox.ops.control_file import read_control_file
+from outbox.ops.cli.parser import main
+from outbox.ops.shared.control_file import read_control_file
 
 BANK = """
 import asyncio, os

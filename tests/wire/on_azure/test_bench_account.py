@@ -13,7 +13,7 @@ from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.faults import FaultRule
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.errors import Refused
-from outbox.ops.cli import main
+from outbox.ops.cli.parser import main
 from outbox_bench import account as bench_account
 from outbox_bench.bench_latency import Cell, Row
 

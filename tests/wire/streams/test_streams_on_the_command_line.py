@@ -21,9 +21,9 @@ from outbox.azure.blobs.state_store import BlobStateStore
 from outbox.azure.blobs.store import AzureBlobStore
 from outbox.emulator.faults import FaultRule, Faults
 from outbox.errors import Refused
-from outbox.ops import streams as listing
-from outbox.ops.cli import main
-from outbox.ops.streams import list_streams, on_store
+from outbox.ops.cli.parser import main
+from outbox.ops.streams import logs as listing
+from outbox.ops.streams.logs import list_streams, on_store
 from outbox.ports import Create, DocumentKey, NoBlobs
 from outbox.streams import Inputs, OrderedLog, Position, Processor, Step
 from outbox.streams.cells import PAGE_BITS

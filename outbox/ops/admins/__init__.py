@@ -1,0 +1,1 @@
+"""Who answers requests: an engine, a store with a bus, a running host."""

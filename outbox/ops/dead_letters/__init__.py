@@ -1,0 +1,1 @@
+"""Dead letters and the keys that they block."""

@@ -1,0 +1,1 @@
+"""An engine's folder: backups, inspection, salvage."""

@@ -1,0 +1,1 @@
+"""HTTP on loopback: guards, entries, metrics."""

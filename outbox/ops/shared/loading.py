@@ -1,0 +1,54 @@
+"""Load an application by `module:attribute`, the current folder included."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import traceback
+from importlib import import_module
+from pathlib import Path
+
+from outbox.app import App
+from outbox.errors import Refused
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+_INSTALLED = tuple({Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+"""The folders of the standard library and installed packages, whose lines no user can change."""
+
+
+def load_app(name: str) -> App:
+    """Import an application.
+
+    Raises:
+        Refused: there is no such module or attribute, importing it failed, or it is not an App.
+    """
+    module_name, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: object = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name + ".").startswith(error.name + "."):
+            raise Refused(f"there is no module {error.name!r} in {here} or installed; check APP {name!r}") from error
+        raise Refused(f"{module_name} imports {error.name!r}, which is not installed; install it") from error
+    except Exception as error:
+        place = _place_of(error) or module_name
+        raise Refused(f"importing {module_name} failed at {place}: {type(error).__name__}: {error}") from error
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, App):
+        what = "missing" if found is None else f"of type {type(found).__name__}"
+        raise Refused(f"{name} is {what}, not an outbox.App; name the attribute that holds it")
+    return found
+
+
+def _place_of(error: Exception) -> str:
+    """The line of a failed import: the innermost of the user's own code, else of any; empty if unknown."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    own = [frame for frame in frames if not Path(frame.filename).resolve().is_relative_to(_PACKAGE)]
+    own = [frame for frame in own if not any(Path(frame.filename).is_relative_to(folder) for folder in _INSTALLED)]
+    chosen = own or frames
+    return f"{chosen[-1].filename}:{chosen[-1].lineno}" if chosen else ""

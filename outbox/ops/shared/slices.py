@@ -1,0 +1,94 @@
+"""Looks at much that an engine holds, some hundred items between two turns of the event loop.
+
+A host handles messages on the loop that answers its operator, so no answer holds it for as long as there is to look
+at.  The engine changes between two turns: what a look has passed is not looked at again, and whoever acts on what was
+found, or shows it, checks first that it is still there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from itertools import islice
+from typing import Generic, TypeVar
+
+from outbox.engine.engine import Engine
+from outbox.engine.state.documents import STATES
+from outbox.engine.state.queues import Queue
+from outbox.engine.state.tasks import Task
+from outbox.ops.shared.names import BEGINNING_COUNT_MAX, begins
+from outbox.ports import StateDocument
+
+SLICE_COUNT = 200
+"""How many items are looked at between two turns of the loop."""
+MOVED_COUNT = 20
+"""The same of what is changed or shown, each of which costs some ten times as much."""
+
+T = TypeVar("T")
+
+
+async def tasks_of(queue: Queue, *, after: int = 0) -> AsyncIterator[list[Task]]:
+    """The tasks of a queue behind a number, in order, slice by slice."""
+    for some in queue.slices(after, SLICE_COUNT):
+        yield some
+        await asyncio.sleep(0)
+
+
+async def in_slices(items: Iterable[T], count: int = 0) -> AsyncIterator[list[T]]:
+    """Items that do not change meanwhile, or are made one by one, in slices of `count` (0: SLICE_COUNT)."""
+    rest = iter(items)
+    while some := list(islice(rest, count or SLICE_COUNT)):
+        yield some
+        await asyncio.sleep(0)
+
+
+async def first_of(queue: Queue, after: int, count: int, is_wanted: Callable[[Task], bool] | None = None) -> list[Task]:
+    """The first so many tasks of a queue behind a number, of those that are wanted."""
+    found: list[Task] = []
+    async for some in tasks_of(queue, after=after):
+        found += some if is_wanted is None else filter(is_wanted, some)
+        if len(found) >= count:
+            break
+    return found[:count]
+
+
+def is_there(queue: Queue, task: Task) -> bool:
+    """Whether a task that was seen is still in a queue."""
+    return queue.tasks.get(task.sequence) is task
+
+
+class Named(Generic[T]):
+    """What a text may stand for among all that is seen: what has it for an id, and some of what begins so."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._found: dict[str, list[T]] = {}
+        self._room = {True: BEGINNING_COUNT_MAX, False: BEGINNING_COUNT_MAX}
+        """How many more ids are kept, of those that the text may stand for and of the others that begin with it."""
+
+    def see(self, id: str, what: T) -> None:
+        """Look at one."""
+        if not id.startswith(self._text):
+            return
+        if (same := self._found.get(id)) is not None:
+            same.append(what)
+            return
+        kind = begins(self._text, id)
+        if id == self._text or self._room[kind]:
+            self._room[kind] -= id != self._text
+            self._found[id] = [what]
+
+    @property
+    def ids(self) -> set[str]:
+        """The ids that were kept."""
+        return set(self._found)
+
+    def of(self, id: str) -> list[T]:
+        """What has this id."""
+        return self._found.get(id, [])
+
+
+def states_of_one_instant(engine: Engine) -> AsyncIterator[list[tuple[str, StateDocument]]]:
+    """All states of this instant, by their ids, slice by slice however slow the reader is."""
+    states = engine.state.documents.spaces[STATES]
+    return in_slices(zip(list(states), list(states.values()), strict=True))  # documents never change

@@ -1,0 +1,1 @@
+"""States: show, export, import, history."""

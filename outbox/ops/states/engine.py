@@ -1,0 +1,140 @@
+"""States on an engine: one, all of one instant as lines, and lines written by If-Match."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import msgspec
+
+from outbox.engine.checks import check_room
+from outbox.engine.log.records import DocWrite, Modify
+from outbox.engine.state.documents import STATES
+from outbox.errors import Refused
+from outbox.lineage import parse_state_id, state_id
+from outbox.ops.shared.names import listed, parse_key
+from outbox.ops.shared.on_engine import EngineSite
+from outbox.ops.shared.slices import MOVED_COUNT, in_slices, states_of_one_instant
+from outbox.ops.states.lines import Stored, id_in, judged, line_of, value_in
+from outbox.ops.values.requests import Answers, Streams
+from outbox.ops.values.states import Export, ReadState, ReadStates, StateLine, StateWritten, WriteStates
+from outbox.ports import StateDocument
+from outbox.runtime.start.handler_names import NOTE_PREFIX, states_of
+
+_line = msgspec.json.Encoder().encode
+
+
+class ExportedState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of an export; for a key too long to be stored in clear `key` is None, and `id` names the state."""
+
+    state: str
+    key: str | int | None
+    value: msgspec.Raw
+    id: str = ""
+
+
+async def read_state(at: EngineSite, asked: ReadState) -> bytes | None:
+    """Read the JSON of a state.
+
+    Raises:
+        Refused: the key is not of its kind.
+        LookupError: no state and no handler has this type.
+    """
+    found = at.engine.documents.read(STATES, state_id(asked.type, parse_key(asked.key, asked.kind)))
+    await at.engine.core.gate()
+    if found is None:
+        await _check_types(at, {asked.type})
+    return found.value if found is not None and found.value else None
+
+
+async def export(at: EngineSite, asked: Export) -> AsyncIterator[bytes]:
+    prefix = f"{asked.type}:" if asked.type else ""
+    pages = states_of_one_instant(at.engine)
+    await at.engine.core.gate()
+    if asked.type:
+        await _check_types(at, {asked.type})
+    async for page in pages:
+        lines = [_line(_exported(id, each.value)) for id, each in page if each.value and id.startswith(prefix)]
+        if lines:
+            yield b"\n".join(lines) + b"\n"
+
+
+async def read_states(at: EngineSite, asked: ReadStates) -> AsyncIterator[bytes]:
+    if asked.type:
+        await _check_types(at, {asked.type})
+    prefix, pages = f"{asked.type}:" if asked.type else "", states_of_one_instant(at.engine)
+    await at.engine.core.gate()
+    async for page in pages:
+        lines = [_line(line_of(id, _stored(each))) for id, each in page if each.value and id.startswith(prefix)]
+        if lines:
+            yield b"\n".join(lines) + b"\n"
+
+
+async def write_states(at: EngineSite, asked: WriteStates) -> list[StateWritten]:
+    """Write each line by If-Match; what became of each, in their order.
+
+    Raises:
+        Throttled: the engine holds all that it may; nothing more was written.
+    """
+    await _check_types(at, {line.type for line in asked.states}, or_there_is_none=True)
+    if not asked.dry_run:
+        check_room(at.engine.state, at.engine.core.limits)
+    done = list[StateWritten]()
+    async for some in in_slices(asked.states, MOVED_COUNT):
+        done += [_write(at, line, dry_run=asked.dry_run) for line in some]
+    await at.engine.core.gate()
+    return done
+
+
+async def _check_types(at: EngineSite, types: set[str], *, or_there_is_none: bool = False) -> None:
+    """Check that states or handlers have these types, so that a misspelt one does not look empty.
+
+    With `or_there_is_none` any will do where no type is known at all.
+    """
+    known = await states_of(at.notes(NOTE_PREFIX))
+    known |= set() if at.app is None else at.app.states().keys()
+    if types <= known:
+        return
+    async for some in in_slices(list(at.engine.state.documents.spaces[STATES])):
+        known.update([id.rpartition(":")[0] for id in some])  # a key's own colons are escaped in an id
+        if types <= known:
+            return
+    if known or not or_there_is_none:
+        unknown, there = sorted(types - known)[0][:80], listed(known)
+        raise LookupError(f"no state is of type {unknown!r}; there are: {there}.  Check the spelling")
+
+
+def _write(at: EngineSite, line: StateLine, *, dry_run: bool) -> StateWritten:
+    id = line.id or str(line.key)
+    try:
+        id, value = id_in(line), value_in(line, at.app)
+        document = at.engine.documents.read(STATES, id)
+        verdict = judged(line, id, value, None if document is None else _stored(document))
+        if verdict.outcome != "written" or dry_run:
+            return verdict
+        version = 0 if document is None else document.version
+        change = Modify(documents=[DocWrite(STATES, id, value, version, schema=line.schema)])
+        if at.engine.documents.modify(change) is None:
+            return StateWritten("changed", id, "it was changed meanwhile")
+    except Refused as error:
+        return StateWritten("refused", id, str(error))
+    written = at.engine.documents.read(STATES, id)
+    if at.on_written is not None and written is not None:
+        at.on_written(id, written.serial)
+    return verdict
+
+
+def _exported(id: str, value: bytes) -> ExportedState:
+    known = parse_state_id(id)
+    if known is None:
+        return ExportedState(id.rpartition(":")[0], None, msgspec.Raw(value), id)
+    type, key = known
+    return ExportedState(type, str(key) if isinstance(key, UUID) else key, msgspec.Raw(value))
+
+
+def _stored(document: StateDocument) -> Stored:
+    return Stored(str(document.version), document.value, document.schema)
+
+
+ANSWERS: Answers = {ReadState: read_state, WriteStates: write_states}
+LINES: Streams = {Export: export, ReadStates: read_states}

@@ -1,0 +1,94 @@
+"""What a line of exported states means: which state, and whether it may be written over what is stored.
+
+One table for an engine and for a store: a line is written where the stored version is that of the line, or where the
+state does not exist and the line says so.  A value that is stored already needs no write, so an import whose answer was
+lost can be repeated.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from outbox.app import App
+from outbox.errors import FormatTooNew, PoisonMessage, Refused
+from outbox.lineage import Key, as_key, parse_state_id, state_id
+from outbox.ops.shared.bodies import compact_json
+from outbox.ops.values.states import ABSENT, StateLine, StateWritten
+
+
+class Stored(NamedTuple):
+    """A state as it is stored: its version as a text, its value (empty: it was deleted) and schema version."""
+
+    version: str
+    value: bytes
+    schema: int
+
+
+def line_of(id: str, stored: Stored) -> StateLine:
+    """A stored state as a line."""
+    value = msgspec.Raw(stored.value)
+    known = parse_state_id(id)
+    if known is None:
+        return StateLine(id.rpartition(":")[0], None, stored.version, stored.schema, value, id=id)
+    type, key = known
+    if isinstance(key, UUID):
+        return StateLine(type, str(key), stored.version, stored.schema, value, kind="uuid")
+    return StateLine(type, key, stored.version, stored.schema, value)
+
+
+def id_in(line: StateLine) -> str:
+    """The id of a line's state.
+
+    Raises:
+        Refused: it names none.
+    """
+    if line.key is None:
+        type, _, rest = line.id.rpartition(":")
+        if type != line.type or not rest.startswith("h."):
+            raise Refused(f"a line of {line.type!r} has neither a key nor the id of a long one; export it again")
+        return line.id
+    try:
+        key: Key = UUID(line.key) if line.kind == "uuid" and isinstance(line.key, str) else as_key(line.key)
+        return state_id(line.type, key)
+    except (ValueError, UnicodeError) as error:
+        raise Refused(f"key {str(line.key)[:80]!r} of {line.type!r} is no key ({error}); export it again") from error
+
+
+def value_in(line: StateLine, app: App | None) -> bytes:
+    """The value to store, checked by the application where there is one.
+
+    Raises:
+        Refused: it is null, is not what the type's handlers read, or is of a newer schema than they know.
+    """
+    value = compact_json(line.type, bytes(line.value))
+    if value == b"null":
+        raise Refused("the value is null: states are deleted by their handlers, not by an import")
+    codec = None if app is None else app.states().get(line.type)
+    if codec is not None:
+        try:
+            codec.decode(value, line.schema)
+        except (PoisonMessage, FormatTooNew) as error:
+            raise Refused(f"the application cannot read the value: {error}") from error
+    return value
+
+
+def judged(line: StateLine, id: str, value: bytes, found: Stored | None) -> StateWritten:
+    """Whether a line may be written over what is stored."""
+    is_there = found is not None and bool(found.value)
+    if found is not None and is_there and (found.value, found.schema) == (value, line.schema):
+        return StateWritten("same", id)
+    if not is_there:
+        if line.version == ABSENT:
+            return StateWritten("written", id)
+        return StateWritten("changed", id, f"it does not exist any more, and the line has version {line.version}")
+    assert found is not None, "it is there"
+    if line.version == ABSENT:
+        return StateWritten(
+            "changed", id, f"it exists, with version {found.version}, and the line says that it does not"
+        )
+    if line.version != found.version:
+        return StateWritten("changed", id, f"it has version {found.version}, and the line has {line.version}")
+    return StateWritten("written", id)

@@ -1,0 +1,1 @@
+"""The causes and effects of a message."""

@@ -1,0 +1,112 @@
+"""What operators send and get of ordered logs: the values of `outbox stream`, in the form of all others (`values`)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from outbox.ops.values.kinds import Name, Seconds
+from outbox.ops.values.requests import Change, Lines, Read
+
+WHO_LENGTH_MAX = 300
+
+
+class StreamRow(msgspec.Struct, frozen=True):
+    """One row of an ordered log, `writer.reader`: its floor and end, as cell indexes, and how many cells are between.
+
+    `readers` and `writers` say how many cells before the end each of them is, as they have last reported;
+    `size_bytes` is what the row's documents take, where that was measured.
+    """
+
+    row: str
+    floor: int
+    end: int
+    cells: int
+    readers: dict[str, int]
+    writers: dict[str, int]
+    size_bytes: int | UnsetType = UNSET
+
+
+class StreamView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An ordered log: the type of its entries, and its rows; `error` is what is wrong with it."""
+
+    name: str
+    type: str
+    rows: list[StreamRow]
+    error: str = ""
+
+
+class ProcessorView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A register, of a processor or an ingest: what its last step was, and how often the handler failed on the next.
+
+    `name` is the register's partition, as logs know it; `phase` is `handling`, or `writing` while what the last step
+    emitted may not have been written yet; `at_ms` is that step's time, `lag` how many cells of each row it has to read.
+    """
+
+    name: str
+    serial: int
+    phase: str
+    failures: int
+    at_ms: int
+    lag: dict[str, int]
+    error: str = ""
+
+
+class Streams(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The ordered logs in a store, and the registers of processors and ingests; with `more` there are others."""
+
+    logs: list[StreamView]
+    processors: list[ProcessorView]
+    more: bool = False
+
+
+class StreamTrimmed(msgspec.Struct, frozen=True):
+    """A trim: how many cells it took, and the floor of each row after it."""
+
+    cells: int
+    floors: dict[str, int]
+
+
+class StreamUnregistered(msgspec.Struct, frozen=True):
+    """A reader or writer that was forgotten: how many cells before the end it was, by row."""
+
+    behind: dict[str, int]
+
+
+class ListStreams(Read[Streams], frozen=True):
+    """List all ordered logs and registers, with what the logs take."""
+
+
+class ReadStream(Lines, frozen=True):
+    """Read entries of a log: of one row or (empty) of all, from a position or (empty) the floor on; 0: all of them."""
+
+    name: Name
+    row: Annotated[str, msgspec.Meta(pattern=r"^(\d{1,3}\.\d{1,3})?$")] = ""
+    since: Annotated[str, msgspec.Meta(pattern=r"^(\d{1,15}(\.\d{1,6})?)?$")] = ""
+    limit: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)] = 0
+
+
+class TrimStream(Change[StreamTrimmed], frozen=True):
+    """Trim a log up to what its readers and writers need, of cells older than an age (null: of any).
+
+    Tombstones last for the margin.
+    """
+
+    name: Name
+    min_age_s: Seconds | None
+    margin_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+
+    @property
+    def min_age(self) -> timedelta:
+        """The age; 0 where none is given."""
+        return timedelta(seconds=self.min_age_s or 0)
+
+
+class Unregister(Change[StreamUnregistered], frozen=True):
+    """Forget a reader or writer of a log, such as `processor/averages` or `audit`: trims wait for it no longer."""
+
+    name: Name
+    who: Annotated[str, msgspec.Meta(min_length=1, max_length=WHO_LENGTH_MAX)]
