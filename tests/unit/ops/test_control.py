@@ -200,6 +200,13 @@ async def test_who_has_no_token_gets_one_answer_for_each_connection(wire: Wire) 
         assert answer.count(b"HTTP/1.1 40") == 1
 
 
+@pytest.mark.parametrize("expected", ["100-continue", "100\x89d\xb2nue"])
+async def test_nothing_that_a_client_expects_is_answered_before_its_token(wire: Wire, expected: str) -> None:
+    for path in ("/health", "/ask/Send", "/nowhere"):
+        lines = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nExpect: {expected}\r\nConnection: close\r\n\r\n"
+        assert (await wire.exchange(lines.encode("latin-1"))).startswith(b"HTTP/1.1 401")
+
+
 WRONG = {
     "method": ["PUT", "DELETE", "HEAD", "OPTIONS", "G\x00T", "", "A" * 9_000],
     "query": [
