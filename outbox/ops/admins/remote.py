@@ -85,8 +85,12 @@ class RemoteAdmin:
         return http.client.HTTPConnection("127.0.0.1", self._host.port, timeout=within_s)
 
     def _response(self, connection: http.client.HTTPConnection, asked: Request[A] | Lines) -> http.client.HTTPResponse:
+        try:
+            body = msgspec.json.encode(asked)
+        except UnicodeEncodeError as error:
+            raise Refused(f"what is asked is not text ({error}); check it") from error
         headers = {"Authorization": f"Bearer {self._host.token}", "Content-Type": "application/json"}
-        connection.request("POST", f"/ask/{type(asked).__name__}", body=msgspec.json.encode(asked), headers=headers)
+        connection.request("POST", f"/ask/{type(asked).__name__}", body=body, headers=headers)
         return connection.getresponse()
 
     def _lost(self, asked: Request[A], error: Exception) -> OutboxError:

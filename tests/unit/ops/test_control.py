@@ -20,7 +20,7 @@ from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.admins.remote import RemoteAdmin
 from outbox.ops.shared.control_file import ControlFile, is_held, read_control_file
 from outbox.ops.values.dead_letters import Resubmit
-from outbox.ops.values.states import Export
+from outbox.ops.values.states import Export, ReadState
 from outbox.ops.values.status import ReadStatus
 
 ROUTES = [
@@ -302,6 +302,11 @@ async def test_a_read_that_gets_no_answer_names_the_host_and_not_its_token(bank:
         assert "the-token" not in str(caught.value)
         server.close()  # from now on nobody listens
         await server.wait_closed()
+
+
+async def test_what_is_no_text_is_refused_before_it_is_sent(bank: Any, wire: Wire) -> None:
+    with pytest.raises(Refused, match="is not text"):
+        await RemoteAdmin(wire.file, bank.folder).ask(ReadState("Account", "\udcff"))
 
 
 async def test_a_lost_answer_to_a_send_is_an_unknown_outcome(bank: Any) -> None:
