@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from outbox.metrics import CRITICAL_TIME, LABELS, METRICS, prometheus_name
-from outbox.ops.shared.metrics import BLOCKED, LATENCY
+from outbox.ops.shared.meter import BLOCKED, LATENCY
 
 FOLDER = Path(__file__).resolve().parent.parent / "infra" / "dashboards"
 OF_PROCESS = {metric.name: metric for metric in METRICS}

@@ -10,7 +10,7 @@ import pytest
 from outbox.azure.usage import Usage
 from outbox.guards import Breaker
 from outbox.metrics import CRITICAL_TIME, METRICS, prometheus
-from outbox.ops.shared.metrics import host_metrics
+from outbox.ops.shared.meter import host_metrics
 from outbox.ops.values.status import Handling, QueueStatus, Status
 from outbox.runtime.counts import Counts, Depth, SourceCounts
 from tools import dashboards

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from outbox.errors import OutcomeUnknown, Refused, Unreachable
-from outbox.ops.admins.store import StoreAdmin, StreamAdmin
+from outbox.ops.admins.store import StoreAdmin, stream_admin
 from outbox.ops.shared.on_store import StoreSite
 from outbox.ops.streams.logs import on_store
 from outbox.ops.values.requests import Admin
@@ -129,7 +129,7 @@ async def connect_stream_admin(addresses: Addresses) -> AsyncIterator[Admin]:
         async with states:
             if not is_blobs:  # a missing container of blobs is known by the first answer
                 await states.check()
-            yield StreamAdmin(on_store(Place(states.store, states.blobs), name))
+            yield stream_admin(on_store(Place(states.store, states.blobs), name))
     except ValueError as error:  # ours name the parameter and not its value; an SDK's may repeat a key
         ours = (
             str(error)

@@ -12,19 +12,26 @@ from outbox.ops.messages import engine as engine_messages
 from outbox.ops.shared.meter import Meter
 from outbox.ops.shared.on_engine import EngineSite, OnWritten
 from outbox.ops.states import engine as engine_states
-from outbox.ops.streams import engine as engine_streams
+from outbox.ops.streams.logs import ANSWERS as OF_STREAMS
+from outbox.ops.streams.logs import LINES as STREAM_LINES
+from outbox.ops.streams.logs import StreamPlace, on_engine, placed
 from outbox.ops.trail import engine as engine_trail
 from outbox.ops.values.requests import A, Admin, Answers, Lines, Request, Streams, answered
+
+
+def _streams(at: EngineSite) -> StreamPlace:
+    return on_engine(at.engine, measured=True)
+
 
 ANSWERS: Answers = {
     **engine_messages.ANSWERS,
     **engine_dead_letters.ANSWERS,
     **engine_trail.ANSWERS,
     **engine_states.ANSWERS,
-    **engine_streams.ANSWERS,
+    **placed(OF_STREAMS, _streams),
     **log.ON_ENGINE,
 }
-LINES: Streams = {**engine_states.LINES, **engine_streams.LINES}
+LINES: Streams = {**engine_states.LINES, **placed(STREAM_LINES, _streams)}
 
 
 class EngineAdmin:

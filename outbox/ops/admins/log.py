@@ -5,13 +5,14 @@ A store and a bus have no log: they refuse it, and say what there is instead.
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
 
 from outbox.errors import Refused
 from outbox.ops.shared.on_engine import EngineSite
 from outbox.ops.shared.on_store import StoreSite
-from outbox.ops.values.log import Compact, Compacted, Seal
 from outbox.ops.values.requests import Answers
+from outbox.ops.values.status import Compact, Compacted, Seal
 
 
 async def compact(at: EngineSite, asked: Compact) -> Compacted:
@@ -42,22 +43,16 @@ async def seal(at: EngineSite, asked: Seal) -> int:
 ON_ENGINE: Answers = {Compact: compact, Seal: seal}
 
 
-async def refuse_compact(at: StoreSite, asked: Compact) -> NoReturn:
-    """Refuse it.
+def _refused(text: str) -> Callable[[StoreSite, Any], Awaitable[NoReturn]]:
+    async def refuse(at: StoreSite, asked: Any) -> NoReturn:
+        raise Refused(text)
 
-    Raises:
-        Refused: always.
-    """
-    raise Refused("compact works on an engine's folder, by --data; there is no log")
+    return refuse
 
 
-async def refuse_seal(at: StoreSite, asked: Seal) -> NoReturn:
-    """Refuse it.
-
-    Raises:
-        Refused: always.
-    """
-    raise Refused("backup works on an engine's folder, by --data; Cosmos DB and Service Bus have backups of their own")
-
-
-ON_STORE: Answers = {Compact: refuse_compact, Seal: refuse_seal}
+ON_STORE: Answers = {
+    Compact: _refused("compact works on an engine's folder, by --data; there is no log"),
+    Seal: _refused(
+        "backup works on an engine's folder, by --data; Cosmos DB and Service Bus have backups of their own"
+    ),
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 from outbox.ops.admins import log
 from outbox.ops.dead_letters import store as store_dead_letters
@@ -10,11 +11,16 @@ from outbox.ops.messages import pending
 from outbox.ops.messages import store as store_messages
 from outbox.ops.shared.on_store import StoreSite
 from outbox.ops.states import store as store_states
-from outbox.ops.streams import logs as streams
-from outbox.ops.streams import store as store_streams
-from outbox.ops.streams.logs import StreamPlace
+from outbox.ops.streams import logs
+from outbox.ops.streams.logs import StreamPlace, on_store, placed
 from outbox.ops.trail import store as store_trail
 from outbox.ops.values.requests import A, Admin, Answers, Lines, Request, Streams, answered
+from outbox.streams.log_places import Place
+
+
+def _streams(at: StoreSite) -> StreamPlace:
+    return on_store(Place(at.infrastructure, at.ports.blobs), "this store")
+
 
 ANSWERS: Answers = {
     **store_messages.ANSWERS,
@@ -22,37 +28,28 @@ ANSWERS: Answers = {
     **store_dead_letters.ANSWERS,
     **store_trail.ANSWERS,
     **store_states.ANSWERS,
-    **store_streams.ANSWERS,
+    **placed(logs.ANSWERS, _streams),
     **log.ON_STORE,
 }
-LINES: Streams = {**store_states.LINES, **store_streams.LINES}
+LINES: Streams = {**store_states.LINES, **placed(logs.LINES, _streams)}
 
 
 class StoreAdmin:
-    """An admin of an application over the ports of a store and a bus."""
+    """An admin of an application over the ports of a store and a bus, or with other tables of another place."""
 
-    def __init__(self, at: StoreSite) -> None:
-        self._at = at
+    def __init__(self, at: Any, answers: Answers = ANSWERS, lines: Streams = LINES) -> None:
+        self._at, self._answers, self._lines = at, answers, lines
 
     async def ask(self, asked: Request[A]) -> A:
-        return await answered(ANSWERS, self._at, asked)
+        return await answered(self._answers, self._at, asked)
 
     def stream(self, asked: Lines) -> AsyncIterator[bytes]:
-        return LINES[type(asked)](self._at, asked)
+        return self._lines[type(asked)](self._at, asked)
 
 
-class StreamAdmin:
+def stream_admin(at: StreamPlace) -> Admin:
     """An admin of the ordered logs in one place."""
-
-    def __init__(self, at: StreamPlace) -> None:
-        self._at = at
-
-    async def ask(self, asked: Request[A]) -> A:
-        return await answered(streams.ANSWERS, self._at, asked)
-
-    def stream(self, asked: Lines) -> AsyncIterator[bytes]:
-        return streams.LINES[type(asked)](self._at, asked)
+    return StoreAdmin(at, logs.ANSWERS, logs.LINES)
 
 
-_store: type[Admin] = StoreAdmin
-_streams: type[Admin] = StreamAdmin
+_conforms: type[Admin] = StoreAdmin

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from outbox.errors import Refused
-from outbox.ops.shared.arguments import JSON, Command, Commands, Options, argument
+from outbox.ops.shared.arguments import JSON, Command, Commands, Options, argument, count
 from outbox.ops.shared.asking import Usage
-from outbox.ops.shared.kinds import count
 
 
 def audit(options: Options) -> None:

@@ -12,9 +12,19 @@ import msgspec
 
 from outbox.errors import OutboxError
 from outbox.escape import printable
-from outbox.ops.shared.arguments import ACCEPT_CLOCK, JSON, Command, Commands, Options, argument
+from outbox.ops.shared.arguments import (
+    ACCEPT_CLOCK,
+    JSON,
+    Command,
+    Commands,
+    Options,
+    argument,
+    count,
+    port,
+    port_or_none,
+    share,
+)
 from outbox.ops.shared.asking import Usage, answer, check_app_name
-from outbox.ops.shared.kinds import count, port, port_or_none, share
 
 _ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 

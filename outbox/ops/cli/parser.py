@@ -11,13 +11,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, NoReturn
 
 from outbox.errors import OutboxError
 from outbox.escape import printable
 from outbox.ops.cli import checks, hosts
-from outbox.ops.cli.connecting import connect
 from outbox.ops.cli.terminal import show_anything, without_secrets
 from outbox.ops.dead_letters import command as dead_letters
 from outbox.ops.folder import command as folder
@@ -28,6 +28,7 @@ from outbox.ops.states import command as states
 from outbox.ops.streams import command as streams
 from outbox.ops.streams.command import BLOB_STATES, BLOB_STATES_HELP
 from outbox.ops.trail import command as trail
+from outbox.ops.values.requests import Admin
 from outbox.runtime.failures.redacting import redacted
 
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -251,3 +252,23 @@ class _Place(argparse.Action):
         if getattr(options, self.dest, None) not in (self.default, value):
             parser.error(f"{option} stands twice, with two values; keep one")
         setattr(options, self.dest, value)
+
+
+def connect(options: argparse.Namespace) -> AbstractAsyncContextManager[Admin]:
+    """The admin of the folder, of the application on Azure or of ordered logs there, by the options."""
+    if options.data is not None:
+        from outbox.ops.admins.folder import connect_admin
+
+        return connect_admin(options.data, accept_clock=options.accept_clock)
+    import logging
+
+    from outbox.ops.admins.azure import Addresses, connect_azure_admin
+
+    logging.getLogger("azure").addHandler(logging.NullHandler())  # its lines about connections are no answer
+    names = ("cosmos", "servicebus", "database", "container", "states", "blobs", "blob_states")
+    addresses = Addresses(**{name: getattr(options, name, "") for name in names})
+    if not hasattr(options, "blob_states"):
+        return connect_azure_admin(addresses)
+    from outbox.ops.admins.azure import connect_stream_admin
+
+    return connect_stream_admin(addresses)

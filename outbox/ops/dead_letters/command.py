@@ -13,12 +13,22 @@ import msgspec
 from outbox.errors import Refused
 from outbox.escape import printable
 from outbox.ops.shared import text
-from outbox.ops.shared.arguments import QUEUE, Command, Commands, Options, argument
+from outbox.ops.shared.arguments import (
+    QUEUE,
+    Command,
+    Commands,
+    Options,
+    argument,
+    count,
+    duration,
+    identity,
+    number,
+    queue,
+    rate,
+)
 from outbox.ops.shared.asking import Usage, answer, ask, talk, with_folder
-from outbox.ops.shared.bodies import compact_json
-from outbox.ops.shared.kinds import count, duration, identity, number, queue, rate
 from outbox.ops.shared.names import last_word, word
-from outbox.ops.shared.text import columns, moment, shortened, utc
+from outbox.ops.shared.text import columns, compact_json, moment, shortened, utc
 from outbox.ops.values.dead_letters import (
     BlockedKey,
     DeadLetterFilter,

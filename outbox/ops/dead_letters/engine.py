@@ -11,7 +11,7 @@ from outbox.app import CLAIM_CHECK_BYTES
 from outbox.engine.entities import dead_letter_path
 from outbox.engine.state.tasks import Task
 from outbox.errors import Refused
-from outbox.ops.dead_letters.blocked_places import blocked_on_engine
+from outbox.ops.dead_letters.blocked import blocked_on_engine
 from outbox.ops.dead_letters.views import (
     check_edit,
     discarded,
@@ -41,8 +41,7 @@ from outbox.ops.values.dead_letters import (
     Resubmit,
     ShowDeadLetter,
 )
-from outbox.ops.values.kinds import BATCH_COUNT_MAX
-from outbox.ops.values.requests import Answers
+from outbox.ops.values.requests import BATCH_COUNT_MAX, Answers
 from outbox.resubmission import alike, identified, newest
 from outbox.runtime.delivery.edits import edit_of
 from outbox.runtime.start.handler_names import NOTE_PREFIX

@@ -28,8 +28,7 @@ from outbox.ops.values.dead_letters import (
     ListDeadLetters,
     Resubmit,
 )
-from outbox.ops.values.kinds import BATCH_COUNT_MAX
-from outbox.ops.values.requests import Admin
+from outbox.ops.values.requests import BATCH_COUNT_MAX, Admin
 from outbox.ops.values.status import ReadStatus
 
 GROUPED_LENGTH_MAX = 200

@@ -8,7 +8,7 @@ from functools import partial
 
 from outbox.app import CLAIM_CHECK_BYTES
 from outbox.errors import Refused
-from outbox.ops.dead_letters.blocked_places import blocked_on_store
+from outbox.ops.dead_letters.blocked import blocked_on_store
 from outbox.ops.dead_letters.views import (
     TypeNames,
     attempts_of,
@@ -37,8 +37,7 @@ from outbox.ops.values.dead_letters import (
     Resubmit,
     ShowDeadLetter,
 )
-from outbox.ops.values.kinds import BATCH_COUNT_MAX
-from outbox.ops.values.requests import Answers
+from outbox.ops.values.requests import BATCH_COUNT_MAX, Answers
 from outbox.ports import DeadLetterEntry
 from outbox.resubmission import alike, newest
 from outbox.runtime.delivery.edits import edit_of

@@ -11,8 +11,8 @@ from msgspec import UNSET
 from outbox.deliveries import split_stack
 from outbox.errors import PoisonMessage, Refused
 from outbox.message import Message
-from outbox.ops.shared.bodies import compact_json, shown
 from outbox.ops.shared.names import last_word, word
+from outbox.ops.shared.text import compact_json, shown
 from outbox.ops.values.dead_letters import DeadAttempt, DeadLetterFilter, DeadLetterView, Moved, Resubmit
 from outbox.ports import SUBSCRIPTIONS, BlobStore, DeadLetterEntry, Document
 from outbox.resubmission import (

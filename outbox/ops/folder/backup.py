@@ -57,7 +57,7 @@ from outbox.ops.folder.backup_files import (
 )
 from outbox.ops.folder.scratch import MADE, UNPACKED, scratch
 from outbox.ops.shared.control_file import check_folder, is_held
-from outbox.ops.values.log import Seal
+from outbox.ops.values.status import Seal
 
 EPOCH_STEP = 256
 """How far a restored log's epoch is ahead: more than what a host restarts between a backup and its loss."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from outbox.ops.shared.arguments import ANSWER, JSON, Command, Commands, Options, argument, data
 from outbox.ops.shared.asking import answer, ask
-from outbox.ops.values.log import Compact
+from outbox.ops.values.status import Compact
 
 
 def backup(options: Options) -> None:

@@ -32,8 +32,7 @@ from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.host.access_key import access_key, new_key
 from outbox.ops.host.endpoints import Endpoints, EndpointSettings, check_ports, listen, listen_http, listen_metrics
 from outbox.ops.shared.control_file import add_endpoints, is_alive, read_control_file, remove_control_file, want
-from outbox.ops.shared.meter import RATE_EVERY_S, Meter, Metered
-from outbox.ops.shared.metrics import note_status
+from outbox.ops.shared.meter import RATE_EVERY_S, Meter, Metered, note_status
 from outbox.ops.shared.on_engine import OnWritten
 from outbox.ops.values.status import ReadMetrics, ReadStatus
 from outbox.ports import Backend

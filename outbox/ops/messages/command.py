@@ -15,14 +15,36 @@ import msgspec
 from outbox.errors import Refused
 from outbox.escape import printable
 from outbox.ops.shared import text
-from outbox.ops.shared.arguments import AFTER, PAGE, QUEUE, Command, Commands, Options, argument
+from outbox.ops.shared.arguments import (
+    AFTER,
+    PAGE,
+    QUEUE,
+    Command,
+    Commands,
+    Options,
+    argument,
+    duration,
+    identity,
+    instant,
+    queue,
+    seconds,
+)
 from outbox.ops.shared.asking import Usage, and_whether_hosted, answer, ask, check_app_name, talk, with_folder
-from outbox.ops.shared.kinds import duration, identity, instant, queue, seconds
 from outbox.ops.shared.names import word
 from outbox.ops.shared.text import WHY_LENGTH_MAX, columns, moment, moment_if_known, shortened, whole
 from outbox.ops.values.dead_letters import Moved
-from outbox.ops.values.messages import Cancel, MakeDue, NewMessage, Pause, Peek, Peeked, Send
-from outbox.ops.values.pending import Finish, ListPending, PendingView
+from outbox.ops.values.messages import (
+    Cancel,
+    Finish,
+    ListPending,
+    MakeDue,
+    NewMessage,
+    Pause,
+    Peek,
+    Peeked,
+    PendingView,
+    Send,
+)
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.status import ReadStatus
 

@@ -21,7 +21,7 @@ from outbox.errors import OutboxError
 from outbox.ops.shared.control_file import read_control_file
 from outbox.ops.shared.names import word
 from outbox.ops.shared.text import age
-from outbox.ops.values.pending import ListPending, PendingView
+from outbox.ops.values.messages import ListPending, PendingView
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.status import Finding, Level, ReadSigns, ReadStatus, Signs, Status
 

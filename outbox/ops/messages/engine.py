@@ -22,28 +22,30 @@ from outbox.ops.messages.by_due import PageByDue
 from outbox.ops.messages.sending import as_handled, check_sendable, later_ms, outgoing
 from outbox.ops.shared import held_messages
 from outbox.ops.shared.held_messages import found_with_body, state_of
-from outbox.ops.shared.metrics import host_metrics
+from outbox.ops.shared.meter import host_metrics
 from outbox.ops.shared.names import declared, later_id, scheduled_id, the_id
 from outbox.ops.shared.on_engine import EngineSite
 from outbox.ops.shared.slices import MOVED_COUNT, Named, first_of, in_slices, is_there, states_of_one_instant, tasks_of
 from outbox.ops.shared.tasks import at_work, counted, entry_of, held_in, identity_of, is_retried
 from outbox.ops.streams.logs import list_streams, on_engine
 from outbox.ops.values.dead_letters import Moved
-from outbox.ops.values.kinds import BATCH_COUNT_MAX
 from outbox.ops.values.messages import (
     Cancel,
     Find,
+    Finish,
     FoundMessage,
+    ListPending,
     MakeDue,
     MessageView,
     Pause,
     Paused,
     Peek,
     Peeked,
+    PendingFinished,
+    PendingView,
     Send,
 )
-from outbox.ops.values.pending import Finish, ListPending, PendingFinished, PendingView
-from outbox.ops.values.requests import Answers
+from outbox.ops.values.requests import BATCH_COUNT_MAX, Answers
 from outbox.ops.values.status import Check, LargeState, QueueStatus, ReadMetrics, ReadSigns, ReadStatus, Signs, Status
 from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.signs import LARGE_COUNT_MAX, LARGE_STATE_BYTES

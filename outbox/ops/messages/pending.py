@@ -15,7 +15,7 @@ from outbox import stored
 from outbox.errors import CorruptRecord, OutboxError, Refused
 from outbox.ops.shared.on_store import StoreSite
 from outbox.ops.shared.text import age
-from outbox.ops.values.pending import Finish, ListPending, PendingFinished, PendingOutput, PendingView
+from outbox.ops.values.messages import Finish, ListPending, PendingFinished, PendingOutput, PendingView
 from outbox.ops.values.requests import Answers
 from outbox.ports import Document, Output, StateStore, StorePorts
 from outbox.runtime.commit.dispatch_ledger import unsent_of

@@ -16,8 +16,8 @@ import msgspec
 from outbox.errors import OutboxError, Refused
 from outbox.ops.shared.asking import connected
 from outbox.ops.shared.piped import wait_readable
-from outbox.ops.values.kinds import Text
 from outbox.ops.values.messages import NewMessage, Send
+from outbox.ops.values.requests import Text
 
 BATCH_COUNT = 500
 BATCH_MAX_BYTES = 4 << 20

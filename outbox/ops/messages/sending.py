@@ -16,8 +16,8 @@ from outbox.codec import Codec
 from outbox.errors import Refused
 from outbox.message import Message, schema_properties
 from outbox.name_checks import shown, taken
-from outbox.ops.shared.bodies import compact_json
 from outbox.ops.shared.names import listed
+from outbox.ops.shared.text import compact_json
 from outbox.ops.values.messages import NewMessage
 
 

@@ -24,9 +24,8 @@ from outbox.ops.shared.held_messages import found_with_body, identity_of, state_
 from outbox.ops.shared.names import later_id, look_on, scheduled_id, the_id, word
 from outbox.ops.shared.on_store import SCAN_COUNT_MAX, SCAN_COUNT_MIN, StoreSite
 from outbox.ops.values.dead_letters import Moved
-from outbox.ops.values.kinds import BATCH_COUNT_MAX
 from outbox.ops.values.messages import Cancel, Find, FoundMessage, MakeDue, Pause, Paused, Peek, Peeked, Send
-from outbox.ops.values.requests import Answers
+from outbox.ops.values.requests import BATCH_COUNT_MAX, Answers
 from outbox.ops.values.status import Check, QueueStatus, ReadMetrics, ReadSigns, ReadStatus, Signs, Status
 from outbox.ports import SUBSCRIPTIONS, DeadLetterEntry, HeldMessage, Output
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions

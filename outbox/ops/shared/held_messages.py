@@ -9,9 +9,8 @@ from msgspec import UNSET
 from outbox.deliveries import HeldMessage
 from outbox.errors import PoisonMessage
 from outbox.message import Message
-from outbox.ops.shared.bodies import shown
 from outbox.ops.shared.names import word
-from outbox.ops.shared.text import age
+from outbox.ops.shared.text import age, shown
 from outbox.ops.values.messages import FoundMessage, MessageState, MessageView
 from outbox.ports import BlobStore
 from outbox.resubmission import dead_letter_name

@@ -1,4 +1,4 @@
-"""Measure a host's latency, from the claim of a message to its durable commit.
+"""Measure a host's latency, from the claim of a message to its durable commit, and tell its metrics.
 
 A wrapper round the journal, one clock reading a call: cheap enough to be always on.  Only the newest batches are kept,
 so that quantiles are recent and memory is bounded.
@@ -8,14 +8,46 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import UNSET
 
-from outbox.ops.values.status import GuardStatus, Handled, Handling
+from outbox.metrics import QUEUE, Labels, Metric, prometheus
+from outbox.ops.values.status import GuardStatus, Handled, Handling, Status
 from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Ports
-from outbox.runtime.counts import Counts, SourceCounts
+from outbox.runtime.counts import Counts, Depth, SourceCounts
+
+STATES = ("active", "scheduled", "deferred", "dead_letters")
+
+
+def _none(counts: Counts) -> Iterator[tuple[Labels, float]]:
+    yield from ()
+
+
+BLOCKED = Metric("outbox.queue.blocked_keys", "gauge", "{key}", "Keys blocked behind a dead letter", _none)
+LATENCY = Metric("outbox.handling", "gauge", "s", "Time from claim to durable commit, of the newest messages", _none)
+
+
+def note_status(counts: Counts, status: Status) -> None:
+    """Note what lies in the queues of a host, and how far the readers of its logs are behind."""
+    counts.depths = {
+        path: Depth(queue.oldest_s or 0.0, {state: getattr(queue, state) for state in STATES})
+        for path, queue in status.queues.items()
+    }
+    rows = [] if status.streams is None else [(log.name, row) for log in status.streams.logs for row in log.rows]
+    counts.lags = {(f"{name}/{row.row}", who): lag for name, row in rows for who, lag in row.readers.items()}
+
+
+def host_metrics(app: str, counts: Counts, status: Status) -> str:
+    """All of them, in Prometheus' text format."""
+    note_status(counts, status)
+    blocked = [({QUEUE: path}, queue.standing) for path, queue in status.queues.items()]
+    latency: list[tuple[Labels, float]] = []
+    if (handling := status.handling) is not None and handling.p50_ms is not None and handling.p99_ms is not None:
+        latency = [({"quantile": "0.5"}, handling.p50_ms / 1_000), ({"quantile": "0.99"}, handling.p99_ms / 1_000)]
+    return prometheus(app, counts, ((BLOCKED, blocked), (LATENCY, latency)))
+
 
 BATCH_COUNT_MAX = 4_096
 CLAIM_COUNT_MAX = 100_000

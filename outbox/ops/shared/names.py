@@ -11,7 +11,7 @@ from uuid import UUID
 
 from outbox.errors import Refused, UnknownDestination
 from outbox.lineage import Key
-from outbox.ops.values.kinds import KeyKind
+from outbox.ops.values.requests import KeyKind
 
 NAMES_SHOWN_MAX = 12
 BEGINNING_COUNT_MAX = 1_000

@@ -15,7 +15,7 @@ import msgspec
 from outbox.app import App
 from outbox.errors import FormatTooNew, PoisonMessage, Refused
 from outbox.lineage import Key, as_key, parse_state_id, state_id
-from outbox.ops.shared.bodies import compact_json
+from outbox.ops.shared.text import compact_json
 from outbox.ops.values.states import ABSENT, StateLine, StateWritten
 
 

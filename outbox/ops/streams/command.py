@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from outbox.escape import printable
-from outbox.ops.shared.arguments import Command, Commands, Options, argument
+from outbox.ops.shared.arguments import Command, Commands, Options, argument, count, duration, position, row
 from outbox.ops.shared.asking import Usage, answer, ask, talk
-from outbox.ops.shared.kinds import count, duration, position, row
 from outbox.ops.shared.piped import write_piece
 from outbox.ops.shared.text import columns
 from outbox.ops.values.streams import WHO_LENGTH_MAX, ListStreams, ReadStream, Streams, TrimStream, Unregister

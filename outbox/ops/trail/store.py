@@ -21,8 +21,7 @@ from outbox.ops.shared.names import parse_key, word
 from outbox.ops.shared.on_store import StoreSite
 from outbox.ops.trail.records import Outcome, Registered, causes, handled_by, key_in, outcomes, reach_unseen, registered
 from outbox.ops.trail.tree import Sighting
-from outbox.ops.values.kinds import BATCH_COUNT_MAX
-from outbox.ops.values.requests import Answers
+from outbox.ops.values.requests import BATCH_COUNT_MAX, Answers
 from outbox.ops.values.trail import Fact, FindTrail, KnownBy, Place, Trail
 from outbox.ports import DeadLetterEntry, Document, DocumentKey, HeldMessage
 from outbox.runtime.gather import side_by_side

@@ -7,8 +7,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from outbox.ops.values.kinds import BATCH_COUNT_MAX, Name, Number, Seconds, Text
-from outbox.ops.values.requests import Change, Read
+from outbox.ops.values.requests import BATCH_COUNT_MAX, Change, Name, Number, Read, Seconds, Text
 
 
 class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):

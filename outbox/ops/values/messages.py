@@ -1,6 +1,6 @@
-"""The values that operators send and get.
+"""Messages, and commits whose outputs have not left: what an admin is asked for, and what it answers.
 
-They are the control endpoint's wire format as well: JSON, unknown fields refused, each list with a limit.
+The values are the control endpoint's wire format as well: JSON, unknown fields refused, each list with a limit.
 """
 
 from __future__ import annotations
@@ -11,9 +11,50 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from outbox.ops.values.dead_letters import DeadLetterView, Moved
-from outbox.ops.values.kinds import BATCH_COUNT_MAX, Id, Name, Number, Seconds, Text
-from outbox.ops.values.requests import Change, Read
+from outbox.ops.values.requests import BATCH_COUNT_MAX, Change, Id, Name, Number, Read, Seconds, Text
 from outbox.ops.values.trail import Fact
+
+
+class PendingOutput(msgspec.Struct, frozen=True):
+    """An output that is not known to have left: its id, its queue or topic, and the size of its body."""
+
+    id: str
+    destination: str
+    size_bytes: int
+
+
+class PendingView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something committed that is not finished: the transaction, its document, when it was committed, and why.
+
+    `committed` is in seconds since 1970, 0 where it is not known; `more` counts outputs that are not listed.
+    """
+
+    tx: str
+    document: str
+    committed: float
+    why: str
+    outputs: list[PendingOutput] = []
+    more: int = 0
+
+
+class PendingFinished(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many documents were finished, were too young for that, and are left; and what stands in the way."""
+
+    finished: int
+    young: int
+    left: int
+    troubles: list[str] = []
+
+
+class ListPending(Read[list[PendingView]], frozen=True):
+    """List what was committed and is not finished, at most a thousand documents."""
+
+
+class Finish(Change[PendingFinished], frozen=True):
+    """Finish what a transaction left, or (null) everything, if it is older than a minute."""
+
+    tx: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)] | None
+
 
 PEEK_COUNT = 20
 

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from outbox.ops.values.kinds import KeyKind, Name
-from outbox.ops.values.requests import Change, Lines, Read
+from outbox.ops.values.requests import Change, KeyKind, Lines, Name, Read
 
 
 class ReadState(Read[bytes | None], frozen=True):

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from outbox.ops.values.requests import Read
+from outbox.ops.values.requests import Change, Read
 from outbox.ops.values.streams import Streams
 
 
@@ -154,3 +154,19 @@ class ReadSigns(Read[Signs], frozen=True):
 
 class ReadMetrics(Read[str], frozen=True):
     """Read the metrics of a host with workers, in Prometheus' text format."""
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """A compaction: the last ordinal in the snapshot, and the log's size before and after."""
+
+    ordinal: int
+    before_bytes: int
+    after_bytes: int
+
+
+class Compact(Change[Compacted], frozen=True):
+    """Snapshot the engine in the background and drop the log before it."""
+
+
+class Seal(Change[int], frozen=True):
+    """Make all that is acknowledged part of segments that are never written again; the last ordinal in them."""

@@ -8,8 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from outbox.ops.values.kinds import Name, Seconds
-from outbox.ops.values.requests import Change, Lines, Read
+from outbox.ops.values.requests import Change, Lines, Name, Read, Seconds
 
 WHO_LENGTH_MAX = 300
 

@@ -12,8 +12,7 @@ import pytest
 from outbox.engine.engine import Engine
 from outbox.errors import Refused, UnknownDestination
 from outbox.ops.cli.parser import main
-from outbox.ops.dead_letters.blocked import every_blocked, unblock
-from outbox.ops.dead_letters.blocked_places import GONE
+from outbox.ops.dead_letters.blocked import GONE, every_blocked, unblock
 from outbox.ops.values.dead_letters import ListBlocked, ListDeadLetters
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.status import ReadStatus

@@ -23,7 +23,7 @@ from outbox.message import Message
 from outbox.ops.cli.parser import main
 from outbox.ops.messages import doctor
 from outbox.ops.messages.doctor import examine, of_folder, of_pending, of_signs, of_status, versions
-from outbox.ops.values.pending import ListPending, PendingOutput, PendingView
+from outbox.ops.values.messages import ListPending, PendingOutput, PendingView
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.status import Handled, LargeState, QueueStatus, Signs, Status, WorkerSign
 from outbox.ops.values.streams import ProcessorView, Streams, StreamView

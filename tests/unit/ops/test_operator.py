@@ -18,12 +18,10 @@ from outbox.message import Message
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.messages.status import status_text
 from outbox.ops.values.dead_letters import DeadLetterView, Discard, ListDeadLetters, Moved, Resubmit, ShowDeadLetter
-from outbox.ops.values.kinds import BATCH_COUNT_MAX
-from outbox.ops.values.log import Compact
 from outbox.ops.values.messages import NewMessage, Send
-from outbox.ops.values.requests import Admin
+from outbox.ops.values.requests import BATCH_COUNT_MAX, Admin
 from outbox.ops.values.states import Export, ReadState
-from outbox.ops.values.status import Check, ReadStatus
+from outbox.ops.values.status import Check, Compact, ReadStatus
 from outbox.ports import StateDocument
 from outbox.worker import Worker
 from tests.unit.ops.conftest import Deposit, app

@@ -16,7 +16,7 @@ from outbox.ops.messages import pending
 from outbox.ops.messages.command import pending_text
 from outbox.ops.messages.pending import finish, pending_in
 from outbox.ops.shared.on_store import StoreSite
-from outbox.ops.values.pending import Finish, ListPending, PendingView
+from outbox.ops.values.messages import Finish, ListPending, PendingView
 from outbox.ops.values.requests import Admin
 from outbox.ports import Create, DocumentKey, Output, Tag
 from outbox.runtime.commit.sweeper import GRACE_S

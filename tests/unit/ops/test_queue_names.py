@@ -29,8 +29,7 @@ from outbox.ops.values.dead_letters import (
     Resubmit,
     ShowDeadLetter,
 )
-from outbox.ops.values.messages import Cancel, Find, MakeDue, Pause, Peek, Send
-from outbox.ops.values.pending import Finish
+from outbox.ops.values.messages import Cancel, Find, Finish, MakeDue, Pause, Peek, Send
 from outbox.ops.values.requests import Admin
 
 
