@@ -13,19 +13,21 @@ import msgspec
 from outbox.errors import Refused
 from outbox.escape import printable
 from outbox.ops.shared import text
-from outbox.ops.shared.arguments import ANSWER, JSON, Command, Commands, Options, argument, data
+from outbox.ops.shared.arguments import ANSWER, JSON, Command, Commands, Options, argument, data, page
 from outbox.ops.shared.asking import answer, ask, talk
-from outbox.ops.shared.names import parse_key
+from outbox.ops.shared.names import parse_key, word
 from outbox.ops.shared.piped import write_piece
-from outbox.ops.shared.text import utc
+from outbox.ops.shared.text import columns, utc
 from outbox.ops.values.requests import Admin, Lines
 from outbox.ops.values.states import (
     LINES_COUNT_MAX,
     Export,
+    ListStates,
     ReadState,
     ReadStates,
     StateHistory,
     StateLine,
+    StatesPage,
     StateVersion,
     StateWritten,
     WriteStates,
@@ -79,6 +81,20 @@ class Imported(msgspec.Struct, frozen=True, omit_defaults=True):
     refused: int
     dry_run: bool
     left: list[StateWritten]
+
+
+def list_states(options: Options) -> None:
+    """List states, a page at a time."""
+    asked = ListStates(options.type or "", options.key, options.kind, options.after, options.limit)
+    found = ask(options, asked)
+    answer(options, found, page_text(found))
+
+
+def page_text(found: StatesPage) -> str:
+    """A line for each state; with `more` how to see those behind them."""
+    rows = [(x.type, x.id or str(x.key), x.version, str(x.size_bytes)) for x in found.states]
+    lines = [columns([("type", "key", "version", "bytes"), *rows])] if rows else ["no such states"]
+    return "\n".join([*lines, *([f"there may be more: --after {word(found.more)}"] if found.more else [])])
 
 
 def history(options: Options) -> None:
@@ -239,6 +255,18 @@ COMMANDS: Commands = {
         "Show the state of a key; the word `show` may be left out.",
         (argument("type", metavar="TYPE", help="the state's name"), argument("key", metavar="KEY")),
         show,
+        at="azure",
+        key_kind=True,
+    ),
+    "state list": Command(
+        "List states by type and beginning of key, by the order of their ids.",
+        (
+            argument("type", metavar="TYPE", nargs="?", help="only states of this name"),
+            argument("--key", default="", metavar="BEGINNING", help="only those whose key begins so"),
+            argument("--limit", type=page, default=20, metavar="N", help="at most so many (20; up to 1000)"),
+            argument("--after", default="", metavar="ID", help="behind this one, as a page names it"),
+        ),
+        list_states,
         at="azure",
         key_kind=True,
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from heapq import nsmallest
 from uuid import UUID
 
 import msgspec
@@ -15,9 +16,18 @@ from outbox.lineage import parse_state_id, state_id
 from outbox.ops.shared.names import listed, parse_key
 from outbox.ops.shared.on_engine import EngineSite
 from outbox.ops.shared.slices import MOVED_COUNT, in_slices, states_of_one_instant
-from outbox.ops.states.lines import Stored, id_in, judged, line_of, value_in
+from outbox.ops.states.lines import Beginning, Stored, entry_of, id_in, judged, line_of, value_in
 from outbox.ops.values.requests import Answers, Streams
-from outbox.ops.values.states import Export, ReadState, ReadStates, StateLine, StateWritten, WriteStates
+from outbox.ops.values.states import (
+    Export,
+    ListStates,
+    ReadState,
+    ReadStates,
+    StateLine,
+    StatesPage,
+    StateWritten,
+    WriteStates,
+)
 from outbox.ports import StateDocument
 from outbox.runtime.start.handler_names import NOTE_PREFIX, states_of
 
@@ -68,6 +78,25 @@ async def read_states(at: EngineSite, asked: ReadStates) -> AsyncIterator[bytes]
         lines = [_line(line_of(id, _stored(each))) for id, each in page if each.value and id.startswith(prefix)]
         if lines:
             yield b"\n".join(lines) + b"\n"
+
+
+async def list_states(at: EngineSite, asked: ListStates) -> StatesPage:
+    """List states by the order of their ids; all ids are looked at for a page, slice by slice.
+
+    Raises:
+        Refused: the beginning of a key is none.
+        LookupError: no state and no handler has this type.
+    """
+    if asked.type:
+        await _check_types(at, {asked.type})
+    wanted, states, found = Beginning(asked), at.engine.state.documents.spaces[STATES], list[str]()
+    async for some in in_slices(list(states)):
+        there = [id for id in some if wanted.has(id) and (kept := states.get(id)) is not None and kept.value]
+        found = nsmallest(asked.count + 1, [*found, *there])
+    shown = found[: asked.count]
+    stored = [(id, _stored(kept)) for id in shown if (kept := states.get(id)) is not None and kept.value]
+    await at.engine.core.gate()
+    return StatesPage([entry_of(*each) for each in stored], shown[-1] if len(found) > asked.count else "")
 
 
 async def write_states(at: EngineSite, asked: WriteStates) -> list[StateWritten]:
@@ -136,5 +165,5 @@ def _stored(document: StateDocument) -> Stored:
     return Stored(str(document.version), document.value, document.schema)
 
 
-ANSWERS: Answers = {ReadState: read_state, WriteStates: write_states}
+ANSWERS: Answers = {ListStates: list_states, ReadState: read_state, WriteStates: write_states}
 LINES: Streams = {Export: export, ReadStates: read_states}

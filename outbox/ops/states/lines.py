@@ -7,6 +7,7 @@ lost can be repeated.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 from uuid import UUID
 
@@ -15,8 +16,9 @@ import msgspec
 from outbox.app import App
 from outbox.errors import FormatTooNew, PoisonMessage, Refused
 from outbox.lineage import Key, as_key, parse_state_id, state_id
+from outbox.ops.shared.names import parse_key
 from outbox.ops.shared.text import compact_json
-from outbox.ops.values.states import ABSENT, StateLine, StateWritten
+from outbox.ops.values.states import ABSENT, ListStates, StateEntry, StateLine, StateWritten
 
 
 class Stored(NamedTuple):
@@ -37,6 +39,41 @@ def line_of(id: str, stored: Stored) -> StateLine:
     if isinstance(key, UUID):
         return StateLine(type, str(key), stored.version, stored.schema, value, kind="uuid")
     return StateLine(type, key, stored.version, stored.schema, value)
+
+
+class Beginning:
+    """The ids that a list of states asks for.
+
+    Raises:
+        Refused: a beginning of a key is given without a type, or is none of its kind.
+    """
+
+    def __init__(self, asked: ListStates) -> None:
+        tag = {"text": "", "int": "i.", "uuid": "u."}[asked.kind]
+        if (asked.key or tag) and not asked.type:
+            raise Refused("a key, or the beginning of one, is of one type of state; name the TYPE")
+        if tag and not _BEGINNING[tag](asked.key):
+            raise Refused(f"key {asked.key[:80]!r} is no beginning of {'a UUID' if tag == 'u.' else 'an integer'}")
+        self.prefix = f"{asked.type}:{tag}{asked.key.lower()}" if tag else ""
+        if not tag and asked.type:
+            self.prefix = state_id(asked.type, parse_key(asked.key, "text")) if asked.key else f"{asked.type}:"
+        self._type, self._is_text = asked.type, bool(asked.key) and not tag
+        self._after = asked.after
+
+    def has(self, id: str) -> bool:
+        """Whether a state is asked for, by its id; a key of another kind, or a digest, has a point, and a text none."""
+        type, _, key = id.rpartition(":")
+        is_of_type = id.startswith(self.prefix) and (not self._type or type == self._type)
+        return is_of_type and id > self._after and not (self._is_text and key[1:2] == ".")
+
+
+_BEGINNING = {"i.": re.compile(r"-?[0-9]*").fullmatch, "u.": re.compile(r"[0-9a-fA-F-]*").fullmatch}
+
+
+def entry_of(id: str, stored: Stored) -> StateEntry:
+    """A stored state in a list."""
+    line = line_of(id, stored)
+    return StateEntry(line.type, line.key, line.version, len(stored.value), line.kind, line.id)
 
 
 def id_in(line: StateLine) -> str:

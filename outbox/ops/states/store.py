@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from heapq import nsmallest
 from typing import NoReturn
 
 import msgspec
@@ -18,9 +19,19 @@ from outbox.errors import CorruptRecord, OutcomeUnknown, Refused
 from outbox.lineage import state_id
 from outbox.ops.shared.names import listed, parse_key
 from outbox.ops.shared.on_store import ListedStore, StoreSite
-from outbox.ops.states.lines import Stored, id_in, judged, line_of, value_in
-from outbox.ops.values.requests import Answers, Streams
-from outbox.ops.values.states import Export, ReadState, ReadStates, StateLine, StateWritten, WriteStates
+from outbox.ops.states.lines import Beginning, Stored, entry_of, id_in, judged, line_of, value_in
+from outbox.ops.values.requests import BATCH_COUNT_MAX, Answers, Streams
+from outbox.ops.values.states import (
+    Export,
+    ListStates,
+    ReadState,
+    ReadStates,
+    StateEntry,
+    StateLine,
+    StatesPage,
+    StateWritten,
+    WriteStates,
+)
 from outbox.ports import Create, Document, Lost, Replace, StateStore, Tag
 from outbox.runtime.start.handler_names import NOTE_PREFIX, states_of
 from outbox.stored import STATE, StateItem, state_in, state_key
@@ -41,16 +52,52 @@ async def read_states(at: StoreSite, asked: ReadStates) -> AsyncIterator[bytes]:
     store = at.ports.store
     if asked.type:
         await _check_type(at, asked.type)
-    if not isinstance(store, ListedStore):
-        raise Refused("this store cannot list its states; name a key, `outbox state TYPE KEY`, or query the container")
     ids: list[str] = []
-    async for partition in store.partitions(f"{asked.type}:" if asked.type else "", holding=STATE):
+    async for partition in _listed(store).partitions(f"{asked.type}:" if asked.type else "", holding=STATE):
         ids.append(partition)
         if len(ids) == READ_COUNT:
             yield await _page(store, ids)
             ids = []
     if ids:
         yield await _page(store, ids)
+
+
+async def list_states(at: StoreSite, asked: ListStates) -> StatesPage:
+    """List states by the order of their ids; a page is one pass over the ids of its type, and a read of each it shows.
+
+    What was deleted is left out, so a page may have fewer than were asked for, and others behind it.
+
+    Raises:
+        Refused: the beginning of a key is none, or the store cannot list its states.
+        LookupError: no state and no handler has this type.
+    """
+    if asked.type:
+        await _check_type(at, asked.type)
+    store, wanted, found = _listed(at.ports.store), Beginning(asked), list[str]()
+    async for id in store.partitions(wanted.prefix, holding=STATE):
+        if wanted.has(id):
+            found.append(id)
+        if len(found) > 2 * BATCH_COUNT_MAX:
+            found = nsmallest(asked.count + 1, found)
+    found = nsmallest(asked.count + 1, found)
+    shown, entries = found[: asked.count], list[StateEntry]()
+    for start in range(0, len(shown), READ_COUNT):
+        some = shown[start : start + READ_COUNT]
+        items = [state_in(each) for each in await asyncio.gather(*(at.ports.store.read(state_key(id)) for id in some))]
+        stored = [(id, _stored(item)) for id, item in zip(some, items, strict=True)]
+        entries += [entry_of(id, each) for id, each in stored if each.value]
+    return StatesPage(entries, shown[-1] if len(found) > asked.count else "")
+
+
+def _listed(store: StateStore) -> ListedStore:
+    """The store as one that lists.
+
+    Raises:
+        Refused: it cannot list its states.
+    """
+    if not isinstance(store, ListedStore):
+        raise Refused("this store cannot list its states; name a key, `outbox state TYPE KEY`, or query the container")
+    return store
 
 
 async def _page(store: StateStore, ids: Sequence[str]) -> bytes:
@@ -133,5 +180,5 @@ def export(at: StoreSite, asked: Export) -> NoReturn:
     )
 
 
-ANSWERS: Answers = {ReadState: read_state, WriteStates: write_states}
+ANSWERS: Answers = {ListStates: list_states, ReadState: read_state, WriteStates: write_states}
 LINES: Streams = {Export: export, ReadStates: read_states}

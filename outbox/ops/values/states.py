@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from outbox.ops.values.requests import Change, KeyKind, Lines, Name, Read
+from outbox.ops.values.requests import BATCH_COUNT_MAX, Change, KeyKind, Lines, Name, Read
 
 
 class ReadState(Read[bytes | None], frozen=True):
@@ -76,6 +76,37 @@ class ReadStates(Lines, frozen=True):
     """
 
     type: Annotated[str, msgspec.Meta(max_length=1_024)] = ""
+
+
+class StateEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A state in a list, named as a `StateLine` names it: the version of its value, and its size."""
+
+    type: str
+    key: str | int | None
+    version: str
+    size_bytes: int
+    kind: Literal["", "uuid"] = ""
+    id: str = ""
+
+
+class StatesPage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A page of states in the order of their ids; `more` is what to go on after (empty: that is all)."""
+
+    states: list[StateEntry]
+    more: str = ""
+
+
+class ListStates(Read[StatesPage], frozen=True):
+    """List states of a type, or (empty) of all, after where a page ended, at most so many.
+
+    With a `key` only those whose key of this `kind` begins so; with another kind than text alone, those of that kind.
+    """
+
+    type: Annotated[str, msgspec.Meta(max_length=1_024)] = ""
+    key: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    kind: KeyKind = "text"
+    after: StateId = ""
+    count: Annotated[int, msgspec.Meta(ge=1, le=BATCH_COUNT_MAX)] = 20
 
 
 class MadeBy(msgspec.Struct, frozen=True):

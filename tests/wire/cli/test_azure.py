@@ -423,6 +423,11 @@ async def test_states_are_exported_and_written_back_by_their_versions(site: Site
         await site.client.send("orders", Order(id, 3), id=f"first-{id}")
     async with Worker(site.app, site.backend) as worker:
         await worker.wait_idle()
+    page = await site.json("state", "list", "Stock", "--limit", "1")
+    assert ([each["key"] for each in page["states"]], page["more"]) == (["ann"], "Stock:ann")
+    page = await site.json("state", "list", "Stock", "--after", "Stock:ann")
+    assert ([(each["key"], each["size_bytes"]) for each in page["states"]], "more" in page) == ([("ben", 13)], False)
+    assert [each["key"] for each in (await site.json("state", "list", "Stock", "--key", "b"))["states"]] == ["ben"]
     file = tmp_path / "states.jsonl"
     await site.outbox("state", "export", "Stock", "--output", str(file))
     assert sorted(json.loads(line)["key"] for line in file.read_text().splitlines()) == ["ann", "ben"]
