@@ -15,7 +15,6 @@ BACKUPS, BACKUP, BACKUP_FILES = (
 )
 DISCARDS = "unit/ops/test_discards.py"
 IN_LANES = "unit/stores/test_waiting_in_lanes.py"
-AHEAD = "unit/runtime/test_claims_ahead.py"
 
 COMMAND_MUTANTS = (
     fault(
@@ -44,44 +43,9 @@ COMMAND_MUTANTS = (
         ("not (member.name == MANIFEST or _NAME(member.name))", "False"),
     ),
     fault(
-        "what waits behind its key counts as at work", "outbox/worker.py",
-        f"{IN_LANES}::test_a_slow_key_does_not_keep_others_from_their_turn",
-        ("self._concurrency - held_count + waiting_count", "self._concurrency - held_count"),
-    ),
-    fault(
         "all that comes for a key may wait for it", "outbox/worker.py",
         f"{IN_LANES}::test_no_more_wait_than_may_be_at_work",
         (", 2 * self._concurrency - held_count)", ", 20 * self._concurrency - held_count)"),
-    ),
-    fault(
-        "messages of an ordered queue are claimed ahead", "outbox/worker.py",
-        f"{AHEAD}::test_in_an_ordered_queue_each_claim_is_of_one",
-        ("self._concurrency == 1 and not has_order", "self._concurrency == 1"),
-    ),
-    fault(
-        "a worker claims ahead of a handler that takes its time", "outbox/worker.py",
-        f"{AHEAD}::test_behind_a_message_that_took_its_time_the_next_is_claimed_alone",
-        ("if are_quick and claim_group.may", "if claim_group.may"),
-    ),
-    fault(
-        "what was claimed ahead is handled beside what waits", "outbox/worker.py",
-        f"{AHEAD}::test_messages_that_wait_are_handled_one_at_a_time",
-        ("        claim_group.ahead.extend(deliveries[1:])\n        return deliveries[:1]\n", "        return deliveries\n"),
-    ),
-    fault(
-        "what was claimed ahead waits for a handler that waits", "outbox/worker.py",
-        f"{AHEAD}::test_behind_a_message_that_waits_the_others_go_to_who_is_free",
-        ("if claim_group.ahead and not claim_group.quick_count:", "if False:"),
-    ),
-    fault(
-        "what waits in a task of its own took no time", "outbox/worker.py",
-        f"{AHEAD}::test_handlers_that_are_known_to_wait_are_claimed_one_at_a_time",
-        ("is_quick = is_over and now_s", "is_quick = now_s"),
-    ),
-    fault(
-        "what was given back is still in hand", "outbox/worker.py",
-        f"{AHEAD}::test_messages_that_wait_are_handled_one_at_a_time",
-        ("            del claim_group.in_flight[delivery.sequence]\n", "            pass\n"),
     ),
     fault(
         "what has waited counts as waiting for ever", "outbox/runtime/store_scope.py",

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from tests.simulation.operator_mutants import fault
 
-ONE, TWO = "unit/ops/test_dead_letters_of_one_id.py", "wire/cli/test_dead_letters_in_two_places.py"
-OPERATIONS, GROUPS = "outbox/runtime/store_operations.py", "outbox/ops/dead_letters/groups.py"
+TWO = "wire/cli/test_dead_letters_in_two_places.py"
+OPERATIONS = "outbox/runtime/store_operations.py"
 TERMINAL, SHOWN = "outbox/ops/cli/terminal.py", "unit/ops/test_terminal.py"
 LETTERS = "outbox/azure/servicebus/dead_letters.py"
 SCRATCH, LEFT_BESIDE = "outbox/ops/folder/scratch.py", "unit/ops/test_scratch.py"
@@ -29,12 +29,6 @@ LOOKUP_MUTANTS = (
         "another message of the id goes with a resubmission", OPERATIONS,
         f"{TWO}::test_a_resubmission_is_above_every_copy_wherever_it_lies",
         ("            if not is_copy(other.message, dead.message):\n", "            if False:\n"),
-    ),
-    fault(
-        "a dead letter without an identity has no name", "outbox/resubmission.py",
-        f"{TWO}::test_a_message_without_an_id_is_named_by_its_number",
-        ("return dead_letter_identity(queue, sequence, message, reason) or sequence_identity(sequence)",
-         "return dead_letter_identity(queue, sequence, message, reason)"),
     ),
     fault(
         "a token that stands for an id is shown", TERMINAL,
