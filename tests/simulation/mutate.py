@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +37,9 @@ from tests.simulation.planting import Mutant
 from tests.simulation.reached import OPTIONS, Reached, arguments, files_of, reached, subjects
 from tests.simulation.swapping import Functions, exchanged, functions_below
 
+UNPLANTED: Answer = {"planted": False}
+PARTS = frozenset(sys.modules)
+"""The modules of this program, which stay while a package is imported anew with a fault."""
 JUDGED = ROOT / "tests/simulation/judged.txt"
 COUNT = 40
 RUN_S_MAX = 90.0
@@ -111,18 +114,23 @@ def drawn(faults: Sequence[Fault], count: int | None, seed: int) -> list[Fault]:
 
 def outcomes(subject: str, faults: Sequence[Fault]) -> list[Outcome]:
     """What became of each fault."""
-    known = set(sys.modules)
     planter = InPlaceOfTests(faults)
     with redirect_stdout(StringIO()) as told:
         code = pytest.main(arguments(subject), [planter])
     if code != 0:
         raise RuntimeError(f"{subject}: its tests cannot be collected: {told.getvalue()[-2_000:]}")
     left, found = planter.left, planter.found
-    return found + [outcome(one, answer) for one, answer in each(left, partial(anew, known), within_s=RUN_S_MAX)]
+    return found + [outcome(one, answer) for one, answer in each(left, anew, within_s=RUN_S_MAX)]
 
 
 def outcome(fault: Fault, answer: Answer | None) -> Outcome:
-    """What an answer says; a process that has no end, or dies, has shown that something is wrong."""
+    """What an answer says; a process that has no end, or dies, has shown that something is wrong.
+
+    Raises:
+        RuntimeError: the fault was not planted, so nothing is known of it.
+    """
+    if answer == UNPLANTED:
+        raise RuntimeError(f"{fault.edit} could not be planted: its module is imported already")
     if not answer:
         return Outcome(fault.edit, "no end" if answer is None else "died", RUN_S_MAX if answer is None else 0.0)
     return Outcome(fault.edit, answer["by"], answer["seconds"])
@@ -177,7 +185,7 @@ class InPlaceOfTests:
         items = {item.nodeid: item for item in session.items}
         work = partial(self._swapped, session.config, items, functions_below(str(ROOT)))
         for fault, answer in each(self._faults, work, within_s=RUN_S_MAX):
-            if answer == {"planted": False}:
+            if answer == UNPLANTED:
                 self.left.append(fault)
                 continue
             self.found.append(outcome(fault, answer))
@@ -191,7 +199,7 @@ class InPlaceOfTests:
         """Plant a fault in functions and run its tests, first those that found others in the same function."""
         ((text, changed_text),) = fault.mutant.edits
         if not exchanged(functions, str(ROOT / fault.mutant.file), text, changed_text):
-            return {"planted": False}
+            return UNPLANTED
         finders = [test for test in self._finders.get(_place(fault), ()) if test in fault.tests]
         seen = Seen()
         config.pluginmanager.register(seen)
@@ -204,9 +212,12 @@ def _place(fault: Fault) -> tuple[str, str]:
     return fault.edit.key.file, fault.edit.key.function
 
 
-def anew(known: Collection[str], fault: Fault) -> Answer:
+def anew(fault: Fault) -> Answer:
     """Plant a fault in a package that is imported with it, and run its tests."""
-    plant(fault.mutant, known)
+    try:
+        plant(fault.mutant, PARTS)
+    except AssertionError:
+        return UNPLANTED
     seen = Seen()
     files = sorted({_file_of(test) for test in fault.tests})
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()), harmless():
@@ -277,22 +288,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     os.chdir(ROOT)
     found: list[Outcome] = []
-    for subject, files in chosen_files(options.paths).items():
+    files_by_subject = chosen_files(options.paths)
+    measured_s = dict[str, float]()
+    for subject in files_by_subject:  # all before a fault is planted, which imports the modules of others here
         started_s = time.monotonic()
-        known = reached(subject)
-        for test in known.failed:
+        for test in reached(subject).failed:
             print(f"left out, does not pass without a fault: {test}", file=sys.stderr)
-        measured_s = time.monotonic() - started_s
+        measured_s[subject] = time.monotonic() - started_s
+    for subject, files in files_by_subject.items():
+        started_s, known = time.monotonic(), reached(subject)
         faults = [fault for file in files for fault in faults_of(file, known)]
         chosen = drawn(faults, None if options.all else options.count, options.seed)
         ended = outcomes(subject, chosen)
         found += ended
-        took_s = time.monotonic() - started_s - measured_s
+        took_s = time.monotonic() - started_s
         alive_count = sum(not one.found_by for one in ended)
         print(
             f"{subject}: {len(faults):,} faults where {len(known.seconds):,} tests reach, {len(ended)} planted, "
             f"{alive_count} survive; {took_s:.0f} s, {took_s / max(1, len(ended)):.2f} s each, "
-            f"after {measured_s:.0f} s in which the tests were measured"
+            f"after {measured_s[subject]:.0f} s in which the tests were measured"
         )
     alive = survivors(found)
     print(*alive, sep="\n", end="\n" if alive else "")

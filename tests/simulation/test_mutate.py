@@ -13,6 +13,7 @@ import pytest
 from tests.simulation import mutate, reached
 from tests.simulation.importing import ROOT
 from tests.simulation.mutating import edits
+from tests.simulation.planting import Mutant
 
 SIZES = """LIMIT = 3
 
@@ -130,6 +131,28 @@ def test_survivors_are_listed_until_they_are_judged_and_no_file_changes(tree: Pa
     (tree / "outbox/example/sizes.py").write_text(f"import math\n\n\n{SIZES}")
     done = run(tree, "--all")
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 1), done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_module_that_an_earlier_subject_has_imported_is_planted_all_the_same(tree: Path) -> None:
+    (tree / "outbox/second").mkdir()
+    (tree / "outbox/second/more.py").write_text("LIMIT = 4\n\n\ndef over(n):\n    return n > LIMIT\n")
+    (tree / "tests/unit/second").mkdir()
+    (tree / "tests/unit/second/test_more.py").write_text(
+        "from outbox.second.more import over\n\n\ndef test_over():\n    assert over(9) and not over(0)\n"
+    )
+    with (tree / "tests/unit/example/test_sizes.py").open("a") as tests:
+        tests.write("\n\nimport outbox.second.more\n")
+    done = run(tree, "outbox/second/more.py", "--all")
+    found = [line for line in done.stdout.splitlines() if line.startswith("outbox/second/more.py")]
+    assert [line.split(" | ")[2] for line in found] == ["comparison", "one"], done.stdout + done.stderr
+
+
+def test_a_fault_that_could_not_be_planted_is_not_found() -> None:
+    [edit, *_] = edits("outbox/a.py", "LIMIT = 4\n")
+    fault = mutate.Fault(edit, (), Mutant("x", "x", (), "outbox/a.py", ()), at_import=True)
+    with pytest.raises(RuntimeError, match="could not be planted"):
+        mutate.outcome(fault, mutate.UNPLANTED)
 
 
 def test_in_a_file_of_which_all_are_judged_another_survivor_is_a_finding(
