@@ -14,7 +14,6 @@ BACKUPS, BACKUP, BACKUP_FILES = (
     "outbox/ops/folder/backup_files.py",
 )
 DISCARDS = "unit/ops/test_discards.py"
-IN_LANES = "unit/stores/test_waiting_in_lanes.py"
 
 COMMAND_MUTANTS = (
     fault(
@@ -41,16 +40,6 @@ COMMAND_MUTANTS = (
         "what lies in a packed backup is written wherever it says", BACKUP_FILES,
         f"{BACKUPS}::test_a_packed_backup_holds_nothing_else",
         ("not (member.name == MANIFEST or _NAME(member.name))", "False"),
-    ),
-    fault(
-        "all that comes for a key may wait for it", "outbox/worker.py",
-        f"{IN_LANES}::test_no_more_wait_than_may_be_at_work",
-        (", 2 * self._concurrency - held_count)", ", 20 * self._concurrency - held_count)"),
-    ),
-    fault(
-        "what has waited counts as waiting for ever", "outbox/runtime/store_scope.py",
-        f"{IN_LANES}::test_no_more_wait_than_may_be_at_work",
-        ("                self._count_waiting(attempts, -1)\n", ""),
     ),
     fault(
         "what is to be due now is cancelled before it is sent", "outbox/ops/messages/store.py",

@@ -56,11 +56,10 @@ COMMANDS = "outbox/ops/states/command.py"
 CONTROL = "outbox/ops/admins/control.py"
 REMOTE = "outbox/ops/admins/remote.py"
 CONTROL_FILE = "outbox/ops/shared/control_file.py"
-AMQP_LINK = "outbox/emulator/amqp/link.py"
 STREAM_ROW = "outbox/streams/row.py"
 STREAM_REPLICA = "outbox/streams/replica.py"
 FAILING = "unit/streams/test_failures.py"
-STREAM_READ_AHEAD, READS_AHEAD = "outbox/streams/read_ahead.py", "unit/streams/test_read_ahead.py"
+READS_AHEAD = "unit/streams/test_read_ahead.py"
 JUDGED_LIVES = "outbox/verify/recorded/linear.py"
 STORED_LETTERS = "outbox/runtime/delivery/stored_dead_letters.py"
 BUS_LETTERS = "outbox/azure/servicebus/dead_letters.py"
@@ -479,11 +478,6 @@ DIRECT_MUTANTS = (
         ("                is_unsure = is_unsure or not session\n", ""),
     ),
     mutant(
-        "streams: ids are bounded by their number alone", "outbox/streams/recent.py",
-        "unit/streams/test_recent.py::test_long_ids_are_fewer_so_that_all_take_no_more_than_so_many_bytes",
-        (" or self._bytes >= self._bytes_max:\n", ":\n"),
-    ),
-    mutant(
         "streams: what is taken back keeps its id", "outbox/streams/cells.py",
         "unit/streams/test_margin.py::test_what_is_taken_back_is_nobodys_tombstone",
         ("            tombstone = tombstone_of(NOTHING)\n", "            tombstone = tombstone_of(decode_cell(document))\n"),
@@ -497,16 +491,6 @@ DIRECT_MUTANTS = (
         "streams: a retry of unknown outcome writes another blob", STREAM_ROW,
         "unit/streams/test_cell_blobs.py::test_a_blob_without_an_answer_is_that_of_the_next_try",
         ("                self._nonces[made.id] = nonce\n", "                self._nonces[made.id] = self.place.new_id()\n"),
-    ),
-    mutant(
-        "streams: large cells are read at once as small ones are", STREAM_READ_AHEAD,
-        f"{READS_AHEAD}::test_large_cells_are_read_as_fit_into_memory",
-        (" and 2 * size_bytes <= BYTES_MAX:", ":"),
-    ),
-    mutant(
-        "streams: all large cells that were asked for are read at once", STREAM_ROW,
-        f"{READS_AHEAD}::test_few_blobs_are_read_at_once_and_no_entry_is_passed_over",
-        ("if cell.blob][:BLOBS_MAX]", "if cell.blob]"),
     ),
     mutant(
         "streams: a cell whose blob was not read yet is passed over", STREAM_ROW,
@@ -579,11 +563,6 @@ DIRECT_MUTANTS = (
         ("pid={self.pid})\"", "pid={self.pid}, token={self.token})\""),
     ),
     # The Service Bus endpoint
-    mutant(
-        "emulator: an aborted transfer keeps its room", AMQP_LINK,
-        "wire/servicebus/test_limits.py::test_unfinished_messages_of_a_connection_have_a_limit",
-        ("        self._parts.clear()\n        self.session.quota.give_back(self._parts_held_bytes)\n", "        self._parts.clear()\n"),
-    ),
     # Spark jobs
     mutant(
         "consume: messages are completed before they are on disk", LANDING,
@@ -719,11 +698,6 @@ DIRECT_MUTANTS = (
         "drained: a subscription is, whatever its topic is still to get", OPERATIONS,
         "unit/stores/test_unsent_outputs.py::test_what_is_unsent_to_a_topic_may_reach_its_subscriptions_and_nothing_else",
         ("{source.partition(SUBSCRIPTIONS)[0] for source in sources}", "set(sources)"),
-    ),
-    mutant(
-        "requests: a query hides the parameter of a path", "outbox/runtime/http/requests.py",
-        "unit/runtime/test_http.py::test_a_path_goes_before_a_parameter_of_its_query_with_the_same_name",
-        ("self._typed({**named, **parameters})", "self._typed({**parameters, **named})"),
     ),
     mutant(
         "ledger: it lives no longer than its records", "outbox/runtime/commit/dispatch_ledger.py",

@@ -80,11 +80,6 @@ STEP_MUTANTS = (
         ("*(mark.write for mark in riding)])", "*(mark.write for mark in taken)])"),
     ),
     mutant(
-        "marks: a batch is refused for the bytes of its marks", "runtime/commit/marks.py",
-        f"{OF_MARKS}::test_a_batch_that_is_too_large_for_its_marks_alone_is_written_without",
-        ("        except TooLarge:\n            return None\n        finally:", "        finally:"),
-    ),
-    mutant(
         "marks: that of spilled outputs rides, and their blob stays", "runtime/commit/marks.py",
         f"{OF_MARKS}::test_a_mark_of_outputs_in_a_blob_does_not_ride",
         ("            if not mark.spilled:\n                taken", "            if True:\n                taken"),

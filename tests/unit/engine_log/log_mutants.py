@@ -27,7 +27,6 @@ ORDER = "outbox/engine/state/session_order.py"
 
 OF_CLOSED = "engine_log/test_log_closed.py"
 
-ZEROED = f"{OF_CLOSED}::test_a_block_of_zeros_at_any_place_of_a_log_at_rest_loses_nothing_unseen"
 CUT = f"{OF_CLOSED}::test_a_closed_log_that_was_cut_anywhere_is_refused_and_left_as_it_was"
 AFTER_A_POWER_LOSS = f"{OF_CLOSED}::test_a_closed_log_refuses_a_cut_after_a_power_loss_too"
 CLOSING = f"{OF_CLOSED}::test_a_crash_at_any_call_of_a_close_leaves_a_log_that_opens"
@@ -53,7 +52,6 @@ def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Muta
 
 LOG_MUTANTS = (
     # The witness
-    mutant("a witness is not padded", WAL, ZEROED, ("_PADDING = bytes(4096)\n", '_PADDING = b""\n')),
     # The mark of a clean close
     mutant(
         "the mark is not synced", CLOSED, AFTER_A_POWER_LOSS,
@@ -158,10 +156,6 @@ LOG_MUTANTS = (
         ("        await self._core.gate()\n        for id in sorted(id", "        for id in sorted(id"),
     ),
     # Limits
-    mutant(
-        "a description has any length", BROKER, f"{OF_QUEUES}::test_both_texts_of_a_dead_letter_are_cut_to_their_limit",
-        ("reason[:cut], description[:cut]", "reason[:cut], description"),
-    ),
     # Queues, copies and sessions
     mutant(
         "messages without an id are duplicates of each other", BROKER,

@@ -199,11 +199,6 @@ ADAPTER_MUTANTS = (
         "test_the_settlements_of_a_session_are_made_in_turn",
         ("        is_alone = bool(self.session_id)", "        is_alone = False"), of=OF_ROUND_TRIPS,
     ),
-    mutant(
-        "a settlement waits behind a receiver that waits", LINKS,
-        "test_a_settlement_does_not_wait_behind_a_receiver_that_waits",
-        ("            reading.cancel()\n", ""),
-    ),
     # What was never sent
     mutant(
         "a connection that breaks is taken as refused", UNSENT, "test_a_reset_and_a_timeout_prove_nothing",
@@ -217,10 +212,6 @@ ADAPTER_MUTANTS = (
         "a try that was refused makes the one before it refused", CLIENTS,
         "test_a_send_of_unknown_outcome_stays_so_whatever_its_next_try_finds",
         ("raise unknown or error from error.__cause__", "raise"), of=OF_CONNECTING,
-    ),
-    mutant(
-        "a start does not wait", CLIENTS, "test_a_start_waits_for_services_that_come_later",
-        ("until_s = monotonic() + self._wait_s", "until_s = monotonic()"), of=OF_UNSENT,
     ),
     mutant(
         "a release counts as an attempt", LINKS, "test_closing_does_not_wait_for_what_rests",
