@@ -1,13 +1,16 @@
 """Shared command lines of the jobs: the names of inputs, the connection, and the ends of errors.
 
-Exit codes: 0 done, 1 refused or not finished, 2 usage.
+Exit codes: 0 done, 1 refused or not finished, 2 usage, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -23,6 +26,7 @@ HOST_VARIABLE = f"{CONNECTION_VARIABLE}__fullyQualifiedNamespace"
 CONNECTION_HELP = f"a host name or a connection string; default: {CONNECTION_VARIABLE}, else {HOST_VARIABLE}"
 SUBMITTED_VARIABLE = "PYSPARK_GATEWAY_PORT"  # spark-submit has started the JVM already
 ERROR_CHARACTERS = 2_000
+INTERRUPTED = 130
 
 Say = Callable[[str], None]
 
@@ -105,13 +109,34 @@ def start(app_name: str, arguments: argparse.Namespace, environ: MutableMapping[
     submitted = SUBMITTED_VARIABLE in environ
     if not submitted:
         java.prepare(environ)
-    return session(app_name, arguments.master, submitted=submitted)
+    with interrupted_at_once():
+        return session(app_name, arguments.master, submitted=submitted)
+
+
+@contextmanager
+def interrupted_at_once() -> Iterator[None]:
+    """Let SIGINT end this process as SIGTERM does, which has nothing to tidy up yet.
+
+    An exception would go through PySpark's launch, which then leaves a Java behind that waits for ever.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    is_usual = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_usual:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if is_usual and signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # else it is Spark's, which cancels jobs
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def ended(name: str, run: Callable[[], int]) -> int:
     """Run a job; an error that somebody foresaw ends in one text and exit code 1 instead of a traceback."""
     try:
         return run()
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted; the same command goes on where it was", file=sys.stderr, flush=True)
+        return INTERRUPTED
     except (OutboxError, GaveUpError, PySparkException, ValueError) as error:
         print(f"{name}: {text_of(error)}", file=sys.stderr, flush=True)
         return 1

@@ -7,8 +7,9 @@ nothing: where it fails tasks read again, and they tell why.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -60,11 +61,19 @@ def is_small(listed: Sequence[File]) -> bool:
 
 @contextmanager
 def beside(work: Callable[[], _T]) -> Iterator[Future[_T]]:
-    """Run `work` in a thread while the driver waits for a process, and end with both."""
-    before_s = sys.getswitchinterval()
+    """Run `work` in a thread while the driver waits for a process, and end with both; an error waits for no work."""
+    done, before_s = Future[_T](), sys.getswitchinterval()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
     sys.setswitchinterval(SWITCH_S)  # starting Spark is hundreds of questions, each of which would wait for 5 ms
     try:
-        with ThreadPoolExecutor(1) as pool:
-            yield pool.submit(work)
+        threading.Thread(target=run, name="ahead", daemon=True).start()  # Python's end does not wait for it either
+        yield done
+        wait([done])
     finally:
         sys.setswitchinterval(before_s)

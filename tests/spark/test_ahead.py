@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -96,3 +97,13 @@ def test_what_runs_beside_a_wait_is_over_behind_it_and_switches_often_until_then
     with pytest.raises(OutboxError), beside(lambda: 7) as found:
         raise Refused("no Java")
     assert found.result() == 7 and sys.getswitchinterval() == usual_s
+
+
+def test_an_error_does_not_wait_for_what_runs_beside() -> None:
+    """An interrupt, or that there is no Java, is told at once."""
+    go_on = threading.Event()
+    with pytest.raises(KeyboardInterrupt), beside(lambda: go_on.wait(20)) as found:
+        raise KeyboardInterrupt
+    assert not found.done()
+    go_on.set()
+    assert found.result(20)

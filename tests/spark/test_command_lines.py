@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+from argparse import Namespace
 from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +13,8 @@ import pytest
 
 from outbox.errors import OutcomeUnknown
 from spark_jobs import consume, feed, sweep
-from spark_jobs.common.arguments import CONNECTION_VARIABLE, ended, silent, to_stderr
+from spark_jobs.common import arguments
+from spark_jobs.common.arguments import CONNECTION_VARIABLE, ended, silent, start, to_stderr
 from spark_jobs.common.folder import Folder
 from spark_jobs.common.patience import GaveUpError
 from spark_jobs.consume import ConsumeReport
@@ -89,6 +92,29 @@ def test_an_identity_that_gets_no_token_ends_a_job_in_one_line(capsys: pytest.Ca
         raise GaveUpError("no token for the lake")
 
     assert ended("feed", fails) == 1 and capsys.readouterr().err == "feed: no token for the lake\n"
+
+
+def test_an_interrupt_ends_a_job_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    assert ended("feed", interrupted) == 130
+    assert capsys.readouterr().err == "feed: interrupted; the same command goes on where it was\n"
+
+
+def test_an_interrupt_ends_the_process_while_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception inside of PySpark's launch would leave its Java behind."""
+    seen, given = list[Any](), Namespace(master=None)
+    monkeypatch.setattr(arguments, "session", lambda *_, **__: seen.append(signal.getsignal(signal.SIGINT)))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        start("feed", given, {arguments.SUBMITTED_VARIABLE: "1"})
+        assert seen == [signal.SIG_DFL] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        start("feed", given, {arguments.SUBMITTED_VARIABLE: "1"})
+        assert seen[1:] == [signal.SIG_IGN]
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_drain_is_what_its_command_line_says(
