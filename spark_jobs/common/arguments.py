@@ -12,12 +12,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from outbox.errors import OutboxError, Refused
 from spark_jobs.common import java
 from spark_jobs.common.patience import GaveUpError
+from spark_jobs.common.tasks import failure_of
 from spark_jobs.reading.source import FORMATS, Dialect, Source
 from spark_jobs.session import session
 
@@ -137,13 +139,14 @@ def ended(name: str, run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print(f"{name}: interrupted; the same command goes on where it was", file=sys.stderr, flush=True)
         return INTERRUPTED
-    except (OutboxError, GaveUpError, PySparkException, ValueError) as error:
+    except (OutboxError, GaveUpError, PySparkException, Py4JError, ConnectionError, ValueError) as error:
         print(f"{name}: {text_of(error)}", file=sys.stderr, flush=True)
         return 1
 
 
 def text_of(error: Exception) -> str:
     """The text of an error, without the stacks of Spark."""
-    lines = str(error).split("\nJVM stacktrace")[0].strip().splitlines() or [type(error).__name__]
-    python = [line for line in lines if line.strip()][-1:] if "Traceback" in str(error) else lines
+    said = failure_of(error) if isinstance(error, Py4JError | ConnectionError) else str(error)
+    lines = said.split("\nJVM stacktrace")[0].strip().splitlines() or [type(error).__name__]
+    python = [line for line in lines if line.strip()][-1:] if "Traceback" in said else lines
     return "\n".join(python)[:ERROR_CHARACTERS]

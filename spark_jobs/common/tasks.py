@@ -7,10 +7,11 @@ other tasks.  Errors come back as those of frames do, so that callers know one k
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PythonException
 
 if TYPE_CHECKING:
@@ -30,14 +31,25 @@ def collected(found: RDD[_T]) -> list[_T]:
     """All of it, in the order of the tasks.
 
     Raises:
-        PythonException: a task failed for good; the text ends with what it raised.
+        PythonException: a task failed for good; the text ends with what it raised, or is one line.
     """
     try:
         return found.collect()
     except Py4JJavaError as error:
-        failed = error.java_exception
-        told = (failed.getCause() or failed).getMessage()
-        raise PythonException(f"a task failed:\n{told}") from None
+        raise PythonException(failure_of(error)) from None
+
+
+def failure_of(error: Py4JError | ConnectionError) -> str:
+    """What failed in Spark: the traceback of a task, or one line with the cure."""
+    told = "the link to Spark's Java is lost"
+    if isinstance(error, Py4JJavaError):
+        with suppress(Py4JError, ConnectionError):  # it may be gone since
+            failed = error.java_exception
+            told = (failed.getCause() or failed).toString()
+    if "Traceback" in told:
+        return f"a task failed:\n{told}"
+    first = told.splitlines()[0]
+    return f"Spark failed: {first}; run the same command again, and if that fails too, give Spark more memory"
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
