@@ -61,6 +61,6 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 def parted(found: RDD[tuple[int, _U]], count: int) -> RDD[tuple[int, _U]]:
     """Send numbered values to `count` tasks, the values of a number to the task of that number.
 
-    A worker holds what it has parted up to half of `spark.python.worker.memory` (512 MB by default).
+    A worker holds up to 1,000 values before it hands them on, however large they are; a task has to have few bytes.
     """
     return found.partitionBy(count, int)

@@ -46,6 +46,8 @@ PARTS_A_CORE = 4
 HERE_BYTES_MAX = 64 * 1024 * 1024
 """The bytes up to which the driver counts line feeds itself, because a stage of Spark would take longer."""
 TASK_SPANS_MAX = 2_000
+TASK_BYTES_MAX = 128 * 1024 * 1024
+"""About the bytes that a task reads at most: a worker may hold all rows of it that it parts."""
 MARK = "outbox.errors.Refused: "
 
 _T = TypeVar("_T")
@@ -188,7 +190,7 @@ def lent(reading: Reading) -> Reading:
 def tasks_of(spans: Sequence[Span], parts: int) -> list[list[Span]]:
     """Spans that are read by one task after each other, so that each has about as many bytes."""
     total = sum(min(span.size, SPAN_BYTES_MAX * 64) for span in spans)
-    share, tasks, held = total // max(1, parts), list[list[Span]](), 0
+    share, tasks, held = min(total // max(1, parts), TASK_BYTES_MAX), list[list[Span]](), 0
     for span in spans:
         if not tasks or held >= share or len(tasks[-1]) >= TASK_SPANS_MAX:
             tasks.append([])

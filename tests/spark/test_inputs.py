@@ -14,8 +14,10 @@ import pytest
 from outbox.errors import Refused
 from spark_jobs.common.ids import BROKER_ID_LENGTH_MAX, ID_LENGTH_MAX
 from spark_jobs.reading.arrow import json_of
+from spark_jobs.reading.input import TASK_BYTES_MAX, tasks_of
 from spark_jobs.reading.judging import Batch, Judge, Shape, created_ms, judged
 from spark_jobs.reading.source import Dialect, Source
+from spark_jobs.reading.spans import SPAN_BYTES_MAX, Span
 from tests.spark.reading import outcome
 
 
@@ -312,3 +314,12 @@ def test_a_row_stands_where_it_stood_in_all_files(tmp_path: Path) -> None:
         ("b", "s", 3),
         ("c", "s", 2),
     ]
+
+
+def test_a_task_has_a_bounded_part_of_a_large_input() -> None:
+    """A worker may hold all of it at once: PySpark hands parted values on by their number."""
+    spans = [Span(0, at * SPAN_BYTES_MAX, (at + 1) * SPAN_BYTES_MAX) for at in range(160)]  # 10 GiB
+    tasks = tasks_of(spans, 8)
+    assert [span for task in tasks for span in task] == spans
+    assert max(sum(span.size for span in task) for task in tasks) == TASK_BYTES_MAX
+    assert list(map(len, tasks_of(spans[:8], 8))) == [1] * 8
