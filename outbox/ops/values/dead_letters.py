@@ -45,7 +45,7 @@ class DeadAttempt(NamedTuple):
 
 
 class BlockedKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A key that a dead letter blocks: its queue, the dead letter's id, reason and error, and how many messages wait.
+    """A key that a dead letter blocks: its queue, the dead letter, and how many messages wait.
 
     `since` is when the dead letter was enqueued, in seconds since 1970 (0: not known): the key is blocked since then at
     the earliest, because when it was refused is not stored.  `is_there` says whether that dead letter, number
@@ -102,11 +102,11 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 class DeadLetterFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which dead letters are meant, by all that is given.
+    """A filter of dead letters; all conditions given must hold.
 
-    Their `reason`, the `type` that they were handled as, a `text` in their description, stack or body (not in one that
-    lies in a blob), and when they were enqueued: `since` and `before`, in seconds since 1970.  Of those that failed the
-    `exception`, by the name of its class, and the `handler`, by the name of a function in the stack.
+    `type` is the one that they were handled as, `text` a part of their description, stack or body (unless it lies in a
+    blob); `since` and `before` limit when they were enqueued, in seconds since 1970. For failed ones: `exception` is
+    the name of its class, `handler` the name of a function in the stack.
     """
 
     reason: Text = ""
@@ -146,7 +146,7 @@ class ShowDeadLetter(Read[DeadLetterView], frozen=True):
 
 
 class Resubmit(Change[Moved], frozen=True):
-    """Run the newest dead letter of an id again, or (null) all of the queue's but those that were too old.
+    """Run the newest dead letter of an id again, or (null) all of the queue's except the too old.
 
     With a `sequence`: of an id's the one of that number.  A named one may get another `body`, JSON: the edit runs in
     its place if its refusal is still what is on record.
@@ -171,7 +171,7 @@ class Discard(Change[Moved], frozen=True):
 
 
 class DiscardSome(Change[Moved], frozen=True):
-    """Discard dead letters of a queue by their numbers, those that are free; `numbers` says which."""
+    """Discard dead letters of a queue by their numbers, unless a receiver has them; `numbers` says which."""
 
     queue: Name
     sequences: Annotated[list[int], msgspec.Meta(max_length=BATCH_COUNT_MAX)]
@@ -179,20 +179,20 @@ class DiscardSome(Change[Moved], frozen=True):
 
 
 class ListDiscarded(Read[list[DeadLetterView]], frozen=True):
-    """List what was discarded of a queue and can be restored, without bodies, in the order in which it came."""
+    """List the discarded dead letters of a queue that can be restored, without bodies, in order of arrival."""
 
     queue: Name
 
 
 class Restore(Change[Moved], frozen=True):
-    """Let what was discarded under an id be dead letters again, or (null) all of the queue's."""
+    """Restore the discarded dead letters of an id, or (null) all of the queue's."""
 
     queue: Name
     id: Text | None
 
 
 class ListBlocked(Read[BlockedPage], frozen=True):
-    """List keys that dead letters block: of a queue, or (empty) of all; after where a page ended, at most so many."""
+    """List keys that dead letters block, of a queue or (empty) of all; `after` is the end of a page."""
 
     queue: Text = ""
     after: Annotated[str, msgspec.Meta(max_length=8_192)] = ""

@@ -16,7 +16,7 @@ from outbox.ops.values.trail import Fact
 
 
 class PendingOutput(msgspec.Struct, frozen=True):
-    """An output that is not known to have left: its id, its queue or topic, and the size of its body."""
+    """An output that is not known to have left: its id, its destination, and the size of its body."""
 
     id: str
     destination: str
@@ -47,7 +47,7 @@ class PendingFinished(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ListPending(Read[list[PendingView]], frozen=True):
-    """List what was committed and is not finished, at most a thousand documents."""
+    """List pending transactions, at most a thousand documents."""
 
 
 class Finish(Change[PendingFinished], frozen=True):
@@ -109,8 +109,7 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Peeked(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A page of messages, in the order of their sequence numbers or due times; `more` is the number of the one to go on
-    after (0: that is all).
+    """A page of messages, by sequence number or due time; `more` is the number to continue after (0: none follow).
 
     `paused` says that the queue hands out nothing until it is resumed.
     """
@@ -121,7 +120,7 @@ class Peeked(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FoundMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a message is: in a queue, or among its dead letters; or, where it is in none of the two, what is on record.
+    """A message in a queue or among its dead letters; in none of the two, the facts on record.
 
     The body of one in a queue is JSON, else text, else base64; it is empty where it lies in a blob that is gone.
     """
@@ -151,7 +150,7 @@ class Send(Change[None], frozen=True):
 
 
 class Peek(Read[Peeked], frozen=True):
-    """List messages of a queue: after a sequence number, at most so many, of one state and one key if given.
+    """List at most `count` messages of a queue after a sequence number, of one state and one key if given.
 
     With `by_due` they come by due time, and `after` is the number of the last one before them.
     """
@@ -173,7 +172,7 @@ class Find(Read[list[FoundMessage]], frozen=True):
 
 
 class Cancel(Change[Moved], frozen=True):
-    """Cancel what is scheduled under an id, behind the message of a number: it is gone."""
+    """Cancel for good the scheduled messages of an id, after a sequence number."""
 
     queue: Name
     id: Id
@@ -181,7 +180,7 @@ class Cancel(Change[Moved], frozen=True):
 
 
 class MakeDue(Change[Moved], frozen=True):
-    """Let what is scheduled, or waits for its next try, be due now."""
+    """Make messages of an id due now that are scheduled or wait for their next try."""
 
     queue: Name
     id: Id

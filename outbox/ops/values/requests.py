@@ -1,4 +1,4 @@
-"""What may be asked of an application, whatever it runs on: a request is the verb, and there is one port for all.
+"""Requests to an application, whatever it runs on: a request is the verb, and there is one port for all.
 
 An engine answers it, a store with a bus does, and so does a running host over its control endpoint; the command line
 prints the answer.  A request names the type of its answer: `Peek` is a `Read[Peeked]`.
@@ -60,7 +60,7 @@ class Admin(Protocol):
         """
 
     def stream(self, asked: Lines) -> AsyncIterator[bytes]:
-        """The lines; `ask` says what is raised."""
+        """Stream the lines of an answer; raise as `ask` does."""
 
 
 Answers = Mapping[type[Request[Any]], Callable[[Any, Any], Awaitable[Any]]]

@@ -55,7 +55,7 @@ Written = Literal["written", "same", "changed", "refused"]
 
 
 class StateWritten(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of a line: `written` (or would be), `same` as what is stored, `changed` meanwhile, or `refused`."""
+    """The outcome of a line: `written` (or would be), `same` as stored, `changed` meanwhile, or `refused`."""
 
     outcome: Written
     id: str
@@ -90,14 +90,14 @@ class StateEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StatesPage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A page of states in the order of their ids; `more` is what to go on after (empty: that is all)."""
+    """A page of states in the order of their ids; `more` is the id to continue after (empty: none follow)."""
 
     states: list[StateEntry]
     more: str = ""
 
 
 class ListStates(Read[StatesPage], frozen=True):
-    """List states of a type, or (empty) of all, after where a page ended, at most so many.
+    """List at most `count` states of a type, or (empty) of all, after an id.
 
     With a `key` only those whose key of this `kind` begins so; with another kind than text alone, those of that kind.
     """
@@ -110,7 +110,7 @@ class ListStates(Read[StatesPage], frozen=True):
 
 
 class MadeBy(msgspec.Struct, frozen=True):
-    """A message that made a version, or one of several of which some did: its id, and the queue that it came from."""
+    """A message that made a version, or may have: its id, and the queue that it came from."""
 
     id: str
     queue: str

@@ -12,7 +12,7 @@ from outbox.ops.values.streams import Streams
 
 
 class QueueStatus(msgspec.Struct, frozen=True):
-    """The counts of a queue; `active` includes locked messages, `oldest_s` is the age of the oldest active one,
+    """The counts of a queue. `active` includes locked messages, `oldest_s` is the age of the oldest active one,
     `received` counts all messages ever sent to it, `standing` the keys blocked by a dead letter; one that is `paused`
     hands out nothing.
     """
@@ -28,13 +28,13 @@ class QueueStatus(msgspec.Struct, frozen=True):
     unhandled: bool | UnsetType = UNSET
     """True where the application of the host that is asked has no handler for it; else absent."""
     handled: Handled | UnsetType = UNSET
-    """What a host has done with its messages since its start; only a host with workers says that."""
+    """The outcomes of its messages since a host's start; only a host with workers has them."""
     retrying: int | UnsetType = UNSET
     """How many of the scheduled ones wait for their next try; absent where a bus counts both."""
 
 
 class Handled(msgspec.Struct, frozen=True):
-    """What became of messages since a host's start: applied, duplicates of applied ones, refused by reason.
+    """Outcomes of messages since a host's start: applied, duplicates of applied ones, refused by reason.
 
     `failed` are attempts that raised, whatever came of them, `rescheduled` those after which the message was
     rescheduled without a failure; `minute` are the messages that came to an end in the last minute.
@@ -99,7 +99,7 @@ class LargeState(msgspec.Struct, frozen=True):
 
 
 class WorkerSign(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A process that gave a sign of life: whose, what it takes from, and when it started and was `seen` last.
+    """A process's sign of life: its application, its queues, and when it started and was `seen` last.
 
     `newer` says of queues for how many seconds no message of a newer schema was put back.
     """
@@ -113,7 +113,7 @@ class WorkerSign(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Signs(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What tells how an application is, beside its counts.
+    """The health of an application, beside its counts.
 
     `large` are the largest states over 64 kB: on an engine of all, over a store of those in the caches of its workers.
     Only over a store and a bus: how many seconds the oldest messages of queues have waited (`oldest`), how many keys
@@ -132,7 +132,7 @@ Level = Literal["error", "warning", "ok"]
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was looked at, what is wrong with it (or what is right, at level `ok`), and the cure."""
+    """A finding about a subject: the fault (or, at level `ok`, the good state), and the cure."""
 
     level: Level
     about: str

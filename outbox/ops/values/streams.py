@@ -1,4 +1,4 @@
-"""What operators send and get of ordered logs: the values of `outbox stream`, in the form of all others (`values`)."""
+"""Requests and answers on ordered logs, as `outbox stream` has them, in the form of all other values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StreamRow(msgspec.Struct, frozen=True):
 
 
 class StreamView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An ordered log: the type of its entries, and its rows; `error` is what is wrong with it."""
+    """An ordered log: the type of its entries, and its rows; `error` names its fault."""
 
     name: str
     type: str
@@ -39,7 +39,7 @@ class StreamView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ProcessorView(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A register, of a processor or an ingest: what its last step was, and how often the handler failed on the next.
+    """A register of a processor or an ingest: its last step, and the handler's failures on the next.
 
     `name` is the register's partition, as logs know it; `phase` is `handling`, or `writing` while what the last step
     emitted may not have been written yet; `at_ms` is that step's time, `lag` how many cells of each row it has to read.
@@ -80,7 +80,7 @@ class ListStreams(Read[Streams], frozen=True):
 
 
 class ReadStream(Lines, frozen=True):
-    """Read entries of a log: of one row or (empty) of all, from a position or (empty) the floor on; 0: all of them."""
+    """Read a log's entries: of one row or (empty) all, from a position or (empty) the floor; `limit` 0: all."""
 
     name: Name
     row: Annotated[str, msgspec.Meta(pattern=r"^(\d{1,3}\.\d{1,3})?$")] = ""

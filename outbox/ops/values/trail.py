@@ -1,4 +1,4 @@
-"""What operators send and get of a message's trail: facts, and the tree that they make."""
+"""Requests and answers on a message's trail: facts, and the tree that they make."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Trail(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The full id, what is known of it, its causes and its effects, and why there may be more.
+    """A message's full id, its facts, those of its causes and effects, and why there may be more.
 
-    `near` are some other ids in sight that begin with what was asked for, `cut` the queues that hold more than was
-    looked through, each with the number up to which it was.
+    `near` are some other ids in sight with the requested prefix, `cut` the queues that were read in part, each with the
+    number up to which it was read.
     """
 
     id: str
@@ -64,7 +64,7 @@ class Trail(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FindTrail(Read[Trail], frozen=True):
-    """Find the causes and effects of a message, by its id or the beginning of it, over so many hops each way.
+    """Find the causes and effects of a message, by its id or a prefix, over `depth` hops each way.
 
     `known` are the ids that a history has of it, `key` the key that its handler gave it, for the record of a message
     that is in no queue any more.
