@@ -10,7 +10,7 @@ from outbox.errors import Refused
 
 
 class Scheduled(Protocol):
-    """What a page is made of: a task of an engine, or what a bus holds."""
+    """A scheduled message, on an engine or a bus, with its number and due time."""
 
     @property
     def sequence(self) -> int: ...
@@ -41,7 +41,7 @@ class PageByDue(Generic[Found]):
         self._found = nsmallest(self._count + 1, [*self._found, *wanted], key=_order)
 
     def page(self) -> tuple[list[Found], int]:
-        """The page of what was seen, and the number to go on after (0: that is all)."""
+        """Return the page of the messages seen, and the number to continue after (0: none follow)."""
         found = self._found[: self._count]
         return found, found[-1].sequence if len(self._found) > self._count else 0
 

@@ -1,4 +1,4 @@
-"""The commands on messages: send, what a queue holds, what is scheduled or pending; arguments, work, text."""
+"""The commands on messages: send, peek, schedule and pending; arguments, work, text."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def pause(options: Options) -> None:
 
 
 def list_scheduled(options: Options) -> None:
-    """List what is scheduled in a queue, or in all of them, and not due yet, by due time."""
+    """List the scheduled messages of a queue, or of all, that are not due yet, by due time."""
     if options.queue is None and options.after:
         raise Usage("--after is a number of one queue; name the QUEUE")
 
@@ -155,7 +155,7 @@ def _looked_up_to(done: Moved) -> str:
 
 
 def list_pending(options: Options) -> None:
-    """List what was committed and is not finished; of a transaction, if one is named, with its outputs."""
+    """List pending transactions, or explain one that is named, with its outputs."""
     found = ask(options, ListPending())
     if options.tx is not None:
         found = [view for view in found if view.tx.startswith(options.tx)]
@@ -169,7 +169,7 @@ def list_pending(options: Options) -> None:
 
 
 def finish_pending(options: Options) -> None:
-    """Finish what is pending.
+    """Finish pending transactions.
 
     Raises:
         Refused: some of it cannot be finished now; the text says why.
@@ -245,7 +245,7 @@ def _done(options: Options, sent: dict[str, Any], due: float | None) -> None:
 
 
 def _say_unchecked(options: Options) -> None:
-    """Say on stderr that no application has checked what was sent, where none can have."""
+    """Warn on stderr that no application has checked the sent messages, where none can have."""
     from outbox.ops.shared.control_file import is_held
 
     why = "" if options.data is None else "no host runs on this folder, so "

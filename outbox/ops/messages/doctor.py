@@ -1,7 +1,7 @@
-"""What is wrong with a folder or an application on Azure, or soon will be, each with its cure.
+"""Examine a folder or an application on Azure for faults, present or coming, each with its cure.
 
-It looks and changes nothing.  An error keeps messages from being handled or sent; a warning will, or wants somebody to
-decide.
+It changes nothing.  An error keeps messages from being handled or sent; a warning will do so later, or needs a
+decision.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ OLDEST_S_MAX = 300.0
 UNATTENDED_S = 60.0
 """For how long messages may wait without a worker before anybody is warned; behind OLDEST_S_MAX it is an error."""
 NEWER_S_MAX = 600.0
-"""What was put back because a newer build wrote it comes again within a minute."""
+"""How long a process is reported after it put back a newer build's message; retries come within a minute."""
 AHEAD_S_MAX = 86_400.0
 PENDING_S_MAX = 600.0
-"""A sweeper takes what is a minute old; what is ten minutes old was tried some ten times."""
+"""How long outputs may stay pending before it is an error; a sweeper has then tried some ten times."""
 FREE_BYTES_MIN, FREE_BYTES_LOW = 100 << 20, 1 << 30
 PYTHON_MIN, PYTHON_MAX = (3, 11), (3, 13)
 SDK_MIN = {"azure-servicebus": (7, 15), "azure-cosmos": (4, 17)}
-"""What the `azure` extra asks for; below that of Service Bus a settlement that failed looks like one that succeeded."""
+"""The versions that the `azure` extra requires; with an older Service Bus SDK a failed settlement looks successful."""
 PRIVATE_FILES = ("access.key", "control.json")
 
 
@@ -65,7 +65,7 @@ async def examine(admin: Admin, folder: Path | None) -> list[Finding]:
 
 
 def versions(*, needs_azure: bool) -> Iterator[Finding]:
-    """What of Python and the SDKs is too old, or was never tried."""
+    """Report versions of Python and the SDKs that are too old or untested."""
     python = sys.version_info[:2]
     if not PYTHON_MIN <= python <= PYTHON_MAX:
         what = f"this is Python {python[0]}.{python[1]}, and 3.11 to 3.13 are what is tested"
@@ -83,7 +83,7 @@ def versions(*, needs_azure: bool) -> Iterator[Finding]:
 
 
 def of_folder(folder: Path) -> Iterator[Finding]:
-    """What is wrong with the disk of a folder, and who may read its keys."""
+    """Report a folder's disk that is nearly full, and key files that others may read."""
     free = shutil.disk_usage(folder).free
     if free < FREE_BYTES_LOW:
         level: Level = "error" if free < FREE_BYTES_MIN else "warning"
@@ -98,7 +98,7 @@ def of_folder(folder: Path) -> Iterator[Finding]:
 
 
 def of_status(status: Status, *, hosted: bool) -> Iterator[Finding]:
-    """What the counts of queues say."""
+    """Report problems that show in the counts of queues."""
     waiting = sum(queue.active for queue in status.queues.values())
     if not hosted and waiting:
         what = f"no host runs, and {counted(waiting, 'message')} {'waits' if waiting == 1 else 'wait'}"
@@ -153,7 +153,7 @@ def _waited(name: str, waited_s: float) -> Finding:
 
 
 def _newer(name: str, who: str, ago_s: float) -> Iterator[Finding]:
-    """What is said of a host or worker that puts messages back for a newer build."""
+    """Report a host or worker that puts messages back for a newer build."""
     if ago_s <= NEWER_S_MAX:
         what = (
             f"{who} puts messages back, the last {age(ago_s)} ago: a newer build wrote their schema, or their state's"
@@ -162,7 +162,7 @@ def _newer(name: str, who: str, ago_s: float) -> Iterator[Finding]:
 
 
 def of_signs(signs: Signs, status: Status) -> Iterator[Finding]:
-    """What workers say of themselves, what waits for one, and which states are large."""
+    """Report problems that show in signs of life, waiting times, blocked keys and large states."""
     for name, waited_s in signs.oldest.items():
         if waited_s > OLDEST_S_MAX:
             yield _waited(name, waited_s)
@@ -195,7 +195,7 @@ def counted(count: int, what: str) -> str:
 
 
 def of_pending(found: list[PendingView], now_s: float) -> Iterator[Finding]:
-    """What was committed and has not left for long."""
+    """Report transactions whose outputs have not left for long, and foreign documents among them."""
     old = [view for view in found if view.outputs and now_s - view.committed > PENDING_S_MAX]
     if old:
         oldest = min(old, key=lambda view: view.committed)

@@ -217,7 +217,7 @@ def _is_in(at: EngineSite, place: str, task: Task) -> bool:
 
 
 async def cancel(at: EngineSite, asked: Cancel) -> Moved:
-    """Cancel what is scheduled under an id.
+    """Cancel the scheduled messages of an id.
 
     Raises:
         LookupError: nothing is scheduled under it: it was delivered, or is tried again.
@@ -245,7 +245,7 @@ async def make_due(at: EngineSite, asked: MakeDue) -> Moved:
 async def _for_later(
     at: EngineSite, queue: str, text: str, after: int, is_meant: Callable[[Task], bool], id_of: Callable[..., str]
 ) -> tuple[str, list[int]]:
-    """The id that a text stands for of what a queue holds for later, and the numbers that it has now."""
+    """Return the full id of a text among the messages that `is_meant` selects, and their numbers."""
     place, named = at.engine.broker.queue(queue), Named[Task](text)
     async for some in tasks_of(place, after=after):
         for task in filter(is_meant, some):
@@ -290,7 +290,7 @@ ANSWERS: Answers = {
 
 
 async def large_states_of(engine: Engine) -> list[LargeState]:
-    """The largest states, of those that are too large."""
+    """Return the largest states above `LARGE_STATE_BYTES`."""
     found: list[LargeState] = []
     async for some in states_of_one_instant(engine):
         large = [LargeState(id, len(each.value)) for id, each in some if len(each.value) > LARGE_STATE_BYTES]

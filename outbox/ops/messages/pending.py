@@ -1,7 +1,7 @@
-"""What was committed in a store and is not finished: outputs that are not known to have left, and how to finish them.
+"""Pending transactions of a store: outputs that are not known to have left, and how to finish them.
 
-A worker's sweeper finishes the same a minute after the commit; what stays is what cannot be sent.  Finishing it by hand
-tries once more now, and says what stands in the way.
+A worker's sweeper finishes them a minute after the commit; the ones that stay cannot be sent.  Finishing one by hand
+tries once more now, and returns the cause where it fails.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ OUTPUTS_SHOWN_MAX = 20
 
 
 async def list_pending(at: StoreSite, asked: ListPending) -> list[PendingView]:
-    """What is unfinished in the stores, as it is read; at most so many."""
+    """List the pending transactions of the stores, until `PENDING_COUNT_MAX` are found."""
     return await pending_in(at.ports)
 
 
 async def pending_in(ports: StorePorts) -> list[PendingView]:
-    """What is unfinished in the stores, as it is read; at most so many."""
+    """List the pending transactions of the stores, until `PENDING_COUNT_MAX` are found."""
     now_ms, found = ports.operations.now_ms(), list[PendingView]()
     async for store, document in _unfinished(ports):
         found += [view async for view in _views(store, document, now_ms)]
@@ -95,7 +95,7 @@ async def finish(at: StoreSite, asked: Finish) -> PendingFinished:
 
 
 async def pending_records(ports: StorePorts) -> AsyncIterator[tuple[str, Record]]:
-    """The records whose outputs are not known to have left, with their transactions; at most so many."""
+    """Yield records whose outputs are not known to have left, with their transactions, until `PENDING_COUNT_MAX`."""
     count = 0
     async for store, document in _unfinished(ports):
         with suppress(CorruptRecord):
@@ -135,7 +135,7 @@ async def _full_tx(ports: StorePorts, text: str) -> str:
 
 
 async def _unfinished(ports: StorePorts) -> AsyncIterator[tuple[StateStore, Document]]:
-    """What is unfinished, staged records last and only those that are still there: they go with their states."""
+    """Yield unfinished documents; staged records come last, if they are still there: they go with their states."""
     staged: list[tuple[StateStore, Document]] = []
     for store in stores_of(ports):
         async for document in store.unfinished():
@@ -149,7 +149,7 @@ async def _unfinished(ports: StorePorts) -> AsyncIterator[tuple[StateStore, Docu
 
 
 async def _views(store: StateStore, document: Document, now_ms: int) -> AsyncIterator[PendingView]:
-    """What a document says is unfinished; a ledger has a record for each."""
+    """Yield a view of each unfinished record in a document; a ledger has several."""
     id = document.key.id
     try:
         if id == STATE:

@@ -73,7 +73,7 @@ def later_ms(due: float | None, now_ms: int) -> int:
 
 
 def outgoing(new: NewMessage, types: Mapping[str, int], at_ms: int) -> Message:
-    """The message, of the newest schema that a handler of its type has registered; `at_ms` is now, or when it is due.
+    """Build a message of its type's newest registered schema; `at_ms` is now, or its due time.
 
     Without a type it gets the only one that is registered for its queue: with and without it are two payloads.
     """

@@ -1,4 +1,4 @@
-"""How an application over a store and a bus is, beside its counts: what its workers say, and what waits how long.
+"""The health of an application over a store and a bus: its workers' signs of life, and waiting times.
 
 It costs a query for the signs of all processes and one for all blocked keys, and a look into each queue that holds
 messages: a link and a request or two.

@@ -63,7 +63,7 @@ def status_text(found: Status) -> str:
 
 
 def _handled(name: str, handled: Handled) -> str:
-    """What became of a queue's messages since the host's start; empty where none came."""
+    """Summarize the outcomes of a queue's messages since the host's start; empty where none came."""
     if handled == Handled(0, 0, 0, 0, {}, 0):
         return ""
     refused = ", ".join(f"{printable(reason)} {count}" for reason, count in sorted(handled.refused.items()))
@@ -94,7 +94,7 @@ def status(options: Options) -> None:
 
 
 def doctor(options: Options) -> None:
-    """Print what is wrong, with the cure of each.
+    """Print the faults found, with the cure of each.
 
     Raises:
         Refused: there are errors.

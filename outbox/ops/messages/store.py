@@ -40,9 +40,9 @@ KEPT_COUNT_MAX = 1_000
 UNFINISHED_COUNT_MAX = 1_000
 """The limits to which a status counts stored dead letters and pending transactions: each costs a read."""
 LOOKS_MAX = 20
-"""How many pages of a queue are read to list it by due time, each with up to 1,000 messages that are scheduled."""
+"""The most pages, of up to 1,000 scheduled messages, that are read to list a queue by due time."""
 KEYS_LOOKED_UP_MAX = 3
-"""For how many keys on a page of messages the store is read, whether they are blocked; more of them cost a query."""
+"""How many keys of a page are looked up as blocked one by one; an index finds more of them."""
 
 
 async def check(at: StoreSite, asked: Check) -> None:
@@ -220,7 +220,7 @@ async def find(at: StoreSite, asked: Find) -> list[FoundMessage]:
 
 
 async def cancel(at: StoreSite, asked: Cancel) -> Moved:
-    """Cancel what is scheduled under an id.
+    """Cancel the scheduled messages of an id.
 
     Raises:
         LookupError, Refused: as for `find`.
@@ -300,7 +300,7 @@ async def _looked_through(
 
 
 def scan_count(queue_count: int) -> int:
-    """How many messages of each of so many queues are looked through."""
+    """Return how many messages to look through in each of `queue_count` queues."""
     return max(SCAN_COUNT_MIN, SCAN_COUNT_MAX // max(1, queue_count))
 
 

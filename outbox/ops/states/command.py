@@ -213,7 +213,7 @@ def lines_of(file: BinaryIO, path: Path) -> Iterator[tuple[StateLine, int]]:
 
 
 def batches(file: BinaryIO, path: Path) -> Iterator[list[StateLine]]:
-    """The states of a file, so many at a time as one request takes."""
+    """Split the states of a file into batches that one request takes."""
     batch: list[StateLine] = []
     size_bytes = 0
     for line, taken_bytes in lines_of(file, path):

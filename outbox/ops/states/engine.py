@@ -35,7 +35,7 @@ _line = msgspec.json.Encoder().encode
 
 
 class ExportedState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of an export; for a key too long to be stored in clear `key` is None, and `id` names the state."""
+    """A line of an export. For a key too long to be stored in clear `key` is None, and `id` names the state."""
 
     state: str
     key: str | int | None
@@ -81,7 +81,7 @@ async def read_states(at: EngineSite, asked: ReadStates) -> AsyncIterator[bytes]
 
 
 async def list_states(at: EngineSite, asked: ListStates) -> StatesPage:
-    """List states by the order of their ids; all ids are looked at for a page, slice by slice.
+    """List states in the order of their ids; a page reads all ids, slice by slice.
 
     Raises:
         Refused: the beginning of a key is none.

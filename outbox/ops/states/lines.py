@@ -1,4 +1,4 @@
-"""What a line of exported states means: which state, and whether it may be written over what is stored.
+"""The meaning of a line of exported states: which state, and whether it may replace the stored one.
 
 One table for an engine and for a store: a line is written where the stored version is that of the line, or where the
 state does not exist and the line says so.  A value that is stored already needs no write, so an import whose answer was
@@ -22,7 +22,7 @@ from outbox.ops.values.states import ABSENT, ListStates, StateEntry, StateLine, 
 
 
 class Stored(NamedTuple):
-    """A state as it is stored: its version as a text, its value (empty: it was deleted) and schema version."""
+    """A stored state: its version as a text, its value (empty: it was deleted) and schema version."""
 
     version: str
     value: bytes
@@ -61,7 +61,7 @@ class Beginning:
         self._after = asked.after
 
     def has(self, id: str) -> bool:
-        """Whether a state is asked for, by its id; a key of another kind, or a digest, has a point, and a text none."""
+        """Return whether the list asks for a state, by its id. A point marks a key of another kind, or a digest."""
         type, _, key = id.rpartition(":")
         is_of_type = id.startswith(self.prefix) and (not self._type or type == self._type)
         return is_of_type and id > self._after and not (self._is_text and key[1:2] == ".")
@@ -113,7 +113,7 @@ def value_in(line: StateLine, app: App | None) -> bytes:
 
 
 def judged(line: StateLine, id: str, value: bytes, found: Stored | None) -> StateWritten:
-    """Whether a line may be written over what is stored."""
+    """Decide whether a line may replace the stored state."""
     is_there = found is not None and bool(found.value)
     if found is not None and is_there and (found.value, found.schema) == (value, line.schema):
         return StateWritten("same", id)

@@ -63,9 +63,9 @@ async def read_states(at: StoreSite, asked: ReadStates) -> AsyncIterator[bytes]:
 
 
 async def list_states(at: StoreSite, asked: ListStates) -> StatesPage:
-    """List states by the order of their ids; a page is one pass over the ids of its type, and a read of each it shows.
+    """List states in the order of their ids. A page costs one pass over the ids of its type, and a read of each state.
 
-    What was deleted is left out, so a page may have fewer than were asked for, and others behind it.
+    Deleted states are left out, so a page may be short although others follow.
 
     Raises:
         Refused: the beginning of a key is none, or the store cannot list its states.

@@ -17,7 +17,7 @@ from outbox.ops.values.streams import WHO_LENGTH_MAX, ListStreams, ReadStream, S
 
 
 def streams_text(found: Streams) -> str:
-    """Logs, a line for each row, and registers; what is behind is so by so many cells."""
+    """Format logs and registers, one line a row, with the lag in cells."""
     parts = []
     if any(log.rows for log in found.logs):
         is_measured = any(row.size_bytes is not msgspec.UNSET for log in found.logs for row in log.rows)

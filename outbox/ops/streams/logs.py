@@ -51,7 +51,7 @@ ROWS_SHOWN_MAX = 12
 LISTED_MAX = 1_000
 """The most rows, and the most registers, of a list."""
 PARTITIONS_MAX = 100_000
-"""The most partitions that are looked at for a list."""
+"""The most partitions that are read for a list."""
 AT_ONCE_MAX = 16
 """How many rows or registers of a list are read at once."""
 _ROW = re.compile(r"log/([^/]+)/(\d{1,3})\.(\d{1,3})(?:/\d+)?").fullmatch
@@ -115,7 +115,7 @@ class _EnginePartitions:
                 yield namespace.removeprefix("p/")
 
     async def sizes_bytes(self) -> Mapping[str, int]:
-        """What the documents of each row take, tombstones too, by the row's partition."""
+        """Return the stored bytes of each row's documents, tombstones too, by the row's partition."""
         found = Counter[str]()
         spaces = self.engine.state.documents.spaces
         async for names in in_slices([name for name in spaces if name.startswith("p/log/")]):
@@ -165,7 +165,7 @@ async def _some_at_once(calls: Sequence[Awaitable[T]]) -> list[T]:
 
 
 async def _shards(at: StreamPlace, prefix: str) -> tuple[dict[str, set[Shard]], bool]:
-    """The rows of each log whose partitions begin so, and whether there are more partitions than were looked at."""
+    """List the rows of each log under a prefix, and whether `PARTITIONS_MAX` cut the list."""
     found: dict[str, set[Shard]] = {}
     count = 0
     async for partition in at.listed.partitions(prefix, holding=FLOOR):
@@ -178,7 +178,7 @@ async def _shards(at: StreamPlace, prefix: str) -> tuple[dict[str, set[Shard]], 
 
 
 async def _registers(at: StreamPlace) -> tuple[list[str], bool]:
-    """The partitions of registers, and whether there are more than were looked at."""
+    """List the partitions of registers, and whether `PARTITIONS_MAX` cut the list."""
     names = set[str]()
     for prefix in _REGISTERS:
         async for partition in at.listed.partitions(prefix, holding=REGISTER):
@@ -227,7 +227,7 @@ async def _register(at: StreamPlace, name: str) -> Kept | CorruptRecord | None:
 
 
 def _cursors_of(kept: Kept | CorruptRecord | None) -> dict[str, int]:
-    """Which cell of each row is next, by what a register says of a processor; an ingest's reads none."""
+    """Return the next cell of each row by a processor's register; an ingest's reads none."""
     if not isinstance(kept, Kept):
         return {}
     known = kept.register
@@ -254,7 +254,7 @@ def _processor(name: str, kept: Kept | CorruptRecord | None, lag: dict[str, int]
 
 
 async def read_stream(at: StreamPlace, asked: ReadStream) -> AsyncIterator[bytes]:
-    """The entries of a log, or of one of its rows, as JSON lines in pieces; up to `limit`, 0: to the end.
+    """Read the entries of a log, or of one row, as JSON lines in pieces; up to `limit`, 0: all.
 
     Raises:
         LookupError: there is no such log, or row.
@@ -390,7 +390,7 @@ LINES: requests.Streams = {ReadStream: read_stream}
 def placed(
     answers: Mapping[type[T], Callable[[Any, Any], Any]], place: Callable[[Any], StreamPlace]
 ) -> dict[type[T], Any]:
-    """What answers at a place, as what answers at another that has one."""
+    """Adapt the answers of a stream place to a site from which `place` gets one."""
 
     def at(answer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         return lambda site, asked: answer(place(site), asked)
