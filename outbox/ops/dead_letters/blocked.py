@@ -33,7 +33,7 @@ By = Literal["discard", "resubmit"]
 
 
 class Unblocked(msgspec.Struct, frozen=True):
-    """A key, the dead letter that blocked it, what was done with that, and how many messages waited behind it."""
+    """An unblocked key, its dead letter, how that was moved, and how many messages waited behind it."""
 
     queue: str
     key: str
@@ -135,7 +135,7 @@ async def _blocked_key(engine: Engine, queue: Queue, session: Session) -> Blocke
 
 
 async def _waiting_in(queue: Queue, session: Session) -> int:
-    """How many messages of a session there are that are due: those that nobody has, and those in hand."""
+    """Count the due messages of a session, ready or claimed."""
     count, find = 0, queue.tasks.get
     async for some in in_slices({*session.ready, *session.claimed}):
         tasks = [task for sequence in some if (task := find(sequence)) is not None]

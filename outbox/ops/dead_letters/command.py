@@ -126,7 +126,7 @@ def unblock(options: Options) -> None:
 
 
 def list_dead_letters(options: Options) -> None:
-    """List the dead letters of a queue, or of all; or groups of those that went wrong alike."""
+    """List the dead letters of a queue, or of all; or groups of them by error."""
     from outbox.ops.dead_letters import groups as dead_letters
 
     if options.discarded:
@@ -144,13 +144,13 @@ def list_dead_letters(options: Options) -> None:
 
 
 async def _discarded(admin: Admin, options: Options) -> list[DeadLetterView]:
-    """What was discarded of a queue, or of all of them."""
+    """List the discarded dead letters of a queue, or of all."""
     queues = [options.queue] if options.queue is not None else list((await admin.ask(ReadStatus())).queues)
     return [letter for queue in queues for letter in await admin.ask(ListDiscarded(queue))]
 
 
 async def _dead_letters(admin: Admin, options: Options) -> list[DeadLetterView]:
-    """Those that the options mean; they may be fewer than are there by --limit."""
+    """List the dead letters that the options select; --limit may cut the list."""
     from outbox.ops.dead_letters.groups import found_in, queues_with_dead_letters
 
     now_s = time.time()
@@ -215,7 +215,7 @@ def discard(options: Options) -> None:
 
 
 def restore(options: Options) -> None:
-    """Let what was discarded be dead letters again."""
+    """Restore discarded dead letters."""
     if (options.id is None) is not options.all:
         raise Usage("name one ID, or give --all")
     done = ask(options, Restore(options.queue, options.id))
@@ -230,7 +230,7 @@ def _filters(options: Options) -> list[str]:
 
 
 def _say_restorable(options: Options, which: str) -> None:
-    """Say at a terminal how what was discarded comes back; a script's answer stays what it is."""
+    """Print at a terminal how to restore discarded dead letters; a script gets no further line."""
     if not options.for_good and sys.stderr.isatty():
         again = with_folder(options, f"`outbox dead-letters restore {word(options.queue)} {which}`")
         print(f"outbox: {printable(again)} takes it back, for as long as retention", file=sys.stderr)
@@ -259,7 +259,7 @@ def _move(options: Options, verb: str, move: Callable[[str | None], Request[Move
 
 
 def _move_some(options: Options, verb: str) -> None:
-    """Move those that a filter means, at a pace.
+    """Move the dead letters that a filter selects, at a pace.
 
     Raises:
         Refused: the filter means none, or one that was resubmitted has come back.

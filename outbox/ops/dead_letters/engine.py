@@ -118,7 +118,7 @@ async def resubmit(at: EngineSite, asked: Resubmit) -> Moved:
 
 
 async def discard(at: EngineSite, asked: Discard) -> Moved:
-    """Discard those of an id, or all of a queue; for as long as the longest registered retention, or for good.
+    """Discard dead letters of an id, or all of a queue; restorable for the longest retention, unless for good.
 
     Raises:
         LookupError: there is none, or a receiver has it.
@@ -135,7 +135,7 @@ async def discard(at: EngineSite, asked: Discard) -> Moved:
 
 
 async def _discard(at: EngineSite, *, for_good: bool) -> Callable[[str, int], None]:
-    """What discards a dead letter of a queue by its number."""
+    """Return the function that discards a dead letter by queue and number."""
     if for_good:
         return at.engine.dead_letters.discard
     until_ms = at.engine.now_ms() + await longest_retention_ms(at.notes(RETENTION_PREFIX))
@@ -163,7 +163,7 @@ async def list_discarded(at: EngineSite, asked: ListDiscarded) -> list[DeadLette
 
 
 async def restore(at: EngineSite, asked: Restore) -> Moved:
-    """Let what was discarded be dead letters again.
+    """Restore discarded dead letters of an id, or all of a queue.
 
     Raises:
         LookupError: nothing was, or its time is over.

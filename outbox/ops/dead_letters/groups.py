@@ -58,7 +58,7 @@ class MovedGroup(msgspec.Struct, frozen=True, omit_defaults=True):
 async def found_in(
     admin: Admin, queues: Sequence[str], where: DeadLetterFilter, count_max: int | None = None
 ) -> list[DeadLetterView]:
-    """The dead letters of some queues that a filter means, queue by queue, oldest first; at most so many."""
+    """List dead letters of queues that a filter selects, queue by queue, oldest first, at most `count_max`."""
     found: list[DeadLetterView] = []
     for queue in queues:
         after = 0
@@ -92,7 +92,7 @@ def grouped(letters: Sequence[DeadLetterView]) -> list[DeadLetterGroup]:
 
 
 def error_of(letter: DeadLetterView) -> str:
-    """What all dead letters that went wrong alike have in common: the class of an exception, or a refusal's text."""
+    """Return the error by which dead letters are grouped: the class of an exception, or a refusal's text."""
     text = letter.description.splitlines()[0] if letter.description else ""
     return (exception_of(letter.reason, text) or text)[:GROUPED_LENGTH_MAX]
 
@@ -104,7 +104,7 @@ def raised_at(letter: DeadLetterView) -> str:
 
 
 async def resubmit_all(admin: Admin, letters: Sequence[DeadLetterView], *, a_second: float | None) -> MovedGroup:
-    """Resubmit these dead letters, so many a second, up to the first that comes back."""
+    """Resubmit dead letters, `a_second` per second, until one comes back."""
     relapses, run = _Relapses(admin), set[tuple[str, str]]()
     await relapses.know(letters)
 
@@ -126,9 +126,10 @@ async def resubmit_all(admin: Admin, letters: Sequence[DeadLetterView], *, a_sec
 async def discard_all(
     admin: Admin, letters: Sequence[DeadLetterView], *, a_second: float | None, for_good: bool = False
 ) -> MovedGroup:
-    """Discard these dead letters, so many a second; for a time, or for good.
+    """Discard dead letters, `a_second` per second, for a time or for good.
 
-    Those of a queue go together, with a pace those of a second: on a bus each look at dead letters locks all of them.
+    Dead letters of one queue are discarded together, with a pace as many as fit a second: on a bus each look at dead
+    letters locks all of them.
     """
     together = BATCH_COUNT_MAX if a_second is None else min(BATCH_COUNT_MAX, max(1, int(a_second)))
     began_s, count, left, why = time.monotonic(), 0, 0, ""
@@ -153,7 +154,7 @@ async def discard_all(
 
 
 def _together(letters: Sequence[DeadLetterView], count_max: int) -> Iterator[tuple[int, Sequence[DeadLetterView]]]:
-    """Dead letters of one queue that follow each other, at most so many, and how many were before them."""
+    """Split dead letters into runs of one queue, at most `count_max` each, with the index of its first."""
     at = 0
     while at < len(letters):
         end = at + 1
@@ -173,7 +174,7 @@ async def _gone_of(admin: Admin, letters: Sequence[DeadLetterView]) -> int:
 
 
 async def _pace(began_s: float, number: int, a_second: float | None) -> None:
-    """Wait until it is time for one that has so many before it."""
+    """Wait until the pace allows an item with `number` others before it."""
     if a_second is not None:
         await asyncio.sleep(max(0.0, began_s + number / a_second - time.monotonic()))
 
@@ -230,7 +231,7 @@ class _Relapses:
         self._watched.append((queue, id))
 
     async def first(self, *, within_s: float = 0) -> tuple[str, int] | None:
-        """The id and number of one that came back, waited for so long; None: there is none, or was a look just now."""
+        """Return id and number of a relapse within `within_s`; None: there is none, or the last look was just now."""
         until_s = time.monotonic() + within_s
         while self._watched and (within_s or time.monotonic() - self._looked_s >= LOOK_EVERY_S):
             self._looked_s = time.monotonic()

@@ -63,7 +63,7 @@ async def list_dead_letters(at: StoreSite, asked: ListDeadLetters) -> list[DeadL
 
 
 async def find_dead(at: StoreSite, asked: FindDead) -> dict[str, list[DeadAttempt]]:
-    """Those of some ids that are dead letters now."""
+    """Find the dead letters of some ids."""
     queue = await at.named(asked.queue)
     found = await at.operations.dead_letters(queue)
     return attempts_of(asked.ids, ((name_of(dead), DeadAttempt(dead.sequence, dead.message.attempt)) for dead in found))
@@ -78,7 +78,7 @@ async def show_dead_letter(at: StoreSite, asked: ShowDeadLetter) -> DeadLetterVi
 
 
 async def resubmit(at: StoreSite, asked: Resubmit) -> Moved:
-    """Run the newest of an id again, or the one of a number, or (None) all; one of them with another body."""
+    """Resubmit an id's newest dead letter, the one of a number, or (None) all; one alone may get another body."""
     queue = await at.named(asked.queue)
     body, edit = check_edit(asked), None
     if asked.id is None:
@@ -132,7 +132,7 @@ async def discard_some(at: StoreSite, asked: DiscardSome) -> Moved:
 
 
 async def _life_s(at: StoreSite, *, for_good: bool) -> float | None:
-    """For how long what is discarded can be restored; None: not at all."""
+    """Return for how long discarded dead letters can be restored, in seconds; None: never."""
     if for_good:
         return None
     return await longest_retention_ms(at.notes(RETENTION_PREFIX)) / 1_000
@@ -146,7 +146,7 @@ async def _discard(at: StoreSite, dead: DeadLetterEntry, life_s: float | None) -
 
 
 async def _discarded_of(at: StoreSite, queue: str, found: Sequence[DeadLetterEntry], life_s: float | None) -> set[int]:
-    """Discard what was listed, that of the bus in one pass; the numbers of those that were free."""
+    """Discard listed dead letters, the bus's in one pass; return the numbers of the discarded ones."""
     done, by_itself = set[int](), list(found)
     if at.discard_some is not None:
         by_itself = [dead for dead in found if isinstance(dead, StoredEntry)]
@@ -164,7 +164,7 @@ async def _discarded_of(at: StoreSite, queue: str, found: Sequence[DeadLetterEnt
 
 
 async def list_discarded(at: StoreSite, asked: ListDiscarded) -> list[DeadLetterView]:
-    """What was discarded and can be restored."""
+    """List the discarded dead letters that can be restored."""
     queue = await at.named(asked.queue)
     only = (await _types(at, queue)).only
     return [view_of(name_of(dead), dead, only) for dead in await at.operations.set_aside_of(queue)]

@@ -27,7 +27,7 @@ from outbox.runtime.start.handler_names import handlers_in
 
 
 class HasNumber(Protocol):
-    """What a queue has numbered."""
+    """An item that a queue has numbered."""
 
     @property
     def sequence(self) -> int:
@@ -87,7 +87,7 @@ def matches(dead: DeadLetterEntry, where: DeadLetterFilter, types: TypeNames) ->
 
 
 def name_of(dead: DeadLetterEntry) -> str:
-    """What a dead letter is called: its identity, else by its number."""
+    """Return a dead letter's name: its identity, else its number."""
     return dead_letter_name(dead.queue, dead.sequence, dead.message, dead.reason)
 
 
@@ -154,7 +154,7 @@ def discarded(id: str, numbers: list[int]) -> Moved:
 async def with_body(
     id: str, dead: DeadLetterEntry, only_type: str, blobs: BlobStore, *, is_only: bool = True
 ) -> DeadLetterView:
-    """A dead letter with its body as JSON, else as text, else as base64; `is_only` says that its id has no other.
+    """Return a dead letter with its body as JSON, text or base64; `is_only`: no other has its id.
 
     Raises:
         Refused: the body lies in a blob that is gone.
@@ -172,7 +172,7 @@ async def with_body(
 
 
 def cure_of(id: str, dead: DeadLetterEntry, *, is_only: bool = True) -> str:
-    """What may be done about a dead letter, by what its refusal leaves open; of several of its id by its number."""
+    """Return the commands that may cure a dead letter, by its refusal; among several of its id by number."""
     which = ("" if is_only else f"--sequence {dead.sequence} ") + f"{word(dead.queue)} {last_word(id)}"
     again = f"`outbox dead-letters resubmit {which}`"
     edited = f"`outbox dead-letters resubmit --body FILE {which}`"

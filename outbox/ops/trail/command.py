@@ -25,7 +25,7 @@ def found_messages(found: Sequence[FoundMessage]) -> str:
 
 
 def gone(known: Sequence[Fact]) -> str:
-    """What is on record of a message that is in no queue and no dead letter, in one line."""
+    """Describe in one line a recorded message that is in no queue and no dead letter."""
     id = known[0].id
     more = f"`outbox message trace {last_word(id)}` shows what it caused"
     return printable(f"{id} is in no queue and no dead letter: {facts(known)}; {more}")
@@ -51,7 +51,7 @@ def trace_text(found: Trace) -> str:
 
 
 def show_message(options: Options) -> None:
-    """Show where a message is, why it is there, and its body; of one that is gone, what is on record of it.
+    """Show where a message is, why it is there, and its body; if it is gone, the facts on record.
 
     Raises:
         LookupError: it is in no queue and no dead letter, and nothing is on record of it.

@@ -49,7 +49,7 @@ NO_MARKERS = (
 
 
 async def find_trail(at: EngineSite, asked: FindTrail) -> Trail:
-    """What the engine knows of a message, its causes and its effects.
+    """Find a message, its causes and its effects in the engine.
 
     Raises:
         Refused: several ids have this prefix, or the key is not of its kind.
@@ -78,7 +78,7 @@ async def find_trail(at: EngineSite, asked: FindTrail) -> Trail:
 
 
 async def _see_unseen_effects(id: str, sightings: Sightings, keys: TriedKeys) -> None:
-    """See what the outputs have caused that are gone, of a message and of the first ones of what is in sight."""
+    """Follow outputs that are gone to their effects, from the message and from first messages by correlation id."""
     begun = (each.what[1].message.correlation_id for each in sightings.found())
     starts = dict.fromkeys((id, *filter(None, begun)))
     tried = {inbox: (state, key) async for inbox, state, key in keys.inboxes(starts)}
@@ -96,7 +96,7 @@ async def _outcomes(
     keys: TriedKeys,
     key: Key | None,
 ) -> list[Fact]:
-    """What outputs in sight say of their causes, and markers of messages that are gone."""
+    """Return facts about causes, from outputs in sight, and about messages that are gone, from their markers."""
     await keys.keep_useful(
         dict.fromkeys(each.cause for each in seen if each.cause),
         {inbox for each in seen if (inbox := inbox_of_cause(each.id)) is not None},

@@ -1,7 +1,7 @@
-"""What a recorded history has of a message's trail: who sent it, which commit applied or refused it, what that sent.
+"""The trail of a message in a recorded history: its sender, the commit that applied or refused it, its outputs.
 
-A history is read twice, line by line: once for who caused whom, of which an id each is kept, and once for what became
-of those of the trail.  A commit whose outcome is not in the history is said to be unknown.
+A history is read twice, line by line: first for ids and their causes, which are kept, then for the outcomes of the
+trail's messages.  A commit without a recorded outcome is reported as unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from outbox.verify.history import read_history
 from outbox.verify.recorded.events import AnyEvent, Commit, Emitted, In, Push, Settled
 
 EDGE_COUNT_MAX = 2_000_000
-"""How many messages of a history are looked at for who caused whom."""
+"""The most messages of a history that are read for their causes."""
 
 
 class HistoryTrail:
@@ -50,7 +50,7 @@ class HistoryTrail:
                 yield Sighting(id, cause, None)
 
     def facts(self, ids: set[str]) -> list[Fact]:
-        """What the history says of these messages."""
+        """Return the history's facts about these messages."""
         found: list[Fact] = []
         for event, outcome in ended(read_history(self._path)):
             found += [fact for fact in _facts(event, outcome, ids) if fact.id in ids]

@@ -1,4 +1,4 @@
-"""The records of a trail's messages: what became of one that is in no queue any more, and who handled it.
+"""The records of a trail's messages: the outcome of one that has left its queue, and its handler.
 
 A record lies under the inbox key, a digest over application, handler, state, key and identity.  Names and keys of
 handlers are in the framework's notes, so the key is the one thing that may be missing: it is in the message's body,
@@ -51,7 +51,7 @@ class Registered(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a record says: applied, or (with a reason) refused, or that it `waits`; `at_ms` 0: not known.
+    """A record's outcome: applied, or (with a reason) refused, or that it `waits`; `at_ms` 0: not known.
 
     `cancelled_ms` is above 0 where it was cancelled before it was due.
     """
@@ -107,7 +107,7 @@ async def outcomes(
     key: Key | None,
     keys: Callable[[str], Iterable[Key]] | None = None,
 ) -> list[Fact]:
-    """What records say of these messages, as far as their keys are known.
+    """Look up the outcomes of these messages in their records, as far as their keys are known.
 
     An id that its sender chose may be that of messages in several queues: such a one is looked up for every handler,
     also where it is in sight in another's queue; the key is then that of the body in sight.  `keys` gives keys of a
@@ -176,7 +176,7 @@ def reach_unseen(
     keys: Callable[[str], Iterable[Key]],
     message_of: Callable[[T], Message],
 ) -> tuple[Reached[T], list[Fact]]:
-    """What belongs to a trail, over messages that are gone and that others name; and what is known of those.
+    """Extend a trail across messages that are gone but named by others, and return the facts about these.
 
     From below the way goes on by the correlation id, which is that of the first message.
     """
@@ -221,10 +221,9 @@ def _tried(by: Registered, keys: Callable[[str], Iterable[Key]]) -> Iterable[Key
 def causes(
     seen: Iterable[Sighting[Seen]], handlers: Sequence[Registered], keys: Callable[[str], Iterable[Key]]
 ) -> Iterator[Fact]:
-    """What outputs say of their causes: those were applied, because nothing leaves a handling that was not committed.
+    """Yield the facts that outputs prove: their causes were applied, because only a committed handling sends outputs.
 
-    `keys` gives keys of a state's name that may have been theirs: one that leads to the inbox key in the output's id
-    was.
+    `keys` gives candidate keys by state; the right one leads to the inbox key in the output's id.
     """
     left, known = TRIED_COUNT_MAX, set[tuple[str, bytes]]()
     for each in seen:

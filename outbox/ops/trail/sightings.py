@@ -1,8 +1,8 @@
-"""The messages of an engine that belong to one trail, found in passes over its queues, and the keys that lead on.
+"""An engine's messages of one trail, found in passes over its queues, and the keys that lead on.
 
-A pass looks at every message once, slice by slice, and keeps those whose id or cause is asked for; what it has found
-says what the next one asks for.  So what is kept grows with the trail, not with what the engine holds.  Keys are tried
-apart from that: of all keys of a state only those are kept that lead to a record, or to an output in sight.
+A pass reads every message once, slice by slice, and keeps those whose id or cause is asked for; the next pass asks for
+the ids that it found.  So memory grows with the trail, not with the engine.  Keys are tried apart from that: of a
+state's keys only those are kept that lead to a record, or to an output in sight.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Place = tuple[str, Task, bool]
 
 
 class Sightings:
-    """What was seen that belongs to a trail."""
+    """The messages seen that belong to a trail."""
 
     def __init__(self, engine: Engine, asked: FindTrail) -> None:
         self._engine = engine
@@ -38,7 +38,7 @@ class Sightings:
         """Whether any message names the output of a handling as its cause."""
 
     async def resolve(self) -> tuple[str, list[str]]:
-        """The id that is asked for, of all that are in sight as messages or causes, and others that begin so.
+        """Return the requested id in full, and others that begin so, of the messages and causes in sight.
 
         Raises:
             Refused: several ids have this prefix.
@@ -83,7 +83,7 @@ class Sightings:
         return outputs
 
     def found(self) -> list[Sighting[Place]]:
-        """What is still where it was seen, in the order of queues and numbers."""
+        """Return the messages that are still where they were seen, in the order of queues and numbers."""
         there = []
         for _, each in sorted(self._found.items()):
             path, task, is_dead = each.what
@@ -93,7 +93,7 @@ class Sightings:
         return there
 
     def _keep(self, *, asked: Sequence[Sighting[Place]], caused: Sequence[Sighting[Place]]) -> None:
-        """Keep what was asked for and what that has caused, of each one more than a trail may hold."""
+        """Keep the requested messages and their effects, of each one more than a trail may hold."""
         for at, some in enumerate((asked, caused)):
             for each in some[: self._room[at]]:
                 path, task, is_dead = each.what

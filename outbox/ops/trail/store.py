@@ -1,4 +1,4 @@
-"""The trail of a message over a store and a bus: queues, dead letters, outputs that have not left, and records."""
+"""The trail of a message over a store and a bus: queues, dead letters, pending outputs, and records."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ RECORDS_EXPIRE = (
 )
 
 _Seen = tuple[str, Message, Fact]
-"""A queue, a message that was seen there, and what is known by that."""
+"""A queue, a message that was seen there, and the fact that follows."""
 
 
 async def find_trail(at: StoreSite, asked: FindTrail) -> Trail:
-    """What store and bus know of a message, its causes and its effects.
+    """Find a message, its causes and its effects in the store and on the bus.
 
     Raises:
         Refused: several ids have this prefix, or the key is not of its kind.
@@ -121,7 +121,9 @@ async def _sightings(
 
 
 async def _held(at: StoreSite, queue: str, asked: FindTrail, scan: int) -> tuple[list[HeldMessage], int, int]:
-    """The first messages of a queue and of the others those that are meant; the number to look on after; how many."""
+    """Peek a queue's first messages, and of the later ones the trail's. Return also the number to continue after, and
+    how many were seen.
+    """
     known, seen = set(asked.known), 0
 
     def is_wanted(held: HeldMessage) -> bool:

@@ -1,4 +1,4 @@
-"""Causes and effects of a message: what is known of each, and the tree that they make.
+"""Causes and effects of a message: the facts of each, and the tree that they make.
 
 A message that a handler sends names its cause, so a trail is found from both of its ends.  Facts come from an admin
 (queues, dead letters, what is pending, records) and from a history, where one was recorded; each says by what it is
@@ -36,10 +36,10 @@ class Sighting(NamedTuple, Generic[T]):
 
 
 class Reached(NamedTuple, Generic[T]):
-    """What belongs to a trail: its sightings, all ids that they name, and whether there were too many.
+    """A trail as far as it was found: its sightings, all ids that they name, whether there were too many.
 
     `unseen` are the causes, in this trail or not, that are named and were not seen themselves; `near` are other ids
-    that begin as the one that was asked for.
+    with the requested prefix.
     """
 
     id: str
@@ -51,7 +51,7 @@ class Reached(NamedTuple, Generic[T]):
 
 
 def reach(asked: FindTrail, sightings: Iterable[Sighting[T]]) -> Reached[T]:
-    """The causes and effects among all that was seen, of the message that is asked for and of those known of it.
+    """Collect from all sightings the causes and effects of the requested message and of its known ids.
 
     Raises:
         Refused: several ids have this prefix.
@@ -134,7 +134,7 @@ def tree(trail: Trail, *, depth_max: int, width_max: int) -> Trace:
 
 
 def facts_of(trail: Trail) -> list[Fact]:
-    """What is known of the message that was asked for, as the tree has it."""
+    """Return the facts of the requested message, in the order of the tree."""
     return _ordered({trail.id: [fact for fact in dict.fromkeys(trail.facts) if fact.id == trail.id]}, trail.id)
 
 
@@ -149,7 +149,7 @@ def _cause(facts: dict[str, list[Fact]], id: str) -> str:
 
 
 def _ordered(facts: dict[str, list[Fact]], id: str) -> list[Fact]:
-    """The facts of a message by time, `sent` first and those without a time last; what says less is left out."""
+    """Order a message's facts by time, undated ones last, at equal times `sent` first; drop less precise ones."""
     found = facts.get(id, [])
     if any(fact.place == "applied" and fact.known_by != "its output" for fact in found):
         found = [fact for fact in found if fact.known_by != "its output"]
