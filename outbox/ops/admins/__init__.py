@@ -1,1 +1,1 @@
-"""Who answers requests: an engine, a store with a bus, a running host."""
+"""The admins, which answer requests: of an engine, a store with a bus, a running host."""

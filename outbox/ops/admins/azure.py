@@ -1,4 +1,4 @@
-"""Connect an admin to an application on Azure or on emulators, or to ordered logs in a store of their own."""
+"""Connect an admin to an application on Azure or on emulators, or to ordered logs in a store alone."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def host_of(address: str) -> str:
 
 
 _ADDRESS_PARTS = ("AccountEndpoint", "Endpoint", "BlobEndpoint", "AccountName", "")
-"""The parts of a connection string that say where it leads, the exact ones first; a plain address has one part."""
+"""The parts of a connection string that hold its address, the exact ones first; a plain address has no name."""
 
 
 @asynccontextmanager

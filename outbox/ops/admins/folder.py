@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 WAIT_S = 5.0
 AGAIN_WITHIN_S = 30.0
-"""The same where a command has let go of the log for a host: that opens it first, however large it is."""
+"""How long to wait for a host for which a command closed the log: it opens the log first."""
 LOOK_EVERY_S = 0.05
 
 

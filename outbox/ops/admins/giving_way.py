@@ -52,7 +52,7 @@ class GivingWay:
             return await (await self._current()).ask(asked)
 
     async def stream(self, asked: Lines) -> AsyncIterator[bytes]:
-        """The lines; what is between two pieces is between two answers."""
+        """Stream the lines; the log may be closed between two pieces, as between two answers."""
         async with self._answering:
             admin = await self._current()
             pieces = admin.stream(asked)
@@ -72,7 +72,7 @@ class GivingWay:
             yield piece
 
     async def _current(self) -> Admin:
-        """Who answers now: the log that is open here, or whoever has the folder since it was let go."""
+        """Return the current admin: of the log that is open here, or of the process that took over the folder."""
         if self._admin is None:
             found = await self._connect()
             if isinstance(found, Engine):

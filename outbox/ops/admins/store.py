@@ -1,4 +1,4 @@
-"""The admins of a store with a bus, as on Azure, and of ordered logs alone: which function answers which request."""
+"""The admins of a store with a bus, as on Azure, and of ordered logs: which function answers which request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LINES: Streams = {**store_states.LINES, **placed(logs.LINES, _streams)}
 
 
 class StoreAdmin:
-    """An admin of an application over the ports of a store and a bus, or with other tables of another place."""
+    """An admin over the ports of a store and a bus, or with other tables over another place."""
 
     def __init__(self, at: Any, answers: Answers = ANSWERS, lines: Streams = LINES) -> None:
         self._at, self._answers, self._lines = at, answers, lines

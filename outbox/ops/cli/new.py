@@ -32,7 +32,7 @@ _TAKEN = frozenset(("azure", "conftest", "function_app", "infra", "local", "outb
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """What was written: the folder's name, the package in it, the paths of all files."""
+    """A written project: the folder's name, the package in it, the paths of all files."""
 
     name: str
     package: str

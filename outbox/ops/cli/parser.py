@@ -144,7 +144,7 @@ def _read_environment(options: argparse.Namespace) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors repeat no secret of the command line and name what is near; it may add an omitted verb."""
+    """A parser whose errors hide secrets and suggest close names; it may add an omitted verb."""
 
     verb_left_out = ""
     """Of a group of commands: the verb that is meant where none of its verbs is given."""

@@ -1,4 +1,4 @@
-"""What the command line writes, for a terminal of any encoding: nothing fails because a character cannot be shown.
+"""The command line's output, for a terminal of any encoding: a character that cannot be shown fails no command.
 
 An answer is printed when the work is done.  So a character that the encoding of stdout lacks is written as JSON escapes
 it, which leaves an answer in JSON what it was.  Of an error, secrets are redacted; an id that is an argument of a
@@ -40,7 +40,7 @@ _WORD = re.compile(r"(?<= )(?:'[^']*'|\"[^\"]*\"|[^\s'\"`;])+")
 _IS_SECRET = re.compile(
     r"(?i)accountkey|sharedaccess|accesskey|apikey|passw|passphrase|pwd|secret|credential|bearer|://|;|\bsig=|&|\?"
 )
-"""What tells a connection string, a URL with a signature or a password from an id that looks like `key=abc`."""
+"""The marks of a connection string, a signed URL or a password, which an id like `key=abc` lacks."""
 
 
 def without_secrets(text: str) -> str:
@@ -58,5 +58,5 @@ def without_secrets(text: str) -> str:
 
 
 def _strict(word: str) -> str:
-    """A word without names before its values, redacted: what is left is a secret by itself, as a token."""
+    """Redact a word without the names before its values, to find a secret without a name, such as a token."""
     return redacted(re.sub(r"[\w.-]+[=:]", " ", word))

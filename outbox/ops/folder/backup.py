@@ -65,7 +65,7 @@ TRY_COUNT = 5
 
 
 class BackedUp(msgspec.Struct, frozen=True):
-    """A backup: where it is, the last ordinal in it, and what it takes; `cut_bytes` of torn tail were left out."""
+    """A backup: its path, last ordinal, size and file count; `cut_bytes` of torn tail were left out."""
 
     target: str
     ordinal: int
@@ -144,7 +144,7 @@ def restore(backup: Path, folder: Path) -> Restored:
 
 
 def _log_anew(root: Path, made: Path, found: Recovery) -> None:
-    """Write the log of a backup under a new id, into a folder that opens as it is."""
+    """Write the log of a backup under a new id, into a folder that can be opened."""
     done = salvaging.salvage(
         FolderDisk(root / LOG, create=False),
         FolderDisk(made),
@@ -171,7 +171,7 @@ def _check_parent(path: Path) -> None:
 
 
 def _blobs(root: Path, *folders: Path) -> list[BackupFile]:
-    """Copy the blobs of some folders; one that is not there any more is in the next, or was deleted before the cut."""
+    """Copy the blobs of some folders; a missing one is in the next, or was deleted before the cut."""
     files: dict[str, BackupFile] = {}
     for folder in folders:
         for path in sorted(folder.glob("*.blob")):
@@ -213,7 +213,7 @@ def _header(disk: FolderDisk, ordinal: int) -> bytes:
 
 
 def _closed(folder: Path, root: Path) -> tuple[list[BackupFile], int, int]:
-    """Copy a folder that nobody has open: the files, its last ordinal, and the bytes of its torn tail, left out."""
+    """Copy a closed folder without its torn tail; return its files, its last ordinal, and the tail's bytes."""
     disk = FolderDisk(folder, create=False)
     disk.lock()
     try:

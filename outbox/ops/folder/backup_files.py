@@ -41,7 +41,7 @@ class BackupFile(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What belongs to a backup: its log, the last ordinal in it, and when it was made, in seconds since 1970."""
+    """The contents of a backup: log id, last ordinal, files, and when it was made, in seconds since 1970."""
 
     format: int
     log_id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
@@ -86,7 +86,7 @@ def finished(root: Path, target: Path) -> None:
 
 
 def named(root: Path, target: Path) -> None:
-    """Give a complete folder its name, in place of an empty one, so that a crash leaves it whole or absent."""
+    """Rename a complete folder to its target, in place of an empty one; a crash leaves it whole or absent."""
     for folder in (*(path for path in root.iterdir() if path.is_dir()), root):
         sync_folder(folder)
     if target.exists():

@@ -49,7 +49,7 @@ def compact_sealed(folder: Path) -> Answer:
 
 
 def salvage(folder: Path, target: Path) -> Answer:
-    """Copy what is left of a log, and its blobs, into a fresh folder.
+    """Copy the readable part of a log, and its blobs, into a fresh folder.
 
     Raises:
         Refused: a host is using the folder, or the target is not empty.

@@ -82,7 +82,7 @@ def _is_gone(process: int) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder of ours that nobody holds, and what was packed of it."""
+    """Remove a folder of ours that nobody holds, and its packed file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         parts = {each.name for each in path.iterdir()}

@@ -42,10 +42,10 @@ from outbox.worker import Worker
 log = logging.getLogger("outbox.host")
 
 OPEN_WITHIN_S = 5.0
-"""How long to wait for a command that has the log open; for another host, which has a control file, not at all."""
+"""How long to wait for a command that has the log open; another host is not waited for."""
 OPEN_EVERY_S = 0.05
 LOOK_EVERY = 6
-"""With every so many readings a traced host looks into its queues, for the metrics of OpenTelemetry."""
+"""How many readings a traced host takes between two looks into its queues, for the metrics of OpenTelemetry."""
 READY_LINE = "ready"
 """The announcement of a host without endpoints."""
 
@@ -71,7 +71,7 @@ class HostSettings:
     replace_key: bool = False
     """Whether to make a new access key; clients need the new connection string."""
     sampled: float | None = None
-    """Which share of the messages OpenTelemetry traces; None: it is not used."""
+    """The share of messages that OpenTelemetry traces; None: it is not used."""
 
 
 async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None:
@@ -132,7 +132,7 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
 
 
 def _read_rates(stack: AsyncExitStack, meter: Meter, admin: EngineAdmin | None) -> None:
-    """Count ages, and take readings for rates as long as the stack is open; by an `operator` of the queues as well."""
+    """Count ages and take rate readings while the stack is open; with an `admin`, note its queues' status too."""
 
     async def read() -> None:
         for turn in itertools.count():

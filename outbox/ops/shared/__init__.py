@@ -1,1 +1,1 @@
-"""What several subjects have in common: names, text, arguments, and what an engine or a store has at hand."""
+"""Parts that several subjects share: names, text, arguments, and the sites of an engine or a store."""

@@ -1,4 +1,4 @@
-"""The kinds of arguments that commands take, and those that many take: where to look, which message, how to answer."""
+"""Types of arguments, and the options that many commands share: where to look, which message, how to answer."""
 
 from __future__ import annotations
 

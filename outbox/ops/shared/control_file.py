@@ -20,7 +20,7 @@ from outbox.ops.shared.names import word
 FILE_NAME = "control.json"
 LOCK_NAME = "lock"
 WANTED_NAME = "wanted"
-"""What a host locks that waits for a command to let go of the folder."""
+"""The file that a host locks while it waits for a command to close the log."""
 SIZE_MAX_BYTES = 4_096
 
 
@@ -85,7 +85,7 @@ def remove_control_file(folder: Path) -> None:
 
 
 def is_alive(host: ControlFile) -> bool:
-    """Whether there is a process of the number that a control file names; of a killed host's there may be another."""
+    """Return whether a process has the control file's number; after a kill it may be another process."""
     try:
         os.kill(host.pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""What a queue holds, as an operator sees it: the state of each message, and why it is in it."""
+"""A queue's messages as an operator sees them: the state of each, and the reason for it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def waits_for(queue: str, *, paused: bool, app_without_handler: str = "") -> str
 
 
 def view_of(queue: str, held: HeldMessage, now_ms: int, taker: str = WORKER) -> MessageView:
-    """A message as it is shown; `taker` is whom those wait for whose turn it is."""
+    """Return a message's view; `taker` names whom it waits for when its turn has come."""
     message = held.message
     created_ms = message.created_ms or held.enqueued_ms
     return MessageView(
@@ -78,7 +78,7 @@ def view_of(queue: str, held: HeldMessage, now_ms: int, taker: str = WORKER) -> 
 
 
 def _is_enqueued(held: HeldMessage) -> bool:
-    """Whether it is known when a message was enqueued: of a scheduled one an engine has only when it will be."""
+    """Return whether a message's enqueued time is known: an engine has only the due time of a scheduled one."""
     return held.status != "scheduled" or held.enqueued_ms < held.due_ms
 
 
@@ -111,7 +111,7 @@ def why(held: HeldMessage, now_ms: int, taker: str = WORKER) -> str:
 
 
 def _so_far(held: HeldMessage) -> str:
-    """What came of it before."""
+    """List a message's failed attempts, unsettled deliveries and the error it was put back for."""
     parts = []
     if held.failures:
         parts.append(f"{held.failures} failed attempt{'s' if held.failures > 1 else ''}")
@@ -123,7 +123,7 @@ def _so_far(held: HeldMessage) -> str:
 
 
 async def found_with_body(view: MessageView, message: Message, blobs: BlobStore) -> FoundMessage:
-    """A message in a queue with its body as JSON, else as text, else as base64; empty where its blob is gone."""
+    """Return a queued message with its body as JSON, text or base64; without it where its blob is gone."""
     if message.claim:
         try:
             message = await redeem(message, blobs)

@@ -63,7 +63,7 @@ class Meter:
 
     handled_count: int = 0
     counts: Counts = field(default_factory=Counts)
-    """What became of the messages."""
+    """The counts of messages by outcome."""
     _batches: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=BATCH_COUNT_MAX))
 
     _seconds: deque[tuple[float, dict[str, int]]] = field(default_factory=lambda: deque(maxlen=RATE_READING_COUNT))
@@ -77,7 +77,7 @@ class Meter:
         self._seconds.append((time.monotonic(), {path: _ended(found) for path, found in self.counts.sources.items()}))
 
     def handled(self, path: str, now_ms: int) -> Handled:
-        """What became of the messages of a queue; of the last minute where the host is older, else since its start."""
+        """Count a queue's messages by outcome since the host's start, and those ended in the last minute."""
         found = self.counts.sources.get(path) or SourceCounts()
         now_s, before = time.monotonic(), 0
         for at_s, ended in self._seconds:
@@ -139,7 +139,7 @@ class Metered:
 
 
 class MeteredJournal:
-    """A journal with a clock on it: one reading at a claim, one at the commit of what was claimed."""
+    """A journal with a clock: one reading at a claim, one at the commit of the claimed messages."""
 
     def __init__(self, journal: Journal, meter: Meter) -> None:
         self._journal = journal

@@ -36,7 +36,7 @@ def full_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
 
 
 def discarded_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
-    """The same of what was discarded of a queue; LookupError and Refused likewise."""
+    """Return the id that a text stands for among a queue's discarded dead letters; raise as `full_id` does."""
     none = (
         f"{queue} has no discarded dead letter {text!r}: it was never discarded, was restored, or its time is over; "
         f"`outbox dead-letters list --discarded {word(queue)}` shows what is there"
@@ -71,7 +71,7 @@ def later_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
 
 
 def look_on(text: str, cut: Mapping[str, int], command: str) -> str:
-    """What is said of an id that was not seen in queues which were looked through up to a number each."""
+    """Explain that an id was not seen in queues that were read up to a number each."""
     queue, number = min(cut.items())
     shown = ", ".join(f"{each} up to number {cut[each]}" for each in sorted(cut)[:NAMES_SHOWN_MAX])
     more = f" and {len(cut) - NAMES_SHOWN_MAX} more" if len(cut) > NAMES_SHOWN_MAX else ""
@@ -83,7 +83,7 @@ def look_on(text: str, cut: Mapping[str, int], command: str) -> str:
 
 
 def _only(text: str, ids: AbstractSet[str], none: str, several: str) -> str:
-    """The id that a text stands for; `none` and `several` say what is wrong where it is not just one."""
+    """Return the one id that a text stands for; `none` and `several` are the error texts."""
     if not text:
         raise LookupError(f"{none}; an empty id stands for none, give one that a list shows")
     found = {text} & ids or {id for id in ids if begins(text, id)}
@@ -96,7 +96,7 @@ def _only(text: str, ids: AbstractSet[str], none: str, several: str) -> str:
 
 
 def near(text: str, ids: Collection[str]) -> str:
-    """Which ids begin with a text that stands for none of them; empty without one."""
+    """List the ids that begin with a text which stands for none of them; empty without one."""
     found = {id for id in ids if id.startswith(text)}
     if not found:
         return ""
@@ -162,7 +162,7 @@ def declared(name: str, known: Collection[str]) -> str:
 
 
 def meant(name: str, known: Collection[str]) -> str:
-    """Which of these may be meant by a name that is none of them, in parentheses; empty without one that is near."""
+    """Suggest in parentheses the known names close to an unknown one; empty without any."""
     by_case = {each.casefold(): each for each in known}
     likely = [by_case[each] for each in get_close_matches(name.casefold()[:NAME_LENGTH_MAX], by_case, NEAR_SHOWN_MAX)]
     return f" (did you mean {' or '.join(map(repr, likely))}?)" if likely else ""

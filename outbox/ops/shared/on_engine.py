@@ -1,4 +1,4 @@
-"""What answers on an engine have at hand: the engine, and the meter and application of a host with workers."""
+"""The site of answers on an engine: the engine, and a host's meter and application."""
 
 from __future__ import annotations
 

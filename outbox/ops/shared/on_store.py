@@ -1,4 +1,4 @@
-"""What answers over a store and a bus have at hand, and the names that both know."""
+"""The site of answers over a store and a bus, and the names that both know."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCAN_COUNT_MIN = 2_000
 
 
 class Counted(Protocol):
-    """What a bus counts in one queue or subscription."""
+    """The counts that a bus has of one queue or subscription."""
 
     @property
     def active(self) -> int: ...
@@ -42,7 +42,7 @@ WaitingSince = Callable[[str], Awaitable[int | None]]
 
 
 class PeekBus(Protocol):
-    """Look into a queue or subscription of the bus: messages, and the number to look on after (0: that is all)."""
+    """Read messages of a queue or subscription, and return the number to continue after (0: none follow)."""
 
     async def __call__(
         self,
@@ -63,7 +63,7 @@ Ask = Callable[[str], Awaitable[bool]]
 """Ask the bus about a queue: whether nothing can be received from it, or whether it is ordered by key."""
 
 OnTheBus = Callable[[str], Awaitable[Collection[str]]]
-"""The queues, topics and subscriptions that a name may mean on the bus; none where there are too many to list."""
+"""The queues, topics and subscriptions that a name may mean; none where the bus has too many to list."""
 
 
 class PauseOnBus(Protocol):
@@ -73,13 +73,13 @@ class PauseOnBus(Protocol):
 
 
 class DiscardSomeOnBus(Protocol):
-    """Delete dead letters of the bus by their numbers in one pass, each after its `first` under lock; which it had."""
+    """Delete dead letters by number in one pass, each after its `first` under lock; return the deleted numbers."""
 
     async def __call__(self, queue: str, firsts: Mapping[int, First]) -> set[int]: ...
 
 
 class StoreIndex(Protocol):
-    """What a store finds in all of its partitions with one query, by the index of ids; Cosmos DB does."""
+    """A store's query by id over all of its partitions, as Cosmos DB has it."""
 
     def holders(self, prefix: str) -> AsyncIterator[str]:
         """The partition of each document whose id begins so."""
@@ -90,7 +90,7 @@ class StoreIndex(Protocol):
 
 @dataclass(slots=True)
 class StoreSite:
-    """A store and a bus by their ports, and what is asked of the bus.
+    """The ports of a store and a bus, and the bus's operations.
 
     Without `pause` and `is_paused` its queues cannot be paused; without `is_ordered` the bus refuses a message without
     a key; without `discard_some` dead letters of the bus are discarded one by one; without `names` of the bus a queue
@@ -177,7 +177,7 @@ class StoreSite:
             return False
 
     async def is_ordered(self, queue: str) -> bool:
-        """Whether a queue is ordered by key, as far as that can be asked; the bus refuses a message without one."""
+        """Return whether a queue is known to be ordered by key. Else the bus itself refuses a message without one."""
         try:
             return self.asked_ordered is not None and await self.asked_ordered(queue)
         except OutboxError:

@@ -8,7 +8,7 @@ from outbox.verify.recorded.events import AnyEvent, Commit, Fail, In, Ok, Push, 
 
 
 def ended(events: Iterator[AnyEvent]) -> Iterator[tuple[AnyEvent, str]]:
-    """What takes effect, an operation once it is known how it ended: `ok`, or `unknown` where that is not there."""
+    """Yield events that take effect, operations with their outcome: `ok`, or `unknown` where none is recorded."""
     open_: dict[int, Commit | Push | Settled] = {}
     for event in events:
         match event:

@@ -20,9 +20,9 @@ from outbox.ops.shared.names import BEGINNING_COUNT_MAX, begins
 from outbox.ports import StateDocument
 
 SLICE_COUNT = 200
-"""How many items are looked at between two turns of the loop."""
+"""How many items are read between two turns of the loop."""
 MOVED_COUNT = 20
-"""The same of what is changed or shown, each of which costs some ten times as much."""
+"""How many items are changed or shown between two turns, at some ten times the cost."""
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ async def in_slices(items: Iterable[T], count: int = 0) -> AsyncIterator[list[T]
 
 
 async def first_of(queue: Queue, after: int, count: int, is_wanted: Callable[[Task], bool] | None = None) -> list[Task]:
-    """The first so many tasks of a queue behind a number, of those that are wanted."""
+    """Return the first `count` wanted tasks of a queue after a sequence number."""
     found: list[Task] = []
     async for some in tasks_of(queue, after=after):
         found += some if is_wanted is None else filter(is_wanted, some)
@@ -58,13 +58,13 @@ def is_there(queue: Queue, task: Task) -> bool:
 
 
 class Named(Generic[T]):
-    """What a text may stand for among all that is seen: what has it for an id, and some of what begins so."""
+    """The seen ids that a text may stand for, with their items, and some others that begin with it."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._found: dict[str, list[T]] = {}
         self._room = {True: BEGINNING_COUNT_MAX, False: BEGINNING_COUNT_MAX}
-        """How many more ids are kept, of those that the text may stand for and of the others that begin with it."""
+        """How many more ids to keep, by whether the text may stand for them."""
 
     def see(self, id: str, what: T) -> None:
         """Look at one."""
@@ -84,7 +84,7 @@ class Named(Generic[T]):
         return set(self._found)
 
     def of(self, id: str) -> list[T]:
-        """What has this id."""
+        """Return the items with this id."""
         return self._found.get(id, [])
 
 

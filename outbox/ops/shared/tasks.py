@@ -35,7 +35,7 @@ def held_in(
     dead: Mapping[int, Task] = MappingProxyType({}),
     busy: AtWork = MappingProxyType({}),
 ) -> HeldMessage:
-    """A task as it is found; `dead` are the queue's dead letters, for the identity of one that blocks its key."""
+    """Return a task as a held message; `dead` has the queue's dead letters, to name one that blocks it."""
     waiting = busy.get((queue.path, task.sequence)) if task.status == LOCKED else None
     due_ms, behind, blocked_by = task.due_ms, 0, None
     if isinstance(queue.order, SessionOrder) and task.status == ACTIVE:
@@ -70,9 +70,7 @@ def is_retried(task: Task) -> bool:
 
 
 class Counts(NamedTuple):
-    """How many tasks of a queue have each status, how many of the scheduled ones wait for their next try, and when the
-    oldest that is active or locked arrived.
-    """
+    """Counts of a queue's tasks by status, of retried ones, and when the oldest active or locked one arrived."""
 
     by_status: Counter[int]
     retried: int
@@ -96,7 +94,7 @@ def identity_of(queue: str, task: Task) -> str:
 
 
 def letters_of(letters: Queue, id: str) -> list[Task]:
-    """Those of a queue's dead letters with this identity, oldest first, by the index of them."""
+    """Find a queue's dead letters with this identity by their index, oldest first."""
     assert letters.letters is not None, "a dead-letter sub-queue has an index"
     unnamed = _NUMBERED(id)
     task = None if unnamed is None else letters.tasks.get(int(unnamed[1]))

@@ -43,7 +43,7 @@ WHY_LENGTH_MAX = 160
 
 
 def facts(found: Sequence[Fact]) -> str:
-    """What is known of one message, in one line."""
+    """Join the facts of one message into one line."""
     return "; ".join(_fact(fact) for fact in found)
 
 
@@ -74,7 +74,7 @@ def utc(seconds: float) -> str:
 
 _TIMES = frozenset(("created", "enqueued", "due", "locked_until", "since", "committed"))
 _VIEWS = frozenset(("message", "dead_letter"))
-"""The fields of an answer that are times, and those that are answers themselves."""
+"""The fields of an answer that are times, and the fields that are nested answers."""
 
 
 def whole(value: msgspec.Struct) -> str:
@@ -83,7 +83,7 @@ def whole(value: msgspec.Struct) -> str:
 
 
 def _as_in_a_list(data: bytes) -> bytes:
-    """The JSON object of an answer with times for a reader; what its sender chose, such as the body, as it is."""
+    """Format the times in an answer's JSON for a reader; leave the sender's data, such as the body, unchanged."""
     fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     for name, raw in fields.items():
         if name in _VIEWS and bytes(raw) != b"null":
