@@ -55,6 +55,7 @@ Writes(log) == tail' = Append(tail, log) /\ UNCHANGED disk
 ---------------------------------------------------------------------------
 (* The outside: senders repeat what they have no answer to; outputs are taken away.                                *)
 
+\* code: outbox/client.py::Client.send
 Send(m) ==
     /\ sends[m] < 2 /\ m \notin acked
     /\ sends' = [sends EXCEPT ![m] = @ + 1]
@@ -71,10 +72,12 @@ Acknowledge(m) ==
 
 Leaving == Outputs(IF On("gate") THEN disk ELSE Now) \ seen
 
+\* code: outbox/engine/broker.py hands an output to whoever is outside
 Deliver ==
     /\ \E o \in Leaving : seen' = seen \cup {o}
     /\ UNCHANGED <<disk, tail, locks, worker, sends, acked, faults>>
 
+\* code: outbox/engine/core.py::Core.gate
 Gate ==
     /\ tail # <<>>
     /\ disk' = Now /\ tail' = <<>>
@@ -83,6 +86,7 @@ Gate ==
 ---------------------------------------------------------------------------
 (* The steps of a worker.                                                                                          *)
 
+\* code: outbox/engine/backend/journal.py::EngineJournal.claim
 Claim(p) ==
     /\ worker[p].at = "idle"
     /\ \E c \in Now.tasks :
@@ -91,6 +95,7 @@ Claim(p) ==
         /\ worker' = [worker EXCEPT ![p] = [Idle EXCEPT !.at = "load", !.c = c]]
     /\ UNCHANGED <<disk, tail, sends, acked, seen, faults>>
 
+\* code: outbox/runtime/engine_scope.py::EngineScope._load, and the look at the markers in EngineTransaction.follow
 Load(p) ==  \* a message whose marker is there has been handled: what is left is to complete it
     /\ worker[p].at = "load"
     /\ LET follows == worker[p].c[1] \in Now.markers IN
@@ -98,6 +103,7 @@ Load(p) ==  \* a message whose marker is there has been handled: what is left is
                                  ![p].at = IF follows THEN "commit" ELSE "run"]
     /\ UNCHANGED <<disk, tail, locks, sends, acked, seen, faults>>
 
+\* code: outbox/runtime/commit/run_handler.py::start
 Run(p) ==
     /\ worker[p].at = "run"
     /\ worker' = [worker EXCEPT ![p].tx = Fresh, ![p].at = "commit"]
@@ -119,6 +125,7 @@ Changed(p) ==
 Released(p) == [c \in Copies |-> IF locks[c] = p THEN None ELSE locks[c]]
 Ends(p) == worker' = [worker EXCEPT ![p] = Idle] /\ locks' = Released(p)
 
+\* code: outbox/engine/backend/journal.py::EngineJournal.commit
 Commit(p) ==  \* all of it or nothing
     /\ worker[p].at = "commit"
     /\ \/ /\ Conflicts(p)
@@ -136,6 +143,7 @@ Complete(p) ==  \* what the rule "one-record" forbids: the input's completion in
     /\ Ends(p)
     /\ UNCHANGED <<sends, acked, seen, faults>>
 
+\* code: outbox/runtime/engine_scope.py::EngineScope._renew_lock
 Renew(p) ==  \* a conflict, or nobody can tell: is the lock still ours?  A message that was committed has none
     /\ worker[p].at = "renew"
     /\ IF IsHeld(p) THEN worker' = [worker EXCEPT ![p] = [Idle EXCEPT !.at = "load", !.c = worker[p].c]] /\ UNCHANGED locks
@@ -149,6 +157,7 @@ Reopens ==  \* nobody who worked before holds a lock after
     /\ worker' = [p \in Workers |-> Idle]
     /\ locks' = [c \in Copies |-> None]
 
+\* code: outbox/engine/log/wal.py opens what is left, under a new epoch
 PowerLoss ==
     /\ Fault("power")
     /\ \E n \in 0..Len(tail) : disk' = IF n = 0 THEN disk ELSE tail[n]

@@ -72,12 +72,14 @@ Receive(p) ==
 Seen(p, s) ==
     worker' = [worker EXCEPT ![p].seen = s, ![p].at = IF s.tx # 0 /\ On("finish-first") THEN "complete" ELSE "look"]
 
+\* code: outbox/runtime/item_scope.py::ItemScope._load (1)
 Read(p) ==  \* 1
     /\ worker[p].at = "read"
     /\ \/ Seen(p, state) /\ UNCHANGED faults
        \/ \E s \in past : Seen(p, s) /\ Fault("stale")
     /\ UNCHANGED <<store, infrastructure, broker, flight, pushed, alarm>>
 
+\* code: outbox/runtime/item_scope.py::ItemScope._complete (2)
 Complete(p) ==  \* 2: read what the pointer names, at least as fresh as the token beside it
     /\ worker[p].at = "complete"
     /\ LET found == Staged(worker[p].seen.tx)
@@ -87,6 +89,7 @@ Complete(p) ==  \* 2: read what the pointer names, at least as fresh as the toke
            /\ Fault("stale") /\ Goes(p, IF On("confirm") THEN "confirm" ELSE "stop")
     /\ UNCHANGED <<store, infrastructure, broker, flight, pushed, alarm>>
 
+\* code: outbox/runtime/item_scope.py::ItemScope._confirm
 Confirm(p) ==  \* a state whose staged record is missing is written as it was read: that shows whether it was stale
     /\ worker[p].at = "confirm"
     /\ IF worker[p].seen.etag = state.etag
@@ -106,13 +109,16 @@ Looks(p, at, token, next) ==
        \/ done[worker[p].m] > token /\ Fault("stale") /\ Goes(p, next)
     /\ UNCHANGED <<store, infrastructure, broker, flight, pushed, alarm>>
 
+\* code: outbox/runtime/item_scope.py::ItemScope._decide (3)
 Look(p) == Looks(p, "look", worker[p].seen.token, "run")  \* 3
 
+\* code: outbox/runtime/item_scope.py::ItemScope._run (4)
 Run(p) ==  \* 4
     /\ worker[p].at = "run"
     /\ worker' = [worker EXCEPT ![p].at = "stage", ![p].tx = Fresh]
     /\ UNCHANGED <<store, infrastructure, broker, flight, pushed, alarm, faults>>
 
+\* code: outbox/runtime/item_scope.py::ItemScope._stage (5)
 Stage(p) ==  \* 5
     /\ worker[p].at = "stage"
     /\ moment' = Later
@@ -121,6 +127,7 @@ Stage(p) ==  \* 5
     /\ worker' = [worker EXCEPT ![p].at = IF On("look-again") THEN "lookagain" ELSE "swap", ![p].token = moment']
     /\ UNCHANGED <<store, done, broker, flight, pushed, alarm, faults>>
 
+\* code: the talk's second look; the code has none
 LookAgain(p) == Looks(p, "lookagain", worker[p].token, "swap")  \* 6
 
 ---------------------------------------------------------------------------
@@ -136,6 +143,7 @@ Write(b) ==
          /\ past' = IF "stale" \in Kinds THEN past \cup {state} ELSE past
     ELSE UNCHANGED store
 
+\* code: outbox/runtime/item_scope.py::ItemScope._commit (6), with Resolve and ResolveMarker where the answer is lost
 Swap(p) ==  \* 7
     /\ worker[p].at = "swap"
     /\ LET b == Swapping(p) IN
@@ -166,6 +174,7 @@ ResolveMarker(p) ==
 ---------------------------------------------------------------------------
 (* Steps 8 to 10, of the worker that swapped or of whoever finds the pointer.                                      *)
 
+\* code: outbox/runtime/item_scope.py::ItemScope._push_staged (7)
 Push(p) ==  \* 8
     /\ worker[p].at = "push"
     /\ LET tx == worker[p].seen.tx IN
@@ -173,6 +182,7 @@ Push(p) ==  \* 8
         ELSE pushed' = pushed \cup {<<StagedAs(tx).m, tx>>} /\ Goes(p, "processed")
     /\ UNCHANGED <<store, infrastructure, broker, flight, alarm, faults>>
 
+\* code: outbox/runtime/item_scope.py::ItemScope._mark (8)
 MarkProcessed(p) ==  \* 9
     /\ worker[p].at = "processed"
     /\ LET found == Staged(worker[p].seen.tx) IN
@@ -183,6 +193,7 @@ MarkProcessed(p) ==  \* 9
              /\ Goes(p, "dispatched")
     /\ UNCHANGED <<store, broker, flight, pushed, alarm, faults>>
 
+\* code: outbox/runtime/item_scope.py::ItemScope._mark_dispatched (8)
 MarkDispatched(p) ==  \* 9
     /\ worker[p].at = "dispatched"
     /\ LET found == {r \in Staged(worker[p].seen.tx) : ~r.dispatched}
@@ -194,6 +205,7 @@ MarkDispatched(p) ==  \* 9
              /\ Goes(p, "clear")
     /\ UNCHANGED <<store, broker, flight, pushed, alarm, faults>>
 
+\* code: outbox/runtime/item_scope.py::ItemScope._clear (9)
 Clear(p) ==  \* 10
     /\ worker[p].at = "clear"
     /\ IF worker[p].seen.etag = state.etag
@@ -203,6 +215,7 @@ Clear(p) ==  \* 10
        ELSE Again(p) /\ UNCHANGED <<state, past>>
     /\ UNCHANGED <<history, infrastructure, broker, flight, pushed, alarm, faults>>
 
+\* code: outbox/runtime/commit/orphaned_staged.py::OrphanedStaged.delete
 Unstage(p) ==  \* only now may the staged record go; a message that waited for this goes on
     /\ worker[p].at = "unstage"
     /\ staged' = staged \ Staged(worker[p].seen.tx) /\ moment' = Later
@@ -212,6 +225,7 @@ Unstage(p) ==  \* only now may the staged record go; a message that waited for t
                                      ![p].seen.token = IF On("token") THEN moment ELSE 0]
     /\ UNCHANGED <<store, done, broker, flight, pushed, alarm, faults>>
 
+\* code: outbox/runtime/delivery/settlement.py::Settlement.settle
 Settle(p) ==
     /\ worker[p].at = "settle"
     /\ LET c == <<worker[p].m, worker[p].copy>> IN
@@ -220,6 +234,7 @@ Settle(p) ==
     /\ Ends(p)
     /\ UNCHANGED <<store, infrastructure, flight, pushed, alarm, faults>>
 
+\* code: outbox/runtime/item_scope.py::ItemScope.redo
 Sweep(p) ==  \* it starts from a state that points somewhere, never from what is staged
     /\ On("sweep") /\ worker[p].at = "idle" /\ ~alarm
     /\ IF On("from-pointers")
@@ -229,6 +244,7 @@ Sweep(p) ==  \* it starts from a state that points somewhere, never from what is
 
 Reclaimable(r, s) == s.tx # r.tx /\ (s.version > r.base \/ ~On("past"))
 
+\* code: outbox/runtime/commit/orphaned_staged.py::OrphanedStaged.redo
 Reclaim(p) ==  \* a staged record goes when the state is past what its attempt had loaded
     /\ On("sweep") /\ worker[p].at = "idle"
     /\ \E r \in staged :

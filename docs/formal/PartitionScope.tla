@@ -67,6 +67,7 @@ Write(b) ==
 ---------------------------------------------------------------------------
 (* The steps of a worker.  Each is one call of a port, but for Run.                                                *)
 
+\* code: outbox/runtime/store_scope.py::StoreScope.attempt
 Receive(p) ==
     /\ worker[p].at = "idle"
     /\ \E c \in queue :
@@ -75,6 +76,7 @@ Receive(p) ==
         /\ worker' = [worker EXCEPT ![p] = [Idle EXCEPT !.at = "read", !.m = c[1], !.copy = c[2]]]
     /\ UNCHANGED <<history, records, queue, flight, pushed, sweeper, old, faults>>
 
+\* code: outbox/runtime/partition_scope.py::PartitionScope._load
 Read(p) ==  \* the age fence is judged when an attempt begins
     /\ worker[p].at = "read"
     /\ \E base \in 0..Len(history) :
@@ -83,11 +85,13 @@ Read(p) ==  \* the age fence is judged when an attempt begins
                                     ![p].young = worker[p].m \notin old \/ ~On("fence")]
     /\ UNCHANGED <<history, records, queue, locks, flight, pushed, sweeper, old>>
 
+\* code: outbox/runtime/partition_scope.py::PartitionScope._run
 Run(p) ==  \* a message that is too old is refused, and a refusal is a commit
     /\ worker[p].at = "run"
     /\ worker' = [worker EXCEPT ![p].at = "commit", ![p].tx = Fresh]
     /\ UNCHANGED <<history, records, queue, locks, flight, pushed, sweeper, old, faults>>
 
+\* code: outbox/runtime/partition_scope.py::PartitionScope._commit
 Commit(p) ==
     /\ worker[p].at = "commit"
     /\ LET b == Batch(p) IN
@@ -100,6 +104,7 @@ Commit(p) ==
         \/ Fault("late") /\ flight' = flight \cup {b} /\ Goes(p, "resolve") /\ UNCHANGED <<history, records>>
     /\ UNCHANGED <<queue, locks, pushed, sweeper, old>>
 
+\* code: outbox/runtime/partition_scope.py::PartitionScope._resolved
 Resolve(p) ==  \* whose record is it?  No record proves nothing: run again
     /\ worker[p].at = "resolve"
     /\ LET r == records[worker[p].m] IN
@@ -111,6 +116,7 @@ Resolve(p) ==  \* whose record is it?  No record proves nothing: run again
         \/ r # NoRecord /\ Fault("stale") /\ Again(p)
     /\ UNCHANGED <<history, records, queue, locks, flight, pushed, sweeper, old>>
 
+\* code: outbox/runtime/partition_scope.py::PartitionScope._follow
 Follow(p) ==  \* read at least as fresh as the loss
     /\ worker[p].at = "follow"
     /\ LET r == records[worker[p].m] IN
@@ -119,6 +125,7 @@ Follow(p) ==  \* read at least as fresh as the loss
                                       ![p].tx = IF On("stored") THEN r.tx ELSE @]
     /\ UNCHANGED <<history, records, queue, locks, flight, pushed, sweeper, old, faults>>
 
+\* code: outbox/runtime/partition_scope.py::PartitionScope._push
 Push(p) ==
     /\ worker[p].at = "push"
     /\ pushed' = pushed \cup {<<worker[p].m, worker[p].tx>>}
@@ -127,6 +134,7 @@ Push(p) ==
 
 Copy(p) == <<worker[p].m, worker[p].copy>>
 
+\* code: outbox/runtime/delivery/settlement.py::Settlement.settle
 Settle(p) ==
     /\ worker[p].at = "settle"
     /\ queue' = IF locks[Copy(p)] = p THEN queue \ {Copy(p)} ELSE queue
@@ -135,12 +143,14 @@ Settle(p) ==
        ELSE worker' = [worker EXCEPT ![p] = Idle]
     /\ UNCHANGED <<history, records, flight, pushed, sweeper, old, faults>>
 
+\* code: outbox/runtime/commit/marks.py::Marks.write
 Mark(p) ==
     /\ worker[p].at = "mark"
     /\ records' = [records EXCEPT ![worker[p].m].pending = @ /\ records[worker[p].m].tx # worker[p].tx]
     /\ worker' = [worker EXCEPT ![p] = Idle]
     /\ UNCHANGED <<history, queue, locks, flight, pushed, sweeper, old, faults>>
 
+\* code: outbox/runtime/partition_scope.py::PartitionScope.redo
 Sweep ==
     /\ On("sweep") /\ sweeper = None
     /\ \E m \in Messages :
