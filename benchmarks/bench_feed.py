@@ -32,9 +32,9 @@ REPEATS_UP_TO = 20_000
 LIMIT_S = 1_500.0
 STEPS = {
     "imports": "Python starts and imports",
-    "start": "Spark starts; beside it up to 64 MB are read",
+    "start": "Spark starts: the session is there",
     "Input": "files listed, headers read, line feeds counted",
-    "snapshot_of": "all rows read by tasks, if they were not",
+    "snapshot_of": "all rows read: digest and types",
     "open_plan": "judged and staged as Parquet",
     "send_chunk": "sent",
     "end": "the job's end",

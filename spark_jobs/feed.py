@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -55,11 +54,11 @@ from spark_jobs.feeding.aside import COPIED, Copying, Fed, name_aside
 from spark_jobs.feeding.plan import FILES_MAX, ChunkRecord, Manifest, Snapshot, Target, open_plan
 from spark_jobs.feeding.shares import Sending, send
 from spark_jobs.feeding.watching import Watch, WatchReport
-from spark_jobs.reading.ahead import beside, surveyed_ahead
 from spark_jobs.reading.files import Files, check_apart, files_at
 from spark_jobs.reading.frame import FrameRows
 from spark_jobs.reading.input import Input, refusals
 from spark_jobs.reading.judging import BODY_BYTES_MAX, Judge, Shape
+from spark_jobs.reading.source import Source
 
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential
@@ -433,10 +432,7 @@ def fed(arguments: argparse.Namespace) -> FeedReport:
     if not files.name:
         check_apart(files.place, job.progress, job.quarantine)
     check_reached(job.progress, job.quarantine)
-    judge = Judge(job.target.ids, job.target.shape, check)
-    with beside(partial(surveyed_ahead, source, files, judge)) as ahead:
-        spark = start("feed", arguments, os.environ)
-    return run(spark, job, Input(spark, source, judge, files, ahead.result()))
+    return feed_source(start("feed", arguments, os.environ), job, source, files, check)
 
 
 def watched(arguments: argparse.Namespace) -> WatchReport:
@@ -451,16 +447,21 @@ def watched(arguments: argparse.Namespace) -> WatchReport:
     check_apart(place, kept, job.quarantine)
     check_reached(place, kept, job.quarantine)
     spark, given = start("feed", arguments, os.environ), source_of(arguments)
-    judge = Judge(job.target.ids, job.target.shape, check)
 
     def feed_one(item: Item) -> dict[str, Any]:
         source = replace(given, path=joined(arguments.watch, f"/{item.name}"))
         own = replace(job, progress=kept / "files" / item.name, quarantine=job.quarantine / item.name)
         files = Files(place, item.name)  # its folders below the place are columns of it
-        return asdict(run(spark, own, Input(spark, source, judge, files)))
+        return asdict(feed_source(spark, own, source, files, check))
 
     with asked_by_signal() as is_asked:
         return Watch(place, kept, feed_one, replace(until, is_asked=is_asked), arguments.settle_s, job.say).run()
+
+
+def feed_source(spark: SparkSession, job: Feed, source: Source, files: Files, check: AppCheck | None) -> FeedReport:
+    """Feed files as their source says to read them."""
+    judge = Judge(job.target.ids, job.target.shape, check)
+    return run(spark, job, Input(spark, source, judge, files))
 
 
 def job_of(arguments: argparse.Namespace, progress: str, quarantine: str) -> Feed:

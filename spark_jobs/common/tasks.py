@@ -40,7 +40,7 @@ def collected(found: RDD[_T]) -> list[_T]:
 
 
 def failure_of(error: Py4JError | ConnectionError) -> str:
-    """What failed in Spark: the traceback of a task, or one line with the cure."""
+    """Say what failed in Spark: the traceback of a task, or one line with the cure."""
     told = "the link to Spark's Java is lost"
     if isinstance(error, Py4JJavaError):
         with suppress(Py4JError, ConnectionError):  # it may be gone since

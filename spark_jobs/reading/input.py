@@ -22,21 +22,19 @@ from pyspark.sql import DataFrame, SparkSession
 from outbox.errors import Refused
 from spark_jobs.common import tasks as spark_tasks
 from spark_jobs.reading import opened as opening
-from spark_jobs.reading.ahead import Ahead
 from spark_jobs.reading.files import Files
 from spark_jobs.reading.judging import JUDGED, VALID_NAMES, Judge
 from spark_jobs.reading.kinds import Kind, Seen, inferred
+from spark_jobs.reading.lexer import START, STATES
 from spark_jobs.reading.source import Source
 from spark_jobs.reading.spans import (
     SPAN_BYTES_MAX,
+    Edges,
     Reading,
     Span,
     Survey,
-    asked_of,
     begun,
-    begun_here,
     edges,
-    header_lines_of,
     judged_span,
     picked,
     surveyed,
@@ -59,15 +57,13 @@ Pack = Callable[[Iterator[pa.RecordBatch]], Iterator[tuple[int, bytes]]]
 class Input:
     """The rows of files, as Spark reads them."""
 
-    def __init__(
-        self, spark: SparkSession, source: Source, judge: Judge, files: Files, ahead: Ahead | None = None
-    ) -> None:
-        """Open the files that the source names; `ahead` may have surveyed them before.
+    def __init__(self, spark: SparkSession, source: Source, judge: Judge, files: Files) -> None:
+        """Open the files that the source names.
 
         Raises:
             Refused: they are no such input, or lack what the judge needs.
         """
-        self._spark, self._source, self._judge, self._ahead = spark, source, judge, ahead
+        self._spark, self._source, self._judge = spark, source, judge
         self._parts = PARTS_A_CORE * spark.sparkContext.defaultParallelism
         found = opening.opened(source, files, self._parts)
         opening.check(found, judge)
@@ -91,21 +87,24 @@ class Input:
 
     def _begun(self, spans: Sequence[Span]) -> list[Span]:
         """The spans with the state in which each begins."""
-        is_apart = len({span.rank for span in spans}) == len(spans)
-        if self._reading.kind == "parquet" or is_apart or sum(span.size for span in spans) <= HERE_BYTES_MAX:
-            return begun_here(self._reading, spans)
-        return begun(spans, self._told(edges, spans), header_lines_of(self._reading))
+        if self._reading.kind == "parquet":
+            return list(spans)
+        if len({span.rank for span in spans}) == len(spans):
+            found = [Edges(0, [START] * len(STATES), True)] * len(spans)  # nothing follows in their files
+        elif sum(span.size for span in spans) <= HERE_BYTES_MAX:
+            found = [edges(self._reading, span) for span in spans]
+        else:
+            found = self._told(edges, spans)
+        return begun(spans, found, int(self._reading.kind == "csv"))
 
     @cached_property
     def survey(self) -> Survey:
         """The survey of all rows, by one pass over them."""
-        asked, whole = asked_of(self._reading, self._judge), Survey()
-        if self._ahead is not None and self._ahead.listed == self._reading.listed:
-            whole = self._ahead.survey
-        else:
-            for part in self._told(partial(surveyed, asked=asked), self._spans):
-                whole.add(part)
-        missing = [name for name in asked if name not in whole.found]
+        asked = {*self._judge.ids, *self._judge.shape.columns} if self._reading.kind == "json" else set()
+        whole = Survey()
+        for part in self._told(partial(surveyed, asked=sorted(asked)), self._spans):
+            whole.add(part)
+        missing = sorted(asked - {*whole.found})
         if missing and whole.rows:
             raise Refused(f"there is no column {missing[0]!r} in any row of {self._source.path}")
         return whole

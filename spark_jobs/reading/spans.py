@@ -36,7 +36,7 @@ from spark_jobs.reading.judging import (
     of_objects,
 )
 from spark_jobs.reading.kinds import Kind, Seen
-from spark_jobs.reading.lexer import NO_QUOTES, START, STATES, Begin, Lexer, Records, records, survey
+from spark_jobs.reading.lexer import NO_QUOTES, START, Begin, Lexer, Records, records, survey
 from spark_jobs.reading.rows import Fields
 from spark_jobs.reading.source import Dialect
 from spark_jobs.reading.texts import quoted
@@ -154,22 +154,6 @@ def begun(spans: Sequence[Span], found: Sequence[Edges], header_lines: int) -> l
     return placed
 
 
-def begun_here(reading: Reading, spans: Sequence[Span]) -> list[Span]:
-    """The same where whoever asks reads the edges, if any file has several spans."""
-    if reading.kind == "parquet":
-        return list(spans)
-    if len({span.rank for span in spans}) == len(spans):
-        found = [Edges(0, [START] * len(STATES), True)] * len(spans)  # nothing follows in their files
-    else:
-        found = [edges(reading, span) for span in spans]
-    return begun(spans, found, header_lines_of(reading))
-
-
-def header_lines_of(reading: Reading) -> int:
-    """How many lines of a file are no records."""
-    return int(reading.kind == "csv")
-
-
 def records_of(reading: Reading, span: Span) -> Iterator[Records]:
     """The records of a span of lines."""
     chunks = reading.files.owned(reading.listed[span.rank], span.begin, span.end)
@@ -189,11 +173,6 @@ def with_given(rows: Fields, given: Mapping[str, bytes]) -> Fields:
         return rows
     values = [value or None for value in given.values()]
     return replace(rows, values=[[*row, *values] for row in rows.values])
-
-
-def asked_of(reading: Reading, judge: Judge) -> list[str]:
-    """The names that some row has to have, where no header tells."""
-    return sorted({*judge.ids, *judge.shape.columns}) if reading.kind == "json" else []
 
 
 def surveyed(reading: Reading, span: Span, asked: Sequence[str]) -> Survey:

@@ -52,11 +52,6 @@ READER_MUTANTS = (
          "at % buckets for batch in batches for at in range(batch.num_rows)]"),
     ),
     misread(
-        "a survey before Spark started counts for what a file is now", "spark_jobs/reading/input.py",
-        "spark/test_ahead.py::test_it_counts_for_the_same_files_only",
-        ("if self._ahead is not None and self._ahead.listed == self._reading.listed:", "if self._ahead is not None:"),
-    ),
-    misread(
         "a session has messages in several buckets", GROUPING,
         "spark/test_grouping.py::test_the_messages_of_a_session_come_together_from_all_buckets_of_identities",
         ("packed(buckets, rows.to_batches(), BY_SESSION)", "packed(buckets, rows.to_batches())"),

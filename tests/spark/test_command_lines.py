@@ -44,7 +44,7 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_feed_is_what_its_command_line_says(
     is_long: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given, read = list[Any](), list[Any]()
+    given, read = list[Any](), list[tuple[Source, Judge]]()
 
     def run(spark: Any, job: Any, *_: Any) -> FeedReport:
         given.append(job)
@@ -53,10 +53,7 @@ def test_a_feed_is_what_its_command_line_says(
     monkeypatch.setattr(feed, "run", run)
     there: Any = SimpleNamespace(name="in.csv", check=lambda: None)
     monkeypatch.setattr(feed, "files_at", lambda *given: there)
-    monkeypatch.setattr(feed, "surveyed_ahead", lambda *asked: asked)
-    monkeypatch.setattr(
-        feed, "Input", lambda spark, source, judge, files, ahead: read.append((source, judge, files, ahead))
-    )
+    monkeypatch.setattr(feed, "Input", lambda spark, source, judge, files: read.append((source, judge)))
     short = "--input /data/in.csv/ --queue q --type T"
     long = (
         " --id a --id b --format json --schema x --separator ; --quote ' --escape ! --encoding latin-1 --multiline"
@@ -65,8 +62,7 @@ def test_a_feed_is_what_its_command_line_says(
         " --timeout-s 6 --quiet --json"
     )
     assert feed.main((short + long * is_long).split()) == 0
-    [job], [(source, judge, *rest)], out = given, read, capsys.readouterr().out
-    assert rest == [there, (source, there, judge)]
+    [job], [(source, judge)], out = given, read, capsys.readouterr().out
     if is_long:
         assert source == Source("/data/in.csv/", "json", "x", Dialect(";", "'", "!", "latin-1", True))
         assert json.loads(out)["rows"] == 9 and judge == Judge(("a", "b"), Shape("at", "account", "step", 7))
