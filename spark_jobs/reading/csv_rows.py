@@ -101,7 +101,7 @@ class Csv:
                 found.append(record.decode(encoding).encode())
             except UnicodeDecodeError as error:
                 reason = f"{ENCODING}: byte {error.start + 1} of the row is not {encoding}; --encoding names another"
-                broken.append(Broken(line, record, reason))
+                broken.append(Broken(line, record, reason + reach(record, line)))
                 found.append(b"")
         return found
 
@@ -122,7 +122,7 @@ class Csv:
             if pos == len(record):
                 break
             if not record.startswith(self._separator, pos):
-                broken.append(Broken(line, record, f"{MALFORMED}: {self._wrong(record, pos, match[1])}"))
+                broken.append(Broken(line, record, f"{MALFORMED}: {self._wrong(record, pos, match[1])}{reach(record, line)}"))
                 return ()
             pos += 1
         feeds = record.count(b"\n")
@@ -167,6 +167,12 @@ class Csv:
         if sign == b"\r":
             return "a carriage return inside a field that is not quoted"
         return f"{shown(self._escape)} inside a field that is not quoted"
+
+
+def reach(record: bytes, line: int) -> str:
+    """Name the lines that a broken record took: a quote left open takes all up to the next one."""
+    feeds = record.count(b"\n")
+    return f"; a quote of line {line} takes the lines up to {line + feeds}" if feeds else ""
 
 
 def header_of(head: bytes, name: str, dialect: Dialect) -> tuple[list[str], int]:

@@ -85,6 +85,21 @@ def test_what_stands_in_quotes_is_text_to_its_last_sign(tmp_path: Path) -> None:
     assert "up to line 4; --multiline" in single.rows[1]["detail"]
 
 
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (b'1,"a,b\n2,a\xff,b\n3,c",d\n4,e,f\n', "bad-encoding"),
+        (b'1,"a,b\n2,a,b\n"3,c,d\n4,e,f\n', "text behind a closing quote"),
+    ],
+)
+def test_a_row_says_which_lines_its_open_quote_took(tmp_path: Path, rows: bytes, told: str) -> None:
+    found = outcome(Source(written(tmp_path, b"id,note,amount\n" + rows)))
+    assert list(found.messages) == ["4"]
+    [broken] = [row for row in found.rows if row["reason"]]
+    assert (broken["line"], told in f"{broken['reason']}: {broken['detail']}") == (2, True)
+    assert broken["detail"].endswith("; a quote of line 2 takes the lines up to 4")
+
+
 def test_a_dialect_is_what_it_is_given_as(tmp_path: Path) -> None:
     rows = "id;note\na;'say \\'hi\\' \\\\ there'\nb;'C:\\temp'\nc;un\\quoted\nd;'two''quotes'\n"
     found = outcome(Source(written(tmp_path, rows), dialect=Dialect(";", "'", "\\")))
