@@ -40,7 +40,7 @@ OF_QUEUES = "engine/test_queues_and_sessions.py"
 OF_ANSWERS = "engine/test_store_answers.py"
 OF_OPENING = "engine/test_open.py"
 OF_SLICES = "engine/test_slices.py"
-OF_BESIDE = "engine/test_beside.py"
+OF_BESIDE = "engine/test_compaction_process.py"
 OF_RACES = "engine/test_snapshot_races.py"
 ANSWERED = f"{OF_ANSWERS}::test_what_a_store_answers_is_durable"
 
