@@ -133,7 +133,7 @@ def test_survivors_are_listed_until_they_are_judged_and_no_file_changes(tree: Pa
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 1), done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_module_that_an_earlier_subject_has_imported_is_planted_all_the_same(tree: Path) -> None:
     (tree / "outbox/second").mkdir()
     (tree / "outbox/second/more.py").write_text("LIMIT = 4\n\n\ndef over(n):\n    return n > LIMIT\n")

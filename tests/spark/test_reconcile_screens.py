@@ -92,6 +92,7 @@ def test_a_message_that_is_there_for_two_inputs_is_doubled(spark: Any) -> None:
     assert report.examples["doubled"] == [("m", "the same message in 2 rows")]
 
 
+@pytest.mark.soak
 def test_what_is_planted_in_thousands_is_found_and_nothing_else(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

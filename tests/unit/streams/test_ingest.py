@@ -358,10 +358,10 @@ class Limited:
 async def test_a_shard_whose_partition_will_be_full_is_logged_with_the_cure_and_told_by_its_status(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bytes_max = 1 << 28
+    bytes_max = 90_000_000
     given = site.ingest(shards=2)
     ingest = given.over(lambda ports: replace(ports, store=Limited(ports.store, partition_bytes_max=bytes_max)))
-    ids = [f"p{number}" for number in range(180)]
+    ids = [f"p{number}" for number in range(60)]
     await site.send(*ids)
     assert await ingest.run_until_idle() == len(ids)
     found = await ingest.status()

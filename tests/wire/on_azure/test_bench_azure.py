@@ -50,7 +50,7 @@ def test_a_run_publishes_every_call_beside_the_bare_sdks(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", ["worker", "functions"])
+@pytest.mark.parametrize("path", [pytest.param("worker", marks=pytest.mark.soak), "functions"])
 def test_a_run_far_away_publishes_both_sides(path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = bench_latency.Cell("warm", 10.0, 16, settle_ms=(5.0, 20.0), path=path)
     monkeypatch.setattr(bench_latency, "cells", lambda full: [cell])

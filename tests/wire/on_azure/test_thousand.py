@@ -16,7 +16,7 @@ from tests.wire.on_azure.thousand import ACCOUNT_COUNT, DONE_WITHIN_S, WAIT_S, r
     ("ordering", "message_count", "ledger"),
     [
         pytest.param("unordered", 1_000, False, marks=pytest.mark.soak),
-        ("unordered", 300, False),
+        pytest.param("unordered", 300, False, marks=pytest.mark.soak),
         ("per_key", 300, False),
         ("unordered", 300, True),
     ],
