@@ -1,1 +1,1 @@
-"""States: show, export, import, history."""
+"""States: show, list, export, import, history."""
