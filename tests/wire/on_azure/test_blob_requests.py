@@ -23,7 +23,7 @@ NAME = name_of(KEY)
 PENDING = b'{"pending":true}'
 WITHIN_S = 2.0
 """How long a call may take that the SDK would send again."""
-HELD_S = 0.5
+HELD_S = 2.0
 """How long a request is held, so that another comes between."""
 
 T = TypeVar("T")
