@@ -122,7 +122,8 @@ class Csv:
             if pos == len(record):
                 break
             if not record.startswith(self._separator, pos):
-                broken.append(Broken(line, record, f"{MALFORMED}: {self._wrong(record, pos, match[1])}{reach(record, line)}"))
+                reason = f"{MALFORMED}: {self._wrong(record, pos, match[1])}"
+                broken.append(Broken(line, record, reason + reach(record, line)))
                 return ()
             pos += 1
         feeds = record.count(b"\n")
