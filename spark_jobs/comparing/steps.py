@@ -1,4 +1,4 @@
-"""The steps of a long comparison: their results are kept, so that a killed job goes on behind them.
+"""The steps of a long comparison, with their results stored: a killed job resumes after the last one.
 
 Each step is a small table, written by tasks as files of a place, and named by a record that appears whole and once: of
 two jobs that work at one step one is first, and both go on with what its record names.  Without a place a step is kept

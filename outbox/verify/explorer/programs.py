@@ -56,7 +56,7 @@ async def at_once(seconds: float) -> None:
 
 
 BACKOFF = Backoff(at_once, count_max=1)
-"""Two tries in all; an attempt that gives up gives the message back, and a fresh one goes on."""
+"""The retry of an attempt: once.  An attempt that gives up releases its message for a fresh one."""
 
 
 class Tasks:

@@ -157,7 +157,7 @@ class Trie:
         return found
 
     def _first_such(self, fresh: Node, now_ms: int) -> Node:
-        """The first node with the same memory of this program, from which it goes on alike."""
+        """Return the first node with the same memory of this program: runs continue alike from both."""
         first = self._such.setdefault((fresh.program, fresh.carried, fresh.remembered, now_ms), fresh)
         if first is fresh:
             return fresh

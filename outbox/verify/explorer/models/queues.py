@@ -51,9 +51,9 @@ class Task(msgspec.Struct, frozen=True, gc=False):
     has_digest: bool = True
     """Whether the queue knows the digest of the sent message, as of one that came from outside first."""
     rests: bool = False
-    """Given back with a delay in an ordered queue: its session waits with it."""
+    """Whether it was abandoned with a delay in an ordered queue: its session waits with it."""
     is_shown: bool = False
-    """Handed out while its session is blocked, and not again until the session goes on."""
+    """Whether it was delivered while its session is blocked; it is delivered again when the session is unblocked."""
 
 
 class Dead(msgspec.Struct, frozen=True, gc=False, order=True):
