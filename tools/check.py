@@ -1,7 +1,7 @@
 """The static checks: ruff (rules and format), mypy --strict, the arrows between modules,
 and the first sentences of docstrings.
 
-`python tools/check.py` runs them all, prints one line each and the whole output of those that fail.
+`python tools/check.py` runs them all, two at a time, prints one line each and the whole output of those that fail.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,15 +23,17 @@ EXAMPLE_TESTS = "tests/examples"
 
 def main() -> int:
     typed = [folder for folder in TYPED if any((ROOT / folder).rglob("*.py"))]
-    commands = {
+    commands = {  # what takes longest first
+        "mypy --strict": ["mypy", "--strict", "--exclude", f"^{EXAMPLE_TESTS}/", *typed],
         "ruff check": ["ruff", "check", "."],
         "ruff format": ["ruff", "format", "--check", "."],
-        "mypy --strict": ["mypy", "--strict", "--exclude", f"^{EXAMPLE_TESTS}/", *typed],
         "mypy --strict, example": ["mypy", "--strict", "--cache-dir", ".mypy_cache/example", EXAMPLE, EXAMPLE_TESTS],
         "import-linter": ["tools/arrows.py"],
         "docstrings": ["tools/docstrings.py"],
     }
-    failed = [name for name, command in commands.items() if not passes(name, command)]
+    with ThreadPoolExecutor(2) as pool:
+        held = pool.map(passes, commands, commands.values())
+        failed = [name for name, holds in zip(commands, held, strict=True) if not holds]
     if failed:
         print(f"check: {', '.join(failed)} failed", flush=True)
     return 1 if failed else 0
@@ -55,10 +58,8 @@ def passes(name: str, command: list[str]) -> bool:
     except subprocess.TimeoutExpired:
         print(f"check: {name}: no answer after {LIMIT_S} s", flush=True)
         return False
-    verdict = "passed" if done.returncode == 0 else "FAILED"
-    print(f"check: {name} {verdict} in {time.monotonic() - started:.1f} s", flush=True)
-    if done.returncode:
-        print(done.stdout, flush=True)
+    line = f"check: {name} {'FAILED' if done.returncode else 'passed'} in {time.monotonic() - started:.1f} s"
+    print(f"{line}\n{done.stdout}" if done.returncode else line, flush=True)
     return done.returncode == 0
 
 
