@@ -2,7 +2,7 @@
 
 Operations come in two lines: the invocation with all that it is about to do, then how it ended (`ok`, `fail`,
 `unknown`) under the same number.  An operation without an end is one whose process died meanwhile: like `unknown` it
-may have taken effect.  What only tells something (`claim`, `effect`, `put`) takes one line.
+may have taken effect.  What only tells something (`claim`, `put`) takes one line.
 
     life      a process began to record; whatever the one before it had open is unknown now
     in        messages were accepted from outside
@@ -13,10 +13,8 @@ may have taken effect.  What only tells something (`claim`, `effect`, `put`) tak
     push      messages were asked to leave for another system
     settle    a delivery was asked to end at its broker
     blob      a blob was asked for
-    effect    something outside was called
     put       a state was written by other means than a handler
     read      cells of an ordered log were read
-    result, durable, left    what Theorem 1 needs to know of systems that have no commits
     quiesce   nothing was waiting or being handled
     end       the process stopped of its own accord
     cut       recording stopped here, though the process went on
@@ -260,13 +258,6 @@ class Unknown(Event, frozen=True, tag="unknown"):
     why: str = ""
 
 
-class Effect(Event, frozen=True, tag="effect"):
-    """Something outside was called on behalf of a message."""
-
-    id: str
-    what: str
-
-
 class Put(Event, frozen=True, tag="put"):
     """A state was written by other means: from here on it has this version."""
 
@@ -280,28 +271,6 @@ class Read(Event, frozen=True, tag="read"):
     log: str
     cells: list[tuple[int, str, int]]
     """Index, identity and digest of each."""
-
-
-class Result(Event, frozen=True, tag="result"):
-    """An operator's result and what it was computed from."""
-
-    id: str
-    parents: list[str] = []
-    is_commutative: bool = False
-    is_ordered: bool = False
-
-
-class Durable(Event, frozen=True, tag="durable"):
-    """From here on a result can be recovered, whatever of the declared failures happens."""
-
-    id: str
-
-
-class Left(Event, frozen=True, tag="left"):
-    """Something that depends on a result left the system."""
-
-    id: str
-    parents: list[str]
 
 
 class Quiesce(Event, frozen=True, tag="quiesce"):
@@ -345,12 +314,8 @@ AnyEvent = (
     | Ok
     | Fail
     | Unknown
-    | Effect
     | Put
     | Read
-    | Result
-    | Durable
-    | Left
     | Quiesce
     | End
     | Cut

@@ -12,7 +12,6 @@ from outbox.verify.recorded.events import (
     Commit,
     Cut,
     Delivered,
-    Effect,
     Emitted,
     Event,
     Fail,
@@ -70,12 +69,6 @@ def test_staged_outputs_leave_after_their_commit_and_as_they_were_stored(
 ) -> None:
     verdict = check(staged(*after))
     assert verdict.ok if what is None else verdict.findings[0].what == what, verdict.text
-
-
-def test_an_effect_done_twice_for_one_message_is_found() -> None:
-    charge = Effect(id="t0", what="charge")
-    events: list[Event] = [Life(), charge, Effect(id="t1", what="charge"), charge, Quiesce(queues=[])]
-    assert (first(events).what, first(events).line, first(events).against) == ("effect twice", 4, 2)
 
 
 def test_a_blob_is_written_with_the_same_bytes_or_found() -> None:
@@ -147,9 +140,10 @@ def test_an_unknown_guarantee_is_refused_with_those_that_are() -> None:
 
 def test_what_was_not_asked_for_crowds_nothing_out() -> None:
     ghosts = [Claim(deliveries=[Delivered(f"g{n}-0", NEXT, n, outside=False)]) for n in range(1, 301)]
-    events: list[Event] = [Life(is_empty=True), *ghosts, Effect(id="t", what="x"), Effect(id="t", what="x")]
-    verdict = check([*events, Quiesce(queues=[])], guarantees=("at-most-once",))
-    assert [finding.what for finding in verdict.findings] == ["effect twice"] and verdict.finding_count == 1
+    commits = [event for op in (1, 2) for event in (Commit(op=op, applied=["k"]), Ok(op=op))]
+    events: list[Event] = [Life(is_empty=True), *ghosts, *commits, Quiesce(queues=[])]
+    verdict = check(events, guarantees=("at-most-once",))
+    assert [finding.what for finding in verdict.findings] == ["applied twice"] and verdict.finding_count == 1
 
 
 def test_findings_are_bounded_and_counted() -> None:
