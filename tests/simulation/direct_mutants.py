@@ -464,7 +464,7 @@ DIRECT_MUTANTS = (
         "judge: a settlement that a death cut off is taken as done", JUDGED_LIVES,
         f"{OF_APART_HISTORIES}::test_a_delivery_that_was_being_settled_when_its_process_died_may_be_redelivered",
         ("            self._flow.settle_perhaps(settled)\n        self._settles.clear()",
-         "            self._flow.settle(settled, self._line)\n        self._settles.clear()"),
+         "            self._flow.settle(settled)\n        self._settles.clear()"),
     ),
     # Ordered logs: another log, register or cursor than was meant
     mutant(

@@ -22,7 +22,7 @@ from outbox.verify.recorded.pending import (
     places_of,
     step_of,
 )
-from outbox.verify.recorded.verdict import CONSISTENT, GHOST, TWICE, Counts, Findings
+from outbox.verify.recorded.verdict import Counts, Findings
 from outbox.verify.recorded.versions import Versions
 
 
@@ -31,9 +31,7 @@ class Commits:
 
     def __init__(self, flow: Flow, logs: Logs, findings: Findings, counts: Counts) -> None:
         self.versions = Versions(findings, counts)
-        self.line = 0
-        """The line that is being read."""
-        self.on_effect: Callable[[Commit, int], None] | None = None
+        self.on_effect: Callable[[Commit], None] | None = None
         """Called with every commit that took effect."""
         self._flow = flow
         self._logs = logs
@@ -43,14 +41,11 @@ class Commits:
         self._applied: dict[str, int] = {}
         self._spilled: set[str] = set()
 
-    def _add(self, what: str, text: str, breaks: tuple[str, ...], *ids: str, against: int = 0) -> None:
-        self._findings.add(self.line, what, text, breaks, *ids, against=against)
-
     # Invoked and answered
 
     def begin(self, commit: Commit, number: Number) -> None:
         """A commit is asked for."""
-        self._undecided.begin(Pending(commit, self.line, number))
+        self._undecided.begin(Pending(commit, self._findings.line, number))
 
     def ok(self, number: Number) -> bool:
         """An operation took effect; False if it is no commit."""
@@ -68,7 +63,7 @@ class Commits:
         pending = self._undecided.answered(number)
         if pending is not None and pending.status == EFFECTIVE:
             text = f"the commit of line {pending.line} failed ({why}), but others saw what it did"
-            self._add("ghost commit", text, GHOST, *_ids(pending.commit), against=pending.line)
+            self._findings.add("ghost commit", text, *_ids(pending.commit), against=pending.line)
         elif pending is not None:
             self._exclude(pending)
 
@@ -118,7 +113,7 @@ class Commits:
         elif found:
             self._undecided.assume((output, -1, -1), found)
             emitted = next(o for o in found[0].commit.outputs if o.id == output)
-            self._flow.emit(emitted, self.line, staged=found[0].commit.staged)
+            self._flow.emit(emitted, self._findings.line, staged=found[0].commit.staged)
 
     def _exclude(self, pending: Pending) -> None:
         """A commit did not take effect; who else made what it might have?"""
@@ -128,9 +123,8 @@ class Commits:
                 self._take_effect(left[0])
             elif not left and self._undecided.settle(step):
                 text = f"{step[0]} was seen, but no commit that could have made it took effect"
-                self._add(
-                    "ghost output" if step[2] < 0 else "ghost version", text, GHOST, step[0], against=pending.line
-                )
+                what = "ghost output" if step[2] < 0 else "ghost version"
+                self._findings.add(what, text, step[0], against=pending.line)
 
     def quiesce(self) -> None:
         """Decide every optional commit: one that may have taken effect has."""
@@ -208,40 +202,40 @@ class Commits:
             goal = step[1]
             if goal <= tip:  # the lowest step that several may have made
                 self._undecided.assume(step, [maker for each, maker in found if each == step])
-                self.versions.assume(state, step[2], self.line)
+                self.versions.assume(state, step[2])
                 goal = needed
         return None
 
     def _apply(self, pending: Pending) -> None:
-        commit, line, flow = pending.commit, self.line, self._flow
+        commit, flow = pending.commit, self._flow
         is_alone = not len(self._undecided)
         is_earlier = pending.number[0] < self._counts.lives
         for seen in commit.seen:
-            self.versions.seen(seen, pending.line, line)
+            self.versions.seen(seen, pending.line)
         for ended in commit.ended:
-            flow.end(ended, line)
+            flow.end(ended)
         for buried in commit.buried:
-            flow.bury(buried, line)
+            flow.bury(buried)
         for postponed in commit.postponed:
             flow.postpone(postponed)
         self._mark(commit)
         if commit.step:
-            self._logs.step(commit, line)
+            self._logs.step(commit)
         else:
             self._check_causes(commit)
         for change in commit.changes:
             if not self._undecided.settle(step_of(change)):
-                self.versions.change(change, line, is_alone=is_alone)
+                self.versions.change(change, is_alone=is_alone)
         for output in commit.outputs:
             if not self._undecided.settle(step_of(output)):
-                flow.emit(output, pending.line if is_earlier else line, staged=commit.staged)
+                flow.emit(output, pending.line if is_earlier else self._findings.line, staged=commit.staged)
         if commit.is_spilled:
             self._spilled.update(commit.applied)
         self._spilled.update(commit.spilled)
         self._counts.duplicates += max(0, len(commit.ended) - len(commit.applied))
         self._counts.refused += len(commit.refused)
         if self.on_effect is not None:
-            self.on_effect(commit, line)
+            self.on_effect(commit)
 
     def _mark(self, commit: Commit) -> None:
         applied = self._applied
@@ -249,8 +243,8 @@ class Commits:
             earlier = applied.get(key)
             if earlier is not None:
                 text = f"message with inbox key {key} was applied here and in line {earlier}"
-                self._add("applied twice", text, TWICE, key, *_ids(commit), against=earlier)
-            applied[key] = self.line
+                self._findings.add("applied twice", text, key, *_ids(commit), against=earlier)
+            applied[key] = self._findings.line
         self._counts.applied += len(commit.applied)
 
     def _check_causes(self, commit: Commit) -> None:
@@ -258,14 +252,14 @@ class Commits:
         steps = sum([change.version - change.before for change in commit.changes if change.before >= 0])
         if steps > len(commit.applied) + len(commit.refused):
             text = f"states moved by {steps} versions for {len(commit.applied)} messages that this commit applies"
-            self._add("change without a message", text, TWICE, *_ids(commit))
+            self._findings.add("change without a message", text, *_ids(commit))
         if not commit.outputs:
             return
         keys = set(commit.applied)
         for output in commit.outputs:
             if output.cause and output.id.rpartition("-")[0] not in keys:
                 text = f"output {output.id} comes of message {output.cause}, which this commit does not apply"
-                self._add("output without a message", text, (*TWICE, CONSISTENT), output.id, output.cause)
+                self._findings.add("output without a message", text, output.id, output.cause)
 
 
 def _ids(commit: Commit) -> tuple[str, ...]:

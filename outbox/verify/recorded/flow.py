@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from outbox.verify.recorded.events import Buried, Delivered, Emitted, Ended, Postponed, Push, Quiesce, Settled, Tally
-from outbox.verify.recorded.verdict import GHOST, LOST, TWICE, Counts, Findings
+from outbox.verify.recorded.verdict import Counts, Findings
 
 SUBSCRIPTIONS = "/Subscriptions/"
 
@@ -45,16 +45,16 @@ class Flow:
 
     # Come
 
-    def excuse(self, sequence: int, line: int) -> None:
+    def excuse(self, sequence: int) -> None:
         """Lines before this one are lost: up to a sequence number, messages may have come or ended in them."""
         self._excused_sequence = sequence
         if self._counts.lives > 1:
-            self._excused_line = line
+            self._excused_line = self._findings.line
             self._doubtful = {queue: set(held) for queue, held in self._held.items()}
 
-    def accept(self, queue: str, id: str, digest: int, line: int) -> None:
+    def accept(self, queue: str, id: str) -> None:
         """A message was accepted from outside."""
-        self._accepted.setdefault(queue, {})[id] = line
+        self._accepted.setdefault(queue, {})[id] = self._findings.line
 
     def refused(self, push: Push) -> None:
         """These were not accepted."""
@@ -66,11 +66,11 @@ class Flow:
         """Whether a delivery needs no commit that would explain it."""
         return delivery.outside or delivery.id in self._made
 
-    def claim(self, delivery: Delivered, line: int) -> None:
+    def claim(self, delivery: Delivered) -> None:
         """A message was handed out."""
         id, queue, sequence = delivery.id, delivery.queue, delivery.sequence
         if sequence in self._ended.get(queue, ()):
-            self._redelivered(delivery, line)
+            self._redelivered(delivery)
         self._held.setdefault(queue, {})[sequence] = delivery
         if queue in self._resting:
             self._resting[queue].pop(sequence, None)
@@ -82,25 +82,26 @@ class Flow:
             accepted.pop(id, None)
         made = self._made.get(id)
         if made is not None:
-            self._arrive(delivery, made, line)
+            self._arrive(delivery, made)
         elif not delivery.outside:
             if sequence <= self._excused_sequence:
                 self._counts.unrecorded += self._excused_line > 0
             else:
-                text = f"message {id} was handed out from {queue}, but no commit had made it"
-                self._findings.add(line, "ghost output", text, GHOST, id)
+                self._findings.add(
+                    "ghost output", f"message {id} was handed out from {queue}, but no commit had made it", id
+                )
 
-    def _arrive(self, delivery: Delivered, made: tuple[str, int, int, int], line: int) -> None:
+    def _arrive(self, delivery: Delivered, made: tuple[str, int, int, int]) -> None:
         destination, digest, _, at = made
         if digest != delivery.digest:
             text = f"message {delivery.id} was handed out with another payload than line {at} had sent"
-            self._findings.add(line, "changed payload", text, GHOST, delivery.id, against=at)
+            self._findings.add("changed payload", text, delivery.id, against=at)
         if destination == delivery.queue:
             self._made[delivery.id] = (destination, digest, -1, at)
         elif delivery.queue.startswith(destination + SUBSCRIPTIONS):
             self._taken.setdefault(delivery.queue, set()).add(delivery.id)
 
-    def _redelivered(self, delivery: Delivered, line: int) -> None:
+    def _redelivered(self, delivery: Delivered) -> None:
         buried = self._buried.get(delivery.queue, {})
         attempt = buried.get(delivery.sequence)
         self._ended[delivery.queue].discard(delivery.sequence)
@@ -108,7 +109,7 @@ class Flow:
             del buried[delivery.sequence]  # it was resubmitted
             return
         text = f"message {delivery.id} ({delivery.queue} {delivery.sequence}) had ended and was handed out again: "
-        self._findings.add(line, "lost commit", text + "the commit that ended it was lost", LOST, delivery.id)
+        self._findings.add("lost commit", text + "the commit that ended it was lost", delivery.id)
 
     # End
 
@@ -116,32 +117,33 @@ class Flow:
         """Whether a delivery has ended."""
         return sequence in self._ended.get(queue, ())
 
-    def end(self, ended: Ended, line: int) -> None:
+    def end(self, ended: Ended) -> None:
         """A delivery ends."""
         queue, sequence = ended.queue, ended.sequence
         done = self._ended.setdefault(queue, set())
         self._held.get(queue, {}).pop(sequence, None)
         if sequence in done:
-            text = f"message {ended.id} ({queue} {sequence}) was ended by another commit before"
-            self._findings.add(line, "ended twice", text, TWICE, ended.id)
+            self._findings.add(
+                "ended twice", f"message {ended.id} ({queue} {sequence}) was ended by another commit before", ended.id
+            )
         done.add(sequence)
 
-    def bury(self, buried: Buried, line: int) -> None:
+    def bury(self, buried: Buried) -> None:
         """A delivery is dead-lettered."""
-        self.end(Ended(buried.queue, buried.sequence, buried.id), line)
+        self.end(Ended(buried.queue, buried.sequence, buried.id))
         self._buried.setdefault(buried.queue, {})[buried.sequence] = buried.attempt
 
     def postpone(self, postponed: Postponed) -> None:
         """A delivery is rescheduled."""
         self._resting.setdefault(postponed.queue, {})[postponed.sequence] = postponed.due_ms
 
-    def settle(self, settled: Settled, line: int) -> None:
+    def settle(self, settled: Settled) -> None:
         """A broker has ended a delivery."""
         if settled.how == "complete":
             self._completed.add(hash((settled.queue, settled.id)))
-            self.end(Ended(settled.queue, settled.sequence, settled.id), line)
+            self.end(Ended(settled.queue, settled.sequence, settled.id))
         else:
-            self.bury(Buried(settled.queue, settled.sequence, settled.id), line)
+            self.bury(Buried(settled.queue, settled.sequence, settled.id))
 
     def settle_perhaps(self, settled: Settled) -> None:
         """It is unknown whether a broker has ended a delivery: it may be redelivered."""
@@ -154,10 +156,10 @@ class Flow:
         earlier = self._made.get(output.id)
         if earlier is not None:
             text = f"output {output.id} was sent before, by line {earlier[3]}"
-            self._findings.add(line, "doubled output", text, TWICE, output.id, against=earlier[3])
+            self._findings.add("doubled output", text, output.id, against=earlier[3], at=line)
             if earlier[1] != output.digest:
                 text = f"output {output.id} has another payload than in line {earlier[3]}"
-                self._findings.add(line, "changed payload", text, GHOST, output.id, against=earlier[3])
+                self._findings.add("changed payload", text, output.id, against=earlier[3], at=line)
             return
         self._made[output.id] = (output.destination, output.digest, output.due_ms, line)
         self._fresh.append(output.id)
@@ -167,7 +169,7 @@ class Flow:
         else:
             self._sent_to[output.destination] = self._sent_to.get(output.destination, 0) + 1
 
-    def leave(self, output: Emitted, line: int) -> bool:
+    def leave(self, output: Emitted) -> bool:
         """Something that a commit has made is pushed; False if no commit is known to have."""
         made = self._made.get(output.id)
         if made is None:
@@ -175,7 +177,7 @@ class Flow:
         strays = output.id in self._unpushed and made[0] != output.destination  # a delayed copy goes where it came from
         if made[1] != output.digest or strays:
             text = f"output {output.id} leaves with another payload or destination than line {made[3]} had stored"
-            self._findings.add(line, "changed payload", text, GHOST, output.id, against=made[3])
+            self._findings.add("changed payload", text, output.id, against=made[3])
         return True
 
     def pushed(self, push: Push) -> None:
@@ -191,7 +193,7 @@ class Flow:
         """Whether a commit has made this, and it is not known to have left."""
         return id in self._unpushed
 
-    def lies(self, log: str, id: str, digest: int, line: int) -> None:
+    def lies(self, log: str, id: str, digest: int) -> None:
         """A cell lies in a log: whoever appended it, it has arrived."""
         self._accepted.get(log, {}).pop(id, None)
         self._unpushed.pop(id, None)
@@ -202,11 +204,11 @@ class Flow:
         self._made[id] = (destination, known, -1, at)
         if destination != log or known != digest:
             text = f"{id} lies in {log} with another payload or destination than line {at} had stored"
-            self._findings.add(line, "changed payload", text, GHOST, id, against=at)
+            self._findings.add("changed payload", text, id, against=at)
 
     # What the system counts
 
-    def compare(self, tallies: dict[str, Tally], line: int, *, first: bool) -> None:
+    def compare(self, tallies: dict[str, Tally], *, first: bool) -> None:
         """At the start of a process: does the system still hold every acknowledged commit?"""
         if first:
             self._base = dict(tallies)
@@ -214,44 +216,45 @@ class Flow:
         for queue, tally in tallies.items():
             base = self._base.setdefault(queue, Tally(0, 0))
             ended, free = len(self._ended.get(queue, ())), len(self._buried.get(queue, ()))  # these may be resubmitted
-            self._short(queue, "left", tally.left - base.left + free, ended, line)
-            self._short(queue, "came to", tally.received - base.received, self._sent_to.get(queue, 0), line)
+            self._short(queue, "left", tally.left - base.left + free, ended)
+            self._short(queue, "came to", tally.received - base.received, self._sent_to.get(queue, 0))
 
-    def _short(self, queue: str, verb: str, counted: int, known: int, line: int) -> None:
+    def _short(self, queue: str, verb: str, counted: int, known: int) -> None:
         if counted < known:
             text = f"{known:,} messages {verb} {queue} by acknowledged commits, the system knows of {counted:,}: "
-            self._findings.add(line, "lost commit", text + "commits were lost", LOST, queue)
+            self._findings.add("lost commit", text + "commits were lost", queue)
 
     # Silence
 
-    def quiesce(self, quiesce: Quiesce, line: int, *, alone: bool) -> None:
+    def quiesce(self, quiesce: Quiesce, *, alone: bool) -> None:
         """Whatever is on its way now is lost."""
         for queue in quiesce.queues:
-            self._check_held(queue, quiesce, line)
+            self._check_held(queue, quiesce)
             for id, at in self._accepted.pop(queue.partition(SUBSCRIPTIONS)[0], {}).items():
-                text = f"message {id} was accepted for {queue} in line {at} and never handed out"
-                self._missing(line, "lost message", text, id, at)
-        self._check_made(quiesce, line)
+                self._missing(
+                    "lost message", f"message {id} was accepted for {queue} in line {at} and never handed out", id, at
+                )
+        self._check_made(quiesce)
         for id, at in self._unpushed.items():
-            self._missing(line, "lost output", f"output {id} of line {at} was never pushed", id, at)
+            self._missing("lost output", f"output {id} of line {at} was never pushed", id, at)
         self._unpushed.clear()
         handled = self._counts.applied + self._counts.refused
         if self._counts.lives == 1 and len(self._completed) > handled:
             text = f"{len(self._completed):,} messages were completed, but only {handled:,} handlings are on record"
-            self._findings.add(line, "completed without a commit", text, LOST)
-        self.compare(quiesce.tallies, line, first=False)
+            self._findings.add("completed without a commit", text)
+        self.compare(quiesce.tallies, first=False)
         for queue in quiesce.queues:
             if queue in quiesce.tallies:
-                self._explain(queue, quiesce.tallies[queue], line, alone=alone)
+                self._explain(queue, quiesce.tallies[queue], alone=alone)
 
-    def _missing(self, line: int, what: str, text: str, id: str, at: int) -> None:
+    def _missing(self, what: str, text: str, id: str, at: int) -> None:
         """Something of a line never went on; where lines behind it are lost, those may tell of it."""
         if at < self._excused_line:
             self._counts.unrecorded += 1
         else:
-            self._findings.add(line, what, text, LOST, id, against=at)
+            self._findings.add(what, text, id, against=at)
 
-    def _check_held(self, queue: str, quiesce: Quiesce, line: int) -> None:
+    def _check_held(self, queue: str, quiesce: Quiesce) -> None:
         held, ended = self._held.pop(queue, {}), self._ended.setdefault(queue, set())
         dead, resting = set(quiesce.dead.get(queue, ())), self._resting.get(queue, {})
         buried = self._buried.setdefault(queue, {})
@@ -267,10 +270,10 @@ class Flow:
                 self._counts.unrecorded += 1
                 continue
             text = f"message {delivery.id} ({queue} {sequence}) was handed out and never ended"
-            self._findings.add(line, "lost message", text, LOST, delivery.id)
+            self._findings.add("lost message", text, delivery.id)
         ended |= dead
 
-    def _check_made(self, quiesce: Quiesce, line: int) -> None:
+    def _check_made(self, quiesce: Quiesce) -> None:
         queues = set(quiesce.queues)
         topics: dict[str, list[str]] = {}
         for queue in queues:
@@ -287,9 +290,9 @@ class Flow:
             if destination in topics:
                 missed = any(id not in self._taken.get(path, ()) for path in topics[destination])
             if missed:
-                self._missing(line, "lost output", f"output {id} of line {at} never came out of {destination}", id, at)
+                self._missing("lost output", f"output {id} of line {at} never came out of {destination}", id, at)
 
-    def _explain(self, queue: str, tally: Tally, line: int, *, alone: bool) -> None:
+    def _explain(self, queue: str, tally: Tally, *, alone: bool) -> None:
         """Name what left a queue without having been handed to a recorded worker."""
         base = self._base.setdefault(queue, Tally(0, 0))
         more = tally.left - base.left - len(self._ended[queue]) - self._explained.get(queue, 0)
@@ -299,7 +302,8 @@ class Flow:
         if self._excused_line:
             self._counts.unrecorded += more
         elif alone:
-            text = f"{more:,} messages left {queue} without having been handed to a worker"
-            self._findings.add(line, "lost message", text, LOST, queue)
+            self._findings.add(
+                "lost message", f"{more:,} messages left {queue} without having been handed to a worker", queue
+            )
         else:
             self._counts.unexplained += more

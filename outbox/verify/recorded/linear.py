@@ -51,9 +51,6 @@ from outbox.verify.recorded.logs import Logs
 from outbox.verify.recorded.pending import OPEN, Number
 from outbox.verify.recorded.serializable import Rerun, Serial
 from outbox.verify.recorded.verdict import (
-    DETERMINISTIC,
-    GHOST,
-    LOST,
     NO_QUIESCE,
     RECOVERABLE,
     Counts,
@@ -85,7 +82,6 @@ class LinearCheck:
         self._blobs: dict[str, tuple[int, int]] = {}
         self._pushes: dict[Number, Push] = {}
         self._settles: dict[Number, Settled] = {}
-        self._line = 0
         self._boot = ""
         self._quiesced = False
         self._cut, self._cut_line = "", 0
@@ -110,7 +106,7 @@ class LinearCheck:
 
     def feed(self, event: Any) -> None:
         """Take the next event."""
-        self._line = self._commits.line = self._line + 1
+        self._findings.line += 1
         self.counts.events += count_of(event)
         self.counts.torn += isinstance(event, Torn)
         handle = self._on.get(type(event))
@@ -119,19 +115,17 @@ class LinearCheck:
 
     def finish(self) -> Counts:
         """Add the findings of the end, and return the counts."""
-        self.counts.lines = self._line
+        self.counts.lines = self._findings.line
         if self._cut:
-            text = f"recording stopped here ({self._cut}): what came after is not known"
-            self._findings.add(self._cut_line, "cut", text, LOST)
+            self._findings.add(
+                "cut", f"recording stopped here ({self._cut}): what came after is not known", at=self._cut_line
+            )
         elif not self._quiesced:
             text = "the history ends before its queues were seen empty: what is unfinished looks like what is lost"
-            self._add(NO_QUIESCE, text, LOST)
+            self._findings.add(NO_QUIESCE, text)
         if self._serial is not None:
-            self._serial.finish(self._line)
+            self._serial.finish()
         return self.counts
-
-    def _add(self, what: str, text: str, breaks: tuple[str, ...], *ids: str, against: int = 0) -> None:
-        self._findings.add(self._line, what, text, breaks, *ids, against=against)
 
     def _number(self, op: int) -> Number:
         return self.counts.lives, op
@@ -153,24 +147,24 @@ class LinearCheck:
             if self._serial is not None:
                 self._serial.is_complete = life.is_empty
         if first or not life.boot or life.boot != self._boot:
-            self._flow.excuse(life.sequence, self._line)
+            self._flow.excuse(life.sequence)
             if not first:
                 versions.excuse()
         self._boot = life.boot
         self._quiesced = False
         if life.tallies:
-            self._flow.compare(life.tallies, self._line, first=first)
+            self._flow.compare(life.tallies, first=first)
 
     def _was_cut(self, cut: Cut) -> None:
-        self._cut, self._cut_line = cut.why, self._line
+        self._cut, self._cut_line = cut.why, self._findings.line
         self._boot = ""  # what the next life does not find in the history may have happened after the cut
 
     # Messages come
 
     def _in(self, event: In) -> None:
         self._quiesced = False
-        for id, digest in event.messages:
-            self._flow.accept(event.queue, id, digest, self._line)
+        for id, _ in event.messages:
+            self._flow.accept(event.queue, id)
 
     def _claim(self, claim: Claim) -> None:
         self._quiesced = False
@@ -179,7 +173,7 @@ class LinearCheck:
             commits.is_still_there(delivery.queue, delivery.sequence)
             if not flow.is_known(delivery):
                 commits.must_have_sent(delivery.id, delivery.digest)
-            flow.claim(delivery, self._line)
+            flow.claim(delivery)
         if self._serial is not None:
             self._serial.claimed(claim)
 
@@ -197,7 +191,7 @@ class LinearCheck:
         self._quiesced = False
         self._commits.begin(commit, self._number(commit.op))
         if self._attempts is not None:
-            self._attempts.note(commit, self._line)
+            self._attempts.note(commit)
 
     def _ok(self, ok: Ok) -> None:
         number = self._number(ok.op)
@@ -206,7 +200,7 @@ class LinearCheck:
         if number in self._pushes:
             self._pushed(self._pushes.pop(number))
         elif number in self._settles:
-            self._flow.settle(self._settles.pop(number), self._line)
+            self._flow.settle(self._settles.pop(number))
 
     def _fail(self, fail: Fail) -> None:
         number = self._number(fail.op)
@@ -232,8 +226,8 @@ class LinearCheck:
         self.counts.pushes += len(push.outputs)
         for output in push.outputs:
             if not output.cause:
-                self._flow.accept(output.destination, output.id, output.digest, self._line)
-            elif not self._flow.leave(output, self._line):
+                self._flow.accept(output.destination, output.id)
+            elif not self._flow.leave(output):
                 self._leave_early(output)
 
     def _leave_early(self, output: Emitted) -> None:
@@ -241,42 +235,42 @@ class LinearCheck:
         sources = self._commits.senders(output.id, output.digest)
         if not sources:
             if self._commits.may_have_sent(output.id):
-                self._flow.emit(output, self._line, staged=True)
+                self._flow.emit(output, self._findings.line, staged=True)
             elif self._commits.versions.is_complete:
                 text = f"output {output.id} left, but no commit had made it"
-                self._add("ghost output", text, (*GHOST, RECOVERABLE), output.id)
+                self._findings.add("ghost output", text, output.id, also=(RECOVERABLE,))
         elif all(source.status == OPEN for source in sources):
             text = f"output {output.id} left before the commit of line {sources[0].line} was answered"
-            self._add("left early", text, (RECOVERABLE,), output.id, against=sources[0].line)
+            self._findings.add("left early", text, output.id, against=sources[0].line)
         else:  # its sender has read what a commit stored
             self._commits.must_have_sent(output.id, output.digest)
-            self._flow.leave(output, self._line)
+            self._flow.leave(output)
 
     def _pushed(self, push: Push) -> None:
         self._flow.pushed(push)
         for output in push.outputs:
             if output.index >= 0:
-                self._logs.lies(output.destination, output.index, output.id, output.digest, self._line)
+                self._logs.lies(output.destination, output.index, output.id, output.digest)
 
     def _read(self, read: Read) -> None:
         self._quiesced = False
         for index, id, digest in read.cells:
             if not self._flow.is_made(id) and self._commits.senders(id, digest):
                 self._commits.must_have_sent(id, digest)
-            self._logs.lies(read.log, index, id, digest, self._line)
+            self._logs.lies(read.log, index, id, digest)
 
     def _settled(self, settled: Settled) -> None:
         if settled.how in ("complete", "dead-letter"):
             self._settles[self._number(settled.op)] = settled
 
     def _blob(self, blob: Blob) -> None:
-        earlier = self._blobs.setdefault(blob.name, (blob.digest, self._line))
+        earlier = self._blobs.setdefault(blob.name, (blob.digest, self._findings.line))
         if earlier[0] != blob.digest:
             text = f"blob {blob.name} is written with other bytes than in line {earlier[1]}"
-            self._add("changed blob", text, GHOST, blob.name, against=earlier[1])
+            self._findings.add("changed blob", text, blob.name, against=earlier[1])
 
     def _put(self, put: Put) -> None:
-        self._commits.versions.put(put.state, put.version, self._line)
+        self._commits.versions.put(put.state, put.version)
 
     # Silence
 
@@ -284,8 +278,8 @@ class LinearCheck:
         """Decide optional commits, because everything that could happen has, then name the missing effects."""
         self._quiesced = True
         self._commits.quiesce()
-        self._flow.quiesce(quiesce, self._line, alone=self._alone)
-        self._logs.quiesce(quiesce.queues, self._line)
+        self._flow.quiesce(quiesce, alone=self._alone)
+        self._logs.quiesce(quiesce.queues)
 
 
 class Attempts:
@@ -301,7 +295,7 @@ class Attempts:
         self._findings = findings
         self._seen: dict[int, tuple[int, int]] = {}
 
-    def note(self, commit: Commit, line: int) -> None:
+    def note(self, commit: Commit) -> None:
         """Compare an attempt with an earlier one at the same."""
         if not commit.ended:
             return
@@ -323,8 +317,8 @@ class Attempts:
                 tuple(commit.refused),
             )
         )
-        earlier = self._seen.setdefault(start, (did, line))
+        earlier = self._seen.setdefault(start, (did, self._findings.line))
         if earlier[0] != did:
             ids = tuple([ended.id for ended in commit.ended[:4]])
             text = f"an attempt at {', '.join(ids)} did something else than the one of line {earlier[1]}"
-            self._findings.add(line, "attempts differ", text, (DETERMINISTIC,), *ids, against=earlier[1])
+            self._findings.add("attempts differ", text, *ids, against=earlier[1])

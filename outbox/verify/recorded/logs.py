@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from outbox.verify.recorded.events import Commit, Taken
 from outbox.verify.recorded.flow import Flow
-from outbox.verify.recorded.verdict import CONSISTENT, GHOST, LOST, TWICE, Counts, Findings
+from outbox.verify.recorded.verdict import Counts, Findings
 
 UNKNOWN = (-1, -1)
 
@@ -39,65 +39,64 @@ class Logs:
         self._owed: dict[str, tuple[list[str], int]] = {}
         """By processor what its newest step emitted, and the line of that."""
 
-    def lies(self, log: str, index: int, id: str, digest: int, line: int) -> None:
+    def lies(self, log: str, index: int, id: str, digest: int) -> None:
         """A cell lies at an index: it was appended, or read."""
-        self._flow.lies(log, id, digest, line)
+        self._flow.lies(log, id, digest)
         cells = self._cells.setdefault(log, {})
         known = cells.get(index)
         if known is None:
-            cells[index] = _Cell(id, digest, line)
+            cells[index] = _Cell(id, digest, self._findings.line)
         elif known.id != id:
             text = f"cell {index} of {log} is {id}, and was {known.id} in line {known.line}"
-            self._findings.add(line, "overwritten cell", text, (*LOST, CONSISTENT), id, known.id, against=known.line)
+            self._findings.add("overwritten cell", text, id, known.id, against=known.line)
         elif known.digest != digest:
             text = f"cell {index} of {log} has another payload than in line {known.line}"
-            self._findings.add(line, "changed payload", text, GHOST, id, against=known.line)
+            self._findings.add("changed payload", text, id, against=known.line)
         at = self._places.setdefault((log, id), index)
         if at != index:
             against = cells[at].line
             text = f"{id} lies at {index} of {log}, and at {at} since line {against}"
-            self._findings.add(line, "appended twice", text, TWICE, id, against=against)
+            self._findings.add("appended twice", text, id, against=against)
 
-    def step(self, commit: Commit, line: int) -> None:
+    def step(self, commit: Commit) -> None:
         """A step of a processor took effect."""
         processor, _, _ = commit.step.rpartition("#")
         self._counts.steps += 1
         for taken in commit.taken:
-            self._take(processor, taken, line)
+            self._take(processor, taken)
         ids, against = self._owed.get(processor, ([], 0))
         for id in ids:
             if self._flow.is_unpushed(id):
                 text = f"{commit.step} took effect before output {id} of line {against} was in its log"
-                self._findings.add(line, "moved on", text, LOST, id, against=against)
-        self._owed[processor] = [output.id for output in commit.outputs], line
+                self._findings.add("moved on", text, id, against=against)
+        self._owed[processor] = [output.id for output in commit.outputs], self._findings.line
 
-    def _take(self, processor: str, taken: Taken, line: int) -> None:
+    def _take(self, processor: str, taken: Taken) -> None:
         log, since, until = taken.log, taken.since, taken.until
         known, against = self._taken.get((processor, log), (UNKNOWN, 0))
-        self._taken[processor, log] = until, line
+        self._taken[processor, log] = until, self._findings.line
         since = known if since == UNKNOWN else since
         if known not in (UNKNOWN, since):
-            is_twice = since < known
             text = f"{processor} takes {log} from {_shown(since)}, and had taken it up to {_shown(known)} before"
-            what, breaks = ("entries taken twice", TWICE) if is_twice else ("entries left out", LOST)
-            self._findings.add(line, what, text, breaks, log, against=against)
+            what = "entries taken twice" if since < known else "entries left out"
+            self._findings.add(what, text, log, against=against)
         if until < since or until == since == known:
             text = f"{processor} takes {log} from {_shown(since)} to {_shown(until)}: cursors only rise"
-            self._findings.add(line, "cursor fell", text, GHOST, log)
+            self._findings.add("cursor fell", text, log)
         cells = self._cells.get(log, {})
         for index in range(since[0], until[0] + (until[1] > 0)) if since != UNKNOWN else ():
             if index not in cells:
                 text = f"{processor} has taken cell {index} of {log}, which was neither appended nor read"
-                self._findings.add(line, "ghost entries", text, GHOST, log)
+                self._findings.add("ghost entries", text, log)
                 return
 
-    def quiesce(self, queues: list[str], line: int) -> None:
+    def quiesce(self, queues: list[str]) -> None:
         """Nothing more comes: what lies in these logs must have been taken."""
         for (processor, log), (until, against) in self._taken.items():
             end = max(self._cells.get(log, {-1: None})) + 1
             if log in queues and until < (end, 0):
                 text = f"{processor} has taken {log} up to {_shown(until)}, and it ends at {end}"
-                self._findings.add(line, "unread entries", text, LOST, log, against=against)
+                self._findings.add("unread entries", text, log, against=against)
 
 
 def _shown(position: tuple[int, int]) -> str:

@@ -18,7 +18,7 @@ import msgspec
 
 from outbox.verify.recorded.events import Change, Claim, Commit, Emitted, Whole
 from outbox.verify.recorded.pending import places_of
-from outbox.verify.recorded.verdict import SERIALIZABLE, Counts, Findings
+from outbox.verify.recorded.verdict import Counts, Findings
 
 Place = tuple[str, int]
 """Queue and sequence of a delivery."""
@@ -62,9 +62,9 @@ class Serial:
             self._wholes.pop(place, None)  # so that the order is that of the newest claim
             self._wholes[place] = whole
 
-    def took_effect(self, commit: Commit, line: int) -> None:
+    def took_effect(self, commit: Commit) -> None:
         """Run a commit again, or let it wait for the versions that it starts from."""
-        todo = [(commit, line)]
+        todo = [(commit, self._findings.line)]
         while todo:
             commit, line = todo.pop()
             missing = self._missing(commit)
@@ -111,13 +111,13 @@ class Serial:
         if difference:
             ids = tuple([ended.id for ended in commit.ended[:4]])
             self._lost.update(change.state for change in commit.changes)
-            self._findings.add(line, "not serializable", f"run again, {difference}", (SERIALIZABLE,), *ids)
+            self._findings.add("not serializable", f"run again, {difference}", *ids, at=line)
 
-    def finish(self, line: int) -> None:
+    def finish(self) -> None:
         """Commits whose versions never came are in no order."""
         for (state, version), waiting in self._waiting.items():
             text = f"{len(waiting)} commits start from version {version} of state {state}, which no commit made"
-            self._findings.add(line, "not serializable", text, (SERIALIZABLE,), state, against=waiting[0][1])
+            self._findings.add("not serializable", text, state, against=waiting[0][1])
 
 
 def _difference(commit: Commit, redone: Redone) -> str:

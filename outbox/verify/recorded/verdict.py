@@ -26,6 +26,40 @@ GHOST = (CONSISTENT, EXACTLY_ONCE)
 NO_QUIESCE = "no quiesce"
 """The finding of a history that ends before its queues were seen empty."""
 
+BREAKS: dict[str, tuple[str, ...]] = {
+    "applied twice": TWICE,
+    "ended twice": TWICE,
+    "doubled output": TWICE,
+    "appended twice": TWICE,
+    "entries taken twice": TWICE,
+    "change without a message": TWICE,
+    "output without a message": (*TWICE, CONSISTENT),
+    "lost message": LOST,
+    "lost output": LOST,
+    "lost commit": LOST,
+    "completed without a commit": LOST,
+    "moved on": LOST,
+    "entries left out": LOST,
+    "unread entries": LOST,
+    "cut": LOST,
+    NO_QUIESCE: LOST,
+    "overwritten cell": (*LOST, CONSISTENT),
+    "ghost commit": GHOST,
+    "ghost entries": GHOST,
+    "ghost output": GHOST,
+    "ghost version": GHOST,
+    "changed blob": GHOST,
+    "changed payload": GHOST,
+    "cursor fell": GHOST,
+    "forked version": GHOST,
+    "stale read": GHOST,
+    "version fell": GHOST,
+    "left early": (RECOVERABLE,),
+    "attempts differ": (DETERMINISTIC,),
+    "not serializable": (SERIALIZABLE,),
+}
+"""The promises that each kind of finding breaks."""
+
 FINDING_COUNT_MAX = 100
 
 
@@ -125,22 +159,20 @@ class Findings:
         self.asked = tuple(asked)
         self.kept: list[Finding] = []
         self.count = 0
+        self.line = 0
+        """The line that is being read."""
 
-    def add(
-        self,
-        line: int,
-        what: str,
-        text: str,
-        breaks: tuple[str, ...],
-        *ids: str,
-        against: int = 0,
-    ) -> None:
-        """Note a broken promise, if it is one of those asked for."""
+    def add(self, what: str, text: str, *ids: str, against: int = 0, also: tuple[str, ...] = (), at: int = 0) -> None:
+        """Note a finding, if it breaks a promise that was asked for.
+
+        It breaks what the table says and `also` others; `at` is its line (0: the one being read).
+        """
+        breaks = (*BREAKS[what], *also)
         if set(self.asked).isdisjoint(breaks):
             return
         self.count += 1
         if len(self.kept) < FINDING_COUNT_MAX:
-            self.kept.append(Finding(line, what, text, breaks, ids[:8], against))
+            self.kept.append(Finding(at or self.line, what, text, breaks, ids[:8], against))
 
     def verdict(self, counts: Counts) -> Verdict:
         """The verdict over the promises that were asked for."""
