@@ -26,6 +26,7 @@ from outbox.streams.log_places import Place
 from outbox.streams.queues import QueueOutput
 from outbox.streams.values import ENVELOPE_BYTES
 from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.loop import done
 from outbox.verify.explorer.models.blobs import BlobModel
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.models.queues import QueueModel
@@ -34,7 +35,7 @@ from outbox.verify.explorer.ops import Finding, Model
 from outbox.verify.explorer.run import Calls, Program
 from outbox.verify.explorer.scenario import START_MS
 from outbox.verify.explorer.search import Hashing, Limits, Report, search
-from outbox.verify.explorer.streams import Given, Replicas, Stores, StreamScenario, done, never
+from outbox.verify.explorer.streams import Given, Replicas, Stores, StreamScenario, never
 from outbox.verify.promises.streams import Invariant, StreamMonitor
 from tests.simulation.stream_leftovers import leftovers
 from tests.simulation.stream_programs import Ingesting, Producer, Reader, Reporter, Trimmer

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
 from heapq import heappop, heappush
@@ -45,6 +45,21 @@ class _Timer(asyncio.TimerHandle):
 def make_loop() -> Loop:
     """A loop for one program."""
     return Loop()  # type: ignore[abstract]  # what is left out is what an explored program cannot use
+
+
+def done(awaited: Awaitable[T]) -> T:
+    """The result of what waits for nothing outside."""
+
+    async def result() -> T:
+        return await awaited
+
+    loop = make_loop()
+    try:
+        task = loop.create_task(result())
+        loop.run_ready()
+        return task.result()
+    finally:
+        loop.dispose()
 
 
 class Loop(asyncio.AbstractEventLoop):

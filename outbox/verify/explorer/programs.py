@@ -20,8 +20,7 @@ import msgspec
 
 from outbox.errors import Refused, Throttled
 from outbox.ports import BlobStore, Journal, Ports, StoreCapabilities, StorePorts
-from outbox.runtime.commit.dispatch_ledger import DispatchLedger
-from outbox.runtime.commit.marks import Mark, Marks
+from outbox.runtime.commit.marks import Mark
 from outbox.runtime.commit.state_cache import CachedState
 from outbox.runtime.commit.sweeper import sweep
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
@@ -166,18 +165,11 @@ class Remembering:
         protocol.checkpoint = self._pass
         self.hold, self.together, self.redo = protocol.hold, protocol.together, protocol.redo
         self.finish, self.remembered = protocol.finish, protocol.remembered
-
-    @property
-    def group_count_max(self) -> int:
-        return self._protocol.group_count_max
-
-    @property
-    def lingering(self) -> tuple[Marks, ...]:
-        return self._protocol.lingering
-
-    @property
-    def ledger(self) -> DispatchLedger | None:
-        return self._protocol.ledger
+        self.group_count_max, self.lingering, self.ledger = (
+            protocol.group_count_max,
+            protocol.lingering,
+            protocol.ledger,
+        )
 
     async def once(self, attempt: Attempt) -> Outcome:
         self._tries, self._attempt, self._is_loaded = self._tries + 1, attempt, False

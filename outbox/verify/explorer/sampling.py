@@ -5,18 +5,16 @@ Each run uses only some kinds of faults, drawn anew, because runs that use all k
 
 from __future__ import annotations
 
-import gc
 import random
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.kernel import Kernel, Prospect
 from outbox.verify.explorer.ops import FAULT_KINDS, Finding
 from outbox.verify.explorer.scenario import Scenario
-from outbox.verify.explorer.search import Anomaly, Report
+from outbox.verify.explorer.search import Anomaly, Report, without_collections
 from outbox.verify.explorer.shrink import missing_at, shrink, wrong_at
 from outbox.verify.explorer.trace import Trace, Walk
 from outbox.verify.explorer.world import Step
@@ -84,7 +82,7 @@ def drawn_runs(scenario: Scenario, *, seed: int, runs: int) -> Iterator[DrawnRun
         kernel = kernels.get(budgets)
         if kernel is None:
             kernel = kernels[budgets] = replace(scenario, budgets=budgets).kernel()
-        with _collected_after():
+        with without_collections():
             steps, finding = _run(kernel, draw)
         yield DrawnRun(number, budgets, kernel, steps, finding)
 
@@ -101,18 +99,6 @@ def shortened(scenario: Scenario, run: DrawnRun) -> Anomaly:
 def _distinct(scenario: Scenario) -> Scenario:
     """A scenario without the reductions that serve visiting every world."""
     return replace(scenario, symmetric=False, merges=False)
-
-
-@contextmanager
-def _collected_after() -> Iterator[None]:
-    """Collect no garbage within a run: nearly all that it makes is kept until the tables are begun anew."""
-    is_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_on:
-            gc.enable()
 
 
 def _run(kernel: Kernel, draw: random.Random) -> tuple[list[Step], Finding | None]:

@@ -113,7 +113,7 @@ class Search:
         self.report = Report(scenario.describe())
 
     def run(self) -> Report:
-        with _no_collections():
+        with without_collections():
             return self._run()
 
     def _run(self) -> Report:
@@ -246,8 +246,8 @@ class Search:
 
 
 @contextmanager
-def _no_collections() -> Iterator[None]:
-    """Keep the collector from looking at millions of worlds again and again: they stay until the search is over."""
+def without_collections() -> Iterator[None]:
+    """Collect no garbage meanwhile: nearly all that a search or a run makes stays until it is over."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -6,9 +6,9 @@ then it is the register, and where its logs are known to end.  Whatever waits, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from outbox.engine.engine import Engine
 from outbox.errors import OtherLog, Trimmed
@@ -21,16 +21,13 @@ from outbox.streams.queues import QueueOutput
 from outbox.streams.replica import Progress, Replica
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.kernel import Kernel
-from outbox.verify.explorer.loop import make_loop
+from outbox.verify.explorer.loop import done
 from outbox.verify.explorer.models.store import CAPABILITIES, StoreModel
 from outbox.verify.explorer.ops import Model
 from outbox.verify.explorer.ports import ExploredBlobs, ExploredBus, ExploredStore
 from outbox.verify.explorer.run import Calls, Program
 from outbox.verify.explorer.scenario import START_MS
 from outbox.verify.explorer.world import Monitor
-
-T = TypeVar("T")
-
 
 MakeReplica = Callable[..., Replica]
 
@@ -110,17 +107,6 @@ class Given:
         first = Replica(plan, self.place.store, now_ms=lambda: START_MS, new_id=lambda: "first")
         done(first.look_or_begin())
         return first
-
-
-def done(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that waits for nothing."""
-    loop = make_loop()
-    task = loop.create_task(coroutine)
-    loop.run_ready()
-    try:
-        return task.result()
-    finally:
-        loop.dispose()
 
 
 async def never(calls: Calls) -> None:

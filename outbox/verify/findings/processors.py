@@ -23,11 +23,12 @@ from outbox.streams.plan import Handler, Inputs, ProcessorPlan, Step
 from outbox.streams.processor import Processor
 from outbox.streams.row import Row
 from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.loop import done
 from outbox.verify.explorer.run import Program
 from outbox.verify.explorer.scenario import START_MS
 from outbox.verify.explorer.search import Limits, search
 from outbox.verify.explorer.search import Report as Searched
-from outbox.verify.explorer.streams import Feeder, Given, Replicas, Stores, StreamScenario, done
+from outbox.verify.explorer.streams import Feeder, Given, Replicas, Stores, StreamScenario
 from outbox.verify.findings.exploration import SECONDS, STATE_COUNT_MAX
 from outbox.verify.findings.report import Anomaly, Part, Report, shortened
 from outbox.verify.promises.streams import Invariant, StreamMonitor

@@ -30,7 +30,7 @@ from outbox.streams.log import LogWriter
 from outbox.streams.plan import REFUSED, Inputs, ProcessorPlan, RowTarget, Step, Target, rows_written
 from outbox.streams.register import Out, Register, cell_id
 from outbox.streams.row import Entry, Row
-from outbox.verify.explorer.loop import make_loop
+from outbox.verify.explorer.loop import done
 from outbox.verify.explorer.ops import Finding, Op, Outcome
 from outbox.verify.explorer.ops import Raised as Failed
 from outbox.verify.promises.stream_events import (
@@ -437,7 +437,7 @@ class StreamMonitor:
                 Step(plan.emits_to, after.now, after.serial),
             )
             if isawaitable(result):
-                _ended(result)
+                done(result)
         except Exception:  # whatever a handler raises
             return True
         return False
@@ -485,7 +485,7 @@ class StreamMonitor:
         try:
             result = plan.handler(state, Inputs(entries), step)  # type: ignore[arg-type]  # it answers as a step does
             if isawaitable(result):
-                _ended(result)
+                done(result)
             encoded, outs = plan.codec.encode(step.saved[0] if step.saved else state), plan.outs(step.emitted)
         except Exception as error:  # whatever a handler raises
             if is_refused and after.state == before.state and sum(map(len, entries.values())) == 1:
@@ -536,18 +536,3 @@ def _digest(value: Any) -> bytes:
 
 def _shown(outs: Sequence[Out]) -> str:
     return "; ".join(f"{out.to}: {b', '.join(bytes(raw) for raw in out.v).decode()}" for out in outs) or "nothing"
-
-
-def _ended(awaited: Any) -> None:
-    """Run a coroutine that waits for nothing outside."""
-    loop = make_loop()
-
-    async def waits() -> None:
-        await awaited
-
-    task = loop.create_task(waits())
-    try:
-        loop.run_ready()
-        task.result()
-    finally:
-        loop.dispose()

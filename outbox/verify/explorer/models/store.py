@@ -109,15 +109,16 @@ class StoreModel:
                 partition, prefix = op.args
                 found = [d for d in self._all(state, now_ms) if d.key.partition == partition]
                 return [Outcome("", state, tuple(d for d in found if d.key.id.startswith(prefix)))]
-        if op.verb == "changed":
-            has_changed = any(self._differs(state, key, version, now_ms) for key, version in op.args[0])
-            return [Outcome("", state, None)] if has_changed else []
-        if op.verb == "unsent":
-            return list(self._unsent(state, op.args[0], op.args[1], now_ms))
-        if op.verb == "wake":
-            return [Outcome("", state, self._seen(state, now_ms))] if self._has_work(state, op.args[0], now_ms) else []
-        if op.verb == "letters":
-            return list(self._letters(state, now_ms)) if op.args[0] > 0 else []
+            case "changed":
+                has_changed = any(self._differs(state, key, version, now_ms) for key, version in op.args[0])
+                return [Outcome("", state, None)] if has_changed else []
+            case "unsent":
+                return list(self._unsent(state, op.args[0], op.args[1], now_ms))
+            case "wake":
+                has_work = self._has_work(state, op.args[0], now_ms)
+                return [Outcome("", state, self._seen(state, now_ms))] if has_work else []
+            case "letters":
+                return list(self._letters(state, now_ms)) if op.args[0] > 0 else []
         return list(self._unfinished(state, op.args[0], now_ms))
 
     def _unfinished(self, state: StoreState, seen: str, now_ms: int) -> Iterator[Outcome]:
