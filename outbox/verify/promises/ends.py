@@ -57,17 +57,14 @@ class Ends:
 
     def missing(self, ghost: Ledger, state: QueueState, documents: Documents) -> list[Finding]:
         """The findings when nothing more can happen: in messages, and by the invariant for the end."""
-        found = self._unfinished_ones(ghost, state)
-        broken = None if self.at_end is None else View(self.book, ghost, documents).judged(self.at_end, at_end=True)
-        return found if broken is None else [*found, broken]
-
-    def _unfinished_ones(self, ghost: Ledger, state: QueueState) -> list[Finding]:
-        return [
+        found = [
             finding
             for destination, message in self.book.logical(ghost)
             for path in self.book.routes.get(destination, ())
             if (finding := self._unfinished(ghost, state, path, message)) is not None
         ]
+        broken = None if self.at_end is None else View(self.book, ghost, documents).judged(self.at_end, at_end=True)
+        return found if broken is None else [*found, broken]
 
     def _unfinished(self, ghost: Ledger, state: QueueState, path: str, message: Message) -> Finding | None:
         name, number = short(message.identity), self.queues.numbers[path]

@@ -6,7 +6,7 @@ A read is answered from a state that was committed, at any time so far: which on
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -90,9 +90,8 @@ class RequestMonitor:
                 self._reads[output.message] = handling
 
     def initial(self) -> Ledger:
-        ledger: Any = self._scope.initial()
-        begun: Ledger = msgspec.structs.replace(ledger, readable=self._readable(self._states))
-        return begun
+        ledger = cast(Ledger, self._scope.initial())
+        return msgspec.structs.replace(ledger, readable=self._readable(self._states))
 
     def _readable(self, state: Any) -> frozenset[tuple[str, str]]:
         documents = self._values_in(state)

@@ -182,8 +182,9 @@ class StoreMonitor:
                     return Finding("Serializable", f"{name} {text}")
                 continue
             if isinstance(effect, Declined):
-                text = f"{name} was applied to a state at which its handler refuses ({effect.error})"
-                return Finding("Serializable", text)
+                return Finding(
+                    "Serializable", f"{name} was applied to a state at which its handler refuses ({effect.error})"
+                )
             wrong = _wrong_outputs(name, record, effect.outputs)
             if wrong is not None:
                 return wrong
@@ -222,16 +223,16 @@ class StoreMonitor:
         pointers = frozenset(pair for pair in ledger.pointers if pair[0] != event.state_id)
         finished = _pointed(ledger, before.pending)
         if event.tx and isinstance(before.pending, str) and before.pending:
-            text = f"{event.state_id} points to transaction {before.pending}, and is pointed to another"
-            return Finding("NoLost", text)
+            return Finding(
+                "NoLost", f"{event.state_id} points to transaction {before.pending}, and is pointed to another"
+            )
         inboxes = () if finished is None else (finished.inbox,)
         cleared = self._book.mark(msgspec.structs.replace(ledger, pointers=pointers), Marked(inboxes))
         if isinstance(cleared, Finding) or not event.tx:
             return cleared
         made = _pointed(ledger, after.pending)
         if made is None:
-            text = f"{event.state_id} points to transaction {event.tx}, which is not staged"
-            return Finding("StagedVanish", text)
+            return Finding("StagedVanish", f"{event.state_id} points to transaction {event.tx}, which is not staged")
         applied = self._judged([(made.inbox, made.record)], before, after, event.state_id)
         if isinstance(applied, Finding):
             return applied
@@ -396,11 +397,11 @@ def _wrong_outputs(name: str, record: Record, expected: tuple[Output, ...]) -> F
 def _wrong_state(state_id: str, before: StateItem, after: StateItem, expected: StoredState | None) -> Finding | None:
     value = b"null" if expected is None else expected.value
     if bytes(after.value) != value:
-        text = f"{state_id} was written as {_shown(after)}, its handlers make it {value.decode()}"
-        return Finding("Serializable", text)
+        return Finding(
+            "Serializable", f"{state_id} was written as {_shown(after)}, its handlers make it {value.decode()}"
+        )
     if after.version != before.version + 1:
-        text = f"{state_id} went from version {before.version} to {after.version}"
-        return Finding("OneChangePerETag", text)
+        return Finding("OneChangePerETag", f"{state_id} went from version {before.version} to {after.version}")
     return None
 
 

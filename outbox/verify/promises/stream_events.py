@@ -68,13 +68,6 @@ class Buried(NamedTuple):
     at: int
 
 
-class Raised(NamedTuple):
-    """A floor was written: the finding about it."""
-
-    finding: str
-    promise: str
-
-
 class Swapped(NamedTuple):
     """A register was swapped, or created (`before` empty)."""
 

@@ -31,6 +31,7 @@ from outbox.streams.plan import REFUSED, Inputs, ProcessorPlan, RowTarget, Step,
 from outbox.streams.register import Out, Register, cell_id
 from outbox.streams.row import Entry, Row
 from outbox.verify.explorer.loop import done
+from outbox.verify.explorer.models.store import body_at
 from outbox.verify.explorer.ops import Finding, Op, Outcome
 from outbox.verify.explorer.ops import Raised as Failed
 from outbox.verify.promises.stream_events import (
@@ -39,7 +40,6 @@ from outbox.verify.promises.stream_events import (
     Buried,
     Ghost,
     Lying,
-    Raised,
     Sent,
     Standing,
     Swapped,
@@ -176,36 +176,29 @@ class StreamMonitor:
         return self._given
 
     def observe(self, op: Op, before: Any, outcome: Outcome, now_ms: int) -> Hashable:
-        if op.verb == "send" and not isinstance(outcome.result, Failed):
-            messages = [output.message for output in op.args[0]]
-            return (
-                Sent(tuple((message.identity, _digest([message.body, message.created_ms])) for message in messages)),
-            )
-        if op.verb == "write" and isinstance(op.args[0], str):  # a blob, which its name tells from others
-            self._blobs[op.args[0]] = op.args[1]
-            return None if isinstance(outcome.result, Failed) else (BlobStored(op.args[0]),)
-        if op.verb == "delete":
-            return None if isinstance(outcome.result, Failed) else (BlobStored(op.args[0], False),)
-        if op.verb != "write" or not isinstance(outcome.result, Won):
-            return None
-        events = []
-        for write in op.args[0]:
-            docs = dict(dict(before)[write.key.partition].docs) if write.key.partition in dict(before) else {}
-            doc = docs.get(write.key.id)
-            event = self._meaning(write, b"" if doc is None or doc.body is None else doc.body)
-            if event is not None:
-                events.append(event)
-        return tuple(events) or None
+        match op.verb:
+            case _ if isinstance(outcome.result, Failed):
+                return None
+            case "send":
+                messages = [output.message for output in op.args[0]]
+                return (Sent(tuple((each.identity, _digest([each.body, each.created_ms])) for each in messages)),)
+            case "write" if isinstance(op.args[0], str):  # a blob, which its name tells from others
+                self._blobs[op.args[0]] = op.args[1]
+                return (BlobStored(op.args[0]),)
+            case "delete":
+                return (BlobStored(op.args[0], False),)
+            case "write" if isinstance(outcome.result, Won):
+                found = [self._meaning(write, body_at(before, write.key, now_ms) or b"") for write in op.args[0]]
+                return tuple(event for event in found if event is not None) or None
+        return None
 
     def _meaning(self, write: Write, before: bytes) -> Hashable:
         partition, id = write.key.partition, write.key.id
         if isinstance(write, Delete):
             return None
-        if partition.startswith("processor/") and id == "register":
-            digest = self._kept(before) if before else b""
-            return Swapped(partition.removeprefix("processor/"), digest, self._kept(write.body))
-        if partition.startswith("ingest/") and id == "register":
-            return Swapped(partition, self._kept(before) if before else b"", self._kept(write.body))
+        if partition.startswith(("processor/", "ingest/")) and id == "register":
+            name, known = partition.removeprefix("processor/"), self._kept(before) if before else b""
+            return Swapped(name, known, self._kept(write.body))
         if partition.startswith("log/") and id == FLOOR:
             return self._floor(partition, before, write.body)
         if partition.startswith("log/") and id.isdigit():
@@ -214,19 +207,19 @@ class StreamMonitor:
             return Buried(row, int(id)) if is_tombstone else Appended(row, int(id), self._kept(write.body))
         return None
 
-    def _floor(self, row: str, before: bytes, after: bytes) -> Hashable:
+    def _floor(self, row: str, before: bytes, after: bytes) -> Finding | None:
         """The finding about a floor, by itself and beside the one before."""
         floor = msgspec.json.decode(after, type=Floor)
         behind = min([floor.index, *floor.readers.values(), *floor.writers.values()])
         if behind < floor.index:
-            return Raised(f"the floor of {row} is {floor.index}, past a registered {behind}", "Kept")
+            return Finding("Kept", f"the floor of {row} is {floor.index}, past a registered {behind}")
         known = msgspec.json.decode(before, type=Floor) if before else Floor()
         moves = [(known.readers, floor.readers), (known.writers, floor.writers)]
         falls = [name for old, new in moves for name in old if new.get(name, 1 << 60) < old[name]]
         if floor.index > known.index and not known.readers:
-            return Raised(f"the floor of {row} rises to {floor.index}, and no reader is registered", "Kept")
+            return Finding("Kept", f"the floor of {row} rises to {floor.index}, and no reader is registered")
         if falls or floor.index < known.index or floor.cleared < known.cleared:
-            return Raised(f"the floor of {row} goes back, or {falls} on it", "Monotone")
+            return Finding("Monotone", f"the floor of {row} goes back, or {falls} on it")
         return None
 
     def _kept(self, body: bytes) -> bytes:
@@ -236,9 +229,9 @@ class StreamMonitor:
 
     def step(self, ghost: Ghost, event: Any) -> Hashable:
         for one in event:
-            if isinstance(one, Raised):
-                return Finding(one.promise, one.finding)
             match one:
+                case Finding():
+                    return one
                 case Appended():
                     after = self._appended(ghost, one)
                 case Sent():
@@ -431,13 +424,9 @@ class StreamMonitor:
         cursors = after.cursors | {key: at.after()}
         entries = self._between(ghost, name, after, msgspec.structs.replace(after, cursors=cursors))
         try:
-            result = plan.handler(
-                plan.codec.decode(bytes(after.state), after.schema),
-                Inputs({} if isinstance(entries, Finding) else entries),
-                Step(plan.emits_to, after.now, after.serial),
-            )
-            if isawaitable(result):
-                done(result)
+            state = plan.codec.decode(bytes(after.state), after.schema)
+            read = {} if isinstance(entries, Finding) else entries
+            _run(plan, state, read, Step(plan.emits_to, after.now, after.serial))
         except Exception:  # whatever a handler raises
             return True
         return False
@@ -483,9 +472,7 @@ class StreamMonitor:
         state = plan.codec.decode(bytes(before.state), before.schema)
         is_refused = [out.to for out in after.outs] == [REFUSED]
         try:
-            result = plan.handler(state, Inputs(entries), step)  # type: ignore[arg-type]  # it answers as a step does
-            if isawaitable(result):
-                done(result)
+            _run(plan, state, entries, step)
             encoded, outs = plan.codec.encode(step.saved[0] if step.saved else state), plan.outs(step.emitted)
         except Exception as error:  # whatever a handler raises
             if is_refused and after.state == before.state and sum(map(len, entries.values())) == 1:
@@ -519,6 +506,13 @@ class Noting:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._step, name)
+
+
+def _run(plan: ProcessorPlan, state: Any, entries: dict[str, list[Entry[Any]]], step: Any) -> None:
+    """Run a handler, alone, to its end."""
+    result = plan.handler(state, Inputs(entries), step)
+    if isawaitable(result):
+        done(result)
 
 
 def _as_cell(body: bytes) -> Cell:
