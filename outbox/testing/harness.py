@@ -123,7 +123,6 @@ class Harness:
         self._undecided: list[Commit] = []
         self._id_count = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._in_flight = 0
         self._stopping = False
         self._failures: deque[str] = deque(maxlen=FAILURE_COUNT_MAX)
         self._failure_log = FailureLog(self._clock.wall_ms, self._note_failure)
@@ -176,7 +175,7 @@ class Harness:
             now_ms=self._engine.now_ms,
             backoff=Backoff(lambda _: asyncio.sleep(0)),
             spawn=self._spawn,
-            settled=self._settled,
+            settled=lambda _: None,
             is_stopping=lambda: self._stopping,
             new_tx=lambda: self._chance.randbytes(16).hex(),
             failure_log=self._failure_log,
@@ -319,7 +318,6 @@ class Harness:
             self._engine.broker.lapse_locks()
             return True
         if deliveries:
-            self._in_flight += len(deliveries)
             self._spawn(self._scope.attempt(deliveries))
         elif not self._tasks:
             return self._engine.broker.lapse_locks() > 0  # claims whose reply was lost
@@ -334,9 +332,6 @@ class Harness:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         return task
-
-    def _settled(self, deliveries: Sequence[Delivery]) -> None:
-        self._in_flight -= len(deliveries)
 
     async def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0) -> None:
         """Move time, and handle what falls due, in order; ValueError below a millisecond."""
@@ -392,7 +387,6 @@ class Harness:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._in_flight = 0
         self._stopping = False
 
     async def _double(self, deliveries: Sequence[Delivery]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import TypeVar
 from zlib import crc32
 
@@ -13,6 +14,8 @@ from outbox.verify.recorded import events
 from outbox.verify.recorded.events import Operation, digest_of
 
 Result = TypeVar("Result")
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 
 async def recorded_call(
@@ -42,6 +45,14 @@ async def recorded_send(
     """Record messages that are asked to leave."""
     push = events.Push(at_ms=history.now_ms(), op=history.next_op(), outputs=[emitted(output) for output in outputs])
     await recorded_call(history, push, send(outputs))
+
+
+def remember(known: OrderedDict[Key, Value], key: Key, value: Value, count_max: int) -> None:
+    """Remember a value as the newest of up to `count_max`."""
+    known[key] = value
+    known.move_to_end(key)
+    while len(known) > count_max:
+        known.popitem(last=False)
 
 
 def state_digest(value: bytes) -> int:

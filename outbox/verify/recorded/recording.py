@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 from zlib import crc32
 
@@ -49,14 +49,13 @@ from outbox.ports import (
     Settle,
     StateDocument,
     StateStore,
-    StoreCapabilities,
     StorePorts,
     Won,
     Write,
 )
 from outbox.verify.history import History
 from outbox.verify.recorded import events
-from outbox.verify.recorded.describe import claimed, emitted, recorded_call, recorded_send, state_digest
+from outbox.verify.recorded.describe import claimed, emitted, recorded_call, recorded_send, remember, state_digest
 
 LOADED_COUNT_MAX = 100_000
 """How many states' loaded versions are remembered; of one that was dropped a change starts at an unknown version."""
@@ -89,12 +88,8 @@ class RecordedJournal:
         self, states: Sequence[str], markers: Sequence[bytes]
     ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
         found = await self._journal.load(states, markers)
-        loaded = self._loaded
-        loaded.update([(id, (document.version, document.serial)) for id, document in found[0].items()])
-        for id in found[0]:
-            loaded.move_to_end(id)
-        while len(loaded) > LOADED_COUNT_MAX:
-            loaded.popitem(last=False)
+        for id, document in found[0].items():
+            remember(self._loaded, id, (document.version, document.serial), LOADED_COUNT_MAX)
         return found
 
     async def commit(self, commit: Commit) -> Conflict | None:
@@ -162,11 +157,9 @@ class _Record(msgspec.Struct):
     reason: str = ""
 
 
-class _Staged(msgspec.Struct):
-    record: _Record
-
-
 class _Inline(msgspec.Struct):
+    """A result that is staged, or inline in a state."""
+
     record: _Record
 
 
@@ -177,17 +170,8 @@ class _Transaction(msgspec.Struct):
     pending: str | bool | _Inline = ""
 
 
-@dataclass(slots=True)
-class Staging:
-    """The results staged and not swapped in yet, by transaction; shared by the stores of one backend."""
-
-    records: dict[str, _Record] = field(default_factory=dict)
-
-    def keep(self, tx: str, record: _Record) -> None:
-        """Remember a staged result."""
-        while len(self.records) >= STAGED_COUNT_MAX:
-            del self.records[next(iter(self.records))]
-        self.records[tx] = record
+Staging = OrderedDict[str, _Record]
+"""The results staged and not swapped in yet, by transaction; shared by the stores of one backend."""
 
 
 class RecordedStore:
@@ -197,10 +181,7 @@ class RecordedStore:
         self._store = store
         self._history = history
         self._staging = staging if staging is not None else Staging()
-
-    @property
-    def capabilities(self) -> StoreCapabilities:
-        return self._store.capabilities
+        self.capabilities = store.capabilities
 
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         found = await self._store.read(key, session=session)
@@ -236,7 +217,7 @@ class RecordedStore:
     def _swapped_in(self, tx: str, operation: Create | Replace) -> _Record:
         """The record of the transaction that a state is pointed to."""
         inline = msgspec.json.decode(operation.body, type=_State).pending
-        return inline.record if isinstance(inline, _Inline) else self._staging.records.pop(tx, _Record(spilled="?"))
+        return inline.record if isinstance(inline, _Inline) else self._staging.pop(tx, _Record(spilled="?"))
 
     def _look(self, document: Document) -> None:
         """Note whose transaction a document shows that was read."""
@@ -260,7 +241,8 @@ class RecordedStore:
             if not isinstance(operation, Create | Replace) or what not in _COMMITTING:
                 continue
             if what == "stage":
-                self._staging.keep(operation.tag.tx, msgspec.json.decode(operation.body, type=_Staged).record)
+                record = msgspec.json.decode(operation.body, type=_Inline).record
+                remember(self._staging, operation.tag.tx, record, STAGED_COUNT_MAX)
                 continue
             tx = operation.tag.tx
             if what in ("state", "swap"):

@@ -16,7 +16,7 @@ All replicas of a processor must be recorded into one history: the swaps of anot
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
@@ -35,7 +35,6 @@ from outbox.ports import (
     Replace,
     Session,
     StateStore,
-    StoreCapabilities,
     StorePorts,
     Version,
     Won,
@@ -51,7 +50,7 @@ from outbox.streams.queues import QueueOutput
 from outbox.streams.register import Out, Register, cell_id
 from outbox.verify.history import History
 from outbox.verify.recorded import events
-from outbox.verify.recorded.describe import emitted, recorded_call, state_digest
+from outbox.verify.recorded.describe import emitted, recorded_call, remember, state_digest
 from outbox.verify.recorded.events import digest_of
 from outbox.verify.recorded.recording import RecordedBus
 
@@ -61,12 +60,6 @@ READ_COUNT_MAX = 100_000
 """How many cells are remembered as told already; one that is forgotten is told again when it is read."""
 KNOWN_COUNT_MAX = 64
 """How many versions of registers are remembered; after another it is not known from where a step took its entries."""
-
-
-class Known(msgspec.Struct, frozen=True):
-    """The memory of a version of a register."""
-
-    cursors: dict[str, Position]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +79,8 @@ class Steps:
     registers: Mapping[str, Names] = field(default_factory=dict)
     made: OrderedDict[str, str] = field(default_factory=OrderedDict)
     """The step that made an identity."""
-    known: OrderedDict[tuple[str, Version], Known] = field(default_factory=OrderedDict)
+    known: OrderedDict[tuple[str, Version], dict[str, Position]] = field(default_factory=OrderedDict)
+    """The cursors of a version of a register."""
     told: OrderedDict[tuple[str, int], str] = field(default_factory=OrderedDict)
     """The cells that were told of, with their identities."""
     nonces: dict[str, str] = field(default_factory=dict)
@@ -102,7 +96,7 @@ class Steps:
         before = self.known.get((partition, operation.if_match)) if isinstance(operation, Replace) else None
         step = self._remember(names, after)
         records = [other for other in others if isinstance(other, Create | Replace) and other.tag.what == "commit"]
-        refused = {record.tag for record in records if _is_refusal(record.body)}
+        refused = {record.tag for record in records if msgspec.json.decode(record.body, type=_Reason).reason}
         history = self.history
         return events.Commit(
             at_ms=history.now_ms(),
@@ -137,13 +131,13 @@ class Steps:
 
     def swapped(self, partition: str, register: Register, version: Version) -> None:
         """Remember what a register of this version says."""
-        _keep(self.known, (partition, version), Known(register.cursors), KNOWN_COUNT_MAX)
+        remember(self.known, (partition, version), register.cursors, KNOWN_COUNT_MAX)
 
     def _remember(self, names: Names, register: Register) -> str:
         """Remember what a register's step has made; the step."""
         step = f"{names.name}#{register.serial}"
         for out in register.outs:
-            _keep(self.made, cell_id(names.name, register, out.to), step, MADE_COUNT_MAX)
+            remember(self.made, cell_id(names.name, register, out.to), step, MADE_COUNT_MAX)
         return step
 
     # A log
@@ -165,7 +159,7 @@ class Steps:
             return  # not one of ours: its reader will raise
         place = row, int(document.key.id)
         if not cell.gone and self.told.get(place) != cell.id:
-            _keep(self.told, place, cell.id, READ_COUNT_MAX)
+            remember(self.told, place, cell.id, READ_COUNT_MAX)
             told = [(place[1], cell.id, cell_digest(cell))]
             self.history.append(events.Read(at_ms=self.history.now_ms(), log=row, cells=told))
 
@@ -190,13 +184,10 @@ class RecordedDocuments:
     def __init__(self, store: StateStore, steps: Steps) -> None:
         self._store = store
         self._steps = steps
+        self.capabilities, self.scan, self.unfinished = store.capabilities, store.scan, store.unfinished
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)  # what only some stores can, `changed` for one
-
-    @property
-    def capabilities(self) -> StoreCapabilities:
-        return self._store.capabilities
 
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         found = await self._store.read(key, session=session)
@@ -230,12 +221,6 @@ class RecordedDocuments:
             register = msgspec.json.decode(last.body, type=Register)
             steps.swapped(last.key.partition, register, answer.versions[-1])
         return answer
-
-    def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
-        return self._store.scan(partition, prefix=prefix)
-
-    def unfinished(self) -> AsyncIterator[Document]:
-        return self._store.unfinished()
 
 
 def recorded_processor(processor: Processor[Any], history: History) -> Processor[Any]:
@@ -287,12 +272,12 @@ def cell_digest(cell: Cell) -> int:
     return crc32(msgspec.json.encode(cell.types), crc32(values.encode()))
 
 
-def _taken(names: Names, before: Known | None, after: Register) -> list[events.Taken]:
+def _taken(names: Names, before: dict[str, Position] | None, after: Register) -> list[events.Taken]:
     """The entries that a swap takes."""
     taken: list[events.Taken] = []
     for name, row in names.inputs.items():
         until = after.cursors.get(name)
-        since = None if before is None else before.cursors.get(name)
+        since = None if before is None else before.get(name)
         if until is not None and until != since:
             begun = (-1, -1) if since is None else (since.index, since.offset)
             taken.append(events.Taken(row, begun, (until.index, until.offset)))
@@ -325,18 +310,9 @@ def _begun(names: Names, register: Register) -> list[events.Taken]:
 
 
 class _Reason(msgspec.Struct):
+    """Of a stored record, why it is a refusal."""
+
     reason: str = ""
-
-
-def _is_refusal(body: bytes) -> bool:
-    return bool(msgspec.json.decode(body, type=_Reason).reason)
-
-
-def _keep(found: OrderedDict[Any, Any], key: Any, value: Any, count_max: int) -> None:
-    found[key] = value
-    found.move_to_end(key)
-    while len(found) > count_max:
-        found.popitem(last=False)
 
 
 _store: type[StateStore] = RecordedDocuments
