@@ -10,9 +10,11 @@ is found first has a shortest way to it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, get_type_hints
+from functools import partial, reduce
+from operator import or_
+from typing import Any, get_type_hints
 
 from outbox.codec import StateCodec, codec_for
 from outbox.errors import NotRegistrable
@@ -36,11 +38,8 @@ from outbox.verify.promises.streams import Invariant, StreamMonitor
 DISCOVERED_MAX = 20
 
 
-class Asked(NamedTuple):
-    """The invariants of every world, and of those where nothing more can happen."""
-
-    invariant: Invariant | None
-    at_end: Invariant | None
+Explored = Callable[[ProcessorPlan], Searched]
+"""Explores a plan with the inputs, replicas and faults that were asked for."""
 
 
 def explore_processor(
@@ -76,12 +75,18 @@ def explore_processor(
     if replicas < 1 or seconds <= 0:
         raise ValueError(f"replicas={replicas}, seconds={seconds}: at least one replica, and some time")
     budgets = Budgets(crashes, lost, delayed, refused, stale=stale, jump=jumps)
-    began_s, asked = time.process_time(), Asked(invariant, at_end)
-    if isinstance(processor, Processor):
-        made = processor.plan
-        found = _explored(made, inputs, replicas, budgets, batch_max, asked, seconds)
-    else:
-        found = _discovering(processor, inputs, replicas, budgets, batch_max, asked, seconds)
+    began_s = time.process_time()
+    explored = partial(
+        _explored,
+        inputs=inputs,
+        replicas=replicas,
+        budgets=budgets,
+        batch_max=batch_max,
+        invariant=invariant,
+        at_end=at_end,
+        seconds=seconds,
+    )
+    found = explored(processor.plan) if isinstance(processor, Processor) else _discovering(processor, inputs, explored)
     anomalies = tuple(
         Anomaly(each.promise, each.text, shortened(each.trace.text), each.steps) for each in found.anomalies
     )
@@ -89,21 +94,12 @@ def explore_processor(
     return Report(found.scope, found.exhausted, anomalies, (part,), found.stopped, time.process_time() - began_s)
 
 
-def _discovering(
-    handler: Handler,
-    inputs: Mapping[str, Sequence[Any]],
-    replicas: int,
-    budgets: Budgets,
-    batch_max: int | None,
-    asked: Asked,
-    seconds: float,
-) -> Searched:
+def _discovering(handler: Handler, inputs: Mapping[str, Sequence[Any]], explored: Explored) -> Searched:
     """Explore a handler whose outputs are not known: again with each that it emits to."""
     outputs: set[str] = set()
     for _ in range(DISCOVERED_MAX):
         noting = Noting(handler, set(outputs))
-        plan = _plan_of(handler, noting, inputs, sorted(outputs))
-        found = _explored(plan, inputs, replicas, budgets, batch_max, asked, seconds)
+        found = explored(_plan_of(handler, noting, inputs, sorted(outputs)))
         if noting.outputs == outputs:
             return found
         outputs = noting.outputs
@@ -129,17 +125,12 @@ class _Open:
         self._step = step
         self._noted = outputs
         self.now_ms, self.serial = step.now_ms, step.serial
+        self.save, self.wake_at = step.save, step.wake_at
 
     def emit(self, output: str, value: Any) -> None:
         self._noted.add(output)
         if output in self._step.outputs:
             self._step.emit(output, value)
-
-    def save(self, state: Any) -> None:
-        self._step.save(state)
-
-    def wake_at(self, ms: int) -> None:
-        self._step.wake_at(ms)
 
 
 def _plan_of(
@@ -163,20 +154,19 @@ def _plan_of(
 
 def _type_of(values: Sequence[Any]) -> Any:
     """The type of these values, or the union of their types."""
-    kinds = dict.fromkeys(type(value) for value in values)
-    found: Any = None
-    for kind in kinds:
-        found = kind if found is None else found | kind
-    return Any if found is None else found
+    kinds: Any = dict.fromkeys(map(type, values))
+    return reduce(or_, kinds) if kinds else Any
 
 
 def _explored(
     plan: ProcessorPlan,
+    *,
     inputs: Mapping[str, Sequence[Any]],
     replicas: int,
     budgets: Budgets,
     batch_max: int | None,
-    asked: Asked,
+    invariant: Invariant | None,
+    at_end: Invariant | None,
     seconds: float,
 ) -> Searched:
     unknown = sorted(set(inputs) - set(plan.inputs))
@@ -196,7 +186,7 @@ def _explored(
             programs.append(Feeder(row.cells.key, cells, 0, at.capabilities, f"input {name}"))
     programs += [Replicas(plan, at)] * replicas
     produced = {f"{name} {number}" for name in inputs for number in range(len(inputs[name]))}
-    monitor = StreamMonitor([plan], produced=produced, invariant=asked.invariant, at_end=asked.at_end)
+    monitor = StreamMonitor([plan], produced=produced, invariant=invariant, at_end=at_end)
     monitor.knows(Create(key, body) for key, body in given.documents().items())
     words = f"{plan.name}: {replicas} replica(s), {sum(map(len, inputs.values()))} entries"
     scenario: Any = StreamScenario(programs, monitor, at, given.apart(at), budgets, words=words)
