@@ -64,7 +64,7 @@ def drawn(scope: str, size: str, run_count: int, seed: int) -> Piece:
     for run in drawn_runs(scenario, seed=seed, runs=run_count):
         piece.runs += 1
         piece.steps += len(run.steps)
-        piece.faults += run.fault_count
+        piece.faults += sum(move.fault is not None for _, _, move in run.steps)
         if run.finding is not None:
             found = shortened(scenario, run)
             piece.findings.append(f"run {run.number}: {found.promise}: {found.text}\n{found.trace.text}")

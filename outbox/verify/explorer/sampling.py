@@ -37,11 +37,6 @@ class DrawnRun:
     steps: Sequence[Step] = field(repr=False)
     finding: Finding | None
 
-    @property
-    def fault_count(self) -> int:
-        """How many faults were taken."""
-        return sum(move.fault is not None for _, _, move in self.steps)
-
     def trace(self) -> Trace:
         """The way through its worlds, for a person; it is told only of runs that break a promise."""
         walk = Walk(self.kernel)

@@ -98,7 +98,6 @@ class Search:
     """One search, under way."""
 
     def __init__(self, scenario: Scenario, limits: Limits, hashing: Hashing, *, live: bool) -> None:
-        self.scenario = scenario
         self.kernel: Kernel = scenario.kernel()
         self.limits = limits
         self._key = _KEYS[hashing]

@@ -206,10 +206,6 @@ class StreamScenario:
     pause_ms: int = 0
     """How long a process may be paused within a write, by a fault (`jump`)."""
 
-    @property
-    def workers(self) -> int:
-        return len(self.programs)
-
     def describe(self) -> str:
         """The scope in a few words."""
         names = ", ".join(program.name for program in self.programs)
