@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,15 +113,13 @@ async def check_journal(make: Make[JournalFixture], *, clauses: Sequence[Clause[
         AssertionError: a promise is broken.
     """
 
-    def declared(clause: Clause[JournalFixture]) -> Clause[JournalFixture]:
-        async def run(at: JournalFixture) -> None:
+    @asynccontextmanager
+    async def declared() -> AsyncIterator[JournalFixture]:
+        async with make() as at:
             await at.declare()
-            await clause(at)
+            yield at
 
-        run.__name__ = getattr(clause, "__name__", repr(clause))
-        return run
-
-    await check(make, [declared(clause) for clause in (JOURNAL if clauses is None else clauses)])
+    await check(declared, JOURNAL if clauses is None else clauses)
 
 
 async def a_claimed_message_is_nobody_elses(at: JournalFixture) -> None:
@@ -137,8 +136,7 @@ async def no_more_is_claimed_than_was_asked_for(at: JournalFixture) -> None:
 async def a_claim_is_on_record_before_it_is_handed_out(at: JournalFixture) -> None:
     await at.one()
     again = JournalFixture(await at.killed(), at.wait, at.killed)
-    found = await again.claimed()
-    counts = [delivery.delivery_count for delivery in found]
+    counts = [delivery.delivery_count for delivery in await again.claimed()]
     promise(counts == [1], f"a message that was claimed when its host died is delivered with counts {counts}, not [1]")
 
 
@@ -148,8 +146,7 @@ async def what_is_not_there_is_not_loaded(at: JournalFixture) -> None:
 
 
 async def a_commit_takes_effect_whole(at: JournalFixture) -> None:
-    delivery = await at.one()
-    await at.does(consumed=[delivery], outputs=[output("out")], **whole())
+    await at.does(consumed=[await at.one()], outputs=[output("out")], **whole())
     states, markers = await at.ports.journal.load([STATE], [KEY])
     promise(STATE in states and states[STATE].value == b"1", "the state was not written")
     promise(markers == {KEY: b"f" * 32}, f"the marker was not written: {markers}")
@@ -160,8 +157,7 @@ async def a_commit_takes_effect_whole(at: JournalFixture) -> None:
 
 
 async def a_commit_survives_the_process(at: JournalFixture) -> None:
-    delivery = await at.one()
-    await at.does(consumed=[delivery], outputs=[output("out")], **whole())
+    await at.does(consumed=[await at.one()], outputs=[output("out")], **whole())
     again = JournalFixture(await at.killed(), at.wait, at.killed)
     states, markers = await again.ports.journal.load([STATE], [KEY])
     promise(STATE in states and KEY in markers, "an acknowledged commit was lost with the process")

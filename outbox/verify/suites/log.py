@@ -122,8 +122,7 @@ async def an_id_with_other_entries_is_refused(store: StateStore) -> None:
 
 async def appends_at_once_are_each_there_once(store: StateStore) -> None:
     logs = [process(store) for _ in range(4)]
-    calls = [appended(log, n, f"{n}", START) for n in range(8) for log in logs]
-    found = await asyncio.gather(*calls)
+    found = await asyncio.gather(*(appended(log, n, f"{n}", START) for n in range(8) for log in logs))
     promise(len(set(found)) == 8, f"8 ids lie at {sorted(set(found))}")
     promise(sorted(await values(process(store))) == list(range(8)), f"8 appends made {await values(process(store))}")
 

@@ -98,8 +98,7 @@ async def a_replace_loses_at_a_stale_version(store: StateStore) -> None:
 
 
 async def a_replace_loses_where_nothing_is(store: StateStore) -> None:
-    version = await created(store, B)
-    await lost(store, Replace(A, b"2", version))
+    await lost(store, Replace(A, b"2", await created(store, B)))
 
 
 async def a_delete_wins_at_its_version_and_loses_at_any_other(store: StateStore) -> None:
@@ -216,8 +215,7 @@ def store_clauses_of_time(wait: Wait) -> tuple[Clause[StateStore], ...]:
         promise(await created(store) != version, "a version came back after a document vanished")
 
     async def a_write_without_a_time_to_live_ends_it(store: StateStore) -> None:
-        version = await created(store, ttl_s=2)
-        await won(store, Replace(A, b"2", version))
+        await won(store, Replace(A, b"2", await created(store, ttl_s=2)))
         await wait(4)
         promise(await seen(store, A) is not None, "a document vanished though its last write gave it no time to live")
 
