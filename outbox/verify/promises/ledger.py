@@ -244,8 +244,7 @@ class Book:
         if emission not in self._messages:
             self._messages[emission] = output.message
             self._variants.setdefault(emission[:2], []).append(output.message)
-            for path in self.routes.get(output.destination, ()):
-                self.handlings(path, output.message)
+            self.caused(output.destination, output.message)
         return emission
 
     def handlings(self, path: str, message: Message) -> tuple[Handling, ...]:
@@ -360,7 +359,7 @@ class Book:
 
     def resubmit(self, ledger: Ledger, event: Resubmitted) -> Ledger:
         """A ledger after a resubmission."""
-        again = ledger.resubmitted.union((inbox, attempt) for inbox, attempt, _, _ in event.edits)
+        again = ledger.resubmitted.union(edit[:2] for edit in event.edits)
         return msgspec.structs.replace(ledger, resubmitted=again, edits=ledger.edits.union(event.edits))
 
     def differ(self, ledger: Ledger, event: Differs) -> Ledger | Finding:
@@ -379,8 +378,7 @@ class Book:
                 return Finding("NoGhost", f"output {short(identity)} to {destination} leaves and is not committed")
             if known[destination, identity] != digest:
                 return Finding("ConsistentOutput", f"output {short(identity)} leaves otherwise than it was committed")
-        left = ledger.pushed.union((destination, identity) for destination, identity, _ in event.outputs)
-        return msgspec.structs.replace(ledger, pushed=left)
+        return msgspec.structs.replace(ledger, pushed=ledger.pushed.union(output[:2] for output in event.outputs))
 
     def mark(self, ledger: Ledger, event: Marked) -> Ledger | Finding:
         """A ledger after a mark, which may only say the truth."""
@@ -471,12 +469,16 @@ class Book:
             found[emission[:2]] = self._messages[emission]
         return [(destination, message) for (destination, _), message in sorted(found.items(), key=lambda item: item[0])]
 
+    def caused(self, destination: str, message: Message) -> list[Handling]:
+        """The handlings that a message causes wherever its destination leads."""
+        return [h for path in self.routes.get(destination, ()) for h in self.handlings(path, message)]
+
     def open(self, ledger: Ledger, destination: str, message: Message) -> bool:
         """Whether a message is still to be handled, by one handler at least; one without a reader always is.
 
         What was quarantined for its age is: no handler has decided anything about it.
         """
-        handlings = [h for path in self.routes.get(destination, ()) for h in self.handlings(path, message)]
+        handlings = self.caused(destination, message)
         return not handlings or any(h.inbox not in ledger.applied and h.inbox not in ledger.refused for h in handlings)
 
 
@@ -494,8 +496,7 @@ def differing(handlings: Iterable[Handling], message: Message) -> Differs:
 
 def digest_of(output: Output) -> Emission:
     """The digest that tells an output from others."""
-    digest = blake2b(canonical(output), digest_size=12).digest()
-    return output.destination, output.message.identity, digest
+    return output.destination, output.message.identity, blake2b(canonical(output), digest_size=12).digest()
 
 
 def _may_be_tried(ledger: Ledger, event: Applied, inbox: bytes) -> bool:

@@ -117,8 +117,7 @@ class Reference:
             id = state_id(handler.state.name, key) if handler.state is not None and key is not None else None
             inbox = inbox_key(handler.prefix, key, message.identity)
             name = f"{message.identity} at {handler.name}"
-            handling = Handling(name, handler, message, value, key, inbox, id, route.decode, cancels=is_cancellation)
-            found.append(handling)
+            found.append(Handling(name, handler, message, value, key, inbox, id, route.decode, cancels=is_cancellation))
         return found
 
     def run(self, handling: Handling, before: StoredState | None, now_ms: int) -> Effect | Declined:
@@ -146,8 +145,7 @@ class Reference:
         context = Context(self.plan.app, handling, handling.message, now_ms, _durable)
         try:
             if codec is not None:
-                is_there = before is not None and before.value
-                state = codec.decode(before.value, before.schema) if before and is_there else codec.fresh()
+                state = codec.decode(before.value, before.schema) if before and before.value else codec.fresh()
             result = handler.binding.call(value, state, context)
             if isawaitable(result):
                 await result

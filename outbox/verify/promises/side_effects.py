@@ -82,8 +82,7 @@ def watched(plan: CompiledApp) -> CompiledApp:
             name: replace(route, handlers=tuple(map(_watched_handler, route.handlers)))
             for name, route in source.routes.items()
         }
-        only = None if source.only is None else routes[source.only.wire_type]
-        sources[path] = replace(source, routes=routes, only=only)
+        sources[path] = replace(source, routes=routes, only=source.only and routes[source.only.wire_type])
     return replace(plan, sources=sources)
 
 
@@ -109,9 +108,9 @@ def _watched_handler(handler: Handler) -> Handler:
         result = calling(message, state, context)
         return await result if isawaitable(result) else result
 
-    is_asking = bool(handler.guards) and find is not None
-    around = replace(binding, call=asking, is_async=True) if is_asking else replace(binding, call=calling)
-    return replace(handler, binding=around)
+    if handler.guards and find is not None:
+        return replace(handler, binding=replace(binding, call=asking, is_async=True))
+    return replace(handler, binding=replace(binding, call=calling))
 
 
 class WatchedContext:

@@ -253,8 +253,7 @@ class StoreMonitor:
                 if not any((m.body, m.type, m.claim) == (message.body, message.type, message.claim) for m in known):
                     return Finding("NoGhost", f"a copy of {short(message.identity)} leaves, which was never sent so")
                 if message.attempt:
-                    paths = self._book.routes.get(output.destination, ())
-                    return resubmitted([h for path in paths for h in self._book.handlings(path, message)], message)
+                    return resubmitted(self._book.caused(output.destination, message), message)
             else:
                 left.append(digest_of(output))
         return Pushed(tuple(left)) if left else None

@@ -203,8 +203,9 @@ class StreamMonitor:
             return self._floor(partition, before, write.body)
         if partition.startswith("log/") and id.isdigit():
             row = partition.rpartition("/")[0]
-            is_tombstone = _as_cell(write.body).gone
-            return Buried(row, int(id)) if is_tombstone else Appended(row, int(id), self._kept(write.body))
+            if _as_cell(write.body).gone:
+                return Buried(row, int(id))
+            return Appended(row, int(id), self._kept(write.body))
         return None
 
     def _floor(self, row: str, before: bytes, after: bytes) -> Finding | None:
@@ -254,9 +255,8 @@ class StreamMonitor:
         return None if self._invariant is None else self._asked(self._invariant, ghost, "Invariant", "the invariant")
 
     def _asked(self, invariant: Invariant, ghost: Ghost, promise: str, name: str) -> Finding | None:
-        view = StreamView(self, ghost)
         try:
-            if invariant(view):
+            if invariant(StreamView(self, ghost)):
                 return None
             reason = ""
         except AssertionError as error:
@@ -317,8 +317,8 @@ class StreamMonitor:
             return Finding("NoHole", f"{place} is written, and a cell before it never was")
         if cell.id not in self._produced and (cell.id, _digest_of(cell)) not in ghost.emitted:
             return Finding("NoGhost", f"{place} holds {cell.id[:12]}, which no register had committed")
-        lying = Lying(event.row, event.at, cell.id, event.digest)
-        return ghost._replace(cells=tuple(sorted((*ghost.cells, lying))))
+        cells = (*ghost.cells, Lying(event.row, event.at, cell.id, event.digest))
+        return ghost._replace(cells=tuple(sorted(cells)))
 
     def _owner(self, ghost: Ghost, blob: str) -> Lying | None:
         """The cell that names a blob and is not trimmed."""
@@ -458,8 +458,7 @@ class StreamMonitor:
                     if lying is None:
                         return Finding("NoGhost", f"{name} has read {key} {at}, which was never written")
                     cell = self._cell(lying.digest)
-                    entries = [e for e in row.entries(at.index, cell, at.offset) if e.position < end]
-                    found[input] += entries
+                    found[input] += [e for e in row.entries(at.index, cell, at.offset) if e.position < end]
                     at = Position(at.index + 1)
         return found
 

@@ -30,8 +30,8 @@ class View:
     def states(self, kind: type[T]) -> list[T]:
         """All states of a type; UnknownType where no handler has such a state, of which anything would be true."""
         codec = known_state(self._app, kind, kept_states(self._app))
-        found = sorted((id, stored) for id, stored in self._documents.items() if id.rpartition(":")[0] == codec.name)
-        return [codec.decode(value, schema) for _, (value, schema) in found]
+        kept = sorted(self._documents.items())
+        return [codec.decode(*stored) for id, stored in kept if id.rpartition(":")[0] == codec.name]
 
     def state(self, kind: type[T], key: Key) -> T | None:
         """The state of a key; None where there is none.
