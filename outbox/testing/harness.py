@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, cast
 
 import msgspec
 
@@ -477,8 +477,7 @@ class Harness:
         try:
             self._client.with_body(message).send(None)
         except StopIteration as stop:
-            found: Message = stop.value
-            return found
+            return cast(Message, stop.value)
         raise RuntimeError("the harness's blob store waited; it must answer at once")
 
     async def blob(self, ref: BlobRef) -> bytes:

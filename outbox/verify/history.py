@@ -136,9 +136,15 @@ class History:
         tallies: dict[str, Tally] | None = None,
     ) -> None:
         """A process begins to record; see `Life`."""
-        counted = tallies or {}
         self.append(
-            Life(at_ms=self.now_ms(), name=name, boot=boot, sequence=sequence, is_empty=is_empty, tallies=counted)
+            Life(
+                at_ms=self.now_ms(),
+                name=name,
+                boot=boot,
+                sequence=sequence,
+                is_empty=is_empty,
+                tallies=tallies or {},
+            )
         )
         self.flush()
 

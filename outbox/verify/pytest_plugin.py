@@ -32,8 +32,7 @@ class Explored(Protocol):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How long to explore is a matter of where the tests run: seconds at every commit, hours at night."""
-    group = parser.getgroup("outbox")
-    group.addoption(
+    parser.getgroup("outbox").addoption(
         "--explore-seconds",
         type=float,
         default=None,

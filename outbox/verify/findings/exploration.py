@@ -96,13 +96,14 @@ def explore(
         "delayed": delayed, "expired": expired, "stale": stale, "jumps": jumps, "timeouts": timeouts,
         "rescheduled": rescheduled,
     }  # fmt: skip
-    rest: dict[str, Any] = {"scope": scope, "allow": allow, "seconds": seconds, "seed": seed}
-    check_arguments(app, messages, requests, given, numbers, invariant=invariant, at_end=at_end, **rest)
-    faults = Budgets(crashes, lost, delayed, refused, expired, stale, jumps, timeouts)
-    sent, known = tuple(map(tuple, messages)), tuple(map(tuple, given))
-    calls = tuple(map(request_of, requests))
-    limits = (faults, scope, frozenset(allow), seconds, seed)
-    arguments = Arguments(app, sent, known, workers, duplicates, *limits, calls, rescheduled)
+    rest: dict[str, Any] = {"scope": scope, "seconds": seconds, "seed": seed}
+    check_arguments(app, messages, requests, given, numbers, invariant=invariant, at_end=at_end, allow=allow, **rest)
+    arguments = Arguments(
+        app, messages=tuple(map(tuple, messages)), given=tuple(map(tuple, given)),
+        workers=workers, duplicates=duplicates, rescheduled=rescheduled,
+        faults=Budgets(crashes, lost, delayed, refused, expired, stale, jumps, timeouts),
+        allow=frozenset(allow), requests=tuple(map(request_of, requests)), **rest,
+    )  # fmt: skip
     return Exploration(arguments, invariant, at_end).run()
 
 

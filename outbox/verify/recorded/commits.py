@@ -149,9 +149,8 @@ class Commits:
 
     def _is_settled(self, commit: Commit) -> bool:
         """Whether another commit has done what this one was to do."""
-        has_ended = self._flow.has_ended
         return any(key in self._applied for key in commit.applied) or any(
-            has_ended(queue, sequence) for queue, sequence in places_of(commit)
+            self._flow.has_ended(queue, sequence) for queue, sequence in places_of(commit)
         )
 
     # Taking effect

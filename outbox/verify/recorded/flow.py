@@ -72,14 +72,9 @@ class Flow:
         if sequence in self._ended.get(queue, ()):
             self._redelivered(delivery)
         self._held.setdefault(queue, {})[sequence] = delivery
-        if queue in self._resting:
-            self._resting[queue].pop(sequence, None)
-        if queue in self._doubtful:
-            self._doubtful[queue].discard(sequence)
-        source = queue.partition(SUBSCRIPTIONS)[0]
-        accepted = self._accepted.get(source)
-        if accepted is not None:
-            accepted.pop(id, None)
+        self._resting.get(queue, {}).pop(sequence, None)
+        self._doubtful.get(queue, set()).discard(sequence)
+        self._accepted.get(queue.partition(SUBSCRIPTIONS)[0], {}).pop(id, None)
         made = self._made.get(id)
         if made is not None:
             self._arrive(delivery, made)

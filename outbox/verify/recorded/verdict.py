@@ -73,6 +73,11 @@ class Finding(msgspec.Struct, frozen=True, gc=False):
     ids: tuple[str, ...] = ()
     against: int = 0
 
+    @property
+    def how(self) -> str:
+        """Where it shows, and whether the promise is broken or not decided."""
+        return f"{'not decided' if self.what == NO_QUIESCE else 'BROKEN'} at line {self.line}: {self.text}"
+
 
 class Counts(msgspec.Struct):
     """The counts of a history.
@@ -142,11 +147,7 @@ class Verdict(msgspec.Struct, frozen=True):
         width = max((len(name) for name in self.guarantees), default=0) + 2
         for name in self.guarantees:
             first = self.first(name)
-            how = "holds"
-            if first is not None:
-                is_open = first.what == NO_QUIESCE
-                how = f"{'not decided' if is_open else 'BROKEN'} at line {first.line}: {first.text}"
-            lines.append(f"{name:<{width}}{how}")
+            lines.append(f"{name:<{width}}{'holds' if first is None else first.how}")
         if self.finding_count > len(self.findings):
             lines.append(f"{self.finding_count:,} findings in all, the first {len(self.findings):,} are kept")
         return "\n".join(lines)
