@@ -189,13 +189,6 @@ class Loop(asyncio.AbstractEventLoop):
     def _leaves(self, *args: object, **options: object) -> NoReturn:
         raise LeavesLoop("a handler under exploration may not use threads, sockets or processes; use ctx.call")
 
-    call_soon_threadsafe = _leaves
-    run_in_executor = _leaves
-    getaddrinfo = _leaves
-    create_connection = _leaves
-    create_server = _leaves
-    create_datagram_endpoint = _leaves
-    subprocess_exec = _leaves
-    subprocess_shell = _leaves
-    add_reader = _leaves
-    add_writer = _leaves
+    call_soon_threadsafe = run_in_executor = _leaves
+    getaddrinfo = create_connection = create_server = create_datagram_endpoint = add_reader = add_writer = _leaves
+    subprocess_exec = subprocess_shell = _leaves

@@ -228,8 +228,7 @@ class StoreWorker:
         if protocol.ledger is not None and ledger is not None:
             protocol.ledger.recall(ledger)
         for id, body, version, session in known:  # it knows what it knew when its last attempt ended
-            item = msgspec.json.decode(body, type=StateItem)
-            protocol.cache.remember(id, CachedState(item, version, session))
+            protocol.cache.remember(id, CachedState(msgspec.json.decode(body, type=StateItem), version, session))
         if isinstance(protocol, ItemScope):
             protocol.orphans.by_state.update({state_id: list(left) for state_id, left in staged})
         remembering = Remembering(protocol, calls)
@@ -245,8 +244,7 @@ class StoreWorker:
             lingering=NeverWritten() if self.lingers else None,
         )
         try:
-            bus = ExploredBus(calls, self.at.bus)
-            deliveries = await bus.receive_any(plan.paths, self.batch, self.until_ms)
+            deliveries = await ExploredBus(calls, self.at.bus).receive_any(plan.paths, self.batch, self.until_ms)
         except MAY_RETRY:  # as a worker does: receive again; what came is locked until its lock runs out
             return carried  # type: ignore[no-any-return]  # handed on unchanged
         if self.merges and len(deliveries) == 1:
@@ -260,11 +258,6 @@ class StoreWorker:
             protocol.ledger.remembered() if protocol.ledger is not None else None,
         )
         return handed if any(handed) else None
-
-
-def ever_after() -> int:
-    """A time at which nothing is young."""
-    return NEVER_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +280,7 @@ class Sweeper:
         store = ExploredStore(calls, self.store, self.at.capabilities, seen=carried or "")
         with suppress(*MAY_RETRY):
             woken = await calls(self.store, "wake", store.seen) if self.grace_ms else ""
-            now_ms = calls.now_ms if self.grace_ms else ever_after
+            now_ms = calls.now_ms if self.grace_ms else lambda: NEVER_MS  # when nothing is young
             swept = await sweep(protocol, store, now_ms=now_ms, grace_s=self.grace_ms / 1_000)
             was_whole = swept.seen_count == store.found_count  # time may have passed in between
             if was_whole and not swept.finished_count:

@@ -116,8 +116,7 @@ def scenario_of(written: Written, app: App) -> Scenario:
     known = {name: written.options[name] for name in _OPTIONS if name in written.options}
     requests = [ClientRequest(line, key, msgspec.Raw(body.encode())) for line, key, body in written.requests]
     allow = frozenset(written.options["allow"])
-    budgets = Budgets(**written.budgets)
-    return Scenario(app, messages, given, budgets=budgets, allow=allow, requests=requests, **known)
+    return Scenario(app, messages, given, budgets=Budgets(**written.budgets), allow=allow, requests=requests, **known)
 
 
 def replay(scenario: Scenario, steps: Sequence[TraceStep]) -> Replayed:

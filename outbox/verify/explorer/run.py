@@ -113,17 +113,17 @@ class Run:
     """A program under way; it goes on when it is answered, and only then."""
 
     def __init__(self, program: Program, carried: Hashable, ops: Table[Op], now_ms: int) -> None:
-        self._loop = make_loop()
-        self._calls = Calls(self._loop, ops, now_ms)
-        self._main = self._loop.create_task(program.run(self._calls, carried))
+        self.loop = make_loop()
+        self.calls = Calls(self.loop, ops, now_ms)
+        self._main = self.loop.create_task(program.run(self.calls, carried))
 
     def answer(self, position: int, value: Any, now_ms: int, digest: bytes) -> None:
         """Answer a pending call, or let the next timer fire; `digest` is what new ids are made from."""
-        self._calls.time_ms, self._calls.digest, self._calls.remembered = now_ms, digest, None
+        self.calls.time_ms, self.calls.digest, self.calls.remembered = now_ms, digest, None
         if position == TIMER:
-            self._loop.fire_timer()
+            self.loop.fire_timer()
             return
-        _, future = self._calls.pending.pop(position)
+        _, future = self.calls.pending.pop(position)
         if isinstance(value, Raised):
             future.set_exception(ERRORS[value.error](value.text))
         else:
@@ -135,8 +135,8 @@ class Run:
         Raises:
             ProgramSpins, LeavesLoop: it does what cannot be explored.
         """
-        self._loop.run_ready()
-        calls, is_finished = self._calls, self._loop.is_finished
+        self.loop.run_ready()
+        calls, is_finished = self.calls, self.loop.is_finished
         dropped = tuple(number for number, future in calls.pending if is_finished or future.cancelled())
         if dropped:
             calls.pending = [] if is_finished else [pair for pair in calls.pending if not pair[1].cancelled()]
@@ -144,7 +144,7 @@ class Run:
 
     def settle_as(self, ops: tuple[int, ...]) -> bool:
         """Let the program run on to where it is known to issue these calls; whether it issues as many."""
-        calls = self._calls
+        calls = self.calls
         calls.is_known = True
         self.settle()
         calls.is_known = False
@@ -153,34 +153,15 @@ class Run:
 
     def made(self) -> list[str]:
         """The ids that the program has made since this was last asked."""
-        found, self._calls.made = self._calls.made, []
+        found, self.calls.made = self.calls.made, []
         return found
-
-    @property
-    def remembered(self) -> tuple[bytes, int] | None:
-        """The memory that the program has declared since it was last answered; None: everything."""
-        return self._calls.remembered
 
     @property
     def pending(self) -> tuple[int, ...]:
         """The calls that wait for an answer, by number."""
-        return tuple(number for number, _ in self._calls.pending)
-
-    @property
-    def has_timer(self) -> bool:
-        """Whether the program waits for time to pass."""
-        return self._loop.has_timer()
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the program and everything that it started have ended."""
-        return self._loop.is_finished
+        return tuple(number for number, _ in self.calls.pending)
 
     def outcome(self) -> tuple[BaseException | None, Hashable]:
         """The error that ended the program, or what it hands on."""
         error = self._main.exception()
         return error, None if error is not None else self._main.result()
-
-    def dispose(self) -> None:
-        """Drop it."""
-        self._loop.dispose()

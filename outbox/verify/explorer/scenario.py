@@ -151,8 +151,7 @@ class Scenario:
 
     def asked(self) -> list[Output]:
         """The requests that clients hold at the beginning, each with its number of copies."""
-        counts = _counts(self.asked_times, len(self.requests))
-        pairs = zip(self.requests, counts, strict=True)
+        pairs = zip(self.requests, _counts(self.asked_times, len(self.requests)), strict=True)
         return [Output(REQUESTS, 0, asked.message) for asked, count in pairs for _ in range(count)]
 
     def kernel(self) -> Kernel:
@@ -209,8 +208,7 @@ class Scenario:
         """The same plan with guards that do as the explorer chooses, who is asked by the resource of that number."""
         if not self.reschedules:
             return plan
-        guarded = compile_app(self.app, find_guard=ChosenGuards(resource))
-        return replace(guarded, retention=plan.retention)
+        return replace(compile_app(self.app, find_guard=ChosenGuards(resource)), retention=plan.retention)
 
     def documents(self) -> dict[str, StateDocument]:
         """The states that are there at the beginning."""
@@ -374,8 +372,7 @@ def _store_programs(
     host = worker if scenario.hosts is None else scenario.hosts(scenario.app, plan, at)
     programs: list[Program] = [*_earlier(worker, earlier), *[host] * (scenario.workers - len(earlier))]
     if scenario.ledger and scenario.mixed:
-        without = replace(at, capabilities=replace(at.capabilities, dispatch_ledger=False))
-        programs[0] = replace(worker, at=without)
+        programs[0] = replace(worker, at=replace(at, capabilities=replace(at.capabilities, dispatch_ledger=False)))
     if scenario.staged and scenario.mixed:
         programs[0] = replace(worker, at=replace(at, capabilities=replace(at.capabilities, inline_bytes_max=0)))
     sweeping = plan if scenario.neighbour is None else compile_app(scenario.neighbour)

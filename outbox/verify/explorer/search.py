@@ -195,8 +195,7 @@ class Search:
         if any(known.promise == finding.promise for known in report.anomalies):
             return
         report.states = len(self._parents)
-        trace = trace_of(self.kernel, self._way(index))
-        report.anomalies.append(Anomaly(finding.promise, finding.text, trace))
+        report.anomalies.append(Anomaly(finding.promise, finding.text, trace_of(self.kernel, self._way(index))))
 
     def _way(self, index: int) -> list[World]:
         """The worlds from the first to this one, made anew step by step: only their parents are kept."""

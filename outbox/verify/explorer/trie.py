@@ -164,7 +164,7 @@ class Trie:
         if (first.ops, first.timer) != (fresh.ops, fresh.timer):
             raise AssertionError(f"node {fresh.number} remembers more than it says: it differs from {first.number}")
         if fresh.live is not None:
-            fresh.live.dispose()
+            fresh.live.loop.dispose()
             fresh.live = None
         return first
 
@@ -174,8 +174,7 @@ class Trie:
 
     def mentioned(self, data: bytes) -> Locks:
         """The locks behind the ids that occur in some bytes."""
-        behind = [self.behind[id] for id in _ID.findall(data) if id in self.behind]
-        return NO_LOCKS.union(*behind)
+        return NO_LOCKS.union(*[self.behind[id] for id in _ID.findall(data) if id in self.behind])
 
     # Running
 
@@ -225,16 +224,16 @@ class Trie:
             except (ProgramSpins, LeavesLoop) as error:
                 node.finding = Finding("Progress", str(error))
         if node.ends or node.finding is not None:
-            run.dispose()
+            run.loop.dispose()
         else:
             self._keep(run, node)
 
     def _note(self, run: Run, node: Node, dropped: tuple[int, ...], alarms: Alarms) -> None:
         """Note a program's calls and results at a node."""
-        node.dropped, node.ops, node.timer = dropped, run.pending, run.has_timer
-        node.remembered = run.remembered
+        node.dropped, node.ops, node.timer = dropped, run.pending, run.loop.has_timer()
+        node.remembered = run.calls.remembered
         self.behind.update((id.encode(), node.held) for id in run.made())
-        if run.is_finished:
+        if run.loop.is_finished:
             node.ends = True
             error, node.handed_on = run.outcome()
             if error is not None:
@@ -252,7 +251,7 @@ class Trie:
         if len(self._live) > LIVE_COUNT_MAX:
             oldest = self._live.popleft()
             if oldest.live is not None:
-                oldest.live.dispose()
+                oldest.live.loop.dispose()
                 oldest.live = None
 
     def _differs(self, at: Node, pending: tuple[int, ...]) -> Finding:
