@@ -247,8 +247,7 @@ class Harness:
         if isinstance(self._ports, StorePorts):
             await self._given(self._ports.store, state_key(id), value, codec.version)
             return
-        version = self._engine.documents.version(STATES, id)
-        write = records.DocWrite(STATES, id, value, version, 0, codec.version)
+        write = records.DocWrite(STATES, id, value, self._engine.documents.version(STATES, id), 0, codec.version)
         self._engine.documents.modify(records.Modify(documents=[write]))
         await self._engine.core.gate()
 

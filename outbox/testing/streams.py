@@ -160,13 +160,9 @@ class Streams:
     def next_due_ms(self) -> int | None:
         """When a replica has something to do without input; None where none will."""
         now_ms = self._engine.now_ms()
-        due = [each.stalled_until_ms for replicas in self._replicas.values() for each in replicas]
-        due += [
-            each.replica.known.register.wake
-            for replicas in self._replicas.values()
-            for each in replicas
-            if each.replica.known is not None
-        ]
+        replicas = [each for found in self._replicas.values() for each in found]
+        due = [each.stalled_until_ms for each in replicas]
+        due += [each.replica.known.register.wake for each in replicas if each.replica.known is not None]
         return min((ms for ms in due if ms > now_ms), default=None)
 
     # Arrange and assert

@@ -80,8 +80,13 @@ class Faults:
         for crash in self.crashes:
             if not (isinstance(crash, tuple) and len(crash) == 2 and crash[1] in ("before", "after")):
                 raise ValueError(f'crashes={self.crashes!r}: each is (n, "before") or (n, "after")')
-        numbers = {"crashes": tuple(n for n, _ in self.crashes), "lost": self.lost, "refused": self.refused}
-        numbers |= {"delayed": self.delayed, "duplicates": self.duplicates}
+        numbers = {
+            "crashes": tuple(n for n, _ in self.crashes),
+            "lost": self.lost,
+            "refused": self.refused,
+            "delayed": self.delayed,
+            "duplicates": self.duplicates,
+        }
         for name, calls in numbers.items():
             if not isinstance(calls, tuple) or not all(isinstance(n, int) and n >= 1 for n in calls):
                 raise ValueError(f"{name}={calls!r}: a tuple of call numbers from 1, such as (3,)")

@@ -231,8 +231,7 @@ class Exploration:
         """Spend the rest of the time on runs that a seed draws."""
         for scenario in self._choices()[::-1]:  # the most copies first
             left_s = self._arguments.seconds - (time.process_time() - self._began_s)
-            report = sample(scenario, seed=self._arguments.seed, runs=RUN_COUNT_MAX, cpu_s=left_s / 2)
-            self._note(scenario, report)
+            self._note(scenario, sample(scenario, seed=self._arguments.seed, runs=RUN_COUNT_MAX, cpu_s=left_s / 2))
             if self._found or left_s <= 0:
                 return
 

@@ -205,12 +205,13 @@ def difference(handling: Handling, first: Effect | Declined, again: Effect | Dec
 def opened(side_effect: SideEffect) -> str:
     """The opened thing, as text."""
     event, _, what = side_effect.key.partition(" ")
-    if event == "open":
-        return f"opens the file {what}"
-    if event.startswith("socket.") or event == "urllib.Request":
-        return "opens a connection"
-    if event in ("subprocess.Popen", "os.system", "os.posix_spawn", "os.fork", "os.exec"):
-        return f"starts a process, {what}" if what else "starts a process"
+    match event:
+        case "open":
+            return f"opens the file {what}"
+        case "socket.connect" | "socket.bind" | "socket.sendto" | "urllib.Request":
+            return "opens a connection"
+        case "subprocess.Popen" | "os.system" | "os.posix_spawn" | "os.fork" | "os.exec":
+            return f"starts a process, {what}" if what else "starts a process"
     return f"does {event} {what}".strip()
 
 

@@ -90,8 +90,7 @@ class RequestMonitor:
                 self._reads[output.message] = handling
 
     def initial(self) -> Ledger:
-        ledger = cast(Ledger, self._scope.initial())
-        return msgspec.structs.replace(ledger, readable=self._readable(self._states))
+        return msgspec.structs.replace(cast(Ledger, self._scope.initial()), readable=self._readable(self._states))
 
     def _readable(self, state: Any) -> frozenset[tuple[str, str]]:
         documents = self._values_in(state)

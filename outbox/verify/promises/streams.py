@@ -73,7 +73,7 @@ class StreamView:
                 is_there = any(cell.id == cell_id(name, register, out.to) for cell in self._ghost.cells)
                 if row is not None and row.name.startswith(f"log/{log}/") and not is_there:
                     found += row.values.decoded(Cell("", 0, len(out.v), out.v, out.types, out.schema), row.name)
-            for key, row in self._monitor.inputs_of(name).items():
+            for key, row in self._monitor.inputs.get(name, {}).items():
                 handled[row.name] = register.cursors.get(key, Position(0))
         for (row_name, at), values in self._monitor.entries_of(self._ghost, log):
             cursor = handled.get(row_name, Position(0))
@@ -117,19 +117,16 @@ class StreamMonitor:
         """The blobs outside cells, by name."""
         self._given = Ghost()
         self._invariant, self._at_end = invariant, at_end
-        self._targets: dict[str, Mapping[str, Target]] = {plan.name: plan.targets() for plan in plans}
-        ingested = {f"ingest/{name}": rows_written("log", output) for name, output in (ingests or {}).items()}
-        self._targets |= ingested
-        self._inputs = {plan.name: {k: r for rows in plan.rows().values() for k, r in rows.items()} for plan in plans}
-        self._rows: dict[str, Row[Any]] = {
-            row.name: row
-            for plan in plans
-            for row in [
-                *self._inputs[plan.name].values(),
-                *(target.row for target in self._targets[plan.name].values() if isinstance(target, RowTarget)),
-            ]
+        self._targets: dict[str, Mapping[str, Target]] = {
+            **{plan.name: plan.targets() for plan in plans},
+            **{f"ingest/{name}": rows_written("log", output) for name, output in (ingests or {}).items()},
         }
-        self._rows |= {target.row.name: target.row for rows in ingested.values() for target in rows.values()}
+        self.inputs = {plan.name: {k: r for rows in plan.rows().values() for k, r in rows.items()} for plan in plans}
+        """The rows that each processor reads; an ingest reads none."""
+        targets = [target for found in self._targets.values() for target in found.values()]
+        rows: list[Row[Any]] = [row for found in self.inputs.values() for row in found.values()]
+        rows += [target.row for target in targets if isinstance(target, RowTarget)]
+        self._rows = {row.name: row for row in rows}
 
     def knows(self, writes: Iterable[Write]) -> None:
         """Take the writes that are there at the beginning."""
@@ -145,10 +142,6 @@ class StreamMonitor:
         """The row of an output by its name in the register; None where it is no log."""
         target = self._targets[processor].get(to)
         return target.row if isinstance(target, RowTarget) else None
-
-    def inputs_of(self, name: str) -> Mapping[str, Row[Any]]:
-        """The rows that a processor reads; an ingest reads none."""
-        return self._inputs.get(name, {})
 
     def register(self, digest: bytes) -> Register:
         """A register that was written."""
@@ -284,7 +277,7 @@ class StreamMonitor:
             register = self.register(registers[name])
             if register.outs:
                 found.append(Finding("NoLost", f"{name} ends with outs that may not be written"))
-            for key, row in self._inputs[name].items():
+            for key, row in self.inputs[name].items():
                 end = sum(cell.row == row.name for cell in ghost.cells)
                 at = register.cursors[key]
                 if at < Position(end):
@@ -404,7 +397,7 @@ class StreamMonitor:
         known = [each for each in ghost.standing if each.processor != name or after.cursors[each.key] == each.at]
         is_failure = after.failures > 0 and (after.failures, after.failed) != (before.failures, before.failed)
         if is_failure and after.cursors == before.cursors and not 0 < before.wake <= after.now:
-            rows = self._inputs[name]
+            rows = self.inputs[name]
             ends = tuple((key, sum(cell.row == row.name for cell in ghost.cells)) for key, row in rows.items())
             there = {each.key for each in known if each.processor == name}
             known += [

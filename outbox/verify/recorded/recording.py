@@ -199,18 +199,17 @@ class RecordedStore:
             self._look(answer.current)
         return answer
 
-    async def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
-        async for document in self._store.scan(partition, prefix=prefix):
-            self._look(document)
-            yield document
+    def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
+        return self._looked_at(self._store.scan(partition, prefix=prefix))
 
-    async def unfinished(self) -> AsyncIterator[Document]:
-        async for document in self._store.unfinished():
-            self._look(document)
-            yield document
+    def unfinished(self) -> AsyncIterator[Document]:
+        return self._looked_at(self._store.unfinished())
 
-    async def unsent(self, first: str, before: str) -> AsyncIterator[Document]:
-        async for document in cast(LedgerStore, self._store).unsent(first, before):
+    def unsent(self, first: str, before: str) -> AsyncIterator[Document]:
+        return self._looked_at(cast(LedgerStore, self._store).unsent(first, before))
+
+    async def _looked_at(self, documents: AsyncIterator[Document]) -> AsyncIterator[Document]:
+        async for document in documents:
             self._look(document)
             yield document
 

@@ -42,9 +42,8 @@ class AppRerun:
                     group.markers[part.inbox] = Refusal(part.fingerprint, "", "", part.delivery.message.attempt - 1)
                 if part.inbox.hex() in wanted and not self._handle(group, part):
                     return None
-        changes = tuple([self._changed(id, change) for id, change in group.commit.states.items()])
         return Redone(
-            changes,
+            tuple([self._changed(id, change) for id, change in group.commit.states.items()]),
             tuple([emitted(output) for output in group.commit.outputs]),
             tuple([key.hex() for key in group.commit.handled]),
             tuple([key.hex() for key in group.commit.refused]),

@@ -218,8 +218,7 @@ class RecordedDocuments:
             if answer.current is not None:
                 self._look(answer.current)
         elif isinstance(event, events.Commit):
-            register = msgspec.json.decode(last.body, type=Register)
-            steps.swapped(last.key.partition, register, answer.versions[-1])
+            steps.swapped(last.key.partition, msgspec.json.decode(last.body, type=Register), answer.versions[-1])
         return answer
 
 

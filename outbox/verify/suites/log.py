@@ -144,8 +144,7 @@ async def a_read_keeps_to_since_and_until(store: StateStore) -> None:
 
 
 async def a_waiting_reader_gets_what_comes(store: StateStore) -> None:
-    reader = process(store).read(wait=True)
-    waiting = asyncio.ensure_future(anext(reader))
+    waiting = asyncio.ensure_future(anext(process(store).read(wait=True)))
     await asyncio.sleep(0.01)
     await appended(process(store), 5, "a")
     async with asyncio.timeout(10):
