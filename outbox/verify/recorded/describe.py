@@ -8,7 +8,7 @@ from typing import TypeVar
 from zlib import crc32
 
 from outbox.errors import Refused, UnknownDestination
-from outbox.ports import Delivery, Output
+from outbox.ports import Delivery, Document, Lost, Output, Won
 from outbox.verify.history import History
 from outbox.verify.recorded import events
 from outbox.verify.recorded.events import Operation, digest_of
@@ -37,6 +37,16 @@ async def recorded_call(
     else:
         history.ok(operation.op)
     return result
+
+
+async def recorded_write(
+    history: History, operation: Operation, call: Awaitable[Won | Lost], look: Callable[[Document], None]
+) -> Won | Lost:
+    """Record a conditional write, and look at the document that it lost to."""
+    answer = await recorded_call(history, operation, call, lambda won: "lost" if isinstance(won, Lost) else "")
+    if isinstance(answer, Lost) and answer.current is not None:
+        look(answer.current)
+    return answer
 
 
 async def recorded_send(
@@ -72,22 +82,27 @@ def emitted(output: Output) -> events.Emitted:
     )
 
 
-def claimed(deliveries: Sequence[Delivery], history: History) -> events.Claim:
-    """Deliveries as a history tells them, with their messages if it keeps bodies."""
-    delivered = [
-        events.Delivered(
-            d.message.outbox_id or d.message.message_id,
-            d.queue,
-            d.sequence,
-            d.from_outside,
-            d.message.attempt,
-            digest_of(d.message),
+def recorded_claim(history: History, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+    """Record deliveries if there are any, with their messages if the history keeps bodies; the same deliveries."""
+    if deliveries:
+        claim = events.Claim(
+            at_ms=history.now_ms(),
+            deliveries=[
+                events.Delivered(
+                    d.message.outbox_id or d.message.message_id,
+                    d.queue,
+                    d.sequence,
+                    d.from_outside,
+                    d.message.attempt,
+                    digest_of(d.message),
+                )
+                for d in deliveries
+            ],
+            wholes=[
+                events.Whole(d.message, d.enqueued_ms, d.failures, d.delivery_count, d.from_outside)
+                for d in deliveries
+                if history.bodies
+            ],
         )
-        for d in deliveries
-    ]
-    wholes = [
-        events.Whole(d.message, d.enqueued_ms, d.failures, d.delivery_count, d.from_outside)
-        for d in deliveries
-        if history.bodies
-    ]
-    return events.Claim(at_ms=history.now_ms(), deliveries=delivered, wholes=wholes)
+        history.append(claim)
+    return deliveries

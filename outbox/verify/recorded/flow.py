@@ -62,10 +62,6 @@ class Flow:
             if not output.cause:
                 self._accepted.get(output.destination, {}).pop(output.id, None)
 
-    def is_known(self, delivery: Delivered) -> bool:
-        """Whether a delivery needs no commit that would explain it."""
-        return delivery.outside or delivery.id in self._made
-
     def claim(self, delivery: Delivered) -> None:
         """A message was handed out."""
         id, queue, sequence = delivery.id, delivery.queue, delivery.sequence

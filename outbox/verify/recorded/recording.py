@@ -55,7 +55,15 @@ from outbox.ports import (
 )
 from outbox.verify.history import History
 from outbox.verify.recorded import events
-from outbox.verify.recorded.describe import claimed, emitted, recorded_call, recorded_send, remember, state_digest
+from outbox.verify.recorded.describe import (
+    emitted,
+    recorded_call,
+    recorded_claim,
+    recorded_send,
+    recorded_write,
+    remember,
+    state_digest,
+)
 
 LOADED_COUNT_MAX = 100_000
 """How many states' loaded versions are remembered; of one that was dropped a change starts at an unknown version."""
@@ -80,9 +88,7 @@ class RecordedJournal:
 
     async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         deliveries = await self._journal.claim(queues, count_max=count_max, wait_s=wait_s)
-        if deliveries:
-            self._history.append(claimed(deliveries, self._history))
-        return deliveries
+        return recorded_claim(self._history, deliveries)
 
     async def load(
         self, states: Sequence[str], markers: Sequence[bytes]
@@ -193,11 +199,7 @@ class RecordedStore:
         commit = self._commit_event(operations)
         if commit is None:
             return await self._store.write(operations)
-        call = self._store.write(operations)
-        answer = await recorded_call(self._history, commit, call, lambda won: "lost" if isinstance(won, Lost) else "")
-        if isinstance(answer, Lost) and answer.current is not None:
-            self._look(answer.current)
-        return answer
+        return await recorded_write(self._history, commit, self._store.write(operations), self._look)
 
     def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
         return self._looked_at(self._store.scan(partition, prefix=prefix))
@@ -292,9 +294,7 @@ class RecordedBus:
 
     async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         deliveries = await self._bus.receive(queue, count_max=count_max, wait_s=wait_s)
-        if deliveries:
-            self._history.append(claimed(deliveries, self._history))
-        return deliveries
+        return recorded_claim(self._history, deliveries)
 
     async def settle(self, delivery: Delivery, settle: Settle) -> None:
         settled = events.Settled(

@@ -50,7 +50,7 @@ from outbox.streams.queues import QueueOutput
 from outbox.streams.register import Out, Register, cell_id
 from outbox.verify.history import History
 from outbox.verify.recorded import events
-from outbox.verify.recorded.describe import emitted, recorded_call, remember, state_digest
+from outbox.verify.recorded.describe import emitted, recorded_call, recorded_write, remember, state_digest
 from outbox.verify.recorded.events import digest_of
 from outbox.verify.recorded.recording import RecordedBus
 
@@ -170,8 +170,10 @@ class Steps:
 
         async def send(outputs: Sequence[Output]) -> None:
             history = self.history
-            told = [emitted(output) for output in outputs]
-            told = [msgspec.structs.replace(each, cause=self.made.get(each.id.rpartition("-")[0], "")) for each in told]
+            told = [
+                msgspec.structs.replace(each, cause=self.made.get(each.id.rpartition("-")[0], ""))
+                for each in map(emitted, outputs)
+            ]
             push = events.Push(at_ms=history.now_ms(), op=history.next_op(), outputs=told)
             await recorded_call(history, push, queue.queue.send(outputs))
 
@@ -204,7 +206,7 @@ class RecordedDocuments:
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
         *others, last = operations
-        steps, history = self._steps, self._steps.history
+        steps = self._steps
         event: events.Commit | events.Push
         if isinstance(last, Create | Replace) and last.key.partition in steps.registers and last.tag.what == "register":
             event = steps.commit(last, others)
@@ -212,12 +214,8 @@ class RecordedDocuments:
             event = steps.push(last)
         else:
             return await self._store.write(operations)
-        call = self._store.write(operations)
-        answer = await recorded_call(history, event, call, lambda won: "lost" if isinstance(won, Lost) else "")
-        if isinstance(answer, Lost):
-            if answer.current is not None:
-                self._look(answer.current)
-        elif isinstance(event, events.Commit):
+        answer = await recorded_write(steps.history, event, self._store.write(operations), self._look)
+        if isinstance(event, events.Commit) and isinstance(answer, Won):
             steps.swapped(last.key.partition, msgspec.json.decode(last.body, type=Register), answer.versions[-1])
         return answer
 
@@ -304,8 +302,11 @@ def _is_large(raw: msgspec.Raw) -> bool:
 
 def _begun(names: Names, register: Register) -> list[events.Taken]:
     """Where a register begins to take entries."""
-    places = [(row, register.cursors[name]) for name, row in names.inputs.items() if name in register.cursors]
-    return [events.Taken(row, (at.index, at.offset), (at.index, at.offset)) for row, at in places]
+    return [
+        events.Taken(row, (at.index, at.offset), (at.index, at.offset))
+        for name, row in names.inputs.items()
+        if (at := register.cursors.get(name)) is not None
+    ]
 
 
 class _Reason(msgspec.Struct):
