@@ -347,8 +347,8 @@ class Harness:
         await self.wait_idle()
 
     def _next_due_ms(self) -> int | None:
-        due = [ms for ms in (self._engine.next_due_ms(), self._streams.next_due_ms()) if ms is not None]
-        return min(due, default=None)
+        due = (self._engine.next_due_ms(), self._streams.next_due_ms())
+        return min((ms for ms in due if ms is not None), default=None)
 
     async def _sweep(self) -> None:
         """Sweep once, as a worker does every 30 s."""

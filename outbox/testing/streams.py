@@ -93,8 +93,7 @@ class Streams:
         self._logs[log.name] = log.on(self._apart(log.place))
 
     def _apart(self, _: Place) -> Place:
-        engine = self._engine
-        return Place(engine.store(), engine.blobs, engine.now_ms)
+        return Place(self._engine.store(), self._engine.blobs, self._engine.now_ms)
 
     def _place(self, _: Place) -> Place:
         engine = self._engine

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from outbox.errors import Refused, Throttled
-from outbox.ports import BlobStore, Journal, Ports, StoreCapabilities, StorePorts
+from outbox.ports import Journal, Ports, StoreCapabilities, StorePorts
 from outbox.runtime.commit.marks import Mark
 from outbox.runtime.commit.state_cache import CachedState
 from outbox.runtime.commit.sweeper import sweep
@@ -92,12 +92,11 @@ class EngineWorker:
     async def run(self, calls: Calls, carried: Any) -> Hashable:
         begin(calls)
         journal: Journal = ExploredJournal(calls, self.journal, until_ms=self.until_ms, gated=self.gated)
-        blobs: BlobStore = ExploredBlobs(calls, self.blobs)
         tasks = Tasks()
         scope = self.make(
             self.plan,
             journal,
-            blobs,
+            ExploredBlobs(calls, self.blobs),
             now_ms=calls.now_ms,
             backoff=BACKOFF,
             spawn=tasks.spawn,

@@ -121,8 +121,7 @@ def scenario_of(written: Written, app: App) -> Scenario:
 
 def replay(scenario: Scenario, steps: Sequence[TraceStep]) -> Replayed:
     """Run a trace again, each step as recorded, up to the first that cannot be taken."""
-    kernel = scenario.kernel()
-    walk = Walk(kernel)
+    walk = Walk(scenario.kernel())
     for number, wanted in enumerate(steps, start=1):
         options = walk.options()
         found = next((option for option in options if option[0] == wanted), None)

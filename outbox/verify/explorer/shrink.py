@@ -29,8 +29,7 @@ def shrink(scenario: Scenario, steps: Sequence[TraceStep], promise: str) -> tupl
     while len(kept) >= 2 and parts <= len(kept):
         size = -(-len(kept) // parts)
         for begin in range(0, len(kept), size):
-            fewer = kept[:begin] + kept[begin + size :]
-            found, way = followed(kernel, fewer)
+            found, way = followed(kernel, kept[:begin] + kept[begin + size :])
             if found is not None and found.promise == promise and len(way.steps) < len(kept):
                 best, kept, parts = (found, way), list(way.steps), max(parts - 1, 2)
                 break

@@ -165,8 +165,7 @@ def _check_rest(
     for name, asked in (("invariant", invariant), ("at_end", at_end)):
         if asked is not None and not callable(asked):
             raise TypeError(f"{name}={asked!r}: a function of the world that returns whether all is well")
-    unknown = {allow} if isinstance(allow, str) else set(allow) - set(ALLOWED)
-    if unknown:
+    if isinstance(allow, str) or set(allow) - set(ALLOWED):
         raise ValueError(f"allow={allow!r}: a set of {', '.join(map(repr, ALLOWED))}, such as {{'order'}}")
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         raise ValueError(f"seconds={seconds!r}: how much CPU time may be spent, more than 0")

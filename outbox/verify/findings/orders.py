@@ -44,7 +44,6 @@ class Shown:
 def order_that_shows(scenario: Scenario, *, cpu_s: float) -> Shown:
     """Two orders of a scenario's messages with different ends; of as few messages as show it."""
     until_s = time.process_time() + cpu_s
-    allow = frozenset({"dead-letter"})
     whole = replace(
         scenario,
         copies=1,
@@ -54,7 +53,7 @@ def order_that_shows(scenario: Scenario, *, cpu_s: float) -> Shown:
         scope="engine",
         invariant=None,
         at_end=None,
-        allow=allow,
+        allow=frozenset({"dead-letter"}),
     )
     orders = _Orders(whole, until_s)
     orders.run()

@@ -62,8 +62,7 @@ class JournalMonitor:
         for inbox, refusal in commit.refused.items():
             if refusal.waits and inbox in known:
                 return Finding("NoDuplicate", f"{self._book.name(inbox)} waits over what is on record")
-        documents = dict(before.documents)
-        return self._judged(commit, {id: d for id, d in documents.items() if not 0 < d.expires_ms <= now_ms})
+        return self._judged(commit, {id: d for id, d in before.documents if not 0 < d.expires_ms <= now_ms})
 
     def _judged(self, commit: Commit, documents: dict[str, StateDocument]) -> Applied | Finding:
         consumed = [h for d in commit.consumed for h in self._book.handlings(d.queue, d.message)]
@@ -121,8 +120,7 @@ class JournalMonitor:
         return [on_record(inbox, record) for inbox, record in records.items() if inbox in self._book.requests]
 
     def _effect(self, handling: Handling, states: dict[str, StoredState], now_ms: int) -> Effect | Declined:
-        state = None if handling.state_id is None else states.get(handling.state_id)
-        return self._book.reference.run(handling, state, now_ms)
+        return self._book.reference.run(handling, states.get(handling.state_id or ""), now_ms)
 
     @staticmethod
     def _wrong_states(

@@ -130,7 +130,8 @@ class RequestMonitor:
         found = self._scope.final(ghost, states, now_ms)
         if now_ms >= self._model.closes_ms:
             return found  # clients without a response have given up by then
-        for message in self._known:
-            if self._model.queues.is_there(states[self._resource], REQUESTS, message.outbox_id):
-                found.append(Finding("EveryMessageEnds", f"{short(message.outbox_id)} is sent and never answered"))
-        return found
+        return found + [
+            Finding("EveryMessageEnds", f"{short(message.outbox_id)} is sent and never answered")
+            for message in self._known
+            if self._model.queues.is_there(states[self._resource], REQUESTS, message.outbox_id)
+        ]

@@ -310,10 +310,12 @@ class StoreMonitor:
             if (destination, identity) not in ghost.pushed
         ]
         found += self._ends.missing(ghost, self._with_letters(states, now_ms), values_in(states[STORE]))
-        for store in self._stores if self._is_swept else ():
-            for key in visible(states[store], now_ms):
-                if key.id.startswith(STAGED_PREFIX):
-                    found.append(Finding("StagedVanish", f"{key.id} is still there, and nothing will take it away"))
+        found += [
+            Finding("StagedVanish", f"{key.id} is still there, and nothing will take it away")
+            for store in (self._stores if self._is_swept else ())
+            for key in visible(states[store], now_ms)
+            if key.id.startswith(STAGED_PREFIX)
+        ]
         return [*found, *self._forgotten(states, now_ms)]
 
     def _forgotten(self, states: Sequence[Any], now_ms: int) -> list[Finding]:
@@ -378,8 +380,7 @@ def _state(body: bytes | None) -> StateItem:
 
 
 def _same(before: StateItem, after: StateItem) -> bool:
-    kept = (bytes(before.value), before.schema, before.version)
-    return kept == (bytes(after.value), after.schema, after.version)
+    return (bytes(before.value), before.schema, before.version) == (bytes(after.value), after.schema, after.version)
 
 
 def _wrong_outputs(name: str, record: Record, expected: tuple[Output, ...]) -> Finding | None:

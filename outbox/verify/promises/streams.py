@@ -266,8 +266,7 @@ class StreamMonitor:
         if self._sent:
             there_too = [bytes(raw) for cell in ghost.cells for raw in self._cell(cell.digest).v]
             lost = [value.decode() for value in self._sent if value not in there_too]
-            refused = {each.message for state in states for each in getattr(state, "dead", ())}
-            if len(lost) > len(refused):
+            if len(lost) > len({each.message for state in states for each in getattr(state, "dead", ())}):
                 found.append(Finding("NoLost", f"{', '.join(lost)} was sent, and is neither entry nor dead letter"))
         registers = dict(ghost.registers)
         for name in self.plans:

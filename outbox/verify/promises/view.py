@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from outbox.lineage import Key
 from outbox.name_checks import kept_states, known_state, known_state_id
@@ -43,10 +43,7 @@ class View:
         known = kept_states(self._app)
         codec = known_state(self._app, kind, known)
         found = self._documents.get(known_state_id(self._app, kind, key, known))
-        if found is None:
-            return None
-        value: T = codec.decode(*found)
-        return value
+        return None if found is None else cast(T, codec.decode(*found))
 
     def in_flight(self, kind: type[T]) -> list[T]:
         """The messages of a type that are committed and not handled, each once however many copies there are."""
