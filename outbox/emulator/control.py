@@ -9,25 +9,17 @@ No SDK uses such a path.  Every request names the token, compared in constant ti
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
+from outbox.emulator.dialect import Refusal
 from outbox.emulator.faults import Faults
 
 PREFIX = "/_outbox/"
 TOKEN_LENGTH_MAX = 1_024
 _METHODS = {"faults": ("GET", "POST", "DELETE"), "usage": ("GET", "DELETE")}
-
-
-class Refused(Exception):
-    """A request that the endpoint does not grant, with the HTTP status that says why."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.text = text
 
 
 class Usage(Protocol):
@@ -45,7 +37,9 @@ class Usage(Protocol):
 class Control:
     """The control of a running emulator, for an operator or a test."""
 
-    def __init__(self, faults: Faults, meter: Usage, token: str) -> None:
+    def __init__(self, refusal: Callable[[int, str], Refusal], faults: Faults, meter: Usage | None, token: str) -> None:
+        """`refusal` makes what is raised of a status and a text; without a `meter` no use is counted."""
+        self._refusal = refusal
         self._faults = faults
         self._meter = meter
         self._token = token.encode()
@@ -54,30 +48,32 @@ class Control:
         """Let a request pass that names the token.
 
         Raises:
-            Refused: 401.
+            Refusal: 401.
         """
         scheme, _, token = headers.get("authorization", "").partition(" ")
         known = len(token) <= TOKEN_LENGTH_MAX and hmac.compare_digest(token.encode("utf-8", "replace"), self._token)
         if scheme.lower() != "bearer" or not known:
-            raise Refused(401, "the token is missing or wrong; it is the emulator's control_token")
+            raise self._refusal(401, "the token is missing or wrong; it is the emulator's control_token")
 
     def answer(self, method: str, raw_path: str, body: bytes) -> tuple[int, bytes]:
         """Status and JSON for a request under the prefix, whose token was checked.
 
         Raises:
-            Refused: 400, 404 or 405.
+            Refusal: 400, 404 or 405.
         """
         path, _, query = raw_path[len(PREFIX) :].partition("?")
         if method not in _METHODS.get(path, ()):
             status = 405 if path in _METHODS else 404
-            raise Refused(status, f"{method[:20]} {raw_path[:80]!r} is not there")
+            raise self._refusal(status, f"{method[:20]} {raw_path[:80]!r} is not there")
         if path == "faults":
             try:
                 return self._faults.control(method, query, body)
             except ValueError as error:
-                raise Refused(400, str(error)) from error
+                raise self._refusal(400, str(error)) from error
             except LookupError as error:
-                raise Refused(404, str(error)) from error
+                raise self._refusal(404, str(error)) from error
+        if self._meter is None:
+            raise self._refusal(404, "no use is counted here")
         if method == "GET":
             return 200, msgspec.json.encode(self._meter.usage())
         self._meter.reset()

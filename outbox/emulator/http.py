@@ -21,7 +21,7 @@ from typing import Any
 from aiohttp import web
 
 from outbox.emulator.connections import HEAD_MAX_BYTES, IDLE_MAX_S, Connection, Connections
-from outbox.emulator.control import PREFIX, Control, Refused
+from outbox.emulator.control import PREFIX, Control
 from outbox.emulator.dialect import (
     BAD_REQUEST,
     BUSY,
@@ -134,10 +134,7 @@ class Http:
         if len(headers.getall("Authorization", ())) > 1:
             raise refusal(BAD_REQUEST, "the header Authorization is there twice")
         if path.startswith(PREFIX):
-            try:
-                self._control.check(headers)
-            except Refused as refused:
-                raise refusal(refused.status, refused.text) from refused
+            self._control.check(headers)
             return Asked(partial(self._controlled, method, path))
         asked = self._dialect.admit(method, path, headers)
         if self._under_way_count > REQUEST_COUNT_MAX:
@@ -147,10 +144,7 @@ class Http:
         return asked
 
     async def _controlled(self, method: str, path: str, body: bytes) -> Answer:
-        try:
-            return self._dialect.control_answer(*self._control.answer(method, path, body))
-        except Refused as refused:
-            raise self._dialect.refusal(refused.status, refused.text) from refused
+        return self._dialect.control_answer(*self._control.answer(method, path, body))
 
     def _taken(self, answer: Answer, asked: Asked) -> Answer:
         """An answer for which there is room; others that asked beside it may have filled it.

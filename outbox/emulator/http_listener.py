@@ -47,15 +47,20 @@ class HttpListener:
         self._listening: asyncio.Server | None = None
         self._timekeeper: asyncio.Task[None] | None = None
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(
+        self, host: str, port: int, front: Callable[[Connections], Callable[[], asyncio.BaseProtocol]] | None = None
+    ) -> int:
         """Listen; the port, which the system chooses for 0.
+
+        `front` makes what stands before HTTP on the same port, and hands on to the connections what is HTTP.
 
         Raises:
             OSError: the port is taken.
         """
         loop = asyncio.get_running_loop()
         connections = Connections(self._load_http, count_max=self._connection_count_max)
-        self._listening = await loop.create_server(connections, host, port, reuse_address=True)
+        first = connections if front is None else front(connections)
+        self._listening = await loop.create_server(first, host, port, reuse_address=True)
         self.connections = connections
         self._timekeeper = loop.create_task(self._keep_time(connections), name=f"timekeeper of {host}:{port}")
         return int(self._listening.sockets[0].getsockname()[1])

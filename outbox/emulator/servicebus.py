@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -17,10 +18,14 @@ from typing import Self
 
 from outbox.emulator.amqp.limits import MESSAGE_SIZE_MAX_BYTES, POOL_MAX_BYTES, Limits, Pool
 from outbox.emulator.bus.claims import KEY_NAME
-from outbox.emulator.bus.front import Front, HttpSide
+from outbox.emulator.bus.front import HTTP_COUNT_MAX, Front
+from outbox.emulator.bus.http import Gateway, Uncontrolled
 from outbox.emulator.bus.peer import Peer
 from outbox.emulator.bus.transport import Endpoint, Room, Writer, loop_time
+from outbox.emulator.connections import Connections
+from outbox.emulator.control import Control
 from outbox.emulator.faults import Faults
+from outbox.emulator.http_listener import HttpListener
 from outbox.emulator.listening import is_loopback, usual_count_max
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped, Refused
@@ -73,21 +78,17 @@ class ServiceBusServer:
         """The faults; rules may be installed and removed while clients are connected."""
         self.control_token = control_token or secrets.token_urlsafe(32)
         """The token that allows fault rules over HTTP."""
-        self._endpoint = Endpoint(
-            engine,
-            self.limits,
-            self.pool,
-            key,
-            self.faults,
-            self.control_token,
-            is_loopback(host),
-            self.log_lines,
-        )
+        self._endpoint = Endpoint(engine, self.limits, self.pool, key, self.faults, self.log_lines)
         count_max = connection_count_max or usual_count_max()
         self._peers: Room[Peer] = Room(count_max)
-        self._http = HttpSide(self._endpoint, count_max)
+        self._listener = HttpListener(
+            Gateway(self._endpoint),
+            Control(Uncontrolled, self.faults, None, self.control_token),
+            is_local=is_loopback(host),
+            connection_count_max=min(HTTP_COUNT_MAX, count_max),
+            upkeep=lambda: None,
+        )
         self._writer = Writer(engine)
-        self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -101,8 +102,7 @@ class ServiceBusServer:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._front, self.host, self.port, reuse_address=True)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = await self._listener.start(self.host, self.port, self._front)
         self._tasks = [
             loop.create_task(self._keep_time(), name="service bus timekeeper"),
             loop.create_task(self._write_answers(), name="service bus writer"),
@@ -112,8 +112,7 @@ class ServiceBusServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._server is not None:
-            self._server.close()
+        await self._listener.stop()
         for peer in self._peers:
             peer.shut_down()
         with suppress(TimeoutError):
@@ -121,14 +120,12 @@ class ServiceBusServer:
                 await self._peers.deserted.wait()
         for peer in self._peers:
             peer.transport.abort()
-        await self._http.close(CLOSE_WITHIN_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _front(self) -> Front:
-        """Make the front of a new connection."""
-        return Front(self._endpoint, Peer(self._endpoint, self._peers, self._writer), self._http)
+    def _front(self, http: Connections) -> Callable[[], Front]:
+        return lambda: Front(Peer(self._endpoint, self._peers, self._writer), http, self.log_lines)
 
     async def _write_answers(self) -> None:
         try:

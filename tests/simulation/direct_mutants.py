@@ -404,7 +404,7 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "key: a token that is over administers", ADMINISTRATION, f"{OF_SERVER}::test_a_token_administers_nothing_when_it_is_over",
-        ("check_signature(token, self._endpoint.key) > self._engine.now_ms()", "check_signature(token, self._endpoint.key) > 0"),
+        ("check_signature(token, self._endpoint.key) > self._endpoint.engine.now_ms()", "check_signature(token, self._endpoint.key) > 0"),
     ),
     mutant(
         "key: what a blob's key signs has no path", "outbox/emulator/blobs/auth.py",

@@ -7,6 +7,7 @@ engine and a description kept beside it; that both are safe before the answer le
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import parse_qs, quote, unquote
 from xml.sax.saxutils import quoteattr
@@ -15,6 +16,7 @@ from outbox.emulator.bus import atom, descriptions
 from outbox.emulator.bus.addresses import declared_path, wrong_name, wrong_part
 from outbox.emulator.bus.descriptions import Description
 from outbox.emulator.bus.filters import SYSTEM_NAMES, correlation_rule, refuse_action, sql_rule
+from outbox.emulator.dialect import Refusal
 from outbox.engine.engine import Engine
 from outbox.engine.entities import TopicSettings, subscription_path
 from outbox.engine.state.rules import DEFAULT_RULE, Rule
@@ -25,13 +27,21 @@ PAGE_COUNT_MAX = 1_000
 QUEUE, TOPIC, SUBSCRIPTION, RULE = "QueueDescription", "TopicDescription", "SubscriptionDescription", "RuleDescription"
 _TYPES = {"string": "string", "int": "int", "long": "int", "short": "int", "double": "float", "boolean": "bool"}
 _INT_MAX = 2_147_483_647
+_STATUSES: dict[type[Exception], int] = {NotRegistrable: 400, UnknownDestination: 404, Refused: 409}
 
 
-class Reply(NamedTuple):
+@dataclass(slots=True)
+class Reply:
     """A status and a document."""
 
     status: int
-    body: str = ""
+    text: str = ""
+    headers: dict[str, str] = field(default_factory=lambda: {"Content-Type": "application/atom+xml; charset=utf-8"})
+
+    @property
+    def body(self) -> bytes:
+        """The document as the wire has it."""
+        return self.text.encode()
 
 
 class Target(NamedTuple):
@@ -42,12 +52,20 @@ class Target(NamedTuple):
     rule: str | None = None
 
 
-class Wrong(Exception):
+class Wrong(Refusal):
     """A request that is answered with an error."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(text)
         self.status = status
+        self._retry_after_s = retry_after_s
+
+    def answer(self) -> Reply:
+        """The service's error document."""
+        reply = Reply(self.status, atom.error(self.status, str(self)))
+        if self._retry_after_s:
+            reply.headers["Retry-After"] = f"{self._retry_after_s:g}"
+        return reply
 
 
 class Administration:
@@ -63,14 +81,10 @@ class Administration:
         try:
             return self._route(method, raw_path.partition("?")[0], parse_qs(query, max_num_fields=20), body, update)
         except Wrong as wrong:
-            status, text = wrong.status, str(wrong)
-        except (NotRegistrable, ValueError) as error:
-            status, text = 400, str(error)
-        except UnknownDestination as error:
-            status, text = 404, str(error)
-        except Refused as error:
-            status, text = 409, str(error)
-        return Reply(status, atom.error(status, text))
+            return wrong.answer()
+        except (NotRegistrable, UnknownDestination, Refused, ValueError) as error:
+            status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 400)
+            return Wrong(status, str(error)).answer()
 
     def _route(self, method: str, path: str, query: Mapping[str, list[str]], body: bytes, update: bool) -> Reply:
         kind = path.strip("/").lower()

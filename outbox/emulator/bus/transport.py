@@ -48,9 +48,6 @@ class Endpoint:
     key: str | None
     """Signs the tokens; without one every token is taken."""
     faults: Faults
-    control_token: str
-    """The token that allows fault rules over HTTP."""
-    is_loopback: bool
     log_lines: LogThrottle
     """The throttle of lines about connections: a client that connects in a loop does not fill the log."""
     container_id: str = "outbox-servicebus"

@@ -91,7 +91,7 @@ class CosmosEmulator:
         gateway = Gateway(engine, catalog, operations, Signatures(key), self.faults, self._meter)
         self._listener = HttpListener(
             gateway,
-            Control(self.faults, self._meter, self.control_token),
+            Control(gateway.refusal, self.faults, self._meter, self.control_token),
             is_local=is_local,
             connection_count_max=connection_count_max,
             upkeep=self._keep_up,

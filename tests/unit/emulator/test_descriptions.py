@@ -157,9 +157,9 @@ def test_entities_are_listed_page_by_page(engine: Engine, query: str, first: int
     engine.declare(*(QueueSettings(f"q{n:03}") for n in range(101)))
     names = ["Plain", *(f"q{n:03}" for n in range(101))]  # and no subscription
     found = Administration(engine).answer("GET", "/$Resources/queues", query, b"", update=False)
-    entries = [entry.child("title") for entry in atom.parse(found.body.encode()).children if entry.name == "entry"]
+    entries = [entry.child("title") for entry in atom.parse(found.body).children if entry.name == "entry"]
     assert [title.text for title in entries if title is not None] == names[first : first + count]
-    assert (f"{more}&quot;" in found.body or f'{more}"' in found.body) if more else 'rel="next"' not in found.body
+    assert (f"{more}&quot;" in found.text or f'{more}"' in found.text) if more else 'rel="next"' not in found.text
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_an_entity_shows_what_it_holds_by_state(engine: Engine) -> None:
     engine.broker.settle(claim.token, Settlement.DEAD_LETTER)
 
     def shown(path: str, *names: str) -> list[str]:
-        body = Administration(engine).answer("GET", path, "", b"", update=False).body
+        body = Administration(engine).answer("GET", path, "", b"", update=False).text
         return [(re.findall(f"{name}>([^<]*)<", body) or ["none"])[0] for name in names]
 
     names = ("SizeInBytes", "<MessageCount", "ActiveMessageCount", "DeadLetterMessageCount", "ScheduledMessageCount")

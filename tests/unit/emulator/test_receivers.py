@@ -52,7 +52,7 @@ def transport_of(
     engine: Engine, *rules: FaultRule, on_room: Any = lambda: None, on_failed: Any = lambda: None
 ) -> Transport:
     throttle = LogThrottle(60_000, engine.now_ms)
-    endpoint = Endpoint(engine, Limits(), Pool(), None, Faults(rules), "", True, throttle)
+    endpoint = Endpoint(engine, Limits(), Pool(), None, Faults(rules), throttle)
     return Transport(endpoint, Writer(engine), on_room=on_room, on_failed=on_failed)
 
 

@@ -15,11 +15,12 @@ from urllib.parse import quote
 
 import pytest
 
+from outbox.emulator import connections
 from outbox.emulator.amqp import types
 from outbox.emulator.amqp.frames import EMPTY_FRAME
 from outbox.emulator.amqp.limits import Limits
 from outbox.emulator.amqp.link import Link
-from outbox.emulator.bus import front, peer
+from outbox.emulator.bus import peer
 from outbox.emulator.bus.peer import Peer
 from outbox.emulator.bus.transport import loop_time
 from outbox.emulator.connections import TAKE_WITHIN_S
@@ -324,14 +325,15 @@ async def test_settlements_of_nothing_are_answered_in_no_more_bytes_than_they_ca
 async def test_http_requests_far_ahead_are_not_read_and_who_reads_no_answer_is_let_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(front, "TAKE_WITHIN_S", 1.0)
+    monkeypatch.setattr(connections, "TAKE_WITHIN_S", 1.0)
     asked = b"GET /$namespaceinfo HTTP/1.1\r\nHost: localhost\r\nAuthorization: SharedAccessSignature x\r\n\r\n"
     async with serving() as server:
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.transport.pause_reading()  # type: ignore[attr-defined]  # a StreamWriter's transport reads, too
         writer.write(asked * 30_000)
-        await until(lambda: any(not front._transport.is_reading() for front in server._http.room))  # type: ignore[union-attr]  # it is connected
-        await until(lambda: not server._http.room)
+        assert server._listener.connections is not None
+        await until(lambda: server._listener.connections.open)  # type: ignore[union-attr]  # it is started
+        await until(lambda: not server._listener.connections.open)  # type: ignore[union-attr]  # the same
         writer.transport.abort()
 
 
