@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from outbox.emulator.blobs.xml import HEAD, leaf
+from outbox.emulator.blobs.xml import HEAD
 from outbox.emulator.dialect import Refusal
+from outbox.emulator.xml import leaf
 
 OK, CREATED, ACCEPTED, NO_CONTENT, PARTIAL, NOT_MODIFIED = 200, 201, 202, 204, 206, 304
 XML = "application/xml"

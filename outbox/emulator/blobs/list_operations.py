@@ -17,7 +17,8 @@ from outbox.emulator.blobs.answers import Answer, Rejection, bad_parameter, xml_
 from outbox.emulator.blobs.catalog import Blob, Container, etag_of, http_date
 from outbox.emulator.blobs.requests import Call
 from outbox.emulator.blobs.store import Held, Store
-from outbox.emulator.blobs.xml import leaf, named, text
+from outbox.emulator.blobs.xml import named
+from outbox.emulator.xml import leaf, text
 
 PAGE_COUNT_MAX = 5_000
 DELIMITER_LENGTH_MAX = 1_024

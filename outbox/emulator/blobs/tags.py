@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from urllib.parse import unquote_plus
 
 from outbox.emulator.blobs.answers import Rejection
-from outbox.emulator.blobs.xml import leaf, read_leaves
+from outbox.emulator.blobs.xml import read_leaves
+from outbox.emulator.xml import leaf
 
 TAG_COUNT_MAX = 10
 NAME_LENGTH_MAX, VALUE_LENGTH_MAX = 128, 256

@@ -17,6 +17,7 @@ from outbox.emulator.bus.addresses import declared_path, wrong_name, wrong_part
 from outbox.emulator.bus.descriptions import Description
 from outbox.emulator.bus.filters import SYSTEM_NAMES, correlation_rule, refuse_action, sql_rule
 from outbox.emulator.dialect import Refusal
+from outbox.emulator.xml import Element, text
 from outbox.engine.engine import Engine
 from outbox.engine.entities import TopicSettings, subscription_path
 from outbox.engine.state.rules import DEFAULT_RULE, Rule
@@ -254,7 +255,7 @@ class Administration:
         descriptions.keep(self._engine, path, described)
         return Reply(200 if there else 201, self._subscription_entry(topic, name))
 
-    def _pause(self, path: str, element: atom.Element) -> None:
+    def _pause(self, path: str, element: Element) -> None:
         if (paused := descriptions.pauses(element)) is not None:
             self._engine.topology.pause(path, paused=paused)
 
@@ -292,7 +293,7 @@ class Administration:
         return Reply(200)
 
 
-_NOTHING = atom.Element("", {})
+_NOTHING = Element("", {})
 
 
 def read_target(raw_path: str) -> Target:
@@ -342,7 +343,7 @@ def _named(rule: str) -> str:
     return rule
 
 
-def read_rule(name: str, element: atom.Element, place: str) -> Rule:
+def read_rule(name: str, element: Element, place: str) -> Rule:
     """The rule that a description asks for.
 
     Raises:
@@ -365,7 +366,7 @@ def read_rule(name: str, element: atom.Element, place: str) -> Rule:
     return sql_rule(where, name, given.values().get("SqlExpression"))
 
 
-def _properties(given: atom.Element, where: str) -> dict[str, Scalar]:
+def _properties(given: Element, where: str) -> dict[str, Scalar]:
     listed = given.child("Properties")
     found: dict[str, Scalar] = {}
     for item in [] if listed is None else listed.children:
@@ -418,5 +419,5 @@ def _pair(key: str, value: Scalar) -> str:
         kind = "double" if isinstance(value, float) else "string"
     # The SDK of JavaScript takes the type from behind the fifth character: the prefix has to be the service's.
     named = f"i:type={quoteattr(f'd6p1:{kind}')} xmlns:d6p1={quoteattr(atom.SCHEMA)}"
-    shown = f"<Value {named}>{atom.text(value)}</Value>"
-    return f"<KeyValueOfstringanyType><Key>{atom.text(key)}</Key>{shown}</KeyValueOfstringanyType>"
+    shown = f"<Value {named}>{text(value)}</Value>"
+    return f"<KeyValueOfstringanyType><Key>{text(key)}</Key>{shown}</KeyValueOfstringanyType>"

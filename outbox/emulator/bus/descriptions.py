@@ -13,6 +13,7 @@ import msgspec
 
 from outbox.emulator.bus import atom
 from outbox.emulator.bus.entities_file import DURATION_FOREVER_S, Section, queue_settings
+from outbox.emulator.xml import Element
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, dead_letter_path, subscription_path
 from outbox.engine.log.records import DocRef, DocWrite, Modify
@@ -72,7 +73,7 @@ class Description(msgspec.Struct, kw_only=True):
     updated_ms: int = 0
 
 
-def read(kind: str, element: atom.Element, place: str) -> dict[str, str]:
+def read(kind: str, element: Element, place: str) -> dict[str, str]:
     """Read the settings of a description.
 
     Raises:
@@ -92,7 +93,7 @@ def read(kind: str, element: atom.Element, place: str) -> dict[str, str]:
     return {name: values[name] for name in PROPERTIES[kind] if name in values}
 
 
-def pauses(element: atom.Element) -> bool | None:
+def pauses(element: Element) -> bool | None:
     """Whether a description says that nothing is to be received; None where it does not say."""
     status = element.values().get("Status")
     return status == PAUSED if status else None
