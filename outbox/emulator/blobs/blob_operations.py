@@ -47,125 +47,129 @@ _SHOWN = {
 }
 
 
-class BlobOperations:
-    """The operations on whole blobs."""
+async def put(store: Store, call: Call) -> Answer:
+    """Put Blob: a block blob with all of its bytes."""
+    kind = call.header("x-ms-blob-type")
+    if not kind:
+        raise Rejection("MissingRequiredHeader", "x-ms-blob-type: say BlockBlob")
+    if kind != "BlockBlob":
+        raise bad_header("x-ms-blob-type", f"{kind[:40]!r} is not supported by this emulator; say BlockBlob")
+    computed = check_md5(call.body, call.header("content-md5"), call.header(_PROPERTIES["content_md5"]))
+    fresh = fresh_blob(call, store.now_ms)
+    fresh = replace(fresh, properties=replace(fresh.properties, content_md5=computed))
+    replaced(store, call)
+    pieces = await store.put_pieces(call.body)
+    try:
+        held, old, lease = replaced(store, call)  # others had their turn
+    except Rejection:
+        store.drop_pieces(pieces)
+        raise
+    created_ms = fresh.created_ms if old is None else old.created_ms
+    blob = replace(fresh, pieces=pieces, lease=lease, created_ms=created_ms)
+    kept = store.put(held, call.route.blob, blob, commits=True)
+    return Answer(CREATED, version_headers(kept) | {"Content-MD5": computed} | ENCRYPTED)
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
 
-    async def put(self, call: Call) -> Answer:
-        """Put Blob: a block blob with all of its bytes."""
-        kind = call.header("x-ms-blob-type")
-        if not kind:
-            raise Rejection("MissingRequiredHeader", "x-ms-blob-type: say BlockBlob")
-        if kind != "BlockBlob":
-            raise bad_header("x-ms-blob-type", f"{kind[:40]!r} is not supported by this emulator; say BlockBlob")
-        computed = check_md5(call.body, call.header("content-md5"), call.header(_PROPERTIES["content_md5"]))
-        fresh = fresh_blob(call, self._store.now_ms)
-        fresh = replace(fresh, properties=replace(fresh.properties, content_md5=computed))
-        replaced(self._store, call)
-        pieces = await self._store.put_pieces(call.body)
-        try:
-            held, old, lease = replaced(self._store, call)  # others had their turn
-        except Rejection:
-            self._store.drop_pieces(pieces)
-            raise
-        created_ms = fresh.created_ms if old is None else old.created_ms
-        blob = replace(fresh, pieces=pieces, lease=lease, created_ms=created_ms)
-        kept = self._store.put(held, call.route.blob, blob, commits=True)
-        return Answer(CREATED, version_headers(kept) | {"Content-MD5": computed} | ENCRYPTED)
-
-    async def read(self, call: Call) -> Answer:
-        """Get Blob: its bytes, or a range of them."""
-        blob = self._read(call)
-        wanted = read_range(call.headers, blob.size_bytes)
-        headers = blob_headers(blob, self._store.now_ms)
-        pieces = self._store.bytes_of(blob.all_pieces)
-        wants_md5 = call.header("x-ms-range-get-content-md5").lower() == "true"
-        if wanted is None:
-            if wants_md5:
-                raise bad_header("x-ms-range-get-content-md5", "it needs a range; say which in x-ms-range")
-            return Answer(OK, headers, pieces)
-        first, end = wanted
-        body = cut(pieces, first, end)
-        headers["Content-Range"] = f"bytes {first}-{end - 1}/{blob.size_bytes}"
-        whole_md5 = headers.pop("Content-MD5", "")
-        if whole_md5:
-            headers["x-ms-blob-content-md5"] = whole_md5
+async def read(store: Store, call: Call) -> Answer:
+    """Get Blob: its bytes, or a range of them."""
+    blob = _read(store, call)
+    wanted = read_range(call.headers, blob.size_bytes)
+    headers = blob_headers(blob, store.now_ms)
+    pieces = store.bytes_of(blob.all_pieces)
+    wants_md5 = call.header("x-ms-range-get-content-md5").lower() == "true"
+    if wanted is None:
         if wants_md5:
-            if end - first > RANGE_MD5_MAX_BYTES:
-                raise bad_header("x-ms-range-get-content-md5", f"a range of {RANGE_MD5_MAX_BYTES} bytes at most")
-            headers["Content-MD5"] = md5_of(b"".join(body))
-        return Answer(PARTIAL, headers, body)
+            raise bad_header("x-ms-range-get-content-md5", "it needs a range; say which in x-ms-range")
+        return Answer(OK, headers, pieces)
+    first, end = wanted
+    body = cut(pieces, first, end)
+    headers["Content-Range"] = f"bytes {first}-{end - 1}/{blob.size_bytes}"
+    whole_md5 = headers.pop("Content-MD5", "")
+    if whole_md5:
+        headers["x-ms-blob-content-md5"] = whole_md5
+    if wants_md5:
+        if end - first > RANGE_MD5_MAX_BYTES:
+            raise bad_header("x-ms-range-get-content-md5", f"a range of {RANGE_MD5_MAX_BYTES} bytes at most")
+        headers["Content-MD5"] = md5_of(b"".join(body))
+    return Answer(PARTIAL, headers, body)
 
-    async def head(self, call: Call) -> Answer:
-        """Get Blob Properties, and Get Blob Metadata."""
-        blob = self._read(call)
-        headers = blob_headers(blob, self._store.now_ms)
-        if call.method == "HEAD":
-            headers["Content-Length"] = str(blob.size_bytes)
-            headers |= {"x-ms-access-tier": "Hot", "x-ms-access-tier-inferred": "true"}
-        return Answer(OK, headers)
 
-    async def delete(self, call: Call) -> Answer:
-        """Delete Blob."""
-        if call.header("x-ms-delete-snapshots").lower() == "only":
-            raise bad_header("x-ms-delete-snapshots", "there are no snapshots in this emulator")
-        held, _, _ = self._written(call)
-        self._store.remove(held, call.route.blob)
-        return Answer(ACCEPTED, {"x-ms-delete-type-permanent": "true"})
+async def head(store: Store, call: Call) -> Answer:
+    """Get Blob Properties, and Get Blob Metadata."""
+    blob = _read(store, call)
+    headers = blob_headers(blob, store.now_ms)
+    if call.method == "HEAD":
+        headers["Content-Length"] = str(blob.size_bytes)
+        headers |= {"x-ms-access-tier": "Hot", "x-ms-access-tier-inferred": "true"}
+    return Answer(OK, headers)
 
-    async def metadata(self, call: Call) -> Answer:
-        """Set Blob Metadata: all of it anew."""
-        metadata = read_metadata(call.headers)
-        held, blob, lease = self._written(call)
-        return self._changed(call, held, replace(blob, metadata=metadata, lease=lease), OK, ENCRYPTED)
 
-    async def properties(self, call: Call) -> Answer:
-        """Set Blob Properties: all of the HTTP properties anew."""
-        properties = read_properties(call)
-        held, blob, lease = self._written(call)
-        return self._changed(call, held, replace(blob, properties=properties, lease=lease), OK, {})
+async def delete(store: Store, call: Call) -> Answer:
+    """Delete Blob."""
+    if call.header("x-ms-delete-snapshots").lower() == "only":
+        raise bad_header("x-ms-delete-snapshots", "there are no snapshots in this emulator")
+    held, _, _ = _written(store, call)
+    store.remove(held, call.route.blob)
+    return Answer(ACCEPTED, {"x-ms-delete-type-permanent": "true"})
 
-    def _changed(self, call: Call, held: Held, blob: Blob, status: int, headers: dict[str, str]) -> Answer:
-        fresh = replace(blob, etag=0, modified_ms=self._store.now_ms)
-        return Answer(status, version_headers(self._store.put(held, call.route.blob, fresh)) | headers)
 
-    async def tags_read(self, call: Call) -> Answer:
-        """Get Blob Tags."""
-        return xml_answer(tags.document(self._read(call, TAGS_PREFIX).tags))
+async def metadata(store: Store, call: Call) -> Answer:
+    """Set Blob Metadata: all of it anew."""
+    metadata = read_metadata(call.headers)
+    held, blob, lease = _written(store, call)
+    return _changed(store, call, held, replace(blob, metadata=metadata, lease=lease), OK, ENCRYPTED)
 
-    async def tags_write(self, call: Call) -> Answer:
-        """Set Blob Tags: all of them anew; ETag and time stay."""
-        check_md5(call.body, call.header("content-md5"))
-        fresh = tags.read_document(call.body)
-        held, blob, lease = self._written(call, TAGS_PREFIX)
-        self._store.put(held, call.route.blob, replace(blob, tags=fresh, lease=lease))
-        return Answer(NO_CONTENT)
 
-    def _read(self, call: Call, prefix: str = "") -> Blob:
-        """The blob that a call reads, under conditions whose names have a prefix.
+async def properties(store: Store, call: Call) -> Answer:
+    """Set Blob Properties: all of the HTTP properties anew."""
+    properties = read_properties(call)
+    held, blob, lease = _written(store, call)
+    return _changed(store, call, held, replace(blob, properties=properties, lease=lease), OK, {})
 
-        Raises:
-            Rejection: 304, 400, 404 or 412.
-        """
-        held = self._store.container(call.route.container)
-        wanted = read_conditions(call.headers, is_write=False, prefix=prefix)
-        blob = found(held, call)
-        leases.check_read(blob.lease, self._store.now_ms, lease_id(call), "Blob")
-        check_read(wanted, blob)
-        return blob
 
-    def _written(self, call: Call, prefix: str = "") -> tuple[Held, Blob, Lease | None]:
-        """The blob that a call changes, its container, and its lease afterwards; conditions as for a read.
+def _changed(store: Store, call: Call, held: Held, blob: Blob, status: int, headers: dict[str, str]) -> Answer:
+    fresh = replace(blob, etag=0, modified_ms=store.now_ms)
+    return Answer(status, version_headers(store.put(held, call.route.blob, fresh)) | headers)
 
-        Raises:
-            Rejection: 400, 404 or 412.
-        """
-        held = self._store.container(call.route.container)
-        blob = found(held, call)
-        check_write(read_conditions(call.headers, is_write=True, prefix=prefix), blob)
-        return held, blob, leases.check_write(blob.lease, self._store.now_ms, lease_id(call), "Blob")
+
+async def tags_read(store: Store, call: Call) -> Answer:
+    """Get Blob Tags."""
+    return xml_answer(tags.document(_read(store, call, TAGS_PREFIX).tags))
+
+
+async def tags_write(store: Store, call: Call) -> Answer:
+    """Set Blob Tags: all of them anew; ETag and time stay."""
+    check_md5(call.body, call.header("content-md5"))
+    fresh = tags.read_document(call.body)
+    held, blob, lease = _written(store, call, TAGS_PREFIX)
+    store.put(held, call.route.blob, replace(blob, tags=fresh, lease=lease))
+    return Answer(NO_CONTENT)
+
+
+def _read(store: Store, call: Call, prefix: str = "") -> Blob:
+    """The blob that a call reads, under conditions whose names have a prefix.
+
+    Raises:
+        Rejection: 304, 400, 404 or 412.
+    """
+    held = store.container(call.route.container)
+    wanted = read_conditions(call.headers, is_write=False, prefix=prefix)
+    blob = found(held, call)
+    leases.check_read(blob.lease, store.now_ms, lease_id(call), "Blob")
+    check_read(wanted, blob)
+    return blob
+
+
+def _written(store: Store, call: Call, prefix: str = "") -> tuple[Held, Blob, Lease | None]:
+    """The blob that a call changes, its container, and its lease afterwards; conditions as for a read.
+
+    Raises:
+        Rejection: 400, 404 or 412.
+    """
+    held = store.container(call.route.container)
+    blob = found(held, call)
+    check_write(read_conditions(call.headers, is_write=True, prefix=prefix), blob)
+    return held, blob, leases.check_write(blob.lease, store.now_ms, lease_id(call), "Blob")
 
 
 ENCRYPTED = {"x-ms-request-server-encrypted": "true"}

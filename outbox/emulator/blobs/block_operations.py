@@ -34,85 +34,82 @@ UNCOMMITTED_COUNT_MAX = 100_000
 _KINDS = ("Committed", "Uncommitted", "Latest")
 
 
-class BlockOperations:
-    """The operations on blocks."""
+async def put_block(store: Store, call: Call) -> Answer:
+    """Put Block."""
+    id = read_block_id(call.parameter("blockid"))
+    if not call.body:
+        raise bad_header("Content-Length", "a block has at least one byte")
+    computed = check_md5(call.body, call.header("content-md5"))
+    _check_put(store, call, id)
+    pieces = await store.put_pieces(call.body)
+    try:
+        _check_put(store, call, id)  # others had their turn
+    except Rejection:
+        store.drop_pieces(pieces)
+        raise
+    held = store.container(call.route.container)
+    store.put_block(held, call.route.blob, Block(id, pieces, store.now_ms))
+    return Answer(CREATED, {"Content-MD5": computed} | ENCRYPTED)
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
 
-    async def put(self, call: Call) -> Answer:
-        """Put Block."""
-        id = read_block_id(call.parameter("blockid"))
-        if not call.body:
-            raise bad_header("Content-Length", "a block has at least one byte")
-        computed = check_md5(call.body, call.header("content-md5"))
-        self._check_put(call, id)
-        pieces = await self._store.put_pieces(call.body)
-        try:
-            self._check_put(call, id)  # others had their turn
-        except Rejection:
-            self._store.drop_pieces(pieces)
-            raise
-        held = self._store.container(call.route.container)
-        self._store.put_block(held, call.route.blob, Block(id, pieces, self._store.now_ms))
-        return Answer(CREATED, {"Content-MD5": computed} | ENCRYPTED)
+def _check_put(store: Store, call: Call, id: str) -> None:
+    """Let a block pass that its blob can take.
 
-    def _check_put(self, call: Call, id: str) -> None:
-        """Let a block pass that its blob can take.
+    Raises:
+        Rejection: 400, 404, 409 or 412.
+    """
+    held = store.container(call.route.container)
+    blob, blocks = held.blobs.get(call.route.blob), held.uncommitted.get(call.route.blob, {})
+    leases.check_write(None if blob is None else blob.lease, store.now_ms, lease_id(call), "Blob")
+    others = (*list(blocks)[:1], *(block.id for block in (blob.blocks[:1] if blob is not None else ())))
+    if any(len(_bytes_of(other)) != len(_bytes_of(id)) for other in others):
+        raise Rejection("InvalidBlobOrBlock")
+    if len(blocks) >= UNCOMMITTED_COUNT_MAX and id not in blocks:
+        raise Rejection("BlockCountExceedsLimit")
 
-        Raises:
-            Rejection: 400, 404, 409 or 412.
-        """
-        held = self._store.container(call.route.container)
-        blob, blocks = held.blobs.get(call.route.blob), held.uncommitted.get(call.route.blob, {})
-        leases.check_write(None if blob is None else blob.lease, self._store.now_ms, lease_id(call), "Blob")
-        others = (*list(blocks)[:1], *(block.id for block in (blob.blocks[:1] if blob is not None else ())))
-        if any(len(_bytes_of(other)) != len(_bytes_of(id)) for other in others):
-            raise Rejection("InvalidBlobOrBlock")
-        if len(blocks) >= UNCOMMITTED_COUNT_MAX and id not in blocks:
-            raise Rejection("BlockCountExceedsLimit")
 
-    async def commit(self, call: Call) -> Answer:
-        """Put Block List: the blob is what the blocks hold, in the order of the list."""
-        wanted = read_block_list(call.body)
-        check_md5(call.body, call.header("content-md5"))
-        fresh = fresh_blob(call, self._store.now_ms)
-        held, old, lease = replaced(self._store, call)
-        committed = {} if old is None else {block.id: block for block in old.blocks}
-        uncommitted = held.uncommitted.get(call.route.blob, {})
-        blocks = []
-        for kind, id in wanted:
-            block = uncommitted.get(id) if kind != "Committed" else None
-            if block is None and kind != "Uncommitted":
-                block = committed.get(id)
-            if block is None:
-                raise Rejection("InvalidBlockList")
-            blocks.append(block)
-        created_ms = fresh.created_ms if old is None else old.created_ms
-        blob = replace(fresh, blocks=tuple(blocks), lease=lease, created_ms=created_ms)
-        kept = self._store.put(held, call.route.blob, blob, commits=True)
-        return Answer(CREATED, version_headers(kept) | ENCRYPTED)
+async def commit_blocks(store: Store, call: Call) -> Answer:
+    """Put Block List: the blob is what the blocks hold, in the order of the list."""
+    wanted = read_block_list(call.body)
+    check_md5(call.body, call.header("content-md5"))
+    fresh = fresh_blob(call, store.now_ms)
+    held, old, lease = replaced(store, call)
+    committed = {} if old is None else {block.id: block for block in old.blocks}
+    uncommitted = held.uncommitted.get(call.route.blob, {})
+    blocks = []
+    for kind, id in wanted:
+        block = uncommitted.get(id) if kind != "Committed" else None
+        if block is None and kind != "Uncommitted":
+            block = committed.get(id)
+        if block is None:
+            raise Rejection("InvalidBlockList")
+        blocks.append(block)
+    created_ms = fresh.created_ms if old is None else old.created_ms
+    blob = replace(fresh, blocks=tuple(blocks), lease=lease, created_ms=created_ms)
+    kept = store.put(held, call.route.blob, blob, commits=True)
+    return Answer(CREATED, version_headers(kept) | ENCRYPTED)
 
-    async def list(self, call: Call) -> Answer:
-        """Get Block List."""
-        wanted = call.parameter("blocklisttype").lower() or "committed"
-        if wanted not in ("committed", "uncommitted", "all"):
-            raise bad_parameter("blocklisttype", "committed, uncommitted or all")
-        held = self._store.container(call.route.container)
-        blob, uncommitted = held.blobs.get(call.route.blob), held.uncommitted.get(call.route.blob, {})
-        if blob is None and not uncommitted:
-            raise Rejection("BlobNotFound")
-        headers: dict[str, str] = {"x-ms-blob-content-length": "0"}
-        if blob is not None:
-            leases.check_read(blob.lease, self._store.now_ms, lease_id(call), "Blob")
-            check_read(read_conditions(call.headers, is_write=False), blob)
-            headers = version_headers(blob) | {"x-ms-blob-content-length": str(blob.size_bytes)}
-        parts = ""
-        if wanted != "uncommitted":
-            parts += _listed("CommittedBlocks", () if blob is None else blob.blocks)
-        if wanted != "committed":
-            parts += _listed("UncommittedBlocks", tuple(uncommitted[id] for id in sorted(uncommitted)))
-        return xml_answer(f"<BlockList>{parts}</BlockList>", headers)
+
+async def list_blocks(store: Store, call: Call) -> Answer:
+    """Get Block List."""
+    wanted = call.parameter("blocklisttype").lower() or "committed"
+    if wanted not in ("committed", "uncommitted", "all"):
+        raise bad_parameter("blocklisttype", "committed, uncommitted or all")
+    held = store.container(call.route.container)
+    blob, uncommitted = held.blobs.get(call.route.blob), held.uncommitted.get(call.route.blob, {})
+    if blob is None and not uncommitted:
+        raise Rejection("BlobNotFound")
+    headers: dict[str, str] = {"x-ms-blob-content-length": "0"}
+    if blob is not None:
+        leases.check_read(blob.lease, store.now_ms, lease_id(call), "Blob")
+        check_read(read_conditions(call.headers, is_write=False), blob)
+        headers = version_headers(blob) | {"x-ms-blob-content-length": str(blob.size_bytes)}
+    parts = ""
+    if wanted != "uncommitted":
+        parts += _listed("CommittedBlocks", () if blob is None else blob.blocks)
+    if wanted != "committed":
+        parts += _listed("UncommittedBlocks", tuple(uncommitted[id] for id in sorted(uncommitted)))
+    return xml_answer(f"<BlockList>{parts}</BlockList>", headers)
 
 
 def read_block_id(text: str) -> str:

@@ -23,65 +23,65 @@ _SERVICE = (
 )
 
 
-class ContainerOperations:
-    """The operations on containers."""
+async def create(store: Store, call: Call) -> Answer:
+    """Create Container."""
+    made = store.create(call.route.container, read_metadata(call.headers))
+    return Answer(CREATED, _version(made))
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
 
-    async def create(self, call: Call) -> Answer:
-        """Create Container."""
-        made = self._store.create(call.route.container, read_metadata(call.headers))
-        return Answer(CREATED, _version(made))
+async def read(store: Store, call: Call) -> Answer:
+    """Get Container Properties, and Get Container Metadata."""
+    now = store.container(call.route.container).definition
+    leases.check_read(now.lease, store.now_ms, lease_id(call), "Container")
+    headers = _version(now) | {METADATA + name: value for name, value in now.metadata.items()}
+    shown = leases.shown(now.lease, store.now_ms)
+    headers |= {f"x-ms-lease-{name.lower()}": value for name, value in shown.items()}
+    headers |= {
+        "x-ms-has-immutability-policy": "false",
+        "x-ms-has-legal-hold": "false",
+        "x-ms-immutable-storage-with-versioning-enabled": "false",
+        "x-ms-default-encryption-scope": "$account-encryption-key",
+        "x-ms-deny-encryption-scope-override": "false",
+    }
+    return Answer(OK, headers)
 
-    async def read(self, call: Call) -> Answer:
-        """Get Container Properties, and Get Container Metadata."""
-        now = self._store.container(call.route.container).definition
-        leases.check_read(now.lease, self._store.now_ms, lease_id(call), "Container")
-        headers = _version(now) | {METADATA + name: value for name, value in now.metadata.items()}
-        shown = leases.shown(now.lease, self._store.now_ms)
-        headers |= {f"x-ms-lease-{name.lower()}": value for name, value in shown.items()}
-        headers |= {
-            "x-ms-has-immutability-policy": "false",
-            "x-ms-has-legal-hold": "false",
-            "x-ms-immutable-storage-with-versioning-enabled": "false",
-            "x-ms-default-encryption-scope": "$account-encryption-key",
-            "x-ms-deny-encryption-scope-override": "false",
-        }
-        return Answer(OK, headers)
 
-    async def metadata(self, call: Call) -> Answer:
-        """Set Container Metadata: all of it anew."""
-        held = self._store.container(call.route.container)
-        now, metadata = held.definition, read_metadata(call.headers)
-        check_container(call.headers, now.modified_ms)
-        leases.check_read(now.lease, self._store.now_ms, lease_id(call), "Container")
-        self._store.replace(held, replace(now, metadata=metadata, modified_ms=self._store.now_ms, etag=0))
-        return Answer(OK, _version(held.definition))
+async def metadata(store: Store, call: Call) -> Answer:
+    """Set Container Metadata: all of it anew."""
+    held = store.container(call.route.container)
+    now, metadata = held.definition, read_metadata(call.headers)
+    check_container(call.headers, now.modified_ms)
+    leases.check_read(now.lease, store.now_ms, lease_id(call), "Container")
+    store.replace(held, replace(now, metadata=metadata, modified_ms=store.now_ms, etag=0))
+    return Answer(OK, _version(held.definition))
 
-    async def delete(self, call: Call) -> Answer:
-        """Delete Container, with everything in it."""
-        held = self._store.container(call.route.container)
-        check_container(call.headers, held.definition.modified_ms)
-        leases.check_write(held.definition.lease, self._store.now_ms, lease_id(call), "Container")
-        self._store.delete(held)
-        return Answer(ACCEPTED)
 
-    async def policy(self, call: Call) -> Answer:
-        """Get Container ACL: nobody has access without a signature."""
-        now = self._store.container(call.route.container).definition
-        leases.check_read(now.lease, self._store.now_ms, lease_id(call), "Container")
-        return xml_answer("<SignedIdentifiers/>", _version(now))
+async def delete(store: Store, call: Call) -> Answer:
+    """Delete Container, with everything in it."""
+    held = store.container(call.route.container)
+    check_container(call.headers, held.definition.modified_ms)
+    leases.check_write(held.definition.lease, store.now_ms, lease_id(call), "Container")
+    store.delete(held)
+    return Answer(ACCEPTED)
 
-    async def account(self, call: Call) -> Answer:
-        """Get Account Information."""
-        return Answer(
-            OK, {"x-ms-sku-name": "Standard_LRS", "x-ms-account-kind": "StorageV2", "x-ms-is-hns-enabled": "false"}
-        )
 
-    async def service(self, call: Call) -> Answer:
-        """Get Blob Service Properties: everything is off."""
-        return xml_answer(_SERVICE)
+async def policy(store: Store, call: Call) -> Answer:
+    """Get Container ACL: nobody has access without a signature."""
+    now = store.container(call.route.container).definition
+    leases.check_read(now.lease, store.now_ms, lease_id(call), "Container")
+    return xml_answer("<SignedIdentifiers/>", _version(now))
+
+
+async def account(store: Store, call: Call) -> Answer:
+    """Get Account Information."""
+    return Answer(
+        OK, {"x-ms-sku-name": "Standard_LRS", "x-ms-account-kind": "StorageV2", "x-ms-is-hns-enabled": "false"}
+    )
+
+
+async def service(store: Store, call: Call) -> Answer:
+    """Get Blob Service Properties: everything is off."""
+    return xml_answer(_SERVICE)
 
 
 def _version(container: Container) -> dict[str, str]:

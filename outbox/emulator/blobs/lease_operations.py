@@ -23,63 +23,59 @@ _NEEDS = {
 }
 
 
-class LeaseOperations:
-    """The operations on leases; ETags and times stay."""
+async def of_blob(store: Store, call: Call) -> Answer:
+    """Lease Blob."""
+    held = store.container(call.route.container)
+    blob = found(held, call)
+    check_write(read_conditions(call.headers, is_write=True), blob)
+    lease, answer = _done(store, call, blob.lease)
+    if lease != blob.lease:
+        blob = store.put(held, call.route.blob, replace(blob, lease=lease))
+    answer.headers |= version_headers(blob)
+    return answer
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
 
-    async def of_blob(self, call: Call) -> Answer:
-        """Lease Blob."""
-        held = self._store.container(call.route.container)
-        blob = found(held, call)
-        check_write(read_conditions(call.headers, is_write=True), blob)
-        lease, answer = self._done(call, blob.lease)
-        if lease != blob.lease:
-            blob = self._store.put(held, call.route.blob, replace(blob, lease=lease))
-        answer.headers |= version_headers(blob)
-        return answer
+async def of_container(store: Store, call: Call) -> Answer:
+    """Lease Container."""
+    held = store.container(call.route.container)
+    now = held.definition
+    check_container(call.headers, now.modified_ms)
+    lease, answer = _done(store, call, now.lease)
+    if lease != now.lease:
+        store.replace(held, replace(now, lease=lease))
+    answer.headers |= {"ETag": etag_of(now.etag), "Last-Modified": http_date(now.modified_ms)}
+    return answer
 
-    async def of_container(self, call: Call) -> Answer:
-        """Lease Container."""
-        held = self._store.container(call.route.container)
-        now = held.definition
-        check_container(call.headers, now.modified_ms)
-        lease, answer = self._done(call, now.lease)
-        if lease != now.lease:
-            self._store.replace(held, replace(now, lease=lease))
-        answer.headers |= {"ETag": etag_of(now.etag), "Last-Modified": http_date(now.modified_ms)}
-        return answer
 
-    def _done(self, call: Call, lease: Lease | None) -> tuple[Lease | None, Answer]:
-        """The lease after the operation that a call's headers name, and its answer.
+def _done(store: Store, call: Call, lease: Lease | None) -> tuple[Lease | None, Answer]:
+    """The lease after the operation that a call's headers name, and its answer.
 
-        Raises:
-            Rejection: 400 or 409.
-        """
-        action, now_ms = call.header("x-ms-lease-action").lower(), self._store.now_ms
-        if action not in _NEEDS:
-            raise bad_header("x-ms-lease-action", f"one of {', '.join(_NEEDS)}")
-        for header in _NEEDS[action]:
-            if not call.header(header):
-                raise bad_header(header, f"{action} needs it")
-        if action == "break":
-            period_s = leases.read_period(call.header("x-ms-lease-break-period"))
-            broken, left_s = leases.break_(lease, now_ms, period_s=period_s)
-            return broken, Answer(ACCEPTED, {"x-ms-lease-time": str(left_s)})
-        proposed = call.header("x-ms-proposed-lease-id")
-        if action == "acquire":
-            id = leases.read_id(proposed, "x-ms-proposed-lease-id") if proposed else str(uuid4())
-            duration_s = leases.read_duration(call.header("x-ms-lease-duration"))
-            return _answered(leases.acquire(lease, now_ms, id=id, duration_s=duration_s), CREATED)
-        id = leases.read_id(call.header("x-ms-lease-id"), "x-ms-lease-id")
-        if action == "renew":
-            return _answered(leases.renew(lease, now_ms, id=id), OK)
-        if action == "change":
-            to = leases.read_id(proposed, "x-ms-proposed-lease-id")
-            return _answered(leases.change(lease, now_ms, id=id, proposed=to), OK)
-        leases.release(lease, id=id)
-        return None, Answer(OK)
+    Raises:
+        Rejection: 400 or 409.
+    """
+    action, now_ms = call.header("x-ms-lease-action").lower(), store.now_ms
+    if action not in _NEEDS:
+        raise bad_header("x-ms-lease-action", f"one of {', '.join(_NEEDS)}")
+    for header in _NEEDS[action]:
+        if not call.header(header):
+            raise bad_header(header, f"{action} needs it")
+    if action == "break":
+        period_s = leases.read_period(call.header("x-ms-lease-break-period"))
+        broken, left_s = leases.break_(lease, now_ms, period_s=period_s)
+        return broken, Answer(ACCEPTED, {"x-ms-lease-time": str(left_s)})
+    proposed = call.header("x-ms-proposed-lease-id")
+    if action == "acquire":
+        id = leases.read_id(proposed, "x-ms-proposed-lease-id") if proposed else str(uuid4())
+        duration_s = leases.read_duration(call.header("x-ms-lease-duration"))
+        return _answered(leases.acquire(lease, now_ms, id=id, duration_s=duration_s), CREATED)
+    id = leases.read_id(call.header("x-ms-lease-id"), "x-ms-lease-id")
+    if action == "renew":
+        return _answered(leases.renew(lease, now_ms, id=id), OK)
+    if action == "change":
+        to = leases.read_id(proposed, "x-ms-proposed-lease-id")
+        return _answered(leases.change(lease, now_ms, id=id, proposed=to), OK)
+    leases.release(lease, id=id)
+    return None, Answer(OK)
 
 
 def _answered(lease: Lease, status: int) -> tuple[Lease, Answer]:

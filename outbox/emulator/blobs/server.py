@@ -7,19 +7,20 @@ other address it insists on a key of one's own.  Many may run in one process.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
+from outbox.emulator.blobs import blob_operations, block_operations, container_operations, lease_operations
+from outbox.emulator.blobs.answers import Answer
 from outbox.emulator.blobs.auth import ACCOUNT, WELL_KNOWN_KEY, Signatures
 from outbox.emulator.blobs.batch_operations import BatchOperations
-from outbox.emulator.blobs.blob_operations import BlobOperations
-from outbox.emulator.blobs.block_operations import BlockOperations
-from outbox.emulator.blobs.container_operations import ContainerOperations
 from outbox.emulator.blobs.gateway import Gateway, Operation
-from outbox.emulator.blobs.lease_operations import LeaseOperations
 from outbox.emulator.blobs.list_operations import PAGE_COUNT_MAX, ListOperations
+from outbox.emulator.blobs.requests import Call
 from outbox.emulator.blobs.store import Store
 from outbox.emulator.blobs.usage import Meter, Usage
 from outbox.emulator.control import Control
@@ -30,6 +31,31 @@ from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped, Refused
 
 PORT = 10_000
+
+
+_OF_STORE: dict[str, Callable[[Store, Call], Awaitable[Answer]]] = {
+    "account.read": container_operations.account,
+    "service.read": container_operations.service,
+    "container.create": container_operations.create,
+    "container.read": container_operations.read,
+    "container.metadata": container_operations.metadata,
+    "container.delete": container_operations.delete,
+    "container.lease": lease_operations.of_container,
+    "container.policy": container_operations.policy,
+    "blob.put": blob_operations.put,
+    "blob.read": blob_operations.read,
+    "blob.head": blob_operations.head,
+    "blob.delete": blob_operations.delete,
+    "blob.metadata": blob_operations.metadata,
+    "blob.properties": blob_operations.properties,
+    "blob.lease": lease_operations.of_blob,
+    "tags.read": blob_operations.tags_read,
+    "tags.write": blob_operations.tags_write,
+    "block.put": block_operations.put_block,
+    "block.commit": block_operations.commit_blocks,
+    "block.list": block_operations.list_blocks,
+}
+"""The operations that need the store and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +115,13 @@ class BlobEmulator:
         self._meter = Meter()
         self.store = store = Store(engine, self.faults)
         signatures = Signatures(account, key)
-        blobs = BlobOperations(store)
-        batches = BatchOperations(blobs.delete, signatures, engine.now_ms, self.faults, self._meter)
-        operations = _operations(store, blobs, account, page_count_max) | {"blob.batch": batches.submit}
+        operations: dict[str, Operation] = {name: partial(do, store) for name, do in _OF_STORE.items()}
+        lists = ListOperations(store, account, page_count_max)
+        batches = BatchOperations(operations["blob.delete"], signatures, engine.now_ms, self.faults, self._meter)
+        operations |= {
+            "container.list": lists.containers, "blob.list": lists.blobs, "blob.find": lists.find,
+            "blob.batch": batches.submit,
+        }  # fmt: skip
         gateway = Gateway(engine, operations, signatures, self.faults, self._meter)
         self._listener = HttpListener(
             gateway,
@@ -140,20 +170,3 @@ class BlobEmulator:
         if self.engine.stopped is None:
             with suppress(EngineStopped):  # raised to callers, not here
                 self.store.sweep()
-
-
-def _operations(store: Store, blobs: BlobOperations, account: str, page_count_max: int) -> dict[str, Operation]:
-    """The functions of the operations, by name."""
-    blocks, held_leases = BlockOperations(store), LeaseOperations(store)
-    containers, lists = ContainerOperations(store), ListOperations(store, account, page_count_max)
-    return {
-        "account.read": containers.account, "service.read": containers.service,
-        "container.list": lists.containers, "container.create": containers.create, "container.read": containers.read,
-        "container.metadata": containers.metadata, "container.delete": containers.delete,
-        "container.lease": held_leases.of_container, "container.policy": containers.policy,
-        "blob.list": lists.blobs, "blob.find": lists.find, "blob.put": blobs.put, "blob.read": blobs.read,
-        "blob.head": blobs.head, "blob.delete": blobs.delete, "blob.metadata": blobs.metadata,
-        "blob.properties": blobs.properties, "blob.lease": held_leases.of_blob, "tags.read": blobs.tags_read,
-        "tags.write": blobs.tags_write, "block.put": blocks.put, "block.commit": blocks.commit,
-        "block.list": blocks.list,
-    }  # fmt: skip

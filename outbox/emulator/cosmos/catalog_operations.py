@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from outbox.emulator.cosmos import offers
 from outbox.emulator.cosmos.answers import (
     CREATED,
@@ -15,143 +13,143 @@ from outbox.emulator.cosmos.answers import (
     Answer,
     Rejection,
 )
-from outbox.emulator.cosmos.catalog import Catalog
 from outbox.emulator.cosmos.charges import METADATA_RU
-from outbox.emulator.cosmos.requests import Call, Prepare, Prepared, container_of
-from outbox.emulator.cosmos.store import Store
+from outbox.emulator.cosmos.requests import Call, Prepared, container_of
+from outbox.emulator.cosmos.store import Do, Store
 from outbox.emulator.cosmos.values import Json, encode, parse_object
 
 RANGES_ETAG = '"1"'
 
 
-class CatalogOperations:
-    """Operations on databases and containers."""
+def _account(store: Store, call: Call) -> Prepared:
+    place = [{"name": "local", "databaseAccountEndpoint": f"http://{call.header('host')}/"}]
+    body = {
+        "id": "outbox",
+        "_rid": "outbox.local",
+        "_self": "",
+        "writableLocations": place,
+        "readableLocations": place,
+        "enableMultipleWriteLocations": False,
+        "userConsistencyPolicy": {"defaultConsistencyLevel": "Session"},
+        "_dbs": "//dbs/",
+    }
+    return Prepared("", lambda call: _defined(OK, body))
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._catalog: Catalog = store.catalog
 
-    def by_name(self) -> Mapping[str, Prepare]:
-        """The operations that this is for."""
-        return {
-            "account.read": self._account,
-            "database.create": self._create_database,
-            "database.read": self._read_database,
-            "database.delete": self._delete_database,
-            "container.create": self._create_container,
-            "container.read": self._read_container,
-            "container.replace": self._replace_container,
-            "container.delete": self._delete_container,
-            "ranges.read": self._ranges,
-            "offer.read": self._read_offer,
-            "offer.replace": self._replace_offer,
-            "conflict.read": self._conflict,
-            "conflict.delete": self._conflict,
-        }
+def _create_database(store: Store, call: Call) -> Prepared:
+    body, throughput = parse_object(call.body), offers.of_headers(call.headers)
+    name = str(body.get("id"))[:1_024]
+    return Prepared(name, lambda call: _defined(CREATED, store.catalog.create_database(body, throughput).definition))
 
-    def _account(self, call: Call) -> Prepared:
-        place = [{"name": "local", "databaseAccountEndpoint": f"http://{call.header('host')}/"}]
-        body = {
-            "id": "outbox",
-            "_rid": "outbox.local",
-            "_self": "",
-            "writableLocations": place,
-            "readableLocations": place,
-            "enableMultipleWriteLocations": False,
-            "userConsistencyPolicy": {"defaultConsistencyLevel": "Session"},
-            "_dbs": "//dbs/",
-        }
-        return Prepared("", lambda call: _defined(OK, body))
 
-    def _create_database(self, call: Call) -> Prepared:
-        body, throughput = parse_object(call.body), offers.of_headers(call.headers)
-        name = str(body.get("id"))[:1_024]
-        return Prepared(
-            name, lambda call: _defined(CREATED, self._catalog.create_database(body, throughput).definition)
-        )
+def _read_database(store: Store, call: Call) -> Prepared:
+    database = store.catalog.database(call.route.names[0])
+    return Prepared(database.id, lambda call: _read(call, database.definition))
 
-    def _read_database(self, call: Call) -> Prepared:
-        database = self._catalog.database(call.route.names[0])
-        return Prepared(database.id, lambda call: _read(call, database.definition))
 
-    def _delete_database(self, call: Call) -> Prepared:
-        def apply(call: Call) -> Answer:
-            database = self._catalog.database(call.route.names[0])
-            _check_match(call, database.definition)
-            self._catalog.delete_database(database)
-            return Answer(NO_CONTENT, charge_ru=METADATA_RU)
+def _delete_database(store: Store, call: Call) -> Prepared:
+    def apply(call: Call) -> Answer:
+        database = store.catalog.database(call.route.names[0])
+        _check_match(call, database.definition)
+        store.catalog.delete_database(database)
+        return Answer(NO_CONTENT, charge_ru=METADATA_RU)
 
-        return Prepared(call.route.names[0], apply)
+    return Prepared(call.route.names[0], apply)
 
-    def _create_container(self, call: Call) -> Prepared:
-        body, throughput = parse_object(call.body), offers.of_headers(call.headers)
 
-        def apply(call: Call) -> Answer:
-            database = self._catalog.database(call.route.names[0])
-            return _defined(CREATED, self._catalog.create_container(database, body, throughput).definition)
+def _create_container(store: Store, call: Call) -> Prepared:
+    body, throughput = parse_object(call.body), offers.of_headers(call.headers)
 
-        return Prepared(str(body.get("id"))[:1_024], apply)
+    def apply(call: Call) -> Answer:
+        database = store.catalog.database(call.route.names[0])
+        return _defined(CREATED, store.catalog.create_container(database, body, throughput).definition)
 
-    def _read_container(self, call: Call) -> Prepared:
-        container = container_of(call, self._catalog)
-        return Prepared(container.id, lambda call: _read(call, container.definition))
+    return Prepared(str(body.get("id"))[:1_024], apply)
 
-    def _replace_container(self, call: Call) -> Prepared:
-        container, body = container_of(call, self._catalog), parse_object(call.body)
 
-        def apply(call: Call) -> Answer:
-            _check_match(call, container.definition)
-            self._catalog.replace_container(container, body)
-            self._store.index_expiry(container)
-            return _defined(OK, container.definition)
+def _read_container(store: Store, call: Call) -> Prepared:
+    container = container_of(call, store.catalog)
+    return Prepared(container.id, lambda call: _read(call, container.definition))
 
-        return Prepared(container.id, apply)
 
-    def _delete_container(self, call: Call) -> Prepared:
-        def apply(call: Call) -> Answer:
-            container = self._catalog.container(call.route.names[0], call.route.names[1])
-            _check_match(call, container.definition)
-            self._catalog.delete_container(container)
-            return Answer(NO_CONTENT, charge_ru=METADATA_RU)
+def _replace_container(store: Store, call: Call) -> Prepared:
+    container, body = container_of(call, store.catalog), parse_object(call.body)
 
-        return Prepared(call.route.names[1], apply)
+    def apply(call: Call) -> Answer:
+        _check_match(call, container.definition)
+        store.catalog.replace_container(container, body)
+        store.index_expiry(container)
+        return _defined(OK, container.definition)
 
-    def _read_offer(self, call: Call) -> Prepared:
-        offer = self._catalog.offer(call.route.names[0])
-        return Prepared(call.route.names[0], lambda call: _read(call, offer))
+    return Prepared(container.id, apply)
 
-    def _replace_offer(self, call: Call) -> Prepared:
-        rid, body = call.route.names[0], parse_object(call.body)
 
-        def apply(call: Call) -> Answer:
-            _check_match(call, self._catalog.offer(rid))
-            return _defined(OK, self._catalog.replace_offer(rid, body))
+def _delete_container(store: Store, call: Call) -> Prepared:
+    def apply(call: Call) -> Answer:
+        container = store.catalog.container(call.route.names[0], call.route.names[1])
+        _check_match(call, container.definition)
+        store.catalog.delete_container(container)
+        return Answer(NO_CONTENT, charge_ru=METADATA_RU)
 
-        return Prepared(rid, apply)
+    return Prepared(call.route.names[1], apply)
 
-    def _conflict(self, call: Call) -> Prepared:
-        container_of(call, self._catalog)
-        raise Rejection(NOT_FOUND, "there is no such conflict: one region has none")
 
-    def _ranges(self, call: Call) -> Prepared:
-        container = container_of(call, self._catalog)
-        whole_range: dict[str, Json] = {
-            "_rid": container.rid,
-            "id": "0",
-            "_etag": RANGES_ETAG,
-            "minInclusive": "",
-            "maxExclusive": "FF",
-            "parents": [],
-            "status": "online",
-            "ridPrefix": 0,
-            "throughputFraction": 1,
-        }
-        body = {"_rid": container.rid, "PartitionKeyRanges": [whole_range], "_count": 1}
+def _read_offer(store: Store, call: Call) -> Prepared:
+    offer = store.catalog.offer(call.route.names[0])
+    return Prepared(call.route.names[0], lambda call: _read(call, offer))
 
-        def apply(call: Call) -> Answer:
-            return _read(call, body, RANGES_ETAG)  # without its 304 a client asks for ever
 
-        return Prepared("", apply)
+def _replace_offer(store: Store, call: Call) -> Prepared:
+    rid, body = call.route.names[0], parse_object(call.body)
+
+    def apply(call: Call) -> Answer:
+        _check_match(call, store.catalog.offer(rid))
+        return _defined(OK, store.catalog.replace_offer(rid, body))
+
+    return Prepared(rid, apply)
+
+
+def _conflict(store: Store, call: Call) -> Prepared:
+    container_of(call, store.catalog)
+    raise Rejection(NOT_FOUND, "there is no such conflict: one region has none")
+
+
+def _ranges(store: Store, call: Call) -> Prepared:
+    container = container_of(call, store.catalog)
+    whole_range: dict[str, Json] = {
+        "_rid": container.rid,
+        "id": "0",
+        "_etag": RANGES_ETAG,
+        "minInclusive": "",
+        "maxExclusive": "FF",
+        "parents": [],
+        "status": "online",
+        "ridPrefix": 0,
+        "throughputFraction": 1,
+    }
+    body = {"_rid": container.rid, "PartitionKeyRanges": [whole_range], "_count": 1}
+
+    def apply(call: Call) -> Answer:
+        return _read(call, body, RANGES_ETAG)  # without its 304 a client asks for ever
+
+    return Prepared("", apply)
+
+
+OPERATIONS: dict[str, Do] = {
+    "account.read": _account,
+    "database.create": _create_database,
+    "database.read": _read_database,
+    "database.delete": _delete_database,
+    "container.create": _create_container,
+    "container.read": _read_container,
+    "container.replace": _replace_container,
+    "container.delete": _delete_container,
+    "ranges.read": _ranges,
+    "offer.read": _read_offer,
+    "offer.replace": _replace_offer,
+    "conflict.read": _conflict,
+    "conflict.delete": _conflict,
+}
 
 
 def _read(call: Call, definition: dict[str, Json], etag: str = "") -> Answer:

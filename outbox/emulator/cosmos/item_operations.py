@@ -9,7 +9,6 @@ A batch that is not transactional, the bulk mode of clients, does each operation
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -36,9 +35,9 @@ from outbox.emulator.cosmos.history import StoredItem
 from outbox.emulator.cosmos.patch import Condition, Patch
 from outbox.emulator.cosmos.query.budget import Budget
 from outbox.emulator.cosmos.query.plan import CONDITION_STEP_COUNT_MAX, compile_condition
-from outbox.emulator.cosmos.requests import KEY_HEADER, Call, Prepare, Prepared, container_of, freshness, key_of_call
+from outbox.emulator.cosmos.requests import KEY_HEADER, Call, Prepared, container_of, freshness, key_of_call
 from outbox.emulator.cosmos.routes import is_true
-from outbox.emulator.cosmos.store import Put, Store
+from outbox.emulator.cosmos.store import Do, Put, Store
 from outbox.emulator.cosmos.understood import check_indexed
 from outbox.emulator.cosmos.values import (
     ITEM_SIZE_MAX_BYTES,
@@ -67,131 +66,117 @@ _KINDS: dict[str, Kind] = {
 }
 
 
-class ItemOperations:
-    """Operations on items, alone and in batches."""
+def _post(store: Store, call: Call) -> Prepared:
+    container, body = container_of(call, store.catalog), _item_of(call)
+    header = call.header(KEY_HEADER)
+    own = key_of(body, container.key_paths)
+    key = key_of_header(header, len(container.key_paths)) if header else own
+    operation = whole("upsert" if call.route.operation == "item.upsert" else "create", body, container, key)
+    return _single(store, call, container, key, operation)
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
 
-    def by_name(self) -> Mapping[str, Prepare]:
-        """The operations that this is for."""
-        return {
-            "item.create": self._post,
-            "item.upsert": self._post,
-            "item.read": self._read,
-            "item.replace": self._replace,
-            "item.delete": self._delete,
-            "item.patch": self._patch,
-            "batch": self._batch,
-            "key.delete": self._delete_key,
-        }
+def _replace(store: Store, call: Call) -> Prepared:
+    container = container_of(call, store.catalog)
+    key, body = key_of_call(call, container), _item_of(call)
+    return _single(
+        store, call, container, key, whole("replace", body, container, key, _id(store, call, container, key))
+    )
 
-    def _post(self, call: Call) -> Prepared:
-        container, body = container_of(call, self._store.catalog), _item_of(call)
-        header = call.header(KEY_HEADER)
-        own = key_of(body, container.key_paths)
-        key = key_of_header(header, len(container.key_paths)) if header else own
-        operation = whole("upsert" if call.route.operation == "item.upsert" else "create", body, container, key)
-        return self._single(call, container, key, operation)
 
-    def _replace(self, call: Call) -> Prepared:
-        container = container_of(call, self._store.catalog)
-        key, body = key_of_call(call, container), _item_of(call)
-        return self._single(
-            call, container, key, whole("replace", body, container, key, self._id(call, container, key))
-        )
+def _delete(store: Store, call: Call) -> Prepared:
+    container = container_of(call, store.catalog)
+    key = key_of_call(call, container)
+    return _single(store, call, container, key, Operation("delete", _id(store, call, container, key)))
 
-    def _delete(self, call: Call) -> Prepared:
-        container = container_of(call, self._store.catalog)
-        key = key_of_call(call, container)
-        return self._single(call, container, key, Operation("delete", self._id(call, container, key)))
 
-    def _patch(self, call: Call) -> Prepared:
-        container, body = container_of(call, self._store.catalog), parse(call.body)
-        key, patch = key_of_call(call, container), _patch_of(body, Budget(CONDITION_STEP_COUNT_MAX))
-        return self._single(call, container, key, Operation("patch", self._id(call, container, key), patch=patch))
+def _patch(store: Store, call: Call) -> Prepared:
+    container, body = container_of(call, store.catalog), parse(call.body)
+    key, patch = key_of_call(call, container), _patch_of(body, Budget(CONDITION_STEP_COUNT_MAX))
+    return _single(store, call, container, key, Operation("patch", _id(store, call, container, key), patch=patch))
 
-    def _single(self, call: Call, container: Container, key: str, operation: Operation) -> Prepared:
-        operation.if_match, operation.if_none_match = call.header("if-match"), call.header("if-none-match")
-        is_minimal = "return=minimal" in call.header("prefer").lower()
 
-        def apply(call: Call) -> Answer:
-            store = self._store
-            moment = Moment(store.engine.now_ms(), store.fresh_rid(container))
-            new_id = operation.new_id
-            at_new_id = store.read(container, key, new_id) if new_id else None
-            decision = decide(operation, store.read(container, key, operation.id), container, moment, at_new_id)
-            puts = [Put(operation.id, None)] if new_id else []
-            version = store.commit(container, key, [*puts, Put(new_id or operation.id, decision.stored)])
-            if decision.stored is None:
-                return Answer(decision.status, charge_ru=decision.charge_ru)
-            body = b"" if is_minimal else wire_form(decision.stored, version)
-            return Answer(decision.status, body, decision.charge_ru, {"etag": etag_of(version)})
+def _single(store: Store, call: Call, container: Container, key: str, operation: Operation) -> Prepared:
+    operation.if_match, operation.if_none_match = call.header("if-match"), call.header("if-none-match")
+    is_minimal = "return=minimal" in call.header("prefer").lower()
 
-        return Prepared(f"{key}/{operation.id}", apply)
+    def apply(call: Call) -> Answer:
+        moment = Moment(store.engine.now_ms(), store.fresh_rid(container))
+        new_id = operation.new_id
+        at_new_id = store.read(container, key, new_id) if new_id else None
+        decision = decide(operation, store.read(container, key, operation.id), container, moment, at_new_id)
+        puts = [Put(operation.id, None)] if new_id else []
+        version = store.commit(container, key, [*puts, Put(new_id or operation.id, decision.stored)])
+        if decision.stored is None:
+            return Answer(decision.status, charge_ru=decision.charge_ru)
+        body = b"" if is_minimal else wire_form(decision.stored, version)
+        return Answer(decision.status, body, decision.charge_ru, {"etag": etag_of(version)})
 
-    def _read(self, call: Call) -> Prepared:
-        container = container_of(call, self._store.catalog)
-        key = key_of_call(call, container)
-        id = self._id(call, container, key)
-        operation = Operation("read", id, if_none_match=call.header("if-none-match"))
+    return Prepared(f"{key}/{operation.id}", apply)
 
-        def apply(call: Call) -> Answer:
-            lsn = freshness(call, container)
-            store = self._store
-            past = lsn < container.lsn
-            item = store.read_past(container, key, id, lsn) if past else store.read(container, key, id)
-            decision = decide(operation, item, container, Moment(0, ""))
-            assert item is not None, "decide rejects what is not there"
-            body = b"" if decision.status == NOT_MODIFIED else wire_form(item.value, item.version)
-            place = f"http://{call.header('host')}{call.raw_path.partition('?')[0]}"
-            headers = {"etag": etag_of(item.version), "content-location": printable(place)}
-            return Answer(decision.status, body, decision.charge_ru, headers)
 
-        return Prepared(f"{key}/{id}", apply)
+def _read(store: Store, call: Call) -> Prepared:
+    container = container_of(call, store.catalog)
+    key = key_of_call(call, container)
+    id = _id(store, call, container, key)
+    operation = Operation("read", id, if_none_match=call.header("if-none-match"))
 
-    def _batch(self, call: Call) -> Prepared:
-        container = container_of(call, self._store.catalog)
-        if not is_true(call.headers, "x-ms-cosmos-batch-atomic"):
-            wanted, goes_on = _listed(call.body), is_true(call.headers, "x-ms-cosmos-batch-continue-on-error")
-            return Prepared("", lambda call: run_bulk(self._store, container, wanted, call.rule, goes_on=goes_on))
-        key = key_of_call(call, container)
-        operations = operations_of(call.body, container, key)
-        name = f"{key}/{','.join(operation.id for operation in operations)}"
-        return Prepared(name, lambda call: run_batch(self._store, container, key, operations, call.rule))
+    def apply(call: Call) -> Answer:
+        lsn = freshness(call, container)
+        past = lsn < container.lsn
+        item = store.read_past(container, key, id, lsn) if past else store.read(container, key, id)
+        decision = decide(operation, item, container, Moment(0, ""))
+        assert item is not None, "decide rejects what is not there"
+        body = b"" if decision.status == NOT_MODIFIED else wire_form(item.value, item.version)
+        place = f"http://{call.header('host')}{call.raw_path.partition('?')[0]}"
+        headers = {"etag": etag_of(item.version), "content-location": printable(place)}
+        return Answer(decision.status, body, decision.charge_ru, headers)
 
-    def _delete_key(self, call: Call) -> Prepared:
-        container = container_of(call, self._store.catalog)
-        key = key_of_call(call, container)
+    return Prepared(f"{key}/{id}", apply)
 
-        async def apply(call: Call) -> Answer:
-            store = self._store
-            ids = list(store.ids(container, key))
-            for start in range(0, len(ids), DELETE_COUNT):  # not one step, as on the service
-                there = (id for id in ids[start : start + DELETE_COUNT] if store.read(container, key, id) is not None)
-                if puts := [Put(id, None) for id in there]:
-                    store.commit(container, key, puts)
-                await asyncio.sleep(0)
-            return Answer(OK, charge_ru=write_ru("delete", 0) * max(1, len(ids)))
 
-        return Prepared(f"{key}/", apply)
+def _batch(store: Store, call: Call) -> Prepared:
+    container = container_of(call, store.catalog)
+    if not is_true(call.headers, "x-ms-cosmos-batch-atomic"):
+        wanted, goes_on = _listed(call.body), is_true(call.headers, "x-ms-cosmos-batch-continue-on-error")
+        return Prepared("", lambda call: run_bulk(store, container, wanted, call.rule, goes_on=goes_on))
+    key = key_of_call(call, container)
+    operations = operations_of(call.body, container, key)
+    name = f"{key}/{','.join(operation.id for operation in operations)}"
+    return Prepared(name, lambda call: run_batch(store, container, key, operations, call.rule))
 
-    def _id(self, call: Call, container: Container, key: str) -> str:
-        """The id of the item that the path names, by id or by resource id.
 
-        Raises:
-            Rejection: 404.
-        """
-        name = call.route.names[2]
-        if call.route.rids:
-            id = self._store.id_of(container, key, name)
-            if id is None:
-                raise Rejection(NOT_FOUND, f"there is no item {name[:80]!r} under this partition key")
-            return id
-        try:
-            return check_id(name)
-        except Rejection as rejected:
-            raise Rejection(NOT_FOUND, rejected.text) from rejected
+def _delete_key(store: Store, call: Call) -> Prepared:
+    container = container_of(call, store.catalog)
+    key = key_of_call(call, container)
+
+    async def apply(call: Call) -> Answer:
+        ids = list(store.ids(container, key))
+        for start in range(0, len(ids), DELETE_COUNT):  # not one step, as on the service
+            there = (id for id in ids[start : start + DELETE_COUNT] if store.read(container, key, id) is not None)
+            if puts := [Put(id, None) for id in there]:
+                store.commit(container, key, puts)
+            await asyncio.sleep(0)
+        return Answer(OK, charge_ru=write_ru("delete", 0) * max(1, len(ids)))
+
+    return Prepared(f"{key}/", apply)
+
+
+def _id(store: Store, call: Call, container: Container, key: str) -> str:
+    """The id of the item that the path names, by id or by resource id.
+
+    Raises:
+        Rejection: 404.
+    """
+    name = call.route.names[2]
+    if call.route.rids:
+        id = store.id_of(container, key, name)
+        if id is None:
+            raise Rejection(NOT_FOUND, f"there is no item {name[:80]!r} under this partition key")
+        return id
+    try:
+        return check_id(name)
+    except Rejection as rejected:
+        raise Rejection(NOT_FOUND, rejected.text) from rejected
 
 
 def _item_of(call: Call) -> dict[str, Json]:
@@ -207,6 +192,18 @@ def _item_of(call: Call) -> dict[str, Json]:
             "(enable_compact_utf8_item_writes=True), or move large values to a blob",
         )
     return parse_object(call.body)
+
+
+OPERATIONS: dict[str, Do] = {
+    "item.create": _post,
+    "item.upsert": _post,
+    "item.read": _read,
+    "item.replace": _replace,
+    "item.delete": _delete,
+    "item.patch": _patch,
+    "batch": _batch,
+    "key.delete": _delete_key,
+}
 
 
 # Batches

@@ -9,17 +9,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from outbox.emulator.control import Control
+from outbox.emulator.cosmos import catalog_operations, item_operations
 from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY, Signatures
 from outbox.emulator.cosmos.catalog import Catalog
-from outbox.emulator.cosmos.catalog_operations import CatalogOperations
 from outbox.emulator.cosmos.charges import Meter, Usage
 from outbox.emulator.cosmos.feed_operations import FeedOperations
 from outbox.emulator.cosmos.gateway import Gateway
-from outbox.emulator.cosmos.item_operations import ItemOperations
+from outbox.emulator.cosmos.requests import Prepare
 from outbox.emulator.cosmos.snapshots import Snapshots
 from outbox.emulator.cosmos.store import Store
 from outbox.emulator.faults import Faults
@@ -84,8 +85,11 @@ class CosmosEmulator:
         self._meter = Meter()
         catalog = Catalog(engine, draw)
         store = Store(engine, catalog, self.faults, history_s)
-        operations = {**CatalogOperations(store).by_name(), **ItemOperations(store).by_name()}
         self._snapshots = Snapshots()
+        operations: dict[str, Prepare] = {
+            name: partial(do, store)
+            for name, do in (catalog_operations.OPERATIONS | item_operations.OPERATIONS).items()
+        }
         operations |= FeedOperations(store, self._snapshots).by_name()
         self.store = store
         gateway = Gateway(engine, catalog, operations, Signatures(key), self.faults, self._meter)

@@ -10,7 +10,7 @@ definition; expired ones are deleted in the background.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ import msgspec
 from outbox.emulator.cosmos.answers import FORBIDDEN, STORAGE_FULL, Rejection, bad
 from outbox.emulator.cosmos.catalog import EXPIRING_COUNT, Catalog, Container
 from outbox.emulator.cosmos.history import StoredItem
+from outbox.emulator.cosmos.requests import Call, Prepared
 from outbox.emulator.cosmos.values import item_rid, rid_at
 from outbox.emulator.faults import Faults
 from outbox.engine.engine import Engine
@@ -249,6 +250,8 @@ class Store:
             log.info("no items expire any more, the engine has stopped")
 
 
+Do = Callable[[Store, Call], Prepared]
+"""Prepares an operation that a call asks for."""
 _NOTHING: dict[str, StoredItem] = {}
 
 
