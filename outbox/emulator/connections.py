@@ -1,4 +1,4 @@
-"""Connections of an HTTP endpoint: limits on their number, the time of each, and the memory it holds.
+"""Where an emulator listens for HTTP: its connections, with limits on their number, time and memory, and upkeep.
 
 *Theory of operation.*  What speaks HTTP stands behind each connection and sees every byte; this file only counts and
 looks at the clock.  A connection is idle, sends a head, sends a body, or waits for its answer.  Heads, and what is sent
@@ -14,15 +14,25 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
+from importlib import import_module
 from typing import TYPE_CHECKING
 
+from outbox.emulator.control import Control
+from outbox.emulator.dialect import Dialect
 from outbox.emulator.listening import usual_count_max
 
 if TYPE_CHECKING:
     from aiohttp import StreamReader
 
+    from outbox.emulator.http import Http
+
+TIME_CHECK_S = 1.0
+STOP_WITHIN_S = 1.0
+ABORT_WITHIN_S = 0.1
+"""The time for requests still under way to notice that their connection is gone."""
 HEAD_MAX_BYTES = 32 << 10
 AHEAD_MAX_BYTES = 64 << 10
 """How much a client may send behind a request before that is answered."""
@@ -65,23 +75,74 @@ _WITHIN_S = {
 
 
 class Connections:
-    """The connections of one endpoint, and a factory of them."""
+    """The connections of one service, and a factory of them; `upkeep` is called once a second."""
 
-    def __init__(self, load: Callable[[], Awaitable[Callable[[], asyncio.Protocol]]], *, count_max: int | None) -> None:
-        """`load` imports what speaks HTTP, and gives what makes one for each connection; it is awaited once.
-
-        Without a `count_max` it is 512, or a quarter of the descriptors that the process may have open if that is less:
-        the log must find one for its next file.
+    def __init__(
+        self,
+        service: Dialect,
+        control: Control,
+        *,
+        is_local: bool,
+        count_max: int | None,
+        upkeep: Callable[[], object],
+    ) -> None:
+        """Without a `count_max` it is 512, or a quarter of the descriptors that the process may have open if that is
+        less: the log must find one for its next file.
         """
         self.open: set[Connection] = set()
         self.deserted = asyncio.Event()
         """Set when the last connection goes."""
         self.is_stopping = False
-        self._load = load
-        self._speaker: Callable[[], asyncio.Protocol] | None = None
+        self.http: Http | None = None
+        """The HTTP side, once there was a connection."""
+        self._service = service
+        self._control = control
+        self._is_local = is_local
+        self._upkeep = upkeep
+        self._listening: asyncio.Server | None = None
         self._loading: asyncio.Task[None] | None = None
+        self._timekeeper: asyncio.Task[None] | None = None
         self._by_speaker: dict[asyncio.BaseProtocol, Connection] = {}
         self._count_max = count_max or usual_count_max()
+
+    async def start(self, host: str, port: int, front: Callable[[], asyncio.BaseProtocol] | None = None) -> int:
+        """Listen; the port, which the system chooses for 0.
+
+        `front` makes what stands before HTTP on the same port, and hands on to a connection what is HTTP.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        loop = asyncio.get_running_loop()
+        self.is_stopping = False
+        self._listening = await loop.create_server(front or self, host, port, reuse_address=True)
+        self._timekeeper = loop.create_task(self._keep_time(), name=f"timekeeper of {host}:{port}")
+        return int(self._listening.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Answer requests under way, for a moment, and close."""
+        if self._listening is None or self._timekeeper is None:
+            return
+        self._listening.close()
+        self.close()
+        if self.open:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_WITHIN_S):
+                    await self.deserted.wait()
+        self.abort()
+        if self.http is not None:
+            await self.http.server.shutdown(ABORT_WITHIN_S)
+        self._timekeeper.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._timekeeper
+        self._listening = self._loading = self._timekeeper = self.http = None
+
+    async def _keep_time(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(TIME_CHECK_S)
+            self.check_time(loop.time())
+            self._upkeep()
 
     def __call__(self) -> Connection:
         return Connection(self)
@@ -120,10 +181,10 @@ class Connections:
             return False
         self.open.add(connection)
         self.deserted.clear()
-        if self._speaker is not None:
-            self._serve(connection, self._speaker)
+        if self.http is not None:
+            self._serve(connection, self.http)
         elif self._loading is None:
-            self._loading = asyncio.get_running_loop().create_task(self._loaded(), name="HTTP loading")
+            self._loading = asyncio.get_running_loop().create_task(self._load(), name="HTTP loading")
         return True
 
     def forget(self, connection: Connection, speaker: asyncio.Protocol | None) -> None:
@@ -146,14 +207,15 @@ class Connections:
         self.open.discard(oldest)
         return True
 
-    async def _loaded(self) -> None:
-        make = await self._load()
-        self._speaker = make
+    async def _load(self) -> None:
+        """Load the HTTP side, and serve who waits for it."""
+        module = await asyncio.to_thread(import_module, "outbox.emulator.http")
+        self.http = http = module.Http(self._service, self._control, self, is_local=self._is_local)
         for connection in list(self.open):
-            self._serve(connection, make)
+            self._serve(connection, http)
 
-    def _serve(self, connection: Connection, make: Callable[[], asyncio.Protocol]) -> None:
-        speaker = make()
+    def _serve(self, connection: Connection, http: Http) -> None:
+        speaker = http.server()
         self._by_speaker[speaker] = connection
         connection.serve(speaker)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -18,14 +17,12 @@ from typing import Self
 
 from outbox.emulator.amqp.limits import MESSAGE_SIZE_MAX_BYTES, POOL_MAX_BYTES, Limits, Pool
 from outbox.emulator.bus.claims import KEY_NAME
-from outbox.emulator.bus.front import HTTP_COUNT_MAX, Front
 from outbox.emulator.bus.http import Gateway, Uncontrolled
 from outbox.emulator.bus.peer import Peer
 from outbox.emulator.bus.transport import Endpoint, Room, Writer, loop_time
 from outbox.emulator.connections import Connections
 from outbox.emulator.control import Control
 from outbox.emulator.faults import Faults
-from outbox.emulator.http_listener import HttpListener
 from outbox.emulator.listening import is_loopback, usual_count_max
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped, Refused
@@ -33,10 +30,13 @@ from outbox.log_throttle import LogThrottle
 
 log = logging.getLogger(__name__)
 
+HTTP_COUNT_MAX = 64
 TIME_CHECK_S = 0.2
 CLOSE_WITHIN_S = 2.0
 LOG_EVERY_MS = 5_000
 """The time between two lines of one kind about a connection; the second counts those left out."""
+_HTTP_FIRST = frozenset(b"GPDHOC")  # GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS, CONNECT
+_TLS_FIRST = 0x16
 
 
 class ServiceBusServer:
@@ -81,11 +81,11 @@ class ServiceBusServer:
         self._endpoint = Endpoint(engine, self.limits, self.pool, key, self.faults, self.log_lines)
         count_max = connection_count_max or usual_count_max()
         self._peers: Room[Peer] = Room(count_max)
-        self._listener = HttpListener(
+        self._listener = Connections(
             Gateway(self._endpoint),
             Control(Uncontrolled, self.faults, None, self.control_token),
             is_local=is_loopback(host),
-            connection_count_max=min(HTTP_COUNT_MAX, count_max),
+            count_max=min(HTTP_COUNT_MAX, count_max),
             upkeep=lambda: None,
         )
         self._writer = Writer(engine)
@@ -124,8 +124,8 @@ class ServiceBusServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _front(self, http: Connections) -> Callable[[], Front]:
-        return lambda: Front(Peer(self._endpoint, self._peers, self._writer), http, self.log_lines)
+    def _front(self) -> Front:
+        return Front(Peer(self._endpoint, self._peers, self._writer), self._listener, self.log_lines)
 
     async def _write_answers(self) -> None:
         try:
@@ -141,3 +141,40 @@ class ServiceBusServer:
             now_s = loop_time()
             for peer in self._peers:
                 peer.check_time(now_s)
+
+
+class Front(asyncio.Protocol):
+    """Stands before a connection until its first byte: AMQP goes to its peer, HTTP to the administration.
+
+    A silent client is closed by the peer's own time limit; TLS is not spoken.
+    """
+
+    def __init__(self, peer: Peer, http: Connections, log_lines: LogThrottle) -> None:
+        self._peer = peer
+        self._http = http
+        self._log_lines = log_lines
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._peer.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        transport, peer = self._transport, self._peer
+        assert transport is not None
+        if data[0] in _HTTP_FIRST:
+            peer.leave()
+            connection = self._http()
+            transport.set_protocol(connection)
+            connection.connection_made(transport)
+            if not transport.is_closing():
+                connection.data_received(data)
+            return
+        if data[0] == _TLS_FIRST and self._log_lines.is_due("tls"):
+            log.warning("a client speaks TLS to the Service Bus endpoint, which is plain; see its documentation")
+        transport.set_protocol(peer)
+        peer.data_received(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._peer.connection_lost(error)

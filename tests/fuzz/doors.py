@@ -12,9 +12,8 @@ from pathlib import Path
 from urllib.parse import quote_plus
 
 from outbox.emulator.blobs.server import BlobEmulator
-from outbox.emulator.bus.front import HTTP_COUNT_MAX
 from outbox.emulator.cosmos.server import CosmosEmulator
-from outbox.emulator.servicebus import ServiceBusServer
+from outbox.emulator.servicebus import HTTP_COUNT_MAX, ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.http_entry import HttpEntry

@@ -23,9 +23,9 @@ from outbox.emulator.blobs.list_operations import PAGE_COUNT_MAX, ListOperations
 from outbox.emulator.blobs.requests import Call
 from outbox.emulator.blobs.store import Store
 from outbox.emulator.blobs.usage import Meter, Usage
+from outbox.emulator.connections import Connections
 from outbox.emulator.control import Control
 from outbox.emulator.faults import Faults
-from outbox.emulator.http_listener import HttpListener
 from outbox.emulator.listening import is_loopback
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped, Refused
@@ -123,11 +123,11 @@ class BlobEmulator:
             "blob.batch": batches.submit,
         }  # fmt: skip
         gateway = Gateway(engine, operations, signatures, self.faults, self._meter)
-        self._listener = HttpListener(
+        self._listener = Connections(
             gateway,
             Control(gateway.refusal, self.faults, self._meter, self.control_token),
             is_local=is_local,
-            connection_count_max=connection_count_max,
+            count_max=connection_count_max,
             upkeep=self._keep_up,
         )
 

@@ -13,6 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from outbox.emulator.connections import Connections
 from outbox.emulator.control import Control
 from outbox.emulator.cosmos import catalog_operations, item_operations
 from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY, Signatures
@@ -24,7 +25,6 @@ from outbox.emulator.cosmos.requests import Prepare
 from outbox.emulator.cosmos.snapshots import Snapshots
 from outbox.emulator.cosmos.store import Store
 from outbox.emulator.faults import Faults
-from outbox.emulator.http_listener import HttpListener
 from outbox.emulator.listening import is_loopback
 from outbox.engine.engine import Engine
 from outbox.errors import Refused
@@ -93,11 +93,11 @@ class CosmosEmulator:
         operations |= FeedOperations(store, self._snapshots).by_name()
         self.store = store
         gateway = Gateway(engine, catalog, operations, Signatures(key), self.faults, self._meter)
-        self._listener = HttpListener(
+        self._listener = Connections(
             gateway,
             Control(gateway.refusal, self.faults, self._meter, self.control_token),
             is_local=is_local,
-            connection_count_max=connection_count_max,
+            count_max=connection_count_max,
             upkeep=self._keep_up,
         )
 

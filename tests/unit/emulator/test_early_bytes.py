@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
+
+from outbox.emulator import connections as module
 from outbox.emulator.connections import Connections
 
 REQUEST = b"GET /\r\n\r\n"
@@ -23,14 +28,15 @@ class Speaker(asyncio.Protocol):
         self.seen.append(data)
 
 
-async def test_what_is_read_before_anything_speaks_is_handed_on_in_order() -> None:
-    is_loaded, speaker = asyncio.Event(), Speaker()
+async def test_what_is_read_before_anything_speaks_is_handed_on_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_loaded, speaker, nothing = threading.Event(), Speaker(), cast("Any", None)
 
-    async def load() -> Callable[[], asyncio.Protocol]:
-        await is_loaded.wait()
-        return lambda: speaker
+    def load(name: str) -> SimpleNamespace:
+        is_loaded.wait(5)
+        return SimpleNamespace(Http=lambda *args, **options: SimpleNamespace(server=lambda: speaker))
 
-    connections = Connections(load, count_max=None)
+    monkeypatch.setattr(module, "import_module", load)
+    connections = Connections(nothing, nothing, is_local=True, count_max=None, upkeep=lambda: None)
     server = await asyncio.get_running_loop().create_server(connections, "127.0.0.1", 0)
     _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     async with asyncio.timeout(5):

@@ -76,8 +76,7 @@ class Place:
 
     @property
     def inside(self) -> set[Connection]:
-        assert self.emulator._listener.connections is not None
-        return self.emulator._listener.connections.open
+        return self.emulator._listener.open
 
     def look_at_the_time(self, ahead_s: float) -> None:
         for connection in list(self.inside):
