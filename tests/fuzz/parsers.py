@@ -21,7 +21,7 @@ from outbox import App
 from outbox.emulator.amqp.errors import AmqpFault
 from outbox.emulator.amqp.messages import BATCH_FORMAT, decode_transfer
 from outbox.emulator.amqp.types import DecodeError, binary, decode, described, int_, map_, string, symbol
-from outbox.emulator.blobs import conditions, ranges, requests, tags, understood
+from outbox.emulator.blobs import blob_operations, conditions, requests, tags, understood
 from outbox.emulator.blobs import names as blob_names
 from outbox.emulator.blobs.answers import Rejection as BlobRejection
 from outbox.emulator.blobs.auth import ACCOUNT, WELL_KNOWN_KEY, Signatures
@@ -209,7 +209,7 @@ def _blob_head(data: bytes) -> object:
         lambda: conditions.read_conditions(found, is_write=True),
         lambda: conditions.read_conditions(found, is_write=True, prefix=understood.TAGS_PREFIX),
         lambda: understood.check_understood(call, AT_MS),
-        lambda: ranges.read_range(found, 10),
+        lambda: blob_operations.read_range(found, 10),
         lambda: blob_names.read_metadata(found),
         lambda: tags.read_header(found.get("x-ms-tags", "")),
         lambda: read_marker(call.raw_path),

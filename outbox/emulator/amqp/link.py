@@ -13,7 +13,7 @@ from typing import NamedTuple
 from outbox.emulator.amqp import performatives, types
 from outbox.emulator.amqp.errors import DECODE_ERROR, MESSAGE_SIZE_EXCEEDED, ConnectionFault
 from outbox.emulator.amqp.limits import PART_BYTES
-from outbox.emulator.amqp.performatives import as_bool, as_optional_uint, as_uint
+from outbox.emulator.amqp.performatives import as_bool, as_uint
 from outbox.emulator.amqp.session import Session
 from outbox.emulator.amqp.states import LINK, LinkState, OnLink, after
 from outbox.emulator.amqp.types import NULL
@@ -158,9 +158,8 @@ class Link:
             if echo and self.state is LinkState.ATTACHED:
                 self._write_flow(drain=False)
             return False
-        counted = as_optional_uint(fields[5], "delivery-count")
-        granted = as_uint(fields[6], "link-credit", 0)
-        credit = ((self.delivery_count if counted is None else counted) + granted - self.delivery_count) & _COUNT_MASK
+        counted = as_uint(fields[5], "delivery-count", self.delivery_count)
+        credit = (counted + as_uint(fields[6], "link-credit", 0) - self.delivery_count) & _COUNT_MASK
         self.credit = credit if credit < 1 << 31 else 0
         return True
 

@@ -79,10 +79,6 @@ def as_uint(value: object, name: str, default: int | None = None) -> int:
     return value
 
 
-def as_optional_uint(value: object, name: str) -> int | None:
-    return None if value is None else as_uint(value, name)
-
-
 def as_bool(value: object, name: str) -> bool:
     if value is None:
         return False

@@ -8,14 +8,13 @@ test has a clock of its own.  Source: learn.microsoft.com/rest/api/storageservic
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import unquote
 
 from outbox.emulator.blobs.answers import Rejection
 from outbox.emulator.control import TOKEN_LENGTH_MAX
-from outbox.errors import Refused
+from outbox.emulator.listening import key_bytes
 
 ACCOUNT = "devstoreaccount1"
 WELL_KNOWN_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -37,12 +36,7 @@ class Signatures:
             Refused: the key is not base64, or empty.
         """
         self.account = account
-        try:
-            self._key = base64.b64decode(key, validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise Refused("the account key is not base64; give one such as WELL_KNOWN_KEY") from error
-        if not self._key:
-            raise Refused("the account key is empty; give one such as WELL_KNOWN_KEY")
+        self._key = key_bytes(key)
 
     def check(self, method: str, raw_path: str, headers: Mapping[str, str]) -> None:
         """Let a request pass whose signature fits.

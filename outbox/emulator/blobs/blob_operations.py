@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
+from collections.abc import Mapping, Sequence
 from hashlib import md5
 
 from msgspec.structs import replace
@@ -23,12 +25,12 @@ from outbox.emulator.blobs.answers import (
 from outbox.emulator.blobs.catalog import Blob, Lease, Properties, etag_of, http_date
 from outbox.emulator.blobs.conditions import check_read, check_write, read_conditions
 from outbox.emulator.blobs.names import METADATA, read_metadata
-from outbox.emulator.blobs.ranges import cut, read_range
 from outbox.emulator.blobs.requests import Call
 from outbox.emulator.blobs.store import Held, Store
 from outbox.emulator.blobs.understood import TAGS_PREFIX
 
 RANGE_MD5_MAX_BYTES = 4 << 20
+_RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})?")
 _PROPERTIES = {
     "content_type": "x-ms-blob-content-type",
     "content_encoding": "x-ms-blob-content-encoding",
@@ -288,3 +290,36 @@ def blob_headers(blob: Blob, now_ms: int) -> dict[str, str]:
     if blob.tags:
         headers["x-ms-tag-count"] = str(len(blob.tags))
     return headers
+
+
+def read_range(headers: Mapping[str, str], size_bytes: int) -> tuple[int, int] | None:
+    """The bytes asked for, from and up to (exclusive), or None for all; `x-ms-range` goes before `Range`.
+
+    Raises:
+        Rejection: 400, it is no range; 416, it begins behind the end.
+    """
+    wanted = headers.get("x-ms-range", "") or headers.get("range", "")
+    if not wanted:
+        return None
+    found = _RANGE.fullmatch(wanted)
+    if found is None:
+        raise bad_header("x-ms-range", "say bytes=FIRST-LAST or bytes=FIRST-")
+    first, last = int(found[1]), int(found[2]) if found[2] else size_bytes - 1
+    if first >= size_bytes:
+        raise Rejection("InvalidRange", headers={"Content-Range": f"bytes */{size_bytes}"})
+    if last < first:
+        raise bad_header("x-ms-range", "the last byte comes before the first")
+    return first, min(last + 1, size_bytes)
+
+
+def cut(pieces: Sequence[bytes], first: int, end: int) -> tuple[bytes, ...]:
+    """The bytes from `first` up to `end` of what the pieces hold together, in pieces."""
+    found, at = [], 0
+    for piece in pieces:
+        begin, stop = max(first - at, 0), min(end - at, len(piece))
+        if begin < stop:
+            found.append(piece if (begin, stop) == (0, len(piece)) else piece[begin:stop])
+        at += len(piece)
+        if at >= end:
+            break
+    return tuple(found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from email.utils import formatdate
-from typing import NamedTuple
 
 import msgspec
 
@@ -86,13 +85,6 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True):
     def size_bytes(self) -> int:
         """How much it holds."""
         return sum(piece.size_bytes for piece in self.all_pieces)
-
-
-class Named(NamedTuple):
-    """A blob and its name."""
-
-    name: str
-    blob: Blob
 
 
 def etag_of(version: int) -> str:

@@ -9,7 +9,6 @@ engine's gate.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
@@ -24,8 +23,6 @@ from outbox.emulator.dialect import Asked, Dropped
 from outbox.emulator.faults import FaultRule, Faults
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped
-
-log = logging.getLogger(__name__)
 
 BODY_MAX_BYTES = 64 << 20
 """Of one request; the SDK puts larger blobs in blocks."""
@@ -111,13 +108,9 @@ class Gateway:
             answer = rejected.answer()
         except EngineStopped as stopped:
             answer = Rejection("ServerBusy", f"the engine has stopped: {stopped}").answer()
-        except (Dropped, asyncio.CancelledError):
-            raise
-        except Exception:
-            log.exception("a request failed; this is a bug, please report it")
-            answer = Rejection("InternalError").answer()
         finally:
-            self._meter.count(call.route.operation, answer.status, len(body), _size_bytes(answer))
+            sent_bytes = len(answer.body) if isinstance(answer.body, bytes) else sum(map(len, answer.body))
+            self._meter.count(call.route.operation, answer.status, len(body), sent_bytes)
         return answer
 
     async def _answered(self, call: Call) -> Answer:
@@ -171,7 +164,3 @@ def broken(rule: FaultRule) -> Exception:
         code = rule.code or BY_STATUS.get(rule.status, "InternalError")
         return Rejection(code, "failed on demand", status=rule.status)
     return Rejection("AuthorizationFailure", "refused on demand")
-
-
-def _size_bytes(answer: Answer) -> int:
-    return len(answer.body) if isinstance(answer.body, bytes) else sum(map(len, answer.body))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import msgspec
 
 
@@ -23,26 +21,22 @@ class Meter:
     """Counts requests by operation."""
 
     def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        self._failed: Counter[str] = Counter()
-        self._received_bytes: Counter[str] = Counter()
-        self._sent_bytes: Counter[str] = Counter()
+        self._used: dict[str, Usage] = {}
 
     def count(self, operation: str, status: int, received_bytes: int, sent_bytes: int) -> None:
         """Add one request; status 0 for one that got no answer."""
-        self._counts[operation] += 1
-        self._failed[operation] += not 0 < status < 400
-        self._received_bytes[operation] += received_bytes
-        self._sent_bytes[operation] += sent_bytes
+        used, failed_count = self._used.get(operation, Usage(0, 0, 0, 0)), not 0 < status < 400
+        self._used[operation] = Usage(
+            used.count + 1,
+            used.failed_count + failed_count,
+            used.received_bytes + received_bytes,
+            used.sent_bytes + sent_bytes,
+        )
 
     def usage(self) -> dict[str, Usage]:
         """The use by operation, since the start or the last reset."""
-        return {
-            name: Usage(count, self._failed[name], self._received_bytes[name], self._sent_bytes[name])
-            for name, count in sorted(self._counts.items())
-        }
+        return dict(sorted(self._used.items()))
 
     def reset(self) -> None:
         """Count from zero."""
-        for counter in (self._counts, self._failed, self._received_bytes, self._sent_bytes):
-            counter.clear()
+        self._used.clear()

@@ -62,6 +62,9 @@ _STATUSES = {
 }
 
 
+_KINDS = {str: "a string", int: "a number", bytes: "binary", dict: "a map"}
+
+
 class Answer(NamedTuple):
     """A status and the value of the reply's body."""
 
@@ -151,7 +154,7 @@ class Management:
     def _peek(self, path: str, given: Arguments) -> Answer:
         tasks = self._engine.broker.peek(
             path,
-            given.integer("from-sequence-number", 0),
+            given.value_or("from-sequence-number", 0),
             given.count("message-count", 1, ITEM_COUNT_MAX),
             session=given.text_or_none("session-id"),
         )
@@ -168,7 +171,7 @@ class Management:
     def _schedule(self, path: str, given: Arguments) -> Answer:
         incoming = []
         for item in given.items("messages", dict, "maps"):
-            incoming += decode_transfer(Arguments(item).binary("message"), 0)
+            incoming += decode_transfer(Arguments(item).value("message", bytes), 0)
         limit = self._message_size_max_bytes
         for entry in incoming:
             if len(entry.message.body) + len(entry.message.wire) + len(entry.message.wire_body) > limit:
@@ -192,7 +195,7 @@ class Management:
         claims = self._engine.broker.claim_deferred(
             path, given.items("sequence-numbers", int, "numbers"), session=session_id
         )
-        if given.integer("receiver-settle-mode", 1) == 0:
+        if given.value_or("receiver-settle-mode", 1) == 0:
             for claim in claims:
                 self._engine.broker.settle(claim.token, Settlement.COMPLETE)
         encoded = [
@@ -202,14 +205,14 @@ class Management:
         return Answer(OK, types.map_([types.string("messages"), types.list_(encoded)]))
 
     def _update_disposition(self, path: str, given: Arguments) -> Answer:
-        how = _DISPOSITIONS.get(given.text("disposition-status"))
+        how = _DISPOSITIONS.get(given.value("disposition-status", str))
         if how is None:
             raise OperationFault(ARGUMENT_ERROR, f"disposition-status must be one of {', '.join(_DISPOSITIONS)}")
         ending = Ending(
             how,
-            given.text_or_none("deadletter-reason") or "",
-            given.text_or_none("deadletter-description") or "",
-            given.map_or_empty("properties-to-modify"),
+            given.value_or("deadletter-reason", ""),
+            given.value_or("deadletter-description", ""),
+            given.value_or("properties-to-modify", dict[object, object]()),
         )
         try:
             for token in given.items("lock-tokens", UUID, "uuids"):
@@ -232,23 +235,23 @@ class Management:
         raise OperationFault(SESSION_LOCK_LOST, f"this connection holds no lock on session {session_id!r} of {path}")
 
     def _get_session_state(self, path: str, given: Arguments) -> Answer:
-        lock = self._session_lock(path, given.text("session-id"))
+        lock = self._session_lock(path, given.value("session-id", str))
         state = _held(lambda: self._engine.sessions.state(lock.token))
         return Answer(OK, types.map_([types.string("session-state"), types.binary(state) if state else types.NULL]))
 
     def _set_session_state(self, path: str, given: Arguments) -> Answer:
-        lock = self._session_lock(path, given.text("session-id"))
-        state = given.binary_or_none("session-state") or b""
+        lock = self._session_lock(path, given.value("session-id", str))
+        state = given.value_or("session-state", b"")
         _held(lambda: self._engine.sessions.set_state(lock.token, state))
         return Answer(OK)
 
     def _renew_session(self, path: str, given: Arguments) -> Answer:
-        lock = self._session_lock(path, given.text("session-id"))
+        lock = self._session_lock(path, given.value("session-id", str))
         until_ms = _held(lambda: self._engine.sessions.renew(lock.token))
         return Answer(OK, types.map_([types.string("expiration"), types.timestamp(until_ms)]))
 
     def _list_sessions(self, path: str, given: Arguments) -> Answer:
-        if given.integer("last-updated-time", _ALL_SESSIONS_MS) < _ALL_SESSIONS_MS:
+        if given.value_or("last-updated-time", _ALL_SESSIONS_MS) < _ALL_SESSIONS_MS:
             raise OperationFault(NOT_IMPLEMENTED, "sessions cannot be listed by the time of their last update")
         skip, top = given.count("skip", 0, 1 << 31), given.count("top", 100, ITEM_COUNT_MAX)
         found = self._engine.sessions.ids(path)[skip : skip + top]
@@ -264,44 +267,25 @@ class Arguments:
     def __init__(self, values: dict[object, object]) -> None:
         self._values = values
 
-    def text(self, name: str) -> str:
+    def value(self, name: str, kind: type[T]) -> T:
         value = self._values.get(name)
-        if not isinstance(value, str):
-            raise OperationFault(ARGUMENT_ERROR, f"{name} must be a string")
+        if type(value) is not kind:
+            raise OperationFault(ARGUMENT_ERROR, f"{name} must be {_KINDS[kind]}")
         return value
+
+    def value_or(self, name: str, default: T) -> T:
+        """A value of the kind of its default, which it has if it is null or not there."""
+        return default if self._values.get(name) is None else self.value(name, type(default))
 
     def text_or_none(self, name: str) -> str | None:
-        return None if self._values.get(name) is None else self.text(name)
-
-    def integer(self, name: str, default: int) -> int:
-        value = self._values.get(name, default)
-        if type(value) is not int:
-            raise OperationFault(ARGUMENT_ERROR, f"{name} must be a number")
-        return value
+        return None if self._values.get(name) is None else self.value(name, str)
 
     def count(self, name: str, default: int, highest: int) -> int:
         """A number from 0 on, cut to `highest`."""
-        value = self.integer(name, default)
+        value = self.value_or(name, default)
         if value < 0:
             raise OperationFault(ARGUMENT_ERROR, f"{name} must not be negative")
         return min(value, highest)
-
-    def binary(self, name: str) -> bytes:
-        value = self._values.get(name)
-        if not isinstance(value, bytes):
-            raise OperationFault(ARGUMENT_ERROR, f"{name} must be binary")
-        return value
-
-    def binary_or_none(self, name: str) -> bytes | None:
-        return None if self._values.get(name) is None else self.binary(name)
-
-    def map_or_empty(self, name: str) -> dict[object, object]:
-        value = self._values.get(name)
-        if value is None:
-            return {}
-        if not isinstance(value, dict):
-            raise OperationFault(ARGUMENT_ERROR, f"{name} must be a map")
-        return value
 
     def items(self, name: str, kind: type[T], what: str) -> list[T]:
         """A list of values of one kind, of which `what` is the plural."""

@@ -21,6 +21,7 @@ from outbox.emulator.amqp.deliveries import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
     encode_delivery,
+    with_changes,
 )
 from outbox.emulator.amqp.errors import (
     DEAD_LETTER,
@@ -36,7 +37,6 @@ from outbox.emulator.amqp.errors import (
 from outbox.emulator.amqp.events import Settled
 from outbox.emulator.amqp.link import Link
 from outbox.emulator.amqp.performatives import ACCEPTED, MODIFIED, REJECTED, SOURCE, Outcome, as_error
-from outbox.emulator.amqp.rewriting import with_changes
 from outbox.emulator.amqp.states import LinkState
 from outbox.emulator.amqp.types import Described
 from outbox.emulator.bus.addresses import missing
@@ -208,14 +208,12 @@ class Receiver:
         """Apply one settlement and answer it."""
         try:
             settle(self._engine, tag, read_outcome(event.outcome))
-        except OperationFault as fault:
+        except (OperationFault, LockLost) as error:
+            condition, text = MESSAGE_LOCK_LOST if self.lock is None else SESSION_LOCK_LOST, str(error)
+            if isinstance(error, OperationFault):
+                condition, text = error.condition, error.description
             if not event.settled:
-                event.session.deny(delivery_id, delivery_id, fault.condition, fault.description)
-            return
-        except LockLost as error:
-            if not event.settled:
-                condition = MESSAGE_LOCK_LOST if self.lock is None else SESSION_LOCK_LOST
-                event.session.deny(delivery_id, delivery_id, condition, str(error))
+                event.session.deny(delivery_id, delivery_id, condition, text)
             return
         if not event.settled:
             event.session.confirm(delivery_id, event.outcome.code)

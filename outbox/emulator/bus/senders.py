@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import groupby
 from uuid import uuid4
 
+from outbox.emulator.amqp.deliveries import with_message_id
 from outbox.emulator.amqp.errors import (
     INVALID_FIELD,
     MESSAGE_SIZE_EXCEEDED,
@@ -18,7 +19,6 @@ from outbox.emulator.amqp.errors import (
 )
 from outbox.emulator.amqp.link import Delivery
 from outbox.emulator.amqp.messages import Incoming, decode_transfer
-from outbox.emulator.amqp.rewriting import with_message_id
 from outbox.emulator.bus.addresses import missing
 from outbox.emulator.bus.filters import wire_facts
 from outbox.engine.engine import Engine

@@ -9,13 +9,12 @@ Source: learn.microsoft.com/rest/api/cosmos-db/access-control-on-cosmosdb-resour
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 from urllib.parse import unquote
 
 from outbox.emulator.control import TOKEN_LENGTH_MAX
 from outbox.emulator.cosmos.answers import UNAUTHORIZED, Rejection
-from outbox.errors import Refused
+from outbox.emulator.listening import key_bytes
 
 WELL_KNOWN_KEY = "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw=="
 """The public key of Microsoft's emulator, so that its settings work here: it protects nothing."""
@@ -30,12 +29,7 @@ class Signatures:
         Raises:
             Refused: it is not base64, or empty.
         """
-        try:
-            self._key = base64.b64decode(key, validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise Refused("the account key is not base64; give one such as WELL_KNOWN_KEY") from error
-        if not self._key:
-            raise Refused("the account key is empty; give one such as WELL_KNOWN_KEY")
+        self._key = key_bytes(key)
 
     def check(self, token: str, verb: str, kind: str, links: tuple[str, ...], date: str, http_date: str = "") -> None:
         """Let a request pass whose signature fits one of the links by which its path may be signed.

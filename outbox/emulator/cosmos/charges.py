@@ -9,7 +9,6 @@ Source: learn.microsoft.com/azure/cosmos-db/key-value-store-cost and request-uni
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import pairwise
 
 import msgspec
@@ -63,26 +62,20 @@ class Meter:
     """Counts requests and request units by operation."""
 
     def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        self._failed: Counter[str] = Counter()
-        self._charges: dict[str, float] = {}
+        self._used: dict[str, Usage] = {}
 
     def count(self, operation: str, status: int, charge_ru: float) -> None:
         """Add one request; status 0 for one that got no answer."""
-        self._counts[operation] += 1
-        self._charges[operation] = self._charges.get(operation, 0.0) + charge_ru
-        if not 0 < status < 400:
-            self._failed[operation] += 1
+        used, failed_count = self._used.get(operation, Usage(0, 0.0, 0)), not 0 < status < 400
+        self._used[operation] = Usage(used.count + 1, used.charge_ru + charge_ru, used.failed_count + failed_count)
 
     def usage(self) -> dict[str, Usage]:
         """The use by operation, since the start or the last reset."""
         return {
-            name: Usage(count, round(self._charges[name], 2), self._failed[name])
-            for name, count in sorted(self._counts.items())
+            name: Usage(used.count, round(used.charge_ru, 2), used.failed_count)
+            for name, used in sorted(self._used.items())
         }
 
     def reset(self) -> None:
         """Count from zero."""
-        self._counts.clear()
-        self._failed.clear()
-        self._charges.clear()
+        self._used.clear()

@@ -33,7 +33,7 @@ from outbox.emulator.cosmos.requests import KEY_HEADER, LSN_DIGITS_MAX, Call, Pr
 from outbox.emulator.cosmos.routes import is_true
 from outbox.emulator.cosmos.snapshots import Snapshots
 from outbox.emulator.cosmos.store import Store
-from outbox.emulator.cosmos.values import Json, encode, key_of_header, parse_object, written_s
+from outbox.emulator.cosmos.values import Json, encode, key_of_header, parse_object, times_of
 
 PAGES_UNDER_WAY_MAX = 16
 """The pages made at a time: each may hold an item, its parsed form, and a page of results."""
@@ -300,7 +300,7 @@ def _changed(items: Iterable[tuple[str, StoredItem]], after: int, since_s: int, 
         if (len(page.results) >= page_count or size_bytes > PAGE_SIZE_MAX_BYTES) and version != last:
             break
         last = version
-        if not since_s or written_s(value) >= since_s:
+        if not since_s or times_of(value).written_s >= since_s:
             page.results.append(Candidate(key, value, version).wire())
             size_bytes += len(page.results[-1])
     return page, last

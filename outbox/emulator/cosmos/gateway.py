@@ -9,13 +9,11 @@ before the engine's gate.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 
 from outbox.emulator.cosmos.answers import (
-    ERROR,
     FORBIDDEN,
     THROTTLED,
     UNAVAILABLE,
@@ -33,8 +31,6 @@ from outbox.emulator.dialect import Asked, Dropped
 from outbox.emulator.faults import FaultRule, Faults
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped
-
-log = logging.getLogger(__name__)
 
 _BEFORE = frozenset(("refused", "throttled", "status", "reset", "lost-reply"))
 _OF_READS = _BEFORE | {"stale-read"}
@@ -104,27 +100,18 @@ class Gateway:
             answer.headers["Content-Type"] = "application/json"
 
     async def _asked(self, call: Call, body: bytes) -> Answer:
-        call.body = body
-        return await self.answer(call)
-
-    async def answer(self, call: Call) -> Answer:
         """The answer to a request that was admitted, and whose body is there.
 
         Raises:
             Dropped: there is to be none.
         """
-        answer = Answer(0)
+        call.body, answer = body, Answer(0)
         try:
             answer = await self._answered(call)
         except Rejection as rejected:
             answer = rejected.answer()
         except EngineStopped as stopped:
             answer = Rejection(UNAVAILABLE, f"the engine has stopped: {stopped}").answer()
-        except (Dropped, asyncio.CancelledError):
-            raise
-        except Exception:
-            log.exception("a request failed; this is a bug, please report it")
-            answer = Rejection(ERROR, "the emulator failed on this request and logged why").answer()
         finally:
             self._meter.count(call.route.operation, answer.status, answer.charge_ru)
         self._add_headers(call, answer)
@@ -135,10 +122,11 @@ class Gateway:
         prepared = self._prepared(call)
         rule = None
         if self._faults:
-            if await self._delay(call, prepared):
+            delay = self._ask(("delay",), call, prepared)
+            if delay is not None:
+                await asyncio.sleep(delay.delay_s)
                 prepared = self._prepared(call)  # what it is about may be gone by now
             rule = self._fault(call, prepared)
-        is_lost = rule is not None and rule.kind == "lost-reply"
         try:
             answer = prepared.apply(call)
             if not isinstance(answer, Answer):
@@ -146,12 +134,10 @@ class Gateway:
             if call.container is not None and call.lsn is None:
                 call.lsn = call.container.lsn  # others may write while this waits for the gate
         except Rejection as rejected:
-            if is_lost:
-                raise Dropped from rejected
-            raise
+            answer = rejected.answer()
         finally:
             await self._engine.core.gate()  # a refusal, too, shows what is in memory
-        if is_lost:
+        if rule is not None and rule.kind == "lost-reply":
             raise Dropped
         return answer
 
@@ -167,13 +153,6 @@ class Gateway:
             names = self._catalog.names_of(call.route.rids)
             call.route = replace(call.route, rids=()) if names is None else replace(call.route, names=names)
         return self._operations[call.route.operation](call)
-
-    async def _delay(self, call: Call, prepared: Prepared) -> bool:
-        """Wait as long as a rule says; whether one did."""
-        rule = self._ask(("delay",), call, prepared)
-        if rule is not None:
-            await asyncio.sleep(rule.delay_s)
-        return rule is not None
 
     def _ask(self, kinds: Collection[str], call: Call, prepared: Prepared) -> FaultRule | None:
         return self._faults.ask(

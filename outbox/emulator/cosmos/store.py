@@ -14,13 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-import msgspec
-
 from outbox.emulator.cosmos.answers import FORBIDDEN, STORAGE_FULL, Rejection, bad
 from outbox.emulator.cosmos.catalog import EXPIRING_COUNT, Catalog, Container
 from outbox.emulator.cosmos.history import StoredItem
 from outbox.emulator.cosmos.requests import Call, Prepared
-from outbox.emulator.cosmos.values import item_rid, rid_at
+from outbox.emulator.cosmos.values import item_rid, rid_at, times_of
 from outbox.emulator.faults import Faults
 from outbox.engine.engine import Engine
 from outbox.engine.log import records
@@ -34,16 +32,6 @@ RID_INDEX_COUNT_MAX = 16
 RID_INDEX_STALE_MAX = 1_000
 """The entries about deleted items that an index may have, besides one for each living item."""
 _RID_TIME_BITS = 20
-
-
-class _Times(msgspec.Struct):
-    """The times that an item says of its life."""
-
-    ttl: int | None = None
-    written_s: int = msgspec.field(name="_ts", default=0)
-
-
-_times = msgspec.json.Decoder(_Times)
 
 
 class Put(NamedTuple):
@@ -259,6 +247,6 @@ def _expires_ms(container: Container, stored: bytes) -> int:
     """When an item expires, 0 for never."""
     if container.ttl_s is None:
         return 0
-    times = _times.decode(stored)
+    times = times_of(stored)
     ttl_s = container.ttl_s if times.ttl is None else times.ttl
     return 0 if ttl_s < 0 else (times.written_s + ttl_s) * 1_000

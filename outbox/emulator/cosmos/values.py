@@ -264,15 +264,11 @@ def number_of(rid: str) -> int:
     return int.from_bytes(base64.b64decode(rid, b"+-")[8:], "big")
 
 
-class _Written(msgspec.Struct):
-    """When an item was written."""
+class Times(msgspec.Struct):
+    """The times that an item says of its life, in seconds: how long, and since when."""
 
-    seconds: int = msgspec.field(name="_ts")
-
-
-_written = msgspec.json.Decoder(_Written)
+    ttl: int | None = None
+    written_s: int = msgspec.field(name="_ts", default=0)
 
 
-def written_s(stored: bytes) -> int:
-    """When an item was written, seconds since 1970."""
-    return _written.decode(stored).seconds
+times_of = msgspec.json.Decoder(Times).decode

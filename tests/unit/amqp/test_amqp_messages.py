@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outbox.emulator.amqp import types
-from outbox.emulator.amqp.deliveries import DEFERRED, encode_delivery, encode_peeked
+from outbox.emulator.amqp.deliveries import DEFERRED, encode_delivery, encode_peeked, with_changes, with_message_id
 from outbox.emulator.amqp.errors import OperationFault
 from outbox.emulator.amqp.messages import BATCH_FORMAT, decode_message, decode_transfer
-from outbox.emulator.amqp.rewriting import with_changes, with_message_id
 from outbox.emulator.amqp.sections import sections
 from outbox.emulator.amqp.types import NULL, binary, decode, described, list_, map_, string, symbol, uint
 from outbox.engine.state.tasks import Claim, Task
