@@ -46,7 +46,7 @@ GATHERS = {"__init__", "remembered", "finish"}
 STATEMENTS_MAX = {
     "outbox": 3_916,
     "outbox/azure": 3_604,
-    "outbox/emulator": 10_439,
+    "outbox/emulator": 10_313,
     "outbox/engine": 5_192,
     "outbox/ops": 7_299,
     "outbox/registration": 352,

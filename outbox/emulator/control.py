@@ -8,18 +8,35 @@ No SDK uses such a path.  Every request names the token, compared in constant ti
 
 from __future__ import annotations
 
+import base64
 import hmac
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
-from outbox.emulator.dialect import Refusal
+from outbox.emulator.dialect import Answer, Refusal
 from outbox.emulator.faults import Faults
+from outbox.errors import Refused
 
 PREFIX = "/_outbox/"
 TOKEN_LENGTH_MAX = 1_024
 _METHODS = {"faults": ("GET", "POST", "DELETE"), "usage": ("GET", "DELETE")}
+
+
+def key_bytes(key: str) -> bytes:
+    """An account's key, base64, as bytes.
+
+    Raises:
+        Refused: it is not base64, or empty.
+    """
+    try:
+        found = base64.b64decode(key, validate=True)
+    except ValueError as error:
+        raise Refused("the account key is not base64; give one such as WELL_KNOWN_KEY") from error
+    if not found:
+        raise Refused("the account key is empty; give one such as WELL_KNOWN_KEY")
+    return found
 
 
 class Usage(Protocol):
@@ -27,11 +44,9 @@ class Usage(Protocol):
 
     def usage(self) -> Mapping[str, Any]:
         """The use by operation, since the start or the last reset."""
-        ...
 
     def reset(self) -> None:
         """Count from zero."""
-        ...
 
 
 class Control:
@@ -55,8 +70,8 @@ class Control:
         if scheme.lower() != "bearer" or not known:
             raise self._refusal(401, "the token is missing or wrong; it is the emulator's control_token")
 
-    def answer(self, method: str, raw_path: str, body: bytes) -> tuple[int, bytes]:
-        """Status and JSON for a request under the prefix, whose token was checked.
+    def answer(self, method: str, raw_path: str, body: bytes) -> Answer:
+        """JSON for a request under the prefix, whose token was checked.
 
         Raises:
             Refusal: 400, 404 or 405.
@@ -67,7 +82,7 @@ class Control:
             raise self._refusal(status, f"{method[:20]} {raw_path[:80]!r} is not there")
         if path == "faults":
             try:
-                return self._faults.control(method, query, body)
+                return _json(*self._faults.control(method, query, body))
             except ValueError as error:
                 raise self._refusal(400, str(error)) from error
             except LookupError as error:
@@ -75,6 +90,10 @@ class Control:
         if self._meter is None:
             raise self._refusal(404, "no use is counted here")
         if method == "GET":
-            return 200, msgspec.json.encode(self._meter.usage())
+            return _json(200, msgspec.json.encode(self._meter.usage()))
         self._meter.reset()
-        return 200, b"{}"
+        return _json(200, b"{}")
+
+
+def _json(status: int, body: bytes) -> Answer:
+    return Answer(status, {"Content-Type": "application/json"}, body)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 FORBIDDEN, BAD_REQUEST, TOO_LARGE, BUSY, ERROR, UNAVAILABLE = 403, 400, 413, 429, 500, 503
@@ -22,14 +22,13 @@ def conditions_among(headers: Mapping[str, str]) -> frozenset[str]:
     return frozenset(name.lower() for name, value in headers.items() if value and _CONDITION.match(name))
 
 
-class Answer(Protocol):
-    """A status, a body (whole, or in pieces) and what goes into the headers besides what every answer has."""
+@dataclass(slots=True)
+class Answer:
+    """A status, what goes into the headers besides what every answer has, and a body, whole or in pieces."""
 
-    status: int
-    headers: dict[str, str]
-
-    @property
-    def body(self) -> bytes | tuple[bytes, ...]: ...
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes | tuple[bytes, ...] = b""
 
 
 class Refusal(Exception):
@@ -49,7 +48,7 @@ class Asked:
     """A request that was admitted by its head: what answers it, given its body, and whether it changes nothing."""
 
     respond: Callable[[bytes], Awaitable[Answer]]
-    is_read: Callable[[], bool] = lambda: False
+    is_read: bool = False
 
 
 class Dialect(Protocol):
@@ -66,16 +65,9 @@ class Dialect(Protocol):
         Raises:
             Refusal: its sender may not ask that.
         """
-        ...
 
     def refusal(self, status: int, text: str) -> Refusal:
         """How the service refuses with one of the statuses above."""
-        ...
-
-    def control_answer(self, status: int, body: bytes) -> Answer:
-        """JSON of the control endpoint as an answer."""
-        ...
 
     def stamp(self, answer: Answer, number: int, headers: Mapping[str, str]) -> None:
         """Add the headers that every answer has; `number` counts answers, `headers` are the request's."""
-        ...

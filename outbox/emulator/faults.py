@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -103,20 +104,33 @@ class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         self._check_kind()
 
     def _check_kind(self) -> None:
-        if self.kind in ("delay", "pause") and not self.delay_s:
-            raise ValueError(f"a {self.kind} needs delay_s, its length in seconds")
-        if (self.kind == "status") != bool(self.status):
-            raise ValueError(f"kind={self.kind!r} with status={self.status}: a status belongs to kind='status', only")
-        if self.code and (self.kind != "status" or not (self.code.isascii() and self.code.isalnum())):
-            raise ValueError(f"code={self.code[:80]!r}: letters and digits, of kind='status' only")
-        if self.status and not (isinstance(self.status, int) and 400 <= self.status <= 599):
-            raise ValueError(f"status={self.status!r}: give one from 400 to 599")
-        if not (isinstance(self.substatus, int) and 0 <= self.substatus <= 99_999):
-            raise ValueError(f"substatus={self.substatus!r}: give a whole number from 0 to 99999")
-        if self.batch_index is not None and self.kind not in ("throttled", "status"):
-            raise ValueError(f"batch_index belongs to kind='throttled' or 'status', not to {self.kind!r}")
-        if self.batch_index is not None and self.operation != "batch":
-            raise ValueError(f"batch_index={self.batch_index} needs operation='batch'")
+        kind, status, code, index = self.kind, self.status, self.code, self.batch_index
+        for is_wrong, text in (
+            (kind in ("delay", "pause") and not self.delay_s, f"a {kind} needs delay_s, its length in seconds"),
+            (
+                (kind == "status") != bool(status),
+                f"kind={kind!r} with status={status}: a status belongs to kind='status', only",
+            ),
+            (
+                code and (kind != "status" or not (code.isascii() and code.isalnum())),
+                f"code={code[:80]!r}: letters and digits, of kind='status' only",
+            ),
+            (
+                status and not (isinstance(status, int) and 400 <= status <= 599),
+                f"status={status!r}: give one from 400 to 599",
+            ),
+            (
+                not (isinstance(self.substatus, int) and 0 <= self.substatus <= 99_999),
+                f"substatus={self.substatus!r}: give a whole number from 0 to 99999",
+            ),
+            (
+                index is not None and kind not in ("throttled", "status"),
+                f"batch_index belongs to kind='throttled' or 'status', not to {kind!r}",
+            ),
+            (index is not None and self.operation != "batch", f"batch_index={index} needs operation='batch'"),
+        ):
+            if is_wrong:
+                raise ValueError(text)
 
     def matches(self, operation: str, where: str, key: str, client: str) -> bool:
         """Whether the rule is about such an operation."""
@@ -128,34 +142,21 @@ class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         )
 
 
-class Installed(msgspec.Struct, frozen=True, kw_only=True):
+class Installed(msgspec.Struct, kw_only=True):
     """A rule in a registry, and what became of it so far."""
 
     id: int
     rule: FaultRule
-    matched_count: int
-    fired_count: int
+    matched_count: int = 0
+    fired_count: int = 0
 
-
-class _Entry:
-    """A rule with its counters."""
-
-    __slots__ = ("draw", "fired_count", "id", "matched_count", "rule")
-
-    def __init__(self, id: int, rule: FaultRule) -> None:
-        self.id = id
-        self.rule = rule
-        self.draw = random.Random(rule.seed).random  # reproducible on purpose
-        self.matched_count = 0
-        self.fired_count = 0
-
-    def fires(self) -> bool:
+    def fires(self, draw: Callable[[], float]) -> bool:
         """Count one match, and say whether the fault happens."""
         self.matched_count += 1
         rule = self.rule
         if self.matched_count <= rule.after or (rule.count is not None and self.fired_count >= rule.count):
             return False
-        if rule.probability < 1 and self.draw() >= rule.probability:
+        if rule.probability < 1 and draw() >= rule.probability:
             return False
         self.fired_count += 1
         return True
@@ -165,7 +166,7 @@ class Faults:
     """The rules that are installed; one registry may serve several emulators.  Not for several threads at once."""
 
     def __init__(self, rules: Sequence[FaultRule] = ()) -> None:
-        self._entries: list[_Entry] = []
+        self._entries: list[tuple[Installed, Callable[[], float]]] = []
         self._last_id = 0
         self._fired: Counter[str] = Counter()
         for rule in rules:
@@ -183,12 +184,13 @@ class Faults:
         if len(self._entries) >= RULE_COUNT_MAX:
             raise ValueError(f"{RULE_COUNT_MAX} fault rules are installed; remove some first")
         self._last_id += 1
-        self._entries.append(_Entry(self._last_id, rule))
+        draw = random.Random(rule.seed).random  # reproducible on purpose
+        self._entries.append((Installed(id=self._last_id, rule=rule), draw))
         return self._last_id
 
     def remove(self, id: int) -> bool:
         """Take a rule away; whether it was there."""
-        kept = [entry for entry in self._entries if entry.id != id]
+        kept = [entry for entry in self._entries if entry[0].id != id]
         found = len(kept) < len(self._entries)
         self._entries = kept
         return found
@@ -204,9 +206,9 @@ class Faults:
 
         A rule behind the one that fires does not see the operation.
         """
-        for entry in self._entries:
+        for entry, draw in self._entries:
             rule = entry.rule
-            if rule.kind in kinds and rule.matches(operation, where, key, client) and entry.fires():
+            if rule.kind in kinds and rule.matches(operation, where, key, client) and entry.fires(draw):
                 self._fired[rule.kind] += 1
                 return rule
         return None
@@ -215,7 +217,7 @@ class Faults:
         """Whether a rule of this kind can still fire."""
         return any(
             entry.rule.kind == kind and (entry.rule.count is None or entry.fired_count < entry.rule.count)
-            for entry in self._entries
+            for entry, _ in self._entries
         )
 
     @property
@@ -225,10 +227,7 @@ class Faults:
 
     def installed(self) -> list[Installed]:
         """The rules in the order in which they are asked, with their counts."""
-        return [
-            Installed(id=entry.id, rule=entry.rule, matched_count=entry.matched_count, fired_count=entry.fired_count)
-            for entry in self._entries
-        ]
+        return [copy(entry) for entry, _ in self._entries]
 
     def as_json(self) -> bytes:
         """The rules and what fired, for a control endpoint."""

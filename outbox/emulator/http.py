@@ -107,7 +107,10 @@ class Http:
             if request.body_exists:
                 body = await self._body(request, connection)
             connection.begin_answer()
-            answer = self._taken(await asked.respond(body), asked)
+            answer = await asked.respond(body)
+            is_large = isinstance(answer.body, bytes) and len(answer.body) > LARGE_BYTES
+            if is_large and asked.is_read and self._connections.unread_bytes > UNREAD_MAX_BYTES:
+                raise self._dialect.refusal(BUSY, _UNREAD)  # others that asked beside it may have filled the room
         except Refusal as refused:
             answer = refused.answer()
         except (Dropped, ConnectionError):
@@ -144,18 +147,7 @@ class Http:
         return asked
 
     async def _controlled(self, method: str, path: str, body: bytes) -> Answer:
-        return self._dialect.control_answer(*self._control.answer(method, path, body))
-
-    def _taken(self, answer: Answer, asked: Asked) -> Answer:
-        """An answer for which there is room; others that asked beside it may have filled it.
-
-        Raises:
-            Refusal: there is none, and the request changed nothing; who writes has to have the answer.
-        """
-        is_large = isinstance(answer.body, bytes) and len(answer.body) > LARGE_BYTES
-        if is_large and asked.is_read() and self._connections.unread_bytes > UNREAD_MAX_BYTES:
-            raise self._dialect.refusal(BUSY, _UNREAD)
-        return answer
+        return self._control.answer(method, path, body)
 
     async def _body(self, request: web.BaseRequest, connection: Connection) -> bytes:
         """A body as far as it may go; it counts in `body_bytes` until its request is answered.

@@ -237,7 +237,10 @@ class Link:
             self._reset()
         else:
             size_bytes = len(payload)
-        self._count_delivery()
+        self.delivery_count = (self.delivery_count + 1) & _COUNT_MASK
+        self.credit -= 1
+        if self.credit < CREDIT_GRANTED // 2 and self.state is LinkState.ATTACHED:
+            self._grant_credit()
         limit = self.session.limits.message_size_max_bytes
         if size_bytes > limit:
             text = f"a message of {size_bytes} bytes is above the limit of {limit}; send less or a reference to a blob"
@@ -274,9 +277,3 @@ class Link:
         self._parts.clear()
         self.session.quota.give_back(self._parts_held_bytes)
         self._parts_held_bytes = 0
-
-    def _count_delivery(self) -> None:
-        self.delivery_count = (self.delivery_count + 1) & _COUNT_MASK
-        self.credit -= 1
-        if self.credit < CREDIT_GRANTED // 2 and self.state is LinkState.ATTACHED:
-            self._grant_credit()

@@ -5,9 +5,8 @@ The codes and their statuses are those that Azure documents (Blob service error 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from outbox.emulator.blobs.xml import HEAD
+from outbox.emulator.dialect import Answer as Answer
 from outbox.emulator.dialect import Refusal
 from outbox.emulator.xml import leaf
 
@@ -83,15 +82,6 @@ BY_STATUS = {
     416: "InvalidRange", 429: "ServerBusy", 500: "InternalError", 503: "ServerBusy",
 }  # fmt: skip
 """The code of a status where nothing says another."""
-
-
-@dataclass(slots=True)
-class Answer:
-    """A status, a body, and what goes into the headers besides what every answer has."""
-
-    status: int = OK
-    headers: dict[str, str] = field(default_factory=dict)
-    body: bytes | tuple[bytes, ...] = b""
 
 
 class Rejection(Refusal):

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import unquote
 
 from outbox.emulator.blobs.answers import Rejection
-from outbox.emulator.control import TOKEN_LENGTH_MAX
-from outbox.emulator.listening import key_bytes
+from outbox.emulator.control import TOKEN_LENGTH_MAX, key_bytes
 
 ACCOUNT = "devstoreaccount1"
 WELL_KNOWN_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="

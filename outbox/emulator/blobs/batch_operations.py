@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 from outbox.emulator.blobs.answers import ACCEPTED, Answer, Rejection, bad_header
 from outbox.emulator.blobs.auth import Signatures
-from outbox.emulator.blobs.gateway import broken
+from outbox.emulator.blobs.gateway import Meter, broken
 from outbox.emulator.blobs.requests import Call, read_line
 from outbox.emulator.blobs.understood import check_understood
-from outbox.emulator.blobs.usage import Meter
 from outbox.emulator.faults import Faults
 
 BATCH_COUNT_MAX = 256
@@ -32,7 +31,24 @@ FAULTS = frozenset(("refused", "throttled", "status"))
 BOUNDARY = "batchresponse_00000000-0000-0000-0000-000000000000"
 _BOUNDARY = re.compile(r"multipart/mixed\s*;\s*boundary=(?:\"([^\"]+)\"|([^\s;\"]+))\s*", re.IGNORECASE)
 _BOUNDARY_TEXT = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
-_ID = re.compile(r"[\x21-\x7e]{1,80}")
+_ABOUT = (
+    (
+        "content-type",
+        re.compile("application/http", re.IGNORECASE),
+        "a part of a batch is of Content-Type: application/http",
+    ),
+    (
+        "content-transfer-encoding",
+        re.compile("binary", re.IGNORECASE),
+        "a part of a batch has Content-Transfer-Encoding: binary",
+    ),
+    (
+        "content-id",
+        re.compile(r"[\x21-\x7e]{0,80}"),
+        "a Content-ID has 1 to 80 characters of ASCII without blanks",
+    ),
+)
+"""What the headers of a part itself have to be."""
 _LINE = re.compile(r"([A-Z]{1,20}) (/[\x21-\x7e]*) HTTP/1\.1")
 
 
@@ -142,13 +158,9 @@ def _part(data: bytes) -> Part:
         raise Rejection("InvalidInput", "behind a boundary stands the end of its line")
     head, _, inner = data[2:].partition(b"\r\n\r\n")
     about = _headers(head)
-    if about.get("content-type", "").lower() != "application/http":
-        raise Rejection("InvalidInput", "a part of a batch is of Content-Type: application/http")
-    if about.get("content-transfer-encoding", "").lower() != "binary":
-        raise Rejection("InvalidInput", "a part of a batch has Content-Transfer-Encoding: binary")
-    id = about.get("content-id", "")
-    if id and not _ID.fullmatch(id):
-        raise Rejection("InvalidInput", "a Content-ID has 1 to 80 characters of ASCII without blanks")
+    for name, right, text in _ABOUT:
+        if not right.fullmatch(about.get(name, "")):
+            raise Rejection("InvalidInput", text)
     line, _, rest = inner.partition(b"\r\n")
     asked = _LINE.fullmatch(line[:LINE_LENGTH_MAX].decode("latin-1"))
     head, _, body = rest.partition(b"\r\n\r\n")
@@ -159,7 +171,7 @@ def _part(data: bytes) -> Part:
     headers = _headers(head)
     if headers.get("content-length", "0") != "0":
         raise Rejection("InvalidInput", "a part of a batch has no body; say Content-Length: 0")
-    return Part(id, asked[1], asked[2], headers)
+    return Part(about.get("content-id", ""), asked[1], asked[2], headers)
 
 
 def _headers(head: bytes) -> dict[str, str]:

@@ -12,13 +12,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
+import msgspec
+
 from outbox.emulator.blobs.answers import BY_STATUS, Answer, Rejection
 from outbox.emulator.blobs.auth import Signatures
 from outbox.emulator.blobs.catalog import http_date
 from outbox.emulator.blobs.requests import Call, read_line
 from outbox.emulator.blobs.understood import check_understood
-from outbox.emulator.blobs.usage import Meter
-from outbox.emulator.dialect import Answer as AnyAnswer
 from outbox.emulator.dialect import Asked, Dropped
 from outbox.emulator.faults import FaultRule, Faults
 from outbox.engine.engine import Engine
@@ -35,6 +35,43 @@ _BEHIND = frozenset(("lost-reply", "pause"))
 _SEARCH = "blob.find"
 
 Operation = Callable[[Call], Awaitable[Answer]]
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """The use by one kind of operation."""
+
+    count: int
+    failed_count: int
+    """Answered with a status of 400 or more, or not at all."""
+    received_bytes: int
+    """Of the bodies of requests."""
+    sent_bytes: int
+    """Of the bodies of answers."""
+
+
+class Meter:
+    """Counts requests by operation."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, Usage] = {}
+
+    def count(self, operation: str, status: int, received_bytes: int, sent_bytes: int) -> None:
+        """Add one request; status 0 for one that got no answer."""
+        used, failed_count = self._used.get(operation, Usage(0, 0, 0, 0)), not 0 < status < 400
+        self._used[operation] = Usage(
+            used.count + 1,
+            used.failed_count + failed_count,
+            used.received_bytes + received_bytes,
+            used.sent_bytes + sent_bytes,
+        )
+
+    def usage(self) -> dict[str, Usage]:
+        """The use by operation, since the start or the last reset."""
+        return dict(sorted(self._used.items()))
+
+    def reset(self) -> None:
+        """Count from zero."""
+        self._used.clear()
 
 
 class Gateway:
@@ -73,18 +110,13 @@ class Gateway:
         except Rejection as rejected:
             self._meter.count(call.route.operation, rejected.status, 0, 0)
             raise
-        is_read = method in ("GET", "HEAD")
-        return Asked(partial(self._asked, call), lambda: is_read)
+        return Asked(partial(self._asked, call), method in ("GET", "HEAD"))
 
     def refusal(self, status: int, text: str) -> Rejection:
         """A refusal as this service says it."""
         return Rejection(BY_STATUS.get(status, "InvalidInput"), text)
 
-    def control_answer(self, status: int, body: bytes) -> Answer:
-        """JSON of the control endpoint."""
-        return Answer(status, {"Content-Type": "application/json"}, body)
-
-    def stamp(self, answer: AnyAnswer, number: int, headers: Mapping[str, str]) -> None:
+    def stamp(self, answer: Answer, number: int, headers: Mapping[str, str]) -> None:
         """Add the headers that every answer has."""
         answer.headers["x-ms-request-id"] = f"00000000-0000-0000-0000-{number:012x}"
         version, client_id = headers.get("x-ms-version", VERSION), headers.get("x-ms-client-request-id", "")

@@ -74,7 +74,7 @@ def _done(store: Store, call: Call, lease: Lease | None) -> tuple[Lease | None, 
     if action == "change":
         to = leases.read_id(proposed, "x-ms-proposed-lease-id")
         return _answered(leases.change(lease, now_ms, id=id, proposed=to), OK)
-    leases.release(lease, id=id)
+    leases.own(lease, id)
     return None, Answer(OK)
 
 

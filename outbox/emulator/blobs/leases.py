@@ -55,7 +55,7 @@ def renew(lease: Lease | None, now_ms: int, *, id: str) -> Lease:
     Raises:
         Rejection: 409.
     """
-    held = _own(lease, id)
+    held = own(lease, id)
     if held.breaks_ms is not None:
         raise Rejection("LeaseIsBrokenAndCannotBeRenewed")
     return _begun(held.id, held.duration_s, now_ms)
@@ -75,15 +75,6 @@ def change(lease: Lease | None, now_ms: int, *, id: str, proposed: str) -> Lease
     if state == "breaking":
         raise Rejection("LeaseIsBreakingAndCannotBeChanged")
     return Lease(proposed, lease.duration_s, lease.ends_ms)
-
-
-def release(lease: Lease | None, *, id: str) -> None:
-    """Give the lease back.
-
-    Raises:
-        Rejection: 409, it is another's.
-    """
-    _own(lease, id)
 
 
 def break_(lease: Lease | None, now_ms: int, *, period_s: int | None) -> tuple[Lease, int]:
@@ -181,8 +172,8 @@ def read_period(text: str) -> int | None:
     return int(text)
 
 
-def _own(lease: Lease | None, id: str) -> Lease:
-    """The lease of this id.
+def own(lease: Lease | None, id: str) -> Lease:
+    """The lease of this id, which may give it back.
 
     Raises:
         Rejection: 409, there is none, or it is another's.

@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import binascii
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from outbox.emulator.blobs import leases, tags
@@ -69,7 +70,7 @@ class ListOperations:
         count, after = self._count(call), read_marker(call.parameter("marker"))
         start = call.parameter("startfrom")
         entries = _entries(held, prefix, delimiter, after, start, "uncommittedblobs" in includes)
-        found = list(_first(entries, count + 1))
+        found = list(islice(entries, count + 1))
         page = found[:count]
         each = "".join(self._entry(entry, includes) for entry in page)
         more = (f"{page[-1].name}{_LAST}" if page[-1].is_folder else page[-1].name) if len(found) > count else ""
@@ -79,9 +80,11 @@ class ListOperations:
         """Find Blobs by Tags, in the account or in one container."""
         where = call.parameter("where")
         condition = tags.read_condition(where, "where")
-        after, count = _place(read_marker(call.parameter("marker"))), self._count(call)
+        after, count = read_marker(call.parameter("marker")).partition("/")[::2], self._count(call)
+        place = call.route.container
+        searched = {place: self._store.container(place)} if place else self._store.containers
         found: list[tuple[str, str, Mapping[str, str]]] = []
-        for name, held in sorted(self._searched(call).items()):
+        for name, held in sorted(searched.items()):
             if call.rule is not None:
                 by_name: Mapping[str, Mapping[str, str]] = self._store.tags_past(held, call.rule.behind_count)
             else:
@@ -97,10 +100,6 @@ class ListOperations:
         )
         more = "/".join(page[-1][:2]) if len(found) > count else ""
         return self._page(call, f"{leaf('Where', where)}<Blobs>{each}</Blobs>", more)
-
-    def _searched(self, call: Call) -> dict[str, Held]:
-        name = call.route.container
-        return {name: self._store.container(name)} if name else self._store.containers
 
     def _count(self, call: Call) -> int:
         return call.count("maxresults", self._page_count_max, 1, self._page_count_max)
@@ -175,15 +174,6 @@ def _folder_of(after: str, prefix: str, delimiter: str) -> str:
     folder = after.removesuffix(_LAST)
     is_folder = delimiter and folder != after and folder.endswith(delimiter) and len(folder) > len(prefix)
     return folder if is_folder else ""
-
-
-def _place(marker: str) -> tuple[str, str]:
-    container, _, blob = marker.partition("/")
-    return container, blob
-
-
-def _first(entries: Iterator[Entry], count: int) -> Iterable[Entry]:
-    return (entry for _, entry in zip(range(count), entries, strict=False))
 
 
 def _includes(call: Call) -> frozenset[str]:

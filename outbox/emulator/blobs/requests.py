@@ -155,10 +155,9 @@ def decoded(part: str) -> str:
         Rejection: 400, it is no text.
     """
     try:
-        found = unquote_to_bytes(part.encode("utf-8", "surrogateescape")).decode()
+        return unquote_to_bytes(part.encode("utf-8", "surrogateescape")).decode()
     except UnicodeDecodeError as error:
         raise Rejection("InvalidUri") from error
-    return found
 
 
 def read_query(query: str) -> dict[str, str]:

@@ -18,11 +18,10 @@ from outbox.emulator.blobs import blob_operations, block_operations, container_o
 from outbox.emulator.blobs.answers import Answer
 from outbox.emulator.blobs.auth import ACCOUNT, WELL_KNOWN_KEY, Signatures
 from outbox.emulator.blobs.batch_operations import BatchOperations
-from outbox.emulator.blobs.gateway import Gateway, Operation
+from outbox.emulator.blobs.gateway import Gateway, Meter, Operation, Usage
 from outbox.emulator.blobs.list_operations import PAGE_COUNT_MAX, ListOperations
 from outbox.emulator.blobs.requests import Call
 from outbox.emulator.blobs.store import Store
-from outbox.emulator.blobs.usage import Meter, Usage
 from outbox.emulator.connections import Connections
 from outbox.emulator.control import Control
 from outbox.emulator.faults import Faults

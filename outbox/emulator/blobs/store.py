@@ -59,6 +59,13 @@ class Held:
         self.uncommitted: dict[str, dict[str, Block]] = {}
         """Blocks by their blob's name and their id."""
 
+    def pieces_of(self, name: str) -> Iterator[Piece]:
+        """The pieces that a blob and the blocks that were put for it name."""
+        if name in self.blobs:
+            yield from self.blobs[name].all_pieces
+        for block in self.uncommitted.get(name, {}).values():
+            yield from block.pieces
+
 
 class Store:
     """The containers of one account."""
@@ -121,7 +128,8 @@ class Store:
         gone = [records.DocRef(BLOBS + rid, name, 1) for name in held.blobs]
         for name, blocks in held.uncommitted.items():
             gone += [records.DocRef(_blocks_of(rid, name), id, 1) for id in blocks]
-        self._drop_all((*gone, *map(_ref, _pieces_in(held))))
+        pieces = dict.fromkeys(piece for name in (*held.blobs, *held.uncommitted) for piece in held.pieces_of(name))
+        self._drop_all((*gone, *map(_ref, pieces)))
 
     # Bytes
 
@@ -177,13 +185,11 @@ class Store:
 
     def remove(self, held: Held, name: str) -> None:
         """Delete a blob, with the blocks that were put for it."""
-        rid, old = held.definition.rid, held.blobs.pop(name)
+        rid, pieces = held.definition.rid, dict.fromkeys(held.pieces_of(name))
+        old, blocks = held.blobs.pop(name), held.uncommitted.pop(name, {})
         del held.names[bisect_left(held.names, name)]
-        blocks = held.uncommitted.pop(name, {})
-        gone = [records.DocRef(BLOBS + rid, name, 1)]
-        gone += [records.DocRef(_blocks_of(rid, name), id, 1) for id in blocks]
-        pieces = (*old.all_pieces, *(piece for block in blocks.values() for piece in block.pieces))
-        self._do([], gone + [_ref(piece) for piece in dict.fromkeys(pieces)])
+        gone = [records.DocRef(_blocks_of(rid, name), id, 1) for id in blocks]
+        self._do([], [records.DocRef(BLOBS + rid, name, 1), *gone, *map(_ref, pieces)])
         self._note_tags(held, name, old.tags, {})
 
     def put_block(self, held: Held, name: str, block: Block) -> None:
@@ -299,13 +305,3 @@ def _load_blobs(held: Held, documents: Mapping[str, Any], named: set[str]) -> No
         held.blobs[name] = with_etag(blob, document.version)
         named |= {piece.id for piece in blob.all_pieces}
     held.names = sorted(held.blobs)
-
-
-def _pieces_in(held: Held) -> Iterator[Piece]:
-    """Every piece that something in a container names, once."""
-    found: dict[Piece, None] = {}
-    for blob in held.blobs.values():
-        found |= dict.fromkeys(blob.all_pieces)
-    for blocks in held.uncommitted.values():
-        found |= dict.fromkeys(piece for block in blocks.values() for piece in block.pieces)
-    return iter(found)

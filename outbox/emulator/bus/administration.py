@@ -7,7 +7,6 @@ engine and a description kept beside it; that both are safe before the answer le
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import parse_qs, quote, unquote
 from xml.sax.saxutils import quoteattr
@@ -16,7 +15,7 @@ from outbox.emulator.bus import atom, descriptions
 from outbox.emulator.bus.addresses import declared_path, wrong_name, wrong_part
 from outbox.emulator.bus.descriptions import Description
 from outbox.emulator.bus.filters import SYSTEM_NAMES, correlation_rule, refuse_action, sql_rule
-from outbox.emulator.dialect import Refusal
+from outbox.emulator.dialect import Answer, Refusal
 from outbox.emulator.xml import Element, text
 from outbox.engine.engine import Engine
 from outbox.engine.entities import TopicSettings, subscription_path
@@ -31,26 +30,16 @@ _INT_MAX = 2_147_483_647
 _STATUSES: dict[type[Exception], int] = {NotRegistrable: 400, UnknownDestination: 404, Refused: 409}
 
 
-@dataclass(slots=True)
-class Reply:
-    """A status and a document."""
-
-    status: int
-    text: str = ""
-    headers: dict[str, str] = field(default_factory=lambda: {"Content-Type": "application/atom+xml; charset=utf-8"})
-
-    @property
-    def body(self) -> bytes:
-        """The document as the wire has it."""
-        return self.text.encode()
-
-
 class Target(NamedTuple):
     """The target of a path: an entity, its subscription, a rule of that; an empty name: all of the kind."""
 
     entity: str
     subscription: str | None = None
     rule: str | None = None
+
+
+def _replied(status: int, document: str = "") -> Answer:
+    return Answer(status, {"Content-Type": "application/atom+xml; charset=utf-8"}, document.encode())
 
 
 class Wrong(Refusal):
@@ -61,9 +50,9 @@ class Wrong(Refusal):
         self.status = status
         self._retry_after_s = retry_after_s
 
-    def answer(self) -> Reply:
+    def answer(self) -> Answer:
         """The service's error document."""
-        reply = Reply(self.status, atom.error(self.status, str(self)))
+        reply = _replied(self.status, atom.error(self.status, str(self)))
         if self._retry_after_s:
             reply.headers["Retry-After"] = f"{self._retry_after_s:g}"
         return reply
@@ -77,7 +66,7 @@ class Administration:
         self.origin = origin
         """How addresses in answers begin."""
 
-    def answer(self, method: str, raw_path: str, query: str, body: bytes, *, update: bool) -> Reply:
+    def answer(self, method: str, raw_path: str, query: str, body: bytes, *, update: bool) -> Answer:
         """Do what a request asks; `update` says that the entity must be there."""
         try:
             return self._route(method, raw_path.partition("?")[0], parse_qs(query, max_num_fields=20), body, update)
@@ -87,14 +76,14 @@ class Administration:
             status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 400)
             return Wrong(status, str(error)).answer()
 
-    def _route(self, method: str, path: str, query: Mapping[str, list[str]], body: bytes, update: bool) -> Reply:
+    def _route(self, method: str, path: str, query: Mapping[str, list[str]], body: bytes, update: bool) -> Answer:
         kind = path.strip("/").lower()
         if kind == "$namespaceinfo" and method == "GET":
-            return Reply(200, self._namespace())
+            return _replied(200, self._namespace())
         if kind in ("$resources/queues", "$resources/topics"):
             names = self._queues() if kind.endswith("queues") else sorted(self._engine.topology.topics)
             described = QUEUE if kind.endswith("queues") else TOPIC
-            return self._list(method, path, query, names, lambda name: self._entity_entry(name, described))
+            return self._list(method, path, query, names, lambda name: self._entry(name, name, described))
         target = self._declared(read_target(path))
         if target.subscription == "":
             topic = self._topic(target.entity)
@@ -121,7 +110,7 @@ class Administration:
 
     def _list(
         self, method: str, path: str, query: Mapping[str, list[str]], names: list[str], show: Callable[[str], str]
-    ) -> Reply:
+    ) -> Answer:
         if method != "GET":
             raise Wrong(405, f"{method[:20]} is no operation on a list; use GET")
         skip, top = (_number(query, name, default) for name, default in (("$skip", 0), ("$top", 100)))
@@ -129,20 +118,22 @@ class Administration:
         page, address = names[skip : skip + top], self.origin + path
         more = f"{address}?$skip={skip + top}&$top={top}" if len(names) > skip + top and top else ""
         entries = [show(name) for name in page]
-        return Reply(200, atom.feed(address, path.rpartition("/")[2], entries, now_ms=self._engine.now_ms(), more=more))
+        return _replied(
+            200, atom.feed(address, path.rpartition("/")[2], entries, now_ms=self._engine.now_ms(), more=more)
+        )
 
-    def _get(self, target: Target, body: bytes, update: bool) -> Reply:
+    def _get(self, target: Target, body: bytes, update: bool) -> Answer:
         if target.rule is not None:
             if target.rule not in self._engine.topology.rules(self._subscription(target)):
                 raise Wrong(404, f"rule {target.rule!r} does not exist; check the spelling")
-            return Reply(200, self._rule_entry(target, target.rule))
+            return _replied(200, self._rule_entry(target, target.rule))
         if target.subscription is not None:
             self._subscription(target)
-            return Reply(200, self._subscription_entry(target.entity, target.subscription))
+            return _replied(200, self._subscription_entry(target.entity, target.subscription))
         if target.entity in self._engine.topology.topics:
-            return Reply(200, self._entity_entry(target.entity, TOPIC))
+            return _replied(200, self._entry(target.entity, target.entity, TOPIC))
         if target.entity in self._queues():
-            return Reply(200, self._entity_entry(target.entity, QUEUE))
+            return _replied(200, self._entry(target.entity, target.entity, QUEUE))
         raise Wrong(404, f"queue or topic {target.entity!r} does not exist; create it, or check the spelling")
 
     def _queues(self) -> list[str]:
@@ -165,18 +156,14 @@ class Administration:
         assert target.subscription is not None
         return subscription_path(topic.name, target.subscription)
 
-    def _entity_entry(self, name: str, kind: str) -> str:
-        return self._entry(name, name, kind, _address(name))
-
     def _subscription_entry(self, topic: str, name: str) -> str:
-        path = subscription_path(topic, name)
-        return self._entry(path, name, SUBSCRIPTION, _address(path))
+        return self._entry(subscription_path(topic, name), name, SUBSCRIPTION)
 
-    def _entry(self, path: str, title: str, kind: str, address: str) -> str:
+    def _entry(self, path: str, title: str, kind: str) -> str:
         described = descriptions.known(self._engine, path, kind)
         inner = descriptions.write(self._engine, path, described)
         times = {"created_ms": described.created_ms, "updated_ms": described.updated_ms}
-        return atom.entry(f"{self.origin}/{address}", title, inner, **times)
+        return atom.entry(f"{self.origin}/{_address(path)}", title, inner, **times)
 
     def _rule_entry(self, target: Target, name: str) -> str:
         path = self._subscription(target)
@@ -193,7 +180,7 @@ class Administration:
 
     # Change
 
-    def _put(self, target: Target, body: bytes, update: bool) -> Reply:
+    def _put(self, target: Target, body: bytes, update: bool) -> Answer:
         if target.rule is not None:
             return self._put_rule(target, body, update)
         if target.subscription is not None:
@@ -210,12 +197,14 @@ class Administration:
             descriptions.settings_of(name, described.given)
             self._engine.declare(TopicSettings(name, ()))
             for subscription in self._engine.topology.topics[name].subscriptions:
-                self._declare_subscription(name, subscription, described.given)
+                path = subscription_path(name, subscription)
+                own = descriptions.known(self._engine, path, SUBSCRIPTION).given
+                self._engine.declare(descriptions.settings_of(path, own, described.given))
         else:
             self._engine.declare(descriptions.settings_of(name, described.given))
             self._pause(name, element)
         descriptions.keep(self._engine, name, described)
-        return Reply(200 if there else 201, self._entity_entry(name, kind))
+        return _replied(200 if there else 201, self._entry(name, name, kind))
 
     def _merged(self, path: str, kind: str, given: dict[str, str], *, there: bool, update: bool) -> Description:
         """The description that a request leaves: the old one with the given changes.  An update says only what it
@@ -234,7 +223,7 @@ class Administration:
             raise Wrong(400, f"{path!r}: {text}")
         return Description(kind=kind, given=old.given | given, created_ms=old.created_ms, updated_ms=now_ms)
 
-    def _put_subscription(self, target: Target, body: bytes, update: bool) -> Reply:
+    def _put_subscription(self, target: Target, body: bytes, update: bool) -> Answer:
         topic, name = self._topic(target.entity), target.subscription or ""
         path = subscription_path(topic, name)
         there = name in self._engine.topology.topics[topic].subscriptions
@@ -253,18 +242,13 @@ class Administration:
             self._engine.topology.set_rules(path, [rule])
         self._pause(path, element)
         descriptions.keep(self._engine, path, described)
-        return Reply(200 if there else 201, self._subscription_entry(topic, name))
+        return _replied(200 if there else 201, self._subscription_entry(topic, name))
 
     def _pause(self, path: str, element: Element) -> None:
         if (paused := descriptions.pauses(element)) is not None:
             self._engine.topology.pause(path, paused=paused)
 
-    def _declare_subscription(self, topic: str, name: str, above: dict[str, str]) -> None:
-        path = subscription_path(topic, name)
-        described = descriptions.known(self._engine, path, SUBSCRIPTION)
-        self._engine.declare(descriptions.settings_of(path, described.given, above))
-
-    def _put_rule(self, target: Target, body: bytes, update: bool) -> Reply:
+    def _put_rule(self, target: Target, body: bytes, update: bool) -> Answer:
         path, name = self._subscription(target), target.rule or ""
         rule = read_rule(name, atom.content(body, RULE), path)
         rules = self._engine.topology.rules(path)
@@ -273,16 +257,16 @@ class Administration:
         if (name in rules) != update:
             raise Wrong(404 if update else 409, f"rule {name!r} {'does not exist' if update else 'is there already'}")
         self._engine.topology.set_rules(path, list((rules | {name: rule}).values()))
-        return Reply(200 if update else 201, self._rule_entry(target, name))
+        return _replied(200 if update else 201, self._rule_entry(target, name))
 
-    def _delete(self, target: Target, body: bytes, update: bool) -> Reply:
+    def _delete(self, target: Target, body: bytes, update: bool) -> Answer:
         if target.rule is not None:
             path = self._subscription(target)
             rules = self._engine.topology.rules(path)
             if rules.pop(target.rule, None) is None:
                 raise Wrong(404, f"rule {target.rule!r} does not exist; check the spelling")
             self._engine.topology.set_rules(path, list(rules.values()))
-            return Reply(200)
+            return _replied(200)
         path = target.entity if target.subscription is None else self._subscription(target)
         if target.subscription is None and path not in self._engine.topology.topics and path not in self._queues():
             raise Wrong(404, f"queue or topic {path!r} does not exist; check the spelling")
@@ -290,7 +274,7 @@ class Administration:
         gone = [subscription_path(path, name) for name in topic.subscriptions] if topic is not None else []
         self._engine.topology.delete(path)
         descriptions.forget(self._engine, [path, *gone])
-        return Reply(200)
+        return _replied(200)
 
 
 _NOTHING = Element("", {})

@@ -217,18 +217,12 @@ def _topic(item: Section) -> list[Entity]:
         subscription.place = f"{subscriptions[-1]!r} of topic {name!r}"
         subscription.only("Name", "Properties", "Rules")
         path = subscription_path(name, subscriptions[-1])
-        rules += _rules(subscription, path)
+        given = [_rule(rule) for rule in _items(subscription, "Rules")]
+        if given:  # without any it has the default one
+            check_rules(path, given)
+            rules.append(RuleSettings(path, tuple(given)))
         queues.append(queue_settings(subscription.place, path, subscription.properties(), properties))
     return [*queues, TopicSettings(name, tuple(subscriptions)), *rules]
-
-
-def _rules(subscription: Section, path: str) -> list[Entity]:
-    """The rules that a subscription is given; without any it has the default one."""
-    rules = [_rule(rule) for rule in _items(subscription, "Rules")]
-    if not rules:
-        return []
-    check_rules(path, rules)
-    return [RuleSettings(path, tuple(rules))]
 
 
 def _rule(item: Section) -> Rule:

@@ -69,32 +69,34 @@ def on_attach(transport: Transport, link: Link, path: str) -> bool:
     if rule.kind == "reset":
         transport.abort()
         return True
-    raise LinkFault(SERVER_BUSY if rule.kind == "throttled" else NOT_ALLOWED, describe(rule))
+    raise LinkFault(_condition(rule), describe(rule))
+
+
+def _condition(rule: FaultRule) -> str:
+    return SERVER_BUSY if rule.kind == "throttled" else NOT_ALLOWED
 
 
 def on_send(transport: Transport, sender: Sender, event: Delivery) -> None:
     """Do what a client's send asks for, or what a rule makes of it."""
     rule = ask(transport, "send", SEND, sender.path, _identities(event))
     session = event.link.session
-    match None if rule is None else rule.kind:
-        case "lost-reply":
+    match rule:
+        case FaultRule(kind="lost-reply"):
             sender.on_delivery(event._replace(settled=True))
-        case "refused" | "throttled" as kind:
-            assert rule is not None
-            session.reject(event.delivery_id, SERVER_BUSY if kind == "throttled" else NOT_ALLOWED, describe(rule))
+        case FaultRule(kind="refused" | "throttled"):
+            session.reject(event.delivery_id, _condition(rule), describe(rule))
         case _:
             _carry_out(transport, event.link, rule, lambda: sender.on_delivery(event))
 
 
 def _carry_out(transport: Transport, link: Link, rule: FaultRule | None, work: Callable[[], object]) -> None:
     """Do the `work` asked for on a link: at once, late, or never, because a fault ends link or connection."""
-    match None if rule is None else rule.kind:
-        case "delay":
-            assert rule is not None
+    match rule:
+        case FaultRule(kind="delay"):
             transport.call_later(rule.delay_s, work)
-        case "reset":
+        case FaultRule(kind="reset"):
             transport.abort()
-        case "detach":
+        case FaultRule(kind="detach"):
             link.detach(DETACH_FORCED, "an installed fault rule (detach) closed this link; open another")
         case _:
             work()
@@ -115,12 +117,11 @@ def on_request(transport: Transport, manage: Management, event: Delivery, path: 
     name = Request.decode(event.payload).properties.get("operation")
     operation = f"manage/{name.removeprefix('com.microsoft:') if isinstance(name, str) else ''}"
     rule = ask(transport, operation, MANAGE, path)
-    match None if rule is None else rule.kind:
-        case "lost-reply":
+    match rule:
+        case FaultRule(kind="lost-reply"):
             manage.on_request(event.link, path, event.payload, None)
-        case "refused" | "throttled" as kind:
-            assert rule is not None
-            fault = OperationFault(SERVER_BUSY if kind == "throttled" else NOT_ALLOWED, describe(rule))
+        case FaultRule(kind="refused" | "throttled"):
+            fault = OperationFault(_condition(rule), describe(rule))
             manage.on_request(event.link, path, event.payload, replies, refusal=fault)
         case _:
             _carry_out(transport, event.link, rule, lambda: manage.on_request(event.link, path, event.payload, replies))

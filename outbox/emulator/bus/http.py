@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from outbox.emulator.bus.administration import Administration, Reply, Wrong
+from outbox.emulator.bus.administration import Administration, Wrong
 from outbox.emulator.bus.claims import check_signature, is_within, scope_of
 from outbox.emulator.bus.transport import Endpoint
 from outbox.emulator.dialect import Answer, Asked, Dropped
@@ -22,14 +22,13 @@ from outbox.errors import EngineStopped, OutboxError
 KINDS = frozenset(("lost-reply", "refused", "throttled", "status", "delay", "reset"))
 BODY_MAX_BYTES = 1 << 20
 BODIES_MAX_BYTES = 64 << 20
-_JSON = {"Content-Type": "application/json"}
 
 
 class Uncontrolled(Wrong):
     """A refusal of the control endpoint, in JSON."""
 
-    def answer(self) -> Reply:
-        return Reply(self.status, msgspec.json.encode({"error": str(self)}).decode(), dict(_JSON))
+    def answer(self) -> Answer:
+        return Answer(self.status, {"Content-Type": "application/json"}, msgspec.json.encode({"error": str(self)}))
 
 
 class Gateway:
@@ -51,11 +50,7 @@ class Gateway:
         """
         if not self._is_signed(headers.get("Authorization", ""), unquote(raw_path.partition("?")[0])):
             raise Wrong(401, "the token is not valid; check the key and its expiry")
-        return Asked(partial(self._asked, method, raw_path, headers), lambda: method == "GET")
-
-    def control_answer(self, status: int, body: bytes) -> Reply:
-        """JSON of the control endpoint."""
-        return Reply(status, body.decode(), dict(_JSON))
+        return Asked(partial(self._asked, method, raw_path, headers), method == "GET")
 
     def stamp(self, answer: Answer, number: int, headers: Mapping[str, str]) -> None:
         """Add nothing: an answer has all of its headers."""
@@ -66,7 +61,7 @@ class Gateway:
         is_valid = check_signature(token, self._endpoint.key) > self._endpoint.engine.now_ms()
         return is_valid and is_within(path, scope_of(token))
 
-    async def _asked(self, method: str, raw_path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+    async def _asked(self, method: str, raw_path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """The answer to a request that was admitted.
 
         Raises:

@@ -117,7 +117,8 @@ class Receiver:
                 link.detach(NOT_FOUND, missing(self.path))
                 return True
             if not claims:
-                self._wait()
+                if self._waiter is None or self._waiter.done():
+                    self._waiter = self.transport.spawn(self._wait_and_pump())
                 break
             if self.transport.faults:
                 claims = self._divert(self, claims)
@@ -171,10 +172,6 @@ class Receiver:
             self.link.detach(SESSION_LOCK_LOST, str(error))
             return False
         return True
-
-    def _wait(self) -> None:
-        if self._waiter is None or self._waiter.done():
-            self._waiter = self.transport.spawn(self._wait_and_pump())
 
     async def _wait_and_pump(self) -> None:
         link = self.link

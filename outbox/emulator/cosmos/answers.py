@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
-from outbox.emulator.dialect import Refusal
+from outbox.emulator import dialect
 
 OK, CREATED, NO_CONTENT, MULTI_STATUS, NOT_MODIFIED = 200, 201, 204, 207, 304
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 400, 401, 403, 404, 405
@@ -41,16 +41,14 @@ STORAGE_FULL = 1014
 
 
 @dataclass(slots=True)
-class Answer:
-    """A status, a JSON body and what goes into the headers besides what every answer has."""
+class Answer(dialect.Answer):
+    """An answer with a JSON body, and its price."""
 
-    status: int = OK
     body: bytes = b""
     charge_ru: float = 0.0
-    headers: dict[str, str] = field(default_factory=dict)
 
 
-class Rejection(Refusal):
+class Rejection(dialect.Refusal):
     """A request that is not granted; nothing was written."""
 
     def __init__(self, status: int, text: str, *, substatus: int = 0, retry_after_s: float = 0.0) -> None:
@@ -68,7 +66,7 @@ class Rejection(Refusal):
         if self.retry_after_s or self.status == THROTTLED:
             headers["x-ms-retry-after-ms"] = str(round(self.retry_after_s * 1_000))
         body = msgspec.json.encode({"code": CODES.get(self.status, "Error"), "message": printable(self.text)})
-        return Answer(self.status, body, 1.0, headers)
+        return Answer(self.status, headers, body, 1.0)
 
 
 def bad(text: str, *, substatus: int = 0) -> Rejection:

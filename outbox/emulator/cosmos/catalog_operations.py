@@ -156,8 +156,8 @@ def _read(call: Call, definition: dict[str, Json], etag: str = "") -> Answer:
     """A definition, or that it is as the client has it; `etag` is that of one that says none itself."""
     etag = etag or definition["_etag"]
     if call.header("if-none-match") in (etag, etag.strip('"')):
-        return Answer(NOT_MODIFIED, charge_ru=METADATA_RU, headers={"etag": etag})
-    return Answer(OK, encode(definition), METADATA_RU, {"etag": etag})
+        return Answer(NOT_MODIFIED, {"etag": etag}, charge_ru=METADATA_RU)
+    return Answer(OK, {"etag": etag}, encode(definition), METADATA_RU)
 
 
 def _check_match(call: Call, definition: dict[str, Json]) -> None:
@@ -173,4 +173,4 @@ def _check_match(call: Call, definition: dict[str, Json]) -> None:
 
 def _defined(status: int, definition: dict[str, Json]) -> Answer:
     headers = {"etag": definition["_etag"]} if "_etag" in definition else {}
-    return Answer(status, encode(definition), METADATA_RU, headers)
+    return Answer(status, headers, encode(definition), METADATA_RU)

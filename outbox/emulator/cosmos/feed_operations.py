@@ -251,7 +251,7 @@ def _listed(results: list[bytes], continuation: str, rid: str, name: str, charge
     headers = {"x-ms-item-count": str(len(results))}
     if continuation:
         headers["x-ms-continuation"] = continuation
-    return Answer(OK, body, charge_ru, headers)
+    return Answer(OK, headers, body, charge_ru)
 
 
 # Changes
@@ -308,4 +308,4 @@ def _changed(items: Iterable[tuple[str, StoredItem]], after: int, since_s: int, 
 
 def _nothing_new(after: int) -> Answer:
     """The answer where nothing was written after a version."""
-    return Answer(NOT_MODIFIED, charge_ru=query_ru(0, 0), headers={"etag": f'"{after}"'})
+    return Answer(NOT_MODIFIED, {"etag": f'"{after}"'}, charge_ru=query_ru(0, 0))

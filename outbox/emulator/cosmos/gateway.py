@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 
+from outbox.emulator import dialect
 from outbox.emulator.cosmos.answers import (
     FORBIDDEN,
     THROTTLED,
@@ -23,10 +24,9 @@ from outbox.emulator.cosmos.answers import (
 from outbox.emulator.cosmos.auth import Signatures
 from outbox.emulator.cosmos.catalog import Catalog
 from outbox.emulator.cosmos.charges import Meter
-from outbox.emulator.cosmos.requests import Call, Prepare, Prepared, token_of
+from outbox.emulator.cosmos.requests import Call, Prepare, Prepared
 from outbox.emulator.cosmos.routes import route_of
 from outbox.emulator.cosmos.understood import check_understood
-from outbox.emulator.dialect import Answer as AnyAnswer
 from outbox.emulator.dialect import Asked, Dropped
 from outbox.emulator.faults import FaultRule, Faults
 from outbox.engine.engine import Engine
@@ -45,6 +45,7 @@ class Gateway:
 
     body_max_bytes = BODY_MAX_BYTES
     bodies_max_bytes = BODIES_MAX_BYTES
+    refusal = Rejection
 
     def __init__(
         self,
@@ -82,18 +83,9 @@ class Gateway:
         except Rejection as rejected:
             self._meter.count(call.route.operation, rejected.status, 1.0)
             raise
-        is_read = call.method == "GET" or call.route.operation == "query"
-        return Asked(partial(self._asked, call), lambda: is_read)
+        return Asked(partial(self._asked, call), call.method == "GET" or call.route.operation == "query")
 
-    def refusal(self, status: int, text: str) -> Rejection:
-        """A refusal as this service says it."""
-        return Rejection(status, text)
-
-    def control_answer(self, status: int, body: bytes) -> Answer:
-        """JSON of the control endpoint."""
-        return Answer(status, body)
-
-    def stamp(self, answer: AnyAnswer, number: int, headers: Mapping[str, str]) -> None:
+    def stamp(self, answer: dialect.Answer, number: int, headers: Mapping[str, str]) -> None:
         """Add the headers that every answer has."""
         answer.headers["x-ms-activity-id"] = f"00000000-0000-0000-0000-{number:012x}"
         if answer.body:
@@ -183,7 +175,7 @@ class Gateway:
         headers["x-ms-request-charge"] = f"{answer.charge_ru:.2f}"
         if container is not None:
             lsn = container.lsn if call.lsn is None else call.lsn
-            headers["x-ms-session-token"] = token_of(lsn)
+            headers["x-ms-session-token"] = f"0:-1#{lsn}"
             headers["x-ms-alt-content-path"] = container.path
             headers["x-ms-documentdb-partitionkeyrangeid"] = "0"
             headers["lsn"] = str(lsn)

@@ -87,12 +87,9 @@ class History:
 
     def changed_since(self, lsn: int) -> dict[tuple[str, str], StoredItem | None]:
         """The items written since then, as they were at that time."""
-        newer: list[Change] = []
-        for change in reversed(self._changes):
+        found: dict[tuple[str, str], StoredItem | None] = {}
+        for change in reversed(self._changes):  # newest first, so that what an item was earlier stands in the end
             if change.lsn <= lsn:
                 break
-            newer.append(change)
-        found: dict[tuple[str, str], StoredItem | None] = {}
-        for change in newer:  # newest first, so that what an item was earlier stands in the end
             found.update(change.before)
         return found

@@ -32,7 +32,7 @@ from outbox.emulator.cosmos.catalog import DELETE_COUNT, Container
 from outbox.emulator.cosmos.charges import write_ru
 from outbox.emulator.cosmos.decisions import Decision, Kind, Moment, Operation, decide, whole
 from outbox.emulator.cosmos.history import StoredItem
-from outbox.emulator.cosmos.patch import Condition, Patch
+from outbox.emulator.cosmos.patch import Patch
 from outbox.emulator.cosmos.query.budget import Budget
 from outbox.emulator.cosmos.query.plan import CONDITION_STEP_COUNT_MAX, compile_condition
 from outbox.emulator.cosmos.requests import KEY_HEADER, Call, Prepared, container_of, freshness, key_of_call
@@ -109,7 +109,7 @@ def _single(store: Store, call: Call, container: Container, key: str, operation:
         if decision.stored is None:
             return Answer(decision.status, charge_ru=decision.charge_ru)
         body = b"" if is_minimal else wire_form(decision.stored, version)
-        return Answer(decision.status, body, decision.charge_ru, {"etag": etag_of(version)})
+        return Answer(decision.status, {"etag": etag_of(version)}, body, decision.charge_ru)
 
     return Prepared(f"{key}/{operation.id}", apply)
 
@@ -129,7 +129,7 @@ def _read(store: Store, call: Call) -> Prepared:
         body = b"" if decision.status == NOT_MODIFIED else wire_form(item.value, item.version)
         place = f"http://{call.header('host')}{call.raw_path.partition('?')[0]}"
         headers = {"etag": etag_of(item.version), "content-location": printable(place)}
-        return Answer(decision.status, body, decision.charge_ru, headers)
+        return Answer(decision.status, headers, body, decision.charge_ru)
 
     return Prepared(f"{key}/{id}", apply)
 
@@ -285,6 +285,8 @@ def _operation(one: Json, container: Container, key: str, budget: Budget) -> Ope
 def _patch_of(body: Json, budget: Budget) -> Patch:
     """A patch as a client sends it: an object with operations, or their list alone.
 
+    The conditions of one batch have one budget, because they are evaluated in one go.
+
     Raises:
         Rejection: 400, it cannot be.
     """
@@ -292,21 +294,10 @@ def _patch_of(body: Json, budget: Budget) -> Patch:
         body = {"operations": body}
     if not isinstance(body, dict):
         raise bad("a patch must be a JSON object with operations, or an array of them")
-    return Patch(body, _condition_of(body, budget))
-
-
-def _condition_of(body: dict[str, Json], budget: Budget) -> Condition | None:
-    """The condition of a patch, compiled; those of one batch have one budget, because they are evaluated in one go.
-
-    Raises:
-        Rejection: 400, it cannot be.
-    """
     text = body.get("condition")
-    if text is None:
-        return None
-    if not isinstance(text, str):
+    if not isinstance(text, str | None):
         raise bad("the condition of a patch must be text such as: from c where c.state = 'open'")
-    return compile_condition(text, budget)
+    return Patch(body, None if text is None else compile_condition(text, budget))
 
 
 _raw = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -387,7 +378,7 @@ def run_bulk(
         size_bytes += len(answer.body)
         charge_ru += answer.charge_ru
         results += _raw(answer.body)
-    return Answer(MULTI_STATUS if failed_count else OK, msgspec.json.encode(results), charge_ru)
+    return Answer(MULTI_STATUS if failed_count else OK, {}, msgspec.json.encode(results), charge_ru)
 
 
 def _injected(fault: FaultRule) -> Rejection:
@@ -401,7 +392,7 @@ def _failed(rejected: Rejection, failed: int, count: int) -> Answer:
     results[failed] = {"statusCode": rejected.status, "subStatusCode": rejected.substatus, "requestCharge": 1.0}
     if rejected.retry_after_s:
         results[failed]["retryAfterMilliseconds"] = round(rejected.retry_after_s * 1_000)
-    return Answer(MULTI_STATUS, msgspec.json.encode(results), 1.0)
+    return Answer(MULTI_STATUS, {}, msgspec.json.encode(results), 1.0)
 
 
 def _succeeded(decisions: list[Decision], left: list[_Pending | None], version: int) -> Answer:
@@ -412,4 +403,4 @@ def _succeeded(decisions: list[Decision], left: list[_Pending | None], version: 
             of_item = item.version or version
             result |= {"eTag": etag_of(of_item), "resourceBody": msgspec.Raw(wire_form(item.value, of_item))}
         results.append(result)
-    return Answer(OK, msgspec.json.encode(results), sum(decision.charge_ru for decision in decisions))
+    return Answer(OK, {}, msgspec.json.encode(results), sum(decision.charge_ru for decision in decisions))

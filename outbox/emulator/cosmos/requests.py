@@ -98,11 +98,6 @@ def freshness(call: Call, container: Container) -> int:
     return call.lsn
 
 
-def token_of(lsn: int) -> str:
-    """The token of an answer of that freshness."""
-    return f"0:-1#{lsn}"
-
-
 def _least_of(text: str, now_lsn: int) -> int:
     """How fresh an answer must be for the session of this token; 0 without one.
 

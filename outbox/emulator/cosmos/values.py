@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -65,16 +66,10 @@ def parse(data: bytes, what: str = "the body") -> Json:
     return value
 
 
-def parse_stored(data: bytes) -> dict[str, Json]:
-    """An item from the bytes of its JSON, which were checked when they came."""
-    item: dict[str, Json] = _decode(data)
-    return item
-
-
-def parse_values(key: str) -> list[Json]:
-    """The values of a partition key out of its text."""
-    values: list[Json] = _decode(key)
-    return values
+parse_stored: Callable[[bytes], dict[str, Json]] = _decode
+"""An item from the bytes of its JSON, which were checked when they came."""
+parse_values: Callable[[str], list[Json]] = _decode
+"""The values of a partition key out of its text."""
 
 
 def parse_object(data: bytes, what: str = "the body") -> dict[str, Json]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outbox.emulator.blobs.usage import Meter, Usage
+from outbox.emulator.blobs.gateway import Meter, Usage
 
 
 def test_requests_are_counted_by_operation_and_those_without_success_as_failed() -> None:

@@ -37,16 +37,34 @@ def _of_text(function: Callable[[str], Json]) -> Function:
     return lambda text: function(text) if isinstance(text, str) else UNDEFINED
 
 
-def _of_number(function: Callable[[Any], Json]) -> Function:
-    def call(number: Json) -> Json:
-        if not is_number(number):
+def _of_numbers(function: Callable[..., Json]) -> Function:
+    def call(*numbers: Json) -> Json:
+        if not all(map(is_number, numbers)):
             return UNDEFINED
         try:
-            return finite(function(number))
+            return finite(function(*numbers))
         except (ValueError, OverflowError):
             return UNDEFINED
 
     return call
+
+
+def _of(kinds: str, function: Function) -> Function:
+    """A function whose arguments are texts (t), numbers (n) or arrays (a), as far as they are there."""
+    tests = [_IS[kind] for kind in kinds]
+
+    def call(*values: Json) -> Json:
+        are_right = all(test(value) for test, value in zip(tests, values, strict=False))
+        return function(*values) if are_right else UNDEFINED
+
+    return call
+
+
+_IS: dict[str, Callable[[Json], bool]] = {
+    "t": lambda value: isinstance(value, str),
+    "n": is_number,
+    "a": lambda value: isinstance(value, list),
+}
 
 
 def _of_texts(function: Callable[[str, str], Json]) -> Function:
@@ -70,35 +88,14 @@ def _concat(*texts: Json) -> Json:
     return "".join(texts)
 
 
-def _substring(text: Json, start: Json, length: Json) -> Json:
-    if not (isinstance(text, str) and is_number(start) and is_number(length)):
-        return UNDEFINED
-    first = max(0, int(start))
-    return text[first : first + max(0, int(length))]
+def _count(number: Any) -> int:
+    return max(0, int(number))
 
 
-def _left(text: Json, length: Json) -> Json:
-    return text[: max(0, int(length))] if isinstance(text, str) and is_number(length) else UNDEFINED
-
-
-def _right(text: Json, length: Json) -> Json:
-    if not (isinstance(text, str) and is_number(length)):
-        return UNDEFINED
-    return text[max(0, len(text) - max(0, int(length))) :]
-
-
-def _replace(text: Json, old: Json, new: Json) -> Json:
-    if not (isinstance(text, str) and isinstance(old, str) and isinstance(new, str)):
-        return UNDEFINED
+def _replace(text: str, old: str, new: str) -> Json:
     if not old or len(text) + text.count(old) * len(new) > TEXT_LENGTH_MAX:
         return UNDEFINED if old else text
     return text.replace(old, new)
-
-
-def _index_of(text: Json, part: Json, start: Json = 0) -> Json:
-    if not (isinstance(text, str) and isinstance(part, str) and is_number(start)):
-        return UNDEFINED
-    return text.find(part, max(0, int(start)))
 
 
 def _to_string(value: Json) -> Json:
@@ -111,15 +108,6 @@ def _to_number(text: Json) -> Json:
     if not isinstance(text, str) or len(text) > 100 or not _NUMBER.fullmatch(text.strip(" \t\r\n")):
         return UNDEFINED
     return plain(finite(float(text)) if any(sign in text for sign in ".eE") else int(text))
-
-
-def _power(base: Json, exponent: Json) -> Json:
-    if not (is_number(base) and is_number(exponent)):
-        return UNDEFINED
-    try:
-        return finite(math.pow(base, exponent))
-    except (ValueError, OverflowError):
-        return UNDEFINED
 
 
 def _round(number: Any) -> Json:
@@ -137,11 +125,9 @@ def _array_contains(array: Json, wanted: Json, partial: Json = False) -> Json:
     return any(equal(one, wanted) for one in array)
 
 
-def _array_slice(array: Json, start: Json, length: Json = sys.maxsize) -> Json:
-    if not isinstance(array, list) or not is_number(start) or not is_number(length):
-        return UNDEFINED
+def _array_slice(array: list[Json], start: Any, length: Any = sys.maxsize) -> Json:
     first = int(start) if start >= 0 else max(0, len(array) + int(start))
-    return array[first : first + max(0, int(length))]
+    return array[first : first + _count(length)]
 
 
 def _array_concat(*arrays: Json) -> Json:
@@ -165,7 +151,7 @@ FUNCTIONS: dict[str, tuple[int, int, Function]] = {
     "ENDSWITH": (2, 3, _of_texts(str.endswith)),
     "CONTAINS": (2, 3, _of_texts(lambda text, part: part in text)),
     "STRINGEQUALS": (2, 3, _of_texts(lambda left, right: left == right)),
-    "INDEX_OF": (2, 3, _index_of),
+    "INDEX_OF": (2, 3, _of("ttn", lambda text, part, start=0: text.find(part, _count(start)))),
     "UPPER": (1, 1, _of_text(str.upper)),
     "LOWER": (1, 1, _of_text(str.lower)),
     "TRIM": (1, 1, _of_text(str.strip)),
@@ -174,25 +160,25 @@ FUNCTIONS: dict[str, tuple[int, int, Function]] = {
     "REVERSE": (1, 1, _of_text(lambda text: text[::-1])),
     "LENGTH": (1, 1, _of_text(len)),
     "CONCAT": (2, 1_000, _concat),
-    "SUBSTRING": (3, 3, _substring),
-    "LEFT": (2, 2, _left),
-    "RIGHT": (2, 2, _right),
-    "REPLACE": (3, 3, _replace),
+    "SUBSTRING": (3, 3, _of("tnn", lambda text, start, length: text[_count(start) : _count(start) + _count(length)])),
+    "LEFT": (2, 2, _of("tn", lambda text, length: text[: _count(length)])),
+    "RIGHT": (2, 2, _of("tn", lambda text, length: text[max(0, len(text) - _count(length)) :])),
+    "REPLACE": (3, 3, _of("ttt", _replace)),
     "TOSTRING": (1, 1, _to_string),
     "STRINGTONUMBER": (1, 1, _to_number),
-    "ABS": (1, 1, _of_number(abs)),
-    "CEILING": (1, 1, _of_number(math.ceil)),
-    "FLOOR": (1, 1, _of_number(math.floor)),
-    "ROUND": (1, 1, _of_number(_round)),
-    "TRUNC": (1, 1, _of_number(math.trunc)),
-    "SIGN": (1, 1, _of_number(lambda number: (number > 0) - (number < 0))),
-    "SQRT": (1, 1, _of_number(math.sqrt)),
-    "EXP": (1, 1, _of_number(math.exp)),
-    "LOG10": (1, 1, _of_number(math.log10)),
-    "POWER": (2, 2, _power),
+    "ABS": (1, 1, _of_numbers(abs)),
+    "CEILING": (1, 1, _of_numbers(math.ceil)),
+    "FLOOR": (1, 1, _of_numbers(math.floor)),
+    "ROUND": (1, 1, _of_numbers(_round)),
+    "TRUNC": (1, 1, _of_numbers(math.trunc)),
+    "SIGN": (1, 1, _of_numbers(lambda number: (number > 0) - (number < 0))),
+    "SQRT": (1, 1, _of_numbers(math.sqrt)),
+    "EXP": (1, 1, _of_numbers(math.exp)),
+    "LOG10": (1, 1, _of_numbers(math.log10)),
+    "POWER": (2, 2, _of_numbers(math.pow)),
     "ARRAY_CONTAINS": (2, 3, _array_contains),
     "ARRAY_LENGTH": (1, 1, lambda array: len(array) if isinstance(array, list) else UNDEFINED),
-    "ARRAY_SLICE": (2, 3, _array_slice),
+    "ARRAY_SLICE": (2, 3, _of("ann", _array_slice)),
     "ARRAY_CONCAT": (2, 1_000, _array_concat),
 }
 """By name: the least and greatest number of arguments, and the function."""

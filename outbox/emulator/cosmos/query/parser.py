@@ -64,20 +64,9 @@ def parse_query(text: str, parameters: Mapping[str, Json]) -> Query:
 
     Raises:
         Rejection: 400, naming the place or what is not supported.
+        RecursionError: it is nested too deep.
     """
-    try:
-        return _Parser(text, parameters).query()
-    except RecursionError as error:
-        raise bad("the query is nested too deep") from error
-
-
-def parse_condition(text: str) -> Query:
-    """The condition of a patch: `from c where ...`.
-
-    Raises:
-        Rejection: 400.
-    """
-    return parse_query(f"SELECT * {text}", {})
+    return _Parser(text, parameters).query()
 
 
 class _Parser:

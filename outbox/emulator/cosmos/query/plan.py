@@ -13,7 +13,7 @@ from outbox.emulator.cosmos.query.budget import ROW_STEP_COUNT_MAX, Budget
 from outbox.emulator.cosmos.query.expressions import Compiler, Evaluate, Row
 from outbox.emulator.cosmos.query.functions import finite, is_number
 from outbox.emulator.cosmos.query.nodes import AGGREGATES, Binary, Call, In, Literal, Logical, Member, Name, Node, Query
-from outbox.emulator.cosmos.query.parser import parse_condition, parse_query
+from outbox.emulator.cosmos.query.parser import parse_query
 from outbox.emulator.cosmos.query.values import SortKey, identity, rank_of, sort_key
 from outbox.emulator.cosmos.values import UNDEFINED, Json
 
@@ -274,10 +274,10 @@ def compile_condition(text: str, budget: Budget) -> Condition:
     Raises:
         Rejection: 400, it is none.
     """
-    query = parse_condition(text)
-    if query.where is None or query.order or query.group or query.limit is not None or len(query.sources) != 1:
-        raise bad("the condition of a patch must look like: from c where c.state = 'open'")
     try:
+        query = parse_query(f"SELECT * {text}", {})
+        if query.where is None or query.order or query.group or query.limit is not None or len(query.sources) != 1:
+            raise bad("the condition of a patch must look like: from c where c.state = 'open'")
         plan = QueryPlan(query, 0, budget)
     except RecursionError as error:
         raise bad("the condition of the patch is nested too deep") from error
