@@ -182,11 +182,7 @@ async def _body(request: web.Request, kind: type[T]) -> T:
     except TimeoutError:
         raise web.HTTPRequestTimeout(reason=f"the body did not arrive within {BODY_WITHIN_S:.0f} s") from None
     except (*DECODE_ERRORS, web.RequestPayloadError) as error:
-        raise _bad(error) from error
-
-
-def _bad(error: Exception) -> web.HTTPException:
-    return web.HTTPBadRequest(reason=" ".join(str(error).split())[:200])
+        raise web.HTTPBadRequest(reason=" ".join(str(error).split())[:200]) from error
 
 
 def _json(value: Any, status: int = 200) -> web.Response:

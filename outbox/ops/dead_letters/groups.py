@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -108,19 +108,25 @@ async def resubmit_all(admin: Admin, letters: Sequence[DeadLetterView], *, a_sec
     relapses, run = _Relapses(admin), set[tuple[str, str]]()
     await relapses.know(letters)
 
-    async def resubmit(letter: DeadLetterView) -> int:
+    began_s, count, left, why = time.monotonic(), 0, 0, ""
+    for number, letter in enumerate(letters):
+        await _pace(began_s, number, a_second)
+        if relapsed := await relapses.first():
+            return MovedGroup(count, left + len(letters) - number, *relapsed, why)
         its = letter.queue, letter.id
         try:
             moved = await admin.ask(Resubmit(*its, sequence=letter.sequence))
-        except LookupError:
-            if its in run:
-                return 0  # a copy, which went along
-            raise
-        run.add(its)
-        relapses.watch(*its)
-        return moved.count
-
-    return await _moved(letters, resubmit, a_second=a_second, relapses=relapses)
+        except (LookupError, Refused) as error:
+            if isinstance(error, Refused) or its not in run:  # else a copy, which went along
+                left, why = left + 1, why or str(error)
+        except OutboxError as error:  # its outcome may be unknown, and the next would fare no better
+            return MovedGroup(count, left + len(letters) - number, why=str(error), is_broken_off=True)
+        else:
+            run.add(its)
+            relapses.watch(*its)
+            count += moved.count
+    relapsed = await relapses.first(within_s=RELAPSE_WITHIN_S)
+    return MovedGroup(count, left, *(relapsed or ("", 0)), why)
 
 
 async def discard_all(
@@ -177,29 +183,6 @@ async def _pace(began_s: float, number: int, a_second: float | None) -> None:
     """Wait until the pace allows an item with `number` others before it."""
     if a_second is not None:
         await asyncio.sleep(max(0.0, began_s + number / a_second - time.monotonic()))
-
-
-async def _moved(
-    letters: Sequence[DeadLetterView],
-    move: Callable[[DeadLetterView], Awaitable[int]],
-    *,
-    a_second: float | None,
-    relapses: _Relapses | None = None,
-) -> MovedGroup:
-    began_s, count, left, why = time.monotonic(), 0, 0, ""
-    for number, letter in enumerate(letters):
-        await _pace(began_s, number, a_second)
-        if relapses is not None and (relapsed := await relapses.first()):
-            return MovedGroup(count, left + len(letters) - number, *relapsed, why)
-        try:
-            count += await move(letter)
-        except (LookupError, Refused) as error:
-            left, why = left + 1, why or str(error)
-        except OutboxError as error:  # its outcome may be unknown, and the next would fare no better
-            left += len(letters) - number
-            return MovedGroup(count, left, why=str(error), is_broken_off=True)
-    relapsed = None if relapses is None else await relapses.first(within_s=RELAPSE_WITHIN_S)
-    return MovedGroup(count, left, *(relapsed or ("", 0)), why)
 
 
 class _Relapses:

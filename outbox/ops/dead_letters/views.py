@@ -10,7 +10,6 @@ from msgspec import UNSET
 
 from outbox.deliveries import split_stack
 from outbox.errors import PoisonMessage, Refused
-from outbox.message import Message
 from outbox.ops.shared.names import last_word, word
 from outbox.ops.shared.text import compact_json, shown
 from outbox.ops.values.dead_letters import DeadAttempt, DeadLetterFilter, DeadLetterView, Moved, Resubmit
@@ -48,10 +47,6 @@ class TypeNames(NamedTuple):
         names = frozenset[str]().union(*self.by_handler.values())
         return next(iter(names)) if len(names) == 1 else ""
 
-    def taken_by(self, handler: str, message: Message) -> bool:
-        """Whether a message is of a type that a handler takes."""
-        return (message.type or self.only) in self.by_handler.get(handler, ())
-
 
 async def type_names(queue: str, notes: AsyncIterable[Document]) -> TypeNames:
     """The message types of a queue's or topic's handlers, from the notes."""
@@ -70,20 +65,17 @@ def exception_of(reason: str, description: str) -> str:
 
 def matches(dead: DeadLetterEntry, where: DeadLetterFilter, types: TypeNames) -> bool:
     """Whether a dead letter is meant by a filter; `types` are those of its queue's handlers."""
-    if where.reason and dead.reason != where.reason:
-        return False
-    if where.type and (dead.message.type or types.only) != where.type:
-        return False
-    if where.handler and not types.taken_by(where.handler, dead.message):
-        return False
-    if where.exception:
-        name = exception_of(dead.reason, dead.description)
-        if where.exception not in (name, name.rpartition(".")[2]):
-            return False
-    if not where.since <= dead.enqueued_ms / 1_000 < where.before:
-        return False
+    type = dead.message.type or types.only
+    name = exception_of(dead.reason, dead.description)
     texts = dead.reason, dead.description
-    return any(where.text in text for text in texts) or where.text.encode() in dead.message.body
+    return (
+        where.reason in ("", dead.reason)
+        and where.type in ("", type)
+        and (not where.handler or type in types.by_handler.get(where.handler, ()))
+        and where.exception in ("", name, name.rpartition(".")[2])
+        and where.since <= dead.enqueued_ms / 1_000 < where.before
+        and (any(where.text in text for text in texts) or where.text.encode() in dead.message.body)
+    )
 
 
 def name_of(dead: DeadLetterEntry) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 from outbox.engine.log.disk import hold, is_held
 from outbox.errors import Refused
 from outbox.ops.folder.backup_files import BLOBS, LOG, MANIFEST
+from outbox.ops.shared.control_file import is_alive
 
 UNPACKED, MADE = "unpacked", "made"
 _PARTS = frozenset((BLOBS, LOG, MANIFEST, UNPACKED, MADE))
@@ -41,11 +42,6 @@ def scratch(target: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def packed_name(root: Path) -> Path:
-    """Where a folder is packed."""
-    return root.with_suffix(".tar.tmp")
-
-
 def _held(target: Path) -> tuple[Path, int]:
     """Make a folder that nobody has and hold it: in another container a process may have the same number."""
     for number in range(TRY_COUNT):
@@ -63,22 +59,9 @@ def _remove_left(target: Path) -> None:
     with suppress(OSError):  # it may be a folder whose names may not be read
         left = [(path, int(found[1])) for path in target.parent.iterdir() if (found := name(path.name)) is not None]
     for path, process in left[:LEFT_COUNT_MAX]:
-        if _is_gone(process):
+        if process == os.getpid() or not is_alive(process):  # this one has not made its folder yet
             with suppress(OSError):
                 _remove(path)
-
-
-def _is_gone(process: int) -> bool:
-    """Whether no other process has this number; this one has not made its folder yet."""
-    if process == os.getpid():
-        return True
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return True
-    except PermissionError:
-        return False
-    return False
 
 
 def _remove(path: Path) -> None:
@@ -89,7 +72,7 @@ def _remove(path: Path) -> None:
         is_ours = os.fstat(descriptor).st_uid == os.getuid() and parts <= _PARTS
         if not is_ours or is_held(descriptor):
             return
-        packed_name(path).unlink(missing_ok=True)
+        path.with_suffix(".tar.tmp").unlink(missing_ok=True)
         shutil.rmtree(path)
     finally:
         os.close(descriptor)

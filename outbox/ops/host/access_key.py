@@ -14,6 +14,7 @@ import secrets
 import stat
 from pathlib import Path
 
+from outbox.engine.log.disk import sync_folder
 from outbox.errors import Refused
 
 FILE_NAME = "access.key"
@@ -77,8 +78,4 @@ def _write(folder: Path, key: str) -> None:
         file.flush()
         os.fsync(descriptor)
     temporary.replace(folder / FILE_NAME)
-    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_folder(folder)

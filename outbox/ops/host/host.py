@@ -21,7 +21,7 @@ from datetime import timedelta
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from outbox.app import App
 from outbox.engine.engine import Engine
@@ -205,47 +205,25 @@ async def open_engine(settings: HostSettings) -> Engine:
     """
     if settings.folder is None:
         return Engine.in_memory()
-    with _Wanting(settings.folder) as wanting:
-        return await _open(settings, settings.folder, wanting)
-
-
-class _Wanting:
-    """Says to commands that a host waits for their folder, from `say` on."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._descriptor: int | None = None
-
-    def say(self) -> None:
-        self._descriptor = want(self._folder) if self._descriptor is None else self._descriptor
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-
-
-async def _open(settings: HostSettings, folder: Path, wanting: _Wanting) -> Engine:
-    deadline_s = time.monotonic() + OPEN_WITHIN_S
-    while True:
-        try:
-            engine = Engine.open(folder, sync=settings.sync, accept_clock=settings.accept_clock, new=settings.new)
-        except AlreadyOpen:
-            host = read_control_file(folder)
-            if time.monotonic() > deadline_s or (host is not None and is_alive(host)):
-                raise
-            wanting.say()
-            await asyncio.sleep(OPEN_EVERY_S)
-            continue
-        remove_control_file(folder)  # a killed host's
-        cut_bytes = 0 if engine.log is None else engine.log.recovered.cut_bytes
-        if cut_bytes:
-            log.info("%s: opened, cut %d bytes of unsynced tail", folder, cut_bytes)
-        else:
-            log.info("%s: opened", folder)
-        return engine
+    folder, deadline_s, wanted = settings.folder, time.monotonic() + OPEN_WITHIN_S, None
+    try:
+        while True:
+            try:
+                engine = Engine.open(folder, sync=settings.sync, accept_clock=settings.accept_clock, new=settings.new)
+                break
+            except AlreadyOpen:
+                host = read_control_file(folder)
+                if time.monotonic() > deadline_s or (host is not None and is_alive(host.pid)):
+                    raise
+                wanted = want(folder) if wanted is None else wanted
+                await asyncio.sleep(OPEN_EVERY_S)
+    finally:
+        if wanted is not None:
+            os.close(wanted)
+    remove_control_file(folder)  # a killed host's
+    cut_bytes = 0 if engine.log is None else engine.log.recovered.cut_bytes
+    log.info("%s: opened%s", folder, f", cut {cut_bytes} bytes of unsynced tail" if cut_bytes else "")
+    return engine
 
 
 def _watch(engine: Engine) -> asyncio.Future[Any]:

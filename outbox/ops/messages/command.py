@@ -202,15 +202,13 @@ def send(options: Options) -> None:
     id = options.id or str(uuid4())
     message = NewMessage(
         id=id,
-        body=msgspec.Raw(_encoded(options.body)),
+        body=_json(options.body),
         type=options.type,
         created=options.created,
         key=options.key,
         correlation_id=options.correlation_id,
     )
-    _check_json(options.body)
-    checked = check(message)
-    ask(options, Send(options.queue, [checked], due=due))
+    ask(options, Send(options.queue, [check(message)], due=due))
     _done(options, {"queue": options.queue, "count": 1, "ids": [id]}, due)
 
 
@@ -254,18 +252,15 @@ def _say_unchecked(options: Options) -> None:
         print(f"outbox: {why}no application has checked this; {cure}", file=sys.stderr)
 
 
-def _check_json(body: str) -> None:
+def _json(body: str) -> msgspec.Raw:
     try:
-        msgspec.json.decode(_encoded(body))
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise Refused(f'the message is not JSON: {error}; quote it as in \'{{"id": "t1"}}\'') from error
-
-
-def _encoded(body: str) -> bytes:
-    try:
-        return body.encode()
+        encoded = body.encode()
+        msgspec.json.decode(encoded)
+        return msgspec.Raw(encoded)
     except UnicodeEncodeError as error:
         raise Refused(f"the message is not UTF-8: {error}") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Refused(f'the message is not JSON: {error}; quote it as in \'{{"id": "t1"}}\'') from error
 
 
 # The commands

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 PAGE_COUNT_MAX = 1_000
 DEPTH_MAX = 50
@@ -29,71 +30,37 @@ def identity(text: str) -> str:
     return text
 
 
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+N = TypeVar("N", int, float)
 
 
-def _decimal(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+def _number(kind: type[N], least: float, most: float, why: str) -> Callable[[str], N]:
+    """The type of an argument that is a number from `least` to `most`; `why` completes the refusal of any other."""
+
+    def parsed(text: str) -> N:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no {'whole ' if kind is int else ''}number") from None
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text} {why}")
+        return value
+
+    return parsed
 
 
-def count(text: str) -> int:
-    """A number of at least one."""
-    value = _whole(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
-    return value
-
-
-def page(text: str) -> int:
-    """How many of many to show."""
-    value = _whole(text)
-    if not 1 <= value <= PAGE_COUNT_MAX:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 to {PAGE_COUNT_MAX}; look on with --after")
-    return value
-
-
-def depth(text: str) -> int:
-    """How many hops of a trail."""
-    value = _whole(text)
-    if not 1 <= value <= DEPTH_MAX:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 to {DEPTH_MAX}; trace the last message that is shown")
-    return value
-
-
-def number(text: str) -> int:
-    """The number of a message in its queue."""
-    value = _whole(text)
-    if not 0 <= value < 1 << 62:
-        raise argparse.ArgumentTypeError(f"{text} is no number of a message")
-    return value
-
-
-def port(text: str) -> int:
-    """A port, or 0 for any free one."""
-    value = _whole(text)
-    if not 0 <= value <= 65_535:
-        raise argparse.ArgumentTypeError(f"{text} is not a port; use 0 to 65535")
-    return value
+count = _number(int, 1, math.inf, "is below 1")
+page = _number(int, 1, PAGE_COUNT_MAX, f"is not 1 to {PAGE_COUNT_MAX}; look on with --after")
+depth = _number(int, 1, DEPTH_MAX, f"is not 1 to {DEPTH_MAX}; trace the last message that is shown")
+number = _number(int, 0, (1 << 62) - 1, "is no number of a message")
+port = _number(int, 0, 65_535, "is not a port; use 0 to 65535")
+seconds = _number(float, 0, 1e11, "is not a time in seconds since 1970")
+rate = _number(float, 0.01, 10_000, "is no rate; give 0.01 to 10000 a second")
+share = _number(float, 0, 1, "is no share; give 0 to 1, as 0.01 for one in a hundred")
 
 
 def port_or_none(text: str) -> int | None:
     """A port, 0 for any free one, or `none` for no endpoint."""
     return None if text == "none" else port(text)
-
-
-def seconds(text: str) -> float:
-    """A time in seconds since 1970."""
-    value = _decimal(text)
-    if not 0 <= value <= 1e11:
-        raise argparse.ArgumentTypeError(f"{text} is not a time in seconds since 1970")
-    return value
 
 
 def instant(text: str) -> float:
@@ -105,22 +72,6 @@ def instant(text: str) -> float:
     value = (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
     if not 0 <= value <= 1e11:
         raise argparse.ArgumentTypeError(f"{text} is not in the years from 1970 to 5138")
-    return value
-
-
-def rate(text: str) -> float:
-    """How many a second."""
-    value = _decimal(text)
-    if not 0.01 <= value <= 10_000:
-        raise argparse.ArgumentTypeError(f"{text} is no rate; give 0.01 to 10000 a second")
-    return value
-
-
-def share(text: str) -> float:
-    """A share of all, from 0 to 1."""
-    value = _decimal(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is no share; give 0 to 1, as 0.01 for one in a hundred")
     return value
 
 

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -39,8 +39,7 @@ def talk(options: Options, work: Callable[[Admin], Coroutine[Any, Any, T]]) -> T
 
 def connected(options: Options) -> AbstractAsyncContextManager[Admin]:
     """The admin of what the options name."""
-    found: AbstractAsyncContextManager[Admin] = options.connect(options)
-    return found
+    return cast(AbstractAsyncContextManager[Admin], options.connect(options))
 
 
 def answer(options: Options, value: Any, line: str) -> None:

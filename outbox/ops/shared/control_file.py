@@ -84,11 +84,11 @@ def remove_control_file(folder: Path) -> None:
     (folder / FILE_NAME).unlink(missing_ok=True)
 
 
-def is_alive(host: ControlFile) -> bool:
-    """Return whether a process has the control file's number; after a kill it may be another process."""
+def is_alive(pid: int) -> bool:
+    """Return whether a process has this number; after a kill it may be another process."""
     try:
-        os.kill(host.pid, 0)
-    except ProcessLookupError:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         pass

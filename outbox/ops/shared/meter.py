@@ -79,12 +79,8 @@ class Meter:
     def handled(self, path: str, now_ms: int) -> Handled:
         """Count a queue's messages by outcome since the host's start, and those ended in the last minute."""
         found = self.counts.sources.get(path) or SourceCounts()
-        now_s, before = time.monotonic(), 0
-        for at_s, ended in self._seconds:
-            if now_s - at_s > RATE_S + RATE_EVERY_S:
-                continue
-            before = ended.get(path, 0)
-            break
+        since_s = time.monotonic() - RATE_S - RATE_EVERY_S
+        before = next((ended.get(path, 0) for at_s, ended in self._seconds if at_s >= since_s), 0)
         return Handled(
             applied=found.applied,
             duplicates=found.duplicates,

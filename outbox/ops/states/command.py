@@ -18,7 +18,7 @@ from outbox.ops.shared.asking import answer, ask, talk
 from outbox.ops.shared.names import parse_key, word
 from outbox.ops.shared.piped import write_piece
 from outbox.ops.shared.text import columns, utc
-from outbox.ops.values.requests import Admin, Lines
+from outbox.ops.values.requests import Admin
 from outbox.ops.values.states import (
     LINES_COUNT_MAX,
     Export,
@@ -114,18 +114,9 @@ def history(options: Options) -> None:
     answer(options, found, history_text(found))
 
 
-def export_states(options: Options) -> None:
-    """Write the states that `state import` takes."""
-    _write(options, ReadStates(options.type or ""))
-
-
-def export_all(options: Options) -> None:
-    """Write all states of one instant."""
-    _write(options, Export(options.type))
-
-
-def _write(options: Options, asked: Lines) -> None:
+def export(options: Options) -> None:
     """Write states as JSON lines; a file appears only when it is complete."""
+    asked = Export(options.type) if options.action == "export" else ReadStates(options.type or "")
 
     async def write(admin: Admin, out: BinaryIO) -> int:
         count = 0
@@ -245,7 +236,7 @@ COMMANDS: Commands = {
             data(),
             *ANSWER,
         ),
-        export_all,
+        export,
     ),
     "state": Command(
         "Show the state of a key (`outbox state TYPE KEY`) or its history, export states, or import them.",
@@ -290,7 +281,7 @@ COMMANDS: Commands = {
             argument("type", metavar="TYPE", nargs="?", help="only states of this name"),
             argument("--output", type=Path, metavar="FILE", help="where to (default: stdout)"),
         ),
-        export_states,
+        export,
         at="azure",
     ),
     "state import": Command(

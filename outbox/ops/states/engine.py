@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from heapq import nsmallest
-from uuid import UUID
+from typing import Any
 
 import msgspec
 
@@ -12,7 +12,7 @@ from outbox.engine.checks import check_room
 from outbox.engine.log.records import DocWrite, Modify
 from outbox.engine.state.documents import STATES
 from outbox.errors import Refused
-from outbox.lineage import parse_state_id, state_id
+from outbox.lineage import state_id
 from outbox.ops.shared.names import listed, parse_key
 from outbox.ops.shared.on_engine import EngineSite
 from outbox.ops.shared.slices import MOVED_COUNT, in_slices, states_of_one_instant
@@ -57,22 +57,23 @@ async def read_state(at: EngineSite, asked: ReadState) -> bytes | None:
     return found.value if found is not None and found.value else None
 
 
-async def export(at: EngineSite, asked: Export) -> AsyncIterator[bytes]:
-    prefix = f"{asked.type}:" if asked.type else ""
-    pages = states_of_one_instant(at.engine)
-    await at.engine.core.gate()
-    if asked.type:
-        await _check_types(at, {asked.type})
-    async for page in pages:
-        lines = [_line(_exported(id, each.value)) for id, each in page if each.value and id.startswith(prefix)]
-        if lines:
-            yield b"\n".join(lines) + b"\n"
+def export(at: EngineSite, asked: Export) -> AsyncIterator[bytes]:
+    def exported(id: str, stored: Stored) -> ExportedState:
+        line = line_of(id, stored)
+        return ExportedState(line.type, line.key, line.value, line.id)
+
+    return _lines(at, asked.type, exported)
 
 
-async def read_states(at: EngineSite, asked: ReadStates) -> AsyncIterator[bytes]:
-    if asked.type:
-        await _check_types(at, {asked.type})
-    prefix, pages = f"{asked.type}:" if asked.type else "", states_of_one_instant(at.engine)
+def read_states(at: EngineSite, asked: ReadStates) -> AsyncIterator[bytes]:
+    return _lines(at, asked.type, line_of)
+
+
+async def _lines(at: EngineSite, type: str, line_of: Callable[[str, Stored], Any]) -> AsyncIterator[bytes]:
+    """All states of one instant, or those of one type, as lines in pieces."""
+    if type:
+        await _check_types(at, {type})
+    prefix, pages = f"{type}:" if type else "", states_of_one_instant(at.engine)
     await at.engine.core.gate()
     async for page in pages:
         lines = [_line(line_of(id, _stored(each))) for id, each in page if each.value and id.startswith(prefix)]
@@ -151,14 +152,6 @@ def _write(at: EngineSite, line: StateLine, *, dry_run: bool) -> StateWritten:
     if at.on_written is not None and written is not None:
         at.on_written(id, written.serial)
     return verdict
-
-
-def _exported(id: str, value: bytes) -> ExportedState:
-    known = parse_state_id(id)
-    if known is None:
-        return ExportedState(id.rpartition(":")[0], None, msgspec.Raw(value), id)
-    type, key = known
-    return ExportedState(type, str(key) if isinstance(key, UUID) else key, msgspec.Raw(value))
 
 
 def _stored(document: StateDocument) -> Stored:

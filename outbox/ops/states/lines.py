@@ -31,14 +31,11 @@ class Stored(NamedTuple):
 
 def line_of(id: str, stored: Stored) -> StateLine:
     """A stored state as a line."""
-    value = msgspec.Raw(stored.value)
-    known = parse_state_id(id)
-    if known is None:
-        return StateLine(id.rpartition(":")[0], None, stored.version, stored.schema, value, id=id)
+    what = stored.version, stored.schema, msgspec.Raw(stored.value)
+    if (known := parse_state_id(id)) is None:
+        return StateLine(id.rpartition(":")[0], None, *what, id=id)
     type, key = known
-    if isinstance(key, UUID):
-        return StateLine(type, str(key), stored.version, stored.schema, value, kind="uuid")
-    return StateLine(type, key, stored.version, stored.schema, value)
+    return StateLine(type, str(key), *what, kind="uuid") if isinstance(key, UUID) else StateLine(type, key, *what)
 
 
 class Beginning:
@@ -114,18 +111,15 @@ def value_in(line: StateLine, app: App | None) -> bytes:
 
 def judged(line: StateLine, id: str, value: bytes, found: Stored | None) -> StateWritten:
     """Decide whether a line may replace the stored state."""
-    is_there = found is not None and bool(found.value)
-    if found is not None and is_there and (found.value, found.schema) == (value, line.schema):
+    there = found if found is not None and found.value else None
+    if there is not None and (there.value, there.schema) == (value, line.schema):
         return StateWritten("same", id)
-    if not is_there:
-        if line.version == ABSENT:
-            return StateWritten("written", id)
-        return StateWritten("changed", id, f"it does not exist any more, and the line has version {line.version}")
-    assert found is not None, "it is there"
-    if line.version == ABSENT:
-        return StateWritten(
-            "changed", id, f"it exists, with version {found.version}, and the line says that it does not"
-        )
-    if line.version != found.version:
-        return StateWritten("changed", id, f"it has version {found.version}, and the line has {line.version}")
-    return StateWritten("written", id)
+    if line.version == (ABSENT if there is None else there.version):
+        return StateWritten("written", id)
+    if there is None:
+        why = f"it does not exist any more, and the line has version {line.version}"
+    elif line.version == ABSENT:
+        why = f"it exists, with version {there.version}, and the line says that it does not"
+    else:
+        why = f"it has version {there.version}, and the line has {line.version}"
+    return StateWritten("changed", id, why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
@@ -23,10 +24,10 @@ from outbox.ops.trail.records import Outcome, Registered, causes, handled_by, ke
 from outbox.ops.trail.tree import Sighting
 from outbox.ops.values.requests import BATCH_COUNT_MAX, Answers
 from outbox.ops.values.trail import Fact, FindTrail, KnownBy, Place, Trail
-from outbox.ports import DeadLetterEntry, Document, DocumentKey, HeldMessage
+from outbox.ports import DeadLetterEntry, HeldMessage
 from outbox.runtime.gather import side_by_side
 from outbox.runtime.start.handler_names import NOTE_PREFIX
-from outbox.stored import Inline, Record, Staged, StateItem, processed_key, record_key, staged_key, state_key
+from outbox.stored import Inline, Record, Staged, processed_key, record_key, staged_key, state_in, state_key
 
 RECORDS_EXPIRE = (
     "a record is found by the key of its message, and is gone after retention; --key names the key of a message whose "
@@ -56,7 +57,7 @@ async def find_trail(at: StoreSite, asked: FindTrail) -> Trail:
     sent = [each for each in reached.sightings if each.what[2].known_by != "pending output"]
     facts = [*(each.what[2] for each in reached.sightings), *linked]
     facts += causes([Sighting(each.id, each.cause, each.what[:2]) for each in sent], handlers, tried)
-    facts += await outcomes(reached.ids, seen, handlers, _Records(at).look_up, key=key)
+    facts += await outcomes(reached.ids, seen, handlers, partial(_look_up, at), key=key)
     if reached.is_cut:
         notes.append("there is more than a trail may hold; trace one of its last messages")
     return Trail(reached.id, facts, [RECORDS_EXPIRE, *notes], reached.near, cut)
@@ -136,38 +137,25 @@ async def _held(at: StoreSite, queue: str, asked: FindTrail, scan: int) -> tuple
     return found, more, seen
 
 
-class _Records:
-    """Looks records up as the protocols of both scopes keep them."""
+async def _look_up(at: StoreSite, state: str | None, inbox: bytes) -> Outcome | None:
+    """The record of an inbox key in either scope; of a transaction that a state still points to, too."""
+    for place in (record_key(state, inbox), *([] if state is None else [processed_key(state, inbox)])):
+        if (found := await at.infrastructure.read(place)) is not None:
+            with suppress(CorruptRecord):
+                return _outcome(stored.decode(found, Record))
+    return None if state is None else await _pointed(at, state, inbox)
 
-    def __init__(self, at: StoreSite) -> None:
-        self._states = at.ports.store
-        self._records = at.infrastructure
 
-    async def look_up(self, state: str | None, inbox: bytes) -> Outcome | None:
-        """The record of an inbox key; of a transaction that a state still points to, too."""
-        places: list[DocumentKey] = [record_key(state, inbox)]
-        if state is not None:
-            places.append(processed_key(state, inbox))
-        for place in places:
-            found = await self._records.read(place)
-            if found is not None:
-                with suppress(CorruptRecord):
-                    return _outcome(stored.decode(found, Record))
-        return None if state is None else await self._pointed(state, inbox)
-
-    async def _pointed(self, state: str, inbox: bytes) -> Outcome | None:
-        document: Document | None = await self._states.read(state_key(state))
-        if document is None:
-            return None
-        with suppress(CorruptRecord):
-            item = stored.decode(document, StateItem)
-            if isinstance(item.pending, Inline):
-                return _outcome(item.pending.record) if item.pending.inbox == inbox else None
-            if item.pending:
-                kept = await self._records.read(staged_key(state, item.pending), session=item.token)
-                staged = None if kept is None else stored.decode(kept, Staged)
-                return _outcome(staged.record) if staged is not None and staged.inbox == inbox else None
-        return None
+async def _pointed(at: StoreSite, state: str, inbox: bytes) -> Outcome | None:
+    with suppress(CorruptRecord):
+        item = state_in(await at.ports.store.read(state_key(state)))
+        if isinstance(item.pending, Inline):
+            return _outcome(item.pending.record) if item.pending.inbox == inbox else None
+        if item.pending:
+            kept = await at.infrastructure.read(staged_key(state, item.pending), session=item.token)
+            staged = None if kept is None else stored.decode(kept, Staged)
+            return _outcome(staged.record) if staged is not None and staged.inbox == inbox else None
+    return None
 
 
 def _outcome(record: Record) -> Outcome:

@@ -5,7 +5,7 @@ The values are the control endpoint's wire format as well: JSON, unknown fields 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -74,7 +74,6 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 MessageState = Literal["waiting", "retrying", "blocked", "in-hand", "scheduled", "deferred"]
-MESSAGE_STATES: tuple[MessageState, ...] = get_args(MessageState)
 
 
 class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -572,5 +572,5 @@ def test_an_export_that_breaks_off_leaves_the_file_of_the_last(monkeypatch: pyte
     output = tmp_path / "states.jsonl"
     output.write_bytes(b"the last one\n")
     with pytest.raises(Refused, match="broke off"):
-        states_command.export_all(argparse.Namespace(output=output, type="", json=False))
+        states_command.export(argparse.Namespace(action="export", output=output, type="", json=False))
     assert output.read_bytes() == b"the last one\n"

@@ -27,7 +27,7 @@ from outbox.ops.admins.control import serve_control
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.admins.folder import connect_admin
 from outbox.ops.admins.remote import RemoteAdmin
-from outbox.ops.host.host import HostSettings, _open, _Wanting
+from outbox.ops.host.host import HostSettings, open_engine
 from outbox.ops.shared.control_file import ControlFile, is_held, is_wanted, read_control_file, want, write_control_file
 from outbox.ops.values.messages import NewMessage, Send
 from outbox.ops.values.states import ReadStates
@@ -112,8 +112,7 @@ async def test_a_host_that_is_just_starting_is_waited_for(folder: Path) -> None:
 @asynccontextmanager
 async def waiting(folder: Path) -> AsyncIterator[Engine]:
     """A host that waits for a folder, has it as soon as it is let go, and serves it."""
-    with _Wanting(folder) as wanting:
-        engine = await asyncio.wait_for(_open(HostSettings(folder), folder, wanting), 10)
+    engine = await asyncio.wait_for(open_engine(HostSettings(folder)), 10)
     async with engine, serve_control(EngineAdmin(engine), folder):
         yield engine
 
