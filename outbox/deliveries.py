@@ -59,6 +59,16 @@ class DeadLetterEntry(msgspec.Struct, frozen=True, gc=False):
     enqueued_ms: int
 
 
+class EntityCounts(msgspec.Struct, frozen=True):
+    """The counts that a bus has of a queue or subscription."""
+
+    active: int
+    scheduled: int
+    dead_letters: int
+    paused: bool = False
+    """Whether nothing can be received from it."""
+
+
 class HeldMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message in a queue as whoever looks at it finds it; nothing is locked by looking.
 

@@ -123,3 +123,15 @@ class StoreCapabilities:
 
     Whoever reads the state before its pointer is cleared reads that too.
     """
+
+
+class _Unfinished(msgspec.Struct):
+    pending: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+def is_pending(body: bytes) -> bool:
+    """Whether a body is a JSON object with a member `pending`."""
+    try:
+        return msgspec.json.decode(body, type=_Unfinished).pending is not msgspec.UNSET
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False

@@ -11,13 +11,12 @@ from time import monotonic
 
 from outbox.azure.servicebus.bus import ServiceBusBus
 from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
-from outbox.azure.servicebus.entities import EntityCounts, ServiceBusEntities
+from outbox.azure.servicebus.entities import ServiceBusEntities
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.azure.servicebus.outcomes import FAILURES, as_error
-from outbox.azure.servicebus.peeking import LOOK_COUNT_MAX, peek
+from outbox.azure.servicebus.peeking import peek
 from outbox.errors import OutcomeUnknown, Refused, Throttled, UnknownDestination
-from outbox.message import Message
-from outbox.ports import SUBSCRIPTIONS, BusOperations, DeadLetterEntry, First, HeldMessage, Output
+from outbox.ports import SUBSCRIPTIONS, BusOperations, Output
 
 SEND_COUNT_MAX = 4
 SEND_PAUSE_S = 0.2
@@ -50,11 +49,16 @@ class AzureOperations:
         self._namespace = namespace
         self._bus = bus
         self._entities = entities
-        self._dead_letters = dead_letters
         self._prepare = prepare
         self._create = create
         self._wait_s = wait_s
         self.now_ms = now_ms
+        self.dead_letters, self.resubmit = dead_letters.list, dead_letters.resubmit
+        self.discard, self.discard_some = dead_letters.discard, dead_letters.discard_some
+        self.names, self.counts, self.pause = entities.names, entities.counts, entities.pause
+        self.is_paused, self.is_ordered = entities.is_paused, entities.is_ordered
+        self.is_idle, self.is_drained = entities.is_idle, entities.is_drained
+        self.peek = partial(peek, namespace)
 
     async def declare(self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]]) -> None:
         """Make sure that all of this is there and can be used.
@@ -92,50 +96,13 @@ class AzureOperations:
                     raise unknown or error from error.__cause__
             await asyncio.sleep(SEND_PAUSE_S * count)
 
-    async def dead_letters(self, queue: str) -> list[DeadLetterEntry]:
-        return await self._dead_letters.list(queue)
-
-    async def resubmit(
-        self, queue: str, sequence: int, *, attempt: int = 0, edit: Message | None = None, first: First | None = None
-    ) -> None:
-        await self._dead_letters.resubmit(queue, sequence, attempt=attempt, edit=edit, first=first)
-
-    async def discard(self, queue: str, sequence: int, *, first: First | None = None) -> None:
-        await self._dead_letters.discard(queue, sequence, first=first)
-
-    async def discard_some(self, queue: str, firsts: Mapping[int, First]) -> set[int]:
-        """Delete the dead letters of these numbers in one pass, each after its `first` under lock; which were there."""
-        return await self._dead_letters.discard_some(queue, firsts)
-
-    async def peek(
-        self,
-        queue: str,
-        *,
-        after: int,
-        count: int,
-        session: str,
-        is_wanted: Callable[[HeldMessage], bool],
-        look_count_max: int = LOOK_COUNT_MAX,
-    ) -> tuple[list[HeldMessage], int]:
-        """Peek at the messages of a queue or subscription, and return the number to go on after; 0: none left."""
-        return await peek(
-            self._namespace,
-            queue,
-            after=after,
-            count=count,
-            session=session,
-            is_wanted=is_wanted,
-            look_count_max=look_count_max,
-        )
-
     async def waiting_since_ms(self, queue: str) -> int | None:
         """Since when the oldest message of a queue or subscription waits, of the first hundred; None: none does.
 
         Raises:
             OutboxError: it cannot be looked at.
         """
-        found, _ = await peek(
-            self._namespace,
+        found, _ = await self.peek(
             queue,
             after=0,
             count=1,
@@ -158,57 +125,6 @@ class AzureOperations:
                 await sender.cancel_scheduled_messages(list(sequences))
         except FAILURES as error:
             raise as_error(error, f"cancel in {destination}") from error
-
-    async def pause(self, queue: str, *, paused: bool) -> bool:
-        """Let nothing be received from a queue or subscription, or (False) let it go on; whether that was a change.
-
-        Raises:
-            Refused: it is not there, or the right to manage is missing.
-            OutcomeUnknown: no answer says whether.
-        """
-        return await self._entities.pause(queue, paused=paused)
-
-    async def is_paused(self, queue: str) -> bool:
-        """Whether nothing can be received from a queue or subscription.
-
-        Raises:
-            Refused: it cannot be asked.
-            OutcomeUnknown: no answer says whether.
-        """
-        return await self._entities.is_paused(queue)
-
-    async def is_ordered(self, destination: str) -> bool:
-        """Whether messages to a queue need a session; a topic's need none.
-
-        Raises:
-            Refused: it is not there, or the right to manage is missing.
-            OutcomeUnknown: no answer says whether.
-        """
-        return await self._entities.is_ordered(destination)
-
-    async def is_idle(self, queues: Sequence[str]) -> bool:
-        return await self._entities.is_idle(queues)
-
-    async def is_drained(self, queues: Sequence[str]) -> bool:
-        return await self._entities.is_drained(queues)
-
-    async def names(self, like: str) -> list[str]:
-        """The queues and topics of the namespace and the subscriptions of the topic in a path like this.
-
-        Raises:
-            Refused: they cannot be asked.
-            OutcomeUnknown: no answer says what there is.
-        """
-        return await self._entities.names(like)
-
-    async def counts(self) -> dict[str, EntityCounts]:
-        """The message counts of all queues and subscriptions of the bus, used by this application or not.
-
-        Raises:
-            Refused: they cannot be asked.
-            OutcomeUnknown: no answer says whether.
-        """
-        return await self._entities.counts()
 
 
 async def _answered(step: Callable[[], Awaitable[None]], until_s: float) -> None:

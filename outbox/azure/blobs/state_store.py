@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import msgspec
 from azure.core import MatchConditions
 from azure.core.exceptions import ResourceNotFoundError
 from azure.storage.blob.aio import ContainerClient
@@ -20,6 +19,7 @@ from azure.storage.blob.aio import ContainerClient
 from outbox.azure.blobs.account import TIMEOUT_S, BlobAccount
 from outbox.azure.blobs.outcomes import FAILURES, as_error, is_no_container
 from outbox.azure.usage import Usage
+from outbox.documents import is_pending
 from outbox.errors import TooLarge
 from outbox.ports import (
     Create,
@@ -213,18 +213,6 @@ class BlobStateStore:
 
     async def _call(self, kind: str, send: Callable[[ContainerClient], Awaitable[T]]) -> T:
         return await self._account.call(kind, send, usage=self.usage, timeout_s=self._timeout_s)
-
-
-class _Unfinished(msgspec.Struct):
-    pending: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-
-
-def is_pending(body: bytes) -> bool:
-    """Whether a body is a JSON object with a member `pending`."""
-    try:
-        return msgspec.json.decode(body, type=_Unfinished).pending is not msgspec.UNSET
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
 
 
 def name_of(key: DocumentKey) -> str:

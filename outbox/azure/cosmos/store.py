@@ -240,8 +240,7 @@ class CosmosStateStore:
                 raise TooLarge(
                     f"{len(operations)} operations; this store writes {known.batch_count_max} together at most"
                 )
-            ids = {op.key.id for op in operations if op.key.partition == first.partition}
-            if len(ids) < len(operations):
+            if len({op.key.id for op in operations if op.key.partition == first.partition}) < len(operations):
                 raise TooLarge("a batch stays in one partition and names each document once")
         return f"write of {len(operations)} from {first.partition}/{first.id}"
 

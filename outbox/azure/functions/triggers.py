@@ -104,8 +104,7 @@ def _add_route(made: func.Blueprint, site: Site, route: HttpRoute, names: Names)
 
     async def handle(request: func.HttpRequest) -> func.HttpResponse:
         # As it was sent, without the host's prefix: what its routing gives has been decoded already.
-        segments = urlsplit(request.url).path.split("/")[-depth:]
-        return await answer(site.app, request, "/" + "/".join(segments))
+        return await answer(site.app, request, "/" + "/".join(urlsplit(request.url).path.split("/")[-depth:]))
 
     methods = ["GET", "HEAD"] if route.method == "GET" else [route.method]
     trigger = made.route(route.template.text.lstrip("/"), trigger_arg_name="request", methods=methods)

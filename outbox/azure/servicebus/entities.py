@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -26,8 +25,8 @@ from azure.servicebus.management import (
 
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.azure.servicebus.settings import DELIVERY_COUNT_MAX, LOCK, misfits, wants_sessions
+from outbox.deliveries import SUBSCRIPTIONS, EntityCounts
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
-from outbox.ports import SUBSCRIPTIONS
 
 __all__ = ["DELIVERY_COUNT_MAX", "LOCK", "ServiceBusEntities", "as_error"]
 
@@ -46,17 +45,6 @@ _LIMITS: dict[str, Any] = {
 }
 
 log = logging.getLogger("outbox.servicebus")
-
-
-@dataclass(frozen=True, slots=True)
-class EntityCounts:
-    """The counts of a queue or subscription by its namespace."""
-
-    active: int
-    scheduled: int
-    dead_letters: int
-    paused: bool = False
-    """Whether nothing can be received from it."""
 
 
 class ServiceBusEntities:
@@ -102,14 +90,8 @@ class ServiceBusEntities:
             await self._call("namespace", self._namespace.administration().get_namespace_properties)
 
     async def _look_at(self, path: str, *, sessions: bool) -> None:
-        topic, slash, name = path.partition(SUBSCRIPTIONS)
-        admin = self._namespace.administration()
-        found: QueueProperties | SubscriptionProperties
         try:
-            if slash:
-                found = await self._call(path, partial(admin.get_subscription, topic, name))
-            else:
-                found = await self._queue_of(path)
+            found = await self._settings_of(path)
         except (Refused, OutcomeUnknown) as error:
             if isinstance(error.__cause__, ResourceNotFoundError):
                 return  # its first use says so
@@ -155,11 +137,9 @@ class ServiceBusEntities:
                 self._judge(f"{topic}{SUBSCRIPTIONS}{name}", found, sessions=False)
 
     async def _queue(self, name: str, *, sessions: bool) -> None:
-        admin = self._namespace.administration()
-        make = partial(admin.create_queue, name, requires_session=sessions, **_LIMITS)
+        make = partial(self._namespace.administration().create_queue, name, requires_session=sessions, **_LIMITS)
         if not await self._made(f"queue {name}", make):
-            found = await self._queue_of(name)
-            self._judge(name, found, sessions=sessions)
+            self._judge(name, await self._queue_of(name), sessions=sessions)
 
     async def _made(self, what: str, make: Callable[[], Awaitable[object]]) -> bool:
         """Make an entity; False where it is there already."""
@@ -222,11 +202,7 @@ class ServiceBusEntities:
             Refused: it cannot be asked: it is not there, or the right to manage is missing.
             OutcomeUnknown: no answer says whether.
         """
-        admin = self._namespace.administration()
-        topic, slash, name = path.partition(SUBSCRIPTIONS)
-        if slash:
-            return (await self._call(path, partial(admin.get_subscription, topic, name))).status in _PAUSED
-        return (await self._queue_of(path)).status in _PAUSED
+        return (await self._settings_of(path)).status in _PAUSED
 
     async def pause(self, path: str, *, paused: bool) -> bool:
         """Set a queue's or subscription's status to ReceiveDisabled, or to Active; whether that was a change.
@@ -235,18 +211,13 @@ class ServiceBusEntities:
             Refused: it is not there, the right to manage is missing, or somebody has disabled sending to it.
             OutcomeUnknown: no answer says whether.
         """
-        admin = self._namespace.administration()
-        topic, slash, name = path.partition(SUBSCRIPTIONS)
-        if slash:
-            one = await self._call(path, partial(admin.get_subscription, topic, name))
-            if wants := _next_status(path, one.status, paused=paused):
-                one.status = wants
-                await self._call(path, partial(admin.update_subscription, topic, one))
-            return bool(wants)
-        queue = await self._queue_of(path)
-        if wants := _next_status(path, queue.status, paused=paused):
-            queue.status = wants
-            await self._call(path, partial(admin.update_queue, queue))
+        admin, found = self._namespace.administration(), await self._settings_of(path)
+        if wants := _next_status(path, found.status, paused=paused):
+            found.status = wants
+            if isinstance(found, QueueProperties):
+                await self._call(path, partial(admin.update_queue, found))
+            else:
+                await self._call(path, partial(admin.update_subscription, path.partition(SUBSCRIPTIONS)[0], found))
         return bool(wants)
 
     async def counts(self) -> dict[str, EntityCounts]:
@@ -307,6 +278,13 @@ class ServiceBusEntities:
         if slash:
             return await self._call(path, partial(admin.get_subscription_runtime_properties, topic, name))
         return await self._call(path, partial(admin.get_queue_runtime_properties, path))
+
+    async def _settings_of(self, path: str) -> QueueProperties | SubscriptionProperties:
+        """Read the settings of a queue or subscription; raise as `_queue_of` does."""
+        topic, slash, name = path.partition(SUBSCRIPTIONS)
+        if not slash:
+            return await self._queue_of(path)
+        return await self._call(path, partial(self._namespace.administration().get_subscription, topic, name))
 
     async def _queue_of(self, name: str) -> QueueProperties:
         """Read the settings of a queue.

@@ -410,8 +410,7 @@ class Link:
         try:
             while self.ready and self.error is None:
                 with suppress(OutboxError, *FAILURES):
-                    give_back = partial(release, self.receiver, self.ready.popleft())
-                    await self._in_turn(give_back, "release", is_alone=True)
+                    await self._in_turn(partial(release, self.receiver, self.ready.popleft()), "release", is_alone=True)
         finally:
             with suppress(*FAILURES):
                 async with asyncio.timeout(CLOSE_S):

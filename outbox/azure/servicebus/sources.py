@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.exceptions import OperationTimeoutError
@@ -37,20 +37,6 @@ FAILED_PAUSE_S = 0.5
 log = logging.getLogger("outbox.servicebus")
 
 
-class Source(Protocol):
-    """Messages of one path."""
-
-    async def receive(self, count_max: int, wait_s: float) -> Taken | None:
-        """Up to `count_max` messages and the link that they came by; None when `wait_s` has passed without any.
-
-        Raises:
-            OutboxError: it cannot be received from now.
-        """
-
-    async def close(self) -> None:
-        """Release the messages read ahead, and close."""
-
-
 class PlainSource:
     """A queue or subscription without sessions."""
 
@@ -65,6 +51,11 @@ class PlainSource:
         self._tasks = Tasks()
 
     async def receive(self, count_max: int, wait_s: float) -> Taken | None:
+        """Up to `count_max` messages and the link that they came by; None when `wait_s` has passed without any.
+
+        Raises:
+            OutboxError: it cannot be received from now.
+        """
         await self._tasks.shielded(self._open())  # takes half a second, which is not the wait for a message
         deadline_s = asyncio.get_running_loop().time() + wait_s
         try:
@@ -266,5 +257,5 @@ async def _wait(event: asyncio.Event, deadline_s: float) -> bool:
     return True
 
 
-_plain: type[Source] = PlainSource
-_sessions: type[Source] = SessionSource
+Source = PlainSource | SessionSource
+"""The messages of one path."""

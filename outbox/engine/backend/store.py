@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
+from outbox.documents import is_pending
 from outbox.engine.checks import check_room
 from outbox.engine.core import Core
 from outbox.engine.documents import Documents
@@ -102,7 +103,7 @@ class EngineStore:
         await self._documents.wait_changed(known, wait_s)
 
     def unfinished(self) -> AsyncIterator[Document]:
-        return self._documents_with(_is_pending)
+        return self._documents_with(is_pending)
 
     def unsent(self, first: str, before: str) -> AsyncIterator[Document]:
         return self._documents_with(lambda body: first <= _entry(body) < before)
@@ -117,18 +118,6 @@ class EngineStore:
                 if document is not None and is_wanted(document.body):
                     await self._core.gate()
                     yield document
-
-
-class _Unfinished(msgspec.Struct):
-    pending: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-
-
-def _is_pending(body: bytes) -> bool:
-    """Whether a body is a JSON object with a member `pending`."""
-    try:
-        return msgspec.json.decode(body, type=_Unfinished).pending is not msgspec.UNSET
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
 
 
 class _Entered(msgspec.Struct):

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol, runtime_checkable
 
+from outbox.deliveries import SUBSCRIPTIONS, EntityCounts
 from outbox.errors import OutboxError
 from outbox.ops.shared.names import declared, spelled
 from outbox.ops.values.dead_letters import DeadLetterView
-from outbox.ports import SUBSCRIPTIONS, Document, First, HeldMessage, StateStore, StorePorts
+from outbox.ports import Document, First, HeldMessage, StateStore, StorePorts
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, handlers_in
 from outbox.runtime.store_operations import StoreOperations
 
@@ -19,23 +20,7 @@ SCAN_COUNT_MIN = 2_000
 """How many of each queue at least, however many queues there are."""
 
 
-class Counted(Protocol):
-    """The counts that a bus has of one queue or subscription."""
-
-    @property
-    def active(self) -> int: ...
-
-    @property
-    def scheduled(self) -> int: ...
-
-    @property
-    def dead_letters(self) -> int: ...
-
-    @property
-    def paused(self) -> bool: ...
-
-
-Counts = Callable[[], Awaitable[Mapping[str, Counted]]]
+Counts = Callable[[], Awaitable[Mapping[str, EntityCounts]]]
 """Count what the bus holds in each of its queues and subscriptions."""
 WaitingSince = Callable[[str], Awaitable[int | None]]
 """Since when the oldest message of a queue waits, in milliseconds since 1970; None: none does."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 import pytest_asyncio
@@ -436,7 +437,7 @@ async def test_a_client_sends_the_same_again_until_it_is_known(
             if len(sent) <= failing:
                 raise error
 
-    unused = cast(Any, None)
+    unused = cast(Any, Mock())
     asked = AzureOperations(unused, cast(Any, Bus()), unused, unused, prepare=unused, create=False, now_ms=unused)
     outputs = [Output("orders", 0, Message(body=b"1", message_id="m1"))]
     await asked.send(outputs)
