@@ -188,7 +188,9 @@ class Cells:
     async def _create(self, index: int, cell: Cell) -> tuple[Cell | None, Session]:
         """Create a cell and return the one that lies there, or None and a token to read it with."""
         try:
-            answer = await self.store.write([Create(self.key(index), encode(cell), tag=Tag("append", (), cell.id))])
+            answer = await self.store.write(
+                [Create(self.key(index), msgspec.json.encode(cell), tag=Tag("append", (), cell.id))]
+            )
         except OutcomeUnknown:
             return None, ""
         if isinstance(answer, Won):
@@ -213,7 +215,7 @@ class Cells:
         It is an earlier one where reads are stale.  Gallops and bisects: there are no holes, so a cell that is missing
         bounds the end.
         """
-        low = max(at_least, self.end, await self._hint())
+        low = max(at_least, self.end, (await self._read_hint())[0])
         if await self.read(low) is None:
             return low
         reach = 1
@@ -227,10 +229,6 @@ class Cells:
             else:
                 low = middle
         return missing
-
-    async def _hint(self) -> int:
-        hint, _ = await self._read_hint()
-        return hint
 
     async def _read_hint(self) -> tuple[int, Version]:
         document = await self.store.read(DocumentKey(self.row, HINT))
@@ -307,11 +305,6 @@ class Cells:
         raise Refused(f"cell {index} of {self.row} is not found, or changed by others all the time; try again later")
 
 
-def encode(body: msgspec.Struct) -> bytes:
-    """A document's body."""
-    return msgspec.json.encode(body)
-
-
 async def is_current(store: StateStore, key: DocumentKey, version: Version) -> bool:
     """Whether a document still has a version: by a write of what it holds, because a read may be stale.
 
@@ -329,9 +322,10 @@ async def is_current(store: StateStore, key: DocumentKey, version: Version) -> b
 
 def tombstone_of(cell: Cell) -> bytes:
     """The tombstone of a trimmed cell: its identity, and its blob that is to be deleted."""
-    return encode(Cell(cell.id, gone=True, blob=cell.blob))
+    return msgspec.json.encode(Cell(cell.id, gone=True, blob=cell.blob))
 
 
 def put(key: DocumentKey, body: msgspec.Struct, version: Version, tag: Tag) -> Create | Replace:
     """Write a document that still has a version; empty: that is absent."""
-    return Replace(key, encode(body), version, tag=tag) if version else Create(key, encode(body), tag=tag)
+    data = msgspec.json.encode(body)
+    return Replace(key, data, version, tag=tag) if version else Create(key, data, tag=tag)

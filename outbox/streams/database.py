@@ -25,7 +25,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from inspect import isasyncgen, isawaitable, isgenerator
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 from outbox.errors import NotRegistrable, OutcomeUnknown
 from outbox.streams.cells import Position
@@ -50,8 +52,8 @@ PSYCOPG_IDLE = 0
 T = TypeVar("T")
 
 
-class Cursor(NamedTuple):
-    """Where a sink is: the position of the entry that is next, and the last cell that was read."""
+class Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a sink is, also as a document: the position of the entry that is next, and the last cell that was read."""
 
     at: Position
     last: LastCell | None = None

@@ -189,8 +189,7 @@ class Ingestion:
         if known is not None:
             with suppress(Refused, OutcomeUnknown):
                 for key, target in self._targets.items():
-                    at = known.register.since.get(key, 0)
-                    await target.row.horizon.register(writer=f"ingest/{self.name}", at=at)
+                    await target.row.horizon.register(writer=f"ingest/{self.name}", at=known.register.since.get(key, 0))
 
     # The commit
 
@@ -314,8 +313,7 @@ class Ingestion:
             shares.setdefault(target.reader_of(work.value), []).append(work.value)
         for reader in sorted(shares):
             raws, types = target.values.encoded(shares[reader])
-            key = list(self._targets)[reader]
-            outs.append(Out(key, raws, types, target.values.version))
+            outs.append(Out(list(self._targets)[reader], raws, types, target.values.version))
         return msgspec.structs.replace(
             before,
             outs=outs,

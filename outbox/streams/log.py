@@ -212,8 +212,7 @@ class OrderedLog(Generic[T]):
             key = as_key(self._partition(value))
         except Exception as error:
             raise PoisonMessage("failed", f"partition= of log {self.name}: {failure_text(error)}") from error
-        digest = sha256(field(key)).digest()
-        return int.from_bytes(digest[:8], "big") % self.readers
+        return int.from_bytes(sha256(field(key)).digest()[:8], "big") % self.readers
 
     # Appending
 

@@ -209,8 +209,7 @@ class ProcessorPlan:
         def moved(shard: Any) -> Any:
             if not isinstance(shard, LogReader | LogWriter):
                 return shard
-            log = known.setdefault(id(shard.log), shard.log.on(place(shard.log)))
-            return replace(shard, log=log)
+            return replace(shard, log=known.setdefault(id(shard.log), shard.log.on(place(shard.log))))
 
         inputs = {name: moved(shard) for name, shard in self.inputs.items()}
         return replace(self, inputs=inputs, outputs={name: moved(shard) for name, shard in self.outputs.items()})

@@ -342,8 +342,7 @@ class Loop:
         """Whether another replica swaps the register while this one stays back."""
         before = self.replica.known or await self.replica.look()
         await asyncio.sleep(self._stay_back_s())
-        after = await self.replica.look()
-        return before != after
+        return before != (await self.replica.look())
 
     async def for_ever(self) -> None:
         while True:

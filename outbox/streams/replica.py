@@ -31,7 +31,7 @@ from outbox.lineage import step_id
 from outbox.ports import StateStore
 from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.callables import NotCalled, call, check_run
-from outbox.streams.cells import Position, encode
+from outbox.streams.cells import Position
 from outbox.streams.failures import Ready, after_success, count_of, failed_step, is_timer_first, noted, rows_left
 from outbox.streams.last_cell import check_lasts, last_of, lasts_at
 from outbox.streams.log_places import Seen, together
@@ -127,7 +127,7 @@ class Replica:
     def remembered(self) -> Hashable:
         """The memory of this replica for its next step: the register, and the known ends of its rows."""
         ends = tuple((row.cells.end, row.horizon.index, row.horizon.version) for row in self._all_rows())
-        known = None if self.known is None else (encode(self.known.register), self.known.version)
+        known = None if self.known is None else (msgspec.json.encode(self.known.register), self.known.version)
         ahead = tuple((key, each.count) for key, each in self._ahead.items())
         return known, self._known_ms, self._looked_ms, ahead, ends, self._is_same
 
@@ -513,8 +513,7 @@ class Replica:
         if not self.plan.refuses or len(entries) != 1:
             return None
         ((input, entry),) = entries
-        row = next(iter(self._inputs[input].values()))
-        raws, _ = row.values.encoded([entry.value])
+        raws, _ = next(iter(self._inputs[input].values())).values.encoded([entry.value])
         refused = RefusedEntry(input, str(entry.position), entry.id, "", raws[0])
         try:
             outs = self.plan.outs({REFUSED: [refused]})

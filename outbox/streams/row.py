@@ -84,7 +84,8 @@ class Row(Generic[T]):
         self.name = f"log/{name}/{writer}.{reader}"
         self.cells = Cells(place.store, self.name, now_ms=place.now_ms)
         self.horizon: Horizon = Horizon(self.cells, None if first is None else first.horizon)
-        self._margin_ms = round(margin_s * 1_000)
+        self.margin_ms = round(margin_s * 1_000)
+        """How long tombstones last, in milliseconds."""
         self._lock = asyncio.Lock()
         self._number = row_number()
         self._walked: int | None = None
@@ -99,14 +100,9 @@ class Row(Generic[T]):
         """When that was found, by the clock and by one that is never set back."""
 
     @property
-    def margin_ms(self) -> int:
-        """How long tombstones last, in milliseconds."""
-        return self._margin_ms
-
-    @property
     def until_ms(self) -> int:
         """When an append that begins now must have ended: well before a tombstone that it should meet can be gone."""
-        return self.place.now_ms() + self._margin_ms // 2
+        return self.place.now_ms() + self.margin_ms // 2
 
     # Appending
 
@@ -165,7 +161,7 @@ class Row(Generic[T]):
                     f"{self.name}: the append of {id!r} took too long, and its cell {index} is being trimmed; whether "
                     "it was read is not known: append it again"
                 )
-            await self.cells.take_back(index, id, ttl_s=self._margin_ms / 1_000)
+            await self.cells.take_back(index, id, ttl_s=self.margin_ms / 1_000)
             self._late.pop(id, None)
             return True
         except Refused as error:
@@ -206,8 +202,7 @@ class Row(Generic[T]):
 
     async def _holds(self, cell: Cell, values: Sequence[Any]) -> bool:
         """Whether a cell holds these values; of a set the stored order is another in each process."""
-        found = self.values.decoded(await whole(cell, self.place.blobs, self.name), self.name)
-        return bool(found == list(values))
+        return bool(self.values.decoded(await whole(cell, self.place.blobs, self.name), self.name) == list(values))
 
     async def _append(self, cell: Cell) -> tuple[int, Cell]:
         start = self._walked
@@ -231,7 +226,7 @@ class Row(Generic[T]):
                     return found.at, found.cell
             start = await self._looked()
         raise DeadlinePassed(
-            f"{self.name}: the append of {cell.id!r} took over {self._margin_ms / 2_000:g} s each time, and nothing of "
+            f"{self.name}: the append of {cell.id!r} took over {self.margin_ms / 2_000:g} s each time, and nothing of "
             "it is left; append it again, or give the log a greater margin="
         )
 
@@ -260,38 +255,26 @@ class Row(Generic[T]):
         """Whether so much time has passed since the floor was read that it is to be read again."""
         now_ms = self.place.now_ms()
         passed_ms = max(now_ms - self._looked_ms, round((time.monotonic() - self._looked_s) * 1_000))
-        return passed_ms >= self._margin_ms // 4 or now_ms < self._looked_ms
+        return passed_ms >= self.margin_ms // 4 or now_ms < self._looked_ms
 
     async def _looked(self) -> int:
         """Where this process's next append begins to look; ids of cells before are known, or were before its time."""
         now_ms, now_s = self.place.now_ms(), time.monotonic()
         if self._walked is None:
-            floor = await self._made()
-            self._walked = await self.cells.find_end(floor.index)
-        else:
-            await self._floor_again()
+            self._walked = await self.cells.find_end((await self._made()).index)
+        elif await self.horizon.read_again() is None:
+            raise Refused(
+                f"{self.name}: its floor is gone, so the log was emptied, or this is another store; nothing is written "
+                "behind a hole: restore it, or start this process again to begin a new log"
+            )
         begin, self._walked = self._walked, max(self._walked, self.horizon.index)  # a read of the floor may be stale
         if begin < self._walked:
             for id in _unsure.of(self._number):
                 unseen = _unsure.get(self._number, id) or NONE_UNSEEN
                 _unsure.put(self._number, id, range(unseen.start if unseen else begin, self._walked))
-        self._fresh_ms = now_ms + self._margin_ms // 2
+        self._fresh_ms = now_ms + self.margin_ms // 2
         self._looked_ms, self._looked_s = now_ms, now_s
         return self._walked
-
-    async def _floor_again(self) -> Floor:
-        """The floor of a row that has one.
-
-        Raises:
-            Refused: it is gone, so the cells before may be as well.
-        """
-        floor = await self.horizon.read_again()
-        if floor is None:
-            raise Refused(
-                f"{self.name}: its floor is gone, so the log was emptied, or this is another store; nothing is written "
-                "behind a hole: restore it, or start this process again to begin a new log"
-            )
-        return floor
 
     async def _append_since(self, cell: Cell, since: int) -> tuple[int, Cell]:
         until_ms = self.until_ms
@@ -427,7 +410,7 @@ class Row(Generic[T]):
         """Trim up to the horizon, without an age only where a reader is registered; how many cells, and the floor."""
         count = 0
         older_than_ms = None if min_age is None else self.place.now_ms() - round(min_age.total_seconds() * 1_000)
-        tombstone_s, drop = self._margin_ms / 1_000, self._drop
+        tombstone_s, drop = self.margin_ms / 1_000, self._drop
         known, before = Floor(), None
         for _ in range(TRIMS_MAX):  # up to where a trim changes nothing
             buried, known = await self.horizon.trim(older_than_ms=older_than_ms, tombstone_s=tombstone_s, drop=drop)

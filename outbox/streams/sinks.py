@@ -383,8 +383,7 @@ class DatabaseSteps:
         self.reached = Position(0)
         self._database = database
         self._batch_max = batch_max
-        cursor = f"row of {name} in {TABLE}"
-        self._following = Following(name, row, cursor=cursor, setting=lambda at: setting(name, at))
+        self._following = Following(name, row, cursor=f"row of {name} in {TABLE}", setting=lambda at: setting(name, at))
 
     async def step(self) -> Progress:
         """Apply the next entries, if there are any."""
@@ -418,13 +417,6 @@ def setting(name: str, at: Position) -> str:
     """The SQL that sets a cursor in a database and deletes the row of its last cell."""
     place = f"('{name}', {at.index}, {at.offset})"
     return f"(name, cell, entry) in {TABLE} to {place} and delete its row '{last_row(name)}'"
-
-
-class _Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A sink's cursor as a document: the position of the next entry, and the last cell read."""
-
-    at: Position
-    last: LastCell | None = None
 
 
 class StoreSink:
@@ -464,7 +456,7 @@ class StoreSink:
             name,
             self.row,
             cursor=f"document {partition}/{self.key.id}",
-            setting=lambda at: f"{partition}/{self.key.id} to {msgspec.json.encode(_Cursor(at)).decode()}",
+            setting=lambda at: f"{partition}/{self.key.id} to {msgspec.json.encode(Cursor(at)).decode()}",
             look_count=LOOK_COUNT,
         )
         self._apply = apply
@@ -510,7 +502,7 @@ class StoreSink:
         writes: list[Write] = list(given)
         if any(write.key.partition != self.key.partition or write.key == self.key for write in writes):
             raise NotRegistrable(f"sink {self.name}: a write leaves partition {self.key.partition!r}, or is its cursor")
-        answer = await self._store.write([put(self.key, _Cursor(*after), version, Tag("sink")), *writes])
+        answer = await self._store.write([put(self.key, after, version, Tag("sink")), *writes])
         if not isinstance(answer, Won):
             return Progress.LOST
         self.reached = after.at
@@ -521,7 +513,7 @@ class StoreSink:
         if version:
             return await is_current(self._store, self.key, version)
         try:
-            return isinstance(await self._store.write([put(self.key, _Cursor(at), "", Tag("sink"))]), Won)
+            return isinstance(await self._store.write([put(self.key, Cursor(at), "", Tag("sink"))]), Won)
         except OutcomeUnknown:
             return False
 
@@ -534,7 +526,6 @@ class StoreSink:
         if document is None:
             return None
         try:
-            found = msgspec.json.decode(document.body, type=_Cursor)
-            return Cursor(found.at, found.last), document.version
+            return msgspec.json.decode(document.body, type=Cursor), document.version
         except DECODE_ERRORS as error:
             raise CorruptRecord(f"{self.key.partition}/{self.key.id} is no cursor of a sink ({error})") from error

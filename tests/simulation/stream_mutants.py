@@ -196,12 +196,12 @@ STREAM_MUTANTS = (
     ),
     mutant(
         "documents are written before their cursor", "sink", "EffectOnce", SINKS,
-        ('        answer = await self._store.write([put(self.key, _Cursor(*after), version, Tag("sink")), *writes])\n', '        await self._store.write(writes)\n        answer = await self._store.write([put(self.key, _Cursor(*after), version, Tag("sink"))])\n'),
+        ('        answer = await self._store.write([put(self.key, after, version, Tag("sink")), *writes])\n', '        await self._store.write(writes)\n        answer = await self._store.write([put(self.key, after, version, Tag("sink"))])\n'),
         app="documents", faults={},
     ),
     mutant(
         "documents are written whatever the cursor says", "sink", "EffectOnce", SINKS,
-        ('        answer = await self._store.write([put(self.key, _Cursor(*after), version, Tag("sink")), *writes])\n', '        now = await self._store.read(self.key)\n        answer = await self._store.write([put(self.key, _Cursor(*after), now.version if now else "", Tag("sink")), *writes])\n'),
+        ('        answer = await self._store.write([put(self.key, after, version, Tag("sink")), *writes])\n', '        now = await self._store.read(self.key)\n        answer = await self._store.write([put(self.key, after, now.version if now else "", Tag("sink")), *writes])\n'),
         app="documents", faults={"stale": 1},
     ),
     mutant(
@@ -288,7 +288,7 @@ STREAM_MUTANTS = (
     ),
     mutant(
         "a sink that another was before at the beginning stops", "sink", "AttemptEnds", SINKS,
-        ("            return isinstance(await self._store.write([put(self.key, _Cursor(at), \"\", Tag(\"sink\"))]), Won)\n", "            return True\n"),
+        ("            return isinstance(await self._store.write([put(self.key, Cursor(at), \"\", Tag(\"sink\"))]), Won)\n", "            return True\n"),
         app="documents", given=[1], appended=[], began=False, trims=True, faults={},
     ),
     mutant(

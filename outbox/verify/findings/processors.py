@@ -16,10 +16,12 @@ from functools import partial, reduce
 from operator import or_
 from typing import Any, get_type_hints
 
+import msgspec
+
 from outbox.codec import StateCodec, codec_for
 from outbox.errors import NotRegistrable
 from outbox.ports import Create
-from outbox.streams.cells import Cell, encode
+from outbox.streams.cells import Cell
 from outbox.streams.log import OrderedLog
 from outbox.streams.plan import Handler, Inputs, ProcessorPlan, Step
 from outbox.streams.processor import Processor
@@ -195,4 +197,4 @@ def _explored(
 
 def _cell(row: Row[Any], name: str, number: int, value: Any) -> bytes:
     raws, types = row.values.encoded([value])
-    return encode(Cell(f"{name} {number}", START_MS, 1, raws, types, row.values.version))
+    return msgspec.json.encode(Cell(f"{name} {number}", START_MS, 1, raws, types, row.values.version))

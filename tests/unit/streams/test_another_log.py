@@ -17,7 +17,7 @@ from outbox.errors import OtherLog
 from outbox.message import Message
 from outbox.ports import Create, DocumentKey, Output, Replace, Write
 from outbox.streams import Entry, Ingest, Inputs, OrderedLog, Position, Processor, Step, StoreSink, TransactionalSink
-from outbox.streams.cells import Cell, encode
+from outbox.streams.cells import Cell
 from outbox.streams.log_places import Place
 from outbox.testing import START_S, Harness, VirtualClock
 from tests.unit.streams.making import Counting, made, put_raw, values
@@ -253,7 +253,7 @@ async def test_a_cell_that_was_written_too_late_in_place_of_the_last_is_no_other
     assert await log.trim() == 2
     await expire(here)
     late = Cell("late", 1, 1, [msgspec.Raw(b"99")])  # its writer was paused for longer than a margin, and is dead
-    await put_raw(here.store(), "log/in/0.0/0", "0000000001", encode(late))
+    await put_raw(here.store(), "log/in/0.0/0", "0000000001", msgspec.json.encode(late))
     await append(log, "a", 2)
     await reading.once(made("in", here, int))
     assert await reading.taken() == [0, 1, 2]

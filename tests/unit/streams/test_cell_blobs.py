@@ -13,7 +13,7 @@ from outbox.engine.engine import Engine
 from outbox.errors import NotRegistrable, OutcomeUnknown, Refused, Throttled, Trimmed
 from outbox.ports import Create
 from outbox.streams import Inputs, OrderedLog, Position, Processor, Step
-from outbox.streams.cells import Cell, encode
+from outbox.streams.cells import Cell
 from outbox.streams.log_places import Place, place_of
 from outbox.streams.plan import RowTarget
 from outbox.streams.register import Out
@@ -228,7 +228,7 @@ async def test_a_cell_whose_blob_has_an_older_name_is_read_and_trimmed(
     (name,) = blobs
     cell = Cell("a", 1, 1, blob=name, digest=digest)
     log = made("texts", place, str)
-    await put_raw(engine.store(), "log/texts/0.0/0", "0000000000", encode(cell))
+    await put_raw(engine.store(), "log/texts/0.0/0", "0000000000", msgspec.json.encode(cell))
     assert await values(log) == [LARGE]
     assert await made("texts", place, str).append(LARGE, id="a", since=Position(0)) == Position(0)
     assert [*blobs] == [name] and await values(log) == [LARGE]
