@@ -254,8 +254,7 @@ class Client:
         created_ms = dead.message.created_ms or dead.enqueued_ms
         if dead.queue not in plan.sources or created_ms > plan.retention.oldest_ms(now_ms):
             return True
-        message = await self.with_body(dead.message)
-        delivery = Delivery(dead.queue, dead.sequence, message, 0, dead.enqueued_ms, 0)
+        delivery = Delivery(dead.queue, dead.sequence, await self.with_body(dead.message), 0, dead.enqueued_ms, 0)
         (work,) = admit(plan, [delivery], now_ms)
         for branch in (work, *work.others):
             if branch.inbox and await self._has_record(branch):

@@ -109,8 +109,7 @@ def _refusal(value: Any, plain: Any, data: bytes = b"null") -> PoisonMessage | N
             waiting += [(f"{at}.{name}", each, _member(written, name)) for name, each in reversed(found.items())]
             waiting += [(f"{at}, a key", name, None) for name in found]
         elif isinstance(found, list | tuple | set | frozenset):
-            members = [(f"{at}[{index}]", each, _member(written, index)) for index, each in enumerate(found)]
-            waiting += reversed(members)
+            waiting += reversed([(f"{at}[{index}]", each, _member(written, index)) for index, each in enumerate(found)])
     return None
 
 

@@ -21,7 +21,7 @@ Source: OpenTelemetry's semantic conventions for messaging spans; W3C Trace Cont
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -55,18 +55,14 @@ from outbox.ports import (
     Commit,
     Conflict,
     Delivery,
-    Document,
-    DocumentKey,
     Journal,
     LedgerStore,
     Lost,
     MessageBus,
     Output,
     Ports,
-    Session,
     Settle,
     StateStore,
-    StoreCapabilities,
     StorePorts,
     Won,
     Write,
@@ -410,25 +406,10 @@ class TracedStore:
     def __init__(self, store: StateStore, spans: Spans) -> None:
         self._store = store
         self._spans = spans
-        self._ledger_store: Any = store
-        """The same, where its capabilities say that it keeps a dispatch ledger."""
-
-    @property
-    def capabilities(self) -> StoreCapabilities:
-        return self._store.capabilities
-
-    def read(self, key: DocumentKey, *, session: Session = "") -> Coroutine[Any, Any, Document | None]:
-        return self._store.read(key, session=session)
-
-    def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
-        return self._store.scan(partition, prefix=prefix)
-
-    def unfinished(self) -> AsyncIterator[Document]:
-        return self._store.unfinished()
-
-    def unsent(self, first: str, before: str) -> AsyncIterator[Document]:
-        found: AsyncIterator[Document] = self._ledger_store.unsent(first, before)
-        return found
+        self.capabilities, self.read = store.capabilities, store.read
+        self.scan, self.unfinished = store.scan, store.unfinished
+        self.unsent: Any = getattr(store, "unsent", None)
+        """That of a store whose capabilities say that it keeps a dispatch ledger."""
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
         attempts = self._spans.of_inboxes(inbox for operation in operations for inbox in operation.tag.inbox)
@@ -445,9 +426,7 @@ class TracedBus:
     def __init__(self, bus: MessageBus, spans: Spans) -> None:
         self._bus = bus
         self._spans = spans
-
-    def renew(self, delivery: Delivery) -> Coroutine[Any, Any, int]:
-        return self._bus.renew(delivery)
+        self.renew = bus.renew
 
     async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         deliveries = await self._bus.receive(queue, count_max=count_max, wait_s=wait_s)

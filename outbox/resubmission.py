@@ -164,16 +164,14 @@ def resubmission(message: Message, *, attempt: int, enqueued_ms: int) -> Message
     Its failure count and its hops start again, and it says no error.
     """
     created_ms = message.created_ms or enqueued_ms
-    again = msgspec.structs.replace(message, attempt=attempt, created_ms=created_ms, failures=0, hops=0)
-    return with_error(again, "")
+    return with_error(msgspec.structs.replace(message, attempt=attempt, created_ms=created_ms, failures=0, hops=0), "")
 
 
 def edited(message: Message, body: bytes) -> Message:
     """A refused message, whose body is at hand, with another body; the same message if the body is unchanged."""
     if body == message.body:
         return message
-    replaces = {PROPERTY_REPLACES: fingerprint(message.body, message.type).hex()}
-    properties = {**(message.properties or {}), **replaces}
+    properties = {**(message.properties or {}), **{PROPERTY_REPLACES: fingerprint(message.body, message.type).hex()}}
     return msgspec.structs.replace(message, body=body, claim="", wire_body=b"", properties=properties)
 
 

@@ -263,8 +263,7 @@ class Broker:
 
     def token(self, delivery: Delivery) -> bytes:
         """The lock token of what the runtime sees of a claimed task."""
-        queue = self.queue(delivery.queue)
-        return pack_token(self._core.epoch, delivery.lock, delivery.sequence, queue.number)
+        return pack_token(self._core.epoch, delivery.lock, delivery.sequence, self.queue(delivery.queue).number)
 
     def _as_claim(self, queue: Queue, task: Task) -> Claim:
         return Claim(

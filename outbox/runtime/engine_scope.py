@@ -174,8 +174,7 @@ class EngineScope:
             self.suspending.add(work.handler.name)
         if work.state_id in group.commit.if_versions or _has_lane(group.works, lane):
             await abandon(suspended)
-            again = msgspec.structs.replace(work, was_run=True)
-            await self._commit_and_go_on(group, given_back, [again, *rest], held)
+            await self._commit_and_go_on(group, given_back, [msgspec.structs.replace(work, was_run=True), *rest], held)
             return
         if lane is not None:
             self._lanes.enter(lane)

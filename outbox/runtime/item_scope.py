@@ -346,8 +346,7 @@ class ItemScope:
 
     def _cleared(self, write: Replace, version: Version, session: Session) -> None:
         """Keep the version of a state whose pointer was cleared."""
-        state = cached_state(Document(write.key, write.body, version, session))
-        self.cache.remember(write.key.partition, state)
+        self.cache.remember(write.key.partition, cached_state(Document(write.key, write.body, version, session)))
 
     async def _clear(self, state_id: str, state: CachedState, found: FoundStaged, token: Session) -> CachedState:
         """Clear the pointer to a staged record, and delete that."""

@@ -95,8 +95,7 @@ class PartitionScope:
 
     def remembered(self) -> tuple[Any, ...]:
         ledger = None if self.ledger is None else self.ledger.remembered()
-        waiting = self._waiting.remembered()
-        return self.states.remembered(), self.marks.content(), waiting, list(self._unpushed), ledger
+        return self.states.remembered(), self.marks.content(), self._waiting.remembered(), list(self._unpushed), ledger
 
     @property
     def group_count_max(self) -> int:

@@ -6,7 +6,7 @@ write changes one document.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -16,11 +16,8 @@ from outbox.errors import TooLarge
 from outbox.lineage import Key
 from outbox.ports import (
     Backend,
-    Document,
-    DocumentKey,
     Lost,
     QueueRef,
-    Session,
     StateStore,
     StorePorts,
     Won,
@@ -62,20 +59,12 @@ class ItemStore:
         self._store = store
         self.capabilities = replace(store.capabilities, atomic_scope="item", batch_count_max=1, dispatch_ledger=False)
         """The store's capabilities, for one document at a time."""
-
-    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
-        return await self._store.read(key, session=session)
+        self.read, self.scan, self.unfinished = store.read, store.scan, store.unfinished
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
         if len(operations) != 1:
             raise TooLarge(f"{len(operations)} operations; this store writes one document at a time")
         return await self._store.write(operations)
-
-    def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
-        return self._store.scan(partition, prefix=prefix)
-
-    def unfinished(self) -> AsyncIterator[Document]:
-        return self._store.unfinished()
 
 
 _backend: type[Backend] = NarrowEngine

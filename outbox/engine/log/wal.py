@@ -403,8 +403,7 @@ class Log:
             self._file = None
         ordinal = self.written + 1
         header = Header(self.recovered.log_id, self._clock_ms())
-        record = encode_record(ordinal, ordinal - 1, self.epoch, TYPE_HEADER, header.encoded(), HEADER_SEED)
-        data = DELIMITER + record
+        data = DELIMITER + encode_record(ordinal, ordinal - 1, self.epoch, TYPE_HEADER, header.encoded(), HEADER_SEED)
         self._file = replace_file(self._disk, segment_name(ordinal), data, reserve_bytes=self._room.begin(len(data)))
         self._first = self.written = self.synced = ordinal
 

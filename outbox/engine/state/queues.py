@@ -159,8 +159,7 @@ class Queue:
     def counts(self) -> dict[str, int]:
         """How many tasks are active (locked ones included), scheduled and deferred."""
         found = Counter(task.status for task in self.tasks.values())
-        active = found[ACTIVE] + found[LOCKED]
-        return {"active": active, "scheduled": found[SCHEDULED], "deferred": found[DEFERRED]}
+        return {"active": (found[ACTIVE] + found[LOCKED]), "scheduled": found[SCHEDULED], "deferred": found[DEFERRED]}
 
     def slices(self, after: int, count_max: int) -> Iterator[list[Task]]:
         """The tasks behind a number, in order, at most `count_max` at a time; the queue may change in between.

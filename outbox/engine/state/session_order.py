@@ -137,8 +137,7 @@ class SessionOrder:
                 break
             session = self.sessions[session_id]
             if session.is_free(now_ms):
-                run = self.take_session(session_id, min(RUN_COUNT_MAX, count_max - len(taken)), wary=wary)
-                taken += run
+                taken += self.take_session(session_id, min(RUN_COUNT_MAX, count_max - len(taken)), wary=wary)
                 if not self._head(session):
                     del self._waiting[session_id]
         return taken

@@ -113,8 +113,7 @@ class Control:
     def _refusal(self, request: web.Request) -> web.Response | None:
         if named_host(request.headers.getall("Host", [])) not in LOOPBACK:
             return _error(403, "Refused", "the Host header must be a loopback address")
-        given = request.headers.get("Authorization", "")
-        scheme, _, token = given.partition(" ")
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(token.encode("utf-8", "replace"), self._token):
             return _error(401, "Refused", "the token is missing or wrong; it is in the folder's control.json")
         return None

@@ -64,8 +64,7 @@ async def list_dead_letters(at: StoreSite, asked: ListDeadLetters) -> list[DeadL
 
 async def find_dead(at: StoreSite, asked: FindDead) -> dict[str, list[DeadAttempt]]:
     """Find the dead letters of some ids."""
-    queue = await at.named(asked.queue)
-    found = await at.operations.dead_letters(queue)
+    found = await at.operations.dead_letters(await at.named(asked.queue))
     return attempts_of(asked.ids, ((name_of(dead), DeadAttempt(dead.sequence, dead.message.attempt)) for dead in found))
 
 

@@ -148,8 +148,7 @@ async def listen_metrics(stack: AsyncExitStack, read: ReadMetrics, settings: End
         return ()
     from outbox.ops.net.metrics_server import serve_metrics
 
-    serving = serve_metrics(read, settings.metrics_port)
-    port = await _opened(stack, serving, settings.metrics_port, METRICS_OPTION)
+    port = await _opened(stack, serve_metrics(read, settings.metrics_port), settings.metrics_port, METRICS_OPTION)
     return (f"http://127.0.0.1:{port}/metrics",)
 
 

@@ -98,8 +98,7 @@ def pending_text(found: Sequence[PendingView], *, in_full: bool, on_engine: bool
 
 
 def peek(options: Options) -> None:
-    asked = Peek(options.queue, options.after, options.limit, options.state or "", options.key)
-    found = ask(options, asked)
+    found = ask(options, Peek(options.queue, options.after, options.limit, options.state or "", options.key))
     answer(options, found, and_whether_hosted(options, with_folder(options, messages_text(options.queue, found))))
 
 

@@ -187,8 +187,7 @@ async def find(at: EngineSite, asked: Find) -> list[FoundMessage]:
     for path, place, task in its:
         queue, letters = engine.broker.queue(path), engine.broker.queue(dead_letter_path(path)).tasks
         if place == path:
-            held = held_in(queue, task, now_ms, letters, at_work())
-            view = held_messages.view_of(path, held, now_ms, at.taker(path))
+            view = held_messages.view_of(path, held_in(queue, task, now_ms, letters, at_work()), now_ms, at.taker(path))
             found.append(await found_with_body(view, task.message, engine.blobs))
         else:
             only, is_only = await at.only_type(path), [each for _, each, _ in its].count(place) == 1

@@ -79,8 +79,7 @@ def _handled(name: str, handled: Handled) -> str:
 
 def findings(found: Sequence[Finding]) -> str:
     """A line for each, with its cure."""
-    rows = [(x.level, x.about, x.what + (f"; {x.cure}" if x.cure else "")) for x in found]
-    return columns(rows)
+    return columns([(x.level, x.about, x.what + (f"; {x.cure}" if x.cure else "")) for x in found])
 
 
 def metrics(options: Options) -> None:

@@ -203,13 +203,11 @@ async def find(at: StoreSite, asked: Find) -> list[FoundMessage]:
     except LookupError:
         if not cut:
             raise
-        show = "outbox message show --queue {queue} --after {after} {id}"
-        raise Refused(look_on(asked.id, cut, show)) from None
+        raise Refused(look_on(asked.id, cut, "outbox message show --queue {queue} --after {after} {id}")) from None
     found = []
     for queue, each in held:
         if identity_of(queue, each) == id:
-            taker = waits_for(queue, paused=await at.is_paused(queue))
-            view = view_of(queue, each, now_ms, taker)
+            view = view_of(queue, each, now_ms, waits_for(queue, paused=await at.is_paused(queue)))
             found.append(await found_with_body(view, each.message, at.ports.blobs))
     its_dead = [(queue, letter) for queue, letter in dead if name_of(letter) == id]
     for queue, letter in its_dead:
@@ -313,8 +311,7 @@ async def pause(at: StoreSite, asked: Pause) -> Paused:
     if at.pause is None:
         raise Refused(f"{asked.queue}: this bus cannot pause a queue; stop its workers")
     queue = await at.named(asked.queue)
-    changed = await at.pause(queue, paused=asked.paused)
-    return Paused(queue, asked.paused, changed)
+    return Paused(queue, asked.paused, await at.pause(queue, paused=asked.paused))
 
 
 ANSWERS: Answers = {

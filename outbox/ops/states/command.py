@@ -85,8 +85,7 @@ class Imported(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def list_states(options: Options) -> None:
     """List states, a page at a time."""
-    asked = ListStates(options.type or "", options.key, options.kind, options.after, options.limit)
-    found = ask(options, asked)
+    found = ask(options, ListStates(options.type or "", options.key, options.kind, options.after, options.limit))
     answer(options, found, page_text(found))
 
 

@@ -88,8 +88,7 @@ def trim_stream(options: Options) -> None:
     _check_log_name(options.name)
     if options.margin <= 0:
         raise Usage("--margin is 0; a tombstone lasts for as long as a replica may be paused, 10min or more")
-    asked = TrimStream(options.name, options.min_age, options.margin)
-    done = ask(options, asked)
+    done = ask(options, TrimStream(options.name, options.min_age, options.margin))
     floors = ", ".join(f"{row} at {floor}" for row, floor in done.floors.items())
     answer(options, done, f"trimmed {done.cells} cells of {options.name}; floors: {floors}")
 

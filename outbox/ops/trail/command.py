@@ -67,8 +67,7 @@ def show_message(options: Options) -> None:
         except LookupError as gone:
             if type(gone) is not LookupError or asked.queue:
                 raise
-            trail = await admin.ask(FindTrail(asked.id))
-            if not (known := facts_of(trail)):
+            if not (known := facts_of(await admin.ask(FindTrail(asked.id)))):
                 raise
             return [FoundMessage(facts=known)]
 

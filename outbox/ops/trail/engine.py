@@ -79,8 +79,7 @@ async def find_trail(at: EngineSite, asked: FindTrail) -> Trail:
 
 async def _see_unseen_effects(id: str, sightings: Sightings, keys: TriedKeys) -> None:
     """Follow outputs that are gone to their effects, from the message and from first messages by correlation id."""
-    begun = (each.what[1].message.correlation_id for each in sightings.found())
-    starts = dict.fromkeys((id, *filter(None, begun)))
+    starts = dict.fromkeys((id, *filter(None, (each.what[1].message.correlation_id for each in sightings.found()))))
     tried = {inbox: (state, key) async for inbox, state, key in keys.inboxes(starts)}
     outputs = await sightings.outputs_of(tried.keys())
     for output in outputs:

@@ -182,16 +182,14 @@ def reach_unseen(
     """
     first = reach(asked, sightings())
     begun = (message_of(each.what).correlation_id for each in first.sightings)
-    starts = dict.fromkeys((first.id, *filter(None, begun)))
-    found = list(unseen_effects(starts, first.unseen, handlers, keys))
+    found = list(unseen_effects(dict.fromkeys((first.id, *filter(None, begun))), first.unseen, handlers, keys))
     if not found:
         return first, []
     query = msgspec.structs.replace(asked, id=first.id, known=[*asked.known, *(each.id for each in found)])
     again = reach(query, sightings())
     facts = [msgspec.structs.replace(_by_output(each.id), cause=each.cause) for each in found]
     facts += [each.what for each in found]
-    ids = dict.fromkeys((*again.ids, *(each.cause for each in found)))
-    return again._replace(ids=list(ids)), facts
+    return again._replace(ids=list(dict.fromkeys((*again.ids, *(each.cause for each in found))))), facts
 
 
 def unseen_effects(

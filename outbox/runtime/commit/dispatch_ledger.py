@@ -103,8 +103,7 @@ class DispatchLedger:
 
     def finish(self, batch: StoreTransaction) -> None:
         """Close the entries of a batch whose outputs have left, and those of earlier ones, which can not land now."""
-        earlier = [of for entry in batch.entries for of in entry.attempt.ledger_entries]
-        self.close([*batch.ledger_entries, *earlier])
+        self.close([*batch.ledger_entries, *[of for entry in batch.entries for of in entry.attempt.ledger_entries]])
 
     # Entries
 

@@ -96,10 +96,9 @@ class StoredDeadLetters:
             Refused, OutcomeUnknown: it may not be stored; the delivery must be redelivered.
         """
         texts, count = (reason, description), 1 + delivery.delivery_count + delivery.failures
-        entry = DeadLetterEntry(
-            delivery.queue, delivery.sequence, delivery.message, *texts, count, delivery.enqueued_ms
+        await self.put(
+            DeadLetterEntry(delivery.queue, delivery.sequence, delivery.message, *texts, count, delivery.enqueued_ms)
         )
-        await self.put(entry)
 
     async def put(self, entry: DeadLetterEntry, *, ttl_s: float | None = None, anew: bool = False) -> None:
         """Store a dead letter, once; for ever, or for a time.

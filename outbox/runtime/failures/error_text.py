@@ -39,8 +39,7 @@ _RUNNERS = ("outbox.runtime.", "outbox.registration.", "outbox.codec", "outbox.m
 
 def safe_text(text: str) -> str:
     """A text that a dead letter can hold: cut, redacted, in characters that can be stored."""
-    shown = _redacted_start(text, 4 * REASON_LENGTH_MAX)
-    return shown[:REASON_LENGTH_MAX].encode(errors="backslashreplace").decode()
+    return _redacted_start(text, 4 * REASON_LENGTH_MAX)[:REASON_LENGTH_MAX].encode(errors="backslashreplace").decode()
 
 
 def as_text(thing: Any, write: Callable[[Any], str] = str) -> str:

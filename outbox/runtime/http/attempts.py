@@ -134,8 +134,7 @@ class EngineRequests:
 
     async def once(self, attempt: Attempt) -> Outcome:
         try:
-            work = attempt.work
-            documents, markers = await self._journal.load(*wanted((work,)))
+            documents, markers = await self._journal.load(*wanted((attempt.work,)))
             group = EngineTransaction(self._plan, self._now_ms(), documents, markers, self._journal.durable)
             outcome = await run_branch(self._plan, group, attempt, self._life)
             if isinstance(outcome, Later):
