@@ -96,10 +96,6 @@ class _ClaimGroup:
         self.claiming: asyncio.Task[None] | None = None
         """The claiming task; it also handles its batch, and a fresh task replaces it at the first wait."""
 
-    def next_ahead(self) -> Sequence[Delivery]:
-        """The next delivery that was claimed ahead, where there is one."""
-        return [self.ahead.popleft()] if self.ahead else ()
-
 
 class Worker(Client):
     """Handles an application's messages on a backend; use it as an async context manager.
@@ -284,7 +280,8 @@ class Worker(Client):
                 claim_group.has_capacity.clear()
                 await claim_group.has_capacity.wait()
                 continue
-            deliveries = claim_group.next_ahead() or await self._claim(claim_group, free_count)
+            ahead = claim_group.ahead
+            deliveries = [ahead.popleft()] if ahead else await self._claim(claim_group, free_count)
             if deliveries and not await self._take_on(claim_group, deliveries):
                 return
 

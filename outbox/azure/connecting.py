@@ -114,7 +114,8 @@ def connect(
         ValueError: something given cannot be used.
     """
     _check_scope(scope, states, place, container, ledger=dispatch_ledger)
-    _check_wait(wait_s)
+    if not 0 <= wait_s <= WAIT_S_MAX:
+        raise ValueError(f"wait_s={wait_s!r}: a start may wait 0 to {WAIT_S_MAX} s for its services")
     identity = Identity(credential)
     usage = Usage()
     account = cosmos_account(cosmos, database, identity, user_agent)
@@ -138,11 +139,6 @@ def connect(
     given = NoBlobs() if blobs is None or isinstance(blobs, str) else blobs
     held = given if large is None else AzureBlobStore(large, usage=usage)
     return AzureBackend(kept, bus, operations, held, usage, apart, places)
-
-
-def _check_wait(wait_s: float) -> None:
-    if not 0 <= wait_s <= WAIT_S_MAX:
-        raise ValueError(f"wait_s={wait_s!r}: a start may wait 0 to {WAIT_S_MAX} s for its services")
 
 
 def _check_scope(scope: str | None, states: str | None, place: Place | None, container: str, *, ledger: bool) -> None:

@@ -468,13 +468,13 @@ class Broker:
             UnknownDestination: there is no such queue, or it was deleted meanwhile.
         """
         wanted = Wanted(session, blocked)
-        if self._any_available(paths, wanted):
-            return True
-        watcher = asyncio.get_running_loop().create_future()
         deadline_s = self._core.clock.monotonic_s() + timeout_s
-        while (left_s := deadline_s - self._core.clock.monotonic_s()) > 0:
+        while not self._any_available(paths, wanted):
+            if (left_s := deadline_s - self._core.clock.monotonic_s()) <= 0:
+                return False
             if self._core.stopped is not None:
                 raise self._core.stopped
+            watcher = asyncio.get_running_loop().create_future()
             for path in paths:
                 self._watchers.setdefault(path, {})[watcher] = wanted
             try:
@@ -484,10 +484,7 @@ class Broker:
                 return False
             finally:
                 self._unwatch(paths, watcher)
-            if self._any_available(paths, wanted):
-                return True
-            watcher = asyncio.get_running_loop().create_future()
-        return False
+        return True
 
     def _dismiss_all(self, reason: EngineStopped) -> None:
         """Fail every waiting claim, because the engine has stopped."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
 from outbox.errors import OutboxError, OutcomeUnknown
 from outbox.ports import (
+    Delivery,
+    Document,
+    DocumentKey,
     LedgerStore,
     Lost,
     MessageBus,
     Output,
+    Session,
+    Settle,
     StateStore,
+    StoreCapabilities,
     StorePorts,
     Won,
     Write,
@@ -29,10 +35,25 @@ class CountedStore:
     def __init__(self, store: StateStore, counts: Counts) -> None:
         self._store = store
         self._counts = counts
-        self.capabilities, self.read = store.capabilities, store.read
-        self.scan, self.unfinished = store.scan, store.unfinished
-        self.unsent: Any = getattr(store, "unsent", None)
-        """That of a store whose capabilities say that it keeps a dispatch ledger."""
+        self._ledger_store: Any = store
+        """The same, where its capabilities say that it keeps a dispatch ledger."""
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return self._store.capabilities
+
+    def read(self, key: DocumentKey, *, session: Session = "") -> Coroutine[Any, Any, Document | None]:
+        return self._store.read(key, session=session)
+
+    def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
+        return self._store.scan(partition, prefix=prefix)
+
+    def unfinished(self) -> AsyncIterator[Document]:
+        return self._store.unfinished()
+
+    def unsent(self, first: str, before: str) -> AsyncIterator[Document]:
+        found: AsyncIterator[Document] = self._ledger_store.unsent(first, before)
+        return found
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
         try:
@@ -51,7 +72,15 @@ class CountedBus:
     def __init__(self, bus: MessageBus, counts: Counts) -> None:
         self._bus = bus
         self._counts = counts
-        self.receive, self.settle, self.renew = bus.receive, bus.settle, bus.renew
+
+    def receive(self, queue: str, *, count_max: int, wait_s: float) -> Coroutine[Any, Any, Sequence[Delivery]]:
+        return self._bus.receive(queue, count_max=count_max, wait_s=wait_s)
+
+    def settle(self, delivery: Delivery, settle: Settle) -> Coroutine[Any, Any, None]:
+        return self._bus.settle(delivery, settle)
+
+    def renew(self, delivery: Delivery) -> Coroutine[Any, Any, int]:
+        return self._bus.renew(delivery)
 
     async def send(self, outputs: Sequence[Output]) -> None:
         try:

@@ -24,16 +24,15 @@ from typing import Any
 
 import msgspec
 
-from outbox.errors import PoisonMessage, TooLarge, UnknownDestination
+from outbox.errors import UnknownDestination
 from outbox.ports import BlobStore, Conflict, Delivery, Journal
-from outbox.runtime.commit.engine_transaction import EngineTransaction, wanted
+from outbox.runtime.commit.engine_transaction import EngineTransaction, refuse_futile, wanted
 from outbox.runtime.commit.fast_path import start_all
 from outbox.runtime.commit.run_handler import Life, Suspended, abandon, resume, run
 from outbox.runtime.delivery.admission import Admission
 from outbox.runtime.delivery.lanes import Lanes
 from outbox.runtime.delivery.retrying import MAY_RETRY, Backoff, NothingCommitted, RetryBackoff, RetryError
 from outbox.runtime.delivery.waiting import waiting_commit
-from outbox.runtime.failures.error_text import safe_text
 from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.work import Attempt, Work, attempt_at, holds_lane
@@ -311,15 +310,9 @@ class EngineScope:
             else:
                 group.settle(attempt, outcome)
             conflict = await self._commit(group)  # 6: outputs leave and inputs are settled with it
-        except TooLarge as error:  # no other attempt will be smaller
+        except (*MAY_RETRY, UnknownDestination) as error:
             for branch in attempt.branches:
-                branch.refuse(PoisonMessage("oversize", str(error)))
-            raise NothingCommitted from error
-        except UnknownDestination as error:  # declared after the worker started
-            for branch in attempt.branches:
-                branch.refuse(PoisonMessage("failed", safe_text(str(error))))
-            raise NothingCommitted from error
-        except MAY_RETRY as error:
+                refuse_futile(branch, error)
             raise NothingCommitted from error
         if conflict is None:
             return not holds_lane(attempt.work, outcome)

@@ -38,11 +38,6 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def unique_id() -> str:
-    """An id that no other call gets."""
-    return uuid4().hex
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """A store, and the blobs for values too large for it."""
@@ -50,7 +45,7 @@ class Place:
     store: StateStore
     blobs: BlobStore
     now_ms: Callable[[], int] = wall_ms
-    new_id: Callable[[], str] = unique_id
+    new_id: Callable[[], str] = lambda: uuid4().hex
 
 
 def place_of(given: Any) -> Place:

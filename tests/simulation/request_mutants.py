@@ -7,7 +7,7 @@ from tests.simulation.planting import BATCH, ENTRY, GROUP, HTTP_CLAIMS, HTTP_SCO
 REQUEST_MUTANTS = (
     mutant(
         "requests: answered before the commit", "engine", "NothingLeavesEarly", HTTP_SCOPES,
-        ("            await self._commit(group)\n        except TooLarge", "            attempt.committed(self._record(group, attempt.work))\n            await self._commit(group)\n        except TooLarge"),
+        ("            await self._commit(group)\n        except (*MAY_RETRY", "            attempt.committed(self._record(group, attempt.work))\n            await self._commit(group)\n        except (*MAY_RETRY"),
         amounts=(), asked=(("k1", "a", 5),),
     ),
     mutant(

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from outbox.engine.backend.bus import EngineBus
 from outbox.engine.backend.store import EngineStore
 from outbox.engine.broker import Broker
 from outbox.engine.core import Core
@@ -22,7 +23,6 @@ from outbox.ports import (
     DocumentKey,
     First,
     Operations,
-    Output,
     Replace,
     StateDocument,
     Tag,
@@ -47,6 +47,7 @@ class EngineOperations:
         self._dead_letters = dead_letters
         self._store = EngineStore(core, documents)
         self.now_ms = core.now_ms
+        self.send = EngineBus(core, broker).send
 
     async def declare(
         self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]], *, stop_keys: Collection[str] = ()
@@ -63,11 +64,6 @@ class EngineOperations:
             if name in known and not known[name].stop_key and known[name].ordering == queues.get(name)
         ]
         self._topology.declare(*fresh, *(TopicSettings(name, tuple(subs)) for name, subs in topics.items()))
-        await self._core.gate()
-
-    async def send(self, outputs: Sequence[Output]) -> None:
-        for output in outputs:
-            self._broker.send(output.destination, [output.message], due_ms=output.due_ms)
         await self._core.gate()
 
     async def state(self, id: str) -> StateDocument | None:
@@ -109,8 +105,7 @@ class EngineOperations:
         return await self._store.read(DocumentKey("notes", name))
 
     async def write_note(self, name: str, body: bytes, version: Version) -> bool:
-        key = DocumentKey("notes", name)
-        tag = Tag("note")
+        key, tag = DocumentKey("notes", name), Tag("note")
         write = Replace(key, body, version, tag=tag) if version else Create(key, body, tag=tag)
         return isinstance(await self._store.write([write]), Won)
 

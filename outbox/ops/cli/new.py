@@ -48,7 +48,7 @@ def new_project(name: str, folder: Path) -> Project:
     """
     package = package_of(name)
     target = folder / name
-    if target.is_symlink() or (target.exists() and not _is_empty_folder(target)):
+    if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
         raise Refused(f"{target} is there already and is left as it is; choose another name, or move it away")
     pages = {
         str(path).replace("package/", f"{package}/", 1): Template(text).substitute(name=name, package=package)
@@ -99,7 +99,3 @@ def _pages(folder: Traversable, below: PurePosixPath) -> Iterator[tuple[PurePosi
 def _is_installed(package: str) -> bool:
     found = find_spec(package)
     return found is not None and found.origin is not None  # a folder without an origin may be the project's own
-
-
-def _is_empty_folder(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())

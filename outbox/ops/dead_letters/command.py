@@ -49,12 +49,18 @@ def blocked_text(found: Sequence[BlockedKey]) -> str:
     """A line for each key."""
     if not found:
         return "no key is blocked"
-    rows = [(x.queue, x.key, x.id or "-", moment(x.since), str(x.waiting), shortened(_why_blocked(x))) for x in found]
+    rows = [
+        (
+            x.queue,
+            x.key,
+            x.id or "-",
+            moment(x.since),
+            str(x.waiting),
+            shortened(": ".join(filter(None, (x.reason, x.why)))),
+        )
+        for x in found
+    ]
     return columns([("queue", "key", "dead letter", "since", "waiting", "why"), *rows])
-
-
-def _why_blocked(key: BlockedKey) -> str:
-    return ": ".join(filter(None, (key.reason, key.why)))
 
 
 def groups_text(groups: Sequence[DeadLetterGroup]) -> str:

@@ -63,7 +63,8 @@ def view_of(queue: str, held: HeldMessage, now_ms: int, taker: str = WORKER) -> 
         type=message.type,
         key=message.session_id,
         created=created_ms / 1_000,
-        enqueued=held.enqueued_ms / 1_000 if _is_enqueued(held) else UNSET,
+        # An engine has only the due time of a scheduled message.
+        enqueued=UNSET if held.status == "scheduled" and held.enqueued_ms >= held.due_ms else held.enqueued_ms / 1_000,
         due=held.due_ms / 1_000 if held.due_ms else UNSET,
         locked_until=held.locked_until_ms / 1_000 if held.locked_until_ms else UNSET,
         handler=held.handler,
@@ -75,11 +76,6 @@ def view_of(queue: str, held: HeldMessage, now_ms: int, taker: str = WORKER) -> 
         correlation_id=message.correlation_id,
         size_bytes=len(message.body),
     )
-
-
-def _is_enqueued(held: HeldMessage) -> bool:
-    """Return whether a message's enqueued time is known: an engine has only the due time of a scheduled one."""
-    return held.status != "scheduled" or held.enqueued_ms < held.due_ms
 
 
 def why(held: HeldMessage, now_ms: int, taker: str = WORKER) -> str:

@@ -73,11 +73,10 @@ def later_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
 def look_on(text: str, cut: Mapping[str, int], command: str) -> str:
     """Explain that an id was not seen in queues that were read up to a number each."""
     queue, number = min(cut.items())
-    shown = ", ".join(f"{each} up to number {cut[each]}" for each in sorted(cut)[:NAMES_SHOWN_MAX])
-    more = f" and {len(cut) - NAMES_SHOWN_MAX} more" if len(cut) > NAMES_SHOWN_MAX else ""
+    queues = listed([f"{each} up to number {last}" for each, last in cut.items()])
     again = command.format(id=last_word(text), queue=word(queue), after=number)
     return (
-        f"{text!r} is not among the messages that were looked through, and there are more: {shown}{more}; look on with "
+        f"{text!r} is not among the messages that were looked through, and there are more: {queues}; look on with "
         f"`{again}`, or give the whole id if this is the beginning of one"
     )
 

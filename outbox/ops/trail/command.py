@@ -19,11 +19,6 @@ from outbox.ops.values.requests import Admin
 from outbox.ops.values.trail import Fact, FindTrail, Trace
 
 
-def found_messages(found: Sequence[FoundMessage]) -> str:
-    """For each place of a message a line that says where and why, and the whole of it as JSON."""
-    return "\n".join(f"{_place(one)}\n{whole(one)}" for one in found)
-
-
 def gone(known: Sequence[Fact]) -> str:
     """Describe in one line a recorded message that is in no queue and no dead letter."""
     id = known[0].id
@@ -75,7 +70,7 @@ def show_message(options: Options) -> None:
     if found[0].facts:  # it is gone: no host has anything to do with it
         answer(options, found, with_folder(options, gone(found[0].facts)))
         return
-    answer(options, found, and_whether_hosted(options, found_messages(found)))
+    answer(options, found, and_whether_hosted(options, "\n".join(f"{_place(one)}\n{whole(one)}" for one in found)))
 
 
 def _with_folder(options: Options, found: FoundMessage) -> FoundMessage:

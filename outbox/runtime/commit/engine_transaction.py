@@ -11,11 +11,12 @@ from typing import Any
 
 from outbox.cancellation import cancelled
 from outbox.context import ABSENT, Context
-from outbox.errors import PoisonMessage
+from outbox.errors import PoisonMessage, TooLarge, UnknownDestination
 from outbox.ports import Commit, DeadLettering, Marker, Postponement, Refusal, StateChange, StateDocument
 from outbox.resubmission import Replaced
 from outbox.runtime.commit.marker_replies import as_record, with_replaced, with_reply
 from outbox.runtime.delivery.claim_check import checked_outputs
+from outbox.runtime.failures.error_text import safe_text
 from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.verdict import Verdict, differs_from_record, edit_without_record, replaced_over
 from outbox.runtime.work import Attempt, Later, Work
@@ -200,6 +201,14 @@ class EngineTransaction:
         else:
             reason, text = outcome.reason, outcome.description
             commit.dead_lettered.append(DeadLettering(delivery, reason, text, delivery.failures + 1, work.blocks_key))
+
+
+def refuse_futile(attempt: Attempt, error: Exception) -> None:
+    """Refuse a message after an error that every other attempt would meet as well; after others, do nothing."""
+    if isinstance(error, TooLarge):
+        attempt.refuse(PoisonMessage("oversize", str(error)))
+    elif isinstance(error, UnknownDestination):  # declared after the worker started
+        attempt.refuse(PoisonMessage("failed", safe_text(str(error))))
 
 
 def wanted(works: Sequence[Work]) -> tuple[list[str], list[bytes]]:

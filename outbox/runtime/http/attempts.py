@@ -15,17 +15,16 @@ from typing import Any, Protocol
 import msgspec
 
 from outbox.context import ABSENT, Context
-from outbox.errors import PoisonMessage, TooLarge, UnknownDestination
+from outbox.errors import PoisonMessage, UnknownDestination
 from outbox.http import Reply
 from outbox.ports import BlobStore, Journal, Ports, Refusal, StateStore, StorePorts
-from outbox.runtime.commit.engine_transaction import EngineTransaction, wanted
+from outbox.runtime.commit.engine_transaction import EngineTransaction, refuse_futile, wanted
 from outbox.runtime.commit.marker_replies import reply_in
 from outbox.runtime.commit.run_handler import Life, run_branch
 from outbox.runtime.commit.state_cache import cached_state
 from outbox.runtime.commit.store_io import read, write_blobs
 from outbox.runtime.commit.store_transaction import never_durable
 from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
-from outbox.runtime.failures.error_text import safe_text
 from outbox.runtime.http.idempotency_keys import IdempotencyKeys
 from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.store_protocol import StoreProtocol
@@ -140,13 +139,8 @@ class EngineRequests:
             if isinstance(outcome, Later):
                 return outcome
             await self._commit(group)
-        except TooLarge as error:  # no other attempt will be smaller
-            attempt.refuse(PoisonMessage("oversize", str(error)))
-            raise NothingCommitted from error
-        except UnknownDestination as error:
-            attempt.refuse(PoisonMessage("failed", safe_text(str(error))))
-            raise NothingCommitted from error
-        except MAY_RETRY as error:
+        except (*MAY_RETRY, UnknownDestination) as error:
+            refuse_futile(attempt, error)
             raise NothingCommitted from error
         if outcome is None or outcome.reason != "payload-differs":
             attempt.committed(self._record(group, attempt.work))
