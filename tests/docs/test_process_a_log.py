@@ -60,14 +60,39 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def start(program: str, folder: Path, blobs: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-u", program],
-        cwd=folder,
-        env=environment(OUTBOX_BLOBS=blobs),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    """Start a program as a terminal does, so that Ctrl-C reaches it.
+
+    What a script starts in the background, as `make test &`, ignores SIGINT, and so does all that it starts.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-u", program],
+            cwd=folder,
+            env=environment(OUTBOX_BLOBS=blobs),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_started_program_ends_by_ctrl_c_though_the_tests_run_in_the_background(tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text("import time\nprint('runs')\ntime.sleep(60)\n")
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        program = start("waits.py", tmp_path, blobs="")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        assert program.stdout is not None and program.stdout.readline() == "runs\n"
+        program.send_signal(signal.SIGINT)
+        program.communicate(timeout=WITHIN_S)
+        assert program.returncode == -signal.SIGINT
+    finally:
+        program.kill()
+        program.communicate()
 
 
 @pytest.mark.timeout(120)
