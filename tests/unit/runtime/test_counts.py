@@ -9,13 +9,15 @@ from typing import Any, Literal
 import pytest
 
 from outbox import App, Context, Engine, Reject, Retries, Retry
+from outbox.deliveries import Delivery
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown, PoisonMessage, Refused
 from outbox.http_entry import HttpEntry
 from outbox.message import Message
 from outbox.ports import Backend, Create, DocumentKey, Lost, Output, Replace, Tag, Won, Write
 from outbox.runtime.counted_ports import CountedBus, CountedStore
-from outbox.runtime.counts import AGE_BUCKET_COUNT, Counts, SourceCounts, reason_of
+from outbox.runtime.counts import AGE_BUCKET_COUNT, AGE_MS_MAX, Counts, SourceCounts, reason_of
+from outbox.runtime.work import Work
 from outbox.testing import Harness
 
 Scope = Literal["engine", "partition", "item"]
@@ -124,6 +126,22 @@ def test_an_age_beyond_all_buckets_is_in_the_last() -> None:
     for age_ms in (1 << 40, -5, 0, 1):
         counts.age(age_ms)
     assert (counts.ages[-1], counts.ages[0], counts.ages[1]) == (1, 2, 1) and len(counts.ages) == AGE_BUCKET_COUNT
+
+
+@pytest.mark.parametrize("queues", [("a",), ("a", "b")], ids=["one source", "two sources"])
+def test_a_batch_counts_each_age_as_a_message_alone_does(queues: tuple[str, ...]) -> None:
+    now_ms, ages_ms = 1 << 41, (-5, 0, 1, 2, 3, 1_500, AGE_MS_MAX - 1, AGE_MS_MAX, AGE_MS_MAX + 1, 1 << 40)
+    counts, alone = Counts(has_ages=True), {queue: SourceCounts() for queue in queues}
+    works = []
+    for n, age_ms in enumerate(ages_ms):
+        queue, made_ms = queues[n % len(queues)], now_ms - age_ms
+        created_ms, enqueued_ms = (0, made_ms) if n % 3 == 0 else (made_ms, now_ms - 7)  # 0: a foreign message
+        message = Message(body=b"", created_ms=created_ms)
+        works.append(Work(Delivery(queue, n, message, 1, enqueued_ms, 0), inbox=b"%d" % n))
+        alone[queue].age(age_ms)
+    counts.note_batch(works, (), {work.inbox for work in works}, now_ms)
+    for queue in queues:
+        assert (counts.of(queue).ages, counts.of(queue).age_ms) == (alone[queue].ages, alone[queue].age_ms)
 
 
 def test_a_reason_of_ones_own_makes_no_name() -> None:
