@@ -1,12 +1,14 @@
-"""Checks of functions that a user gives: whether each can be called, before it is.
+"""Functions that a user gives: whether each can be called, before it is, and whether what it gave counts.
 
 A function whose parameters do not fit fails for every entry alike, so no entry is to be blamed for it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from outbox.errors import NotRegistrable
@@ -70,6 +72,21 @@ def check_run(what: str, name: str, result: Any) -> None:
     """
     if is_generator(result):
         raise NotCalled(f"{what} {name}: its function {NOT_RUN}")
+
+
+@contextmanager
+def unless_cancelled() -> Iterator[None]:
+    """Await a function: where this task is cancelled meanwhile, neither its result nor its error counts.
+
+    A function may swallow a cancellation, or raise an error of its own because of it.
+    """
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
+    try:
+        yield
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 def _of(function: Callable[..., Any]) -> tuple[Any, Any]:

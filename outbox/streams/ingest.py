@@ -64,7 +64,7 @@ from outbox.streams.last_cell import Looks, check_lasts, lasts_at
 from outbox.streams.log import LogWriter, OrderedLog, check_name
 from outbox.streams.log_places import Place, together
 from outbox.streams.plan import RowTarget, check_reached, names_of, rows_written, until_ms
-from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX, log_recovery, raise_from, started
+from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX, goes_on, log_recovery, raise_from, started
 from outbox.streams.register import BY_NONCE, Kept, LastCell, Out, Register, RegisterCell, cell_id
 from outbox.streams.replica import REPORT_EVERY
 
@@ -550,7 +550,7 @@ class Ingest:
 
     async def _for_ever(self) -> None:
         errors_in_a_row, looks = 0, Looks()
-        while True:
+        while goes_on():
             try:
                 await self.turn()
                 log_recovery(f"ingest {self.name}", errors_in_a_row)

@@ -345,7 +345,7 @@ class Loop:
         return before != (await self.replica.look())
 
     async def for_ever(self) -> None:
-        while True:
+        while goes_on():
             await self.turn()
 
     def _stay_back_s(self) -> float:
@@ -392,6 +392,12 @@ def log_recovery(what: str, errors_in_a_row: int) -> None:
     if errors_in_a_row > 1:
         fields = {"recovered": what, "failures": errors_in_a_row}
         log.warning("%s goes on, after %d failures in a row", what, errors_in_a_row, extra=fields)
+
+
+def goes_on() -> bool:
+    """Whether nobody has cancelled this task, also where what it awaited has swallowed that."""
+    task = asyncio.current_task()
+    return task is not None and not task.cancelling()
 
 
 def started(coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

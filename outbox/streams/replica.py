@@ -30,7 +30,7 @@ from outbox.errors import FormatTooNew, NotRegistrable, OutcomeUnknown, Refused,
 from outbox.lineage import step_id
 from outbox.ports import StateStore
 from outbox.runtime.failures.error_text import failure_text
-from outbox.streams.callables import NotCalled, call, check_run
+from outbox.streams.callables import NotCalled, call, check_run, unless_cancelled
 from outbox.streams.cells import Position
 from outbox.streams.failures import Ready, after_success, count_of, failed_step, is_timer_first, noted, rows_left
 from outbox.streams.last_cell import check_lasts, last_of, lasts_at
@@ -474,8 +474,9 @@ class Replica:
         result = call("processor", self.plan.name, self.plan.handler, state, inputs, step)
         if isawaitable(result):
             try:
-                async with asyncio.timeout(handler_s) as limit:
-                    result = await result
+                with unless_cancelled():
+                    async with asyncio.timeout(handler_s) as limit:
+                        result = await result
             except TimeoutError as error:
                 if not limit.expired():
                     raise

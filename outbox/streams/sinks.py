@@ -35,7 +35,7 @@ import msgspec
 from outbox.errors import CorruptRecord, NotRegistrable, OtherLog, OutcomeUnknown, Refused, Trimmed
 from outbox.generators import yields
 from outbox.ports import DocumentKey, StateStore, Tag, Version, Won, Write
-from outbox.streams.callables import check_call, is_async
+from outbox.streams.callables import check_call, is_async, unless_cancelled
 from outbox.streams.cells import DECODE_ERRORS, Position, is_current, put
 from outbox.streams.database import TABLE, Cursor, CursorTable, Database, ThreadedDatabase, last_row
 from outbox.streams.last_cell import Looks, check_lasts, last_of
@@ -47,6 +47,7 @@ from outbox.streams.processor import (
     PAUSE_S_FIRST,
     PAUSE_S_MAX,
     check_pace,
+    goes_on,
     log_recovery,
     raise_from,
     started,
@@ -280,7 +281,7 @@ class SinkLoop:
         await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(again - 1, 10)) if again else 0)
 
     async def for_ever(self) -> None:
-        while True:
+        while goes_on():
             await self.turn()
 
     def check(self) -> None:
@@ -496,7 +497,8 @@ class StoreSink:
             return Progress.IDLE
         given = self._apply(entries)
         if isawaitable(given):
-            given = await given
+            with unless_cancelled():
+                given = await given
         if given is None or isasyncgen(given):
             raise NotRegistrable(f"sink {self.name}: apply gave {type(given).__name__}; give a list of writes, or []")
         writes: list[Write] = list(given)
