@@ -19,13 +19,18 @@ What `apply` raises is the user's and stops the sink, unless its driver says tha
 from __future__ import annotations
 
 import asyncio
+import atexit
 import sqlite3
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from inspect import isasyncgen, isawaitable, isgenerator
+from queue import SimpleQueue
+from threading import Thread, current_thread
 from typing import Any, Protocol, TypeVar
+from weakref import finalize
 
 import msgspec
 
@@ -49,6 +54,8 @@ OUTAGES = ("OperationalError", "InterfaceError")
 """The DB-API 2.0 classes of errors that are no statement's mistake; each driver names its own so."""
 PSYCOPG_IDLE = 0
 """The `info.transaction_status` of psycopg, 2 and 3, outside of a transaction."""
+EXIT_WAIT_S = 5.0
+"""How long the end of a process waits for a transaction."""
 T = TypeVar("T")
 
 
@@ -76,11 +83,16 @@ class Database(Protocol):
 
 
 class ThreadedDatabase:
-    """A table's transactions in a thread of their own, so that nothing else waits for the driver."""
+    """A table's transactions in a thread of their own, so that nothing else waits for the driver.
+
+    The thread is a daemon: a database that does not answer does not keep its process alive, and what a broken
+    connection leaves is rolled back.
+    """
 
     def __init__(self, table: CursorTable) -> None:
         self._table = table
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sink {table.name}")
+        self._works: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._has_thread = False
 
     async def cursor(self) -> Cursor | None:
         return await self._in_thread(self._table.cursor)
@@ -92,10 +104,39 @@ class ThreadedDatabase:
         return await self._in_thread(lambda: self._table.applied(known, after, entries))
 
     def close(self) -> None:
-        self._thread.submit(self._table.disconnect)
+        self._begin(self._table.disconnect)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._table.guarded, work)
+        return await asyncio.wrap_future(self._begin(partial(self._table.guarded, work)))
+
+    def _begin(self, work: Callable[[], T]) -> Future[T]:
+        if not self._has_thread:
+            self._has_thread = True
+            Thread(target=_work_off, args=(self._works,), name=f"sink {self._table.name}", daemon=True).start()
+            finalize(self, self._works.put, None).atexit = False
+        ended = Future[T]()
+        self._works.put((ended, work))
+        return ended
+
+
+def _work_off(works: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
+    """Do one after the other, up to a None."""
+    end = partial(_end, works, current_thread())
+    atexit.register(end)
+    while (asked := works.get()) is not None:
+        ended, work = asked
+        if ended.set_running_or_notify_cancel():
+            try:
+                ended.set_result(work())
+            except BaseException as error:
+                ended.set_exception(error)
+        del asked, ended, work  # an idle thread keeps nothing alive
+    atexit.unregister(end)
+
+
+def _end(works: SimpleQueue[Any], thread: Thread) -> None:
+    works.put(None)
+    thread.join(EXIT_WAIT_S)
 
 
 class CursorTable:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +21,8 @@ from outbox.streams import Ingest, Inputs, Processor, RefusedEntry, Step, StoreS
 from tests.unit.streams.making import Reading, Total, fill, made, values
 
 ENDS_WITHIN_S = 10
+WITHIN_S = 60
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
 
 
 @pytest.fixture
@@ -138,3 +145,46 @@ async def test_a_driver_that_swallows_it_does_not_keep_an_ingest(
     ingest = Ingest("i", queue="q", type=Reading, source=engine, log=log)
     monkeypatch.setattr(ingest, "turn", driver.wait)
     await ended(ingest.run(), driver)
+
+
+PROGRAM = """
+import asyncio, sqlite3, threading, time
+from outbox.engine.engine import Engine
+from outbox.streams import TransactionalSink, database
+from tests.unit.streams.making import fill, made
+
+in_driver = threading.Event()
+database.EXIT_WAIT_S = {exit_wait_s}
+
+def connect():
+    return sqlite3.connect("counters.db")
+
+def apply(db, entries):
+    in_driver.set()
+    time.sleep({takes_s})
+
+async def main():
+    async with Engine.in_memory() as engine:
+        log = made("in", engine, int)
+        await fill(log, 1)
+        async with TransactionalSink("s", log, connect, apply, create=True).run():
+            await asyncio.to_thread(in_driver.wait)
+
+asyncio.run(main())
+"""
+
+
+def cursors_after(folder: Path, *, takes_s: float, exit_wait_s: float) -> list[int]:
+    """The cursors after a process whose sink stops in a transaction that its driver takes so long for."""
+    program = PROGRAM.format(takes_s=takes_s, exit_wait_s=exit_wait_s)
+    subprocess.run([sys.executable, "-c", program], cwd=folder, env=ENVIRONMENT, check=True, timeout=WITHIN_S)
+    with closing(sqlite3.connect(folder / "counters.db")) as db:
+        return [cell for (cell,) in db.execute("SELECT cell FROM outbox_cursors WHERE name = 's'")]
+
+
+def test_a_database_that_does_not_answer_does_not_keep_the_process(tmp_path: Path) -> None:
+    assert cursors_after(tmp_path, takes_s=600, exit_wait_s=0.1) == [0]
+
+
+def test_a_transaction_under_way_at_the_end_of_the_process_is_committed(tmp_path: Path) -> None:
+    assert cursors_after(tmp_path, takes_s=1, exit_wait_s=WITHIN_S) == [1]
