@@ -476,8 +476,10 @@ def _observe(counts: Counts, app: str, meter: metrics.Meter) -> None:
             before[source] = list(of_source.ages)
             if before[source] == earlier:
                 continue
-            for share, age_s in zip(QUANTILES, quantiles(before[source], earlier, QUANTILES), strict=True):
-                found.append(Observation(age_s, {"outbox.app": app, QUEUE: source, "quantile": str(share)}))
+            found += [
+                Observation(age_s, {"outbox.app": app, QUEUE: source, "quantile": str(share)})
+                for share, age_s in zip(QUANTILES, quantiles(before[source], earlier, QUANTILES), strict=True)
+            ]
         return found
 
     meter.create_observable_gauge(CRITICAL_TIME, [ages], "s", CRITICAL_TEXT)

@@ -378,9 +378,11 @@ class Broker:
             queue = self.queue(path)
             if path in self.served and queue.order.has_blocked:
                 return False
-            for task in queue.tasks.values():
-                if task.status == LOCKED or (task.status == ACTIVE and queue.order.may_leave(task, now_ms)):
-                    return False
+            if any(
+                task.status == LOCKED or (task.status == ACTIVE and queue.order.may_leave(task, now_ms))
+                for task in queue.tasks.values()
+            ):
+                return False
         return True
 
     def is_drained(self, paths: Sequence[str]) -> bool:

@@ -55,7 +55,7 @@ class DeadLetters:
             LookupError: there is no such dead letter, or a receiver has claimed it.
             Refused: no record proves that it was not applied.
         """
-        core, (dead, task) = self._core, self._find(path, sequence)
+        core, (dead, task) = self._core, self.find(path, sequence)
         where, until_ms = f"{path}/{task.message.identity or sequence}", task.remembered_until_ms
         check_resubmittable(where, task.reason, task.description, is_remembered=not 0 < until_ms <= core.now_ms())
         alike = [] if dead.letters is None else dead.letters.of(task.message.identity)
@@ -74,7 +74,7 @@ class DeadLetters:
         Raises:
             LookupError: there is no such dead letter, or a receiver has claimed it.
         """
-        dead, _ = self._find(path, sequence)
+        dead, _ = self.find(path, sequence)
         self._core.do(records.Cancelled(dead.number, [sequence]))
         self._broker.wake()
 
@@ -84,7 +84,7 @@ class DeadLetters:
         Raises:
             LookupError: there is no such dead letter, or a receiver has claimed it.
         """
-        dead, task = self._find(path, sequence)
+        dead, task = self.find(path, sequence)
         letter = records.RestoredLetter(
             sequence,
             task.reason,
@@ -141,15 +141,12 @@ class DeadLetters:
         self._core.do(records.Modified(self._core.now_ms(), change))
         self._broker.wake()
 
-    def check_free(self, path: str, sequence: int) -> None:
-        """Check that there is such a dead letter, and that no receiver has claimed it.
+    def find(self, path: str, sequence: int) -> tuple[Queue, Task]:
+        """Return a dead letter that no receiver has claimed, and its queue.
 
         Raises:
             LookupError: there is none.
         """
-        self._find(path, sequence)
-
-    def _find(self, path: str, sequence: int) -> tuple[Queue, Task]:
         dead = self._broker.queue(dead_letter_path(path))
         task = dead.tasks.get(sequence)
         if task is None or task.status == LOCKED:

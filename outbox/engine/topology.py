@@ -159,10 +159,9 @@ class Topology:
             self._core.do(records.Ruled(path, list(rules)))
 
     def _subscription(self, path: str) -> None:
-        for topic in self._state.topics.values():
-            if any(path == subscription_path(topic.name, name) for name in topic.subscriptions):
-                return
-        raise UnknownDestination(f"subscription {path!r} does not exist; declare it, or check the spelling")
+        topics = self._state.topics.values()
+        if not any(path == subscription_path(topic.name, name) for topic in topics for name in topic.subscriptions):
+            raise UnknownDestination(f"subscription {path!r} does not exist; declare it, or check the spelling")
 
     # Delete
 

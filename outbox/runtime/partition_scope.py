@@ -129,10 +129,9 @@ class PartitionScope:
         try:
             for attempt in attempts:
                 outcomes.append(await self._run_on(batch, attempt))  # 4
-                if attempt.work.in_order and outcomes[-1] is not None:
-                    break  # its successors may have to wait
-                if batch.is_half_spent(self._now_ms()):
-                    break  # the others get an attempt with its own deadline
+                # Its successors may have to wait, or the others get an attempt with its own deadline.
+                if (attempt.work.in_order and outcomes[-1] is not None) or batch.is_half_spent(self._now_ms()):
+                    break
         except (Premature, Superseded) as found:
             raise NothingCommitted from found
         if batch.entries:

@@ -58,6 +58,9 @@ class StoreOperations:
         self._dead_letters = StoredDeadLetters(self._infrastructure, ports.blobs)
         self._discarded = StoredDeadLetters(self._infrastructure, ports.blobs, discarded=True)
         self.now_ms = ports.operations.now_ms
+        self.set_aside_of = self._discarded.list
+        """The discarded dead letters of a queue that can be restored, in their order."""
+        self.unblock = self._blocked.unblock_id
 
     async def declare(
         self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]], *, stop_keys: Collection[str] = ()
@@ -161,10 +164,6 @@ class StoreOperations:
         """
         await self.discard_found(dead, first=partial(self._discarded.put, dead, ttl_s=life_s, anew=True))
 
-    async def set_aside_of(self, queue: str) -> list[StoredEntry]:
-        """The discarded dead letters of a queue that can be restored, in their order."""
-        return await self._discarded.list(queue)
-
     async def restore(self, queue: str, sequence: int) -> None:
         """Let a discarded dead letter be one again, from now on in the store; it blocks no key again.
 
@@ -179,9 +178,6 @@ class StoreOperations:
             raise LookupError(f"{queue} has no discarded dead letter {sequence} any more; list them again")
         await self._dead_letters.put(kept, anew=True)
         await self._discarded.delete(kept)  # else it was discarded again, or another has restored it
-
-    async def unblock(self, queue: str, session_id: str, identity: str) -> bool:
-        return await self._blocked.unblock_id(queue, session_id, identity)
 
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return await self._bus.is_idle(queues)

@@ -305,9 +305,7 @@ class Loop:
         """
         began_s = time.perf_counter()
         try:
-            if self._is_behind and pauses and await self._is_led():
-                return Progress.LOST
-            if await self._is_early():
+            if (self._is_behind and pauses and await self._is_led()) or await self._is_early():
                 return Progress.LOST
             self._has_stepped = True
             progress = await self.replica.step()

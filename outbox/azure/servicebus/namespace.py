@@ -57,11 +57,7 @@ class ServiceBusNamespace:
     def client(self) -> ServiceBusClient:
         """The client; it connects with its first link."""
         if self._client is None:
-            options: dict[str, Any] = {"retry_total": 0}
-            if self._credential is None:
-                self._client = ServiceBusClient.from_connection_string(self._address, **options)
-            else:
-                self._client = ServiceBusClient(self._address, self._credential, **options)
+            self._client = self._opened(ServiceBusClient, retry_total=0)
         return self._client
 
     def sender(self, destination: str) -> ServiceBusSender:
@@ -101,12 +97,13 @@ class ServiceBusNamespace:
         """The client that makes entities and counts their messages; it needs the right to manage."""
         if self._administration is None:
             kind: type[AioHttpTransport] = PlainHttp if self.is_emulator else AioHttpTransport
-            options: dict[str, Any] = {"transport": kind(use_env_settings=False)}
-            if self._credential is None:
-                self._administration = ServiceBusAdministrationClient.from_connection_string(self._address, **options)
-            else:
-                self._administration = ServiceBusAdministrationClient(self._address, self._credential, **options)
+            self._administration = self._opened(ServiceBusAdministrationClient, transport=kind(use_env_settings=False))
         return self._administration
+
+    def _opened(self, kind: Any, **options: Any) -> Any:
+        if self._credential is None:
+            return kind.from_connection_string(self._address, **options)
+        return kind(self._address, self._credential, **options)
 
     async def close(self) -> None:
         """Close the clients; a later use opens them anew."""

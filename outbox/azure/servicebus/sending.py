@@ -165,9 +165,7 @@ class Sending:
     ) -> tuple[AmqpAnnotatedMessage | ServiceBusMessageBatch, Taken]:
         """The first in line and, of its session, as many behind it as go together, or it alone."""
         first = self._line[0]
-        parcels = [one for one in self._line if one.session_id == first.session_id]
-        if is_alone:
-            parcels = [first]
+        parcels = [first] if is_alone else [one for one in self._line if one.session_id == first.session_id]
         if len(parcels) == 1 and len(first.messages) == 1:
             return first.messages[0], [(first, 1)]
         limit_bytes = (await sender.create_message_batch()).max_size_in_bytes  # a megabyte at most, by the SDK

@@ -61,9 +61,7 @@ class EngineJournal:
     def _ready(self, found: Sequence[Queue], count_max: int) -> list[Task]:
         """Messages never delivered before, or a suspect alone: if there is nothing else, and now and then."""
         broker, first = self._broker, self._turn % len(found)
-        taken: list[Task] = []
-        if self._turn % SUSPECT_EVERY == 0:
-            taken = broker.take_suspect(found)
+        taken = broker.take_suspect(found) if self._turn % SUSPECT_EVERY == 0 else []
         taken = taken or _filled((*found[first:], *found[:first]), count_max, self._take_wary)
         return taken or broker.take_suspect(found)
 

@@ -80,14 +80,14 @@ class EngineOperations:
         self, queue: str, sequence: int, *, attempt: int = 0, edit: Message | None = None, first: First | None = None
     ) -> None:
         if first is not None:
-            self._dead_letters.check_free(queue, sequence)
+            self._dead_letters.find(queue, sequence)
             await first()
         self._dead_letters.resubmit(queue, sequence, attempt=attempt, edit=edit)
         await self._core.gate()
 
     async def discard(self, queue: str, sequence: int, *, first: First | None = None) -> None:
         if first is not None:
-            self._dead_letters.check_free(queue, sequence)
+            self._dead_letters.find(queue, sequence)
             await first()
         self._dead_letters.discard(queue, sequence)
         await self._core.gate()

@@ -185,10 +185,8 @@ def _of_record(document: Document, record: Record | None, now_ms: int, *, tx: st
     if record is None:
         return _view(document, tx, 0, now_ms, "its outputs have left; the state still points to it")
     outputs = record.outputs
-    if record.spilled:
-        what = f"outputs in blob {record.spilled}"
-    else:
-        what = f"{len(outputs)} output{'' if len(outputs) == 1 else 's'}"
+    counted = f"{len(outputs)} output{'' if len(outputs) == 1 else 's'}"
+    what = f"outputs in blob {record.spilled}" if record.spilled else counted
     why = f"{what} not known to have left; a worker's sweeper sends them again, a minute after the commit"
     return _view(document, tx or record.tx, record.at_ms, now_ms, why, outputs)
 

@@ -60,11 +60,13 @@ def show_message(options: Options) -> None:
         try:
             return await admin.ask(asked)
         except LookupError as gone:
-            if type(gone) is not LookupError or asked.queue:
-                raise
-            if not (known := facts_of(await admin.ask(FindTrail(asked.id)))):
-                raise
-            return [FoundMessage(facts=known)]
+            if (
+                type(gone) is LookupError
+                and not asked.queue
+                and (known := facts_of(await admin.ask(FindTrail(asked.id))))
+            ):
+                return [FoundMessage(facts=known)]
+            raise
 
     found = [_with_folder(options, each) for each in talk(options, look)]
     if found[0].facts:  # it is gone: no host has anything to do with it

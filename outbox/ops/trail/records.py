@@ -126,9 +126,7 @@ async def outcomes(
         tried = set[bytes]()
         for place in places:
             for each in handlers:
-                if place is not None and not each.takes(place[0]):
-                    continue
-                if place is None and any(each.takes(queue) for queue, _ in in_sight):
+                if any(each.takes(queue) for queue, _ in in_sight) if place is None else not each.takes(place[0]):
                     continue
                 keyless = each.handler.key_name == NO_KEY
                 its = None if keyless else key if place is None else key_in(each.handler, place[1], key)

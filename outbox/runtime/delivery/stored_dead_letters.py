@@ -131,9 +131,9 @@ class StoredDeadLetters:
                 continue  # another has just deleted it
             if not _is_of(there, dead):
                 return False
-            if not anew:  # stored by an earlier delivery
-                return True
-            if isinstance(await self._store.write([Replace(key, body, there.version, ttl_s=ttl_s, tag=tag)]), Won):
+            # Unless it is to be anew, it was stored by an earlier delivery.
+            write = Replace(key, body, there.version, ttl_s=ttl_s, tag=tag)
+            if not anew or isinstance(await self._store.write([write]), Won):
                 return True
         raise OutcomeUnknown(f"{key.partition}/{key.id} is changed all the time; try again")
 

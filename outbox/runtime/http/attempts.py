@@ -187,7 +187,7 @@ class StoreRequests:
         *,
         now_ms: Callable[[], int],
     ) -> None:
-        self._protocol = protocol
+        self.once = protocol.once
         self._states = states
         self._records = records
         self._claims = IdempotencyKeys(plan, records)
@@ -201,9 +201,6 @@ class StoreRequests:
             delivery = msgspec.structs.replace(work.delivery, delivery_count=1)
             attempt.work = msgspec.structs.replace(work, delivery=delivery)
         return None
-
-    async def once(self, attempt: Attempt) -> Outcome:
-        return await self._protocol.once(attempt)
 
     async def read(self, work: Work) -> ReadTransaction:
         if work.state_id is None:
