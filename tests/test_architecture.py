@@ -48,7 +48,7 @@ STATEMENTS_MAX = {
     "outbox/azure": 3_604,
     "outbox/emulator": 10_313,
     "outbox/engine": 5_192,
-    "outbox/ops": 7_299,
+    "outbox/ops": 7_301,
     "outbox/registration": 352,
     "outbox/runtime": 6_351,
     "outbox/streams": 3_472,

@@ -259,5 +259,5 @@ def count_of(event: AnyEvent) -> int:
     found: Any = event
     if isinstance(event, Commit):
         return max(1, len(event.ended) + len(event.buried) + len(event.changes) + len(event.outputs))
-    parts = getattr(found, "deliveries", None) or getattr(found, "outputs", None)
+    parts = getattr(found, "deliveries", None) or getattr(found, "messages", None) or getattr(found, "outputs", None)
     return len(parts) if parts else 1

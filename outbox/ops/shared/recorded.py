@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outbox.verify.recorded.events import AnyEvent, Commit, Fail, Ok, Push, Put, Settled
+from outbox.verify.recorded.events import AnyEvent, Commit, Fail, In, Ok, Push, Put, Settled
 
 
 def ended(events: Iterator[AnyEvent]) -> Iterator[tuple[AnyEvent, str]]:
@@ -20,7 +20,7 @@ def ended(events: Iterator[AnyEvent]) -> Iterator[tuple[AnyEvent, str]]:
                 yield open_.pop(event.op), "ok"
             case Fail():
                 open_.pop(event.op, None)
-            case Put():
+            case In() | Put():
                 yield event, "ok"
     for left in open_.values():
         yield left, "unknown"

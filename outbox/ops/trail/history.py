@@ -15,7 +15,7 @@ from outbox.ops.shared.recorded import ended
 from outbox.ops.trail.tree import FACT_COUNT_MAX, Sighting, reach
 from outbox.ops.values.trail import KNOWN_COUNT_MAX, Fact, FindTrail, Place
 from outbox.verify.history import read_history
-from outbox.verify.recorded.events import AnyEvent, Commit, Emitted, Push, Settled
+from outbox.verify.recorded.events import AnyEvent, Commit, Emitted, In, Push, Settled
 
 EDGE_COUNT_MAX = 2_000_000
 """The most messages of a history that are read for their causes."""
@@ -62,6 +62,8 @@ class HistoryTrail:
 def _named(event: AnyEvent) -> Iterator[tuple[str, str]]:
     """The messages in an event, each with its cause."""
     match event:
+        case In():
+            yield from ((id, "") for id, _ in event.messages)
         case Commit():
             yield from ((each.id, "") for each in event.ended)
             yield from ((each.id, "") for each in event.buried)
@@ -82,6 +84,8 @@ def _facts(event: AnyEvent, outcome: str, ids: set[str]) -> Iterator[Fact]:
         return made("sent", output.id, queue=output.destination, cause=output.cause)
 
     match event:
+        case In():
+            yield from (made("sent", id, queue=event.queue, why="accepted from outside") for id, _ in event.messages)
         case Commit():
             yield from (made("applied", each.id, queue=each.queue, tx=event.tx) for each in event.ended)
             yield from (

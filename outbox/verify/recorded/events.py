@@ -5,6 +5,7 @@ Operations come in two lines: the invocation with all that it is about to do, th
 may have taken effect.  What only tells something (`claim`, `put`) takes one line.
 
     life      a process began to record; whatever the one before it had open is unknown now
+    in        messages were accepted from outside
     claim     messages were handed to a worker
     held      a renewal showed a worker that its locks still hold
     found     a process read what a transaction had written
@@ -151,6 +152,14 @@ class Life(Event, frozen=True, tag="life"):
     tallies: dict[str, Tally] = {}
 
 
+class In(Event, frozen=True, tag="in"):
+    """Messages were accepted from outside: from here on they must not get lost."""
+
+    queue: str
+    messages: list[tuple[str, int]]
+    """Identity and digest of each."""
+
+
 class Claim(Event, frozen=True, tag="claim"):
     """Messages were handed to a worker; `wholes` in a history with bodies."""
 
@@ -294,6 +303,7 @@ class Torn(Event, frozen=True, tag="torn"):
 Operation = Commit | Push | Settled | Blob
 AnyEvent = (
     Life
+    | In
     | Claim
     | Held
     | Found

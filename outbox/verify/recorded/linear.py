@@ -35,6 +35,7 @@ from outbox.verify.recorded.events import (
     Fail,
     Found,
     Held,
+    In,
     Life,
     Ok,
     Push,
@@ -86,6 +87,7 @@ class LinearCheck:
         self._cut, self._cut_line = "", 0
         self._on: dict[type[Any], Callable[[Any], None]] = {
             Life: self._life,
+            In: self._in,
             Claim: self._claim,
             Held: self._held,
             Found: self._found,
@@ -158,6 +160,11 @@ class LinearCheck:
         self._boot = ""  # what the next life does not find in the history may have happened after the cut
 
     # Messages come
+
+    def _in(self, event: In) -> None:
+        self._quiesced = False
+        for id, _ in event.messages:
+            self._flow.accept(event.queue, id)
 
     def _claim(self, claim: Claim) -> None:
         self._quiesced = False

@@ -374,8 +374,7 @@ def test_of_one_moment_a_message_was_sent_before_it_was_applied() -> None:
 def test_a_commit_without_an_outcome_is_said_to_be_unknown(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     lines = [
-        '{"event":"push","at_ms":1000,"op":9,"outputs":[["m1","q"]]}',
-        '{"event":"ok","op":9}',
+        '{"event":"in","at_ms":1000,"queue":"q","messages":[["m1",0]]}',
         '{"event":"commit","at_ms":2000,"op":1,"ended":[["q",1,"m1"]],"outputs":[["o1","r",0,"m1"]]}',
         '{"event":"fail","op":1}',
         '{"event":"commit","at_ms":3000,"op":2,"ended":[["q",1,"m1"]],"outputs":[["o1","r",0,"m1"]]}',

@@ -15,9 +15,9 @@ from outbox.verify.recorded.events import (
     Emitted,
     Ended,
     Event,
+    In,
     Life,
     Ok,
-    Push,
     Put,
     Quiesce,
     Seen,
@@ -133,7 +133,7 @@ def test_a_message_that_is_never_ended_is_lost_at_the_quiesce() -> None:
 
 
 def test_an_accepted_message_that_is_never_handed_out_is_lost_at_the_quiesce() -> None:
-    events = inserted(calm(), 1, Push(op=10_000, outputs=[Emitted("never", IN)]))
+    events = inserted(calm(), 1, In(queue=IN, messages=[("never", 0)]))
     found = first(events)
     assert (found.what, found.line, found.against, found.ids) == ("lost message", len(events), 2, ("never",))
 
