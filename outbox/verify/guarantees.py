@@ -4,7 +4,7 @@
     at-least-once   every message that was accepted ends applied, refused or dead-lettered, and what it sends arrives
     exactly-once    both, and consistent
     consistent      every output is of a change that stands, the same each time; versions follow one another
-    recoverable     nothing leaves while the commit that made it could still be lost (Theorem 1)
+    recoverable     nothing leaves while what it depends on could still be lost (Theorem 1)
     deterministic   attempts at the same messages from the same versions do the same; asked for by name
     serializable    handlers run again in the order of versions give the same states and outputs; with `rerun`
 

@@ -15,6 +15,7 @@ may have taken effect.  What only tells something (`claim`, `put`) takes one lin
     blob      a blob was asked for
     put       a state was written by other means than a handler
     read      cells of an ordered log were read
+    result, durable, left    what Theorem 1 needs to know of systems that have no commits
     quiesce   nothing was waiting or being handled
     end       the process stopped of its own accord
     cut       recording stopped here, though the process went on
@@ -273,6 +274,28 @@ class Read(Event, frozen=True, tag="read"):
     """Index, identity and digest of each."""
 
 
+class Result(Event, frozen=True, tag="result"):
+    """An operator's result and what it was computed from."""
+
+    id: str
+    parents: list[str] = []
+    is_commutative: bool = False
+    is_ordered: bool = False
+
+
+class Durable(Event, frozen=True, tag="durable"):
+    """From here on a result can be recovered, whatever of the declared failures happens."""
+
+    id: str
+
+
+class Left(Event, frozen=True, tag="left"):
+    """Something that depends on a result left the system."""
+
+    id: str
+    parents: list[str]
+
+
 class Quiesce(Event, frozen=True, tag="quiesce"):
     """Nothing waited in these queues or was being handled; messages due later do not count.
 
@@ -316,6 +339,9 @@ AnyEvent = (
     | Unknown
     | Put
     | Read
+    | Result
+    | Durable
+    | Left
     | Quiesce
     | End
     | Cut

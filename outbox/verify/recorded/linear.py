@@ -22,6 +22,7 @@ parts.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from outbox.verify.history import count_of
@@ -31,17 +32,20 @@ from outbox.verify.recorded.events import (
     Claim,
     Commit,
     Cut,
+    Durable,
     Emitted,
     Fail,
     Found,
     Held,
     In,
+    Left,
     Life,
     Ok,
     Push,
     Put,
     Quiesce,
     Read,
+    Result,
     Settled,
     Torn,
     Unknown,
@@ -51,8 +55,10 @@ from outbox.verify.recorded.logs import Logs
 from outbox.verify.recorded.pending import OPEN, Number
 from outbox.verify.recorded.serializable import Rerun, Serial
 from outbox.verify.recorded.verdict import (
+    EXACTLY_ONCE,
     NO_QUIESCE,
     RECOVERABLE,
+    TWICE,
     Counts,
     Findings,
 )
@@ -76,6 +82,7 @@ class LinearCheck:
         self._logs = Logs(self._flow, findings, counts)
         self._commits = Commits(self._flow, self._logs, findings, counts)
         self._attempts = Attempts(findings) if attempts else None
+        self._recoverability = Recoverability(findings)
         self._serial = None if rerun is None else Serial(rerun, findings, counts)
         if self._serial is not None:
             self._commits.on_effect = self._serial.took_effect
@@ -100,6 +107,9 @@ class LinearCheck:
             Blob: self._blob,
             Put: self._put,
             Read: self._read,
+            Result: self._recoverability.result,
+            Durable: self._recoverability.durable,
+            Left: self._recoverability.left,
             Quiesce: self._quiesce,
             Cut: self._was_cut,
         }
@@ -322,3 +332,68 @@ class Attempts:
             ids = tuple([ended.id for ended in commit.ended[:4]])
             text = f"an attempt at {', '.join(ids)} did something else than the one of line {earlier[1]}"
             self._findings.add("attempts differ", text, *ids, against=earlier[1])
+
+
+@dataclass(slots=True)
+class Node:
+    """A result: what it was computed from, and whether losing it could show."""
+
+    parents: tuple[str, ...]
+    is_safe: bool
+    line: int
+
+
+class Recoverability:
+    """Theorem 1 of the FlameStream paper: what leaves must not depend on what could still be lost.
+
+    For every output y and every result z that y was computed from, at whatever distance: unless z's operator commutes
+    or its order is enforced, z must be recoverable before y leaves.  Otherwise a failure between the two makes z anew,
+    perhaps in another order, and a second output contradicts the first.
+
+    What counts as recoverable is the recorder's word, under the failures that it declared: a snapshot that holds z, an
+    outbox record, a synced log, a determinant that another process keeps.  For commits of the runtime the rule needs no
+    such events: their outputs leave after their answer.
+
+    Linear in results and their parents: a result all of whose past is safe is never looked behind again, and an unsafe
+    one is reported once.
+    """
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._nodes: dict[str, Node] = {}
+
+    def result(self, result: Result) -> None:
+        """An operator made something."""
+        safe = result.is_commutative or result.is_ordered
+        self._nodes[result.id] = Node(tuple(result.parents), safe, self._findings.line)
+
+    def durable(self, durable: Durable) -> None:
+        """It can be recovered from here on."""
+        node = self._nodes.get(durable.id)
+        if node is not None:
+            node.is_safe = True
+
+    def left(self, left: Left) -> None:
+        """Something that depends on results left the system."""
+        todo = list(left.parents)
+        path: set[str] = set()
+        while todo:
+            id = todo[-1]
+            node = self._nodes.get(id)
+            if node is None or id in path:
+                todo.pop()
+                if node is not None and not any(self._is_open(parent) for parent in node.parents):
+                    node.parents = ()  # all its past is safe: never to be looked behind again
+                continue
+            path.add(id)
+            if not node.is_safe:
+                text = (
+                    f"output {left.id} left while result {id} of line {node.line}, on which it depends, could be lost"
+                )
+                self._findings.add("left early", text, left.id, id, against=node.line, also=(EXACTLY_ONCE,))
+                node.is_safe = True  # said once
+            todo += [parent for parent in node.parents if parent not in path]
+
+    def _is_open(self, id: str) -> bool:
+        node = self._nodes.get(id)
+        return node is not None and (not node.is_safe or bool(node.parents))
