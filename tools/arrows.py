@@ -84,7 +84,7 @@ JUDGE = tuple(  # judges recorded histories
         *("history", "guarantees"),
         *("recorded.events", "recorded.verdict", "recorded.linear", "recorded.flow", "recorded.commits"),
         "recorded.logs",
-        *("recorded.pending", "recorded.versions", "recorded.serializable"),
+        *("recorded.pending", "recorded.versions", "recorded.definitions", "recorded.serializable"),
     )
 )
 BELOW_JUDGE = ("message", "errors", "verify", "verify.recorded", *JUDGE)

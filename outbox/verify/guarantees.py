@@ -11,7 +11,8 @@
 The first three are definitions 6 to 8 of the FlameStream paper (*Delivery, consistency, and determinism: rethinking
 guarantees in distributed stream processing*), consistent is its definition 5, deterministic its definition 10.  The
 paper defines them by what a run without failures could put out; over versions and identities that becomes a matter of
-one pass, which the tests compare with the paper's definitions over plain words of inputs and outputs.
+one pass.  Its definitions as they stand, over a plain word of inputs and outputs, are in
+`recorded.definitions`.
 
 The paper's exactly-once is about safety only: a system that stays silent keeps it.  Here `quiesce` says when all is
 over, and without one neither at-least-once nor exactly-once holds.

@@ -58,7 +58,6 @@ from outbox.verify.recorded.verdict import (
     EXACTLY_ONCE,
     NO_QUIESCE,
     RECOVERABLE,
-    TWICE,
     Counts,
     Findings,
 )

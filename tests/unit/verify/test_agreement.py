@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outbox.verify.guarantees import check
+from outbox.verify.recorded.definitions import QUIESCE, Symbol, System, came, decide, went
 from outbox.verify.recorded.events import Change, Claim, Commit, Delivered, Emitted, Ended, Event, Life, Ok, Quiesce
-from tests.unit.verify.definitions import QUIESCE, Symbol, System, came, decide, went
 
 MESSAGE_COUNT = 4
 

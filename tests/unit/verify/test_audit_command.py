@@ -107,6 +107,7 @@ def test_the_judge_needs_nothing_but_messages(tmp_path: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         (file.parent / "__init__.py").touch()
         file.write_bytes((ROOT / "outbox" / f"{name}.py").read_bytes())
-    code = "from outbox.verify import guarantees; print(guarantees.__file__, guarantees.check([]).ok)"
+    names = "from outbox.verify import guarantees; from outbox.verify.recorded import definitions"
+    code = f"{names}; print(guarantees.__file__, guarantees.check([]).ok)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.split() == [str(tmp_path / "outbox/verify/guarantees.py"), "False"]

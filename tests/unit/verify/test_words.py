@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 import pytest
 
 from outbox.errors import TooLarge
-from tests.unit.verify.definitions import (
+from outbox.verify.recorded.definitions import (
     FAIL,
     QUIESCE,
     Symbol,

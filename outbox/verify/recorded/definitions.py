@@ -15,7 +15,7 @@ without them.  So the word is followed with the set of all configurations the sy
     deterministic (10)                            one output sequence, whatever is taken first
 
 Exact for finite words and systems whose every step ends, and exponential in what is on its way at once: for tests and
-for histories split by key, not for a day of production; that is what `recorded.linear` is for.
+for histories split by key, not for a day of production; that is what `linear` is for.
 """
 
 from __future__ import annotations
