@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 class Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a sink is, also as a document: the position of the entry that is next, and the last cell that was read."""
+    """The cursor of a sink, as stored: the position of the next entry, and the last cell that was read."""
 
     at: Position
     last: LastCell | None = None
