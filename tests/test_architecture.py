@@ -46,7 +46,7 @@ GATHERS = {"__init__", "remembered", "finish"}
 STATEMENTS_MAX = {
     "outbox": 3_913,
     "outbox/azure": 3_537,
-    "outbox/emulator": 10_313,
+    "outbox/emulator": 10_171,
     "outbox/engine": 5_165,
     "outbox/ops": 7_136,
     "outbox/registration": 352,

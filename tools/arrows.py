@@ -76,7 +76,7 @@ BELOW_ADAPTERS = (
 )
 BELOW_EMULATOR = ("engine", "message", "errors", "lineage", "log_throttle", "escape")
 SHARED_BY_EMULATORS = tuple(
-    f"emulator.{name}" for name in ("connections", "control", "dialect", "faults", "http", "listening", "xml")
+    f"emulator.{name}" for name in ("connections", "control", "dialect", "faults", "http", "xml")
 )
 JUDGE = tuple(  # judges recorded histories
     f"verify.{name}"

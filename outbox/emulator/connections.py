@@ -12,23 +12,23 @@ nothing is read.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import resource
 import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from outbox.emulator.control import Control
 from outbox.emulator.dialect import Dialect
-from outbox.emulator.listening import usual_count_max
 
 if TYPE_CHECKING:
     from aiohttp import StreamReader
 
-    from outbox.emulator.http import Http
-
+CONNECTION_COUNT_MAX = 512
 TIME_CHECK_S = 1.0
 STOP_WITHIN_S = 1.0
 ABORT_WITHIN_S = 0.1
@@ -86,15 +86,13 @@ class Connections:
         count_max: int | None,
         upkeep: Callable[[], object],
     ) -> None:
-        """Without a `count_max` it is 512, or a quarter of the descriptors that the process may have open if that is
-        less: the log must find one for its next file.
-        """
+        """Without a `count_max` it is 512, or a quarter of the process's descriptors if that is less."""
         self.open: set[Connection] = set()
         self.deserted = asyncio.Event()
         """Set when the last connection goes."""
         self.is_stopping = False
-        self.http: Http | None = None
-        """The HTTP side, once there was a connection."""
+        self.http: Any = None
+        """The HTTP side (`outbox.emulator.http`), once there was a connection."""
         self._service = service
         self._control = control
         self._is_local = is_local
@@ -102,7 +100,8 @@ class Connections:
         self._listening: asyncio.Server | None = None
         self._loading: asyncio.Task[None] | None = None
         self._timekeeper: asyncio.Task[None] | None = None
-        self._by_speaker: dict[asyncio.BaseProtocol, Connection] = {}
+        self.by_speaker: dict[asyncio.BaseProtocol, Connection] = {}
+        """The connections that speak HTTP by now."""
         self._count_max = count_max or usual_count_max()
 
     async def start(self, host: str, port: int, front: Callable[[], asyncio.BaseProtocol] | None = None) -> int:
@@ -124,7 +123,10 @@ class Connections:
         if self._listening is None or self._timekeeper is None:
             return
         self._listening.close()
-        self.close()
+        self.is_stopping = True  # connections that are being answered close behind their answers
+        for connection in list(self.open):
+            if connection.phase is not Phase.BODY and connection.phase is not Phase.ANSWERING:
+                connection.close()
         if self.open:
             with suppress(TimeoutError):
                 async with asyncio.timeout(STOP_WITHIN_S):
@@ -141,32 +143,17 @@ class Connections:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(TIME_CHECK_S)
-            self.check_time(loop.time())
+            for connection in list(self.open):
+                connection.check_time(loop.time())
             self._upkeep()
 
     def __call__(self) -> Connection:
         return Connection(self)
 
-    def of(self, speaker: asyncio.BaseProtocol) -> Connection | None:
-        """The connection that one speaker of HTTP serves; None once it is gone."""
-        return self._by_speaker.get(speaker)
-
     @property
     def unread_bytes(self) -> int:
         """How much of all answers their clients have not read."""
         return sum(connection.unread_bytes for connection in self.open if connection.is_unread)
-
-    def check_time(self, now_s: float) -> None:
-        """Close the connections that have been slow for too long."""
-        for connection in list(self.open):
-            connection.check_time(now_s)
-
-    def close(self) -> None:
-        """Take no more requests; connections that are being answered close behind their answers."""
-        self.is_stopping = True
-        for connection in list(self.open):
-            if connection.phase is not Phase.BODY and connection.phase is not Phase.ANSWERING:
-                connection.close()
 
     def abort(self) -> None:
         """Break all connections."""
@@ -191,7 +178,7 @@ class Connections:
         """A connection is gone."""
         self.open.discard(connection)
         if speaker is not None:
-            self._by_speaker.pop(speaker, None)
+            self.by_speaker.pop(speaker, None)
         if not self.open:
             self.deserted.set()
 
@@ -214,9 +201,9 @@ class Connections:
         for connection in list(self.open):
             self._serve(connection, http)
 
-    def _serve(self, connection: Connection, http: Http) -> None:
+    def _serve(self, connection: Connection, http: Any) -> None:
         speaker = http.server()
-        self._by_speaker[speaker] = connection
+        self.by_speaker[speaker] = connection
         connection.serve(speaker)
 
 
@@ -229,7 +216,6 @@ class Connection(asyncio.Protocol):
         """The client sends nothing more; it may still listen."""
         self._connections = connections
         self._speaker: asyncio.Protocol | None = None
-        self._transport: asyncio.Transport | None = None
         self.since_s = 0.0
         """When the phase began; that of a body, when its head began."""
         self._unread_since_s: float | None = None
@@ -253,12 +239,11 @@ class Connection(asyncio.Protocol):
 
     def serve(self, speaker: asyncio.Protocol) -> None:
         """Begin to read, for what speaks HTTP here."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
+        if self._transport.is_closing():
             return
         self._speaker = speaker
-        transport.resume_reading()
-        speaker.connection_made(transport)
+        self._transport.resume_reading()
+        speaker.connection_made(self._transport)
         early, self._early = self._early, b""
         if early:
             self.data_received(early)
@@ -277,8 +262,7 @@ class Connection(asyncio.Protocol):
                 self._tail = data[-3:] if len(data) > 2 else (self._tail + data)[-3:]
                 self._count_bytes += len(data)
                 if self._count_bytes > HEAD_MAX_BYTES:
-                    if self._transport is not None:
-                        self._transport.write(_HEAD_TOO_LONG)
+                    self._transport.write(_HEAD_TOO_LONG)
                     self.close()
                     return
         elif self.phase is Phase.ANSWERING:
@@ -291,9 +275,8 @@ class Connection(asyncio.Protocol):
     def _keep(self, data: bytes) -> None:
         """Keep bytes read although reading is paused: Python 3.11.2 forgets a pause before its first read."""
         self._early += data
-        if self._transport is not None:
-            self._transport.resume_reading()
-            self._transport.pause_reading()
+        self._transport.resume_reading()
+        self._transport.pause_reading()
 
     def eof_received(self) -> bool:
         self.is_ended = True
@@ -312,7 +295,6 @@ class Connection(asyncio.Protocol):
             self._speaker.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
         self._connections.forget(self, self._speaker)
         if self._speaker is not None:
             self._speaker.connection_lost(error)
@@ -333,7 +315,7 @@ class Connection(asyncio.Protocol):
     @property
     def unread_bytes(self) -> int:
         """How much was written and not read."""
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return self._transport.get_write_buffer_size()
 
     def check_time(self, now_s: float) -> None:
         """Close the connection if it has been slow for too long."""
@@ -380,17 +362,31 @@ class Connection(asyncio.Protocol):
         """Close; written bytes are still sent, for a while."""
         self.phase = Phase.CLOSING
         self.since_s = asyncio.get_running_loop().time()
-        if self._transport is not None:
-            self._transport.close()
+        self._transport.close()
 
     def reset(self) -> None:
         """Break the connection in such a way that the client sees a reset."""
-        if self._transport is not None:
+        if not self._transport.is_closing():
             self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.abort()
 
     def abort(self) -> None:
         """Break the connection."""
         self.phase = Phase.CLOSING
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def usual_count_max() -> int:
+    """How many connections leave this process descriptors for all else: the log must find one for its next file."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CONNECTION_COUNT_MAX if soft == resource.RLIM_INFINITY else max(1, min(CONNECTION_COUNT_MAX, soft // 4))

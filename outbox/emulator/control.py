@@ -11,13 +11,15 @@ from __future__ import annotations
 import base64
 import hmac
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from outbox.emulator.dialect import Answer, Refusal
 from outbox.emulator.faults import Faults
 from outbox.errors import Refused
+
+U = TypeVar("U")
 
 PREFIX = "/_outbox/"
 TOKEN_LENGTH_MAX = 1_024
@@ -39,21 +41,41 @@ def key_bytes(key: str) -> bytes:
     return found
 
 
-class Usage(Protocol):
-    """The counter of one emulator's requests."""
+class Meter(Generic[U]):
+    """Counts requests by operation, and what they came to."""
 
-    def usage(self) -> Mapping[str, Any]:
+    def __init__(self, usage: type[U]) -> None:
+        """`usage` is made of `count`, `failed_count` and the amounts that are counted."""
+        self._usage = usage
+        self._by_operation: dict[str, dict[str, float]] = {}
+
+    def count(self, operation: str, status: int, **amounts: float) -> None:
+        """Add one request; status 0 for one that got no answer."""
+        used = self._by_operation.setdefault(operation, {"count": 0, "failed_count": 0})
+        used["count"] += 1
+        used["failed_count"] += not 0 < status < 400
+        for name, amount in amounts.items():
+            used[name] = used.get(name, 0) + amount
+
+    def usage(self) -> dict[str, U]:
         """The use by operation, since the start or the last reset."""
+        return {
+            operation: self._usage(**{name: round(amount, 2) for name, amount in used.items()})
+            for operation, used in sorted(self._by_operation.items())
+        }
 
     def reset(self) -> None:
         """Count from zero."""
+        self._by_operation.clear()
 
 
 class Control:
     """The control of a running emulator, for an operator or a test."""
 
-    def __init__(self, refusal: Callable[[int, str], Refusal], faults: Faults, meter: Usage | None, token: str) -> None:
-        """`refusal` makes what is raised of a status and a text; without a `meter` no use is counted."""
+    def __init__(
+        self, refusal: Callable[[int, str], Refusal], faults: Faults, meter: Meter[Any] | None, token: str
+    ) -> None:
+        """Raise what `refusal` makes of a status and a text; without a `meter` no use is counted."""
         self._refusal = refusal
         self._faults = faults
         self._meter = meter
@@ -70,7 +92,7 @@ class Control:
         if scheme.lower() != "bearer" or not known:
             raise self._refusal(401, "the token is missing or wrong; it is the emulator's control_token")
 
-    def answer(self, method: str, raw_path: str, body: bytes) -> Answer:
+    async def answer(self, method: str, raw_path: str, body: bytes) -> Answer:
         """JSON for a request under the prefix, whose token was checked.
 
         Raises:

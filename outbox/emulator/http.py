@@ -84,7 +84,7 @@ class Http:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; aiohttp answers malformed bytes."""
-        connection = self._connections.of(request.protocol)
+        connection = self._connections.by_speaker.get(request.protocol)
         if connection is None:  # the client went before its request was begun
             return web.Response(status=UNAVAILABLE)
         connection.begin()
@@ -138,16 +138,13 @@ class Http:
             raise refusal(BAD_REQUEST, "the header Authorization is there twice")
         if path.startswith(PREFIX):
             self._control.check(headers)
-            return Asked(partial(self._controlled, method, path))
+            return Asked(partial(self._control.answer, method, path))
         asked = self._dialect.admit(method, path, headers)
         if self._under_way_count > REQUEST_COUNT_MAX:
             raise refusal(UNAVAILABLE, f"{REQUEST_COUNT_MAX} requests are under way; try again")
         if self._connections.unread_bytes > UNREAD_MAX_BYTES:
             raise refusal(BUSY, _UNREAD)
         return asked
-
-    async def _controlled(self, method: str, path: str, body: bytes) -> Answer:
-        return self._control.answer(method, path, body)
 
     async def _body(self, request: web.BaseRequest, connection: Connection) -> bytes:
         """A body as far as it may go; it counts in `body_bytes` until its request is answered.
@@ -199,21 +196,16 @@ class Http:
         stream = web.StreamResponse(**head)
         if is_last:
             stream.force_close()
-        await _send(stream, request, body)
+        stream.content_length = sum(map(len, body))
+        await stream.prepare(request)
+        for piece in body:
+            view = memoryview(piece)
+            for at in range(0, len(view), PIECE_BYTES):  # as fast as the client takes it
+                await stream.write(view[at : at + PIECE_BYTES])
+        await stream.write_eof()
         if connection.finish(is_last=is_last):  # as where the client has ended its side meanwhile
             stream.force_close()
         return stream
-
-
-async def _send(response: web.StreamResponse, request: web.BaseRequest, pieces: tuple[bytes, ...]) -> None:
-    """Send a body piece by piece, as fast as the client takes it."""
-    response.content_length = sum(map(len, pieces))
-    await response.prepare(request)
-    for piece in pieces:
-        view = memoryview(piece)
-        for at in range(0, len(view), PIECE_BYTES):
-            await response.write(view[at : at + PIECE_BYTES])
-    await response.write_eof()
 
 
 def names_loopback(host: str) -> bool:

@@ -20,10 +20,9 @@ from outbox.emulator.bus.claims import KEY_NAME
 from outbox.emulator.bus.http import Gateway, Uncontrolled
 from outbox.emulator.bus.peer import Peer
 from outbox.emulator.bus.transport import Endpoint, Room, Writer, loop_time
-from outbox.emulator.connections import Connections
+from outbox.emulator.connections import Connections, is_loopback, usual_count_max
 from outbox.emulator.control import Control
 from outbox.emulator.faults import Faults
-from outbox.emulator.listening import is_loopback, usual_count_max
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped, Refused
 from outbox.log_throttle import LogThrottle
@@ -94,15 +93,18 @@ class ServiceBusServer:
     @property
     def connection_string(self) -> str:
         """The connection string for the SDK's `from_connection_string`.  It holds the key, if there is one."""
-        key = self.key or "not-checked"
         return (
-            f"Endpoint=sb://{self.host}:{self.port};SharedAccessKeyName={KEY_NAME};SharedAccessKey={key};"
-            "UseDevelopmentEmulator=true;"
+            f"Endpoint=sb://{self.host}:{self.port};SharedAccessKeyName={KEY_NAME};"
+            f"SharedAccessKey={self.key or 'not-checked'};UseDevelopmentEmulator=true;"
         )
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self.port = await self._listener.start(self.host, self.port, self._front)
+        self.port = await self._listener.start(
+            self.host,
+            self.port,
+            lambda: Front(Peer(self._endpoint, self._peers, self._writer), self._listener, self.log_lines),
+        )
         self._tasks = [
             loop.create_task(self._keep_time(), name="service bus timekeeper"),
             loop.create_task(self._write_answers(), name="service bus writer"),
@@ -123,9 +125,6 @@ class ServiceBusServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _front(self) -> Front:
-        return Front(Peer(self._endpoint, self._peers, self._writer), self._listener, self.log_lines)
 
     async def _write_answers(self) -> None:
         try:

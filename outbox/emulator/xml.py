@@ -8,23 +8,29 @@ element with children the text is not kept.  Out: what XML cannot carry becomes 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from xml.parsers import expat
 from xml.sax.saxutils import escape
 
+FLAT_DEPTH_MAX = 4
+FLAT_ELEMENT_COUNT_MAX = 50_010
+FLAT_TEXT_LENGTH_MAX = 4_096
 UNWRITABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
+Leaf = tuple[tuple[str, ...], str]
+"""The names around an element and its own, and its text."""
+
+
+@dataclass(slots=True)
 class Element:
     """One element of a document that was read: its name and attributes without namespaces, its text, its children."""
 
-    __slots__ = ("attributes", "children", "name", "text")
-
-    def __init__(self, name: str, attributes: Mapping[str, str]) -> None:
-        self.name = name
-        self.attributes = attributes
-        self.text = ""
-        self.children: list[Element] = []
+    name: str
+    attributes: Mapping[str, str]
+    text: str = ""
+    children: list[Element] = field(default_factory=list)
 
     def child(self, name: str) -> Element | None:
         """The first child of that name."""
@@ -95,6 +101,26 @@ def parse(data: bytes, *, depth_max: int, element_count_max: int, text_length_ma
     except expat.ExpatError as error:
         raise ValueError(f"no XML ({error})") from error
     return reader.above.children[0]
+
+
+def read_leaves(data: bytes) -> list[Leaf]:
+    """The elements of a flat document that have no children, in order.
+
+    Raises:
+        ValueError: it is no document, or beyond a limit; the text says which.
+    """
+    root = parse(
+        data, depth_max=FLAT_DEPTH_MAX, element_count_max=FLAT_ELEMENT_COUNT_MAX, text_length_max=FLAT_TEXT_LENGTH_MAX
+    )
+    return list(_leaves(root, ()))
+
+
+def _leaves(element: Element, around: tuple[str, ...]) -> Iterator[Leaf]:
+    path = (*around, element.name)
+    if not element.children:
+        yield path, element.text.strip()
+    for child in element.children:
+        yield from _leaves(child, path)
 
 
 def text(value: object) -> str:

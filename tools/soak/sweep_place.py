@@ -188,7 +188,7 @@ def told(cosmos: CosmosEmulator, queues: Engine, name: str) -> dict[str, Any]:
     """Documents, those that are pending, what was sent, all requests; this process's CPU seconds before and behind."""
     begun_s = cpu_s()
     container, store = cosmos.store.catalog.container(DATABASE, CONTAINER), cosmos.store
-    items = [item for key in container.keys if f":{name}-" in key for item in store.items(container, key)]
+    items = [item for key in container.keys if f":{name}-" in key for item in store.items(container, key).values()]
     posted = [task.message for task in queues.broker.queue("ledger").tasks.values()]
     return {
         "documents": len(items),

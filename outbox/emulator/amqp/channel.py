@@ -8,6 +8,7 @@ are counted is `session`'s part.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from outbox.emulator.amqp import performatives
 from outbox.emulator.amqp.errors import (
@@ -29,15 +30,13 @@ from outbox.emulator.amqp.types import NULL, field_spans
 _UNKNOWN_COUNT_MAX = 256
 
 
+@dataclass(slots=True)
 class Channel:
     """The links of one session; each `on_...` takes a frame: its fields, the frame, and the offset behind them."""
 
-    __slots__ = ("links", "session")
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.links: dict[int, Link] = {}
-        """By handle.  One that this side detached keeps its handle until the peer's detach, too, is there."""
+    session: Session
+    links: dict[int, Link] = field(default_factory=dict)
+    """By handle.  One that this side detached keeps its handle until the peer's detach, too, is there."""
 
     def on_attach(self, fields: list[object], source: Frame, at: int) -> list[Event]:
         """Make a link that waits for the application's answer.

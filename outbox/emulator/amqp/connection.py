@@ -26,7 +26,6 @@ from outbox.emulator.amqp.errors import (
 )
 from outbox.emulator.amqp.events import Closed, Event, Opened
 from outbox.emulator.amqp.frames import (
-    EMPTY_FRAME,
     HEADER_AMQP,
     HEADER_SASL,
     TYPE_AMQP,
@@ -94,10 +93,6 @@ class Connection:
         """The bytes to send, once."""
         self._flush_answers()
         return self.output.take()
-
-    def keep_alive(self) -> None:
-        """Send something, lest the peer takes this side for dead."""
-        self.output.write(EMPTY_FRAME)
 
     def fail(self, condition: str, description: str) -> None:
         """Close with an error; nothing more is read."""

@@ -39,26 +39,22 @@ class Limits:
     unclaimed_max_bytes: int = 64 << 10
 
 
+@dataclass(slots=True)
 class Pool:
     """The bytes held by all connections of a process."""
 
-    __slots__ = ("held_bytes", "max_bytes")
-
-    def __init__(self, max_bytes: int = POOL_MAX_BYTES) -> None:
-        self.max_bytes = max_bytes
-        self.held_bytes = 0
+    max_bytes: int = POOL_MAX_BYTES
+    held_bytes: int = 0
 
 
+@dataclass(slots=True)
 class Quota:
     """The bytes held by one connection."""
 
-    __slots__ = ("held_bytes", "link_count", "max_bytes", "pool")
-
-    def __init__(self, pool: Pool, max_bytes: int) -> None:
-        self.pool = pool
-        self.max_bytes = max_bytes
-        self.held_bytes = 0
-        self.link_count = 0
+    pool: Pool
+    max_bytes: int
+    held_bytes: int = 0
+    link_count: int = 0
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether so much more may be held."""

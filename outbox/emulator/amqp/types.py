@@ -371,12 +371,9 @@ def array(constructor: int, items: Sequence[bytes]) -> bytes:
     return b"\xf0" + _U32.pack(len(body) + 4) + _U32.pack(len(items)) + body
 
 
-def array_of_longs(values: Sequence[int]) -> bytes:
-    return array(0x81, [_I64.pack(value) for value in values])
-
-
-def array_of_timestamps(values_ms: Sequence[int]) -> bytes:
-    return array(0x83, [_I64.pack(value) for value in values_ms])
+def array_of_numbers(constructor: int, values: Sequence[int]) -> bytes:
+    """An array of longs (0x81) or timestamps (0x83)."""
+    return array(constructor, [_I64.pack(value) for value in values])
 
 
 def described(code: int, value: bytes) -> bytes:

@@ -5,13 +5,13 @@ The codes and their statuses are those that Azure documents (Blob service error 
 
 from __future__ import annotations
 
-from outbox.emulator.blobs.xml import HEAD
 from outbox.emulator.dialect import Answer as Answer
 from outbox.emulator.dialect import Refusal
 from outbox.emulator.xml import leaf
 
 OK, CREATED, ACCEPTED, NO_CONTENT, PARTIAL, NOT_MODIFIED = 200, 201, 202, 204, 206, 304
 XML = "application/xml"
+HEAD = '<?xml version="1.0" encoding="utf-8"?>'
 
 CODES: dict[str, tuple[int, str]] = {
     # requests

@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 from outbox.emulator.blobs.answers import ACCEPTED, Answer, Rejection, bad_header
 from outbox.emulator.blobs.auth import Signatures
-from outbox.emulator.blobs.gateway import Meter, broken
+from outbox.emulator.blobs.gateway import Usage, broken
 from outbox.emulator.blobs.requests import Call, read_line
 from outbox.emulator.blobs.understood import check_understood
+from outbox.emulator.control import Meter
 from outbox.emulator.faults import Faults
 
 BATCH_COUNT_MAX = 256
@@ -48,7 +49,7 @@ _ABOUT = (
         "a Content-ID has 1 to 80 characters of ASCII without blanks",
     ),
 )
-"""What the headers of a part itself have to be."""
+"""Headers of a part itself, and how each must read."""
 _LINE = re.compile(r"([A-Z]{1,20}) (/[\x21-\x7e]*) HTTP/1\.1")
 
 
@@ -70,7 +71,7 @@ class BatchOperations:
         signatures: Signatures,
         now_ms: Callable[[], int],
         faults: Faults,
-        meter: Meter,
+        meter: Meter[Usage],
     ) -> None:
         self._delete = delete
         self._signatures = signatures
@@ -114,7 +115,7 @@ class BatchOperations:
             answer = await self._delete(call)
         except Rejection as rejected:
             answer = rejected.answer()
-        self._meter.count(call.route.operation, answer.status, 0, len(answer.body))
+        self._meter.count(call.route.operation, answer.status, received_bytes=0, sent_bytes=len(answer.body))
         return answer
 
 

@@ -25,8 +25,7 @@ from outbox.emulator.blobs.catalog import Block
 from outbox.emulator.blobs.conditions import check_read, read_conditions
 from outbox.emulator.blobs.requests import Call
 from outbox.emulator.blobs.store import Store
-from outbox.emulator.blobs.xml import read_leaves
-from outbox.emulator.xml import leaf
+from outbox.emulator.xml import leaf, read_leaves
 
 ID_MAX_BYTES = 64
 LIST_COUNT_MAX = 50_000

@@ -19,6 +19,7 @@ from outbox.emulator.blobs.auth import Signatures
 from outbox.emulator.blobs.catalog import http_date
 from outbox.emulator.blobs.requests import Call, read_line
 from outbox.emulator.blobs.understood import check_understood
+from outbox.emulator.control import Meter
 from outbox.emulator.dialect import Asked, Dropped
 from outbox.emulator.faults import FaultRule, Faults
 from outbox.engine.engine import Engine
@@ -49,31 +50,6 @@ class Usage(msgspec.Struct, frozen=True):
     """Of the bodies of answers."""
 
 
-class Meter:
-    """Counts requests by operation."""
-
-    def __init__(self) -> None:
-        self._used: dict[str, Usage] = {}
-
-    def count(self, operation: str, status: int, received_bytes: int, sent_bytes: int) -> None:
-        """Add one request; status 0 for one that got no answer."""
-        used, failed_count = self._used.get(operation, Usage(0, 0, 0, 0)), not 0 < status < 400
-        self._used[operation] = Usage(
-            used.count + 1,
-            used.failed_count + failed_count,
-            used.received_bytes + received_bytes,
-            used.sent_bytes + sent_bytes,
-        )
-
-    def usage(self) -> dict[str, Usage]:
-        """The use by operation, since the start or the last reset."""
-        return dict(sorted(self._used.items()))
-
-    def reset(self) -> None:
-        """Count from zero."""
-        self._used.clear()
-
-
 class Gateway:
     """Does what requests ask for."""
 
@@ -86,7 +62,7 @@ class Gateway:
         operations: Mapping[str, Operation],
         signatures: Signatures,
         faults: Faults,
-        meter: Meter,
+        meter: Meter[Usage],
     ) -> None:
         self._engine = engine
         self._operations = operations
@@ -108,7 +84,7 @@ class Gateway:
             read_line(call, self._signatures.account)
             check_understood(call, self._engine.now_ms())
         except Rejection as rejected:
-            self._meter.count(call.route.operation, rejected.status, 0, 0)
+            self._meter.count(call.route.operation, rejected.status, received_bytes=0, sent_bytes=0)
             raise
         return Asked(partial(self._asked, call), method in ("GET", "HEAD"))
 
@@ -142,7 +118,7 @@ class Gateway:
             answer = Rejection("ServerBusy", f"the engine has stopped: {stopped}").answer()
         finally:
             sent_bytes = len(answer.body) if isinstance(answer.body, bytes) else sum(map(len, answer.body))
-            self._meter.count(call.route.operation, answer.status, len(body), sent_bytes)
+            self._meter.count(call.route.operation, answer.status, received_bytes=len(body), sent_bytes=sent_bytes)
         return answer
 
     async def _answered(self, call: Call) -> Answer:

@@ -12,16 +12,15 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
+from urllib.parse import quote
 
 from outbox.emulator.blobs import leases, tags
 from outbox.emulator.blobs.answers import Answer, Rejection, bad_parameter, xml_answer
 from outbox.emulator.blobs.catalog import Blob, Container, etag_of, http_date
 from outbox.emulator.blobs.requests import Call
 from outbox.emulator.blobs.store import Held, Store
-from outbox.emulator.blobs.xml import named
-from outbox.emulator.xml import leaf, text
+from outbox.emulator.xml import UNWRITABLE, leaf, text
 
-PAGE_COUNT_MAX = 5_000
 DELIMITER_LENGTH_MAX = 1_024
 _LAST = "\U0010ffff"
 _INCLUDES = frozenset(
@@ -42,107 +41,104 @@ class Entry(NamedTuple):
     is_folder: bool = False
 
 
-class ListOperations:
-    """The lists and searches of an account."""
+async def list_containers(store: Store, call: Call) -> Answer:
+    """List Containers."""
+    prefix, after, count = call.parameter("prefix"), read_marker(call.parameter("marker")), _count(store, call)
+    includes = _includes(call)
+    names = [name for name in sorted(store.containers) if name.startswith(prefix) and name > after]
+    page = names[:count]
+    each = "".join(_container(store, store.containers[name].definition, includes) for name in page)
+    return _page(store, call, f"<Containers>{each}</Containers>", page[-1] if len(names) > count else "")
 
-    def __init__(self, store: Store, account: str, page_count_max: int = PAGE_COUNT_MAX) -> None:
-        """`page_count_max` is how many entries a page has at most, however many a client asks for."""
-        self._store = store
-        self._account = account
-        self._page_count_max = page_count_max
 
-    async def containers(self, call: Call) -> Answer:
-        """List Containers."""
-        prefix, after, count = call.parameter("prefix"), read_marker(call.parameter("marker")), self._count(call)
-        includes = _includes(call)
-        names = [name for name in sorted(self._store.containers) if name.startswith(prefix) and name > after]
-        page = names[:count]
-        each = "".join(self._container(self._store.containers[name].definition, includes) for name in page)
-        return self._page(call, f"<Containers>{each}</Containers>", page[-1] if len(names) > count else "")
+async def list_blobs(store: Store, call: Call) -> Answer:
+    """List Blobs, in one list or in folders."""
+    held = store.container(call.route.container)
+    leases.check_read(held.definition.lease, store.now_ms, "", "Container")
+    prefix, delimiter, includes = call.parameter("prefix"), call.parameter("delimiter"), _includes(call)
+    if len(delimiter) > DELIMITER_LENGTH_MAX:
+        raise bad_parameter("delimiter", f"{DELIMITER_LENGTH_MAX} characters at most")
+    count, after = _count(store, call), read_marker(call.parameter("marker"))
+    start = call.parameter("startfrom")
+    entries = _entries(held, prefix, delimiter, after, start, "uncommittedblobs" in includes)
+    found = list(islice(entries, count + 1))
+    page = found[:count]
+    each = "".join(_entry(store, entry, includes) for entry in page)
+    more = (f"{page[-1].name}{_LAST}" if page[-1].is_folder else page[-1].name) if len(found) > count else ""
+    return _page(store, call, f"<Blobs>{each}</Blobs>", more, container=call.route.container)
 
-    async def blobs(self, call: Call) -> Answer:
-        """List Blobs, in one list or in folders."""
-        held = self._store.container(call.route.container)
-        leases.check_read(held.definition.lease, self._store.now_ms, "", "Container")
-        prefix, delimiter, includes = call.parameter("prefix"), call.parameter("delimiter"), _includes(call)
-        if len(delimiter) > DELIMITER_LENGTH_MAX:
-            raise bad_parameter("delimiter", f"{DELIMITER_LENGTH_MAX} characters at most")
-        count, after = self._count(call), read_marker(call.parameter("marker"))
-        start = call.parameter("startfrom")
-        entries = _entries(held, prefix, delimiter, after, start, "uncommittedblobs" in includes)
-        found = list(islice(entries, count + 1))
-        page = found[:count]
-        each = "".join(self._entry(entry, includes) for entry in page)
-        more = (f"{page[-1].name}{_LAST}" if page[-1].is_folder else page[-1].name) if len(found) > count else ""
-        return self._page(call, f"<Blobs>{each}</Blobs>", more, container=call.route.container)
 
-    async def find(self, call: Call) -> Answer:
-        """Find Blobs by Tags, in the account or in one container."""
-        where = call.parameter("where")
-        condition = tags.read_condition(where, "where")
-        after, count = read_marker(call.parameter("marker")).partition("/")[::2], self._count(call)
-        place = call.route.container
-        searched = {place: self._store.container(place)} if place else self._store.containers
-        found: list[tuple[str, str, Mapping[str, str]]] = []
-        for name, held in sorted(searched.items()):
-            if call.rule is not None:
-                by_name: Mapping[str, Mapping[str, str]] = self._store.tags_past(held, call.rule.behind_count)
-            else:
-                by_name = {blob: held.blobs[blob].tags for blob in held.names}
-            for blob in sorted(by_name):
-                if (name, blob) > after and condition.holds({**by_name[blob], tags.CONTAINER: name}):
-                    found.append((name, blob, by_name[blob]))
-        page = found[:count]
-        each = "".join(
-            f"<Blob>{named(blob)}{leaf('ContainerName', name)}"
-            f"{tags.document({tag: value for tag, value in kept.items() if tag in condition.names})}</Blob>"
-            for name, blob, kept in page
-        )
-        more = "/".join(page[-1][:2]) if len(found) > count else ""
-        return self._page(call, f"{leaf('Where', where)}<Blobs>{each}</Blobs>", more)
+async def find_blobs(store: Store, call: Call) -> Answer:
+    """Find Blobs by Tags, in the account or in one container."""
+    where = call.parameter("where")
+    condition = tags.read_condition(where, "where")
+    after, count = read_marker(call.parameter("marker")).partition("/")[::2], _count(store, call)
+    place = call.route.container
+    searched = {place: store.container(place)} if place else store.containers
+    found: list[tuple[str, str, Mapping[str, str]]] = []
+    for name, held in sorted(searched.items()):
+        if call.rule is not None:
+            by_name: Mapping[str, Mapping[str, str]] = store.tags_past(held, call.rule.behind_count)
+        else:
+            by_name = {blob: held.blobs[blob].tags for blob in held.names}
+        for blob in sorted(by_name):
+            if (name, blob) > after and condition.holds({**by_name[blob], tags.CONTAINER: name}):
+                found.append((name, blob, by_name[blob]))
+    page = found[:count]
+    each = "".join(
+        f"<Blob>{_named(blob)}{leaf('ContainerName', name)}"
+        f"{tags.document({tag: value for tag, value in kept.items() if tag in condition.names})}</Blob>"
+        for name, blob, kept in page
+    )
+    more = "/".join(page[-1][:2]) if len(found) > count else ""
+    return _page(store, call, f"{leaf('Where', where)}<Blobs>{each}</Blobs>", more)
 
-    def _count(self, call: Call) -> int:
-        return call.count("maxresults", self._page_count_max, 1, self._page_count_max)
 
-    def _page(self, call: Call, inner: str, more: str, *, container: str = "") -> Answer:
-        of = f' ContainerName="{container}"' if container else ""
-        given = "".join(
-            leaf(name, value)
-            for name in ("Prefix", "Marker", "MaxResults", "Delimiter")
-            if (value := call.parameter(name.lower()))
-        )
-        marker = leaf("NextMarker", write_marker(more)) if more else "<NextMarker/>"
-        return xml_answer(
-            f'<EnumerationResults ServiceEndpoint="http://{text(self._account)}"{of}>{given}{inner}{marker}'
-            "</EnumerationResults>"
-        )
+def _count(store: Store, call: Call) -> int:
+    return call.count("maxresults", store.page_count_max, 1, store.page_count_max)
 
-    def _container(self, container: Container, includes: frozenset[str]) -> str:
-        lease = leases.shown(container.lease, self._store.now_ms)
-        inner = leaf("Last-Modified", http_date(container.modified_ms)) + leaf("Etag", etag_of(container.etag))
-        inner += "".join(leaf(f"Lease{name}", value) for name, value in lease.items())
-        inner += leaf("HasImmutabilityPolicy", "false") + leaf("HasLegalHold", "false")
-        inner += leaf("ImmutableStorageWithVersioningEnabled", "false")
-        metadata = _metadata(container.metadata) if "metadata" in includes else ""
-        return f"<Container>{leaf('Name', container.name)}<Properties>{inner}</Properties>{metadata}</Container>"
 
-    def _entry(self, entry: Entry, includes: frozenset[str]) -> str:
-        if entry.is_folder:
-            return f"<BlobPrefix>{named(entry.name)}</BlobPrefix>"
-        blob = entry.blob
-        if blob is None:  # nothing but blocks that are not committed
-            nothing = leaf("Content-Length", 0) + leaf("BlobType", "BlockBlob")
-            return f"<Blob>{named(entry.name)}<Properties>{nothing}</Properties></Blob>"
-        inner = leaf("Creation-Time", http_date(blob.created_ms)) + leaf("Last-Modified", http_date(blob.modified_ms))
-        inner += leaf("Etag", etag_of(blob.etag)) + leaf("Content-Length", blob.size_bytes)
-        inner += "".join(leaf(name, getattr(blob.properties, field)) for name, field in _SHOWN.items())
-        inner += leaf("BlobType", "BlockBlob") + leaf("AccessTier", "Hot") + leaf("AccessTierInferred", "true")
-        lease = leases.shown(blob.lease, self._store.now_ms)
-        inner += "".join(leaf(f"Lease{name}", value) for name, value in lease.items())
-        inner += leaf("ServerEncrypted", "true") + (leaf("TagCount", len(blob.tags)) if blob.tags else "")
-        more = _metadata(blob.metadata) if "metadata" in includes else ""
-        more += tags.document(blob.tags) if "tags" in includes and blob.tags else ""
-        return f"<Blob>{named(entry.name)}<Properties>{inner}</Properties>{more}</Blob>"
+def _page(store: Store, call: Call, inner: str, more: str, *, container: str = "") -> Answer:
+    of = f' ContainerName="{container}"' if container else ""
+    given = "".join(
+        leaf(name, value)
+        for name in ("Prefix", "Marker", "MaxResults", "Delimiter")
+        if (value := call.parameter(name.lower()))
+    )
+    marker = leaf("NextMarker", write_marker(more)) if more else "<NextMarker/>"
+    return xml_answer(
+        f'<EnumerationResults ServiceEndpoint="http://{text(store.account)}"{of}>{given}{inner}{marker}'
+        "</EnumerationResults>"
+    )
+
+
+def _container(store: Store, container: Container, includes: frozenset[str]) -> str:
+    lease = leases.shown(container.lease, store.now_ms)
+    inner = leaf("Last-Modified", http_date(container.modified_ms)) + leaf("Etag", etag_of(container.etag))
+    inner += "".join(leaf(f"Lease{name}", value) for name, value in lease.items())
+    inner += leaf("HasImmutabilityPolicy", "false") + leaf("HasLegalHold", "false")
+    inner += leaf("ImmutableStorageWithVersioningEnabled", "false")
+    metadata = _metadata(container.metadata) if "metadata" in includes else ""
+    return f"<Container>{leaf('Name', container.name)}<Properties>{inner}</Properties>{metadata}</Container>"
+
+
+def _entry(store: Store, entry: Entry, includes: frozenset[str]) -> str:
+    if entry.is_folder:
+        return f"<BlobPrefix>{_named(entry.name)}</BlobPrefix>"
+    blob = entry.blob
+    if blob is None:  # nothing but blocks that are not committed
+        nothing = leaf("Content-Length", 0) + leaf("BlobType", "BlockBlob")
+        return f"<Blob>{_named(entry.name)}<Properties>{nothing}</Properties></Blob>"
+    inner = leaf("Creation-Time", http_date(blob.created_ms)) + leaf("Last-Modified", http_date(blob.modified_ms))
+    inner += leaf("Etag", etag_of(blob.etag)) + leaf("Content-Length", blob.size_bytes)
+    inner += "".join(leaf(name, getattr(blob.properties, field)) for name, field in _SHOWN.items())
+    inner += leaf("BlobType", "BlockBlob") + leaf("AccessTier", "Hot") + leaf("AccessTierInferred", "true")
+    lease = leases.shown(blob.lease, store.now_ms)
+    inner += "".join(leaf(f"Lease{name}", value) for name, value in lease.items())
+    inner += leaf("ServerEncrypted", "true") + (leaf("TagCount", len(blob.tags)) if blob.tags else "")
+    more = _metadata(blob.metadata) if "metadata" in includes else ""
+    more += tags.document(blob.tags) if "tags" in includes and blob.tags else ""
+    return f"<Blob>{_named(entry.name)}<Properties>{inner}</Properties>{more}</Blob>"
 
 
 def _entries(
@@ -190,6 +186,13 @@ def _includes(call: Call) -> frozenset[str]:
 
 def _metadata(metadata: Mapping[str, str]) -> str:
     return f"<Metadata>{''.join(leaf(name, value) for name, value in metadata.items())}</Metadata>"
+
+
+def _named(name: str) -> str:
+    """The name of a blob as an element, percent-encoded where XML has no way to write it."""
+    if UNWRITABLE.search(name) or "\r" in name:
+        return f'<Name Encoded="true">{quote(name, safe="/")}</Name>'
+    return leaf("Name", name)
 
 
 def write_marker(name: str) -> str:

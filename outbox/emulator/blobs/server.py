@@ -9,23 +9,27 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Self
 
-from outbox.emulator.blobs import blob_operations, block_operations, container_operations, lease_operations
+from outbox.emulator.blobs import (
+    blob_operations,
+    block_operations,
+    container_operations,
+    lease_operations,
+    list_operations,
+)
 from outbox.emulator.blobs.answers import Answer
 from outbox.emulator.blobs.auth import ACCOUNT, WELL_KNOWN_KEY, Signatures
 from outbox.emulator.blobs.batch_operations import BatchOperations
-from outbox.emulator.blobs.gateway import Gateway, Meter, Operation, Usage
-from outbox.emulator.blobs.list_operations import PAGE_COUNT_MAX, ListOperations
+from outbox.emulator.blobs.gateway import Gateway, Operation, Usage
 from outbox.emulator.blobs.requests import Call
-from outbox.emulator.blobs.store import Store
-from outbox.emulator.connections import Connections
-from outbox.emulator.control import Control
+from outbox.emulator.blobs.store import PAGE_COUNT_MAX, Store
+from outbox.emulator.connections import Connections, is_loopback
+from outbox.emulator.control import Control, Meter
 from outbox.emulator.faults import Faults
-from outbox.emulator.listening import is_loopback
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped, Refused
 
@@ -41,6 +45,9 @@ _OF_STORE: dict[str, Callable[[Store, Call], Awaitable[Answer]]] = {
     "container.delete": container_operations.delete,
     "container.lease": lease_operations.of_container,
     "container.policy": container_operations.policy,
+    "container.list": list_operations.list_containers,
+    "blob.list": list_operations.list_blobs,
+    "blob.find": list_operations.find_blobs,
     "blob.put": blob_operations.put,
     "blob.read": blob_operations.read,
     "blob.head": blob_operations.head,
@@ -62,8 +69,8 @@ class Connection:
     """The connection of the SDK: `BlobServiceClient.from_connection_string(connection.connection_string)`."""
 
     url: str
-    account: str
-    key: str
+    account: str = field(repr=False)
+    key: str = field(repr=False)
 
     @property
     def connection_string(self) -> str:
@@ -71,9 +78,6 @@ class Connection:
         return (
             f"DefaultEndpointsProtocol=http;AccountName={self.account};AccountKey={self.key};BlobEndpoint={self.url};"
         )
-
-    def __repr__(self) -> str:
-        return f"Connection(url={self.url!r})"
 
 
 class BlobEmulator:
@@ -111,16 +115,12 @@ class BlobEmulator:
         self.control_token = control_token or secrets.token_urlsafe(32)
         self._account = account
         self._key = key
-        self._meter = Meter()
-        self.store = store = Store(engine, self.faults)
+        self._meter = Meter(Usage)
+        self.store = store = Store(engine, self.faults, account, page_count_max)
         signatures = Signatures(account, key)
         operations: dict[str, Operation] = {name: partial(do, store) for name, do in _OF_STORE.items()}
-        lists = ListOperations(store, account, page_count_max)
         batches = BatchOperations(operations["blob.delete"], signatures, engine.now_ms, self.faults, self._meter)
-        operations |= {
-            "container.list": lists.containers, "blob.list": lists.blobs, "blob.find": lists.find,
-            "blob.batch": batches.submit,
-        }  # fmt: skip
+        operations["blob.batch"] = batches.submit
         gateway = Gateway(engine, operations, signatures, self.faults, self._meter)
         self._listener = Connections(
             gateway,

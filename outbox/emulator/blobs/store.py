@@ -15,7 +15,8 @@ import asyncio
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -32,6 +33,7 @@ CONTAINERS, DATA = "blobs", "blobs.data"
 BLOBS, BLOCKS = "blobs.of/", "blobs.blocks/"
 """Before a container's id, the namespaces of its blobs and of the blocks that are not committed."""
 PIECE_BYTES = 4 << 20
+PAGE_COUNT_MAX = 5_000
 CONTAINER_COUNT_MAX = 2_000
 DROP_COUNT = 1_000
 """The number of documents that one record deletes."""
@@ -40,24 +42,16 @@ UNCOMMITTED_MAX_MS = 7 * 86_400_000
 """Blocks that nothing is done with for so long are removed, as the service does."""
 
 
-class TagChange(NamedTuple):
-    """A blob's tags before they were changed, for a search that is answered from the past."""
-
-    rid: str
-    name: str
-    before: dict[str, str]
-
-
+@dataclass(slots=True)
 class Held:
     """A container with its blobs."""
 
-    def __init__(self, definition: Container) -> None:
-        self.definition = definition
-        self.blobs: dict[str, Blob] = {}
-        self.names: list[str] = []
-        """Of the blobs, in order."""
-        self.uncommitted: dict[str, dict[str, Block]] = {}
-        """Blocks by their blob's name and their id."""
+    definition: Container
+    blobs: dict[str, Blob] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    """Of the blobs, in order."""
+    uncommitted: dict[str, dict[str, Block]] = field(default_factory=dict)
+    """Blocks by their blob's name and their id."""
 
     def pieces_of(self, name: str) -> Iterator[Piece]:
         """The pieces that a blob and the blocks that were put for it name."""
@@ -70,13 +64,17 @@ class Held:
 class Store:
     """The containers of one account."""
 
-    def __init__(self, engine: Engine, faults: Faults) -> None:
+    def __init__(self, engine: Engine, faults: Faults, account: str, page_count_max: int) -> None:
+        """`page_count_max` is how many entries a page of a list has at most, however many a client asks for."""
         self.engine = engine
+        self.account = account
+        self.page_count_max = page_count_max
         self.containers: dict[str, Held] = {}
         self._faults = faults
         self._last_piece = 0
         self._last_rid = 0
-        self._tag_changes: deque[TagChange] = deque(maxlen=TAG_CHANGE_COUNT_MAX)
+        self._tag_changes: deque[tuple[str, str, dict[str, str]]] = deque(maxlen=TAG_CHANGE_COUNT_MAX)
+        """A container's id, a blob's name, and its tags before they were changed, for searches of the past."""
         self._load()
 
     @property
@@ -208,15 +206,15 @@ class Store:
         if not (self._faults and self._faults.has("stale-read")):
             self._tag_changes.clear()
         elif before != after:
-            self._tag_changes.append(TagChange(held.definition.rid, name, before))
+            self._tag_changes.append((held.definition.rid, name, before))
 
     def tags_past(self, held: Held, behind_count: int | None) -> dict[str, dict[str, str]]:
         """The tags of a container's blobs `behind_count` changes ago (None: as long ago as is remembered)."""
         found = {name: blob.tags for name, blob in held.blobs.items()}
         changes = list(self._tag_changes)
-        for change in reversed(changes if behind_count is None else changes[-behind_count:]):
-            if change.rid == held.definition.rid:
-                found[change.name] = change.before
+        for rid, name, before in reversed(changes if behind_count is None else changes[-behind_count:]):
+            if rid == held.definition.rid:
+                found[name] = before
         return found
 
     # Upkeep

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote_plus
 
 from outbox.emulator.blobs.answers import Rejection
-from outbox.emulator.blobs.xml import read_leaves
-from outbox.emulator.xml import leaf
+from outbox.emulator.xml import leaf, read_leaves
 
 TAG_COUNT_MAX = 10
 NAME_LENGTH_MAX, VALUE_LENGTH_MAX = 128, 256

@@ -84,7 +84,13 @@ def check_understood(call: Call, now_ms: int) -> None:
     Raises:
         Rejection: 400, naming what is not here.
     """
-    _check_version(call.header("x-ms-version"), now_ms)
+    version = call.header("x-ms-version")
+    try:
+        year = date.fromisoformat(version).year if version else 0
+    except ValueError:
+        year = 9_999
+    if year > datetime.fromtimestamp(now_ms / 1_000, UTC).year + VERSION_AHEAD_YEARS:
+        raise bad_header("x-ms-version", f"the date of a version of the service, not {version[:40]!r}")
     operation = call.route.operation
     known = UNDERSTOOD.get(operation, _NOTHING)
     for name in call.query.keys() - known.parameters - _ALWAYS:
@@ -99,12 +105,3 @@ def check_understood(call: Call, now_ms: int) -> None:
     tier = call.header("x-ms-access-tier")
     if tier not in ("", "Hot"):
         raise Rejection("UnsupportedHeader", "x-ms-access-tier: there is the tier Hot, no other")
-
-
-def _check_version(version: str, now_ms: int) -> None:
-    try:
-        year = date.fromisoformat(version).year if version else 0
-    except ValueError:
-        year = 9_999
-    if year > datetime.fromtimestamp(now_ms / 1_000, UTC).year + VERSION_AHEAD_YEARS:
-        raise bad_header("x-ms-version", f"the date of a version of the service, not {version[:40]!r}")

@@ -52,7 +52,7 @@ class Wrong(Refusal):
 
     def answer(self) -> Answer:
         """The service's error document."""
-        reply = _replied(self.status, atom.error(self.status, str(self)))
+        reply = _replied(self.status, f"<Error>{atom.leaves([('Code', self.status), ('Detail', str(self))])}</Error>")
         if self._retry_after_s:
             reply.headers["Retry-After"] = f"{self._retry_after_s:g}"
         return reply
@@ -245,8 +245,8 @@ class Administration:
         return _replied(200 if there else 201, self._subscription_entry(topic, name))
 
     def _pause(self, path: str, element: Element) -> None:
-        if (paused := descriptions.pauses(element)) is not None:
-            self._engine.topology.pause(path, paused=paused)
+        if status := element.values().get("Status"):
+            self._engine.topology.pause(path, paused=status == descriptions.PAUSED)
 
     def _put_rule(self, target: Target, body: bytes, update: bool) -> Answer:
         path, name = self._subscription(target), target.rule or ""

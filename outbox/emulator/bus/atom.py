@@ -81,8 +81,3 @@ def feed(address: str, title: str, entries: Iterable[str], *, now_ms: int, more:
 def description(name: str, inner: str) -> str:
     """A description's element with the namespaces that it needs."""
     return f'<{name} xmlns="{CONNECT}" xmlns:i="{INSTANCE}">{inner}</{name}>'
-
-
-def error(status: int, detail: str) -> str:
-    """The service's error document."""
-    return f"<Error><Code>{status}</Code><Detail>{text(detail)}</Detail></Error>"

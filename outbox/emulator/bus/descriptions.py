@@ -93,12 +93,6 @@ def read(kind: str, element: Element, place: str) -> dict[str, str]:
     return {name: values[name] for name in PROPERTIES[kind] if name in values}
 
 
-def pauses(element: Element) -> bool | None:
-    """Whether a description says that nothing is to be received; None where it does not say."""
-    status = element.values().get("Status")
-    return status == PAUSED if status else None
-
-
 def settings_of(path: str, given: dict[str, str], topic: dict[str, str] | None = None) -> QueueSettings:
     """The settings of a queue, or of a subscription with those of its topic.
 

@@ -149,7 +149,7 @@ class Management:
 
     def _renew_lock(self, path: str, given: Arguments) -> Answer:
         expirations = [self._engine.broker.renew(token.bytes_le) for token in given.items("lock-tokens", UUID, "uuids")]
-        return Answer(OK, types.map_([types.string("expirations"), types.array_of_timestamps(expirations)]))
+        return Answer(OK, types.map_([types.string("expirations"), types.array_of_numbers(0x83, expirations)]))
 
     def _peek(self, path: str, given: Arguments) -> Answer:
         tasks = self._engine.broker.peek(
@@ -180,7 +180,7 @@ class Management:
             raise OperationFault(NOT_FOUND, f"{path} takes no messages; schedule on the queue or topic")
         keyed = addresses.needs_session(self._engine, path)
         sequences = put(self._engine, path, incoming, needs_session=keyed)
-        return Answer(OK, types.map_([types.string("sequence-numbers"), types.array_of_longs(sequences)]))
+        return Answer(OK, types.map_([types.string("sequence-numbers"), types.array_of_numbers(0x81, sequences)]))
 
     def _cancel(self, path: str, given: Arguments) -> Answer:
         sequences = given.items("sequence-numbers", int, "numbers")

@@ -21,6 +21,7 @@ from outbox.emulator.amqp.errors import (
     OperationFault,
 )
 from outbox.emulator.amqp.events import Attached, Closed, Credit, Detached, Event, Opened, Settled, Window
+from outbox.emulator.amqp.frames import EMPTY_FRAME
 from outbox.emulator.amqp.link import Delivery, Link
 from outbox.emulator.amqp.session import Session
 from outbox.emulator.amqp.states import LinkState, State
@@ -163,7 +164,7 @@ class Peer(asyncio.Protocol):
             elif connection.state is State.OPEN and self._is_trusted and not self._claims.authorised:
                 self._end(UNAUTHORIZED, "the token has expired and no other was put; connect again")
             if self._idle_s and now_s - self.transport.written_s > self._idle_s / 2 and connection.state is State.OPEN:
-                connection.keep_alive()
+                connection.output.write(EMPTY_FRAME)  # lest the peer takes this side for dead
                 self.transport.flush_soon()
             for receiver in list(self.receivers.values()):
                 if not receiver.holds_session():

@@ -6,6 +6,7 @@ kept: a batch is sent whole or not at all (one whose messages become due at diff
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import groupby
 from uuid import uuid4
 
@@ -25,26 +26,20 @@ from outbox.engine.engine import Engine
 from outbox.errors import Throttled, TooLarge, UnknownDestination
 
 
+@dataclass(slots=True)
 class Sender:
     """One link on which a client sends to a queue or a topic."""
 
-    __slots__ = ("_engine", "_needs_session", "path")
-
-    def __init__(self, engine: Engine, path: str, *, needs_session: bool) -> None:
-        self._engine = engine
-        self.path = path
-        self._needs_session = needs_session
+    engine: Engine
+    path: str
+    needs_session: bool
 
     def on_delivery(self, event: Delivery) -> None:
         """Put a transfer's messages into the engine and answer it."""
         session = event.link.session
         try:
-            put(
-                self._engine,
-                self.path,
-                decode_transfer(event.payload, event.message_format),
-                needs_session=self._needs_session,
-            )
+            incoming = decode_transfer(event.payload, event.message_format)
+            put(self.engine, self.path, incoming, needs_session=self.needs_session)
         except OperationFault as fault:
             if not event.settled:
                 session.reject(event.delivery_id, fault.condition, fault.description)

@@ -44,12 +44,10 @@ class Endpoint:
     engine: Engine
     limits: Limits
     pool: Pool
-    """The pool of unfinished messages and links of all connections."""
     key: str | None
     """Signs the tokens; without one every token is taken."""
     faults: Faults
     log_lines: LogThrottle
-    """The throttle of lines about connections: a client that connects in a loop does not fill the log."""
     container_id: str = "outbox-servicebus"
 
 
@@ -124,8 +122,17 @@ class Transport:
         """Take the connection that was made."""
         self._wire = wire
         connection = wire.get_extra_info("socket")
-        if connection is not None:
-            _watch(connection)
+        if connection is None:
+            return
+        # the system notices a client whose machine or network is gone; it says nothing and may wait for messages
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (
+            ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+            ("TCP_KEEPINTVL", KEEPALIVE_IDLE_S),
+            ("TCP_KEEPCNT", KEEPALIVE_COUNT),
+        ):
+            if hasattr(socket, name):  # not every system has all of them
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def abort(self) -> None:
         """Drop the connection without another byte, in or out."""
@@ -292,15 +299,3 @@ class Writer:
 def loop_time() -> float:
     """Monotonic seconds of the running loop."""
     return asyncio.get_running_loop().time()
-
-
-def _watch(connection: socket.socket) -> None:
-    """Have the system notice a client whose machine or network is gone; it says nothing and may wait for messages."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
-        ("TCP_KEEPINTVL", KEEPALIVE_IDLE_S),
-        ("TCP_KEEPCNT", KEEPALIVE_COUNT),
-    ):
-        if hasattr(socket, name):  # not every system has all of them
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

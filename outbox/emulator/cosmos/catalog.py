@@ -58,7 +58,6 @@ class Container:
         self.id: str = definition["id"]
         self.rid: str = definition["_rid"]
         self.link = f"dbs/{database.rid}/colls/{self.rid}/"
-        self.name = f"{database.id}/{self.id}"
         self.path = f"dbs/{database.id}/colls/{self.id}"
         self.prefix = f"{ITEMS}{self.rid}/"
         """Before each partition key, the namespace in which the engine keeps its items."""
@@ -365,7 +364,7 @@ def checked(body: dict[str, Json]) -> dict[str, Json]:
 
 
 def _kept(throughput: offers.Throughput | None) -> dict[str, Json]:
-    return {} if throughput is None else {_THROUGHPUT: offers.stored_form(throughput)}
+    return {} if throughput is None else {_THROUGHPUT: msgspec.to_builtins(throughput)}
 
 
 def _shown(definition: dict[str, Json], version: int) -> dict[str, Json]:

@@ -56,26 +56,3 @@ class Usage(msgspec.Struct, frozen=True):
     charge_ru: float
     failed_count: int
     """Answered with a status of 400 or more, or not at all."""
-
-
-class Meter:
-    """Counts requests and request units by operation."""
-
-    def __init__(self) -> None:
-        self._used: dict[str, Usage] = {}
-
-    def count(self, operation: str, status: int, charge_ru: float) -> None:
-        """Add one request; status 0 for one that got no answer."""
-        used, failed_count = self._used.get(operation, Usage(0, 0.0, 0)), not 0 < status < 400
-        self._used[operation] = Usage(used.count + 1, used.charge_ru + charge_ru, used.failed_count + failed_count)
-
-    def usage(self) -> dict[str, Usage]:
-        """The use by operation, since the start or the last reset."""
-        return {
-            name: Usage(used.count, round(used.charge_ru, 2), used.failed_count)
-            for name, used in sorted(self._used.items())
-        }
-
-    def reset(self) -> None:
-        """Count from zero."""
-        self._used.clear()

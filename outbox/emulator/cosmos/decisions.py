@@ -175,7 +175,7 @@ def _patched(operation: Operation, current: StoredItem, container: Container, mo
         raise bad("a patch can change neither the id nor the partition key of an item")
     # with the checks of an item that comes whole
     written = whole("replace", changed, container, key, operation.id)
-    return _written(written, current, container, moment, OK, len(operation.patch))
+    return _written(written, current, container, moment, OK, len(operation.patch.steps))
 
 
 def _check_etag(operation: Operation, current: StoredItem) -> None:

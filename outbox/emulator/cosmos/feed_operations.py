@@ -8,7 +8,7 @@ are left out, as are versions that were overwritten, as in the service's `Latest
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from email.utils import parsedate_to_datetime
 
 import msgspec
@@ -29,14 +29,11 @@ from outbox.emulator.cosmos.feeds import PAGE_SIZE_MAX_BYTES, Candidate, Feed, I
 from outbox.emulator.cosmos.hashing import hash_of, range_of
 from outbox.emulator.cosmos.history import StoredItem
 from outbox.emulator.cosmos.query.plan import QueryPlan, compile_query
-from outbox.emulator.cosmos.requests import KEY_HEADER, LSN_DIGITS_MAX, Call, Prepare, Prepared, container_of, freshness
+from outbox.emulator.cosmos.requests import KEY_HEADER, LSN_DIGITS_MAX, Call, Prepared, container_of, freshness
 from outbox.emulator.cosmos.routes import is_true
-from outbox.emulator.cosmos.snapshots import Snapshots
-from outbox.emulator.cosmos.store import Store
+from outbox.emulator.cosmos.store import Do, Store
 from outbox.emulator.cosmos.values import Json, encode, key_of_header, parse_object, times_of
 
-PAGES_UNDER_WAY_MAX = 16
-"""The pages made at a time: each may hold an item, its parsed form, and a page of results."""
 PAGE_WAIT_S = 10.0
 """How long a request may wait for its turn to have one made; then it is throttled."""
 
@@ -44,180 +41,180 @@ FEED = "incremental feed"
 _RANGE_ID = "x-ms-documentdb-partitionkeyrangeid"
 
 
-class FeedOperations:
-    """Queries and feeds, of items and of definitions."""
+def _query(store: Store, call: Call) -> Prepared:
+    container = container_of(call, store.catalog)
+    plan = _plan(store, call)
+    container.indexing.check_order(plan.query)
+    if not plan.names_one_key(container.key_paths):
+        _check_width(call)
+    return _items(store, call, container, plan)
 
-    def __init__(self, store: Store, snapshots: Snapshots | None = None) -> None:
-        """`snapshots` is where ordered pages keep what they found; without it they keep it here."""
-        self._store = store
-        self._snapshots = snapshots or Snapshots()
-        self._places = asyncio.Semaphore(PAGES_UNDER_WAY_MAX)
 
-    def by_name(self) -> Mapping[str, Prepare]:
-        """The operations that this is for."""
-        return {
-            "query": self._query,
-            "feed": self._feed,
-            "changes": self._changes,
-            "database.list": self._databases,
-            "container.list": self._containers,
-            "conflict.list": self._conflicts,
-            "offer.list": self._offers,
-        }
+def _feed(store: Store, call: Call) -> Prepared:
+    return _items(store, call, container_of(call, store.catalog), None)
 
-    def _query(self, call: Call) -> Prepared:
-        container = container_of(call, self._store.catalog)
-        plan = self._plan(call)
-        container.indexing.check_order(plan.query)
-        if not plan.names_one_key(container.key_paths):
-            _check_width(call)
-        return self._items(call, container, plan)
 
-    def _feed(self, call: Call) -> Prepared:
-        return self._items(call, container_of(call, self._store.catalog), None)
+def _changes(store: Store, call: Call) -> Prepared:
+    container = container_of(call, store.catalog)
+    keys = _keys(store, call, container)
+    after = _start_of(call.header("a-im"), call.header("if-none-match"), container)
+    since_s = _since_of(call.header("if-modified-since"))
+    page_count = page_count_of(call.header("x-ms-max-item-count"))
 
-    def _changes(self, call: Call) -> Prepared:
-        container = container_of(call, self._store.catalog)
-        keys = self._keys(call, container)
-        after = _start_of(call.header("a-im"), call.header("if-none-match"), container)
-        since_s = _since_of(call.header("if-modified-since"))
-        page_count = page_count_of(call.header("x-ms-max-item-count"))
+    def apply(call: Call) -> Answer:
+        if container.version <= after:
+            return _nothing_new(after)
+        found = ((key, item) for key in keys(container.lsn) for item in store.items(container, key).values())
+        page, last = _changed(found, after, since_s, page_count)
+        if not page.results:
+            return _nothing_new(container.version)
+        charge_ru = query_ru(page.examined_count, page.size_bytes)
+        answer = _listed(page.results, "", container.rid, "Documents", charge_ru)
+        answer.headers["etag"] = f'"{last}"'
+        return answer
 
-        def apply(call: Call) -> Answer:
-            if container.version <= after:
-                return _nothing_new(after)
-            found = ((key, item) for key in keys(container.lsn) for item in self._store.items(container, key))
-            page, last = _changed(found, after, since_s, page_count)
-            if not page.results:
-                return _nothing_new(container.version)
-            charge_ru = query_ru(page.examined_count, page.size_bytes)
-            answer = _listed(page.results, "", container.rid, "Documents", charge_ru)
-            answer.headers["etag"] = f'"{last}"'
-            return answer
+    return Prepared("", apply)
 
-        return Prepared("", apply)
 
-    def _keys(self, call: Call, container: Container) -> Callable[[int], list[str]]:
-        """The partition keys that a request is about, given how fresh it reads.
+def _keys(store: Store, call: Call, container: Container) -> Callable[[int], list[str]]:
+    """The partition keys that a request is about, given how fresh it reads.
 
-        Raises:
-            Rejection: 400, its key or range is none.
-        """
-        header, store = call.header(KEY_HEADER), self._store
-        if header:
-            key = key_of_header(header, len(container.key_paths))
-            return lambda lsn: [key]
-        wanted = range_of(call.header("x-ms-start-epk"), call.header("x-ms-end-epk"), container)
-        if wanted is None:
-            return lambda lsn: store.keys(container, lsn)
-        start, end = wanted
-        hashed = hash_of(container)
-        return lambda lsn: [key for key in store.keys(container, lsn) if start <= hashed(key) < end]
+    Raises:
+        Rejection: 400, its key or range is none.
+    """
+    header = call.header(KEY_HEADER)
+    if header:
+        key = key_of_header(header, len(container.key_paths))
+        return lambda lsn: [key]
+    wanted = range_of(call.header("x-ms-start-epk"), call.header("x-ms-end-epk"), container)
+    if wanted is None:
+        return lambda lsn: store.keys(container, lsn)
+    start, end = wanted
+    hashed = hash_of(container)
+    return lambda lsn: [key for key in store.keys(container, lsn) if start <= hashed(key) < end]
 
-    def _plan(self, call: Call) -> QueryPlan:
-        body = parse_object(call.body, "the query")
-        text, parameters = body.get("query"), body.get("parameters")
-        if not isinstance(text, str) or not isinstance(parameters, list | None):
-            raise bad("a query's body needs query, a text, and may have parameters, an array")
-        values: dict[str, Json] = {}
-        for parameter in parameters or ():
-            if (
-                not isinstance(parameter, dict)
-                or not isinstance(parameter.get("name"), str)
-                or "value" not in parameter
-            ):
-                raise bad('a parameter of a query must look like {"name": "@id", "value": 1}')
-            values[parameter["name"]] = parameter["value"]
-        return compile_query(text, values, self._store.engine.now_ms())
 
-    def _items(self, call: Call, container: Container, plan: QueryPlan | None) -> Prepared:
-        keys = self._keys(call, container)
-        header, bounds = call.header(KEY_HEADER), call.header("x-ms-start-epk") + call.header("x-ms-end-epk")
-        feed = _feed_of(call, plan, f"{container.rid}{header}{bounds}")
+def _plan(store: Store, call: Call) -> QueryPlan:
+    body = parse_object(call.body, "the query")
+    text, parameters = body.get("query"), body.get("parameters")
+    if not isinstance(text, str) or not isinstance(parameters, list | None):
+        raise bad("a query's body needs query, a text, and may have parameters, an array")
+    values: dict[str, Json] = {}
+    for parameter in parameters or ():
+        if not isinstance(parameter, dict) or not isinstance(parameter.get("name"), str) or "value" not in parameter:
+            raise bad('a parameter of a query must look like {"name": "@id", "value": 1}')
+        values[parameter["name"]] = parameter["value"]
+    return compile_query(text, values, store.engine.now_ms())
 
-        async def apply(call: Call) -> Answer:
-            await self._take_place()
-            time_s = asyncio.get_running_loop().time
-            begin_s = time_s()
-            try:
-                lsn = freshness(call, container)
-                ids = None if plan is None else plan.ids
-                page = await feed.page(
-                    Items(
-                        lambda: self._candidates(container, keys(lsn), lsn, ids),
-                        container.version,
-                        container.ttl_s is not None,
-                        self._snapshots if lsn == container.lsn else None,
-                    )
-                )
-            finally:
-                self._places.release()
-            charge_ru = query_ru(max(page.examined_count, len(page.results)), page.size_bytes)
-            answer = _listed(page.results, page.continuation, container.rid, "Documents", charge_ru)
-            if is_true(call.headers, "x-ms-documentdb-populatequerymetrics"):
-                answer.headers["x-ms-documentdb-query-metrics"] = (
-                    f"totalExecutionTimeInMs={(time_s() - begin_s) * 1_000:.2f};"
-                    f"retrievedDocumentCount={page.examined_count};"
-                    f"outputDocumentCount={len(page.results)};outputDocumentSize={page.size_bytes}"
-                )
-            return answer
 
-        return Prepared(f"{header}/" if header else "", apply)
+def _items(store: Store, call: Call, container: Container, plan: QueryPlan | None) -> Prepared:
+    keys = _keys(store, call, container)
+    header, bounds = call.header(KEY_HEADER), call.header("x-ms-start-epk") + call.header("x-ms-end-epk")
+    feed = _feed_of(call, plan, f"{container.rid}{header}{bounds}")
 
-    async def _take_place(self) -> None:
-        """Wait until few enough pages are being made.
-
-        Raises:
-            Rejection: 429, it takes too long.
-        """
+    async def apply(call: Call) -> Answer:
+        await _take_place(
+            store,
+        )
+        time_s = asyncio.get_running_loop().time
+        begin_s = time_s()
         try:
-            async with asyncio.timeout(PAGE_WAIT_S):
-                await self._places.acquire()
-        except TimeoutError as error:
-            raise Rejection(THROTTLED, "too many queries are under way; try again", retry_after_s=1.0) from error
+            lsn = freshness(call, container)
+            ids = None if plan is None else plan.ids
+            page = await feed.page(
+                Items(
+                    lambda: _candidates(store, container, keys(lsn), lsn, ids),
+                    container.version,
+                    container.ttl_s is not None,
+                    store.snapshots if lsn == container.lsn else None,
+                )
+            )
+        finally:
+            store.pages.release()
+        charge_ru = query_ru(max(page.examined_count, len(page.results)), page.size_bytes)
+        answer = _listed(page.results, page.continuation, container.rid, "Documents", charge_ru)
+        if is_true(call.headers, "x-ms-documentdb-populatequerymetrics"):
+            answer.headers["x-ms-documentdb-query-metrics"] = (
+                f"totalExecutionTimeInMs={(time_s() - begin_s) * 1_000:.2f};"
+                f"retrievedDocumentCount={page.examined_count};"
+                f"outputDocumentCount={len(page.results)};outputDocumentSize={page.size_bytes}"
+            )
+        return answer
 
-    def _candidates(
-        self, container: Container, keys: list[str], lsn: int, ids: tuple[str, ...] | None
-    ) -> Iterator[Candidate]:
-        """The items of some keys; those of some ids only, where it is known that no others can fit."""
-        store, past = self._store, lsn < container.lsn
-        for key in keys:
-            if past:
-                items = [item for _, item in store.items_past(container, key, lsn)]
-            elif ids is None:
-                items = store.items(container, key)
-            else:
-                items = [item for id in ids if (item := store.read(container, key, id)) is not None]
-            found = [Candidate(key, item.value, item.version) for item in items]
-            yield from found if not past and ids is None else sorted(found, key=lambda candidate: candidate.number)
+    return Prepared(f"{header}/" if header else "", apply)
 
-    def _databases(self, call: Call) -> Prepared:
-        definitions = [database.definition for database in self._store.catalog.databases.values()]
-        return self._definitions(call, definitions, "", "Databases")
 
-    def _containers(self, call: Call) -> Prepared:
-        database = self._store.catalog.database(call.route.names[0])
-        definitions = [container.definition for container in database.containers.values()]
-        return self._definitions(call, definitions, database.rid, "DocumentCollections")
+async def _take_place(store: Store) -> None:
+    """Wait until few enough pages are being made.
 
-    def _conflicts(self, call: Call) -> Prepared:
-        container = container_of(call, self._store.catalog)
-        if call.method == "POST":
-            _check_width(call, substatus=0)  # with the other a client asks for a plan, and finds no path to ask at
-        return self._definitions(call, [], container.rid, "Conflicts")
+    Raises:
+        Rejection: 429, it takes too long.
+    """
+    try:
+        async with asyncio.timeout(PAGE_WAIT_S):
+            await store.pages.acquire()
+    except TimeoutError as error:
+        raise Rejection(THROTTLED, "too many queries are under way; try again", retry_after_s=1.0) from error
 
-    def _offers(self, call: Call) -> Prepared:
-        return self._definitions(call, self._store.catalog.offers(), "", "Offers")
 
-    def _definitions(self, call: Call, definitions: list[dict[str, Json]], rid: str, name: str) -> Prepared:
-        feed = _feed_of(call, self._plan(call) if call.method == "POST" else None, name)
-        found = [Candidate("", encode(one), 0, number) for number, one in enumerate(definitions)]
+def _candidates(
+    store: Store, container: Container, keys: list[str], lsn: int, ids: tuple[str, ...] | None
+) -> Iterator[Candidate]:
+    """The items of some keys; those of some ids only, where it is known that no others can fit."""
+    past = lsn < container.lsn
+    for key in keys:
+        if past:
+            items = [item for _, item in store.items_past(container, key, lsn)]
+        elif ids is None:
+            items = list(store.items(container, key).values())
+        else:
+            items = [item for id in ids if (item := store.read(container, key, id)) is not None]
+        found = [Candidate(key, item.value, item.version) for item in items]
+        yield from found if not past and ids is None else sorted(found, key=lambda candidate: candidate.number)
 
-        async def apply(call: Call) -> Answer:
-            page = await feed.page(Items(lambda: found))
-            return _listed(page.results, page.continuation, rid, name, METADATA_RU)
 
-        return Prepared("", apply)
+def _databases(store: Store, call: Call) -> Prepared:
+    definitions = [database.definition for database in store.catalog.databases.values()]
+    return _definitions(store, call, definitions, "", "Databases")
+
+
+def _containers(store: Store, call: Call) -> Prepared:
+    database = store.catalog.database(call.route.names[0])
+    definitions = [container.definition for container in database.containers.values()]
+    return _definitions(store, call, definitions, database.rid, "DocumentCollections")
+
+
+def _conflicts(store: Store, call: Call) -> Prepared:
+    container = container_of(call, store.catalog)
+    if call.method == "POST":
+        _check_width(call, substatus=0)  # with the other a client asks for a plan, and finds no path to ask at
+    return _definitions(store, call, [], container.rid, "Conflicts")
+
+
+def _offers(store: Store, call: Call) -> Prepared:
+    return _definitions(store, call, store.catalog.offers(), "", "Offers")
+
+
+def _definitions(store: Store, call: Call, definitions: list[dict[str, Json]], rid: str, name: str) -> Prepared:
+    feed = _feed_of(call, _plan(store, call) if call.method == "POST" else None, name)
+    found = [Candidate("", encode(one), 0, number) for number, one in enumerate(definitions)]
+
+    async def apply(call: Call) -> Answer:
+        page = await feed.page(Items(lambda: found))
+        return _listed(page.results, page.continuation, rid, name, METADATA_RU)
+
+    return Prepared("", apply)
+
+
+OPERATIONS: dict[str, Do] = {
+    "query": _query,
+    "feed": _feed,
+    "changes": _changes,
+    "database.list": _databases,
+    "container.list": _containers,
+    "conflict.list": _conflicts,
+    "offer.list": _offers,
+}
 
 
 def _check_width(call: Call, *, substatus: int = CROSS_PARTITION) -> None:

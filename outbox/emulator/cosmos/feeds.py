@@ -16,7 +16,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cmp_to_key
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -140,10 +140,8 @@ class Items:
     snapshots: Snapshots | None = None
 
 
-class _Match(NamedTuple):
-    position: Position
-    row: Row
-    data: bytes
+_Match = tuple[Position, Row, bytes]
+"""A row, its place and the item's JSON."""
 
 
 class Feed:
@@ -208,7 +206,7 @@ class Feed:
             budget.note(ITEM_STEP_COUNT + len(data) // ITEM_STEP_BYTES)
             for row in ({},) if plan is None else plan.rows(parse_stored(data)):
                 if row is not None:
-                    yield _Match((candidate.key, candidate.number, index), row, data)
+                    yield (candidate.key, candidate.number, index), row, data
                     index += 1
                 if budget.is_turn_due:
                     await budget.turn()

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from outbox.emulator import dialect
+from outbox.emulator.control import Meter
 from outbox.emulator.cosmos.answers import (
     FORBIDDEN,
     THROTTLED,
@@ -21,15 +22,14 @@ from outbox.emulator.cosmos.answers import (
     Answer,
     Rejection,
 )
-from outbox.emulator.cosmos.auth import Signatures
-from outbox.emulator.cosmos.catalog import Catalog
-from outbox.emulator.cosmos.charges import Meter
-from outbox.emulator.cosmos.requests import Call, Prepare, Prepared
+from outbox.emulator.cosmos.auth import check_signature
+from outbox.emulator.cosmos.charges import Usage
+from outbox.emulator.cosmos.requests import Call, Prepared
 from outbox.emulator.cosmos.routes import route_of
+from outbox.emulator.cosmos.store import Do, Store
 from outbox.emulator.cosmos.understood import check_understood
 from outbox.emulator.dialect import Asked, Dropped
 from outbox.emulator.faults import FaultRule, Faults
-from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped
 
 _BEFORE = frozenset(("refused", "throttled", "status", "reset", "lost-reply"))
@@ -49,17 +49,15 @@ class Gateway:
 
     def __init__(
         self,
-        engine: Engine,
-        catalog: Catalog,
-        operations: Mapping[str, Prepare],
-        signatures: Signatures,
+        store: Store,
+        operations: Mapping[str, Do],
+        key: bytes,
         faults: Faults,
-        meter: Meter,
+        meter: Meter[Usage],
     ) -> None:
-        self._engine = engine
-        self._catalog = catalog
+        self._store = store
         self._operations = operations
-        self._signatures = signatures
+        self._key = key
         self._faults = faults
         self._meter = meter
 
@@ -72,7 +70,8 @@ class Gateway:
         call = Call(method, raw_path, headers, b"")
         try:
             call.route = route = route_of(call.method, call.raw_path, call.headers)
-            self._signatures.check(
+            check_signature(
+                self._key,
                 call.header("authorization"),
                 call.method,
                 route.kind,
@@ -81,7 +80,7 @@ class Gateway:
                 call.header("date"),
             )
         except Rejection as rejected:
-            self._meter.count(call.route.operation, rejected.status, 1.0)
+            self._meter.count(call.route.operation, rejected.status, charge_ru=1.0)
             raise
         return Asked(partial(self._asked, call), call.method == "GET" or call.route.operation == "query")
 
@@ -105,8 +104,15 @@ class Gateway:
         except EngineStopped as stopped:
             answer = Rejection(UNAVAILABLE, f"the engine has stopped: {stopped}").answer()
         finally:
-            self._meter.count(call.route.operation, answer.status, answer.charge_ru)
-        self._add_headers(call, answer)
+            self._meter.count(call.route.operation, answer.status, charge_ru=answer.charge_ru)
+        headers, container = answer.headers, call.container
+        headers["x-ms-request-charge"] = f"{answer.charge_ru:.2f}"
+        if container is not None:
+            lsn = container.lsn if call.lsn is None else call.lsn
+            headers["x-ms-session-token"] = f"0:-1#{lsn}"
+            headers["x-ms-alt-content-path"] = container.path
+            headers["x-ms-documentdb-partitionkeyrangeid"] = "0"
+            headers["lsn"] = str(lsn)
         return answer
 
     async def _answered(self, call: Call) -> Answer:
@@ -128,7 +134,7 @@ class Gateway:
         except Rejection as rejected:
             answer = rejected.answer()
         finally:
-            await self._engine.core.gate()  # a refusal, too, shows what is in memory
+            await self._store.engine.core.gate()  # a refusal, too, shows what is in memory
         if rule is not None and rule.kind == "lost-reply":
             raise Dropped
         return answer
@@ -142,15 +148,15 @@ class Gateway:
             Rejection: it cannot be done.
         """
         if call.route.rids:
-            names = self._catalog.names_of(call.route.rids)
+            names = self._store.catalog.names_of(call.route.rids)
             call.route = replace(call.route, rids=()) if names is None else replace(call.route, names=names)
-        return self._operations[call.route.operation](call)
+        return self._operations[call.route.operation](self._store, call)
 
     def _ask(self, kinds: Collection[str], call: Call, prepared: Prepared) -> FaultRule | None:
         return self._faults.ask(
             call.route.operation,
             kinds=kinds,
-            where=call.route.where,
+            where="/".join(call.route.names[:2]),
             key=prepared.key,
             client=call.header("user-agent"),
         )
@@ -169,16 +175,6 @@ class Gateway:
             call.rule = rule
             return rule
         raise broken(rule)
-
-    def _add_headers(self, call: Call, answer: Answer) -> None:
-        headers, container = answer.headers, call.container
-        headers["x-ms-request-charge"] = f"{answer.charge_ru:.2f}"
-        if container is not None:
-            lsn = container.lsn if call.lsn is None else call.lsn
-            headers["x-ms-session-token"] = f"0:-1#{lsn}"
-            headers["x-ms-alt-content-path"] = container.path
-            headers["x-ms-documentdb-partitionkeyrangeid"] = "0"
-            headers["lsn"] = str(lsn)
 
 
 def broken(rule: FaultRule) -> Exception:

@@ -33,13 +33,10 @@ _ALWAYS = frozenset((("id",), ("_ts",)))
 _MODES = ("consistent", "lazy", "none")
 
 
-class _CompositePath(msgspec.Struct):
+class _Path(msgspec.Struct):
     path: str
     order: str = "ascending"
-
-
-class _IncludedPath(msgspec.Struct):
-    path: str
+    """Of a path in a composite index."""
 
 
 class _Policy(msgspec.Struct):
@@ -47,9 +44,9 @@ class _Policy(msgspec.Struct):
 
     mode: str = msgspec.field(name="indexingMode", default="consistent")
     automatic: bool | None = None
-    included: list[_IncludedPath] | None = msgspec.field(name="includedPaths", default=None)
-    excluded: list[_IncludedPath] | None = msgspec.field(name="excludedPaths", default=None)
-    composites: list[list[_CompositePath]] | None = msgspec.field(name="compositeIndexes", default=None)
+    included: list[_Path] | None = msgspec.field(name="includedPaths", default=None)
+    excluded: list[_Path] | None = msgspec.field(name="excludedPaths", default=None)
+    composites: list[list[_Path]] | None = msgspec.field(name="compositeIndexes", default=None)
 
 
 class Indexing:
@@ -156,7 +153,7 @@ def names_of(path: str) -> Path:
     return found or ("*",)
 
 
-def _composite(paths: list[_CompositePath]) -> tuple[list[Path], list[bool]]:
+def _composite(paths: list[_Path]) -> tuple[list[Path], list[bool]]:
     if any(one.order not in ("ascending", "descending") for one in paths):
         raise bad("the order of a path in compositeIndexes is ascending or descending")
     names = [names_of(one.path) for one in paths]

@@ -150,7 +150,7 @@ def _delete_key(store: Store, call: Call) -> Prepared:
     key = key_of_call(call, container)
 
     async def apply(call: Call) -> Answer:
-        ids = list(store.ids(container, key))
+        ids = list(store.items(container, key))
         for start in range(0, len(ids), DELETE_COUNT):  # not one step, as on the service
             there = (id for id in ids[start : start + DELETE_COUNT] if store.read(container, key, id) is not None)
             if puts := [Put(id, None) for id in there]:

@@ -94,14 +94,9 @@ def of_stored(content: Json) -> Throughput | None:
         return None
 
 
-def stored_form(throughput: Throughput) -> Json:
-    """The stored form of a throughput in a definition."""
-    return msgspec.to_builtins(throughput)
-
-
 def offer_of(rid: str, offer_rid: str, link: str, throughput: Throughput, etag: str, ts_s: int) -> dict[str, Json]:
     """The offer of the database or container with a resource id and a link, as clients read it."""
-    content = stored_form(throughput)
+    content = msgspec.to_builtins(throughput)
     if throughput.offer_autopilot_settings is not None:
         content["offerThroughput"] = throughput.offer_autopilot_settings.max_throughput // 10
     return {

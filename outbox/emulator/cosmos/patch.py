@@ -44,12 +44,8 @@ class Patch:
         operations = body.get("operations")
         if not isinstance(operations, list) or not 1 <= len(operations) <= OPERATION_COUNT_MAX:
             raise bad(f"a patch needs operations, 1 to {OPERATION_COUNT_MAX} of them")
-        self._steps = [_step(operation) for operation in operations]
+        self.steps = [_step(operation) for operation in operations]
         self._condition = condition
-
-    def __len__(self) -> int:
-        """How many operations it has."""
-        return len(self._steps)
 
     def apply(self, item: dict[str, Json]) -> dict[str, Json]:
         """Change an item, which is the caller's own copy.
@@ -59,7 +55,7 @@ class Patch:
         """
         if self._condition is not None and not self._condition(item):
             raise Rejection(PRECONDITION_FAILED, "the patch's condition does not hold for the item")
-        for step in self._steps:
+        for step in self.steps:
             _APPLY[step.op](item, step)
         return item
 

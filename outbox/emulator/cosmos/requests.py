@@ -56,9 +56,6 @@ class Prepared:
     apply: Callable[[Call], Answer | Awaitable[Answer]]
 
 
-Prepare = Callable[[Call], Prepared]
-
-
 def container_of(call: Call, catalog: Catalog) -> Container:
     """The container that a call's path names.
 

@@ -69,11 +69,6 @@ class Route:
     links: tuple[str, ...]
     rids: tuple[str, ...] = ()
 
-    @property
-    def where(self) -> str:
-        """`database/container`, as far as the path names them."""
-        return "/".join(self.names[:2])
-
 
 def route_of(method: str, raw_path: str, headers: Mapping[str, str]) -> Route:
     """The operation that a request asks for.

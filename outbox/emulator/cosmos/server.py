@@ -8,24 +8,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from outbox.emulator.connections import Connections
-from outbox.emulator.control import Control
-from outbox.emulator.cosmos import catalog_operations, item_operations
-from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY, Signatures
+from outbox.emulator.connections import Connections, is_loopback
+from outbox.emulator.control import Control, Meter, key_bytes
+from outbox.emulator.cosmos import catalog_operations, feed_operations, item_operations
+from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY
 from outbox.emulator.cosmos.catalog import Catalog
-from outbox.emulator.cosmos.charges import Meter, Usage
-from outbox.emulator.cosmos.feed_operations import FeedOperations
+from outbox.emulator.cosmos.charges import Usage
 from outbox.emulator.cosmos.gateway import Gateway
-from outbox.emulator.cosmos.requests import Prepare
-from outbox.emulator.cosmos.snapshots import Snapshots
 from outbox.emulator.cosmos.store import Store
 from outbox.emulator.faults import Faults
-from outbox.emulator.listening import is_loopback
 from outbox.engine.engine import Engine
 from outbox.errors import Refused
 
@@ -37,15 +32,12 @@ class Connection:
     """The connection of the SDK: `CosmosClient(connection.url, credential=connection.key)`."""
 
     url: str
-    key: str
+    key: str = field(repr=False)
 
     @property
     def connection_string(self) -> str:
         """The connection string for the SDK's `from_connection_string`.  It holds the key."""
         return f"AccountEndpoint={self.url};AccountKey={self.key};"
-
-    def __repr__(self) -> str:
-        return f"Connection(url={self.url!r})"
 
 
 class CosmosEmulator:
@@ -82,17 +74,12 @@ class CosmosEmulator:
         self.faults = Faults() if faults is None else faults
         self.control_token = control_token or secrets.token_urlsafe(32)
         self._key = key
-        self._meter = Meter()
+        self._meter = Meter(Usage)
         catalog = Catalog(engine, draw)
         store = Store(engine, catalog, self.faults, history_s)
-        self._snapshots = Snapshots()
-        operations: dict[str, Prepare] = {
-            name: partial(do, store)
-            for name, do in (catalog_operations.OPERATIONS | item_operations.OPERATIONS).items()
-        }
-        operations |= FeedOperations(store, self._snapshots).by_name()
+        operations = catalog_operations.OPERATIONS | item_operations.OPERATIONS | feed_operations.OPERATIONS
         self.store = store
-        gateway = Gateway(engine, catalog, operations, Signatures(key), self.faults, self._meter)
+        gateway = Gateway(store, operations, key_bytes(key), self.faults, self._meter)
         self._listener = Connections(
             gateway,
             Control(gateway.refusal, self.faults, self._meter, self.control_token),
@@ -138,4 +125,4 @@ class CosmosEmulator:
 
     def _keep_up(self) -> None:
         self.store.sweep_quietly()
-        self._snapshots.sweep()
+        self.store.snapshots.sweep()

@@ -9,6 +9,7 @@ definition; expired ones are deleted in the background.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
@@ -18,6 +19,7 @@ from outbox.emulator.cosmos.answers import FORBIDDEN, STORAGE_FULL, Rejection, b
 from outbox.emulator.cosmos.catalog import EXPIRING_COUNT, Catalog, Container
 from outbox.emulator.cosmos.history import StoredItem
 from outbox.emulator.cosmos.requests import Call, Prepared
+from outbox.emulator.cosmos.snapshots import Snapshots
 from outbox.emulator.cosmos.values import item_rid, rid_at, times_of
 from outbox.emulator.faults import Faults
 from outbox.engine.engine import Engine
@@ -26,6 +28,8 @@ from outbox.errors import EngineStopped, Refused
 
 log = logging.getLogger(__name__)
 
+PAGES_UNDER_WAY_MAX = 16
+"""The pages made at a time: each may hold an item, its parsed form, and a page of results."""
 SWEEP_COUNT_MAX = 5_000
 RID_INDEX_COUNT_MAX = 16
 """The partition keys of a container that have an index of their items by resource id."""
@@ -50,6 +54,9 @@ class Store:
         self._faults = faults
         self._history_s = history_s
         self._last_rid = engine.now_ms() << _RID_TIME_BITS
+        self.snapshots = Snapshots()
+        self.pages = asyncio.Semaphore(PAGES_UNDER_WAY_MAX)
+        """Has room for each page of a feed or query that may be made now."""
         for container in catalog.containers():
             self.index_expiry(container)
 
@@ -92,15 +99,8 @@ class Store:
         changed = container.history.changed_since(lsn)
         return changed[key, id] if (key, id) in changed else self.read(container, key, id)
 
-    def items(self, container: Container, key: str) -> list[StoredItem]:
-        """The items of a partition key, in the order in which they were made."""
-        return list(self._items(container, key).values())
-
-    def ids(self, container: Container, key: str) -> list[str]:
-        """The ids of the items of a partition key."""
-        return list(self._items(container, key))
-
-    def _items(self, container: Container, key: str) -> Mapping[str, StoredItem]:
+    def items(self, container: Container, key: str) -> Mapping[str, StoredItem]:
+        """The items of a partition key by id, in the order in which they were made."""
         found: Mapping[str, StoredItem] = self.engine.state.documents.spaces.get(container.prefix + key, _NOTHING)
         if container.ttl_s is None:
             return found
@@ -108,7 +108,7 @@ class Store:
 
     def items_past(self, container: Container, key: str, lsn: int) -> list[tuple[str, StoredItem]]:
         """The items of a partition key as they were at a freshness, in no order."""
-        items: dict[str, StoredItem | None] = dict(self._items(container, key))
+        items: dict[str, StoredItem | None] = dict(self.items(container, key))
         for (of_key, id), item in container.history.changed_since(lsn).items():
             if of_key == key:
                 items[id] = item

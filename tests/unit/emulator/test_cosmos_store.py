@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from outbox.emulator.control import Meter
 from outbox.emulator.cosmos import history, store
 from outbox.emulator.cosmos.answers import STORAGE_FULL, Rejection
 from outbox.emulator.cosmos.catalog import TTL_MAX_S, Container
-from outbox.emulator.cosmos.charges import Meter, Usage, query_ru, read_ru
+from outbox.emulator.cosmos.charges import Usage, query_ru, read_ru
 from outbox.emulator.cosmos.decisions import whole
 from outbox.emulator.cosmos.item_operations import operations_of, run_batch
 from outbox.emulator.cosmos.patch import Patch
@@ -146,10 +147,10 @@ async def test_an_item_expires_to_the_millisecond(
         return items.store.read(items.container, KEY, "1") is not None
 
     clock.seconds += 10**6 if lives_s is None else lives_s - 0.001
-    assert is_there() and items.store.sweep() == 0 and items.store.ids(items.container, KEY) == ["1"]
+    assert is_there() and items.store.sweep() == 0 and list(items.store.items(items.container, KEY)) == ["1"]
     clock.seconds += 0.001
     assert is_there() is (lives_s is None)
-    assert items.store.ids(items.container, KEY) == ([] if lives_s else ["1"])
+    assert list(items.store.items(items.container, KEY)) == ([] if lives_s else ["1"])
     assert items.store.sweep() == (1 if lives_s else 0)
     assert items.container.keys == (set() if lives_s else {KEY})
 
@@ -178,7 +179,7 @@ async def test_a_sweep_takes_some_at_a_time_and_leaves_what_was_written_again(
     items.put("1")
     clock.seconds += 3
     assert [items.store.sweep() for _ in range(3)] == [2, 2, 0]
-    assert items.store.ids(items.container, KEY) == ["1"] and items.container.keys == {KEY}
+    assert list(items.store.items(items.container, KEY)) == ["1"] and items.container.keys == {KEY}
     clock.seconds += 3
     assert CosmosEmulator(items.store.engine, port=0).store.sweep() == 1  # after a start
 
@@ -214,7 +215,7 @@ async def test_a_full_engine_takes_no_item_and_lets_one_go(clock: VirtualClock) 
                 held = engine.state.held_bytes
                 items.put(f"{count}", KEY, text="x" * 1_000)
         assert (caught.value.status, caught.value.substatus) == (403, STORAGE_FULL) and held > 20_000
-        assert count == len(items.store.ids(items.container, KEY)) and count > 5
+        assert count == len(items.store.items(items.container, KEY)) and count > 5
         items.delete("0")
         items.delete("1")
         items.put("0")
@@ -321,7 +322,7 @@ async def test_a_throttled_operation_says_when_to_come_again(items: Items, wait_
     answer = run_batch(items.store, items.container, KEY, operations, rule)
     results = msgspec.json.decode(answer.body)
     assert [one["statusCode"] for one in results] == [424, 429, 424]
-    assert results[1].get("retryAfterMilliseconds") == said and not items.store.ids(items.container, KEY)
+    assert results[1].get("retryAfterMilliseconds") == said and not items.store.items(items.container, KEY)
 
 
 async def test_an_operation_on_an_item_that_came_within_its_batch_keeps_its_resource_id(items: Items) -> None:
@@ -383,12 +384,12 @@ def test_a_read_steps_with_each_kibibyte_and_a_query_with_what_it_looks_at() -> 
 
 
 def test_a_meter_counts_what_failed_or_got_no_answer() -> None:
-    meter = Meter()
+    meter = Meter(Usage)
     for status in (200, 399, 400, 0, 503):
-        meter.count("item.read", status, 1.111)
-    meter.count("batch", 200, 2)
+        meter.count("item.read", status, charge_ru=1.111)
+    meter.count("batch", 200, charge_ru=2)
     assert meter.usage() == {"batch": Usage(1, 2, 0), "item.read": Usage(5, 5.55, 3)}
     assert list(meter.usage()) == ["batch", "item.read"]
     meter.reset()
-    meter.count("item.read", 200, 3)
+    meter.count("item.read", 200, charge_ru=3)
     assert meter.usage() == {"item.read": Usage(1, 3, 0)}

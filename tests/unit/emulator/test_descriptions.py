@@ -157,9 +157,9 @@ def test_entities_are_listed_page_by_page(engine: Engine, query: str, first: int
     engine.declare(*(QueueSettings(f"q{n:03}") for n in range(101)))
     names = ["Plain", *(f"q{n:03}" for n in range(101))]  # and no subscription
     found = Administration(engine).answer("GET", "/$Resources/queues", query, b"", update=False)
+    assert isinstance(found.body, bytes)
     entries = [entry.child("title") for entry in atom.parse(found.body).children if entry.name == "entry"]
     assert [title.text for title in entries if title is not None] == names[first : first + count]
-    assert isinstance(found.body, bytes)
     text = found.body.decode()
     assert (f"{more}&quot;" in text or f'{more}"' in text) if more else 'rel="next"' not in text
 

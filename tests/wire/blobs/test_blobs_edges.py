@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 import pytest
 
-from outbox.emulator.blobs import gateway, leases, store, xml
+from outbox.emulator import xml
+from outbox.emulator.blobs import gateway, leases, store
 from outbox.emulator.blobs.answers import BY_STATUS, CODES
 from outbox.emulator.blobs.auth import Signatures, string_to_sign
 from outbox.emulator.blobs.block_operations import read_block_list

@@ -13,7 +13,7 @@ import pytest
 
 from outbox.emulator import connections, http
 from outbox.emulator.connections import Connection, Phase
-from outbox.emulator.cosmos import feed_operations
+from outbox.emulator.cosmos import feed_operations, store
 from outbox.emulator.cosmos.feeds import Feed, Items, Page
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.faults import FaultRule
@@ -71,8 +71,9 @@ class Place:
 
     @property
     def http(self) -> Http:
-        assert self.emulator._listener.http is not None
-        return self.emulator._listener.http
+        found = self.emulator._listener.http
+        assert isinstance(found, Http)
+        return found
 
     @property
     def inside(self) -> set[Connection]:
@@ -358,7 +359,7 @@ async def test_a_page_of_the_change_feed_has_a_size(place: Place) -> None:
 
 
 async def test_pages_are_made_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_operations, "PAGES_UNDER_WAY_MAX", 2)
+    monkeypatch.setattr(store, "PAGES_UNDER_WAY_MAX", 2)
     monkeypatch.setattr(feed_operations, "PAGE_WAIT_S", 0.5)
     under_way, most, turns = 0, 0, asyncio.Event()
     make = Feed.page

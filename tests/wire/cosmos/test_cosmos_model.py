@@ -92,7 +92,7 @@ def test_batches_do_what_a_dictionary_would_or_nothing(batches: list[list[tuple[
         assert answer.status == (207 if expected is None else 200)
         if expected is not None:
             assert [one["statusCode"] for one in results] == expected
-        found = [msgspec.json.decode(item.value) for item in store.items(container, KEY)]
+        found = [msgspec.json.decode(item.value) for item in store.items(container, KEY).values()]
         assert {item["id"]: item["n"] for item in found} == {id: n for id, (n, _) in model.items.items()}
         for id, (n, _) in model.items.items():
             item = store.read(container, KEY, id)

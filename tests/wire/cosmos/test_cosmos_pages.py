@@ -125,7 +125,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
 async def anew(place: Place, text: str, continuation: str) -> tuple[list[Any], str]:
     """A page without anything that was kept, which stays as it was."""
-    kept = place.emulator._snapshots
+    kept = place.emulator.store.snapshots
     before, size_bytes = kept._by_query.copy(), kept.size_bytes
     kept._by_query.clear()
     try:
@@ -148,7 +148,7 @@ async def test_the_fortieth_page_looks_at_no_item_again(place: Place, looked: li
     assert (page_count, len(found)) == (COUNT // PAGE_COUNT, COUNT)
     if text == ORDERED:
         assert [row["n"] for row in found] == list(reversed(range(COUNT)))
-    assert place.emulator._snapshots.size_bytes == 0
+    assert place.emulator.store.snapshots.size_bytes == 0
 
 
 async def test_a_later_page_looks_at_what_was_written_since(place: Place, looked: list[Any]) -> None:

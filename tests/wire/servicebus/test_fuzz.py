@@ -182,6 +182,7 @@ def test_mutated_administration_is_answered_and_changes_nothing_else(count: int)
         assert time.process_time() - started_s < ANSWER_WITHIN_S
         seen.add(reply.status)
         if reply.body:
+            assert isinstance(reply.body, bytes)
             atom.parse(reply.body)  # whatever is told is well-formed
         assert len(engine.state.queues) < 250
     assert seen == {200, 201, 400, 404, 405, 409}

@@ -18,7 +18,6 @@ from outbox.emulator.cosmos.query.nodes import (
     ArrayOf,
     Binary,
     Call,
-    Choice,
     In,
     Like,
     Literal,
@@ -76,8 +75,6 @@ class Compiler:
                 return self._in(node)
             case Like():
                 return self._like(node)
-            case Choice():
-                return self._choice(node)
             case Call():
                 return self._call(node)
             case ArrayOf():
@@ -175,10 +172,6 @@ class Compiler:
 
         return evaluate
 
-    def _choice(self, node: Choice) -> Evaluate:
-        test, yes, no = self.compile(node.test), self.compile(node.yes), self.compile(node.no)
-        return lambda row: yes(row) if test(row) is True else no(row)
-
     def _call(self, node: Call) -> Evaluate:
         name, count = node.name, len(node.arguments)
         if name in self._constants and not count:
@@ -186,7 +179,8 @@ class Compiler:
         if name in AGGREGATES:
             raise bad(f"{name} is an aggregate and cannot stand here; use it in SELECT, not within another")
         if name == "IIF" and count == 3:
-            return self._choice(Choice(*node.arguments))
+            test, yes, no = map(self.compile, node.arguments)
+            return lambda row: yes(row) if test(row) is True else no(row)
         if name not in FUNCTIONS:
             raise unsupported(f"the function {name[:80]}")
         least, most, function = FUNCTIONS[name]

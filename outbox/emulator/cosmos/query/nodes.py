@@ -74,17 +74,8 @@ class Like:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """`test ? yes : no`."""
-
-    test: Node
-    yes: Node
-    no: Node
-
-
-@dataclass(frozen=True, slots=True)
 class Call:
-    """A function, its name in upper case."""
+    """A function, its name in upper case; `test ? yes : no` is `IIF`."""
 
     name: str
     arguments: tuple[Node, ...]
@@ -104,7 +95,7 @@ class ObjectOf:
     members: tuple[tuple[str, Node], ...]
 
 
-Node = Literal | Name | Member | Unary | Binary | Logical | In | Like | Choice | Call | ArrayOf | ObjectOf
+Node = Literal | Name | Member | Unary | Binary | Logical | In | Like | Call | ArrayOf | ObjectOf
 
 
 @dataclass(frozen=True, slots=True)

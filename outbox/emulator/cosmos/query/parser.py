@@ -14,7 +14,6 @@ from outbox.emulator.cosmos.query.nodes import (
     ArrayOf,
     Binary,
     Call,
-    Choice,
     In,
     Like,
     Literal,
@@ -234,7 +233,7 @@ class _Parser:
         if self.accept("?"):
             yes = self.expression()
             self.expect(":")
-            node = Choice(node, yes, self.expression())
+            node = Call("IIF", (node, yes, self.expression()))
         self._depth -= 1
         return node
 

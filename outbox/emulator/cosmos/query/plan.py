@@ -39,7 +39,7 @@ class QueryPlan:
             raise bad("FROM and JOIN name one alias twice; give each its own")
         self.query = query
         self.budget = budget or Budget()
-        self._row_step_count = 1 + _count_nodes((query.where, query.fields, query.group, query.order))
+        self.row_step_count = 1 + _count_nodes((query.where, query.fields, query.group, query.order))
         self._aggregates: list[Call] = []
         fields_of = query.fields or ()
         gathered = [(name, self._without_aggregates(node)) for name, node in fields_of]
@@ -102,15 +102,11 @@ class QueryPlan:
                 count += 1
                 if count > ROWS_OF_ITEM_MAX:
                     raise bad(f"an item gives more than {ROWS_OF_ITEM_MAX} rows; join less")
-                budget.begin_row(self._row_step_count)
+                budget.begin_row(self.row_step_count)
                 if where is None or where(row) is True:
                     yield row
             if budget.is_turn_due:
                 yield None
-
-    def begin_row(self) -> None:
-        """Count a row that is evaluated once more."""
-        self.budget.begin_row(self._row_step_count)
 
     def _joined(self, row: Row, at: int) -> Iterator[Row | None]:
         """The rows that extend a row of the sources before; vain ones take steps as well."""
@@ -194,22 +190,13 @@ class Tally:
             return
         self._count += 1
         if self._name in ("SUM", "AVG"):
-            self._add_number(value)
+            self._is_numeric = self._is_numeric and is_number(value)
+            try:
+                self._sum += value if self._is_numeric else 0
+            except OverflowError:  # a whole number that no double holds, and a fraction
+                self._is_numeric = False
         elif self._name in ("MIN", "MAX") and rank_of(value) < 5 and self._is_better(value):
             self._best = value
-
-    def _add_number(self, value: Json) -> None:
-        self._is_numeric = self._is_numeric and is_number(value)
-        try:
-            self._sum += value if self._is_numeric else 0
-        except OverflowError:  # a whole number that no double holds, and a fraction
-            self._is_numeric = False
-
-    def _mean(self) -> Json:
-        try:
-            return finite(self._sum / self._count) if self._is_numeric and self._count else UNDEFINED
-        except OverflowError:
-            return UNDEFINED
 
     def _is_better(self, value: Json) -> bool:
         return self._best is UNDEFINED or (sort_key(value) < sort_key(self._best)) == (self._name == "MIN")
@@ -222,7 +209,10 @@ class Tally:
             case "SUM":
                 return finite(self._sum) if self._is_numeric else UNDEFINED
             case "AVG":
-                return self._mean()
+                try:
+                    return finite(self._sum / self._count) if self._is_numeric and self._count else UNDEFINED
+                except OverflowError:
+                    return UNDEFINED
         return self._best
 
 
@@ -252,7 +242,7 @@ class Gathering:
     def results(self) -> Iterator[Json]:
         """The selected value of each group; undefined where it is not."""
         for row, tallies in self._groups.values():
-            self._plan.begin_row()
+            self._plan.budget.begin_row(self._plan.row_step_count)  # it is evaluated once more
             yield self._plan.result({**row, **{_slot(index): tally.value() for index, tally in enumerate(tallies)}})
 
 

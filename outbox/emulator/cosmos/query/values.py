@@ -55,11 +55,7 @@ def sort_key(value: Json) -> SortKey:
 
 def compare_keys(left: SortKey, right: SortKey) -> int:
     """Below, at or above 0 as one sort key comes before, with or behind another."""
-    if left[0] != right[0]:
-        return left[0] - right[0]
-    if left[1] == right[1]:
-        return 0
-    return -1 if left[1] < right[1] else 1
+    return (left > right) - (left < right)
 
 
 def identity(value: Json) -> bytes:
