@@ -111,7 +111,10 @@ class Guard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GuardView:
-    """The state of a guard now: `why` in a line, and for how many seconds more (0: it lets all through)."""
+    """The state of a guard now: `why` in a line, and for how many seconds more (0: it lets all through).
+
+    A rate limit is `open` while messages wait for it; `rescheduled` is how often it has rescheduled a message.
+    """
 
     name: str
     kind: Literal["breaker", "rate"]

@@ -211,10 +211,11 @@ class Broker:
         if queue.is_paused:
             return []
         self._expire_messages(queue, now_ms)
-        if session is not None:
-            tasks = queue.sessions.take_session(session, count_max)
-        else:
-            tasks = queue.order.take(count_max, now_ms=now_ms, wary=wary)
+        tasks = (
+            queue.order.take(count_max, now_ms=now_ms, wary=wary)
+            if session is None
+            else queue.sessions.take_session(session, count_max)
+        )
         if tasks:
             self._lock(queue, tasks, now_ms, outside=outside)
         return tasks

@@ -158,6 +158,10 @@ class PartitionScope:
         loaded = await self.states.load(state_id, first_of=first_of, is_doubted=is_doubted)
         return StoreTransaction(self._plan, self._now_ms(), self._new_tx(), loaded)
 
+    def _settle(self, batch: StoreTransaction, state_id: str | None, end: Won | Lost | Later | None) -> None:
+        """Keep the state that was written, and forget one that may have changed since it was loaded."""
+        self.states.settle(batch, state_id, end)
+
     # 3. Decide: is the message on record already?
 
     def _may_be_on_record(self, work: Work) -> bool:
@@ -217,7 +221,7 @@ class PartitionScope:
                 attempt.refuse_over(batch.loaded.version, outcome)  # recorded next time, in time for its deadline
             raise NothingCommitted
         if isinstance(outcome, Later):
-            self.states.settle(batch, attempt.work.state_id, outcome)  # it may have failed for what has changed since
+            self._settle(batch, attempt.work.state_id, outcome)  # it may have failed for what has changed since
             if attempt.work.inbox:
                 await self._decide(attempt)  # the failure may come from its own committed effect
         await self._failures.note(attempt.work, outcome)
@@ -246,9 +250,9 @@ class PartitionScope:
             batch.land_later()
         except MAY_RETRY as error:
             refuse_unfit(batch, error, "its state and record are too large: ")
-            self.states.settle(batch, state_id, None)
+            self._settle(batch, state_id, None)
             raise NothingCommitted from error
-        self.states.settle(batch, state_id, answer)
+        self._settle(batch, state_id, answer)
         if answer is None:
             return await self._resolved(batch, state_id)
         if isinstance(answer, Lost):

@@ -53,10 +53,11 @@ class BlobAccount:
             options: dict[str, Any] = {"retry_total": 0, "transport": OnceTransport()}
             if self._api_version is not None:
                 options["api_version"] = self._api_version
-            if self._credential is None:
-                self._client = BlobServiceClient.from_connection_string(self._address, **options)
-            else:
-                self._client = BlobServiceClient(self._address, self._credential, **options)
+            self._client = (
+                BlobServiceClient.from_connection_string(self._address, **options)
+                if self._credential is None
+                else BlobServiceClient(self._address, self._credential, **options)
+            )
         return self._client.get_container_client(self._container)
 
     async def prepare(self, *, create: bool) -> None:

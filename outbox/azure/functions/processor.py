@@ -263,10 +263,11 @@ class Processor:
 
     async def _rest(self, invocation: Invocation) -> None:
         """Wait under the lock until a message is due, or longer with each delivery; at most `rest_s`."""
-        if invocation.due_ms:
-            rest_s = (invocation.due_ms - self._operations.now_ms()) / 1_000
-        else:
-            rest_s = pause_s(1 + invocation.delivery.delivery_count, self._chance())
+        rest_s = (
+            (invocation.due_ms - self._operations.now_ms()) / 1_000
+            if invocation.due_ms
+            else pause_s(1 + invocation.delivery.delivery_count, self._chance())
+        )
         await asyncio.sleep(max(0.0, min(rest_s, self._settings.rest_s)))
 
     # Requests

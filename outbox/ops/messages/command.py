@@ -106,12 +106,9 @@ def pause(options: Options) -> None:
     """Pause a queue, or resume it."""
     asked = Pause(options.queue, options.action == "queue pause")
     done = ask(options, asked)
-    if asked.paused:
-        line = f"{done.queue} is paused; nothing is taken from it until `outbox queue resume {word(done.queue)}`"
-    else:
-        line = f"{done.queue} is resumed"
+    until = f"nothing is taken from it until `outbox queue resume {word(done.queue)}`"
+    line = with_folder(options, f"{done.queue} is paused; {until}" if asked.paused else f"{done.queue} is resumed")
     so_already = "it was paused already" if asked.paused else "it was not paused"
-    line = with_folder(options, line)
     answer(options, done, line if done.changed else f"{line} ({so_already})")
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from msgspec import UNSET
 
+from outbox.guards import GuardView
 from outbox.metrics import QUEUE, Labels, Metric, prometheus
-from outbox.ops.values.status import GuardStatus, Handled, Handling, Status
+from outbox.ops.values.status import Handled, Handling, Status
 from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Ports
 from outbox.runtime.counts import Counts, Depth, SourceCounts
 
@@ -92,10 +93,10 @@ class Meter:
             newer_s=max(0, now_ms - found.newer_ms) / 1_000 if found.newer_ms else UNSET,
         )
 
-    def guards(self, now_ms: int) -> list[GuardStatus]:
+    def guards(self, now_ms: int) -> list[GuardView]:
         """The breakers and rate limits of the handlers."""
         views = [guard.view(now_ms) for guard in self.counts.guards.values()]
-        return [GuardStatus(v.name, v.kind, v.state, v.why, round(v.rest_s, 3), v.rescheduled) for v in views]
+        return [replace(view, rest_s=round(view.rest_s, 3)) for view in views]
 
     def note(self, latency_s: float, count: int) -> None:
         self.handled_count += count

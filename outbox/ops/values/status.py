@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from outbox.guards import GuardView
 from outbox.ops.values.requests import Change, Read
 from outbox.ops.values.streams import Streams
 
@@ -70,25 +71,10 @@ class Status(msgspec.Struct, frozen=True, omit_defaults=True):
     pending: int
     handling: Handling | None = None
     streams: Streams | None = None
-    guards: list[GuardStatus] = []
+    guards: list[GuardView] = []
     """The breakers and rate limits of a host's handlers."""
     ahead_s: float | None = None
     """By how much an engine's time is ahead of the wall clock, where that is more than a minute."""
-
-
-class GuardStatus(msgspec.Struct, frozen=True):
-    """A breaker (`closed`, `open`, `half-open`, `ramping`) or a rate limit, which is `open` while messages wait for it.
-
-    `why` says what it waits for, `rest_s` for how many seconds more; `rescheduled` is how often it has rescheduled a
-    message.
-    """
-
-    name: str
-    kind: Literal["breaker", "rate"]
-    state: str
-    why: str
-    rest_s: float
-    rescheduled: int
 
 
 class LargeState(msgspec.Struct, frozen=True):

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from outbox.errors import Refused
+from outbox.guards import GuardView
 from outbox.message import Message
 from outbox.ops.cli.parser import ON_AZURE, make_parser
 from outbox.ops.dead_letters.views import cure_of
 from outbox.ops.messages.doctor import of_status
 from outbox.ops.shared.arguments import queue
 from outbox.ops.shared.asking import with_folder
-from outbox.ops.values.status import GuardStatus, Status
+from outbox.ops.values.status import Status
 from outbox.ports import SUBSCRIPTIONS, DeadLetterEntry
 from outbox.resubmission import REJECTED
 from outbox.runtime.gather import COUNT_MAX, side_by_side
@@ -107,9 +108,9 @@ def test_a_subscription_is_one_in_any_case(text: str, meant: str) -> None:
 
 def test_an_open_breaker_is_a_finding_and_a_rate_at_work_is_none() -> None:
     guards = [
-        GuardStatus("payments", "breaker", "open", "2 of 2 attempts failed", 30.0, 4),
-        GuardStatus("stock", "breaker", "closed", "", 0.0, 0),
-        GuardStatus("printer", "rate", "open", "5 messages wait for their place", 30.0, 4),
+        GuardView("payments", "breaker", "open", "2 of 2 attempts failed", 30.0, 4),
+        GuardView("stock", "breaker", "closed", "", 0.0, 0),
+        GuardView("printer", "rate", "open", "5 messages wait for their place", 30.0, 4),
     ]
     found = [finding for finding in of_status(Status({}, 0, guards=guards), hosted=True) if finding.level != "ok"]
     assert [(finding.about, finding.level) for finding in found] == [("payments", "warning")]
