@@ -140,6 +140,16 @@ def test_damage_at_any_place_is_refused() -> None:
         snapshot.verify((data + b"\0",))
 
 
+def test_a_damaged_slice_is_not_handed_out() -> None:
+    data = snapshot.encode(filled(MemoryDisk("one")).state, 7)
+    images = list(slices.bodies((data,)))
+    place = data.index(images[1])
+    found = slices.bodies((data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :],))
+    assert next(found) == images[0]
+    with pytest.raises(CorruptRecord, match="slice 1 of the snapshot is damaged"):
+        next(found)
+
+
 def test_slices_that_are_whole_are_refused_in_another_order_or_number() -> None:
     data = snapshot.encode(filled(MemoryDisk("order")).state, 7)
     digest, images = data[:32], list(slices.bodies((data,)))

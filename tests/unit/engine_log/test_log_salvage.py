@@ -44,6 +44,8 @@ def test_a_sound_log_is_copied_record_for_record() -> None:
     result, found = salvaged(FILES)
     assert found == RECORDS
     assert (result.missing, result.skipped_count, result.inspection.missing) == ((), 0, ())
+    assert result.copied_count == sum(segment.record_count for segment in result.inspection.segments)
+    assert "damage" not in result.inspection.text
 
 
 def test_one_flipped_byte_costs_one_record_and_is_reported() -> None:
@@ -95,6 +97,7 @@ def test_a_damaged_header_costs_no_record(names: list[str]) -> None:
     assert len(found) > 1
     assert result.missing == ((1, 1),)
     assert not result.inspection.segments[0].header_valid
+    assert result.inspection.text.count("header damaged") == 1
 
 
 def test_the_snapshot_comes_along_and_what_it_contains_is_not_missing() -> None:
@@ -113,7 +116,7 @@ def test_the_snapshot_comes_along_and_what_it_contains_is_not_missing() -> None:
     result = salvage(MemoryDisk(files={**files, last: data}), target, log_id=LOG_ID, clock_ms=lambda: 8)
     recovered = opened(target).recovered
     assert (result.snapshot, recovered.snapshot_data) == (sealed, b"snapshot")
-    assert result.missing == ((behind[0], behind[0]),)
+    assert result.missing == result.inspection.missing == ((behind[0], behind[0]),)
     assert [(record.ordinal, record.payload) for record in recovered.records] == [(behind[1], b"more")]
 
 
