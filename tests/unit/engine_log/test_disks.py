@@ -9,7 +9,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -276,6 +276,26 @@ def test_a_file_that_could_not_be_put_in_place_leaves_nothing_on_a_disk_that_is_
     with pytest.raises(OSError, match="injected"):
         replace_file(disk, "a", b"new")
     assert disk.names() == ["a"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists the open files so")
+def test_a_file_that_is_removed_or_could_not_be_put_in_place_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outbox.engine.log.disk._RELEASE_STEP_BYTES", 1_000)
+
+    def refused(_: Iterable[bytes]) -> None:
+        raise OSError("it reads back differently")
+
+    disk = FolderDisk(tmp_path)
+    file = disk.create("large")
+    file.write(bytes(3_500))
+    file.close()
+    disk.remove("large")
+    with pytest.raises(OSError, match="reads back differently"):
+        replace_file(disk, "other", b"x", refused)
+    held = [each.resolve() for each in list(Path("/proc/self/fd").iterdir())]
+    assert [each for each in held if each.is_relative_to(tmp_path)] == []
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
