@@ -77,6 +77,20 @@ def test_a_record_of_the_live_segment_that_a_later_one_says_was_synced_is_report
     assert f"missing: ordinals {lost}..{lost} (was synced)" in inspect(MemoryDisk(files=files)).text
 
 
+def test_a_record_that_nothing_says_was_synced_is_reported_as_such() -> None:
+    disk = MemoryDisk()
+    log = Log.open(disk, log_id=LOG_ID, clock_ms=lambda: 7)
+    lost = log.append(9, b"first")
+    log.append(9, b"second")
+    log.write()
+    files = {segment_name(1): disk.read(segment_name(1)).replace(b"first", b"f1rst")}
+    assert f"missing: ordinals {lost}..{lost} (above the synced ordinal)" in inspect(MemoryDisk(files=files)).text
+
+
+def test_a_record_above_the_limit_that_is_given_is_damage() -> None:
+    assert inspect(MemoryDisk(files=FILES), limits=Limits(record_size_max_bytes=20)).missing
+
+
 @pytest.mark.parametrize("index", range(len(NAMES)))
 def test_a_missing_segment_is_reported_and_the_others_are_copied(index: int) -> None:
     result, found = salvaged({name: data for name, data in FILES.items() if name != NAMES[index]})

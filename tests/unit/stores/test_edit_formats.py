@@ -86,6 +86,13 @@ def test_a_record_remembers_the_last_edits() -> None:
     assert record.replaced[-1] == Replaced(b"%032d" % (REPLACED_COUNT_MAX + 1), REPLACED_COUNT_MAX + 1, record.at_ms)
 
 
+def test_a_resubmission_of_the_payload_on_record_replaces_none_and_takes_no_place_of_an_edit() -> None:
+    record = Record("t", NEW, 7, attempt=2, replaced=REPLACED)
+    assert replaced_over(record, NEW, 9) == REPLACED
+    assert replaced_over(record, OLD, 9) == (*REPLACED, Replaced(NEW, 2, 9))
+    assert replaced_over(None, NEW, 9) == ()
+
+
 def test_only_a_resubmission_is_an_edit_and_one_that_names_no_digest_replaces_nothing() -> None:
     message = Message(body=b"a", outbox_id="1", properties={"mine": 1})
     edit = edited(message, b"b")
