@@ -40,7 +40,7 @@ from outbox.ports import (
 )
 from outbox.resubmission import Replaced
 from outbox.runtime import shell
-from outbox.runtime.commit import marks
+from outbox.runtime.commit import marks, store_transaction
 from outbox.runtime.commit.engine_transaction import EngineTransaction
 from outbox.runtime.commit.handler_threads import HandlerThreads, Job
 from outbox.runtime.commit.marker_replies import as_record
@@ -867,3 +867,16 @@ async def test_that_nothing_is_staged_is_believed_behind_a_write_only() -> None:
     clock.seconds += 2 * PLAN.attempt_ms_max / 1_000 + 1
     document = await store.read(key)
     assert await overflows.collect(document, is_staged=True) and store.tags == ["overflow", "confirm", "collect"]
+
+
+@pytest.mark.parametrize("is_premature", [False, True])
+async def test_a_stop_is_one_although_a_record_was_found_meanwhile(
+    is_premature: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stopped(*_: Any) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(store_transaction, "run_branch", stopped)
+    batch: Any = SimpleNamespace(superseded=Record("t", b"f", 0), is_premature=is_premature)
+    with pytest.raises(asyncio.CancelledError):
+        await store_transaction.run_in(cast(Any, None), batch, cast(Any, None), cast(Any, None))

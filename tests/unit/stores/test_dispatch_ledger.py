@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
 
 from outbox import Worker, stored
 from outbox.engine.backend.store import EngineStore
-from outbox.ports import DocumentKey, Lost, Replace, Tag, Won, Write
+from outbox.errors import CorruptRecord
+from outbox.ports import Document, DocumentKey, Lost, Replace, Tag, Won, Write
 from outbox.runtime.commit import dispatch_ledger
 from outbox.runtime.commit.dispatch_ledger import MARGIN_S, RENEW_MS, SAVE_COUNT, DispatchLedger, unsent_of
 from outbox.runtime.delivery.retrying import NothingCommitted
@@ -352,3 +354,27 @@ async def test_a_queue_is_not_drained_while_a_ledger_has_something_for_it() -> N
         at.clock.seconds += 61
         await swept(at, adding())
         assert not await may_be_sent_to(["told"], at.store)
+
+
+class Listing:
+    """A store that lists records of a ledger by their entries."""
+
+    async def unsent(self, first: str, before: str) -> AsyncIterator[Document]:
+        for n in range(1, 9):
+            record = Record("t", b"f", 0, entry=entry_of("L", n))
+            if first <= record.entry < before:
+                yield Document(DocumentKey("p", str(n)), stored.encode(record), "1")
+
+
+@pytest.mark.parametrize("open", [(), (2,), (2, 5), (1, 2, 3, 4, 5)], ids=str)
+async def test_each_record_that_a_ledger_leaves_open_is_found_once(open: tuple[int, ...]) -> None:
+    store: Any = Listing()
+    found = [document.key.id async for document, _ in unsent_of(store, LedgerItem("L", 0, 0, 5, open))]
+    assert found == [str(n) for n in (*open, 6, 7, 8)]
+
+
+async def test_a_ledger_in_a_store_that_keeps_none_is_named() -> None:
+    store: Any = object()
+    with pytest.raises(CorruptRecord, match="a store that cannot list its records"):
+        async for _ in unsent_of(store, LedgerItem("L", 0, 0, 5, ())):
+            pass
