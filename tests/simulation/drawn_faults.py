@@ -1,8 +1,8 @@
-"""Which faults of the tables a run plants: all that take out a rule by name, and a sixth of the others.
+"""Which faults of the tables a run plants: one of each rule that a page names, and a sixth of the others.
 
 A planted fault says something about the tests, not about the code, and little of it changes from one commit to the
-next.  Which sixth it is follows from the sources of the package: a tree draws the same faults whenever it is tested,
-and the next change to the code draws others.  `make soak` plants the rest; `pytest -m ""` plants all.
+next.  Which they are follows from the sources of the package: a tree draws the same faults whenever it is tested, and
+the next change to the code draws others.  `make soak` plants the rest; `pytest -m ""` plants all.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ ONE_OF = 6
 
 def is_drawn(mutant: Mutant) -> bool:
     """Whether a run of this tree plants a fault."""
-    return mutant.name in of_rules() or number_of(mutant.name, tree_digest()) == 0
+    return mutant.name in of_rules(tree_digest()) or place_of(mutant.name, tree_digest()) % ONE_OF == 0
 
 
-def number_of(name: str, tree: bytes) -> int:
-    """To which of the sixths of a tree a fault belongs."""
-    return int.from_bytes(blake2b(name.encode(), key=tree, digest_size=8).digest()) % ONE_OF
+def place_of(name: str, tree: bytes) -> int:
+    """The place of a fault among all in a tree: as if drawn, and the same each time."""
+    return int.from_bytes(blake2b(name.encode(), key=tree, digest_size=8).digest())
 
 
 @cache
-def of_rules() -> frozenset[str]:
-    """The faults that take out a rule that a page of the protocol names."""
-    return frozenset(name for rule in RULES for name in rule.faults)
+def of_rules(tree: bytes) -> frozenset[str]:
+    """Of each rule that a page of the protocol names, the fault that a tree plants for it."""
+    return frozenset(min(rule.faults, key=lambda name: place_of(name, tree)) for rule in RULES)
 
 
 @cache

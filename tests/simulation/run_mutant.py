@@ -1,9 +1,9 @@
 """Run one exploration with one fault planted in the package's source, and print what was found as JSON.
 
     python -m tests.simulation.run_mutant NAME
-    python -m tests.simulation.run_mutant --all
+    python -m tests.simulation.run_mutant --each NAME...
 
-No file changes.  With `--all` each has a line of its own, with its name, and a process of its own, forked from one
+No file changes.  With `--each` each has a line of its own, with its name, and a process of its own, forked from one
 that has imported the package: functions get the bodies that the fault gives them (swapping.py).  A fault that lies
 outside of them, or that is not found so, is planted while its module is imported, as one alone is (importing.py).
 """
@@ -42,16 +42,17 @@ def main(name: str) -> None:
     print(json.dumps(found_with(mutant)))
 
 
-def main_all() -> None:
-    """Explore with each of the faults."""
+def main_each(names: Collection[str]) -> None:
+    """Explore with each of some faults."""
+    mutants = [mutant for mutant in MUTANTS if mutant.name in names]
     known = set(sys.modules)
     for name in IMPORTED:
         importlib.import_module(name)
-    for mutant in MUTANTS:
+    for mutant in mutants:
         importlib.import_module(module_of(mutant))
     functions = functions_below(str(ROOT))
     left = []
-    for mutant, answer in each(MUTANTS, partial(swapped, functions), within_s=RUN_S_MAX):
+    for mutant, answer in each(mutants, partial(swapped, functions), within_s=RUN_S_MAX):
         if answer is not None and answer.get("anomalies"):
             print(json.dumps({"name": mutant.name, **answer}), flush=True)
         else:
@@ -166,4 +167,4 @@ async def duel(port: str, seed: int, step_count: int) -> None:
 
 
 if __name__ == "__main__":
-    main_all() if sys.argv[1] == "--all" else main(sys.argv[1])
+    main_each(sys.argv[2:]) if sys.argv[1] == "--each" else main(sys.argv[1])

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
 from tests.simulation.discard_mutants import DISCARD_MUTANTS
 from tests.simulation.importing import ROOT, planted
 from tests.simulation.mutants import MUTANTS, STEP_COUNT_MAX
+from tests.simulation.planted import ALL_WITHIN_S, Found, planted_in
 from tests.simulation.planting import Mutant
 from tests.simulation.rule_mutants import RULE_MUTANTS
 from tests.simulation.run_mutant import explored
@@ -23,20 +23,19 @@ from tests.simulation.settling_mutants import SETTLING_MUTANTS
 pytestmark = pytest.mark.slow
 
 LEAST_COUNT = 25
-ALL_WITHIN_S = 900.0
-
-Found = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Found]:
-    """What is found with each of them, by name."""
-    command = [sys.executable, "-m", "tests.simulation.run_mutant", "--all"]
+def found(request: pytest.FixtureRequest) -> dict[str, Found]:
+    """What is found with each that this run plants, by name."""
+    names = [item.callspec.params["mutant"].name for item in planted_in(request)]
+    command = [sys.executable, "-m", "tests.simulation.run_mutant", "--each", *names]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=ALL_WITHIN_S)
     assert done.returncode == 0, done.stderr[-2_000:]
     return {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
 
 
+@pytest.mark.planted
 @pytest.mark.timeout(ALL_WITHIN_S)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_planted_fault_is_found_by_a_short_way(mutant: Mutant, found: dict[str, Found]) -> None:
