@@ -62,7 +62,7 @@ def test_a_processor_is_explored_as_it_is_declared() -> None:
     logs: dict[str, Any] = {name: OrderedLog(name, engine, type=Average) for name in ("averages", "crossings")}
     inputs: dict[str, Any] = {"left": OrderedLog("left", engine, type=Reading)}
     averages = Processor("averages", average, state=Window, register=engine, inputs=inputs, outputs=logs)
-    report = explore_processor(averages, {"left": [Reading(1), Reading(2)]}, lost=1, crashes=0, batch_max=1)
+    report = explore_processor(averages, {"left": [Reading(1)]}, lost=1, crashes=0, batch_max=1)
     assert report.exhausted and not report.anomalies, report.text
     assert engine.state.documents.count == 0  # its own stores were not touched
 
