@@ -47,7 +47,7 @@ STATEMENTS_MAX = {
     "outbox": 3_913,
     "outbox/azure": 3_533,
     "outbox/emulator": 10_171,
-    "outbox/engine": 5_163,
+    "outbox/engine": 5_164,
     "outbox/ops": 7_128,
     "outbox/registration": 352,
     "outbox/runtime": 6_335,

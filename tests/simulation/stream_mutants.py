@@ -181,7 +181,7 @@ STREAM_MUTANTS = (
     ),
     mutant(
         "a sink's cursor is at the beginning of a cell", "sink", "EffectOnce", SINKS,
-        ("        if not await self._database.applied(known, after, entries):\n", "        if not await self._database.applied(known, after._replace(at=Position(after.at.index)), entries):\n"),
+        ("        if not await self._database.applied(known, after, entries):\n", "        if not await self._database.applied(known, Cursor(Position(after.at.index), after.last), entries):\n"),
         app="database", given=[(1, 2)], appended=(), faults={},
     ),
     mutant(

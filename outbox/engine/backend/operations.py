@@ -23,6 +23,7 @@ from outbox.ports import (
     DocumentKey,
     First,
     Operations,
+    Output,
     Replace,
     StateDocument,
     Tag,
@@ -47,7 +48,9 @@ class EngineOperations:
         self._dead_letters = dead_letters
         self._store = EngineStore(core, documents)
         self.now_ms = core.now_ms
-        self.send = EngineBus(core, broker).send
+
+    async def send(self, outputs: Sequence[Output]) -> None:
+        await EngineBus(self._core, self._broker).send(outputs)
 
     async def declare(
         self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]], *, stop_keys: Collection[str] = ()
