@@ -112,9 +112,9 @@ class Ingestion:
         sizes: PartitionSizes | None = None,
     ) -> None:
         self.name = name
-        self.register = RegisterCell(store, f"ingest/{name}", new_id=new_id)
+        self.register = RegisterCell(store, f"ingest/{name}", Register, new_id=new_id)
         self._sizes = sizes or PartitionSizes(plan, 0, now_ms=now_ms)
-        self.known: Kept | None = None
+        self.known: Kept[Register] | None = None
         self.entry_count = 0
         self._plan = plan
         self._store = store
@@ -162,7 +162,7 @@ class Ingestion:
         if self._unreported:
             await self._report()
 
-    async def _append_known(self, known: Kept) -> None:
+    async def _append_known(self, known: Kept[Register]) -> None:
         """Append what a register holds, unless another process has done so and gone on.
 
         Raises:
@@ -232,8 +232,8 @@ class Ingestion:
         raise Refused(f"ingest {self.name}: others commit all the time; the messages are delivered again")
 
     async def _swap(
-        self, known: Kept, after: Register, records: Sequence[Create | Replace]
-    ) -> tuple[Kept | None, int | None, str, Any]:
+        self, known: Kept[Register], after: Register, records: Sequence[Create | Replace]
+    ) -> tuple[Kept[Register] | None, int | None, str, Any]:
         """Write the records and the register together; the register, or which operation lost, and what it lost to."""
         write, made = self.register.swapping(known, after)
         swapped_ms = self._now_ms()
@@ -326,7 +326,7 @@ class Ingestion:
 
     # The register
 
-    async def _fresh(self) -> Kept:
+    async def _fresh(self) -> Kept[Register]:
         """The register, known from so short a time ago that what it holds may be appended.
 
         What is appended and what is swapped are of this one: a second read may be stale, and what the register holds
@@ -336,7 +336,7 @@ class Ingestion:
         is_past = self._now_ms() - self._known_ms > self._margin_ms // 4
         return await self._read() if known is None or is_past else known
 
-    async def _read(self) -> Kept:
+    async def _read(self) -> Kept[Register]:
         began_ms = self._now_ms()
         for _ in range(TRIES_MAX):
             known = await self.register.read(session=self._session)

@@ -10,7 +10,7 @@ identities that name it never repeat; the store's versions are opaque.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -110,22 +110,33 @@ def cell_id(name: str, register: Register, to: str) -> str:
     return step_id(name, register.serial, to)
 
 
-class Kept(NamedTuple):
+class Swapped(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The members of every register: `serial` counts the swaps, `nonce` tells one from another of the same serial."""
+
+    serial: int = 0
+    nonce: str = ""
+
+
+R = TypeVar("R", bound=Register | Swapped)
+
+
+class Kept(NamedTuple, Generic[R]):
     """A register as read or written, and its version then."""
 
-    register: Register
+    register: R
     version: Version
 
 
-class RegisterCell:
-    """The document of one register."""
+class RegisterCell(Generic[R]):
+    """The document of one register, of type `kind`."""
 
-    def __init__(self, store: StateStore, partition: str, *, new_id: Callable[[], str]) -> None:
+    def __init__(self, store: StateStore, partition: str, kind: type[R], *, new_id: Callable[[], str]) -> None:
         self.store = store
+        self._kind = kind
         self.key = DocumentKey(partition, REGISTER)
         self._new_id = new_id
 
-    async def read(self, *, session: Session = "") -> Kept | None:
+    async def read(self, *, session: Session = "") -> Kept[R] | None:
         """The register, at least as new as `session` knows it; None where there is none.
 
         Raises:
@@ -135,30 +146,30 @@ class RegisterCell:
         if document is None:
             return None
         try:
-            return Kept(msgspec.json.decode(document.body, type=Register), document.version)
+            return Kept(msgspec.json.decode(document.body, type=self._kind), document.version)
         except DECODE_ERRORS as error:
             raise CorruptRecord(
                 f"{self.key.partition}/register is not a processor's register ({error}); restore it from a backup"
             ) from error
 
-    def swapping(self, known: Kept | None, after: Register) -> tuple[Create | Replace, Register]:
+    def swapping(self, known: Kept[R] | None, after: R) -> tuple[Create | Replace, R]:
         """The write that swaps a register, or creates it, and the register that it writes."""
         serial = 0 if known is None else known.register.serial + 1
         made = msgspec.structs.replace(after, serial=serial, nonce=self._new_id())
         version = "" if known is None else known.version
         return put(self.key, made, version, Tag("register", (), str(serial))), made
 
-    async def is_current(self, known: Kept) -> bool:
+    async def is_current(self, known: Kept[R]) -> bool:
         """Whether nobody has swapped a register since it was known."""
         return await is_current(self.store, self.key, known.version)
 
-    async def mine(self, made: Register) -> Kept | None:
+    async def mine(self, made: R) -> Kept[R] | None:
         """Read back a register whose swap had no answer; None where another one is there, so the swap lost."""
         found = await self.read()
         is_mine = found is not None and (found.register.serial, found.register.nonce) == (made.serial, made.nonce)
         return found if is_mine else None
 
-    async def swap(self, known: Kept | None, after: Register) -> Kept | None:
+    async def swap(self, known: Kept[R] | None, after: R) -> Kept[R] | None:
         """Swap a register, or create it; None where another replica was first, or may have been."""
         write, made = self.swapping(known, after)
         try:

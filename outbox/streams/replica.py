@@ -94,8 +94,8 @@ class Replica:
     ) -> None:
         self.plan = plan
         self._who = f"processor/{plan.name}"
-        self.register = RegisterCell(store, self._who, new_id=new_id)
-        self.known: Kept | None = None
+        self.register = RegisterCell(store, self._who, Register, new_id=new_id)
+        self.known: Kept[Register] | None = None
         self.won_count = 0
         self.lost_count = 0
         self._inputs = plan.rows()
@@ -197,7 +197,7 @@ class Replica:
         self.lost_count += 1
         return Progress.LOST
 
-    async def look(self) -> Kept | None:
+    async def look(self) -> Kept[Register] | None:
         """Read the register, and go on from it.
 
         Raises:
@@ -210,13 +210,13 @@ class Replica:
 
     # The register
 
-    async def look_or_begin(self) -> Kept | None:
+    async def look_or_begin(self) -> Kept[Register] | None:
         """Read the register, create it where there is none, and go on from it."""
         began_ms = self._now_ms()
         self.known, self._known_ms = await self._read(), began_ms
         return self.known
 
-    async def _read(self) -> Kept | None:
+    async def _read(self) -> Kept[Register] | None:
         """The register, created where there is none; None where another replica creates it just now."""
         known = await self.register.read()
         if known is None:

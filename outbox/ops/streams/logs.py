@@ -42,7 +42,7 @@ from outbox.streams.cells import FLOOR, Cell, Position
 from outbox.streams.horizon import UNREAD, trimmed
 from outbox.streams.log import MARGIN, is_name
 from outbox.streams.log_places import Place, place_of, together
-from outbox.streams.register import REGISTER, Kept, RegisterCell
+from outbox.streams.register import REGISTER, Kept, Register, RegisterCell
 from outbox.streams.row import Row
 from outbox.streams.values import Values
 
@@ -219,14 +219,14 @@ def _shown(shard: Shard) -> str:
     return f"{shard[0]}.{shard[1]}"
 
 
-async def _register(at: StreamPlace, name: str) -> Kept | CorruptRecord | None:
+async def _register(at: StreamPlace, name: str) -> Kept[Register] | CorruptRecord | None:
     try:
-        return await RegisterCell(at.place.store, name, new_id=str).read()
+        return await RegisterCell(at.place.store, name, Register, new_id=str).read()
     except CorruptRecord as error:
         return error
 
 
-def _cursors_of(kept: Kept | CorruptRecord | None) -> dict[str, int]:
+def _cursors_of(kept: Kept[Register] | CorruptRecord | None) -> dict[str, int]:
     """Return the next cell of each row by a processor's register; an ingest's reads none."""
     if not isinstance(kept, Kept):
         return {}
@@ -240,7 +240,7 @@ def _with_cursors(row: RowView, name: str, cursors: Mapping[str, Mapping[str, in
     return msgspec.structs.replace(row, readers=row.readers | here)
 
 
-def _processor(name: str, kept: Kept | CorruptRecord | None, lag: dict[str, int]) -> ProcessorView | None:
+def _processor(name: str, kept: Kept[Register] | CorruptRecord | None, lag: dict[str, int]) -> ProcessorView | None:
     if kept is None:
         return None
     if isinstance(kept, CorruptRecord):
