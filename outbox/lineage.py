@@ -85,6 +85,16 @@ def step_id(processor: str, serial: int, output: str) -> str:
     return sha256(b"step1" + field(processor) + field(serial) + field(output)).hexdigest()
 
 
+def bundle_id(pipeline: str, version: int, graph: str, sink: str, places: tuple[int, ...]) -> str:
+    """The identity of a pipeline's bundle in one sink: 64 hexadecimal digits.
+
+    `places` are the positions of the source that it covers.  It says nothing about what the bundle holds, which those
+    decide; it does name the version, or a newer one would take an older one's bundle for its own.
+    """
+    fields: tuple[Key, ...] = (pipeline, version, graph, sink, *places)
+    return sha256(b"bundle1" + b"".join(map(field, fields))).hexdigest()
+
+
 def derived_bytes(inbox: bytes, purpose: str, position: int) -> bytes:
     """32 bytes fixed by the inbox key, for `ctx.random()` and `ctx.uuid()`."""
     return sha256(b"%b|%b|%d" % (purpose.encode(), inbox, position)).digest()

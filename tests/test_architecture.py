@@ -44,16 +44,16 @@ STEPS = {("item_scope.py", "marks")}
 GATHERS = {"__init__", "remembered", "finish"}
 """The methods of a scope that go over all of its parts."""
 STATEMENTS_MAX = {
-    "outbox": 3_913,
+    "outbox": 3_917,
     "outbox/azure": 3_533,
     "outbox/emulator": 10_171,
     "outbox/engine": 5_164,
     "outbox/ops": 7_128,
     "outbox/registration": 352,
     "outbox/runtime": 6_335,
-    "outbox/streams": 3_489,
+    "outbox/streams": 4_752,
     "outbox/testing": 550,
-    "outbox/verify": 9_294,
+    "outbox/verify": 9_560,
 }
 """The budget of each package, by `tools.statements.packages`; `outbox` is what stands beside the packages."""
 UNSAFE_DECODERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}

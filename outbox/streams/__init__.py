@@ -4,6 +4,7 @@ OrderedLog         entries in order, each appended once under an id, on any stor
 Processor          a handler from logs to logs, as any number of replicas over one register
 Ingest             the messages of a queue, each one entry of a log
 TransactionalSink  a log into any DB-API database; StoreSink: into documents of a store
+Pipeline           pure operators over a log, whose outputs leave at once, in order; `release` says when
 """
 
 from __future__ import annotations
@@ -19,17 +20,27 @@ from outbox.streams.row import Entry
 
 if TYPE_CHECKING:
     from outbox.streams.ingest import Ingest, IngestShardStatus
+    from outbox.streams.pipeline import release
+    from outbox.streams.pipeline.barrier import NotDeterministic
+    from outbox.streams.pipeline.graph import Pipeline
+    from outbox.streams.pipeline.operators import Emit
+    from outbox.streams.pipeline.replica import GraphChanged, Superseded
+    from outbox.streams.pipeline.window import Window
     from outbox.streams.sinks import StoreSink, TransactionalSink
 
 __all__ = [
+    "Emit",
     "Entry",
+    "GraphChanged",
     "HandlerFailed",
     "Ingest",
     "IngestShardStatus",
     "Inputs",
     "LogReader",
     "LogWriter",
+    "NotDeterministic",
     "OrderedLog",
+    "Pipeline",
     "Position",
     "Processor",
     "ProcessorStatus",
@@ -38,14 +49,24 @@ __all__ = [
     "Skip",
     "Step",
     "StoreSink",
+    "Superseded",
     "TransactionalSink",
+    "Window",
+    "release",
 ]
 
 _LAZY = {
+    "Emit": "outbox.streams.pipeline.operators",
+    "GraphChanged": "outbox.streams.pipeline.replica",
     "Ingest": "outbox.streams.ingest",
     "IngestShardStatus": "outbox.streams.ingest",
+    "NotDeterministic": "outbox.streams.pipeline.barrier",
+    "Pipeline": "outbox.streams.pipeline.graph",
     "StoreSink": "outbox.streams.sinks",
+    "Superseded": "outbox.streams.pipeline.replica",
     "TransactionalSink": "outbox.streams.sinks",
+    "Window": "outbox.streams.pipeline.window",
+    "release": "outbox.streams.pipeline",
 }
 
 

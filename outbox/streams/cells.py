@@ -63,7 +63,8 @@ class Position(msgspec.Struct, frozen=True, order=True, array_like=True):
 class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     """A cell as stored: who wrote it, when (milliseconds since 1970), and its entries, or the blob that has them.
 
-    `types` names each entry's type where the log has several; `schema` is the entries' schema version.
+    `types` names each entry's type where the log has several; `schema` is the entries' schema version.  A pipeline's
+    bundle says which positions of its source it covers: from `begin` on, up to before `until`.
     """
 
     id: str
@@ -75,6 +76,8 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     blob: str = ""
     digest: str = ""
     gone: bool = False
+    begin: Position | None = msgspec.field(default=None, name="from")
+    until: Position | None = None
 
 
 NOTHING = Cell("")

@@ -14,6 +14,7 @@ from tests.simulation.guard_mutants import GUARD_MUTANTS
 from tests.simulation.inline_mutants import INLINE_MUTANTS
 from tests.simulation.ledger_mutants import LEDGER_MUTANTS
 from tests.simulation.overflow_mutants import OVERFLOW_MUTANTS
+from tests.simulation.pipeline_mutants import PIPELINE_MUTANTS
 from tests.simulation.planting import (
     BATCH,
     ENDINGS,
@@ -299,6 +300,7 @@ MUTANTS = (
     *DISCARD_MUTANTS,
     *SETTLING_MUTANTS,
     *STREAM_MUTANTS,
+    *PIPELINE_MUTANTS,
     *TRIGGER_MUTANTS,
     *VERDICT_MUTANTS,
     *RULE_MUTANTS,

@@ -30,6 +30,7 @@ TEXT_LENGTH_MAX = 1_000
 """How much is kept of a report, from its end: an answer's pipe takes no more in one piece."""
 IMPORTED = (
     "outbox.testing", "tests.simulation.mutant_apps", "tests.simulation.streamed", "tests.simulation.sunk",
+    "tests.simulation.piped",
     "tests.simulation.discarding", "tests.contract.model_duels", "tests.contract.queue_model_duels",
 )  # fmt: skip
 """What explorations and comparisons need."""
@@ -90,7 +91,7 @@ def found_with(mutant: Mutant) -> Answer:
 def explored(mutant: Mutant) -> Answer:
     """What an exploration of the runtime, or of logs and processors, finds."""
     from outbox.verify.explorer.search import search
-    from tests.simulation import discarding, streamed
+    from tests.simulation import discarding, piped, streamed
     from tests.simulation.mutant_apps import scenario
     from tests.simulation.sunk import SinkScope
 
@@ -98,6 +99,8 @@ def explored(mutant: Mutant) -> Answer:
     live = options.pop("live", False)
     if mutant.scope == "log":
         report = streamed.explored(mutant.app, live=live, **options)
+    elif mutant.scope == "pipeline":
+        report = piped.explored(*options.pop("pages"), **options)
     elif mutant.scope == "letters":
         report = discarding.acted(**options)
     elif mutant.scope == "sink":

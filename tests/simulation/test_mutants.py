@@ -53,7 +53,7 @@ def test_without_the_fault_its_exploration_finds_nothing(mutant: Mutant) -> None
 
 def test_every_protocol_and_the_engine_have_faults_planted() -> None:
     assert len(MUTANTS) >= LEAST_COUNT and len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
-    scopes = {"engine", "partition", "item", "log", "sink", "letters", "journal", "store", "bus"}
+    scopes = {"engine", "partition", "item", "log", "pipeline", "sink", "letters", "journal", "store", "bus"}
     assert {mutant.scope for mutant in MUTANTS} == scopes
 
 

@@ -6,7 +6,8 @@ then it is the register, and where its logs are known to end.  Whatever waits, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +17,8 @@ from outbox.ports import BlobStore, Create, DocumentKey, NoBlobs, StateStore, St
 from outbox.runtime.delivery.retrying import MAY_RETRY
 from outbox.streams.log import OrderedLog
 from outbox.streams.log_places import ChangeWait, Place
+from outbox.streams.pipeline.plan import PipelinePlan
+from outbox.streams.pipeline.replica import FINAL, BeginAgain, PipelineReplica, Superseded
 from outbox.streams.plan import ProcessorPlan
 from outbox.streams.queues import QueueOutput
 from outbox.streams.replica import Progress, Replica
@@ -163,6 +166,82 @@ class Replicas:
         except MAY_RETRY:
             replica.known = None
         return replica.remembered() if self.warm else None
+
+
+@dataclass(frozen=True)
+class PipelineReplicas:
+    """Replicas of a pipeline that feed up to `entries_max` entries at once, and make a checkpoint behind each
+    `checkpoint_every`th time.
+
+    With `beside` checkpoints are made while entries go on, as in production, and as often as there is something new.
+    """
+
+    plan: PipelinePlan
+    at: Stores
+    checkpoint_every: int = 1
+    make: Callable[..., PipelineReplica] = PipelineReplica
+    beside: bool = False
+    entries_max: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"replica of {self.plan.name}, version {self.plan.version}, {self.entries_max} at once"
+
+    async def run(self, calls: Calls, carried: Any) -> Hashable:
+        places = self.at.places(calls)
+        place = replace(places.made[0], store=places.register_of(self.plan.name))
+        replica = self.make(self.plan.on(places.of), place, entries_max=self.entries_max)
+        tasks = []
+        try:
+            await replica.begin(again=carried is not None)
+            tasks = [asyncio.ensure_future(each) for each in self._loops(replica)]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        except Superseded:
+            await never(calls)
+        except FINAL:
+            raise
+        except BeginAgain:
+            return "again"
+        except MAY_RETRY:
+            pass
+        finally:
+            for task in tasks:
+                task.cancel()
+        return None
+
+    def _loops(self, replica: PipelineReplica) -> list[Coroutine[Any, Any, None]]:
+        if self.beside:
+            return [self._turns(replica, 0), self._checkpoints(replica)]
+        return [self._turns(replica, self.checkpoint_every)]
+
+    async def _turns(self, replica: PipelineReplica, checkpoint_every: int) -> None:
+        turns = 0
+        while True:
+            try:
+                if not await replica.turn():
+                    await ChangeWait().wait(replica.seen())
+                    continue
+                turns += 1
+                if checkpoint_every and turns % checkpoint_every == 0:
+                    await replica.checkpoint()
+            except FINAL:
+                raise
+            except MAY_RETRY:
+                continue
+
+    async def _checkpoints(self, replica: PipelineReplica) -> None:
+        while True:
+            await replica.fed.wait()
+            replica.fed.clear()
+            try:
+                await replica.checkpoint()
+            except FINAL:
+                raise
+            except MAY_RETRY:
+                replica.fed.set()
 
 
 @dataclass(frozen=True)

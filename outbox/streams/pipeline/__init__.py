@@ -1,0 +1,13 @@
+"""Pipelines: pure operators over one ordered row, whose outputs leave at once, in order and exactly once.
+
+graph       a user's declaration, validated; its plan is in `plan`, an operator in `operators`
+cores       operators at work: frames in, frames out, no await and no clock; in `core` and `window`, states in `states`
+barrier     outputs on their way out, as bundles, and the comparison with what lies there
+checkpoint  the register, and the parts of the states that it names
+replica     one replica: its beginning, the way of a frame, releases and checkpoints
+running     replicas in this process, paced, asked and stopped
+"""
+
+from outbox.streams.pipeline import release
+
+__all__ = ["release"]

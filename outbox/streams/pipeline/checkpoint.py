@@ -1,0 +1,162 @@
+"""The checkpoints of a pipeline: its register, and the parts that hold the states at a position of the source.
+
+    pipeline/<name>   `register`   {"serial", "nonce", "version", "graph", "n", "c", "time", "parts", "sinks", "kept"}
+
+A checkpoint says: at `c`, these are the states, and what lies below it has left.  Nothing waits for one; it shortens
+what a replica that begins has to replay.  A part is a blob of the states that changed since the part before, absolute
+values, a line for each operator and slot; the parts one after the other, the later ones winning, are the states.
+
+`kept` are up to two checkpoints before, some time apart: a replica that loads one while others go on must still find
+its parts, its entries of the source, and the chain of its sinks from there on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+
+import msgspec
+
+from outbox.errors import CorruptRecord
+from outbox.streams.cells import DECODE_ERRORS, Position
+from outbox.streams.register import Swapped
+
+PARTS_MAX = 16
+"""Parts that are read by a replica that begins, at most."""
+
+
+class PartRef(msgspec.Struct, frozen=True, array_like=True):
+    """A part: its blob, the digest of its bytes, and how many they are."""
+
+    blob: str
+    digest: str
+    size_bytes: int
+
+
+class Chain(msgspec.Struct, frozen=True, array_like=True):
+    """A place in the chain of a sink: a bundle's index, and where it begins, at or before `c`.
+
+    `below` is how many of its items are of positions below `c`, which a replica that begins at `c` does not make again.
+    """
+
+    next: int
+    begin: Position
+    below: int = 0
+
+
+class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A consistent cut at position `c` of the source: parts, and for each sink the bundle at or before it.
+
+    `time` is the greatest `at_ms` below `c`, and `made` when it was made, both milliseconds since 1970.
+    """
+
+    n: int
+    c: Position
+    sinks: dict[str, Chain]
+    parts: list[PartRef] = []
+    time: int = 0
+    made: int = 0
+
+
+class PipelineRegister(Swapped, frozen=True, omit_defaults=True):
+    """A pipeline's register as stored: the checkpoint that stands, and those before it, the oldest first.
+
+    `before` has the versions before this one with their graphs: what they have released stays.
+    """
+
+    version: int
+    graph: str
+    stands: Checkpoint
+    kept: tuple[Checkpoint, ...] = ()
+    before: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def oldest(self) -> Checkpoint:
+        """The oldest checkpoint that a replica may still load."""
+        return self.kept[0] if self.kept else self.stands
+
+    def confirms(self, earlier: PipelineRegister) -> bool:
+        """Whether it is a later one that says the same: of this version, with the checkpoint that stood."""
+        is_same = (self.version, self.graph, self.stands) == (earlier.version, earlier.graph, earlier.stands)
+        return is_same and self.serial > earlier.serial
+
+    def blobs(self) -> set[str]:
+        """The blobs that it names."""
+        return {part.blob for each in (*self.kept, self.stands) for part in each.parts}
+
+    def after(self, made: Checkpoint, apart_ms: int) -> PipelineRegister:
+        """The register with a new checkpoint.
+
+        The last that is kept stays for at least `apart_ms` behind the next one that is, so a replica has as long to
+        load it: the one that stands may be followed by two others while its parts are read.
+        """
+        kept = self.kept
+        if not kept or self.stands.made - kept[-1].made >= apart_ms:
+            kept = (*kept[-1:], self.stands)
+        return msgspec.structs.replace(self, stands=made, kept=kept)
+
+
+States = Mapping[str, Mapping[int, Mapping[str, msgspec.Raw]]]
+"""States as stored, by operator, slot and key."""
+
+
+class Section(msgspec.Struct, frozen=True):
+    """A line of a part: the states of an operator's slot, and their schema version."""
+
+    operator: str
+    slot: int
+    schema: int
+    states: dict[str, msgspec.Raw]
+
+
+def part_of(sections: Iterable[Section]) -> bytes:
+    """The bytes of a part."""
+    return b"\n".join(map(msgspec.json.encode, sections))
+
+
+def sections_of(data: bytes, ref: PartRef) -> Iterator[Section]:
+    """The lines of a part, one after the other.
+
+    Raises:
+        CorruptRecord: it is not the part that was written.
+    """
+    if sha256(data).hexdigest() != ref.digest:
+        raise CorruptRecord(
+            f"part {ref.blob} of a checkpoint is not the one that was written; restore it from a backup"
+        )
+    try:
+        for line in data.split(b"\n") if data else ():
+            yield msgspec.json.decode(line, type=Section)
+    except DECODE_ERRORS as error:
+        raise CorruptRecord(f"part {ref.blob} of a checkpoint cannot be read ({error})") from error
+
+
+def merged(older: Iterable[Section], newer: Iterable[Section]) -> dict[tuple[str, int], Section]:
+    """Two parts as one: the newer's states win.  An operator's slot has the schema of the part that is read last."""
+    found = {(section.operator, section.slot): section for section in older}
+    for section in newer:
+        place = section.operator, section.slot
+        known = found.get(place)
+        states = {**known.states, **section.states} if known is not None else section.states
+        found[place] = msgspec.structs.replace(section, states=states)
+    return found
+
+
+def ref_of(blob: str, data: bytes) -> PartRef:
+    """The reference to a part."""
+    return PartRef(blob, sha256(data).hexdigest(), len(data))
+
+
+def merge_count(parts: Sequence[PartRef], size_bytes: int) -> int:
+    """How many of the last parts to write anew together with one of `size_bytes`.
+
+    A part is more than twice as large as what is behind it, so a state is written again about as often as the number
+    of states doubles, and few parts are read by a replica that begins.
+    """
+    count = 0
+    for part in reversed(parts):
+        if part.size_bytes > 2 * size_bytes and len(parts) - count < PARTS_MAX:
+            break
+        size_bytes += part.size_bytes
+        count += 1
+    return count

@@ -1,0 +1,109 @@
+"""Operators at work: cores, which take a frame and return one.
+
+A core has no ports, awaits nothing and reads no clock, so what it returns is decided by the frames that it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from outbox.codec import StateCodec
+from outbox.errors import OutboxError
+from outbox.lineage import as_key
+from outbox.streams.cells import Position
+from outbox.streams.pipeline.operators import Emitted, Frame, Operator, Record
+from outbox.streams.pipeline.states import KeyedStates
+from outbox.streams.plan import Skip
+
+
+class OperatorFailed(OutboxError):
+    """An operator fails at a position; the pipeline stands still there, nothing is lost."""
+
+    def __init__(self, pipeline: str, operator: str, at: Position, error: BaseException) -> None:
+        super().__init__(
+            f"pipeline {pipeline}: operator {operator} fails on the entry at {at} of the source "
+            f"({type(error).__name__}: {error}); mend it and give the pipeline the next version="
+        )
+        self.position = at
+
+
+class Core(Protocol):
+    """An operator at work."""
+
+    def feed(self, frame: Frame) -> Frame:
+        """Take what one input sends, and return what goes on.
+
+        Raises:
+            OperatorFailed: the operator's function fails.
+        """
+
+
+class Stateless:
+    """A map, a filter or a flat_map."""
+
+    def __init__(self, pipeline: str, operator: Operator) -> None:
+        self._pipeline = pipeline
+        self._operator = operator
+        self._run = {"map": self._map, "filter": self._filter, "flat_map": self._flat_map}[operator.kind]
+
+    def feed(self, frame: Frame) -> Frame:
+        made: list[Record] = []
+        for record in frame.records:
+            try:
+                self._run(record, made)
+            except Exception as error:
+                raise OperatorFailed(self._pipeline, self._operator.name, record[0], error) from error
+        return Frame(made, frame.watermark, frame.ticks)
+
+    def _map(self, record: Record, made: list[Record]) -> None:
+        at, path, at_ms, value = record
+        result = self._operator.function(value)
+        if not is_skip(result):
+            made.append((at, path, at_ms, result))
+
+    def _filter(self, record: Record, made: list[Record]) -> None:
+        if self._operator.function(record[3]):
+            made.append(record)
+
+    def _flat_map(self, record: Record, made: list[Record]) -> None:
+        at, path, at_ms, value = record
+        results = self._operator.function(value)
+        made += [(at, (*path, index), at_ms, each) for index, each in enumerate(results) if not is_skip(each)]
+
+
+def is_skip(value: Any) -> bool:
+    """Whether a result is nothing."""
+    return value is Skip or isinstance(value, Skip)
+
+
+class Reduce:
+    """A reduce: a state for each key."""
+
+    def __init__(self, pipeline: str, operator: Operator) -> None:
+        assert operator.codec is not None and operator.key is not None
+        self._pipeline = pipeline
+        self._operator = operator
+        self._codec: StateCodec = operator.codec
+        self._key: Callable[[Any], Any] = operator.key
+        self.states = KeyedStates(self._codec.encode, self._codec.decode, self._codec.version)
+
+    def feed(self, frame: Frame) -> Frame:
+        made: list[Record] = []
+        emitted: Emitted[Any] = Emitted()
+        by_key, touch, function = self.states.by_key, self.states.touch, self._operator.function
+        for at, path, at_ms, value in frame.records:
+            try:
+                key = as_key(self._key(value))
+                touch(key, at)
+                state = by_key.get(key)
+                if state is None:
+                    state = by_key[key] = self._codec.fresh()
+                emitted.at_ms = at_ms
+                function(state, value, emitted)
+            except Exception as error:
+                raise OperatorFailed(self._pipeline, self._operator.name, at, error) from error
+            if emitted:
+                made += [(at, (*path, index), at_ms, each) for index, each in enumerate(emitted)]
+                emitted.clear()
+        return Frame(made, frame.watermark, frame.ticks)

@@ -1,0 +1,283 @@
+"""A pipeline as its author declares it: a source, operators, sinks; it is checked where it is built.
+
+    index = Pipeline("index", source=pages)
+
+    @index.flat_map(source=pages, emits=Word)
+    def words(page: Page) -> Iterator[Word]: ...
+
+    @index.reduce(words, key=lambda word: word.text, state=Postings, emits=Change)
+    def update(postings: Postings, word: Word, emit: Emit[Change]) -> None: ...
+
+    index.sink(update, changes)
+
+The source is one row: what comes out at a position is decided by the row up to it, for every process alike.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from outbox.codec import StateCodec, Upcast, codec_for
+from outbox.errors import NotRegistrable
+from outbox.generators import yields
+from outbox.runtime.failures.error_text import failure_text
+from outbox.streams.callables import check_call, is_async
+from outbox.streams.cells import Position
+from outbox.streams.log import LogReader, OrderedLog, check_name
+from outbox.streams.pipeline.operators import Operator
+from outbox.streams.pipeline.plan import PipelinePlan
+from outbox.streams.pipeline.release import InOrder, in_order
+from outbox.streams.pipeline.running import RunningPipeline, run, run_until_idle
+
+SPAN_S_MAX = 10 * 366 * 86_400.0
+Declare = Callable[[Callable[..., Any]], Operator]
+
+
+class Pipeline:
+    """Pure operators over one ordered row, whose outputs go to logs in the order of their causes.
+
+    `source` is an `OrderedLog` of one writer, or one `.reader(n)` of it.  `version` is that of the graph and its code:
+    a change of either needs the next one.
+
+    Raises:
+        NotRegistrable: the source is no such log.
+    """
+
+    def __init__(self, name: str, *, source: OrderedLog[Any] | LogReader[Any], version: int = 1) -> None:
+        self.name = check_name("pipeline", name)
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise NotRegistrable(self._wrong(f"version={version!r}: a whole number, 1 or more"))
+        self.version = version
+        self.source = self._reader_of(source)
+        self._operators: dict[str, Operator] = {}
+        self._sinks: dict[str, tuple[Operator, OrderedLog[Any]]] = {}
+
+    def _wrong(self, text: str) -> str:
+        return f"pipeline {self.name}: {text}"
+
+    def _reader_of(self, source: Any) -> LogReader[Any]:
+        reader = source.reader(0) if isinstance(source, OrderedLog) and source.readers == 1 else source
+        if not isinstance(reader, LogReader):
+            raise NotRegistrable(
+                self._wrong(
+                    "source= is one row; give an OrderedLog of one writer and one reader, or one of its .reader(n)"
+                )
+            )
+        if reader.log.writers > 1:
+            raise NotRegistrable(
+                self._wrong(
+                    f"log {reader.log.name} has {reader.log.writers} writers, whose entries have no order among them; "
+                    "let a Processor read it and emit to a log of one writer, and give that"
+                )
+            )
+        return reader
+
+    # Operators
+
+    def map(self, upstream: Any = None, *, source: Any = None, emits: Any = None) -> Declare:
+        """An operator from each value to one: `(value) -> value`; a `Skip` is nothing."""
+        return self._operator("map", upstream, source, emits, "value")
+
+    def filter(self, upstream: Any = None, *, source: Any = None) -> Declare:
+        """An operator that lets values through: `(value) -> bool`."""
+        return self._operator("filter", upstream, source, None, "value")
+
+    def flat_map(self, upstream: Any = None, *, source: Any = None, emits: Any = None) -> Declare:
+        """An operator from each value to any number: `(value) -> values`, in their order."""
+        return self._operator("flat_map", upstream, source, emits, "value")
+
+    def reduce(
+        self,
+        upstream: Any = None,
+        *,
+        key: Callable[[Any], Any],
+        state: type,
+        source: Any = None,
+        emits: Any = None,
+        state_version: int = 1,
+        upcasts: Mapping[int, Upcast] | None = None,
+    ) -> Declare:
+        """An operator over a state for each key: `(state, value, emit) -> None`, in the order of the source.
+
+        It changes the state in place; `key` is a function of the value to a `str`, an `int` or a `UUID`.
+        `state_version` counts the changes of the state's schema, from 1, and `upcasts` lead from earlier ones.
+
+        Raises:
+            NotRegistrable: no such state can begin, or be stored.
+        """
+        check_call(f"pipeline {self.name}: key=", key, "value")
+        if not isinstance(state, type):
+            raise NotRegistrable(self._wrong(f"state={state!r}: give the class"))
+        codec = StateCodec(codec_for(state, state.__name__), state_version, dict(upcasts or {}))
+        try:
+            codec.decode(codec.encode(codec.fresh()), codec.version)
+        except Exception as error:
+            raise NotRegistrable(
+                self._wrong(
+                    f"{codec.codec.name}() must make a key's first state, which is stored and read: "
+                    f"{failure_text(error)}; give every field a default that can be stored"
+                )
+            ) from error
+        return self._operator("reduce", upstream, source, emits, "state", "value", "emit", key=key, codec=codec)
+
+    def window(
+        self,
+        upstream: Any = None,
+        *,
+        key: Callable[[Any], Any],
+        size_s: float,
+        slide_s: float | None = None,
+        source: Any = None,
+        emits: Any = None,
+    ) -> Declare:
+        """An operator over the values of each key in a window of time: `(window, values) -> values`.
+
+        A window is `size_s` seconds long and begins every `slide_s` (default: where the last ends); it has a `key`, a
+        `start_ms` and an `end_ms`.  Time is the log's: a window closes at the first entry behind its end, so the last
+        one needs an entry behind it.  What the operator before emits is declared there, because it is stored.
+
+        Raises:
+            NotRegistrable: the spans cannot be, or the values' type is not known.
+        """
+        check_call(f"pipeline {self.name}: key=", key, "value")
+        before = self._upstream("window", upstream, source)
+        size_ms, slide_ms = self._ms("size_s", size_s), self._ms("slide_s", size_s if slide_s is None else slide_s)
+        if slide_ms > size_ms:
+            raise NotRegistrable(
+                self._wrong(f"slide_s={slide_s} is over size_s={size_s}: what is between windows would be lost")
+            )
+        while before is not None and before.kind == "filter":
+            before = before.upstream
+        kind = self.source.log.values.kind if before is None else before.emits
+        if kind is None:
+            raise NotRegistrable(
+                self._wrong(f"a window stores what {before.name if before else ''} emits; declare emits= there")
+            )
+        span = (size_ms, slide_ms, kind)
+        return self._operator("window", upstream, source, emits, "window", "values", key=key, window=span)
+
+    def _ms(self, what: str, seconds: Any) -> int:
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0.001 <= seconds <= SPAN_S_MAX:
+            raise NotRegistrable(self._wrong(f"{what}={seconds!r}: seconds, 0.001 to {SPAN_S_MAX:g}"))
+        return round(seconds * 1_000)
+
+    def _operator(self, kind: str, upstream: Any, source: Any, emits: Any, *given: str, **options: Any) -> Declare:
+        before = self._upstream(kind, upstream, source)
+
+        def declare(function: Callable[..., Any]) -> Operator:
+            name = getattr(function, "__name__", "")
+            self._check_function(kind, name, function, given)
+            made = Operator(name, kind, function, before, emits, **options)
+            self._operators[name] = made
+            return made
+
+        return declare
+
+    def _upstream(self, kind: str, upstream: Any, source: Any) -> Operator | None:
+        if (upstream is None) == (source is None):
+            raise NotRegistrable(self._wrong(f"a {kind} takes one operator, or source= the pipeline's source"))
+        if source is not None:
+            given = self._reader_of(source)
+            if (given.log, given.reader) != (self.source.log, self.source.reader):
+                raise NotRegistrable(
+                    self._wrong(f"its source is {self.source.log.name}, not {given.log.name}; give source= that")
+                )
+            return None
+        if not isinstance(upstream, Operator) or self._operators.get(upstream.name) is not upstream:
+            raise NotRegistrable(
+                self._wrong(f"a {kind} of {upstream!r}, which is none of its operators; declare that one before")
+            )
+        return upstream
+
+    def _check_function(self, kind: str, name: str, function: Any, given: tuple[str, ...]) -> None:
+        module = sys.modules.get(getattr(function, "__module__", ""))
+        if not inspect.isfunction(function) or "<" in function.__qualname__ or module is None:
+            raise NotRegistrable(
+                self._wrong(
+                    f"{name or function!r} is no function of a module, so no other process can find it, and what it "
+                    "closes over may change; define it at the top of a module"
+                )
+            )
+        if name in self._operators:
+            raise NotRegistrable(self._wrong(f"two operators {name!r}; give one another name"))
+        if is_async(function) or (yields(function) and kind not in ("flat_map", "window")):
+            raise NotRegistrable(
+                self._wrong(
+                    f"{name} waits or yields; an operator is pure: let a Processor or a handler call the outside"
+                )
+            )
+        check_call(f"pipeline {self.name}: {name}", function, *given)
+
+    def sink(self, operator: Operator, log: OrderedLog[Any]) -> None:
+        """Send an operator's records to a log, which is this pipeline's alone; others read on from there.
+
+        Raises:
+            NotRegistrable: the log has several rows, is the source, or is a sink already.
+        """
+        if not isinstance(operator, Operator) or self._operators.get(operator.name) is not operator:
+            raise NotRegistrable(self._wrong(f"a sink of {operator!r}, which is none of its operators"))
+        if not isinstance(log, OrderedLog) or log.writers > 1 or log.readers > 1:
+            raise NotRegistrable(
+                self._wrong("a sink is an OrderedLog of one writer and one reader; a Processor can read on from it")
+            )
+        if log.name == self.source.log.name and log.place.store is self.source.log.place.store:
+            raise NotRegistrable(self._wrong(f"log {log.name} is its source; give the sink a log of its own"))
+        if log.name in self._sinks:
+            raise NotRegistrable(self._wrong(f"two sinks into log {log.name}; give each a log of its own"))
+        self._sinks[log.name] = operator, log
+
+    # Running
+
+    def plan(self) -> PipelinePlan:
+        """The plan that its replicas run.
+
+        Raises:
+            NotRegistrable: there is no sink, or an operator leads to none.
+        """
+        if not self._sinks:
+            raise NotRegistrable(
+                self._wrong("it has no sink, so nothing would leave it; declare one: .sink(operator, log)")
+            )
+        needed: set[str] = set()
+        for operator, _ in self._sinks.values():
+            one: Operator | None = operator
+            while one is not None and one.name not in needed:
+                needed.add(one.name)
+                one = one.upstream
+        idle = [name for name in self._operators if name not in needed]
+        if idle:
+            raise NotRegistrable(self._wrong(f"what {', '.join(idle)} emits reaches no sink; give it one"))
+        return PipelinePlan(self.name, self.version, self.source, tuple(self._operators.values()), dict(self._sinks))
+
+    def run(
+        self, place: Any, *, release: InOrder | None = None, checkpoint_s: float = 1.0, replicas: int = 1
+    ) -> AbstractAsyncContextManager[RunningPipeline]:
+        """Run replicas in this process until the context ends; `place` has the register and the checkpoints.
+
+        Any number of processes may do so at once: they are replicas of each other.
+        """
+        return run(self.plan(), place, release or in_order(), checkpoint_s=checkpoint_s, replicas=replicas)
+
+    async def run_until_idle(self, place: Any, *, seconds: float = 50.0) -> Position:
+        """Take turns until there is nothing to do or `seconds` have passed; the position up to which all has left.
+
+        For a timer trigger.  Overlapping calls, in any process, are replicas of each other.
+
+        Raises:
+            Refused, OutcomeUnknown: a store failed up to the end.
+        """
+        return await run_until_idle(self.plan(), place, seconds=seconds)
+
+    def describe(self) -> str:
+        """The graph, a line for each operator and sink."""
+        lines = [f"{self.name}: source {self.source.log.name}"]
+        lines += [
+            f"  {one.name}: {one.kind} of {one.upstream.name if one.upstream else 'the source'}"
+            for one in self._operators.values()
+        ]
+        lines += [f"  log {name}: sink of {operator.name}" for name, (operator, _) in self._sinks.items()]
+        return "\n".join(lines)

@@ -1,0 +1,492 @@
+"""One replica of a pipeline: it begins at the checkpoint that stands, replays from there, and goes on.
+
+Theory of operation: what operators put out at a position is decided by the source up to there, so every replica makes
+the same, and whoever is first with a bundle has written it for all.  A replica reads the register once, takes the
+states that it names, reads the source from its position on, and creates bundle after bundle in its sinks; where
+another's lies it takes that over.  There is no recovery of its own: beginning is all there is, after a crash as on the
+first day.  Checkpoints are taken beside that.  Only a checkpoint waits, for what lies below it to have left: were it to
+stand before, outputs that nobody has written could never be made again.
+
+Source: FlameStream, "Optimistic exactly-once"; the bundles' chain in place of its acknowledged last bundle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from outbox.errors import (
+    CorruptRecord,
+    DeadlinePassed,
+    NoBlobStore,
+    NotRegistrable,
+    OtherLog,
+    OutcomeUnknown,
+    Refused,
+    TooLarge,
+    Trimmed,
+)
+from outbox.lineage import Key
+from outbox.streams.cells import Cell, Position
+from outbox.streams.log_places import Place, Seen, together
+from outbox.streams.pipeline.barrier import Barrier, Names, OtherWriter
+from outbox.streams.pipeline.checkpoint import (
+    Chain,
+    Checkpoint,
+    PartRef,
+    PipelineRegister,
+    Section,
+    merge_count,
+    merged,
+    part_of,
+    ref_of,
+    sections_of,
+)
+from outbox.streams.pipeline.cores import core_of, states_of
+from outbox.streams.pipeline.operators import Frame, Record
+from outbox.streams.pipeline.plan import PipelinePlan
+from outbox.streams.pipeline.states import KeyedStates, slot_of
+from outbox.streams.read_ahead import ReadAhead
+from outbox.streams.register import Kept, RegisterCell
+from outbox.streams.row import Row
+from outbox.streams.values import whole
+
+ENTRIES_MAX = 64
+"""The entries of one frame: what comes behind it waits so long."""
+STATES_AT_ONCE = 32
+"""The states that a checkpoint saves before it lets others go on."""
+AT_FIRST = 4
+"""The cells that are read at once when a replica begins: there is most often more than one."""
+BEGIN_COUNT_MAX = 20
+DEADLINES_MAX = 8
+PART_BYTES_MAX = 1 << 30
+
+
+class Superseded(Refused):
+    """A newer version of the pipeline runs; this one has stopped."""
+
+
+class GraphChanged(NotRegistrable):
+    """A pipeline's graph is another than the one that has run under this version."""
+
+
+FINAL = (Trimmed, NoBlobStore, TooLarge, OtherLog, OtherWriter, Superseded)
+"""Refusals that another try does not change: they stop a replica, with their cure."""
+
+
+class BeginAgain(Exception):
+    """The incarnation ends: another checkpoint stands than the one that it began at, and its places are trimmed."""
+
+
+class _Passed(Exception):
+    """Another cell lies where a bundle was to be created."""
+
+    def __init__(self, index: int, cell: Cell) -> None:
+        super().__init__(index)
+        self.index, self.cell = index, cell
+
+
+@dataclass
+class Sink:
+    """A sink of one incarnation: its row, its barrier, and until when a create may be made."""
+
+    row: Row[Any]
+    barrier: Barrier
+    until_ms: int = 0
+
+
+def _stop(index: int, cell: Cell) -> None:
+    raise _Passed(index, cell)
+
+
+class PipelineReplica:
+    """One incarnation of a pipeline's tasks, in this process; `begin` it, then take `turn`s and make `checkpoint`s."""
+
+    def __init__(self, plan: PipelinePlan, place: Place, *, entries_max: int = ENTRIES_MAX) -> None:
+        """Take the parts; a frame has `entries_max` entries at most."""
+        self.plan = plan
+        self._entries_max = entries_max
+        self.place = place
+        self.register = RegisterCell(place.store, f"pipeline/{plan.name}", PipelineRegister, new_id=place.new_id)
+        self.known: Kept[PipelineRegister] | None = None
+        """The register with the checkpoint that stands, as this replica knows it."""
+        self.at = Position(0)
+        """The position behind the last entry that was fed."""
+        self.time_ms = 0
+        self.sinks: dict[str, Sink] = {}
+        self.cores = {operator.name: core_of(plan.name, operator) for operator in plan.operators}
+        self.fed = asyncio.Event()
+        """Set when entries were fed; whoever makes checkpoints clears it."""
+        self._released_again = asyncio.Event()
+        self._checkpoints = asyncio.Lock()
+        self._source: Row[Any] = plan.source_row()
+        self._ahead = ReadAhead(min(entries_max, AT_FIRST))
+        self._who = f"pipeline/{plan.name}"
+        self._saves_all = False
+        """Whether the next checkpoint saves all states, because some were loaded from an older schema."""
+
+    # Beginning
+
+    async def begin(self, *, again: bool = False) -> None:
+        """Read the register, once, and take the states that it names; make one where there is none.
+
+        `again` takes those of the last checkpoint that is kept: the parts of the one that stands went while they were
+        read.
+
+        Raises:
+            BeginAgain: another checkpoint stands by now.
+            Superseded: a newer version runs.
+            GraphChanged: the graph is another than this version's.
+            Trimmed: the source is trimmed beyond the checkpoint.
+        """
+        known = await self._entered()
+        checkpoint = known.register.kept[-1] if again and known.register.kept else known.register.stands
+        names = Names(self.plan.name, self.plan.version, self.plan.graph, "")
+        older = [names._replace(version=version, graph=graph) for version, graph in known.register.before]
+        try:
+            await self._report(known.register)
+            await self._load(checkpoint)
+        except (Trimmed, CorruptRecord):
+            await self._confirm(known)
+            raise
+        self.at, self.time_ms = checkpoint.c, checkpoint.time
+        for name, row in self.plan.sink_rows().items():
+            chain = checkpoint.sinks[name]
+            mine, theirs = names._replace(sink=name), [one._replace(sink=name) for one in older]
+            self.sinks[name] = Sink(row, Barrier(mine, row.values, chain, checkpoint.c, theirs), row.until_ms)
+        self.known = await self._confirm(known)  # what was read may be long past
+
+    async def _entered(self) -> Kept[PipelineRegister]:
+        """The register, of this version."""
+        for _ in range(BEGIN_COUNT_MAX):
+            known = await self.register.read()
+            try:
+                after = await self._first() if known is None else self._taken_over(known.register)
+            except Trimmed:  # meanwhile
+                continue
+            if known is not None and after == known.register:
+                return known
+            swapped = await self.register.swap(known, after)
+            if swapped is not None:
+                return swapped
+        raise Refused(f"the register of pipeline {self.plan.name} is changed by others all the time; try again later")
+
+    async def _first(self) -> PipelineRegister:
+        """The register of a pipeline that has not begun."""
+        await self._source.opened()
+        first = Position(await self._source.first())
+        rows = self.plan.sink_rows()
+        chains = {name: Chain((await row.opened()).index, first) for name, row in rows.items()}
+        register = PipelineRegister(
+            self.plan.version, self.plan.graph, Checkpoint(0, first, chains, made=self.place.now_ms())
+        )
+        await self._report(register)
+        return register
+
+    def _taken_over(self, found: PipelineRegister) -> PipelineRegister:
+        """The register under this version: from here on no checkpoint of an older one stands."""
+        plan = self.plan
+        if found.version > plan.version:
+            raise Superseded(
+                f"pipeline {plan.name}: version {found.version} runs, this is {plan.version}; deploy the newer one"
+            )
+        if found.version == plan.version and found.graph != plan.graph:
+            raise GraphChanged(
+                f"pipeline {plan.name}: its graph is another than the one that runs as version {plan.version}; give it "
+                f"version={plan.version + 1}"
+            )
+        if set(found.stands.sinks) != set(plan.sinks):
+            raise GraphChanged(
+                f"pipeline {plan.name}: it has written to {', '.join(sorted(found.stands.sinks))}, and its sinks are "
+                f"{', '.join(sorted(plan.sinks))} now; a pipeline of another name begins anew"
+            )
+        if found.version == plan.version:
+            return found
+        before = (*found.before, (found.version, found.graph))
+        return msgspec.structs.replace(found, version=plan.version, graph=plan.graph, before=before)
+
+    async def _report(self, register: PipelineRegister) -> None:
+        """Tell the floors what the oldest checkpoint that is kept needs."""
+        oldest, source = register.oldest, self._source
+        await source.horizon.register(reader=self._who, at=oldest.c.index, kind=source.kind)
+        for name, row in self.plan.sink_rows().items():
+            await row.horizon.register(writer=self._who, at=oldest.sinks[name].next, kind=row.kind)
+
+    async def _load(self, checkpoint: Checkpoint) -> None:
+        for part in checkpoint.parts:
+            for section in sections_of(await self._read(part), part):
+                states = states_of(self.cores.get(section.operator))
+                if states is None:
+                    raise GraphChanged(
+                        f"pipeline {self.plan.name}: its checkpoint has states of {section.operator}, none of its "
+                        "operators; keep one with states under its name, or give the pipeline another name"
+                    )
+                states.load(section.states, section.schema)
+                self._saves_all |= section.schema != states.schema
+                await asyncio.sleep(0)
+
+    async def _read(self, part: PartRef) -> bytes:
+        data = await self.place.blobs.read(part.blob, bytes_max=PART_BYTES_MAX)
+        if data is None:
+            raise CorruptRecord(f"part {part.blob} of a checkpoint is missing; restore it from a backup")
+        return data
+
+    # Going on
+
+    async def turn(self) -> bool:
+        """Feed what the source has, and release it; whether there was anything.
+
+        Raises:
+            BeginAgain: the incarnation is over.
+            OperatorFailed, NotDeterministic, OtherWriter: the pipeline stops.
+            Refused, OutcomeUnknown: a store failed; take another turn.
+        """
+        await self.release()
+        try:
+            entries, at = await self._ahead.entries(self._source, self.at, self._entries_max)
+        except Trimmed:
+            await self._check_current()
+            raise
+        if not entries:
+            return False
+        records: list[Record] = []
+        ticks: list[tuple[Position, int]] = []
+        for entry in entries:
+            if entry.at_ms > self.time_ms:
+                self.time_ms = entry.at_ms
+                ticks.append((entry.position, entry.at_ms))
+            records.append((entry.position, (), self.time_ms, entry.value))
+        self.at = at
+        self._feed(Frame(records, at, ticks))
+        self.fed.set()
+        await self.release()
+        return True
+
+    def _feed(self, frame: Frame) -> None:
+        """Lead a frame through the graph; operators are in the order in which they were declared."""
+        made: dict[str, Frame] = {}
+        for operator in self.plan.operators:
+            given = frame if operator.upstream is None else made[operator.upstream.name]
+            made[operator.name] = self.cores[operator.name].feed(given)
+        for name, (operator, _) in self.plan.sinks.items():
+            self.sinks[name].barrier.feed(made[operator.name])
+
+    async def release(self) -> None:
+        """Write all bundles that are ready."""
+        await together([self._release(sink) for sink in self.sinks.values()])
+        self._released_again.set()
+
+    async def _release(self, sink: Sink) -> None:
+        while (bundle := sink.barrier.bundle(self.place.now_ms())) is not None:
+            index, there = await self._placed(sink, bundle)
+            if there.gone:
+                raise BeginAgain
+            if there.blob:
+                there = await whole(there, sink.row.place.blobs, f"{sink.row.name}/{index}")
+            try:
+                sink.barrier.adopt(index, there)
+            except OtherWriter:
+                await self._check_current()
+                raise
+
+    async def _placed(self, sink: Sink, bundle: Cell) -> tuple[int, Cell]:
+        """Where a bundle was to be created, and what lies there."""
+        try:
+            cell = await sink.row.fitted(bundle, owner=bundle.id)
+        except TooLarge as error:
+            span = f"from {bundle.begin} to {bundle.until} of the source"
+            raise TooLarge(f"pipeline {self.plan.name}: what it puts out {span} does not fit: {error}") from error
+        for _ in range(DEADLINES_MAX):
+            until_ms, next_ms = sink.until_ms, sink.row.until_ms
+            try:
+                found = await sink.row.place_cell(cell, sink.barrier.next, until_ms=until_ms, passed=_stop)
+            except _Passed as passed:
+                sink.until_ms = next_ms
+                return passed.index, passed.cell
+            except DeadlinePassed:
+                await self._check_current()
+                sink.until_ms = next_ms
+                continue
+            if found is None:
+                raise BeginAgain
+            sink.until_ms = next_ms
+            return found.at, found.cell
+        raise Refused(f"the appends to {sink.row.name} take over half its margin each time; try again later")
+
+    async def _confirm(self, known: Kept[PipelineRegister]) -> Kept[PipelineRegister]:
+        """The register, where its checkpoint still stands: by a swap to what it holds, because a read may be stale.
+
+        Raises:
+            BeginAgain: another checkpoint stands, or it is not known.
+        """
+        for _ in range(BEGIN_COUNT_MAX):
+            swapped = await self.register.swap(known, known.register)
+            if swapped is not None:
+                return swapped
+            found = await self.register.read()
+            if found is None or not found.register.confirms(known.register):
+                break
+            known = found  # another replica has confirmed it
+        raise BeginAgain
+
+    async def _check_current(self) -> None:
+        """Check that the checkpoint that stands is the one that this replica knows.
+
+        Raises:
+            BeginAgain: it is not.
+        """
+        if self.known is None:
+            raise BeginAgain
+        self.known = await self._confirm(self.known)
+
+    def seen(self) -> Mapping[Any, list[Seen]]:
+        """The documents whose change an idle replica waits for."""
+        return {self._source.place.store: self._source.seen(self.at.index)}
+
+    @property
+    def released(self) -> Position:
+        """The position of the source below which everything has left."""
+        return min(sink.barrier.released for sink in self.sinks.values())
+
+    # Asking
+
+    async def state(self, operator: str, key: Key) -> tuple[Any, Position] | None:
+        """A copy of a key's state, and the position that it rests on, once all below that has left.
+
+        None: the key has none.
+        """
+        states = self._states_of(operator)
+        state, at = states.by_key.get(key), self.at
+        copied = None if state is None else states.copied(state)
+        await self._until_released(at)
+        return None if state is None else (copied, at)
+
+    async def items(self, operator: str) -> AsyncIterator[tuple[Key, Any]]:
+        """All keys with copies of their states, a slot at a time, once all below has left."""
+        states = self._states_of(operator)
+        slots: dict[int, list[Key]] = {}
+        for key in list(states.by_key):
+            slots.setdefault(slot_of(key), []).append(key)
+        for slot in sorted(slots):
+            copies = [(key, states.copied(states.by_key[key])) for key in slots[slot] if key in states.by_key]
+            await self._until_released(self.at)
+            for copy in copies:
+                yield copy
+
+    def _states_of(self, operator: str) -> KeyedStates:
+        states = states_of(self.cores.get(operator))
+        if states is None:
+            raise NotRegistrable(f"pipeline {self.plan.name}: {operator!r} is none of its operators with states")
+        return states
+
+    async def _until_released(self, at: Position) -> None:
+        while self.released < at:
+            self._released_again.clear()
+            await self._released_again.wait()
+
+    # Checkpoints
+
+    async def checkpoint(self) -> bool:
+        """Make a checkpoint behind the last entry that was fed; whether it stands.
+
+        Raises:
+            BeginAgain: the incarnation is over.
+            Refused, OutcomeUnknown: a store failed; make another one later.
+        """
+        async with self._checkpoints:
+            return await self._checkpoint()
+
+    async def _checkpoint(self) -> bool:
+        known, until = self.known, self.at
+        assert known is not None
+        stands = known.register.stands
+        if until <= stands.c:
+            return False
+        keyed = {name: states for name, core in self.cores.items() if (states := states_of(core)) is not None}
+        saves_all = self._saves_all
+        chains = {name: sink.barrier.chain_at(until) for name, sink in self.sinks.items()}
+        time_ms = self.time_ms
+        for states in keyed.values():
+            if saves_all:
+                states.begin_all()
+            else:
+                states.begin(stands.c)
+        for states in keyed.values():
+            while not states.save(STATES_AT_ONCE):  # noqa: ASYNC110 - nothing is waited for
+                await asyncio.sleep(0)  # others go on between
+        saved = {
+            (name, slot): Section(name, slot, states.schema, found)
+            for name, states in keyed.items()
+            for slot, found in states.saved().items()
+        }
+        parts = [] if saves_all else stands.parts
+        try:
+            parts, written = await self._parts(parts, saved)
+        except CorruptRecord:  # others have written them anew meanwhile
+            await self._lost(known, "")
+            if self.known is known:
+                raise
+            return False
+        await self._until_released(until)
+        made = Checkpoint(stands.n + 1, until, chains, parts, time_ms, self.place.now_ms())
+        return await self._swap(known, made, written)
+
+    async def _parts(self, before: list[PartRef], saved: dict[tuple[str, int], Section]) -> tuple[list[PartRef], str]:
+        """The parts with the saved states, some of the last written anew, and the blob for them."""
+        if not saved:
+            return before, ""
+        count = merge_count(before, len(part_of(saved.values())))
+        kept, merge = before[: len(before) - count], before[len(before) - count :]
+        older: dict[tuple[str, int], Section] = {}
+        for part in merge:
+            older = merged(older.values(), sections_of(await self._read(part), part))
+            await asyncio.sleep(0)
+        sections = merged(older.values(), saved.values())
+        data = part_of(section for _, section in sorted(sections.items()))
+        blob = f"pipeline/{self.plan.name}/{self.place.new_id()}"
+        await self.place.blobs.write(blob, data)
+        return [*kept, ref_of(blob, data)], blob
+
+    async def _swap(self, known: Kept[PipelineRegister], made: Checkpoint, written: str) -> bool:
+        apart_ms = max(row.margin_ms for row in (self._source, *self.plan.sink_rows().values())) // 2
+        swapped = await self.register.swap(known, known.register.after(made, apart_ms))
+        if swapped is None:
+            await self._lost(known, written)
+            return False
+        self.known, self._saves_all = swapped, False
+        with suppress(Refused, OutcomeUnknown):
+            if swapped.register.oldest != known.register.oldest:
+                await self._report(swapped.register)
+            await self._drop(known.register.blobs() - swapped.register.blobs())
+        return True
+
+    async def _lost(self, known: Kept[PipelineRegister], written: str) -> None:
+        """Take the checkpoint of another replica, which is as good as one's own.
+
+        Where the register has not moved, as far as one can see, the swap may still take effect, and needs its part.
+
+        Raises:
+            BeginAgain: the pipeline is of another version by now.
+        """
+        found = await self.register.read()
+        if found is None or found.register.serial <= known.register.serial:
+            return
+        if found.register.version != self.plan.version:
+            raise BeginAgain
+        self.known = found
+        if written and written not in found.register.blobs():
+            await self._drop({written})
+
+    async def _drop(self, blobs: set[str]) -> None:
+        """Delete parts that nothing names; one that stays takes room, and changes nothing."""
+        with suppress(Refused, OutcomeUnknown):
+            for blob in sorted(blobs):
+                await self.place.blobs.delete(blob)
+
+
+MakeReplica = Callable[[PipelinePlan, Place], PipelineReplica]

@@ -1,0 +1,264 @@
+"""Replicas of a pipeline in this process: their turns, their checkpoints, pauses after errors, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from outbox.errors import NotRegistrable, OutcomeUnknown, Refused
+from outbox.lineage import Key, as_key
+from outbox.log_throttle import LOG_EVERY_MS, LogThrottle
+from outbox.streams.cells import Position
+from outbox.streams.log_places import ChangeWait, Place, place_of
+from outbox.streams.pipeline.operators import Operator
+from outbox.streams.pipeline.plan import PipelinePlan
+from outbox.streams.pipeline.release import InOrder
+from outbox.streams.pipeline.replica import FINAL, BeginAgain, PipelineReplica
+from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX, log_recovery, raise_from, started
+
+log = logging.getLogger("outbox.streams")
+
+END_S = 5.0
+"""How long the last checkpoint may take."""
+INCARNATIONS_MAX = 20
+"""How often a replica begins again without a checkpoint between, before it stops."""
+
+
+class PipelineLoop:
+    """One replica's loop: it begins, takes turns, makes checkpoints beside them, and begins again."""
+
+    def __init__(self, plan: PipelinePlan, place: Place, checkpoint_s: float) -> None:
+        self.plan = plan
+        self.place = place
+        self.released = Position(0)
+        """The position of the source below which everything has left, as far as this replica knows."""
+        self.moved = asyncio.Condition()
+        """Notified when `released` or `replica` has changed."""
+        self.replica: PipelineReplica | None = None
+        """The incarnation under way; None while one begins."""
+        self._checkpoint_s = checkpoint_s
+        self._throttle = LogThrottle(LOG_EVERY_MS, lambda: time.monotonic_ns() // 1_000_000)
+        self._errors_in_a_row = 0
+        self._begun_count = 0
+
+    async def for_ever(self) -> None:
+        """Run until it is cancelled.
+
+        Raises:
+            OutboxError: what stops the pipeline for good.
+        """
+        while True:
+            try:
+                await self._incarnation()
+            except BeginAgain:
+                self._begun_count += 1
+            except FINAL:
+                raise
+            except (Refused, OutcomeUnknown) as error:
+                await self._pause_after(error)
+            if self._begun_count > INCARNATIONS_MAX:
+                raise Refused(f"pipeline {self.plan.name} began {INCARNATIONS_MAX} times, and was overtaken each time")
+
+    async def _incarnation(self) -> None:
+        replica = PipelineReplica(self.plan, self.place)
+        await replica.begin(again=self._begun_count % 2 == 1)
+        tasks = [asyncio.create_task(self._turns(replica)), asyncio.create_task(self._checkpoints(replica))]
+        try:
+            await self._say_moved(replica, self.released)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.replica = None
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in tasks:
+            raise_from(task)
+
+    async def _turns(self, replica: PipelineReplica) -> None:
+        waiting = ChangeWait(replica.plan.source.log.poll_s_max)
+        while True:
+            try:
+                has_more = await replica.turn()
+            except FINAL:
+                raise
+            except (Refused, OutcomeUnknown) as error:
+                await self._pause_after(error)
+                continue
+            log_recovery(f"pipeline {self.plan.name}", self._errors_in_a_row)
+            self._errors_in_a_row = 0
+            if replica.released > self.released:
+                await self._say_moved(replica, replica.released)
+            if has_more:
+                waiting.reset()
+            else:
+                await waiting.wait(replica.seen())
+
+    async def _say_moved(self, replica: PipelineReplica, released: Position) -> None:
+        async with self.moved:
+            self.replica, self.released = replica, released
+            self.moved.notify_all()
+
+    async def turn(self) -> bool:
+        """One turn of a replica that begins where there is none yet, without a wait; whether there was anything."""
+        if self.replica is None:
+            replica = PipelineReplica(self.plan, self.place)
+            await replica.begin()
+            self.replica = replica
+        has_more = await self.replica.turn()
+        self.released = self.replica.released
+        return has_more
+
+    async def _checkpoints(self, replica: PipelineReplica) -> None:
+        while True:
+            await asyncio.sleep(self._checkpoint_s)
+            await replica.fed.wait()
+            replica.fed.clear()
+            try:
+                if await replica.checkpoint():
+                    self._begun_count = 0
+            except FINAL:
+                raise
+            except (Refused, OutcomeUnknown) as error:
+                self._say(error, "a checkpoint")
+
+    async def _pause_after(self, error: BaseException) -> None:
+        self._say(error, "a turn")
+        await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(self._errors_in_a_row, 10)))
+        self._errors_in_a_row += 1
+
+    def _say(self, error: BaseException, what: str) -> None:
+        if self._throttle.is_due(type(error).__name__):
+            fields = {"pipeline": self.plan.name, "error": str(error)}
+            log.warning("%s of pipeline %s failed; it is tried again: %s", what, self.plan.name, error, extra=fields)
+
+
+class RunningPipeline:
+    """Replicas under way."""
+
+    def __init__(self, loops: Sequence[PipelineLoop]) -> None:
+        self.loops = loops
+        self.tasks = [started(loop.for_ever(), f"pipeline {loop.plan.name}") for loop in loops]
+
+    async def until(self, at: Position) -> None:
+        """Wait until everything below a position of the source has left; raise what stops the pipeline before."""
+        waits = [asyncio.ensure_future(self._reached(loop, at)) for loop in self.loops]
+        try:
+            await asyncio.wait([*waits, *self.tasks], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        self.check()
+
+    @staticmethod
+    async def _reached(loop: PipelineLoop, at: Position) -> None:
+        async with loop.moved:
+            await loop.moved.wait_for(lambda: loop.released >= at)
+
+    async def get(self, operator: Operator, key: Key) -> tuple[Any, Position] | None:
+        """The state of a key, None without one, and the position of the source that it rests on.
+
+        It answers when all below that position has left, so an answer never speaks of what may still be lost.
+        """
+        return await (await self._replica()).state(operator.name, as_key(key))
+
+    async def items(self, operator: Operator) -> AsyncIterator[tuple[Key, Any]]:
+        """All keys of an operator and their states, a slot at a time."""
+        async for item in (await self._replica()).items(operator.name):
+            yield item
+
+    async def _replica(self) -> PipelineReplica:
+        """A replica that has begun."""
+        loop = self.loops[0]
+        waiting = asyncio.ensure_future(self._begun(loop))
+        try:
+            await asyncio.wait([waiting, *self.tasks], return_when=asyncio.FIRST_COMPLETED)
+            self.check()
+            return await waiting
+        finally:
+            waiting.cancel()
+
+    @staticmethod
+    async def _begun(loop: PipelineLoop) -> PipelineReplica:
+        async with loop.moved:
+            await loop.moved.wait_for(lambda: loop.replica is not None)
+        assert loop.replica is not None
+        return loop.replica
+
+    async def checkpoint(self) -> None:
+        """Make a last checkpoint, if that works soon: it shortens the next beginning, and nothing depends on it."""
+        replica = self.loops[0].replica
+        if replica is not None:
+            with suppress(Refused, OutcomeUnknown, BeginAgain, TimeoutError):
+                async with asyncio.timeout(END_S):
+                    await replica.checkpoint()
+
+    async def stop(self) -> None:
+        """Stop all replicas, wherever they are: nothing needs to be finished."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    def check(self) -> None:
+        """Raise what stopped a replica."""
+        for task in self.tasks:
+            raise_from(task)
+
+
+@asynccontextmanager
+async def run(
+    plan: PipelinePlan, place: object, release: InOrder, *, checkpoint_s: float, replicas: int
+) -> AsyncIterator[RunningPipeline]:
+    """Run replicas until the context ends, and raise then what stopped them.
+
+    Raises:
+        NotRegistrable: an option cannot be used.
+    """
+    if not isinstance(release, InOrder):
+        raise NotRegistrable(f"pipeline {plan.name}: release={release!r}: give release.in_order()")
+    if not isinstance(checkpoint_s, int | float) or not checkpoint_s > 0:
+        raise NotRegistrable(f"pipeline {plan.name}: checkpoint_s={checkpoint_s!r}: seconds, more than 0")
+    if not isinstance(replicas, int) or not 1 <= replicas <= 64:
+        raise NotRegistrable(f"pipeline {plan.name}: replicas={replicas!r}: 1 to 64")
+    found = place_of(place)
+    running = RunningPipeline(
+        [PipelineLoop(plan.on(lambda log: log.place), found, checkpoint_s) for _ in range(replicas)]
+    )
+    try:
+        yield running
+        await running.checkpoint()
+    finally:
+        await running.stop()
+    running.check()
+
+
+async def run_until_idle(plan: PipelinePlan, place: object, *, seconds: float) -> Position:
+    """Take turns until there is nothing to do or `seconds` have passed, and make a checkpoint.
+
+    Returns the position of the source below which everything has left.
+
+    Raises:
+        Refused, OutcomeUnknown: a store failed up to the end.
+    """
+    loop, until_s = PipelineLoop(plan.on(lambda log: log.place), place_of(place), seconds), time.monotonic() + seconds
+    while True:
+        failed: Exception | None = None
+        try:
+            has_more = await loop.turn()
+        except BeginAgain:
+            loop.replica, has_more = None, True
+        except FINAL:
+            raise
+        except (Refused, OutcomeUnknown) as error:
+            failed, has_more = error, True
+            await asyncio.sleep(PAUSE_S_FIRST)
+        if not has_more or time.monotonic() >= until_s:
+            break
+    if failed is not None:
+        raise failed
+    if loop.replica is not None:
+        await loop.replica.checkpoint()
+    return loop.released

@@ -1,0 +1,98 @@
+"""Small pipelines to explore: words counted by key, with a filter that lets little out, and in two versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from outbox.engine.engine import Engine
+from outbox.streams import OrderedLog
+from outbox.streams.pipeline.graph import Pipeline
+from outbox.streams.pipeline.operators import Emit
+from outbox.streams.pipeline.plan import PipelinePlan
+from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.search import Limits, Report, search
+from outbox.verify.findings.pipelines import pipeline_scenario
+
+
+@dataclass
+class Page:
+    """An entry of the source."""
+
+    text: str
+
+
+@dataclass
+class Word:
+    """A word of a page."""
+
+    text: str
+
+
+@dataclass
+class Count:
+    """The state of a word."""
+
+    n: int = 0
+
+
+@dataclass
+class Change:
+    """What comes out."""
+
+    word: str
+    n: int
+
+
+def text_of(word: Word) -> str:
+    return word.text
+
+
+def words(page: Page) -> Iterator[Word]:
+    for text in page.text.split():
+        yield Word(text)
+
+
+def count(state: Count, word: Word, emit: Emit[Change]) -> None:
+    state.n += 1
+    emit(Change(word.text, state.n))
+
+
+def twice(change: Change) -> Iterator[Change]:
+    """What a newer version makes of the same states."""
+    yield Change(change.word, -change.n)
+    yield Change(change.word, change.n)
+
+
+def is_second(change: Change) -> bool:
+    return change.n == 2
+
+
+def counting(*, seldom: bool = False, version: int = 1) -> PipelinePlan:
+    """Words counted; with `seldom` only the second of each word comes out."""
+    engine = Engine.in_memory()
+    pages = OrderedLog("pages", engine, type=Page)
+    made = Pipeline("index", source=pages, version=version)
+    counted = made.reduce(made.flat_map(source=pages)(words), key=text_of, state=Count)(count)
+    if version > 1:
+        counted = made.flat_map(counted)(twice)
+    made.sink(made.filter(counted)(is_second) if seldom else counted, OrderedLog("changes", engine, type=Change))
+    return made.plan()
+
+
+def explored(
+    *texts: str,
+    replicas: int = 2,
+    versions: tuple[int, ...] = (),
+    seldom: bool = False,
+    cpu_s: float = 60.0,
+    begun: bool = True,
+    faults: dict[str, int] | None = None,
+    **options: Any,
+) -> Report:
+    """Explore replicas over these pages; `versions` are those of the replicas (default: all 1)."""
+    plans = [counting(seldom=seldom, version=version) for version in versions or (1,) * replicas]
+    budgets = Budgets(**(faults or {}))
+    scenario: Any = pipeline_scenario(plans, [Page(text) for text in texts], budgets, begun=begun, **options)
+    return search(scenario, limits=Limits(states=5_000_000, cpu_s=cpu_s))

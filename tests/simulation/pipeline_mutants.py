@@ -1,0 +1,95 @@
+"""Faults in pipelines that exploring finds; `app` is unused, the pages and replicas are options of `piped.explored`."""
+
+from __future__ import annotations
+
+from tests.simulation.planting import mutant
+
+BARRIER = "outbox/streams/pipeline/barrier.py"
+CHECKPOINT = "outbox/streams/pipeline/checkpoint.py"
+STATES = "outbox/streams/pipeline/states.py"
+REPLICA = "outbox/streams/pipeline/replica.py"
+LINEAGE = "outbox/lineage.py"
+
+PIPELINE_MUTANTS = (
+    mutant(
+        "pipeline: a create walks past another's bundle", "pipeline", "NoHole|ConsistentOutput|AttemptEnds", REPLICA,
+        ("    raise _Passed(index, cell)\n", "    return None\n"),
+        pages=("a", "a"), checkpoint_every=0,
+    ),
+    mutant(
+        "pipeline: another's bundle counts as one's own", "pipeline", "NoHole|NoLost|AttemptEnds", REPLICA,
+        ("                return passed.index, passed.cell\n", "                return passed.index, bundle\n"),
+        pages=("a", "b"), checkpoint_every=0,
+    ),
+    mutant(
+        "pipeline: a bundle's identity without the version", "pipeline", "Monotone|ConsistentOutput|AttemptEnds", LINEAGE,
+        ("    fields: tuple[Key, ...] = (pipeline, version, graph, sink, *places)\n", "    fields: tuple[Key, ...] = (pipeline, 1, \"\", sink, *places)\n"),
+        pages=("a",), versions=(1, 2),
+    ),
+    mutant(
+        "pipeline: a checkpoint does not wait for what lies below it to have left", "pipeline", "NoLost", REPLICA,
+        ("        await self._until_released(until)\n        made", "        made"),
+        pages=("a",), replicas=1, beside=True,
+    ),
+    mutant(
+        "pipeline: a chain is taken to begin where the checkpoint is", "pipeline", "NoHole|AttemptEnds", BARRIER,
+        ("        return Chain(index, begin, sum(count for _, count in self._counts))\n", "        return Chain(index, at, 0)\n"),
+        pages=("a", "b", "a"), seldom=True, replicas=1, faults={"crash": 1},
+    ),
+    mutant(
+        "pipeline: what lies in a bundle below the checkpoint is made again", "pipeline", "AttemptEnds|ConsistentOutput", BARRIER,
+        ("        self._below = chain.below\n", "        self._below = 0\n"),
+        pages=("a", "b"), faults={"crash": 1},
+    ),
+    mutant(
+        "pipeline: how many items lie below a checkpoint is counted by what an older version released", "pipeline", "AttemptEnds", BARRIER,
+        ("        while self._counts and self._counts[0][0] < begin:\n            self._counts.popleft()\n", ""),
+        pages=("a", "b"), versions=(1, 2), faults={"crash": 1},
+    ),
+    mutant(
+        "pipeline: changes count as saved when their part is written", "pipeline", "Recoverable", STATES,
+        ("        return self._saved\n", "        self._changed.clear()\n        return self._saved\n"),
+        pages=("a", "b"), replicas=2,
+    ),
+    mutant(
+        "pipeline: an older checkpoint takes the place of a later one", "pipeline", "Monotone", REPLICA,
+        ("        if until <= stands.c:\n", "        if until < Position(0):\n"),
+        pages=("a", "b", "a"), sizes=(1, 3),
+    ),
+    mutant(
+        "pipeline: a newer version begins without a swap to it", "pipeline", "Monotone|AttemptEnds|ConsistentOutput", REPLICA,
+        ("        before = (*found.before, (found.version, found.graph))\n        return msgspec.structs.replace(found, version=plan.version, graph=plan.graph, before=before)\n", "        return found\n"),
+        pages=("a", "b"), versions=(1, 2, 2),
+    ),
+    mutant(
+        "pipeline: an older version confirms the register of a newer one", "pipeline", "AttemptEnds", CHECKPOINT,
+        ("        is_same = (self.version, self.graph, self.stands) == (earlier.version, earlier.graph, earlier.stands)\n", "        is_same = self.stands == earlier.stands\n"),
+        pages=("a",), versions=(1, 2),
+    ),
+    mutant(
+        "pipeline: what an older version released is compared", "pipeline", "AttemptEnds", BARRIER,
+        ("            self._unowed = until\n", "            self._owed.extend(there.v)\n"),
+        pages=("a",), versions=(1, 2), checkpoint_every=0,
+    ),
+    mutant(
+        "pipeline: a part that was written is not named", "pipeline", "Recoverable", REPLICA,
+        ("        return [*kept, ref_of(blob, data)], blob\n", "        return [*kept, *merge], blob\n"),
+        pages=("a",), replicas=1,
+    ),
+    mutant(
+        "pipeline: the parts that are written anew are left out", "pipeline", "Recoverable", REPLICA,
+        ("            older = merged(older.values(), sections_of(await self._read(part), part))\n", "            older = merged({}.values(), sections_of(await self._read(part), part)) if part is merge[-1] else {}\n            older = {}\n"),
+        pages=("a", "b"), replicas=1,
+    ),
+    mutant(
+        "pipeline: the source goes on from the position of the last entry that was fed by anybody", "pipeline", "NoLost|ConsistentOutput|AttemptEnds|Recoverable", REPLICA,
+        ("        self.at, self.time_ms = checkpoint.c, checkpoint.time\n", "        self.at, self.time_ms = Position(await self._source.end()), checkpoint.time\n"),
+        pages=("a",), replicas=1, faults={"crash": 1},
+    ),
+    mutant(
+        "pipeline: a position whose items are not all ready is split", "pipeline", "ConsistentOutput|NoHole|AttemptEnds", BARRIER,
+        ("            if item.at != last:\n", "            if True:\n"),
+        ("POSITIONS_MAX = 1_000\n", "POSITIONS_MAX = 1\n"),
+        pages=("a b",), replicas=1,
+    ),
+)  # fmt: skip

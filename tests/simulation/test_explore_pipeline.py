@@ -1,0 +1,70 @@
+"""Pipelines: every interleaving of replicas, versions, checkpoints and one kind of fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outbox.engine.engine import Engine
+from outbox.streams import OrderedLog, Pipeline
+from outbox.verify import explore_pipeline
+from tests.simulation.piped import Change, Count, Page, count, explored, text_of, words
+
+pytestmark = pytest.mark.slow
+
+SMALL: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "one replica, three entries": (("a b", "a", "b"), {"replicas": 1}),
+    "two replicas, two entries": (("a b", "a"), {"sizes": (1,)}),
+    "bundles of one and two": (("a", "b"), {"checkpoint_every": 0}),
+    "two that begin the register": (("a",), {"begun": False, "checkpoint_every": 0}),
+    "checkpoints beside entries": (("a", "b"), {"replicas": 1, "beside": True}),
+    "little comes out": (("a", "b", "a"), {"seldom": True, "sizes": (1,), "checkpoint_every": 2}),
+    "a newer version": (("a", "b"), {"versions": (1, 2)}),
+    "a crash": (("a", "b"), {"replicas": 1, "faults": {"crash": 2}}),
+    "a crash beside a replica": (("a",), {"faults": {"crash": 1}}),
+    "a crash of a newer version": (("a",), {"versions": (1, 2), "faults": {"crash": 1}}),
+    "a lost reply": (("a",), {"sizes": (1,), "checkpoint_every": 0, "faults": {"lost": 1}}),
+    "a late write": (("a", "b"), {"replicas": 1, "faults": {"delay": 1}}),
+    "a stale read": (("a",), {"sizes": (1,), "faults": {"stale": 1}}),
+    "a throttled call": (("a", "b"), {"replicas": 1, "faults": {"error": 1}}),
+}
+LARGE: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "two replicas, three entries": (("a b", "a", "b"), {"sizes": (1,)}),
+    "three replicas": (("a",), {}),
+    "two of a newer version": (("a",), {"versions": (1, 2, 2)}),
+    "two crashes, lost and late": (("a", "b"), {"replicas": 1, "faults": {"crash": 1, "lost": 1, "delay": 1}}),
+    "crash": (("a", "b"), {"sizes": (1,), "faults": {"crash": 1}}),
+    "stale": (("a", "b"), {"sizes": (1,), "faults": {"stale": 1}}),
+    "lost": (("a",), {"faults": {"lost": 1}}),
+    "late": (("a",), {"faults": {"delay": 1}}),
+    "throttled": (("a",), {"faults": {"error": 1}}),
+}
+
+
+@pytest.mark.parametrize("scope", SMALL)
+def test_every_interleaving_of_a_pipeline_keeps_its_promises(scope: str) -> None:
+    pages, options = SMALL[scope]
+    report = explored(*pages, **options)
+    assert report.exhausted and not report.anomalies, report.text
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scope", LARGE)
+def test_larger_scopes_of_a_pipeline_keep_its_promises(scope: str) -> None:
+    pages, options = LARGE[scope]
+    report = explored(*pages, cpu_s=300.0, **options)
+    assert report.exhausted and not report.anomalies, report.text
+
+
+def test_a_pipeline_is_explored_as_a_user_declares_it() -> None:
+    engine = Engine.in_memory()
+    pages: OrderedLog[Page] = OrderedLog("pages", engine, type=Page)
+    pipeline = Pipeline("index", source=pages)
+    counted = pipeline.reduce(pipeline.flat_map(source=pages)(words), key=text_of, state=Count)(count)
+    pipeline.sink(counted, OrderedLog("changes", engine, type=Change))
+    report = explore_pipeline(pipeline, [Page("a b")], replicas=1, crashes=1)
+    assert report.exhausted and not report.anomalies, report.text
+    assert engine.state.documents.count == 0  # its own stores were not touched
+    with pytest.raises(ValueError, match="replicas=0"):
+        explore_pipeline(pipeline, [], replicas=0)

@@ -1,0 +1,129 @@
+"""A pipeline that runs: asked while entries flow, ended, run for a timer, and behind stores that fail."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbox.engine.engine import Engine
+from outbox.errors import NotRegistrable, Throttled
+from outbox.streams import Position, release
+from outbox.streams.log_places import place_of
+from outbox.streams.pipeline.cores import states_of
+from tests.unit.streams.pipeline.counting import Count, Counting, expected
+
+TEXTS = ("the cat", "sat on the mat", "the end")
+
+
+async def test_the_view_is_asked_while_entries_flow() -> None:
+    made = Counting(Engine.in_memory())
+    count = made.pipeline.plan().operators[1]
+    async with made.pipeline.run(made.engine, release=release.in_order(), replicas=2) as running:
+        assert await running.get(count, "the") is None
+        for number, text in enumerate(TEXTS, 1):
+            await made.write(text)
+            await running.until(Position(number))
+            found = await running.get(count, "the")
+            assert found is not None and found == (Count(number), Position(number))
+            found[0].n = 99  # a copy
+        assert {key: state.n async for key, state in running.items(count)} == dict(expected(TEXTS))
+        with pytest.raises(NotRegistrable, match="'words'"):
+            await running.get(made.pipeline.plan().operators[0], "the")
+    assert await made.released() == expected(TEXTS)
+
+
+async def test_the_end_of_a_run_makes_a_checkpoint() -> None:
+    made = Counting(Engine.in_memory())
+    await made.write(*TEXTS)
+    async with made.pipeline.run(made.engine, checkpoint_s=1_000) as running:
+        await running.until(Position(3))
+    replica = made.replica()
+    await replica.begin()
+    assert replica.at == Position(3)
+
+
+async def test_a_timer_runs_it_until_there_is_nothing_to_do() -> None:
+    made = Counting(Engine.in_memory())
+    await made.write(*TEXTS)
+    assert await made.pipeline.run_until_idle(made.engine, seconds=10) == Position(3)
+    await made.write("again")
+    assert await made.pipeline.run_until_idle(made.engine, seconds=10) == Position(4)
+    assert await made.released() == expected([*TEXTS, "again"])
+
+
+async def test_a_folder_keeps_it_all_through_a_restart(tmp_path: Path) -> None:
+    for number, text in enumerate(TEXTS, 1):
+        engine = Engine.open(tmp_path)
+        try:
+            made = Counting(engine)
+            await made.write(text)
+            async with made.pipeline.run(engine, checkpoint_s=0.01) as running:
+                await running.until(Position(number))
+            released = await made.released()
+        finally:
+            engine.close()
+    assert released == expected(TEXTS)
+
+
+class Failing:
+    """A store that fails now and then."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def read(self, *given: Any, **options: Any) -> Any:
+        self._fail()
+        return await self._store.read(*given, **options)
+
+    async def write(self, *given: Any) -> Any:
+        self._fail()
+        return await self._store.write(*given)
+
+    def _fail(self) -> None:
+        self.calls += 1
+        if self.calls % 5 == 0:
+            raise Throttled("too many requests")
+
+
+async def test_a_store_that_fails_now_and_then_is_asked_again() -> None:
+    made = Counting(Engine.in_memory())
+    place = place_of(made.engine)
+    failing = type(place)(Failing(place.store), place.blobs, place.now_ms)
+    made.changes.place = failing
+    await made.write(*TEXTS)
+    async with asyncio.timeout(30):
+        async with made.pipeline.run(failing, checkpoint_s=0.01) as running:
+            await running.until(Position(3))
+    assert await Counting(made.engine).released() == expected(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"release": "in order"}, "release="),
+        ({"checkpoint_s": 0}, "checkpoint_s=0"),
+        ({"replicas": 0}, "replicas=0"),
+    ],
+)
+async def test_an_option_that_cannot_be_is_refused(options: dict[str, Any], text: str) -> None:
+    made = Counting(Engine.in_memory())
+    with pytest.raises(NotRegistrable, match=text):
+        async with made.pipeline.run(made.engine, **options):
+            pass
+
+
+async def test_the_states_of_a_run_are_those_of_its_words() -> None:
+    made = Counting(Engine.in_memory())
+    await made.write(*TEXTS)
+    await made.pipeline.run_until_idle(made.engine, seconds=10)
+    replica = made.replica()
+    await replica.begin()
+    states = states_of(replica.cores["count"])
+    assert states is not None and set(states.by_key) == set(dict(expected(TEXTS)))
