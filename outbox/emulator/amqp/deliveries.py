@@ -271,7 +271,5 @@ def encode_reply(correlation_id: bytes, properties: list[bytes], value: bytes) -
 
 def encode_wrapped(encoded: bytes, lock_token: bytes | None = None) -> bytes:
     """An encoded message as management replies carry it: in a map, with its lock token if it has one."""
-    items = [string("message"), binary(encoded)]
-    if lock_token is not None:
-        items = [string("lock-token"), lock_token, *items]
-    return map_(items)
+    lock = [] if lock_token is None else [string("lock-token"), lock_token]
+    return map_([*lock, string("message"), binary(encoded)])

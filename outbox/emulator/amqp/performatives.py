@@ -211,11 +211,8 @@ def disposition(*, receiver: bool, first: int, last: int, state: bytes) -> bytes
 
 def outcome_state(code: int) -> bytes:
     """An outcome without fields of its own, as Service Bus echoes it."""
-    if code == REJECTED:
-        return performative(REJECTED, NULL)
-    if code == MODIFIED:
-        return performative(MODIFIED, NULL, NULL, NULL)
-    return performative(code)
+    fields = {REJECTED: (NULL,), MODIFIED: (NULL, NULL, NULL)}
+    return performative(code, *fields.get(code, ()))
 
 
 def rejected(condition: str, description: str) -> bytes:

@@ -53,10 +53,8 @@ def parse_address(address: object) -> Node:
 
 
 def _canonical(segment: str) -> str:
-    for fixed in (_SUBSCRIPTIONS, _DEAD_LETTER, Kind.MANAGEMENT.value, Kind.CLAIMS.value):
-        if segment.lower() == fixed.lower():
-            return fixed
-    return segment
+    fixed = (_SUBSCRIPTIONS, _DEAD_LETTER, Kind.MANAGEMENT.value, Kind.CLAIMS.value)
+    return next((name for name in fixed if name.lower() == segment.lower()), segment)
 
 
 def canonical_path(name: str) -> str:
@@ -92,11 +90,8 @@ def declared_path(engine: Engine, path: str) -> str:
     name = path.removesuffix(DEAD_LETTER_SUFFIX)
     if name in engine.topology.queues or name in engine.topology.topics:
         return path
-    lower = name.lower()
-    for known in (*engine.topology.queues, *engine.topology.topics):
-        if known.lower() == lower:
-            return known + path[len(name) :]
-    return path
+    declared = (*engine.topology.queues, *engine.topology.topics)
+    return next((known for known in declared if known.lower() == name.lower()), name) + path[len(name) :]
 
 
 def missing(path: str) -> str:

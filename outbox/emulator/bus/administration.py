@@ -90,8 +90,7 @@ class Administration:
             names = sorted(self._engine.topology.topics[topic].subscriptions)
             return self._list(method, path, query, names, lambda name: self._subscription_entry(topic, name))
         if target.rule == "":
-            where = self._subscription(target)
-            rules = self._engine.topology.rules(where)
+            rules = self._engine.topology.rules(self._subscription(target))
             return self._list(method, path, query, list(rules), lambda name: self._rule_entry(target, name))
         handler = {"GET": self._get, "PUT": self._put, "DELETE": self._delete}.get(method)
         if handler is None:
@@ -233,9 +232,7 @@ class Administration:
         given = descriptions.read(SUBSCRIPTION, element, repr(path))
         described = self._merged(path, SUBSCRIPTION, given, there=there, update=update)
         first = None if there else element.child("DefaultRuleDescription")
-        rule = None
-        if first is not None:
-            rule = read_rule(_named(first.values().get("Name") or DEFAULT_RULE), first, path)
+        rule = None if first is None else read_rule(_named(first.values().get("Name") or DEFAULT_RULE), first, path)
         above = descriptions.known(self._engine, topic, TOPIC).given
         self._engine.declare(descriptions.settings_of(path, described.given, above), TopicSettings(topic, (name,)))
         if rule is not None:

@@ -37,8 +37,7 @@ def content(data: bytes, name: str) -> Element:
     Raises:
         ValueError: there is none.
     """
-    entry = parse(data)
-    found = entry.child("content")
+    found = parse(data).child("content")
     description = None if found is None else found.child(name)
     if description is None:
         raise ValueError(f"the entry holds no {name}; send one in its content")

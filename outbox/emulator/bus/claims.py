@@ -90,9 +90,8 @@ def check_signature(token: object, key: str) -> int:
         return 0
     scheme, fields = _fields(token)
     expiry = fields.get("se", "")
-    if scheme != "SharedAccessSignature" or unquote_plus(fields.get("skn", "")) != KEY_NAME:
-        return 0
-    if not (expiry.isascii() and expiry.isdigit() and len(expiry) < 16 and _place(fields)):
+    is_ours = scheme == "SharedAccessSignature" and unquote_plus(fields.get("skn", "")) == KEY_NAME
+    if not (is_ours and expiry.isascii() and expiry.isdigit() and len(expiry) < 16 and _place(fields)):
         return 0
     digest = hmac.new(key.encode(), f"{fields.get('sr', '')}\n{expiry}".encode(errors="replace"), sha256).digest()
     given = unquote_plus(fields.get("sig", "")).encode(errors="replace")

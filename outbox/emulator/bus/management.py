@@ -169,9 +169,11 @@ class Management:
         return Answer(OK, types.map_([types.string("messages"), types.list_(encoded)]))
 
     def _schedule(self, path: str, given: Arguments) -> Answer:
-        incoming = []
-        for item in given.items("messages", dict, "maps"):
-            incoming += decode_transfer(Arguments(item).value("message", bytes), 0)
+        incoming = [
+            entry
+            for item in given.items("messages", dict, "maps")
+            for entry in decode_transfer(Arguments(item).value("message", bytes), 0)
+        ]
         limit = self._message_size_max_bytes
         for entry in incoming:
             if len(entry.message.body) + len(entry.message.wire) + len(entry.message.wire_body) > limit:

@@ -151,11 +151,9 @@ class Peer(asyncio.Protocol):
 
     def check_time(self, now_s: float) -> None:
         """Do what time asks for: keep alive, end what never opens, is idle or lost its token, notice lost sessions."""
-        connection = self.connection
-        if connection.state < State.OPEN and now_s - self._opened_s > OPEN_WITHIN_S:
-            self.transport.abort()
-            return
-        if self.transport.ended_s is not None and now_s - self.transport.ended_s > TAKE_WITHIN_S:
+        connection, ended_s = self.connection, self.transport.ended_s
+        never_opens = connection.state < State.OPEN and now_s - self._opened_s > OPEN_WITHIN_S
+        if never_opens or (ended_s is not None and now_s - ended_s > TAKE_WITHIN_S):
             self.transport.abort()
             return
         with self.transport.guarded():

@@ -134,8 +134,7 @@ class Receiver:
 
     def put_aside(self, claim: Claim, wait_s: float, *, until_overtaken: bool) -> None:
         """Send a message later, or once another was sent after it."""
-        loop = asyncio.get_running_loop()
-        self.aside.append(Aside(claim, loop.time() + wait_s, until_overtaken))
+        self.aside.append(Aside(claim, asyncio.get_running_loop().time() + wait_s, until_overtaken))
         self.transport.call_later(wait_s, self.pump)
 
     def _send_ripe(self, *, overtaken: bool = False) -> bool:
@@ -282,9 +281,8 @@ def wanted_session(source: list[object] | None) -> Wanted | None:
     filters = source[_FILTER_FIELD] if source else None
     if not isinstance(filters, dict) or SESSION_FILTER not in filters:
         return None
-    value = filters[SESSION_FILTER]
-    if isinstance(value, Described):
-        value = value.value
+    given = filters[SESSION_FILTER]
+    value = given.value if isinstance(given, Described) else given
     if value is not None and not isinstance(value, str):
         raise LinkFault(INVALID_FIELD, "the session filter must be a session id, or null for the next session")
     return Wanted(value)
@@ -346,7 +344,6 @@ def _grant(receiver: Receiver, lock: SessionLock) -> None:
 
 def _source_with(source: bytes, session_id: str) -> bytes:
     """The peer's source with the granted session in its filter."""
-    at = source.index(bytes((SOURCE,))) + 1
-    fields = types.field_spans(source, at)
+    fields = types.field_spans(source, source.index(bytes((SOURCE,))) + 1)
     fields[_FILTER_FIELD] = types.map_([types.symbol(SESSION_FILTER), types.string(session_id)])
     return types.described(SOURCE, types.list_(fields))
