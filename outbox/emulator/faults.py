@@ -154,12 +154,10 @@ class Installed(msgspec.Struct, kw_only=True):
         """Count one match, and say whether the fault happens."""
         self.matched_count += 1
         rule = self.rule
-        if self.matched_count <= rule.after or (rule.count is not None and self.fired_count >= rule.count):
-            return False
-        if rule.probability < 1 and draw() >= rule.probability:
-            return False
-        self.fired_count += 1
-        return True
+        is_due = self.matched_count > rule.after and (rule.count is None or self.fired_count < rule.count)
+        fires = is_due and (rule.probability >= 1 or draw() < rule.probability)
+        self.fired_count += fires
+        return fires
 
 
 class Faults:

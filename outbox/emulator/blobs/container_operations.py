@@ -25,8 +25,7 @@ _SERVICE = (
 
 async def create(store: Store, call: Call) -> Answer:
     """Create Container."""
-    made = store.create(call.route.container, read_metadata(call.headers))
-    return Answer(CREATED, _version(made))
+    return Answer(CREATED, _version(store.create(call.route.container, read_metadata(call.headers))))
 
 
 async def read(store: Store, call: Call) -> Answer:

@@ -145,9 +145,7 @@ def _entries(
     held: Held, prefix: str, delimiter: str, after: str, start: str, with_uncommitted: bool
 ) -> Iterator[Entry]:
     """List the entries after the marker and from `startFrom` on; a shared folder is one entry."""
-    names = held.names
-    if with_uncommitted:
-        names = sorted({*names, *held.uncommitted})
+    names = sorted({*held.names, *held.uncommitted}) if with_uncommitted else held.names
     listed = _folder_of(after, prefix, delimiter)
     at = bisect_left(names, max(prefix, after, start))
     while at < len(names) and names[at].startswith(prefix):

@@ -102,6 +102,5 @@ def check_understood(call: Call, now_ms: int) -> None:
             raise Rejection("UnsupportedHeader", f"{name}: {what} are not supported by this emulator")
     for name in conditions_among(call.headers) - known.conditions:
         raise Rejection("ConditionHeadersNotSupported", f"{name[:80]}: {operation} takes no such condition")
-    tier = call.header("x-ms-access-tier")
-    if tier not in ("", "Hot"):
+    if call.header("x-ms-access-tier") not in ("", "Hot"):
         raise Rejection("UnsupportedHeader", "x-ms-access-tier: there is the tier Hot, no other")

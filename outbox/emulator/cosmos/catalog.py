@@ -105,8 +105,7 @@ class Catalog:
                 self.databases[database.id] = self._by_rid[database.rid] = database
             else:
                 containers.append((id.split("/")[1], definition, document.version))
-        nothing = records.Modified(self._engine.now_ms(), records.Modify())
-        now = self._engine.core.do(nothing)  # no earlier version is above
+        now = self._engine.core.do(records.Modified(self._engine.now_ms(), records.Modify()))  # above earlier versions
         for rid, definition, version in containers:
             owner = self._by_rid[rid]
             assert isinstance(owner, Database)

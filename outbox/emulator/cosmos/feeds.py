@@ -169,9 +169,8 @@ class Feed:
         if query is not None:
             bounds = [bound for bound in (query.top, query.limit) if bound is not None]
             left = min(bounds) if bounds else None
-        self._from = Continuation(self._name, skip=0 if query is None else query.offset, left=left)
-        if continuation:
-            self._from = _read(continuation, self._name)
+        skip = 0 if query is None else query.offset
+        self._from = _read(continuation, self._name) if continuation else Continuation(self._name, skip=skip, left=left)
 
     async def page(self, items: Items) -> Page:
         """The next page.
@@ -357,10 +356,8 @@ class Feed:
         page, begin_count = Page([]), self._from.count
         snapshot = None if items.snapshots is None or not begin_count else items.snapshots.get(self._identity)
         if snapshot is None or snapshot.version != items.version or items.is_expiring:
-            if plan.is_gathered:
-                results = await self._gathered(plan, items, page)
-            else:
-                results = await self._distinct(plan, items, page)
+            gather = self._gathered if plan.is_gathered else self._distinct
+            results = await gather(plan, items, page)
             bounds = [bound for bound in (plan.query.top, plan.query.limit) if bound is not None]
             results = results[plan.query.offset :][: min(bounds) if bounds else None]
             rows = [FoundRow((), ("", index, 0), result) for index, result in enumerate(results)]

@@ -62,9 +62,8 @@ def effective_key_v1(key: str) -> str:
     [value] = parse_values(key)
     if isinstance(value, str):
         value = value[:_TEXT_LENGTH_MAX]
-    hashed = value
-    if isinstance(value, int) and not isinstance(value, bool):
-        hashed = value & 0xFFFFFFFF  # so clients of this language hash whole numbers
+    # Clients of this language hash whole numbers so.
+    hashed = value & 0xFFFFFFFF if isinstance(value, int) and not isinstance(value, bool) else value
     digest = murmur3_32(_hashed_form(hashed, b"\0"))
     return (_ordered_form(float(digest)) + _ordered_form(value)).hex().upper()
 
@@ -126,8 +125,7 @@ def murmur3(data: bytes) -> bytes:
         h1 = (h1 * 5 + 0x52DCE729) & _MASK
         h2 = (_rotated(h2 ^ _second(k2), 31) + h1) & _MASK
         h2 = (h2 * 5 + 0x38495AB5) & _MASK
-    rest = data[whole:].ljust(16, b"\0")
-    k1, k2 = struct.unpack("<QQ", rest)
+    k1, k2 = struct.unpack("<QQ", data[whole:].ljust(16, b"\0"))
     h1, h2 = h1 ^ _first(k1) ^ len(data), h2 ^ _second(k2) ^ len(data)
     h1 = (h1 + h2) & _MASK
     h2 = (h2 + h1) & _MASK

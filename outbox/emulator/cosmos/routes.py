@@ -127,9 +127,7 @@ def _refined(operation: str, headers: Mapping[str, str]) -> str:
         return "item.upsert" if is_true(headers, "x-ms-documentdb-is-upsert") else operation
     if operation in ("database.create", "container.create") and is_true(headers, "x-ms-documentdb-isquery"):
         return operation.replace("create", "list")
-    if operation == "feed" and "a-im" in headers:
-        return "changes"
-    return operation
+    return "changes" if operation == "feed" and "a-im" in headers else operation
 
 
 def is_true(headers: Mapping[str, str], name: str) -> bool:

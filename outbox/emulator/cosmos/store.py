@@ -188,8 +188,7 @@ class Store:
     # Expiry
 
     def _is_over(self, container: Container, item: StoredItem) -> bool:
-        expires_ms = _expires_ms(container, item.value)
-        return 0 < expires_ms <= self.engine.now_ms()
+        return 0 < _expires_ms(container, item.value) <= self.engine.now_ms()
 
     def _note_expiry(self, container: Container, key: str, id: str, stored: bytes) -> None:
         expires_ms = _expires_ms(container, stored)

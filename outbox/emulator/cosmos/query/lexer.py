@@ -66,9 +66,7 @@ def tokens_of(text: str) -> list[Token]:
 
 
 def _value(kind: str, text: str) -> Json:
-    if kind == "number":
-        return _number(text)
-    return _unescaped(text[1:-1]) if kind == "text" else text
+    return _number(text) if kind == "number" else _unescaped(text[1:-1]) if kind == "text" else text
 
 
 def _number(text: str) -> Json:

@@ -296,9 +296,10 @@ def _ids_of(query: Query) -> tuple[str, ...] | None:
     id_of_item = _member(query, ("id",)) if operands else None
     for operand in operands:
         match operand:
-            case Binary(sign="=", left=left, right=Literal(value=str() as id)) if left == id_of_item:
-                return (id,)
-            case Binary(sign="=", left=Literal(value=str() as id), right=right) if right == id_of_item:
+            case (
+                Binary(sign="=", left=left, right=Literal(value=str() as id))
+                | Binary(sign="=", left=Literal(value=str() as id), right=left)
+            ) if left == id_of_item:
                 return (id,)
             case In(operand=left, choices=choices) if left == id_of_item:
                 ids = [choice.value for choice in choices if isinstance(choice, Literal)]

@@ -40,9 +40,7 @@ def compare(left: Json, right: Json) -> int | None:
     rank = rank_of(left)
     if rank != rank_of(right) or rank in (0, 5, 6):
         return None
-    if left == right or rank == 1:
-        return 0
-    return -1 if left < right else 1
+    return 0 if left == right or rank == 1 else -1 if left < right else 1
 
 
 def sort_key(value: Json) -> SortKey:
@@ -69,6 +67,4 @@ def plain(value: Json) -> Json:
         return int(value)
     if isinstance(value, list):
         return [plain(element) for element in value]
-    if isinstance(value, dict):
-        return {name: plain(member) for name, member in value.items()}
-    return value
+    return {name: plain(member) for name, member in value.items()} if isinstance(value, dict) else value
