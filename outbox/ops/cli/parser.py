@@ -62,8 +62,7 @@ ON_AZURE = frozenset(name for name, command in COMMANDS.items() if command.at ==
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
     show_anything()
-    parser = make_parser()
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     if hasattr(options, "data") and hasattr(options, "cosmos"):
         _place(options)
     elif getattr(options, "azure", False):

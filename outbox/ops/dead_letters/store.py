@@ -132,9 +132,7 @@ async def discard_some(at: StoreSite, asked: DiscardSome) -> Moved:
 
 async def _life_s(at: StoreSite, *, for_good: bool) -> float | None:
     """Return for how long discarded dead letters can be restored, in seconds; None: never."""
-    if for_good:
-        return None
-    return await longest_retention_ms(at.notes(RETENTION_PREFIX)) / 1_000
+    return None if for_good else await longest_retention_ms(at.notes(RETENTION_PREFIX)) / 1_000
 
 
 async def _discard(at: StoreSite, dead: DeadLetterEntry, life_s: float | None) -> None:

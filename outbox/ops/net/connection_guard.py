@@ -27,9 +27,7 @@ def named_host(hosts: Sequence[str]) -> str:
     """The name in a request's one Host header, without its port; empty where that is invalid."""
     host = hosts[0].lower() if len(hosts) == 1 else ""
     name, colon, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
-    if colon and not port.isdecimal():
-        return ""
-    return name if colon else host
+    return host if not colon else name if port.isdecimal() else ""
 
 
 @asynccontextmanager

@@ -127,10 +127,8 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 def age(seconds: float | None) -> str:
     if seconds is None:
         return "-"
-    for unit, size_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size_s:
-            return f"{seconds / size_s:.0f} {unit}"
-    return f"{seconds:.1f} s"
+    units = (("d", 86_400), ("h", 3_600), ("min", 60))
+    return next((f"{seconds / s:.0f} {unit}" for unit, s in units if seconds >= 2 * s), f"{seconds:.1f} s")
 
 
 def shortened(text: str, length_max: int = REASON_LENGTH_MAX) -> str:

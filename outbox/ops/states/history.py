@@ -34,13 +34,10 @@ def state_history(path: Path, type: str, key: Key, app: App | None = None) -> St
     if not path.is_file():
         raise Refused(f"{path} is not there; record one by `outbox run APP --data FOLDER --history {path}`")
     id, prefixes = state_id(type, key), None if app is None else _prefixes(app, type)
-    found: deque[StateVersion] = deque(maxlen=VERSION_COUNT_MAX)
-    count = 0
-    for version in _versions(ended(read_history(path)), id, key, prefixes):
-        found.append(version)
-        count += 1
-    in_order = sorted(found, key=lambda version: version.at)  # that one has no answer is known at the end only
-    return StateHistory(id, in_order, count > len(found))
+    found = deque(_versions(ended(read_history(path)), id, key, prefixes), maxlen=VERSION_COUNT_MAX + 1)
+    newest = list(found)[-VERSION_COUNT_MAX:]
+    in_order = sorted(newest, key=lambda version: version.at)  # that one has no answer is known at the end only
+    return StateHistory(id, in_order, len(found) > len(newest))
 
 
 def _prefixes(app: App, type: str) -> list[bytes]:

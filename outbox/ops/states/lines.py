@@ -51,10 +51,9 @@ class Beginning:
             raise Refused("a key, or the beginning of one, is of one type of state; name the TYPE")
         if tag and not _BEGINNING[tag](asked.key):
             raise Refused(f"key {asked.key[:80]!r} is no beginning of {'a UUID' if tag == 'u.' else 'an integer'}")
-        self.prefix = f"{asked.type}:{tag}{asked.key.lower()}" if tag else ""
-        if not tag and asked.type:
-            self.prefix = state_id(asked.type, parse_key(asked.key, "text")) if asked.key else f"{asked.type}:"
         self._type, self._is_text = asked.type, bool(asked.key) and not tag
+        beginning = f"{asked.type}:{tag}{asked.key.lower()}" if asked.type else ""
+        self.prefix = state_id(asked.type, parse_key(asked.key, "text")) if self._is_text else beginning
         self._after = asked.after
 
     def has(self, id: str) -> bool:

@@ -38,11 +38,12 @@ def _place(found: FoundMessage) -> str:
 def trace_text(found: Trace) -> str:
     """A line for each message, its effects below it and indented; then why there may be more."""
     least = found.hops[0].depth
-    lines = []
-    for hop in found.hops:
-        known = facts(hop.facts) or "nothing is known but its id"
-        lines.append(printable(f"{'  ' * (hop.depth - least)}{'*' if hop.id == found.id else '-'} {hop.id}: {known}"))
-    return "\n".join([*lines, *(printable(f"note: {note}") for note in found.notes)])
+    lines = [
+        f"{'  ' * (hop.depth - least)}{'*' if hop.id == found.id else '-'} {hop.id}: "
+        + (facts(hop.facts) or "nothing is known but its id")
+        for hop in found.hops
+    ]
+    return "\n".join(map(printable, [*lines, *(f"note: {note}" for note in found.notes)]))
 
 
 def show_message(options: Options) -> None:
