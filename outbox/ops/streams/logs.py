@@ -42,6 +42,7 @@ from outbox.streams.cells import FLOOR, Cell, Position
 from outbox.streams.horizon import UNREAD, trimmed
 from outbox.streams.log import MARGIN, is_name
 from outbox.streams.log_places import Place, place_of, together
+from outbox.streams.pipeline.checkpoint import PIPELINE, PipelineRegister
 from outbox.streams.register import REGISTER, Kept, Register, RegisterCell
 from outbox.streams.row import Row
 from outbox.streams.values import Values
@@ -55,9 +56,10 @@ PARTITIONS_MAX = 100_000
 AT_ONCE_MAX = 16
 """How many rows or registers of a list are read at once."""
 _ROW = re.compile(r"log/([^/]+)/(\d{1,3})\.(\d{1,3})(?:/\d+)?").fullmatch
-_REGISTERS = ("processor/", "ingest/")
+_REGISTERS = ("processor/", "ingest/", PIPELINE)
 T = TypeVar("T")
 
+KeptRegister = Kept[Register] | Kept[PipelineRegister] | CorruptRecord | None
 Shard = tuple[int, int]
 """A writer shard and a reader shard."""
 
@@ -219,18 +221,22 @@ def _shown(shard: Shard) -> str:
     return f"{shard[0]}.{shard[1]}"
 
 
-async def _register(at: StreamPlace, name: str) -> Kept[Register] | CorruptRecord | None:
+async def _register(at: StreamPlace, name: str) -> KeptRegister:
     try:
+        if name.startswith(PIPELINE):
+            return await RegisterCell(at.place.store, name, PipelineRegister, new_id=str).read()
         return await RegisterCell(at.place.store, name, Register, new_id=str).read()
     except CorruptRecord as error:
         return error
 
 
-def _cursors_of(kept: Kept[Register] | CorruptRecord | None) -> dict[str, int]:
-    """Return the next cell of each row by a processor's register; an ingest's reads none."""
+def _cursors_of(kept: KeptRegister) -> dict[str, int]:
+    """Return the next cell of each row by a register, of a pipeline's checkpoint; an ingest's reads none."""
     if not isinstance(kept, Kept):
         return {}
     known = kept.register
+    if isinstance(known, PipelineRegister):
+        return {known.source: known.stands.c.index}
     return {row: known.cursors[key].index for key, row in known.reads.items() if key in known.cursors}
 
 
@@ -240,12 +246,15 @@ def _with_cursors(row: RowView, name: str, cursors: Mapping[str, Mapping[str, in
     return msgspec.structs.replace(row, readers=row.readers | here)
 
 
-def _processor(name: str, kept: Kept[Register] | CorruptRecord | None, lag: dict[str, int]) -> ProcessorView | None:
+def _processor(name: str, kept: KeptRegister, lag: dict[str, int]) -> ProcessorView | None:
     if kept is None:
         return None
     if isinstance(kept, CorruptRecord):
         return ProcessorView(name, 0, "", 0, 0, lag, str(kept))
     register = kept.register
+    if isinstance(register, PipelineRegister):
+        stands = register.stands
+        return ProcessorView(name, register.serial, f"checkpoint {stands.n}", 0, stands.time, lag)
     phase = "writing" if register.outs else "handling"
     return ProcessorView(name, register.serial, phase, register.failures, register.now, lag)
 

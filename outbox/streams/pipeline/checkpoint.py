@@ -21,6 +21,8 @@ from outbox.errors import CorruptRecord
 from outbox.streams.cells import DECODE_ERRORS, Position
 from outbox.streams.register import Swapped
 
+PIPELINE = "pipeline/"
+"""The beginning of the names of pipelines, as a register, a reader and a writer of logs."""
 PARTS_MAX = 16
 """Parts that are read by a replica that begins, at most."""
 
@@ -61,11 +63,13 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
 class PipelineRegister(Swapped, frozen=True, omit_defaults=True):
     """A pipeline's register as stored: the checkpoint that stands, and those before it, the oldest first.
 
-    `before` has the versions before this one with their graphs: what they have released stays.
+    `source` is the row that is read; `before` has the versions before this one with their graphs: what they have
+    released stays.
     """
 
     version: int
     graph: str
+    source: str
     stands: Checkpoint
     kept: tuple[Checkpoint, ...] = ()
     before: tuple[tuple[int, str], ...] = ()

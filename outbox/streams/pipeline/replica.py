@@ -36,6 +36,7 @@ from outbox.streams.cells import Cell, Position
 from outbox.streams.log_places import Place, Seen, together
 from outbox.streams.pipeline.barrier import Barrier, Names, OtherWriter
 from outbox.streams.pipeline.checkpoint import (
+    PIPELINE,
     Chain,
     Checkpoint,
     PartRef,
@@ -110,6 +111,7 @@ class PipelineReplica:
     def __init__(self, plan: PipelinePlan, place: Place, *, entries_max: int = ENTRIES_MAX) -> None:
         """Take the parts; a frame has `entries_max` entries at most."""
         self.plan = plan
+        self._who = f"{PIPELINE}{plan.name}"
         self._entries_max = entries_max
         self.place = place
         self.register = RegisterCell(place.store, f"pipeline/{plan.name}", PipelineRegister, new_id=place.new_id)
@@ -126,7 +128,6 @@ class PipelineReplica:
         self._checkpoints = asyncio.Lock()
         self._source: Row[Any] = plan.source_row()
         self._ahead = ReadAhead(min(entries_max, AT_FIRST))
-        self._who = f"pipeline/{plan.name}"
         self._saves_all = False
         """Whether the next checkpoint saves all states, because some were loaded from an older schema."""
 
@@ -182,9 +183,8 @@ class PipelineReplica:
         first = Position(await self._source.first())
         rows = self.plan.sink_rows()
         chains = {name: Chain((await row.opened()).index, first) for name, row in rows.items()}
-        register = PipelineRegister(
-            self.plan.version, self.plan.graph, Checkpoint(0, first, chains, made=self.place.now_ms())
-        )
+        nothing = Checkpoint(0, first, chains, made=self.place.now_ms())
+        register = PipelineRegister(self.plan.version, self.plan.graph, self._source.name, nothing)
         await self._report(register)
         return register
 
@@ -448,7 +448,7 @@ class PipelineReplica:
             await asyncio.sleep(0)
         sections = merged(older.values(), saved.values())
         data = part_of(section for _, section in sorted(sections.items()))
-        blob = f"pipeline/{self.plan.name}/{self.place.new_id()}"
+        blob = f"{self._who}/{self.place.new_id()}"
         await self.place.blobs.write(blob, data)
         return [*kept, ref_of(blob, data)], blob
 

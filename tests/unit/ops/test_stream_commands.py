@@ -25,6 +25,7 @@ from outbox.ops.values.status import ReadStatus
 from outbox.ops.values.streams import ListStreams, ReadStream, StreamRow, TrimStream, Unregister
 from outbox.ports import Create, DocumentKey
 from outbox.streams import Inputs, OrderedLog, Position, Processor, Step
+from tests.unit.streams.pipeline.counting import Counting
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -267,6 +268,19 @@ async def test_a_processor_is_as_far_behind_as_its_register_says(engine: Engine,
     assert (await admin.ask(Unregister("readings", "processor/watch"))).behind == {"0.0": 11}
     with pytest.raises(LookupError, match="no reader or writer 'processor/watch'; there are: none"):
         await admin.ask(Unregister("readings", "processor/watch"))
+
+
+async def test_a_pipeline_is_listed_as_far_behind_as_its_checkpoint(engine: Engine, admin: Admin) -> None:
+    made = Counting(engine)
+    await made.write("a b", "a", "b")
+    await made.pipeline.run_until_idle(engine, seconds=10)
+    await made.write("a", "b")
+    found = await admin.ask(ListStreams())
+    (pipeline,) = [each for each in found.processors if each.name == "pipeline/index"]
+    assert (pipeline.phase, pipeline.lag) == ("checkpoint 1", {"pages/0.0": 2})
+    rows = {log.name: log.rows[0] for log in found.logs}
+    assert rows["pages"].readers == {"pipeline/index": 2}
+    assert rows["changes"].writers == {"pipeline/index": 1}  # one bundle, since the oldest checkpoint that is kept
 
 
 async def test_rows_are_read_one_after_the_other_or_one_alone(engine: Engine, admin: Admin) -> None:
