@@ -46,8 +46,7 @@ class Wanted(NamedTuple):
 
     def is_in(self, queue: Queue, now_ms: int) -> bool:
         """Whether a queue has it now."""
-        order = queue.order
-        return not queue.is_paused and self._is_in(order, now_ms)
+        return not queue.is_paused and self._is_in(queue.order, now_ms)
 
     def _is_in(self, order: PlainOrder | SessionOrder, now_ms: int) -> bool:
         return order.has_available(now_ms, session=self.session) or (self.blocked and order.has_blocked)

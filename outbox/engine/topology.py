@@ -71,11 +71,9 @@ class Topology:
 
     def _known(self, path: str, queues: Sequence[QueueSettings]) -> QueueSettings | None:
         """A queue as it will be behind these declarations, if it will be there."""
-        for queue in reversed(queues):
-            if queue.name == path:
-                return queue
         found = self._state.paths.get(path)
-        return None if found is None else found.settings
+        known = None if found is None else found.settings
+        return next((queue for queue in reversed(queues) if queue.name == path), known)
 
     def _declare_queue(self, item: QueueSettings, queues: list[QueueSettings]) -> None:
         known = self._known(item.name, queues)
