@@ -93,6 +93,4 @@ def check(
 def _events(history: str | os.PathLike[str] | History | Iterable[Event]) -> Iterable[Event]:
     if isinstance(history, History):
         return history.events()
-    if isinstance(history, str | os.PathLike):
-        return read_history(history)
-    return history
+    return read_history(history) if isinstance(history, str | os.PathLike) else history

@@ -151,8 +151,7 @@ class Front:
     async def _answer(entry: HttpEntry, clients: ExploredBus, delivery: Delivery) -> None:
         request = request_in(delivery.message)
         response = await entry.handle(request.method, request.path, request.headers, request.body)
-        settle = Settle("release")
-        if "retry-after" not in response.headers:  # the client is done
-            settle = Settle("complete", digest_of(response), str(response.status))
+        is_done = "retry-after" not in response.headers
+        settle = Settle("complete", digest_of(response), str(response.status)) if is_done else Settle("release")
         with suppress(*MAY_RETRY):  # the client has gone
             await clients.settle(delivery, settle)

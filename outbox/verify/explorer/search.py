@@ -151,9 +151,7 @@ class Search:
                 while len(edges) <= index:
                     edges.append(array("q"))
                 edges[index].extend(seen[key_of(step[0])] for step in steps if not step[2].cost)
-            if report.anomalies:
-                return False
-            if count % LOOK_EVERY == 0 and self._is_over(began_s):
+            if report.anomalies or (count % LOOK_EVERY == 0 and self._is_over(began_s)):
                 return False
         return True
 

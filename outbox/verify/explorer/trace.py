@@ -39,10 +39,10 @@ class Trace:
     def text(self) -> str:
         """The steps, one to a line, each after its process, then the end state."""
         width = max((len(name) for name in self.names), default=0)
-        lines = []
-        for number, step in enumerate(self.steps, start=1):
-            who = self.names[step.who - 1] if step.who else "~"
-            lines.append(f"{number:4}  {who:{width}}  {step.describe()}")
+        lines = [
+            f"{number:4}  {self.names[step.who - 1] if step.who else '~':{width}}  {step.describe()}"
+            for number, step in enumerate(self.steps, start=1)
+        ]
         return "\n".join([*lines, *(f"      {line}" for line in self.left)])
 
 

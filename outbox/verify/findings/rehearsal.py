@@ -171,9 +171,8 @@ class Rehearsal:
 
     def _wrong(self, promise: str, what: str, *, last: int = 0) -> Anomaly:
         lines = [f"{number:4}  {line}" for number, line in enumerate(self._way, 1)]
-        if last and len(lines) > last:
-            lines = ["      ...", *lines[-last:]]
-        return Anomaly(promise, what, "\n".join(lines), len(self._way))
+        is_cut = 0 < last < len(lines)
+        return Anomaly(promise, what, "\n".join(["      ...", *lines[-last:]] if is_cut else lines), len(self._way))
 
     def _differs(
         self, handling: Handling, first: Effect | Declined, again: Effect | Declined, calls: ProfiledCalls, how: str

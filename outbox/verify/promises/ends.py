@@ -71,9 +71,8 @@ class Ends:
         is_there = self.queues.is_there(state, path, message.identity)
         if not self.queues.specs[number].is_read:
             return None if is_there else Finding("NoLost", f"{name} is not in {path}")
-        if is_there and self.book.is_blocked(ghost, path, message):
-            return None
-        if self.queues.is_left_out(state, path, message.identity):
+        is_blocked = is_there and self.book.is_blocked(ghost, path, message)
+        if is_blocked or self.queues.is_left_out(state, path, message.identity):
             return None
         if is_there:
             return Finding("EveryMessageEnds", f"{name} is still in {path}, and no worker handles it any more")

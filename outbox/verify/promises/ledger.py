@@ -173,9 +173,7 @@ class SessionOrder:
 
         Of what is applied only copies are left, and these may lie behind anything in the session.
         """
-        ahead: Iterable[bytes] = self._ahead.get(inbox, ())
-        if inbox in applied:
-            ahead = self._session_of.get(inbox, ())
+        ahead: Iterable[bytes] = (self._session_of if inbox in applied else self._ahead).get(inbox, ())
         return any(other in self._blocking and other in dead for other in (*ahead, inbox))
 
     def wrong(
@@ -393,10 +391,9 @@ class Book:
 
     def settle(self, ledger: Ledger, event: SettledHandlings) -> Ledger | Finding:
         """A ledger after the last settlement of a message."""
-        if event.dead_lettered:
-            for inbox in event.inboxes:
-                if inbox in ledger.applied and not any(inbox == again for again, _ in ledger.resubmitted):
-                    return Finding("NoDuplicate", f"{self.name(inbox)} took effect, and is dead-lettered all the same")
+        for inbox in event.inboxes if event.dead_lettered else ():
+            if inbox in ledger.applied and not any(inbox == again for again, _ in ledger.resubmitted):
+                return Finding("NoDuplicate", f"{self.name(inbox)} took effect, and is dead-lettered all the same")
         return self.early(ledger, event.inboxes) or ledger
 
     def note(self, ledger: Ledger, side_effect: SideEffect) -> Ledger | Finding:
@@ -430,9 +427,8 @@ class Book:
     def not_old(self, handling: Handling, refusal: StoredRecord, at_ms: int) -> Finding | None:
         """A refusal by the age fence of a message that is younger than retention."""
         created_ms = handling.message.created_ms
-        if kind_of(refusal) is not Kind.REFUSED_FOR_AGE or not created_ms:
-            return None
-        if created_ms <= at_ms - self._retention_ms_min:
+        is_young = created_ms > at_ms - self._retention_ms_min
+        if not (created_ms and is_young) or kind_of(refusal) is not Kind.REFUSED_FOR_AGE:
             return None
         return Finding("NoDeadLetter", f"{self.name(handling.inbox)} is too-old, and younger than retention")
 

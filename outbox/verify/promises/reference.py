@@ -131,9 +131,7 @@ class Reference:
             while not loop.is_finished and loop.has_timer():
                 loop.fire_timer()
                 loop.run_ready()
-            if not task.done():
-                return Declined("it waits for something that never comes")
-            return task.result()
+            return task.result() if task.done() else Declined("it waits for something that never comes")
         finally:
             loop.dispose()
 

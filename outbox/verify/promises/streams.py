@@ -431,9 +431,7 @@ class StreamMonitor:
         unknown = [bytes(raw) for out in after.outs for raw in out.v if bytes(raw) not in self._sent]
         if twice:
             return Finding("NoDuplicate", f"{twice[0].decode()} is committed again")
-        if unknown:
-            return Finding("NoGhost", f"{unknown[0].decode()} was never sent")
-        return None
+        return Finding("NoGhost", f"{unknown[0].decode()} was never sent") if unknown else None
 
     def _between(
         self, ghost: Ghost, name: str, before: Register, after: Register

@@ -171,9 +171,7 @@ class JournalModel:
         if conflict is not None:
             return Outcome("-> conflict", state, conflict)
         after = self._committed(state, commit, now_ms)
-        if self._gated:
-            after = msgspec.structs.replace(after, synced=state.synced or state)
-        return Outcome("", after, None)
+        return Outcome("", msgspec.structs.replace(after, synced=state.synced or state) if self._gated else after, None)
 
     def _conflict(self, state: JournalState, commit: Commit, now_ms: int) -> Conflict | None:
         settled = [*commit.consumed, *(dead.delivery for dead in commit.dead_lettered)]
@@ -220,8 +218,7 @@ class JournalModel:
             documents[id] = StateDocument(change.value, version, change.schema, change.serial, expires_ms)
         markers = {key: (marker, until_ms) for key, marker, until_ms in state.markers}
         fresh: dict[bytes, Marker] = {**commit.applied, **commit.refused}
-        for inbox, marker in fresh.items():
-            markers[inbox] = (marker, commit.markers_expire_ms)
+        markers |= {inbox: (marker, commit.markers_expire_ms) for inbox, marker in fresh.items()}
         return JournalState(
             tuple(map(tuple, tasks)),
             tuple(sorted(dead)),

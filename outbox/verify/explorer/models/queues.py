@@ -180,12 +180,10 @@ class Queues:
         self, state: State, paths: Sequence[str], count_max: int, now_ms: int, in_use: Locks = NO_LOCKS
     ) -> list[Outcome]:
         """Every way to claim up to `count_max` messages of some queues."""
-        runs: list[Claim]
-        if count_max == 1:
-            runs = [(choice,) for path in paths for choice in self._ready(state, self.numbers[path], now_ms)]
-        else:
-            runs = self._runs(state, paths, count_max, now_ms)
-        return [self.claimed(state, run, now_ms, in_use) for run in runs]
+        if count_max != 1:
+            return [self.claimed(state, run, now_ms, in_use) for run in self._runs(state, paths, count_max, now_ms)]
+        ready = (choice for path in paths for choice in self._ready(state, self.numbers[path], now_ms))
+        return [self.claimed(state, (choice,), now_ms, in_use) for choice in ready]
 
     def _runs(self, state: QueueState, paths: Sequence[str], count_max: int, now_ms: int) -> list[Claim]:
         """Every choice and order of up to `count_max` messages; those of one session stay together and in order."""
@@ -307,8 +305,7 @@ class Queues:
         for delivery in deliveries:
             index = self.holder(state, delivery)
             if index is not None:
-                number = self.numbers[delivery.queue]
-                state = self.changed(state, number, index, is_locked=False)
+                state = self.changed(state, self.numbers[delivery.queue], index, is_locked=False)
         return state
 
     @staticmethod
@@ -393,10 +390,11 @@ class Queues:
 
     def show(self, state: QueueState, now_ms: int) -> list[str]:
         """Show the messages in the queues, a line a queue."""
-        found = []
-        for queue, tasks in zip(self.specs, state.tasks, strict=True):
-            if tasks:
-                found.append(f"{queue.path}: {', '.join(self._shown(task, now_ms) for task in tasks)}")
+        found = [
+            f"{queue.path}: {', '.join(self._shown(task, now_ms) for task in tasks)}"
+            for queue, tasks in zip(self.specs, state.tasks, strict=True)
+            if tasks
+        ]
         dead = [
             f"{short(self.messages[d.message].identity)} ({d.reason}) from {self.specs[d.queue].path}"
             for d in state.dead
