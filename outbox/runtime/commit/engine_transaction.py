@@ -86,9 +86,7 @@ class EngineTransaction:
         if codec is None or id is None:
             return None
         found = self.commit.states.get(id) or self.documents.get(id)
-        if found is None or not found.value:
-            return codec.fresh()
-        return codec.decode(found.value, found.schema)
+        return codec.decode(found.value, found.schema) if found is not None and found.value else codec.fresh()
 
     # What a message does
 

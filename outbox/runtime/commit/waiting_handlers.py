@@ -67,16 +67,14 @@ def _is_ours(frame: FrameType) -> bool:
 def _frames(coroutine: Any) -> Iterator[FrameType]:
     """The frames of a coroutine and of the coroutines it awaits, outermost first."""
     for _ in range(DEPTH_MAX):
-        frame = None
-        for name in ("cr", "gi", "ag"):
-            frame = frame or getattr(coroutine, f"{name}_frame", None)
+        frame = next(filter(None, (getattr(coroutine, name, None) for name in _FRAMES)), None)
         if frame is None:
             return
         yield frame
-        if frame.f_code is _STEPS:  # what is stepped without a task is awaited by nobody
-            coroutine = frame.f_locals.get("coroutine")
-        else:
-            coroutine = next((getattr(coroutine, name) for name in _AWAITS if getattr(coroutine, name, None)), None)
+        awaited = next(filter(None, (getattr(coroutine, name, None) for name in _AWAITS)), None)
+        # What is stepped without a task is awaited by nobody.
+        coroutine = frame.f_locals.get("coroutine") if frame.f_code is _STEPS else awaited
 
 
+_FRAMES = ("cr_frame", "gi_frame", "ag_frame")
 _AWAITS = ("cr_await", "gi_yieldfrom", "ag_await")

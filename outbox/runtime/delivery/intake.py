@@ -34,9 +34,7 @@ class BusIntake:
             found = await self._bus.receive(queue, count_max=count_max, wait_s=0)
             if found:
                 return found
-        if not queues:
-            return []
-        return await self._bus.receive(queues[0], count_max=count_max, wait_s=wait_s)
+        return await self._bus.receive(queues[0], count_max=count_max, wait_s=wait_s) if queues else []
 
     async def renew(self, deliveries: Sequence[Delivery]) -> int:
         renewed = 0

@@ -109,9 +109,7 @@ class Settlement:
 
     def is_applied(self, branch: Attempt) -> bool:
         """Whether all branches of the message are applied with this one; a released message is redelivered."""
-        if branch.is_released:
-            return False
-        return branch.fan_out is None or branch.fan_out.are_others_applied()
+        return not branch.is_released and (branch.fan_out is None or branch.fan_out.are_others_applied())
 
     async def release(self, branch: Attempt) -> None:
         """Release a delivery, once, uncounted; if that fails its lock expires."""

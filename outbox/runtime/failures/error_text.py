@@ -172,10 +172,8 @@ def _frames(error: BaseException) -> list[Frame]:
 
 def _foreign(frames: list[Frame]) -> list[Frame]:
     """The frames from the first of the application on."""
-    for index, frame in enumerate(frames):
-        if not frame.module.startswith(_RUNNERS):
-            return frames[index:]
-    return []
+    first = next((at for at, frame in enumerate(frames) if not frame.module.startswith(_RUNNERS)), len(frames))
+    return frames[first:]
 
 
 def _picked(frames: list[Frame], first: int, last: int) -> list[str]:

@@ -45,7 +45,5 @@ class FailureCounts:
         tag = Tag("failures", (work.inbox,))
         with suppress(*MAY_RETRY):
             known = await self._store.read(key)
-            if known is None:
-                await self._store.write([Create(key, body, self._life_s, tag)])
-            else:
-                await self._store.write([Replace(key, body, known.version, self._life_s, tag)])
+            create = Create(key, body, self._life_s, tag)
+            await self._store.write([create if known is None else Replace(key, body, known.version, self._life_s, tag)])

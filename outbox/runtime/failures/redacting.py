@@ -105,10 +105,8 @@ def redacted(text: str, *, is_cut: bool = False) -> str:
 
 def _is_secret(text: str, name: re.Match[str]) -> bool:
     """Whether a name is a secret's, by itself or by the text before it."""
-    word = name[1].lower()
-    if word in _BEHIND:
-        return text.endswith(_BEHIND[word], 0, name.start())
-    return _is_secrets(name[1])
+    ahead = _BEHIND.get(name[1].lower())
+    return _is_secrets(name[1]) if ahead is None else text.endswith(ahead, 0, name.start())
 
 
 def _is_secrets(name: str) -> bool:
@@ -195,10 +193,8 @@ def _value_end(text: str, name: re.Match[str]) -> int:
 
 def _quoted_end(text: str, at: int, quote: str, slash_count: int) -> int:
     """Find the end of a quoted text: a quote behind at most as many backslashes as the first."""
-    for found in _QUOTE[quote].finditer(text, at):
-        if len(found[1]) <= slash_count:
-            return found.end()
-    return len(text)
+    quotes = _QUOTE[quote].finditer(text, at)
+    return next((found.end() for found in quotes if len(found[1]) <= slash_count), len(text))
 
 
 def _closed_end(text: str, at: int, marks: re.Pattern[str]) -> int:

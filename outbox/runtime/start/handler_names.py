@@ -73,9 +73,8 @@ async def register_handlers(app: App, operations: Operations) -> None:
             await _check(operations, old, own, known)
         current = [_with_newest_types(found, known.get(identity)) for identity, found in own.items()]
         wanted = sorted([*current, *(other for other in known.values() if other.source not in sources)])
-        if wanted == sorted(known.values()):
-            return
-        if await write_note(operations, NOTE_PREFIX + app.name, msgspec.json.encode(wanted), note):
+        is_noted = wanted == sorted(known.values())
+        if is_noted or await write_note(operations, NOTE_PREFIX + app.name, msgspec.json.encode(wanted), note):
             return
     raise NotRegistrable(
         f"the handlers of {app.name!r} are being registered by other workers all the time; start again"

@@ -51,10 +51,8 @@ class RegisteredRetention(msgspec.Struct, frozen=True):
 
 def duration(ms: int) -> str:
     """Format a duration, rounded down, in the largest unit of which it has two."""
-    for unit, size_ms in (("days", 86_400_000), ("hours", 3_600_000), ("min", 60_000), ("s", 1_000)):
-        if ms >= 2 * size_ms:
-            return f"{ms // size_ms} {unit}"
-    return f"{ms} ms"
+    units = (("days", 86_400_000), ("hours", 3_600_000), ("min", 60_000), ("s", 1_000))
+    return next((f"{ms // size_ms} {unit}" for unit, size_ms in units if ms >= 2 * size_ms), f"{ms} ms")
 
 
 class RetentionWindow:
@@ -137,10 +135,8 @@ def _eras(
     if (known.retention_ms, known.margin_ms) != (own.retention_ms, own.margin_ms):
         overlap_ms = max(known.margin_ms, own.margin_ms)
         eras.append(PastRetention(now_ms + overlap_ms, known.retention_ms, known.margin_ms))
-    latest: dict[tuple[int, int], PastRetention] = {}
-    for era in sorted(eras):
-        if era.until_ms > now_ms - own.retention_ms:
-            latest[era.retention_ms, era.margin_ms] = era
+    lasting = [era for era in sorted(eras) if era.until_ms > now_ms - own.retention_ms]
+    latest = {(era.retention_ms, era.margin_ms): era for era in lasting}
     latest.pop((own.retention_ms, own.margin_ms), None)
     if len(latest) > ERA_COUNT_MAX:
         raise NotRegistrable(
