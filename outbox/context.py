@@ -473,9 +473,8 @@ class Context(msgspec.Struct, gc=False):
     def _due_ms(self, after_s: float | None, at: datetime | float | None) -> int:
         if after_s is not None and at is not None:
             raise TypeError("give after_s= or at=, not both")
-        if after_s is not None:
-            return to_ms(self.now_ms / 1_000 + after_s)
-        return 0 if at is None else to_ms(at)
+        due_s = at if after_s is None else self.now_ms / 1_000 + after_s
+        return 0 if due_s is None else to_ms(due_s)
 
 
 def seal(context: Context, why: str) -> None:

@@ -39,6 +39,4 @@ class Retries:
 
     def delay_s(self, failures: int) -> float:
         """The delay in seconds after this many `failures`, at least one."""
-        if not self.delays_s:
-            return 0.0
-        return self.delays_s[min(failures, len(self.delays_s)) - 1]
+        return self.delays_s[min(failures, len(self.delays_s)) - 1] if self.delays_s else 0.0

@@ -207,9 +207,8 @@ class Link:
 
     async def _hear(self, count: int) -> list[ServiceBusReceivedMessage]:
         """Read the socket until `count` messages have come; a read that is cancelled leaves fewer with the SDK."""
-        if buffered_count(self.receiver):
-            return []  # the SDK would take these in hand, and drop them if it is cancelled
-        return await self._receive(count)
+        # The SDK would take what it has buffered in hand, and drop it if it is cancelled.
+        return [] if buffered_count(self.receiver) else await self._receive(count)
 
     async def _receive(self, count: int) -> list[ServiceBusReceivedMessage]:
         return [] if self._is_dead() else await self.receiver.receive_messages(count, max_wait_time=SLICE_S)

@@ -136,9 +136,7 @@ def body_of(received: ServiceBusReceivedMessage) -> bytes:
     body: Any = received.body
     if received.body_type == AmqpMessageBodyType.DATA:
         return b"".join(body)
-    if isinstance(body, str):
-        return body.encode()
-    return body if isinstance(body, bytes) else b""
+    return body.encode() if isinstance(body, str) else body if isinstance(body, bytes) else b""
 
 
 def as_text(value: object) -> str:
