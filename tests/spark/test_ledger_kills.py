@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ORPHANS = 3_000
 
 
-PLACES = ("folder", "emulator", pytest.param("azurite", marks=pytest.mark.soak))
+PLACES = ("folder", *(pytest.param(place, marks=pytest.mark.soak) for place in ("emulator", "azurite")))
+"""In every run a folder: on the emulator, `test_ledger_lakes.py` has a death at each of these steps, and each race."""
 
 
 def started(step: str, ledger: Path | str, markers: Path, point: str) -> subprocess.Popen[str]:

@@ -26,6 +26,11 @@ from tests.spark.ledgers import Died, conflicts, dies_at, ids, landed, nothing_e
 PLACES = ("folder", "emulator", pytest.param("azurite", marks=pytest.mark.soak))
 
 
+def drawn_seeds(count: int, soak_count: int) -> list[Any]:
+    """So many seeds for every run, and the rest of them for `make soak`."""
+    return [*range(count), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(count, soak_count))]
+
+
 def land(ledger: str, name: str, *texts: tuple[str, str], first: int = 0) -> None:
     rows = [
         {"message_id": id, "body": body, "fingerprint": body, "sequence_number": number, "delivery_count": 0}
@@ -79,7 +84,7 @@ def test_a_merger_dies_at_every_step_and_each_row_is_there_once(
     nothing_else_is_left(address)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", drawn_seeds(5, 12))
 def test_drawn_faults_cost_no_row_and_double_none(ledger: str, lake: Lake, seed: int) -> None:
     kinds: tuple[Any, ...] = ("lost-reply", "lost-reply", "throttled", "reset", "status", "lost-reply")
     for number in range(4):
@@ -92,7 +97,7 @@ def test_drawn_faults_cost_no_row_and_double_none(ledger: str, lake: Lake, seed:
     nothing_else_is_left(ledger)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", drawn_seeds(3, 6))
 def test_a_vacuum_under_drawn_faults_takes_nothing_that_is_named(ledger: str, lake: Lake, seed: int) -> None:
     place = place_of(ledger, os.environ)
     land(ledger, "one", ("a", "1"), ("b", "1"))

@@ -62,12 +62,9 @@ def cured(ledger: Path) -> int:
     pytest.fail("no end of torn files")
 
 
-@pytest.mark.parametrize(("names", "deletions"), LOSSES)
 @pytest.mark.parametrize("point", ["conflicts", "prepared", "committed", "synced", "end"])
 @pytest.mark.parametrize("number", [0, 1, 10])
-def test_a_power_loss_in_a_merge_costs_nothing(
-    tmp_path: Path, disk: Disk, number: int, point: str, names: str, deletions: str
-) -> None:
+def test_a_power_loss_in_a_merge_costs_nothing(tmp_path: Path, disk: Disk, number: int, point: str) -> None:
     current, crash = dies_in(number, point)
     place = Folder(tmp_path / "deep" / "ledger")
     disk.sync_all(tmp_path)
@@ -81,12 +78,14 @@ def test_a_power_loss_in_a_merge_costs_nothing(
             merger.merge()
     except Died:
         pass
-    disk.after_loss(tmp_path, tmp_path.with_suffix(".after"), names=names, deletions=deletions)
-    after = tmp_path.with_suffix(".after") / "deep" / "ledger"
-    torn = cured(after)
-    assert ids(after) == sorted(["a", *(f"b{merged}" for merged in range(number + 1))])
-    assert conflicts(after) == sorted(("a", f"{merged}") for merged in range(1, number + 1))
-    assert torn == 0 or names == "all"
+    for names, deletions in LOSSES:
+        found = tmp_path.with_suffix(f".{names}-{deletions}")
+        disk.after_loss(tmp_path, found, names=names, deletions=deletions)
+        after = found / "deep" / "ledger"
+        torn = cured(after)
+        assert ids(after) == sorted(["a", *(f"b{merged}" for merged in range(number + 1))]), found
+        assert conflicts(after) == sorted(("a", f"{merged}") for merged in range(1, number + 1)), found
+        assert torn == 0 or names == "all", found
 
 
 @pytest.mark.parametrize(("names", "deletions"), LOSSES)
