@@ -33,7 +33,7 @@ PIPELINE_MUTANTS = (
     ),
     mutant(
         "pipeline: a chain is taken to begin where the checkpoint is", "pipeline", "NoHole|AttemptEnds", BARRIER,
-        ("        return Chain(index, begin, sum(count for _, count in self._counts))\n", "        return Chain(index, at, 0)\n"),
+        ("        return Chain(index, begin, sum(count for made_at, count in self._counts if made_at < at))\n", "        return Chain(index, at, 0)\n"),
         pages=("a", "b", "a"), seldom=True, replicas=1, faults={"crash": 1},
     ),
     mutant(

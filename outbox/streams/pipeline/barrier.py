@@ -182,14 +182,14 @@ class Barrier:
     def chain_at(self, at: Position) -> Chain:
         """Where a replica that begins at a position finds the chain: the last bundle that begins there or before.
 
-        All items below `at` must have been made, and none at or behind it.
+        All below `at` must have left: else an earlier bundle is taken for the last.
         """
         while len(self._passed) > 1 and self._passed[1][1] <= at:
             self._passed.popleft()
         index, begin = self._passed[0]
         while self._counts and self._counts[0][0] < begin:
             self._counts.popleft()
-        return Chain(index, begin, sum(count for _, count in self._counts))
+        return Chain(index, begin, sum(count for made_at, count in self._counts if made_at < at))
 
     def _count(self, at: Position) -> None:
         if self._counts and self._counts[-1][0] == at:

@@ -409,7 +409,6 @@ class PipelineReplica:
             return False
         keyed = {name: states for name, core in self.cores.items() if (states := states_of(core)) is not None}
         saves_all = self._saves_all
-        chains = {name: sink.barrier.chain_at(until) for name, sink in self.sinks.items()}
         time_ms = self.time_ms
         for states in keyed.values():
             if saves_all:
@@ -433,6 +432,7 @@ class PipelineReplica:
                 raise
             return False
         await self._until_released(until)
+        chains = {name: sink.barrier.chain_at(until) for name, sink in self.sinks.items()}
         made = Checkpoint(stands.n + 1, until, chains, parts, time_ms, self.place.now_ms())
         return await self._swap(known, made, written)
 
