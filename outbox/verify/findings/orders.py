@@ -124,8 +124,7 @@ class _Orders:
         """A state as text; sets and dictionaries that are equal are one text, however they came about."""
         codec = self._codecs[id.rpartition(":")[0]]
         try:
-            value = codec.decode(document.value, document.schema)
-            return msgspec.json.encode(value, order="sorted").decode()
+            return msgspec.json.encode(codec.decode(document.value, document.schema), order="sorted").decode()
         except TypeError:  # not a type that msgspec writes by itself
             return msgspec.json.encode(msgspec.json.decode(document.value), order="sorted").decode()
 

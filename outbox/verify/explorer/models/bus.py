@@ -202,7 +202,6 @@ class BusModel:
                 return Outcome("", self.queues.changed(state, number, index, is_locked=False, **again), None)
         tasks = [list(queue) for queue in state.tasks]
         del tasks[number][index]
-        dead = state.dead
-        if settle.how == "dead-letter":
-            dead = tuple(sorted((*dead, Dead(number, task.message, settle.reason, task.failures + 1))))
+        died = [Dead(number, task.message, settle.reason, task.failures + 1)] if settle.how == "dead-letter" else []
+        dead = tuple(sorted((*state.dead, *died)))
         return Outcome("", msgspec.structs.replace(state, tasks=tuple(map(tuple, tasks)), dead=dead), None)
