@@ -203,9 +203,11 @@ def prometheus(app: str, counts: Counts, more: Iterable[tuple[Metric, Iterable[t
             bound = f"{(1 << index) / 1_000:g}"
             lines.append(f"{name}_bucket{_labels(app, {QUEUE: source, 'le': bound})} {seen}")
         total = sum(found.ages)
-        lines.append(f"{name}_bucket{_labels(app, {QUEUE: source, 'le': '+Inf'})} {total}")
-        lines.append(f"{name}_sum{_labels(app, {QUEUE: source})} {found.age_ms / 1_000!r}")
-        lines.append(f"{name}_count{_labels(app, {QUEUE: source})} {total}")
+        lines += [
+            f"{name}_bucket{_labels(app, {QUEUE: source, 'le': '+Inf'})} {total}",
+            f"{name}_sum{_labels(app, {QUEUE: source})} {found.age_ms / 1_000!r}",
+            f"{name}_count{_labels(app, {QUEUE: source})} {total}",
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -348,8 +348,7 @@ class EngineScope:
             conflict = await self._journal.commit(waiting_commit(self._plan, works, markers, self._now_ms()))
         except MAY_RETRY as error:
             raise NothingCommitted from error
-        gone = deliveries if conflict is None else [d for d in deliveries if d.sequence in conflict.locks]
-        self._settled(gone)
+        self._settled(deliveries if conflict is None else [d for d in deliveries if d.sequence in conflict.locks])
         return [] if conflict is None else [d for d in deliveries if d.sequence not in conflict.locks]
 
     async def _renew_lock(self, work: Work) -> bool:

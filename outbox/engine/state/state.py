@@ -391,8 +391,7 @@ class State:
         task.failures, task.due_ms, task.lock, task.version = postponed.failures, postponed.due_ms, 0, version
         task.external = True  # some of its handlers may have applied it: from here on markers say which
         task.description = postponed.error or task.description  # put back behind a block, it keeps what it failed of
-        keyed = isinstance(queue.order, SessionOrder)
-        task.status = ACTIVE if keyed or not postponed.due_ms else SCHEDULED
+        task.status = ACTIVE if isinstance(queue.order, SessionOrder) or not postponed.due_ms else SCHEDULED
         queue.index(task)
         queue.order.unlocked(task)
 
