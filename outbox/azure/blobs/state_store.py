@@ -138,11 +138,8 @@ class BlobStateStore:
 
     async def _items(self, pages: Any) -> AsyncIterator[Any]:
         async def turn(_: ContainerClient) -> list[Any] | None:
-            try:
-                page = await pages.__anext__()
-            except StopAsyncIteration:
-                return None
-            return [item async for item in page]
+            page = await anext(pages, None)
+            return None if page is None else [item async for item in page]
 
         while True:
             try:

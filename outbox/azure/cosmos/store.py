@@ -349,11 +349,8 @@ class Answer:
 
 async def _next_page(pages: Any) -> list[Mapping[str, Any]] | None:
     """The next page of a query; None behind the last."""
-    try:
-        page = await pages.__anext__()
-    except StopAsyncIteration:
-        return None
-    return [item async for item in page]
+    page = await anext(pages, None)
+    return None if page is None else [item async for item in page]
 
 
 def _batched(operation: Write, item: dict[str, Any] | None) -> tuple[Any, ...]:
