@@ -550,6 +550,19 @@ async def test_a_message_whose_lock_was_over_in_a_batch_is_no_longer_under_way()
     assert journal.settled == [first, second] and not journal.released
 
 
+async def test_behind_a_message_whose_lock_was_over_in_a_batch_its_session_is_given_back() -> None:
+    app = adding()
+    app.queue("adds", "per_key")
+    sessions = [("1", "s"), ("2", "s"), ("3", "other")]
+    given = [
+        msgspec.structs.replace(delivery(outbox_id=id, session_id=session), sequence=int(id))
+        for id, session in sessions
+    ]
+    journal = Refusing(Conflict(frozenset({1})), None)
+    await journal.scope(compile_app(app)).attempt(given)
+    assert journal.released == [given[1]] and journal.settled == given
+
+
 # Transactions
 
 
