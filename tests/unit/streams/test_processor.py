@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +13,11 @@ import pytest
 from outbox.engine.backend.store_scopes import ItemStore, NarrowEngine
 from outbox.engine.engine import Engine
 from outbox.errors import FormatTooNew
-from outbox.ports import NoBlobs, Replace
+from outbox.ports import Lost, NoBlobs, Replace, StateStore, Won, Write
 from outbox.retries import Retries
 from outbox.streams import HandlerFailed, Inputs, OrderedLog, Position, Processor, Skip, Step
 from outbox.streams.log_places import Place
-from outbox.streams.replica import Replica
+from outbox.streams.replica import Progress, Replica
 from outbox.testing import START_S, VirtualClock
 from tests.unit.streams.making import ANY_AGE, Counting, Reading, Total, entries, fill, made, values
 
@@ -245,6 +245,34 @@ async def test_time_never_runs_backwards_for_a_handler(engine: Engine) -> None:
     await processor(engine, handler, state=Seen, register=place, batch_max=1).run_until_idle()
     times = await totals(engine)
     assert len(times) == 12 and times == sorted(times) and times[-1] in (7_000, 9_000)
+
+
+class Slow(Counting):
+    """A store whose writes take time, and are there before they are answered."""
+
+    def __init__(self, store: StateStore, clock: VirtualClock) -> None:
+        super().__init__(store)
+        self._clock = clock
+        self.takes_s = 0.0
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        answer = await super().write(operations)
+        self._clock.seconds += self.takes_s
+        return answer
+
+
+@pytest.mark.parametrize(("takes_s", "read_count"), [(0.0, 0), (200.0, 1)])
+async def test_a_replica_whose_swap_was_answered_late_reads_its_register_again(takes_s: float, read_count: int) -> None:
+    clock = VirtualClock(START_S)
+    async with Engine.in_memory(clock=clock) as engine:
+        slow = Slow(engine.store(), clock)
+        replica = processor(engine, register=Place(slow, NoBlobs(), engine.now_ms)).replica()
+        await fill(made("in", engine, int), 7)
+        slow.takes_s = takes_s
+        assert await replica.step() is Progress.WON
+        slow.reset()
+        assert await replica.step() is Progress.WON and await totals(engine) == [7]
+        assert slow.reads[replica.register.key] == read_count
 
 
 @pytest.mark.parametrize("ahead_ms", [-10_000_000_000, -301_000, 301_000, 10_000_000_000])
