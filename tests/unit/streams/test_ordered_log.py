@@ -328,6 +328,15 @@ async def test_a_trim_stops_at_the_last_reader_and_goes_on_when_it_has_moved_or_
     assert (await log.trim(min_age=ANY_AGE), await log.trim(min_age=ANY_AGE), await values(log)) == (2, 0, [])
 
 
+async def test_a_reader_that_another_process_forgot_registers_anew_where_it_was(engine: Engine) -> None:
+    log = numbers(engine)
+    await fill(log, 1, 2)
+    await log.register("reader", Position(1))
+    await numbers(engine).unregister("reader")
+    await log.register("reader", Position(1))
+    assert (await numbers(engine).status())[0].readers == {"reader": 1}
+
+
 def add(total: Total, inputs: Inputs, step: Step) -> None:
     total.n += sum(entry.value for entry in inputs)
 
