@@ -137,6 +137,15 @@ async def test_a_store_lists_the_states_that_are_there_in_pages(scope: Any) -> N
             await list_states(StoreSite(at.ports(), *[cast(Any, None)] * 3), ListStates("Sum"))
 
 
+async def test_a_page_of_many_states_says_that_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.ops.states.store.BATCH_COUNT_MAX", 2)  # ids above twice as many are let go of
+    async with site() as at:
+        store: Any = Listed(at.store, [f"Sum:{key}" for key in "edcba"])
+        ports = replace(at.ports(), store=store, infrastructure=at.store)
+        over = StoreSite(ports, *[cast(Any, None)] * 3)
+        assert (await list_states(over, ListStates("Sum", count=1))).more == "Sum:a"
+
+
 def test_the_command_shows_a_page_and_how_to_go_on(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     engine = Engine.open(disk_path, compact=False)
     put(engine, "Stock", "a b", "ann", "ben")
