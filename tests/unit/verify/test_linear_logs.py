@@ -165,6 +165,11 @@ BROKEN_HISTORIES: dict[str, tuple[list[Event], str, str]] = {
         "ghost entries",
         "consistent",
     ),
+    "some entries of a cell that nobody appended": (
+        [*SOUND[:-3], swap(4, 2, taken=((2, 0), (2, 1))), Ok(op=4), END],
+        "ghost entries",
+        "consistent",
+    ),
     "entries that nobody takes": (
         [*SOUND[:-1], Read(log=IN, cells=[(2, "c", 3)]), END],
         "unread entries",
