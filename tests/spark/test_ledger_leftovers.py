@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from outbox.errors import Refused
 from spark_jobs.common.folder import Folder, sync_path
 from spark_jobs.draining import durable
 from spark_jobs.draining.leftovers import ORPHAN_AGE_S
@@ -94,6 +95,21 @@ def test_a_clock_of_the_store_that_is_behind_makes_nothing_old(tmp_path: Path, m
 
 def test_nothing_is_taken_that_a_merge_may_still_commit() -> None:
     assert ORPHAN_AGE_S > 100 * MERGE_S_MAX
+
+
+def test_a_merge_that_took_too_long_commits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    land(tmp_path, "one", "a")
+    now_s = time.time()
+    monkeypatch.setattr(Folder, "now_s", lambda self: now_s)
+
+    def stand_still(point: str) -> None:
+        nonlocal now_s
+        now_s += MERGE_S_MAX + 1 if point == "prepared" else 0
+
+    with pytest.raises(Refused, match="took longer than 3600 s; run the same again"):
+        merge(tmp_path, crash_point=stand_still)
+    assert ids(tmp_path) == [] and landed(tmp_path) == ["one"]
+    assert merge(tmp_path).added == 1 and ids(tmp_path) == ["a"]
 
 
 def test_entries_expire_in_a_sweep_and_only_behind_a_checkpoint_on_disk(
