@@ -148,6 +148,15 @@ async def test_a_timer_asks_again_for_the_same_run_while_the_bus_is_away(
     assert client.asked == [(run, due)] * 3
 
 
+@pytest.mark.parametrize(("late", "counts"), [(timedelta(hours=23), True), (timedelta(hours=25), False)])
+async def test_a_timer_that_is_made_up_for_within_a_day_counts_from_when_it_was_due(
+    monkeypatch: pytest.MonkeyPatch, late: timedelta, counts: bool
+) -> None:
+    client, due = away(monkeypatch, Throttled("busy")), (datetime.now(UTC) - late).replace(microsecond=0)
+    run = await spark.trigger(App("shop"), RunRequest("feed", ()), due)
+    assert client.asked == [(run, due if counts else None)] * 3
+
+
 async def test_a_timer_that_is_refused_does_not_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     client = away(monkeypatch, Refused("there is no such queue"))
     with pytest.raises(Refused, match="no such queue"):
