@@ -21,6 +21,7 @@ from outbox.engine.entities import QueueSettings
 from outbox.engine.limits import EngineLimits
 from outbox.engine.log.disk import FolderDisk
 from outbox.engine.log.segments import Limits, recover
+from outbox.engine.log.wal import Log
 from outbox.errors import CorruptRecord, LockLost, Refused
 from outbox.message import Message
 from outbox.ops.admins.control import serve_control
@@ -150,6 +151,26 @@ async def test_without_a_host_a_torn_tail_is_left_out_and_the_folder_stays_as_it
     with closing(Engine.open(disk_path / "fresh")) as restored:
         assert [task.message.identity for task in restored.broker.peek("orders", 0, 9)] == ["m1"]
         assert restored.log is not None and restored.log.recovered.cut_bytes == 0
+
+
+async def test_a_backup_between_a_snapshot_and_the_removal_of_what_it_replaces_is_whole(
+    disk_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, fresh = disk_path / "data", disk_path / "fresh"
+    monkeypatch.setattr(Log, "retire", lambda self, upto: None)
+    async with Engine.open(folder, limits=EngineLimits(segment_bytes_max=20_000), compact=False) as engine:
+        engine.declare(QueueSettings("orders"))
+        for number in range(60):
+            if number == 40:
+                engine.compact()
+                assert len(list(folder.glob("*.log"))) > 2, "segments lie below the snapshot"
+            engine.broker.send("orders", [Message(body=b"x" * 1_000, outbox_id=f"m{number}")])
+            engine.core.flush()
+        async with serve_control(EngineAdmin(engine), folder):
+            await in_thread(lambda: back_up(folder, tmp_path / "backup"))
+    restore(tmp_path / "backup", fresh)
+    with closing(Engine.open(fresh)) as restored:
+        assert len(restored.broker.queue("orders").tasks) == 60
 
 
 async def test_large_bodies_come_along(disk_path: Path, tmp_path: Path) -> None:
