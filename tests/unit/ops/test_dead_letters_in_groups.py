@@ -24,7 +24,14 @@ from outbox.ops.dead_letters import groups as dead_letters
 from outbox.ops.dead_letters.command import groups_text
 from outbox.ops.dead_letters.groups import error_of, found_in, grouped, queues_with_dead_letters, raised_at
 from outbox.ops.shared.control_file import read_control_file
-from outbox.ops.values.dead_letters import DeadLetterFilter, DeadLetterView, Discard, DiscardSome, FindDead
+from outbox.ops.values.dead_letters import (
+    DeadLetterFilter,
+    DeadLetterView,
+    Discard,
+    DiscardSome,
+    FindDead,
+    Resubmit,
+)
 from outbox.ops.values.requests import Admin
 from outbox.retries import Reject, Retries
 from outbox.worker import Worker
@@ -163,6 +170,23 @@ async def test_an_error_of_the_backend_breaks_off_and_says_what_was_done_before(
     moved = await dead_letters.discard_all(failing, letters, a_second=2.0)
     assert (moved.count, moved.left, moved.is_broken_off, moved.why) == (3, 2, True, "no answer")
     assert len(await ids(admin)) == 2
+
+
+async def test_resubmitting_is_broken_off_at_an_error_and_counts_that_one_as_left(admin: Admin) -> None:
+    letters = await found_in(admin, ["orders"], DeadLetterFilter())
+
+    class Failing:
+        asked_count = 0
+
+        async def ask(self, asked: Any) -> Any:
+            self.asked_count += isinstance(asked, Resubmit)
+            if self.asked_count == 2:
+                raise OutcomeUnknown("no answer")
+            return await admin.ask(asked)
+
+    failing: Any = Failing()
+    moved = await dead_letters.resubmit_all(failing, letters, a_second=None)
+    assert (moved.count, moved.left, moved.is_broken_off, moved.why) == (1, 4, True, "no answer")
 
 
 def letter(description: str, traceback: str = "", reason: str = "failed") -> DeadLetterView:
