@@ -268,6 +268,22 @@ async def test_a_ledger_that_does_not_change_is_looked_at_less_and_less_often() 
             assert at.store.calls["unsent"] == 2
 
 
+async def test_a_ledger_that_has_changed_is_looked_at_at_once() -> None:
+    async with site(ledger=True) as at:
+        async with Worker(adding(), at) as worker:
+            await send_apart(worker, 1)
+        async with Worker(adding(), at) as worker:
+            assert worker._recovery is not None
+            at.clock.seconds += 100
+            at.store.calls.clear()
+            await worker._recovery.sweep(grace_s=0)
+            store = EngineStore(at.engine.core, at.engine.documents)
+            (found,) = [each async for each in store.unfinished() if each.key.id.startswith(LEDGER_PREFIX)]
+            await write_over(at, found.key, found.body, found.version)
+            await worker._recovery.sweep(grace_s=0)
+            assert at.store.calls["unsent"] == 2
+
+
 async def test_what_cannot_be_sent_for_an_hour_is_kept_until_it_can() -> None:
     async with site(ledger=True) as at:
         await crashed(at)
