@@ -209,6 +209,13 @@ def test_folders_are_read_with_the_columns_that_their_names_tell(tmp_path: Path)
     assert len(both.messages) == 2 and both.aside == []
 
 
+def test_a_row_of_too_many_fields_has_no_id_where_its_folder_names_that(tmp_path: Path) -> None:
+    written(tmp_path, "n\n1\n2,x\n", "in.csv/day=a/part.csv")
+    found = outcome(Source(str(tmp_path / "in.csv")), ids=("day",))
+    assert found.sent == {"a": {"day": "a", "n": 1}}
+    assert found.aside == [("", "malformed-row")]
+
+
 def test_subfolders_without_a_column_are_read_as_well(tmp_path: Path) -> None:
     written(tmp_path, "id\na\n", "in.csv/one.csv")
     written(tmp_path, "id\nb\n", "in.csv/deep/down/two.csv")
