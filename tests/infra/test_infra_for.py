@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,8 +60,22 @@ def project(tmp_path: Path) -> Path:
     return tmp_path / "depot"
 
 
-def test_a_new_project_gets_templates_that_agree_with_its_code(project: Path) -> None:
-    code, said = infra_for(project)
+@pytest.fixture(scope="module")
+def new(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str]:
+    """A new project, and what the tool said of it; not to be changed."""
+    folder = tmp_path_factory.mktemp("new")
+    new_project("depot", folder)
+    return folder / "depot", *infra_for(folder / "depot")
+
+
+@pytest.fixture
+def made(new: tuple[Path, int, str], tmp_path: Path) -> Path:
+    """A copy of the new project with its templates."""
+    return Path(shutil.copytree(new[0], tmp_path / "depot"))
+
+
+def test_a_new_project_gets_templates_that_agree_with_its_code(new: tuple[Path, int, str]) -> None:
+    project, code, said = new
     assert code == 0 and "no findings" in said and "pip wheel" in said, said
     assert reads(project) == ["arrivals", "orders", "shipments"]
     queues = {entity.name for entity in read_entities(project / "local/servicebus.json")}
@@ -73,16 +88,16 @@ def test_a_new_project_gets_templates_that_agree_with_its_code(project: Path) ->
         assert not sample & set(re.findall(r"\w+", path.read_text())), path
 
 
-def test_the_app_reads_every_setting_that_its_template_makes(project: Path) -> None:
-    assert infra_for(project)[0] == 0
+def test_the_app_reads_every_setting_that_its_template_makes(new: tuple[Path, int, str]) -> None:
+    project = new[0]
     made = set(re.findall(r"\b(OUTBOX_\w+):", (project / "infra/modules/functions.bicep").read_text()))
     triggers = {"OUTBOX_SERVICEBUS__credential", "OUTBOX_SERVICEBUS__clientId"}  # read by the host
     assert made - triggers <= set(re.findall(r"\bOUTBOX_\w+", (project / "depot/settings.py").read_text()))
     assert triggers < made
 
 
-def test_a_queue_that_the_code_has_got_since_is_added_and_ones_own_changes_stay(project: Path) -> None:
-    infra_for(project)
+def test_a_queue_that_the_code_has_got_since_is_added_and_ones_own_changes_stay(made: Path) -> None:
+    project = made
     alerts = project / "infra/modules/alerts.bicep"
     alerts.write_text(alerts.read_text() + "// mine\n")
     app = project / "infra/app.json"
@@ -97,11 +112,10 @@ def test_a_queue_that_the_code_has_got_since_is_added_and_ones_own_changes_stay(
     assert json.loads(app.read_text())["sparkReceives"] == ["refused"]
 
 
-def test_what_does_not_agree_any_more_is_found(project: Path) -> None:
-    infra_for(project)
-    queues = project / "infra/modules/servicebus.bicep"
+def test_what_does_not_agree_any_more_is_found(made: Path) -> None:
+    queues = made / "infra/modules/servicebus.bicep"
     queues.write_text(queues.read_text().replace("maxDeliveryCount = 100", "maxDeliveryCount = 10"))
-    code, said = infra_for(project)
+    code, said = infra_for(made)
     assert code == 1 and "orders: maxDeliveryCount is 10, and should be 100" in said
 
 
