@@ -34,6 +34,14 @@ settings.load_profile("ci" if os.environ.get("CI") else "desk")
 gc.disable()  # while tests are collected, which takes a third longer with it: nearly all that is made then stays
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nothing_to_collect_again() -> Iterator[None]:
+    """What a file leaves, which is what it imported and cached, is passed over by the collections in later files."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def disk_path() -> Iterator[Path]:
     """A fresh folder beside the sources: a real file system where /tmp may be memory."""

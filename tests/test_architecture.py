@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import gc
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -62,6 +63,15 @@ LOOKED_AT = (
 )
 """The kinds of nodes that are asked for in every file."""
 UNSAFE_DECODERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten() -> Iterator[None]:
+    """The trees, a million objects, go with the last of these tests; until then no collection goes through them."""
+    gc.disable()
+    yield
+    read.cache_clear()
+    gc.enable()
 
 
 def files() -> list[Path]:
