@@ -19,8 +19,8 @@ from outbox.engine.core import SystemClock
 from outbox.engine.engine import Engine
 from tests.wire.cosmos.asking import ask, signed
 
-COUNT = 1_000
-PAGE_COUNT = 25
+COUNT = 600
+PAGE_COUNT = 15
 ORDERED = "SELECT c.id, c.n FROM c ORDER BY c.n DESC"
 TIED = "SELECT VALUE c.id FROM c WHERE c.n >= 0 ORDER BY c.text, c.n DESC"
 JOINED = "SELECT c.id, t FROM c JOIN t IN c.tags ORDER BY c.text DESC"
@@ -161,8 +161,8 @@ async def test_a_later_page_looks_at_what_was_written_since(place: Place, looked
         assert sorted(looked) == sorted([str(turn), str(2_000 + turn)])
 
 
-@pytest.mark.parametrize("text", [ORDERED, TIED, JOINED, ORDERED + " OFFSET 30 LIMIT 700"])
-@pytest.mark.parametrize("size_bytes", [snapshots.SNAPSHOT_MAX_BYTES, 60_000])
+@pytest.mark.parametrize("text", [ORDERED, TIED, JOINED, ORDERED + " OFFSET 30 LIMIT 420"])
+@pytest.mark.parametrize("size_bytes", [snapshots.SNAPSHOT_MAX_BYTES, 36_000])
 async def test_pages_are_what_they_would_be_without_a_snapshot(
     place: Place, looked: list[Any], text: str, size_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +185,7 @@ async def test_pages_are_what_they_would_be_without_a_snapshot(
         assert (results, continuation) == expected, f"page {page_count}"
         page_count += 1
     assert page_count > 20
-    assert looked_count < COUNT * page_count / (2 if size_bytes == 60_000 else 8)
+    assert looked_count < COUNT * page_count / (2 if size_bytes == 36_000 else 8)
 
 
 async def test_more_than_a_snapshot_keeps_may_be_written_between_two_pages(
@@ -194,12 +194,12 @@ async def test_more_than_a_snapshot_keeps_may_be_written_between_two_pages(
     """Of what was written then only the first rows are known: what is behind these waits for a later page."""
     results, continuation = await place.page(ORDERED)
     monkeypatch.setattr(feeds, "SNAPSHOT_ROW_COUNT_MAX", 10)
-    written = [upserted(2_000 + n, n) for n in range(700, 900)]
+    written = [upserted(2_000 + n, n) for n in range(400, 520)]
     assert (await ask(place.emulator, *written, within_s=60))[0] == 201
     while continuation:
         page, continuation = await place.page(ORDERED, continuation)
         results += page
-    assert [row["n"] for row in results] == sorted([*range(COUNT), *range(700, 900)], reverse=True)
+    assert [row["n"] for row in results] == sorted([*range(COUNT), *range(400, 520)], reverse=True)
 
 
 async def test_distinct_results_are_computed_anew_after_a_write(place: Place) -> None:
@@ -235,7 +235,7 @@ async def test_an_item_that_ran_out_is_on_no_page(looked: list[Any]) -> None:
         assert [row["n"] for row in results] == list(range(PAGE_COUNT))
         clock.shift_s = 700.0
         results, _ = await place.page(ORDERED.replace(" DESC", ""), continuation)
-        assert [row["n"] for row in results] == list(range(26, 26 + 2 * PAGE_COUNT, 2))
+        assert [row["n"] for row in results] == list(range(PAGE_COUNT + 1, 3 * PAGE_COUNT + 1, 2))
         assert looked.count("0") == 1
 
 
