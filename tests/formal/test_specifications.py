@@ -90,8 +90,6 @@ _MUTANT = re.compile(r"^\| (`[^|]+`) \| [^|]+ \| (\w+) \| (\d+) \|$", re.MULTILI
 _STEP = re.compile(r"^\\\* code: ([\w/]+\.py)(?:::([\w.]+))?.*\n(\w+)(?:\(\w\))? ==", re.MULTILINE)
 
 each = pytest.mark.parametrize("specification", SPECIFICATIONS)
-REFUTED = ["EngineScope", *(pytest.param(name, marks=pytest.mark.soak) for name in SPECIFICATIONS[1:])]
-"""A start of TLC for each rule takes seconds: of every run is one specification, of `make soak` all."""
 
 
 def section(specification: str) -> str:
@@ -121,7 +119,8 @@ def test_a_specification_keeps_its_promises_and_comes_to_rest(specification: str
 
 
 @pytest.mark.java
-@pytest.mark.parametrize("specification", REFUTED)
+@pytest.mark.soak  # a start of TLC for each rule; that each rule has its mutant is part of every run
+@each
 def test_tlc_refutes_a_specification_without_any_one_of_its_rules(
     specification: str, runners: ThreadPoolExecutor
 ) -> None:
