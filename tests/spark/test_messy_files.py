@@ -41,6 +41,12 @@ def drawn() -> Iterator[Messy]:
 FILES = list(drawn())
 
 
+def marks_of(messy: Messy) -> list[pytest.MarkDecorator]:
+    """Every other pair is of `make soak`; each kind alone, in each dialect, is of every run."""
+    number = int(messy.name.split()[1])
+    return [pytest.mark.soak] if number >= 1_000 and number % 2 else []
+
+
 def spans_of(source: Source, span_bytes: int) -> tuple[Reading, list[Span]]:
     """An input cut into spans of so many bytes, with the state in which each begins."""
     found = opened(source, files_at(source.path, {}), 1)
@@ -72,7 +78,7 @@ def verdict(row: dict[str, object]) -> judge.Verdict:
     return judge.Verdict(int(str(row["position"])), str(row["id"]), str(row["body"]).encode())
 
 
-@pytest.mark.parametrize("messy", FILES, ids=[messy.name for messy in FILES])
+@pytest.mark.parametrize("messy", [pytest.param(file, marks=marks_of(file), id=file.name) for file in FILES])
 def test_each_row_is_sent_as_it_stands_or_set_aside(tmp_path: Path, messy: Messy) -> None:
     wanted = verdicts_of(messy)
     source, rng = source_of(tmp_path, messy), random.Random(messy.name)
