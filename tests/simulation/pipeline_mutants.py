@@ -28,7 +28,7 @@ PIPELINE_MUTANTS = (
     ),
     mutant(
         "pipeline: a checkpoint does not wait for what lies below it to have left", "pipeline", "NoLost", REPLICA,
-        ("        await self._until_released(until)\n        made", "        made"),
+        ("        await self._until_released(until)\n        chains", "        chains"),
         pages=("a",), replicas=1, beside=True,
     ),
     mutant(
