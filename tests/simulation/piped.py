@@ -3,60 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from outbox.engine.engine import Engine
 from outbox.streams import OrderedLog
 from outbox.streams.pipeline.graph import Pipeline
-from outbox.streams.pipeline.operators import Emit
 from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.search import Limits, Report, search
 from outbox.verify.findings.pipelines import pipeline_scenario
-
-
-@dataclass
-class Page:
-    """An entry of the source."""
-
-    text: str
-
-
-@dataclass
-class Word:
-    """A word of a page."""
-
-    text: str
-
-
-@dataclass
-class Count:
-    """The state of a word."""
-
-    n: int = 0
-
-
-@dataclass
-class Change:
-    """What comes out."""
-
-    word: str
-    n: int
-
-
-def text_of(word: Word) -> str:
-    return word.text
-
-
-def words(page: Page) -> Iterator[Word]:
-    for text in page.text.split():
-        yield Word(text)
-
-
-def count(state: Count, word: Word, emit: Emit[Change]) -> None:
-    state.n += 1
-    emit(Change(word.text, state.n))
+from tests.unit.streams.pipeline.counting import Change, Count, Page, count, text_of, words
 
 
 def twice(change: Change) -> Iterator[Change]:

@@ -9,7 +9,8 @@ import pytest
 from outbox.engine.engine import Engine
 from outbox.streams import OrderedLog, Pipeline
 from outbox.verify import explore_pipeline
-from tests.simulation.piped import Change, Count, Page, count, explored, text_of, words
+from tests.simulation.piped import explored
+from tests.unit.streams.pipeline.counting import Change, Count, Page, count, text_of, words
 
 pytestmark = pytest.mark.slow
 
