@@ -86,10 +86,4 @@ PIPELINE_MUTANTS = (
         ("        self.at, self.time_ms = checkpoint.c, checkpoint.time\n", "        self.at, self.time_ms = Position(await self._source.end()), checkpoint.time\n"),
         pages=("a",), replicas=1, faults={"crash": 1},
     ),
-    mutant(
-        "pipeline: a position whose items are not all ready is split", "pipeline", "ConsistentOutput|NoHole|AttemptEnds", BARRIER,
-        ("            if item.at != last:\n", "            if True:\n"),
-        ("POSITIONS_MAX = 1_000\n", "POSITIONS_MAX = 1\n"),
-        pages=("a b",), replicas=1,
-    ),
 )  # fmt: skip

@@ -52,12 +52,11 @@ class Names(NamedTuple):
         return bundle_id(self.pipeline, self.version, self.graph, self.sink, places)
 
 
-class Item(NamedTuple):
-    """An output on its way, as stored; `type` names its type where the log has several."""
+class Outputs(NamedTuple):
+    """All outputs of a position, on their way: as stored, each with its type's name where the log has several."""
 
     at: Position
-    raw: msgspec.Raw
-    type: str
+    items: Sequence[Any]
 
 
 class Barrier:
@@ -73,8 +72,8 @@ class Barrier:
         self._names = names
         self._older = older
         self._values = values
-        self._items: deque[Item] = deque()
-        self._owed: deque[msgspec.Raw] = deque()
+        self._waiting: deque[Outputs] = deque()
+        self._owed: deque[Any] = deque()
         """Entries that lie in the log and that this process has not made yet."""
         self._below = chain.below
         """How many items of the next bundle are not made again."""
@@ -84,6 +83,8 @@ class Barrier:
         """How many items were made at each position from the last checkpoint on."""
         self._passed = deque([(chain.next, chain.begin)])
         """The bundles from the last checkpoint on: index and beginning."""
+        self._bundled: Cell | None = None
+        """The last bundle that was made here."""
 
     def feed(self, frame: Frame) -> None:
         """Take what an operator puts out.
@@ -92,18 +93,27 @@ class Barrier:
             OutputUnstorable: a value cannot be stored.
             NotDeterministic: something else has left at its place.
         """
-        if frame.records:
-            raws, types = self._encoded(frame.records)
-            kinds = types or [""] * len(raws)
-            for record, raw, kind in zip(frame.records, raws, kinds, strict=True):
-                item = Item(record[0], raw, kind)
-                self._count(item.at)
-                if item.at < self.begin:
-                    self._compare(item)
-                else:
-                    self._items.append(item)
+        records, begin = frame.records, 0
+        if records:
+            items = self._items(*self._encoded(records))
+            for end in range(1, len(records) + 1):
+                at = records[begin][0]
+                if end == len(records) or (records[end][0] is not at and records[end][0] != at):
+                    self._take(Outputs(at, items[begin:end]))
+                    begin = end
         self.watermark = max(self.watermark, frame.watermark)
         self._check_owed()
+
+    @staticmethod
+    def _items(raws: Sequence[msgspec.Raw], types: Sequence[str]) -> Sequence[Any]:
+        return list(zip(raws, types, strict=True)) if types else raws
+
+    def _take(self, made: Outputs) -> None:
+        self._counts.append((made.at, len(made.items)))
+        if made.at < self.begin:
+            self._compare(made)
+        else:
+            self._waiting.append(made)
 
     def _encoded(self, records: Sequence[Record]) -> tuple[list[msgspec.Raw], list[str]]:
         try:
@@ -120,36 +130,28 @@ class Barrier:
     @property
     def released(self) -> Position:
         """The position below which everything lies in the log."""
-        return self.begin if self._items else max(self.begin, self.watermark)
+        return self.begin if self._waiting else max(self.begin, self.watermark)
 
     def bundle(self, at_ms: int) -> Cell | None:
         """The next bundle; None where nothing is ready."""
-        items: list[Item] = []
-        size_bytes, count, last = 0, 0, None
-        for item in self._items:
-            if item.at >= self.watermark:
+        items: list[Any] = []
+        size_bytes, count, last = 0, 0, self.begin
+        for made in self._waiting:
+            is_full = count >= POSITIONS_MAX or size_bytes >= CELL_BYTES_MAX or len(items) >= ENTRIES_MAX
+            if made.at >= self.watermark or is_full:
                 break
-            if item.at != last:
-                is_full = count >= POSITIONS_MAX or size_bytes >= CELL_BYTES_MAX or len(items) >= ENTRIES_MAX
-                if items and is_full:
-                    break
-                count, last = count + 1, item.at
-            items.append(item)
-            size_bytes += len(memoryview(item.raw)) + 1
+            items += made.items
+            size_bytes += sum(map(_size, made.items))
+            count, last = count + 1, made.at
         if not items:
             return None
-        is_all = len(items) == len(self._items)
-        until = self.watermark if is_all else items[-1].at.after()
-        return Cell(
-            self._names.id(self.begin, until),
-            at_ms,
-            len(items),
-            [item.raw for item in items],
-            [item.type for item in items] if items[0].type else [],
-            self._values.version,
-            begin=self.begin,
-            until=until,
+        until = self.watermark if count == len(self._waiting) else last.after()
+        raws, types = zip(*items, strict=True) if isinstance(items[0], tuple) else (items, ())
+        id = self._names.id(self.begin, until)
+        self._bundled = Cell(
+            id, at_ms, len(items), list(raws), list(types), self._values.version, begin=self.begin, until=until
         )
+        return self._bundled
 
     def adopt(self, index: int, there: Cell) -> None:
         """Take over a bundle, with its entries, that lies at `index`: one's own, or another replica's.
@@ -167,13 +169,16 @@ class Barrier:
             )
         self.begin, self.next = until, index + 1
         self._passed.append((self.next, until))
-        if there.id == self._names.id(begin, until):
-            self._owed.extend(there.v[self._below :])
-        else:
+        is_made_here = there is self._bundled
+        if there.id != self._names.id(begin, until):
             self._unowed = until
+        elif not is_made_here:
+            self._owed.extend(self._items(there.v, there.types)[self._below :])
         self._below = 0
-        while self._items and self._items[0].at < until:
-            self._compare(self._items.popleft())
+        while self._waiting and self._waiting[0].at < until:
+            made = self._waiting.popleft()
+            if not is_made_here:
+                self._compare(made)
         self._check_owed()
 
     def _is_ours(self, there: Cell, begin: Position, until: Position) -> bool:
@@ -191,26 +196,31 @@ class Barrier:
             self._counts.popleft()
         return Chain(index, begin, sum(count for made_at, count in self._counts if made_at < at))
 
-    def _count(self, at: Position) -> None:
-        if self._counts and self._counts[-1][0] == at:
-            self._counts[-1] = at, self._counts[-1][1] + 1
-        else:
-            self._counts.append((at, 1))
-
-    def _compare(self, item: Item) -> None:
-        if item.at < self._unowed:
+    def _compare(self, made: Outputs) -> None:
+        if made.at < self._unowed:
             return
-        left = self._owed.popleft() if self._owed else None
-        if left != item.raw:
-            raise self._differs(item.at, "nothing" if left is None else bytes(left), bytes(item.raw))
+        for item in made.items:
+            left = self._owed.popleft() if self._owed else None
+            if left != item:
+                raise self._differs(made.at, left, item)
 
     def _check_owed(self) -> None:
         if self._owed and self.watermark >= self.begin:
-            raise self._differs(self.begin, bytes(self._owed[0]), "nothing")
+            raise self._differs(self.begin, self._owed[0], None)
 
     def _differs(self, at: Position, left: Any, made: Any) -> NotDeterministic:
         return NotDeterministic(
-            f"pipeline {self._names.pipeline}: log {self._names.sink} has {left!r} at or before {at} of the source, "
-            f"and this process made {made!r}; an operator is not pure: it reads a clock, chance or the outside, or "
-            "goes through a set; try it by check_operator"
+            f"pipeline {self._names.pipeline}: log {self._names.sink} has {_shown(left)} at or before {at} of the "
+            f"source, and this process made {_shown(made)}; an operator is not pure: it reads a clock, chance or the "
+            "outside, or goes through a set"
         )
+
+
+def _size(item: Any) -> int:
+    """The bytes of an output, and of the comma behind it."""
+    return len(memoryview(item[0] if isinstance(item, tuple) else item)) + 1
+
+
+def _shown(item: Any) -> str:
+    """An output in an error's text."""
+    return "nothing" if item is None else bytes(item[0] if isinstance(item, tuple) else item).decode()

@@ -57,8 +57,8 @@ from outbox.streams.register import Kept, RegisterCell
 from outbox.streams.row import Row
 from outbox.streams.values import whole
 
-ENTRIES_MAX = 64
-"""The entries of one frame: what comes behind it waits so long."""
+ENTRIES_MAX = 16
+"""The entries of one frame: what comes behind it waits so long, and more at once are not cheaper."""
 STATES_AT_ONCE = 32
 """The states that a checkpoint saves before it lets others go on."""
 AT_FIRST = 4
@@ -315,7 +315,7 @@ class PipelineReplica:
             if found is None:
                 raise BeginAgain
             sink.until_ms = next_ms
-            return found.at, found.cell
+            return found.at, bundle if found.cell is cell else found.cell
         raise Refused(f"the appends to {sink.row.name} take over half its margin each time; try again later")
 
     async def _confirm(self, known: Kept[PipelineRegister]) -> Kept[PipelineRegister]:
