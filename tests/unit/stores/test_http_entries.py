@@ -176,6 +176,16 @@ async def test_more_requests_than_an_entry_takes_are_sent_away() -> None:
         assert (await post(entry, Pay("a", 1), "k2")).status == 200
 
 
+async def test_clients_that_wait_for_one_request_count_each() -> None:
+    book = Book(gate=asyncio.Event())
+    async with Engine.in_memory() as engine, serving(engine, paying(book), request_count_max=2) as entry:
+        asked = [asyncio.create_task(post(entry, Pay("a", 1), "k")) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        assert book.gate is not None
+        book.gate.set()
+        assert [response.status for response in await asyncio.gather(*asked)] == [200, 200, 503]
+
+
 async def test_requests_whose_clients_have_gone_are_counted_until_they_end() -> None:
     book = Book(gate=asyncio.Event())
     options: dict[str, Any] = {"wait_s": 0.01, "request_count_max": 3}
