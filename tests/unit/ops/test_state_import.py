@@ -215,14 +215,15 @@ async def test_a_store_is_written_by_the_version_of_each_state(scope: Any) -> No
         assert found is not None and json.loads(found.body)["value"]["n"] == 51
 
 
-async def test_a_state_whose_transaction_is_not_finished_is_left() -> None:
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_a_state_whose_transaction_is_not_finished_is_left(dry_run: bool) -> None:
     from outbox.ports import Create, Tag
 
     async with site() as at:
         item = StateItem(msgspec.Raw(b'{"n":1}'), version=3, pending="tx1")
         await at.store.write([Create(state_key("Sum:a"), encode(item), tag=Tag("x"))])
         line = StateLine("Sum", "a", "3", 1, msgspec.Raw(b'{"n":2}'))
-        [one] = await write_states(over(at, at.store), WriteStates([line]))
+        [one] = await write_states(over(at, at.store), WriteStates([line], dry_run=dry_run))
         assert one == StateWritten(
             "refused", "Sum:a", "its last transaction is not finished; `outbox pending finish` it first"
         )
