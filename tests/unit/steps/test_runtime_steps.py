@@ -52,7 +52,7 @@ from outbox.runtime.commit.store_io import confirmed
 from outbox.runtime.commit.store_transaction import StoreTransaction, never_durable
 from outbox.runtime.commit.sweeper import Swept, sweep
 from outbox.runtime.counts import Counts, Depth
-from outbox.runtime.delivery import retrying, waiting
+from outbox.runtime.delivery import blocked_sessions, retrying, waiting
 from outbox.runtime.delivery import settlement as settlements
 from outbox.runtime.delivery.admission import Admission, admit
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
@@ -302,6 +302,18 @@ async def test_a_message_that_blocks_is_known_by_its_id_while_its_body_is_in_a_b
     claimed = msgspec.structs.replace(dead.message, body=b"", claim=name)
     assert found is not None and found.is_behind(claimed)
     assert not found.is_behind(msgspec.structs.replace(claimed, outbox_id="2"))
+
+
+async def test_a_block_remembers_the_last_edits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocked_sessions, "EDIT_COUNT_MAX", 2)
+    blocked, dead = BlockedSessions(engine_store(), MemoryBlobStore()), delivery(session_id="s")
+    await blocked.block(Attempt(Work(dead, HANDLER)))
+    letter = DeadLetterEntry("adds", 1, dead.message, "no", "", 1, NOW_MS)
+    edits = [msgspec.structs.replace(dead.message, body=b'{"key":"%d"}' % number) for number in range(3)]
+    for number, edit in enumerate(edits):
+        await blocked.note_resubmission("adds", letter, number + 1, edit=edit)
+    found = await blocked.blocked_behind(dead)
+    assert found is not None and [found.is_behind(edit) for edit in edits] == [False, True, True]
 
 
 async def test_a_resubmission_that_is_refused_again_blocks_anew_over_a_store_that_does_not_tell() -> None:
