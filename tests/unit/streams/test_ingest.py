@@ -477,3 +477,11 @@ async def test_what_was_taken_in_is_not_cancelled(site: Site) -> None:
     await site.ingest().run_until_idle()
     assert await site.texts() == ["a"]
     assert await site.dead() == []
+
+
+async def test_an_ingest_that_begins_beside_another_leaves_its_registration_where_it_is(site: Site) -> None:
+    row = site.log.row(0, 0)
+    await row.horizon.register(writer="ingest/pages/0", at=0, kind=row.kind)  # another has come no further yet
+    await site.log.append(Page("other"), id="other")
+    await site.ingest().open()
+    assert (await site.log.row(0, 0).opened()).writers == {"ingest/pages/0": 0}
