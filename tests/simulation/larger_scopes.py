@@ -211,7 +211,10 @@ LARGER: dict[str, tuple[str, ...]] = {
         "trimmed-error",
         "trimmed-jump",
     ),
-    "test_explore_streams.py::test_each_message_of_a_queue_is_one_entry": ("lost",),
+    "test_explore_streams.py::test_each_message_of_a_queue_is_one_entry": (
+        "error",
+        "lost",
+    ),
     "test_explore_streams.py::test_producers_that_are_paused_within_an_append_lose_nothing": ("two pauses",),
     "test_explore_streams.py::test_replicas_that_are_paused_within_an_append_write_everything_once": (
         "lost",
