@@ -16,7 +16,7 @@ from azure.functions.servicebus import ServiceBusMessage
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 
-from outbox import App, Client, Reject, Retries
+from outbox import App, Client, Reject, Retries, Retry
 from outbox.azure.functions.processor import GivenBack, Processor
 from outbox.azure.functions.settings import FunctionsSettings
 from outbox.azure.servicebus.messages import plain
@@ -227,6 +227,29 @@ async def test_what_is_resubmitted_and_fails_is_tried_again_and_what_is_refused_
         await books.client.discard("lines", "red-0")
         await books.wait_lines(1)
         assert books.given_back == 0  # all of its tries were made while one successor stayed
+
+
+async def test_what_is_resubmitted_and_put_off_is_not_tried_again_before_its_time() -> None:
+    tried = list[float]()
+
+    class Later(Retry):
+        def __init__(self) -> None:
+            super().__init__("no ink yet", after_s=1.5)
+            tried.append(time.monotonic())
+
+    async def was_tried() -> bool:
+        return bool(tried)
+
+    async with ground(attempt_s=20) as books:
+        books.bad[0] = Reject("blot")
+        await books.send(0, 1)
+        await books.wait_letter("red-0")
+        books.bad[0] = Later
+        await books.client.resubmit("lines", "red-0")
+        await until(was_tried)
+        del books.bad[0]
+        await books.wait_lines(0, 1)
+        assert len(tried) == 1 and time.monotonic() - tried[0] > 1.4
 
 
 async def test_a_store_that_is_away_is_not_taken_for_a_decision() -> None:
