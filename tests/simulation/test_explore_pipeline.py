@@ -33,7 +33,7 @@ SMALL: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 LARGE: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "two replicas, three entries": (("a b", "a", "b"), {"sizes": (1,)}),
     "three replicas": (("a",), {}),
-    "two of a newer version": (("a",), {"versions": (1, 2, 2)}),
+    "two of a newer version": (("a",), {"versions": (1, 2, 2), "sizes": (1,)}),
     "two crashes, lost and late": (("a", "b"), {"replicas": 1, "faults": {"crash": 1, "lost": 1, "delay": 1}}),
     "crash": (("a", "b"), {"sizes": (1,), "faults": {"crash": 1}}),
     "stale": (("a", "b"), {"sizes": (1,), "faults": {"stale": 1}}),
@@ -51,10 +51,11 @@ def test_every_interleaving_of_a_pipeline_keeps_its_promises(scope: str) -> None
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("scope", LARGE)
 def test_larger_scopes_of_a_pipeline_keep_its_promises(scope: str) -> None:
     pages, options = LARGE[scope]
-    report = explored(*pages, cpu_s=300.0, **options)
+    report = explored(*pages, cpu_s=600.0, **options)
     assert report.exhausted and not report.anomalies, report.text
 
 

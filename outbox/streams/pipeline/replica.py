@@ -429,6 +429,7 @@ class PipelineReplica:
         except CorruptRecord:  # others have written them anew meanwhile
             await self._lost(known, "")
             if self.known is known:
+                await self._check_current()  # what was read of the register may be long past
                 raise
             return False
         await self._until_released(until)
