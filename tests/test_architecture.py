@@ -52,9 +52,9 @@ STATEMENTS_MAX = {
     "outbox/ops": 7_123,
     "outbox/registration": 352,
     "outbox/runtime": 6_314,
-    "outbox/streams": 4_770,
+    "outbox/streams": 5_221,
     "outbox/testing": 550,
-    "outbox/verify": 9_532,
+    "outbox/verify": 9_535,
 }
 """The budget of each package, by `tools.statements.packages`; `outbox` is what stands beside the packages."""
 LOOKED_AT = (

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from outbox.streams.pipeline.graph import Pipeline
     from outbox.streams.pipeline.operators import Emit
     from outbox.streams.pipeline.replica import GraphChanged, Superseded
+    from outbox.streams.pipeline.state_types import ListState, MapState, Value
     from outbox.streams.pipeline.window import Window
     from outbox.streams.sinks import StoreSink, TransactionalSink
 
@@ -36,8 +37,10 @@ __all__ = [
     "Ingest",
     "IngestShardStatus",
     "Inputs",
+    "ListState",
     "LogReader",
     "LogWriter",
+    "MapState",
     "NotDeterministic",
     "OrderedLog",
     "Pipeline",
@@ -51,6 +54,7 @@ __all__ = [
     "StoreSink",
     "Superseded",
     "TransactionalSink",
+    "Value",
     "Window",
     "release",
 ]
@@ -60,11 +64,14 @@ _LAZY = {
     "GraphChanged": "outbox.streams.pipeline.replica",
     "Ingest": "outbox.streams.ingest",
     "IngestShardStatus": "outbox.streams.ingest",
+    "ListState": "outbox.streams.pipeline.state_types",
+    "MapState": "outbox.streams.pipeline.state_types",
     "NotDeterministic": "outbox.streams.pipeline.barrier",
     "Pipeline": "outbox.streams.pipeline.graph",
     "StoreSink": "outbox.streams.sinks",
     "Superseded": "outbox.streams.pipeline.replica",
     "TransactionalSink": "outbox.streams.sinks",
+    "Value": "outbox.streams.pipeline.state_types",
     "Window": "outbox.streams.pipeline.window",
     "release": "outbox.streams.pipeline",
 }

@@ -41,7 +41,7 @@ class Values:
         classes = [each for each in members if is_class(each)]
         is_union = len(classes) > 1 and len(classes) == len(members)
         kinds = classes if is_union else [kind]
-        self._codecs = {name_of(each): _codec(each, version, upcasts or {}) for each in kinds}
+        self._codecs = {name_of(each): codec_of(each, version, upcasts) for each in kinds}
         self._is_union = is_union
         self.name = " | ".join(sorted(self._codecs))
         """The name of the type, as the log's floor has it."""
@@ -129,7 +129,12 @@ def name_of(kind: Any) -> str:
     return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
-def _codec(kind: Any, version: int, upcasts: Mapping[int, Upcast]) -> Codec:
+def codec_of(kind: Any, version: int = 1, upcasts: Mapping[int, Upcast] | None = None) -> Codec:
+    """How values of a type are stored: a class, or plain data.
+
+    Raises:
+        NotRegistrable: JSON cannot hold them.
+    """
     if is_class(kind):
         made = codec_for(kind, name_of(kind))
     else:
@@ -138,7 +143,7 @@ def _codec(kind: Any, version: int, upcasts: Mapping[int, Upcast]) -> Codec:
         except (TypeError, NameError) as error:
             raise NotRegistrable(f"{kind!r} is no type that JSON can hold: {error}; use a dataclass") from error
         made = Codec(kind, name_of(kind), encoded_plain, msgspec.json.Decoder(kind).decode, frozenset())
-    return Codec(made.type, made.name, made.encode, made.decode, made.fields, version, dict(upcasts))
+    return Codec(made.type, made.name, made.encode, made.decode, made.fields, version, dict(upcasts or {}))
 
 
 # What does not fit

@@ -7,6 +7,7 @@ from tests.simulation.planting import mutant
 BARRIER = "outbox/streams/pipeline/barrier.py"
 CHECKPOINT = "outbox/streams/pipeline/checkpoint.py"
 STATES = "outbox/streams/pipeline/states.py"
+STATE_TYPES = "outbox/streams/pipeline/state_types.py"
 REPLICA = "outbox/streams/pipeline/replica.py"
 LINEAGE = "outbox/lineage.py"
 
@@ -50,6 +51,21 @@ PIPELINE_MUTANTS = (
         "pipeline: changes count as saved when their part is written", "pipeline", "Recoverable", STATES,
         ("        return self._saved\n", "        self._changed.clear()\n        return self._saved\n"),
         pages=("a", "b"), replicas=2,
+    ),
+    mutant(
+        "pipeline: members count as saved when they are saved", "pipeline", "Recoverable", STATE_TYPES,
+        ("        self.fresh.clear()\n        return None if self.whole_at is not None and self.whole_at >= since else self.at\n", "        self.fresh.clear()\n        found, self.at = self.at, {}\n        return None if self.whole_at is not None and self.whole_at >= since else found\n"),
+        pages=("a", "b", "a"), members=True, replicas=1, faults={"error": 1},
+    ),
+    mutant(
+        "pipeline: a box counts as saved as a whole when it is saved", "pipeline", "Recoverable|AttemptEnds", STATE_TYPES,
+        ("        return None if self.whole_at is not None and self.whole_at >= since else self.at\n", "        return self.at\n"),
+        pages=("a", "b"), members=True, replicas=1, faults={"lost": 1},
+    ),
+    mutant(
+        "pipeline: of a state in a part that is written anew only what changed is kept", "pipeline", "Recoverable", CHECKPOINT,
+        ("                    states[key] = applied(states[key], each)\n", "                    changes[key] = each\n                    del states[key]\n"),
+        pages=("a", "b"), members=True, replicas=1,
     ),
     mutant(
         "pipeline: an older checkpoint takes the place of a later one", "pipeline", "Monotone", REPLICA,

@@ -21,6 +21,12 @@ SMALL: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "two that begin the register": (("a",), {"begun": False, "checkpoint_every": 0}),
     "checkpoints beside entries": (("a", "b"), {"replicas": 1, "beside": True}),
     "little comes out": (("a", "b", "a"), {"seldom": True, "sizes": (1,), "checkpoint_every": 2}),
+    "members of one state": (("a", "b"), {"members": True, "sizes": (1,)}),
+    "members, a crash and a lost reply": (
+        ("a", "b"),
+        {"members": True, "replicas": 1, "faults": {"crash": 1, "lost": 1}},
+    ),
+    "members, and a throttled call": (("a", "b", "a"), {"members": True, "replicas": 1, "faults": {"error": 1}}),
     "a newer version": (("a", "b"), {"versions": (1, 2)}),
     "a crash": (("a", "b"), {"replicas": 1, "faults": {"crash": 2}}),
     "a crash beside a replica": (("a",), {"faults": {"crash": 1}}),

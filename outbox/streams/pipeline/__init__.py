@@ -2,6 +2,7 @@
 
 graph       a user's declaration, validated; its plan is in `plan`, an operator in `operators`
 cores       operators at work: frames in, frames out, no await and no clock; in `core` and `window`, states in `states`
+state_types fields of a state of which only changes are saved; `state_fields` and `changes` have how they are stored
 barrier     outputs on their way out, as bundles, and the comparison with what lies there
 checkpoint  the register, and the parts of the states that it names
 replica     one replica: its beginning, the way of a frame, releases and checkpoints

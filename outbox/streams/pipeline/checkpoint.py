@@ -19,6 +19,7 @@ import msgspec
 
 from outbox.errors import CorruptRecord
 from outbox.streams.cells import DECODE_ERRORS, Position
+from outbox.streams.pipeline.changes import Changes, applied, combined
 from outbox.streams.register import Swapped
 
 PIPELINE = "pipeline/"
@@ -104,13 +105,17 @@ States = Mapping[str, Mapping[int, Mapping[str, msgspec.Raw]]]
 """States as stored, by operator, slot and key."""
 
 
-class Section(msgspec.Struct, frozen=True):
-    """A line of a part: the states of an operator's slot, and their schema version."""
+class Section(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of a part: the states of an operator's slot, and their schema version.
+
+    Of a key in `changes` only these are here; the rest is in an earlier part.
+    """
 
     operator: str
     slot: int
     schema: int
     states: dict[str, msgspec.Raw]
+    changes: dict[str, Changes] = {}
 
 
 def part_of(sections: Iterable[Section]) -> bytes:
@@ -136,13 +141,24 @@ def sections_of(data: bytes, ref: PartRef) -> Iterator[Section]:
 
 
 def merged(older: Iterable[Section], newer: Iterable[Section]) -> dict[tuple[str, int], Section]:
-    """Two parts as one: the newer's states win.  An operator's slot has the schema of the part that is read last."""
+    """Two parts as one: the newer's states win, and its changes are applied to the older's.
+
+    An operator's slot has the schema of the part that is read last.
+    """
     found = {(section.operator, section.slot): section for section in older}
     for section in newer:
         place = section.operator, section.slot
         known = found.get(place)
-        states = {**known.states, **section.states} if known is not None else section.states
-        found[place] = msgspec.structs.replace(section, states=states)
+        if known is not None:
+            states = {**known.states, **section.states}
+            changes = {key: each for key, each in known.changes.items() if key not in section.states}
+            for key, each in section.changes.items():
+                if key in states:
+                    states[key] = applied(states[key], each)
+                else:
+                    changes[key] = combined(changes.get(key, Changes()), each)
+            section = Section(section.operator, section.slot, section.schema, states, changes)
+        found[place] = section
     return found
 
 

@@ -13,6 +13,7 @@ from outbox.errors import OutboxError
 from outbox.lineage import as_key
 from outbox.streams.cells import Position
 from outbox.streams.pipeline.operators import Emitted, Frame, Operator, Record
+from outbox.streams.pipeline.state_fields import fields_of
 from outbox.streams.pipeline.states import KeyedStates
 from outbox.streams.plan import Skip
 
@@ -86,7 +87,8 @@ class Reduce:
         self._operator = operator
         self._codec: StateCodec = operator.codec
         self._key: Callable[[Any], Any] = operator.key
-        self.states = KeyedStates(self._codec.encode, self._codec.decode, self._codec.version)
+        codec = self._codec
+        self.states = KeyedStates(codec.encode, codec.decode, codec.version, fields_of(codec.codec.type))
 
     def feed(self, frame: Frame) -> Frame:
         made: list[Record] = []

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from outbox.codec import StateCodec, Upcast, codec_for
+from outbox.codec import StateCodec, Upcast
 from outbox.errors import NotRegistrable
 from outbox.generators import yields
 from outbox.runtime.failures.error_text import failure_text
@@ -32,6 +32,7 @@ from outbox.streams.pipeline.operators import Operator
 from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.streams.pipeline.release import InOrder, in_order
 from outbox.streams.pipeline.running import RunningPipeline, run, run_until_idle
+from outbox.streams.pipeline.state_fields import state_codec
 
 SPAN_S_MAX = 10 * 366 * 86_400.0
 Declare = Callable[[Callable[..., Any]], Operator]
@@ -112,7 +113,7 @@ class Pipeline:
         check_call(f"pipeline {self.name}: key=", key, "value")
         if not isinstance(state, type):
             raise NotRegistrable(self._wrong(f"state={state!r}: give the class"))
-        codec = StateCodec(codec_for(state, state.__name__), state_version, dict(upcasts or {}))
+        codec = StateCodec(state_codec(state), state_version, dict(upcasts or {}))
         try:
             codec.decode(codec.encode(codec.fresh()), codec.version)
         except Exception as error:

@@ -226,7 +226,7 @@ class PipelineReplica:
                         f"pipeline {self.plan.name}: its checkpoint has states of {section.operator}, none of its "
                         "operators; keep one with states under its name, or give the pipeline another name"
                     )
-                states.load(section.states, section.schema)
+                states.load(section.states, section.schema, section.changes)
                 self._saves_all |= section.schema != states.schema
                 await asyncio.sleep(0)
 
@@ -419,7 +419,7 @@ class PipelineReplica:
             while not states.save(STATES_AT_ONCE):  # noqa: ASYNC110 - nothing is waited for
                 await asyncio.sleep(0)  # others go on between
         saved = {
-            (name, slot): Section(name, slot, states.schema, found)
+            (name, slot): Section(name, slot, states.schema, found, states.saved_changes(slot))
             for name, states in keyed.items()
             for slot, found in states.saved().items()
         }

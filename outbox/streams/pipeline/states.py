@@ -1,8 +1,8 @@
 """The states of an operator, by key, and what a checkpoint saves of them.
 
 A checkpoint takes the states as they are at one position while records go on to change them: a key is saved before the
-next record touches it, and the rest a few at a time.  A key belongs to one of 64 slots for the pipeline's life,
-whatever process has it.
+next record touches it, and the rest a few at a time.  Of a state with boxes only what changed is saved.  A key belongs
+to one of 64 slots for the pipeline's life, whatever process has it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from uuid import UUID
 
 import msgspec
 
+from outbox.errors import CorruptRecord
 from outbox.lineage import Key, field
 from outbox.streams.cells import Position
+from outbox.streams.pipeline.changes import Changes, applied
+from outbox.streams.pipeline.state_fields import StateFields
 
 SLOTS = 64
 GONE = b"null"
@@ -25,8 +28,17 @@ GONE = b"null"
 class KeyedStates:
     """The states of one operator, and which of them have changed since when."""
 
-    def __init__(self, encode: Callable[[Any], bytes], decode: Callable[[bytes, int], Any], schema: int) -> None:
-        """Take how a state is stored, and read from an older schema version; `schema` is today's."""
+    def __init__(
+        self,
+        encode: Callable[[Any], bytes],
+        decode: Callable[[bytes, int], Any],
+        schema: int,
+        fields: StateFields | None = None,
+    ) -> None:
+        """Take how a state is stored, and read from an older schema version; `schema` is today's.
+
+        `fields` are those of its class, where it has boxes.
+        """
         self.by_key: dict[Key, Any] = {}
         self.schema = schema
         self.encode = encode
@@ -36,22 +48,35 @@ class KeyedStates:
         self._waiting: dict[Key, Any] = {}
         """The states that the checkpoint under way has yet to save, as they were at its position."""
         self._saved: dict[int, dict[str, msgspec.Raw]] = {}
+        self._saved_changes: dict[int, dict[str, Changes]] = {}
+        self._fields = fields
+        self._since: Position | None = None
+        """Where the checkpoint under way begins to save from; None: it saves all."""
+        self._older: dict[Key, msgspec.Raw] = {}
+        """The loaded states of another schema or class, as stored."""
 
     def touch(self, key: Key, at: Position) -> None:
         """Say that the state of a key is about to change, at a position."""
         if key in self._waiting:
             self._save(key)
         self._changed[key] = at
+        if self._fields is not None and (state := self.by_key.get(key)) is not None:
+            self._fields.look(state)
 
     def begin(self, since: Position) -> None:
         """Begin to save the states that changed at or behind `since`, where a checkpoint stands."""
+        if self._fields is not None:
+            for key, at in self._changed.items():
+                if at < since and (state := self.by_key.get(key)) is not None:
+                    self._fields.forget(state)
         self._changed = {key: at for key, at in self._changed.items() if at >= since}
         self._waiting = {key: self.by_key.get(key) for key in self._changed}
-        self._saved = {}
+        self._since, self._saved, self._saved_changes, self._older = since, {}, {}, {}
 
     def begin_all(self) -> None:
         """Begin to save all states."""
-        self._waiting, self._saved = dict(self.by_key), {}
+        self._waiting = dict(self.by_key)
+        self._since, self._saved, self._saved_changes, self._older = None, {}, {}, {}
 
     def save(self, count: int) -> bool:
         """Save up to `count` states; whether all are saved."""
@@ -63,26 +88,54 @@ class KeyedStates:
         """The saved states, by slot and key."""
         return self._saved
 
+    def saved_changes(self, slot: int) -> dict[str, Changes]:
+        """The saved changes of a slot's states, by key; these are not saved as a whole."""
+        return self._saved_changes.get(slot, {})
+
     def copied(self, state: Any) -> Any:
         """A copy of a state, as it would be read back."""
         return self._decode(self.encode(state), self.schema)
 
     def _save(self, key: Key) -> None:
-        state = self._waiting.pop(key)
-        raw = msgspec.Raw(GONE if state is None else self.encode(state))
-        self._saved.setdefault(slot_of(key), {})[text_of(key)] = raw
+        state, slot = self._waiting.pop(key), slot_of(key)
+        saved = self._saved.setdefault(slot, {})
+        if self._fields is not None and state is not None and self._since is not None:
+            changes = self._fields.changed(state, self._changed[key], self._since)
+            if changes is not None:
+                self._saved_changes.setdefault(slot, {})[text_of(key)] = changes
+                return
+        saved[text_of(key)] = msgspec.Raw(GONE if state is None else self.encode(state))
 
-    def load(self, states: Mapping[str, msgspec.Raw], schema: int) -> None:
-        """Take states that were saved.
+    def load(
+        self, states: Mapping[str, msgspec.Raw], schema: int, changes: Mapping[str, Changes] | None = None
+    ) -> None:
+        """Take saved states, and changes of states that earlier parts had.
 
         Raises:
             FormatTooNew: a newer version of the code saved them.
+            CorruptRecord: a state is missing of which there are changes.
         """
         for text, raw in states.items():
             if bytes(raw) == GONE:
                 self.by_key.pop(key_of(text), None)
             else:
-                self.by_key[key_of(text)] = self._decode(bytes(raw), schema)
+                self._take(key_of(text), raw, schema)
+        for text, each in (changes or {}).items():
+            self._load_changes(key_of(text), each, schema)
+
+    def _take(self, key: Key, raw: msgspec.Raw, schema: int) -> None:
+        self.by_key[key] = self._decode(bytes(raw), schema)
+        if schema != self.schema:
+            self._older[key] = raw
+
+    def _load_changes(self, key: Key, changes: Changes, schema: int) -> None:
+        state = self.by_key.get(key)
+        if state is None:
+            raise CorruptRecord(f"a checkpoint has changes of {key!r}, and no state; restore its parts from a backup")
+        if schema == self.schema and self._fields is not None and self._fields.has_kinds_of(changes):
+            self._fields.apply(state, changes)
+        else:
+            self._take(key, applied(self._older.get(key) or msgspec.Raw(self.encode(state)), changes), schema)
 
 
 def slot_of(key: Key) -> int:

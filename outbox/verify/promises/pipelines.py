@@ -18,7 +18,7 @@ import msgspec
 from outbox.ports import Delete, Won, Write
 from outbox.streams.cells import Cell, Position
 from outbox.streams.pipeline.barrier import Names
-from outbox.streams.pipeline.checkpoint import Checkpoint, PipelineRegister, merged, sections_of
+from outbox.streams.pipeline.checkpoint import Checkpoint, PipelineRegister, Section, merged, sections_of
 from outbox.streams.pipeline.cores import core_of, states_of
 from outbox.streams.pipeline.operators import Frame
 from outbox.streams.pipeline.plan import PipelinePlan
@@ -196,15 +196,18 @@ class PipelineMonitor:
         return 0
 
     def _state_differs(self, stands: Checkpoint, expected: Expected) -> Finding | None:
-        found: States = {}
+        sections: dict[tuple[str, int], Section] = {}
         for part in stands.parts:
             if part.blob not in self._blobs:
                 return Finding("Recoverable", f"checkpoint {stands.n} names {part.blob}, which was never written")
-            for section in merged([], sections_of(self._blobs[part.blob], part)).values():
-                states = found.setdefault(section.operator, {})
-                states |= {key: bytes(raw) for key, raw in section.states.items()}
-        found = {name: {key: raw for key, raw in states.items() if raw != GONE} for name, states in found.items()}
-        found = {name: states for name, states in found.items() if states}
+            sections = merged(sections.values(), sections_of(self._blobs[part.blob], part))
+        found: States = {}
+        for section in sections.values():
+            if section.changes:
+                return Finding("Recoverable", f"checkpoint {stands.n} has changes of {[*section.changes]}, not a state")
+            states = {key: data for key, raw in section.states.items() if (data := bytes(raw)) != GONE}
+            if states:
+                found.setdefault(section.operator, {}).update(states)
         wanted = expected.states[stands.c.index]
         if found != wanted:
             return Finding("Recoverable", f"checkpoint {stands.n} at {stands.c} holds {found}, not {wanted}")

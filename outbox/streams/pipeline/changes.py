@@ -1,0 +1,58 @@
+"""The changes of a key's state as a checkpoint's part stores them, and how they are applied to earlier parts.
+
+Everything is absolute: a field or a member as it is now, or that it is gone, so nothing is applied twice whatever
+checkpoints are made over again.  Nothing here knows the types; whoever merges parts does not have them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+Members = dict[str, list[msgspec.Raw]]
+"""Members of a map or a list by their keys or indexes: `[value]`, or `[]` where it is gone."""
+
+
+class Changes(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The changes of a state: `fields` as a whole, of others `members`.
+
+    `lengths` are those of lists, which may have been longer before: members behind the end do not count.
+    """
+
+    fields: dict[str, msgspec.Raw] = {}
+    members: dict[str, Members] = {}
+    lengths: dict[str, int] = {}
+
+
+def combined(older: Changes, newer: Changes) -> Changes:
+    """Two changes as one: the newer's whole fields win, and of other fields each of its members."""
+    fields = {**older.fields, **newer.fields}
+    members = {name: each for name, each in older.members.items() if name not in newer.fields}
+    lengths = {**older.lengths, **newer.lengths}
+    for name, each in newer.members.items():
+        if name in older.fields:
+            fields[name] = _changed_field(older.fields[name], each, lengths.pop(name, None))
+        else:
+            members[name] = {**members.get(name, {}), **each}
+    return Changes(fields, members, lengths)
+
+
+def applied(whole: msgspec.Raw, changes: Changes) -> msgspec.Raw:
+    """A state as stored, and what changed of it, as one."""
+    fields = msgspec.json.decode(whole, type=dict[str, msgspec.Raw])
+    for name in changes.members.keys() - fields.keys():
+        fields[name] = msgspec.Raw(b"[]" if name in changes.lengths else b"{}")
+    return msgspec.Raw(msgspec.json.encode(combined(Changes(fields), changes).fields))
+
+
+def _changed_field(raw: msgspec.Raw, members: Members, length: int | None) -> msgspec.Raw:
+    if length is None:
+        found = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        found.update({key: each[0] for key, each in members.items() if each})
+        kept = {key: found[key] for key in sorted(found) if members.get(key, True)}
+        return msgspec.Raw(msgspec.json.encode(kept))
+    items = msgspec.json.decode(raw, type=list[msgspec.Raw])[:length]
+    items += [msgspec.Raw(b"null")] * (length - len(items))
+    for index, each in members.items():
+        if int(index) < length:
+            items[int(index)] = each[0]
+    return msgspec.Raw(msgspec.json.encode(items))

@@ -1,0 +1,355 @@
+"""How the states of a reduce are stored whose class has boxes: as a whole, and what changed of them.
+
+A state class is a dataclass.  The values of its boxes are stored as those of logs are, pydantic models too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import msgspec.inspect as shapes
+
+from outbox.codec import Codec, codec_for
+from outbox.encoding import encoded_plain, is_pydantic, null_in
+from outbox.errors import CorruptRecord, NotRegistrable, PoisonMessage
+from outbox.streams.cells import DECODE_ERRORS, Position
+from outbox.streams.pipeline.changes import Changes, Members
+from outbox.streams.pipeline.state_types import ListState, MapState, Marks, Value
+from outbox.streams.values import codec_of
+
+
+def state_codec(kind: type[Any]) -> Codec:
+    """How the states of a reduce are stored.
+
+    Raises:
+        NotRegistrable: they cannot be.
+    """
+    fields = fields_of(kind)
+    if fields is None:
+        return codec_for(kind, kind.__name__)
+    return Codec(kind, kind.__name__, fields.encode, fields.decode, frozenset(fields.names))
+
+
+def fields_of(kind: type[Any]) -> StateFields | None:
+    """The fields of a state class; None where there is none of which changes are followed.
+
+    Raises:
+        NotRegistrable: one of them cannot be stored.
+    """
+    return _fields_of(typing.cast(Hashable, kind))
+
+
+@lru_cache(maxsize=256)
+def _fields_of(kind: Any) -> StateFields | None:
+    if not dataclasses.is_dataclass(kind):
+        return None
+    try:
+        hints = typing.get_type_hints(kind)
+    except NameError:
+        return None  # whoever makes its codec says so
+    has_boxes = any((typing.get_origin(hint) or hint) in _BOXES for hint in hints.values())
+    return StateFields(typing.cast("type[Any]", kind), hints) if has_boxes else None
+
+
+class StateFields:
+    """The fields of a state class, of which some are boxes."""
+
+    def __init__(self, kind: type[Any], hints: Mapping[str, Any]) -> None:
+        self._kind = kind
+        self._boxes: dict[str, Kept] = {}
+        self._others: dict[str, Codec] = {}
+        stored: list[Any] = []
+        for each in dataclasses.fields(kind):
+            hint = hints[each.name]
+            make = _BOXES.get(typing.get_origin(hint) or hint)
+            if make is not None:
+                kept = self._boxes[each.name] = make(f"{kind.__name__}.{each.name}", typing.get_args(hint))
+                stored.append((each.name, kept.stored | msgspec.UnsetType, msgspec.UNSET))
+            else:
+                self._others[each.name] = codec_of(hint)
+                stored.append((each.name, hint, *_default_of(each)))
+        self.names = [each.name for each in dataclasses.fields(kind)]
+        self._decode = codec_for(msgspec.defstruct(kind.__name__, stored, kw_only=True), kind.__name__).decode
+
+    def encode(self, state: Any) -> bytes:
+        """A state as a whole.
+
+        Raises:
+            PoisonMessage: it cannot be stored.
+        """
+        found = {name: getattr(state, name) for name in self.names}
+        return encoded_plain(found | {name: kept.whole(kept.box_of(found[name])) for name, kept in self._boxes.items()})
+
+    def decode(self, data: bytes) -> Any:
+        """A state that was stored as a whole."""
+        stored = self._decode(data)
+        found = {name: value for name in self.names if (value := getattr(stored, name)) is not msgspec.UNSET}
+        for name in self._boxes.keys() & found.keys():
+            found[name] = self._boxes[name].made(found[name])
+            found[name]._marks.stands(name, reads=self._boxes[name].reads)
+        return self._kind(**found)
+
+    def changed(self, state: Any, at: Position, since: Position) -> Changes | None:
+        """The changes of a state at or behind `since`; None: save it as a whole.  Its last change was at `at`.
+
+        Raises:
+            PoisonMessage: something of it cannot be stored.
+        """
+        found: dict[str, Iterable[Any] | None] = {}
+        for name, kept in self._boxes.items():
+            box = kept.box_of(getattr(state, name))
+            found[name] = box._marks.changed(name, at, since)
+            box._marks.reads = kept.reads
+        if all(members is None for members in found.values()):
+            return None
+        changes = Changes({name: raw_of(codec, getattr(state, name)) for name, codec in self._others.items()}, {}, {})
+        for name, members in found.items():
+            kept, box = self._boxes[name], getattr(state, name)
+            if members is None:
+                changes.fields[name] = msgspec.Raw(encoded_plain(kept.whole(box)))
+            elif members:
+                kept.put(name, box, members, changes)
+        return changes
+
+    def forget(self, state: Any) -> None:
+        """Forget what changed of a state whose last change is in the checkpoint that stands."""
+        for name, kept in self._boxes.items():
+            marks: Marks = kept.box_of(getattr(state, name))._marks
+            marks.at = {}
+            marks.fresh.clear()
+            marks.stands(name, reads=kept.reads)
+
+    def look(self, state: Any) -> None:
+        """Note a box from another field: it is saved as a whole, even if it is moved back.
+
+        Raises:
+            PoisonMessage: a field has no box any more.
+        """
+        for name, kept in self._boxes.items():
+            marks: Marks = kept.box_of(getattr(state, name))._marks
+            if marks.field and marks.field != name:
+                marks.field = ""
+
+    def has_kinds_of(self, changes: Changes) -> bool:
+        """Whether these changes are of fields that are boxes today."""
+        return changes.members.keys() <= self._boxes.keys() and changes.fields.keys() <= {*self.names}
+
+    def apply(self, state: Any, changes: Changes) -> None:
+        """Apply the changes of a state that were stored."""
+        for name, raw in changes.fields.items():
+            if name in self._others:
+                object.__setattr__(state, name, self._others[name].decode(bytes(raw)))
+            else:
+                object.__setattr__(state, name, self._boxes[name].read(bytes(raw)))
+        for name, members in changes.members.items():
+            self._boxes[name].apply(getattr(state, name), members, changes.lengths.get(name, 0))
+        for name in self._boxes.keys() & (changes.fields.keys() | changes.members.keys()):
+            getattr(state, name)._marks.stands(name, reads=self._boxes[name].reads)
+
+
+def _default_of(field: dataclasses.Field[Any]) -> tuple[Any, ...]:
+    if field.default_factory is not dataclasses.MISSING:
+        return (msgspec.field(default_factory=field.default_factory),)
+    return () if field.default is dataclasses.MISSING else (field.default,)
+
+
+def raw_of(codec: Codec, value: Any) -> msgspec.Raw:
+    """A value as stored.
+
+    Raises:
+        PoisonMessage: it cannot be, or would not be read back.
+    """
+    data = codec.encode(value)
+    if null_in(data):
+        try:
+            codec.decode(data)
+        except DECODE_ERRORS as error:
+            raise PoisonMessage("unstorable", f"a {codec.name} would not be read back: {error}") from error
+    return msgspec.Raw(data)
+
+
+class Kept(typing.Protocol):
+    """How the boxes of one field are stored."""
+
+    stored: Any
+    """Their type as a whole, for msgspec."""
+    reads: bool
+    """Whether a value that was read may have been changed."""
+
+    def box_of(self, value: Any) -> Any:
+        """The box that a field has; PoisonMessage: it has something else."""
+
+    def whole(self, box: Any) -> Any:
+        """All of it, for an encoder."""
+
+    def made(self, stored: Any) -> Any:
+        """A box of a decoded whole."""
+
+    def read(self, data: bytes) -> Any:
+        """A box of the bytes of a whole."""
+
+    def put(self, name: str, box: Any, members: Iterable[Any], changes: Changes) -> None:
+        """Add what changed of it to the changes of its state."""
+
+    def apply(self, box: Any, members: Members, length: int) -> None:
+        """Apply what changed."""
+
+
+class Typed:
+    """The values of a box: how they are stored; a pydantic model is a text of its own."""
+
+    def __init__(self, box: type[Any], field: str, kind: Any) -> None:
+        self._box, self._field = box, field
+        self.codec = codec_of(kind)
+        self._is_model = isinstance(kind, type) and is_pydantic(kind)
+        self.kind: Any = msgspec.Raw if self._is_model else kind
+        self.reads = self._is_model or not is_frozen(shapes.type_info(kind))
+
+    def checked(self, value: Any) -> Any:
+        """The box that a field has."""
+        if type(value) is not self._box:
+            raise PoisonMessage(
+                "unstorable",
+                f"{self._field} is a {type(value).__name__}; leave it a {self._box.__name__}, and change what it holds",
+            )
+        return value
+
+    def plain(self, values: Iterable[Any]) -> Iterable[Any]:
+        """Values, for an encoder."""
+        return [msgspec.Raw(self.codec.encode(value)) for value in values] if self._is_model else values
+
+    def values(self, stored: Iterable[Any]) -> Iterable[Any]:
+        """Values that were decoded."""
+        return [self.codec.decode(bytes(raw)) for raw in stored] if self._is_model else stored
+
+
+class KeptValue:
+    """How a `Value` is stored: as its value."""
+
+    def __init__(self, field: str, given: tuple[Any, ...]) -> None:
+        (kind,) = _given(field, given, "Value[int]", 1)
+        self._typed = Typed(Value, field, kind)
+        self.stored, self.reads, self.box_of = self._typed.kind, self._typed.reads, self._typed.checked
+
+    def whole(self, box: Any) -> Any:
+        (value,) = self._typed.plain([box._inner])
+        return value
+
+    def made(self, stored: Any) -> Any:
+        return Value(*self._typed.values([stored]))
+
+    def read(self, data: bytes) -> Any:
+        return Value(self._typed.codec.decode(data))
+
+    def put(self, name: str, box: Any, members: Iterable[Any], changes: Changes) -> None:
+        changes.fields[name] = raw_of(self._typed.codec, box._inner)
+
+    def apply(self, box: Any, members: Members, length: int) -> None:
+        raise CorruptRecord("a value has no members")
+
+
+class KeptMap:
+    """How a `MapState` is stored: as an object, by the texts of its keys."""
+
+    def __init__(self, field: str, given: tuple[Any, ...]) -> None:
+        key, value = _given(field, given, "MapState[str, int]", 2)
+        if key not in _KEYS:
+            raise NotRegistrable(f"{field}: its keys are {key}; a MapState has keys of str, int or UUID")
+        self._field, self._key = field, key
+        self._typed = Typed(MapState, field, value)
+        self.stored, self.reads, self.box_of = dict[key, self._typed.kind], self._typed.reads, self._typed.checked  # type: ignore[valid-type, name-defined]  # known when it runs
+        self._decode = msgspec.json.Decoder(self.stored).decode
+
+    def _text(self, key: Any) -> str:
+        if type(key) is not self._key:
+            what = f"{self._field} has the key {key!r}; its keys are all {self._key.__name__}, as its annotation says"
+            raise PoisonMessage("unstorable", what)
+        return str(key)
+
+    def whole(self, box: Any) -> Any:
+        found = dict(zip(map(self._text, box._inner), self._typed.plain(box._inner.values()), strict=True))
+        return {text: found[text] for text in sorted(found)}
+
+    def made(self, stored: Any) -> Any:
+        return MapState(zip(stored, self._typed.values(stored.values()), strict=True))
+
+    def read(self, data: bytes) -> Any:
+        return self.made(self._decode(data))
+
+    def put(self, name: str, box: Any, members: Iterable[Any], changes: Changes) -> None:
+        inner, codec = box._inner, self._typed.codec
+        changes.members[name] = {
+            self._text(key): [raw_of(codec, inner[key])] if key in inner else [] for key in members
+        }
+
+    def apply(self, box: Any, members: Members, length: int) -> None:
+        for text, each in members.items():
+            key = text if self._key is str else self._key(text)
+            if each:
+                box._inner[key] = self._typed.codec.decode(bytes(each[0]))
+            else:
+                box._inner.pop(key, None)
+
+
+class KeptList:
+    """How a `ListState` is stored: as an array; of changes the indexes, and its length."""
+
+    def __init__(self, field: str, given: tuple[Any, ...]) -> None:
+        (kind,) = _given(field, given, "ListState[int]", 1)
+        self._typed = Typed(ListState, field, kind)
+        self.stored, self.reads, self.box_of = list[self._typed.kind], self._typed.reads, self._typed.checked  # type: ignore[name-defined]  # known when it runs
+        self._decode = msgspec.json.Decoder(self.stored).decode
+
+    def whole(self, box: Any) -> Any:
+        return [*self._typed.plain(box._inner)]
+
+    def made(self, stored: Any) -> Any:
+        return ListState(self._typed.values(stored))
+
+    def read(self, data: bytes) -> Any:
+        return self.made(self._decode(data))
+
+    def put(self, name: str, box: Any, members: Iterable[Any], changes: Changes) -> None:
+        inner, codec = box._inner, self._typed.codec
+        changes.lengths[name] = len(inner)
+        changes.members[name] = {str(index): [raw_of(codec, inner[index])] for index in members if index < len(inner)}
+
+    def apply(self, box: Any, members: Members, length: int) -> None:
+        inner = box._inner
+        del inner[length:]
+        inner += [None] * (length - len(inner))
+        for text, each in members.items():
+            if int(text) < length:
+                inner[int(text)] = self._typed.codec.decode(bytes(each[0]))
+
+
+def _given(field: str, given: tuple[Any, ...], example: str, count: int) -> tuple[Any, ...]:
+    if len(given) != count:
+        raise NotRegistrable(f"{field}: say what it holds, such as {example}")
+    return given
+
+
+_KEYS = (str, int, UUID)
+_BOXES: dict[Any, Callable[[str, tuple[Any, ...]], Kept]] = {Value: KeptValue, MapState: KeptMap, ListState: KeptList}
+_ATOMS = (
+    *(shapes.NoneType, shapes.BoolType, shapes.IntType, shapes.FloatType, shapes.StrType, shapes.BytesType),
+    *(shapes.DateTimeType, shapes.TimeType, shapes.DateType, shapes.TimeDeltaType, shapes.UUIDType),
+    *(shapes.DecimalType, shapes.EnumType, shapes.LiteralType),
+)
+
+
+def is_frozen(shape: shapes.Type) -> bool:
+    """Whether values of a type cannot be changed in place."""
+    match shape:
+        case shapes.UnionType(types=parts) | shapes.TupleType(item_types=parts):
+            return all(map(is_frozen, parts))
+        case shapes.VarTupleType(item_type=part) | shapes.FrozenSetType(item_type=part):
+            return is_frozen(part)
+        case _:
+            return isinstance(shape, _ATOMS)

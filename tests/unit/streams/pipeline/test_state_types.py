@@ -1,0 +1,418 @@
+"""States of which only what changed is saved: beside plain ones, through checkpoints that win, lose or are given up."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from pydantic import BaseModel
+
+from outbox.codec import StateCodec
+from outbox.errors import CorruptRecord, NotRegistrable, PoisonMessage
+from outbox.streams import ListState, MapState, Position, Value
+from outbox.streams.pipeline.changes import Changes, applied, combined
+from outbox.streams.pipeline.checkpoint import PartRef, Section, merged, part_of, ref_of, sections_of
+from outbox.streams.pipeline.state_fields import fields_of, state_codec
+from outbox.streams.pipeline.states import KeyedStates, slot_of
+
+
+class Model(BaseModel):
+    """A value of pydantic's."""
+
+    n: int
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value that is replaced."""
+
+    x: int
+
+
+@dataclass
+class Kinds:
+    """A state with a box of each kind."""
+
+    n: int = 0
+    plain: list[int] = field(default_factory=list)
+    total: Value[int] = field(default_factory=lambda: Value(0))
+    seen: Value[list[int]] = field(default_factory=lambda: Value([]))
+    names: MapState[str, int | None] = field(default_factory=MapState)
+    numbers: MapState[int, list[int]] = field(default_factory=MapState)
+    points: MapState[UUID, Point] = field(default_factory=MapState)
+    models: MapState[str, Model] = field(default_factory=MapState)
+    items: ListState[int] = field(default_factory=ListState)
+    others: ListState[int] = field(default_factory=ListState)
+    texts: ListState[list[str]] = field(default_factory=ListState)
+
+
+BOXES = ("names", "numbers", "points", "models", "items", "others", "texts")
+
+
+def plain_state() -> Any:
+    """The same of Python's own types."""
+    boxes: dict[str, Any] = {name: {} for name in ("names", "numbers", "points", "models")} | {
+        "items": [],
+        "others": [],
+        "texts": [],
+    }
+    values = {"total": SimpleNamespace(value=0), "seen": SimpleNamespace(value=[])}
+    return SimpleNamespace(n=0, plain=[], **values, **boxes)
+
+
+def change(state: Any, at: int) -> None:
+    """What the record at a position does to a state, boxed or plain."""
+    random = Random(at)
+    state.n += 1
+    for _ in range(random.randint(0, 3)):
+        key = random.randint(0, 6)
+        match random.randint(0, 16):
+            case 0:
+                state.plain.append(at)
+            case 1:
+                state.total.value += at
+            case 2:
+                state.seen.value.append(at)
+            case 3:
+                state.names[f"k{key}"] = at if key else None
+            case 4:
+                state.names.pop(f"k{key}", None)
+            case 5:
+                state.numbers.setdefault(key, []).append(at)  # in place
+            case 6:
+                if key in state.numbers:
+                    state.numbers[key].append(at)
+                    del state.numbers[key][:-3]
+            case 7:
+                state.points[UUID(int=key)] = Point(at)
+            case 8:
+                state.models[str(key)] = Model(n=at)
+                state.models["0"] = Model(n=1)
+                state.models["0"].n += at
+            case 9:
+                state.items.append(at)
+            case 10:
+                if state.items:
+                    state.items[random.randrange(len(state.items))] = at
+                    state.items[-1] = at
+            case 11:
+                if state.items:
+                    state.items.pop(random.choice((0, -1)))
+                state.items.insert(key, at)
+                state.items[1:3] = []
+            case 12:
+                state.texts.append([str(at)])
+                state.texts[0].append("x")
+            case 13:
+                box = random.choice(BOXES)
+                if key % 2:
+                    getattr(state, box).clear()
+                else:
+                    setattr(state, box, type(getattr(state, box))())
+            case 14:
+                del state.items[-2:], state.texts[-1:]
+                if state.others:
+                    state.others.pop()
+            case 15:
+                state.items, state.others = state.others, state.items
+            case 16 if key == 0:
+                for box in BOXES:
+                    setattr(state, box, type(getattr(state, box))())
+
+
+def as_plain(state: Any) -> dict[str, Any]:
+    """A state's contents; maps in the order in which they are gone through."""
+
+    def of(value: Any) -> Any:
+        if isinstance(value, Value):
+            return value._inner
+        if isinstance(value, MapState):
+            return [(key, value._inner[key]) for key in value]
+        if isinstance(value, dict):
+            return sorted(value.items())
+        return value.value if isinstance(value, SimpleNamespace) else list(value) if type(value) is ListState else value
+
+    return {name: deepcopy(of(getattr(state, name))) for name in Kinds.__dataclass_fields__}
+
+
+def key_at(at: int) -> str:
+    return f"key {Random(-at).choice('aaabc')}"
+
+
+EXPECTED: list[dict[str, Any]] = [{}]
+"""The states before each position, from 0 on."""
+
+
+def expected(at: int) -> dict[str, Any]:
+    if at >= len(EXPECTED):
+        states: dict[str, Any] = {}
+        del EXPECTED[1:]
+        for each in range(at + 200):
+            change(states.setdefault(key_at(each), plain_state()), each)
+            EXPECTED.append({key: as_plain(state) for key, state in states.items()})
+    return EXPECTED[at]
+
+
+@dataclass
+class Disk:
+    """What stands: a position and parts; `data` are the bytes of all parts that were written."""
+
+    c: int = 0
+    parts: list[PartRef] = field(default_factory=list)
+    data: dict[str, bytes] = field(default_factory=dict)
+
+
+class Running:
+    """A replica's states: records, and checkpoints in pieces."""
+
+    def __init__(self, disk: Disk, codec: StateCodec) -> None:
+        self.disk, self.at = disk, disk.c
+        self.codec = codec
+        self.states = KeyedStates(codec.encode, codec.decode, codec.version, fields_of(codec.codec.type))
+        for part in disk.parts:
+            for section in sections_of(disk.data[part.blob], part):
+                self.states.load(section.states, section.schema, section.changes)
+        self.since = self.cut = -1
+
+    def feed(self) -> None:
+        key = key_at(self.at)
+        self.states.touch(key, Position(self.at))
+        change(self.states.by_key.setdefault(key, self.codec.fresh()), self.at)
+        self.at += 1
+
+    def begin(self) -> None:
+        self.since, self.cut = self.disk.c, self.at
+        self.states.begin(Position(self.disk.c))
+
+    def finish(self, merge: int) -> None:
+        """Save the rest, and swap: it wins where what stood at the beginning stands; `merge` parts are written anew."""
+        while not self.states.save(1):
+            pass
+        sections = {
+            ("count", slot): Section("count", slot, 1, found, self.states.saved_changes(slot))
+            for slot, found in self.states.saved().items()
+        }
+        kept = self.disk.parts[: max(0, len(self.disk.parts) - merge)]
+        older: dict[tuple[str, int], Section] = {}
+        for part in self.disk.parts[len(kept) :]:
+            older = merged(older.values(), sections_of(self.disk.data[part.blob], part))
+        data = part_of(merged(older.values(), sections.values()).values())
+        if self.disk.c == self.since and self.cut > self.since:
+            blob = f"part {len(self.disk.data)}"
+            self.disk.data[blob] = data
+            self.disk.c, self.disk.parts = self.cut, [*kept, ref_of(blob, data)]
+        self.cut = -1
+
+    def contents(self) -> dict[str, Any]:
+        return {str(key): as_plain(state) for key, state in self.states.by_key.items()}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_saved_of_changes_is_the_state_whatever_becomes_of_checkpoints(seed: int) -> None:
+    random, disk, codec = Random(seed), Disk(), StateCodec(state_codec(Kinds))
+    running = [Running(disk, codec), Running(disk, codec)]
+    for _ in range(120):
+        number = random.randrange(2)
+        one = running[number]
+        match random.randint(0, 9):
+            case 0 if one.cut >= 0:
+                one.finish(random.randint(0, 3))
+            case 1:
+                one.begin()  # and gives up the one under way
+            case 2 if one.cut >= 0:
+                one.states.save(random.randint(0, 2))
+            case 3 if random.random() < 0.3:
+                running[number] = one = Running(disk, codec)
+                assert one.contents() == expected(disk.c)
+            case _:
+                one.feed()
+        assert one.contents() == expected(one.at)
+    assert Running(disk, codec).contents() == expected(disk.c)
+
+
+@dataclass
+class Members:
+    members: MapState[int, int] = field(default_factory=MapState)
+
+
+def test_of_many_members_the_changed_one_is_written_and_until_a_checkpoint_with_it_stands() -> None:
+    codec = StateCodec(state_codec(Members))
+    states = KeyedStates(codec.encode, codec.decode, 1, fields_of(Members))
+    states.touch("k", Position(0))
+    states.by_key["k"] = Members(MapState({number: number for number in range(30_000)}))
+    states.begin(Position(0))
+    states.save(1)
+    assert len(states.saved()[slot_of("k")]["sk"]) > 300_000
+    states.touch("k", Position(1))
+    states.by_key["k"].members[7] = 1
+    for since, changed in ((1, ["7"]), (1, ["7"]), (2, ["8"])):
+        states.begin(Position(since))
+        states.touch("k", Position(2))
+        states.by_key["k"].members[8] = 2
+        states.save(1)
+        found = states.saved_changes(slot_of("k"))["sk"]
+        assert [*found.members["members"]] == changed or (since, changed) == (1, ["7"])
+        assert len(msgspec.json.encode(found)) < 100
+    states.begin(Position(3))
+    assert states.save(1) and not states.saved()
+    assert states.by_key["k"].members._marks.at == {}  # nothing is kept of what stands
+
+
+def test_a_map_goes_by_its_keys_and_reading_numbers_changes_nothing() -> None:
+    box = MapState({3: 1, 1: 2, 2: 3})
+    assert [*box.items()] == [(1, 2), (2, 3), (3, 1)] and box == {1: 2, 2: 3, 3: 1} and 3 in box
+    state = Members(box)
+    fields = fields_of(Members)
+    assert fields is not None and fields.changed(state, Position(0), Position(0)) is None
+    assert box[3] == 1 and fields.changed(state, Position(5), Position(4)) == Changes()
+    assert repr(Value(1)) + repr(ListState([1])) + repr(MapState({1: 2})) == "Value(1)ListState([1])MapState({1: 2})"
+    assert Value(1) == Value(1) and ListState([1]) == [1] and Value(1) != 1
+
+
+def test_another_schema_is_lifted_from_a_state_and_its_changes() -> None:
+    def lifted(state: dict[str, Any]) -> dict[str, Any]:
+        return {"members": {key: -value for key, value in state["members"].items()}}
+
+    codec = StateCodec(state_codec(Members), 2, {1: lifted})
+    states = KeyedStates(codec.encode, codec.decode, 2, fields_of(Members))
+    states.load({"sk": msgspec.Raw(b'{"members":{"1":1,"2":2}}')}, 1)
+    states.load({}, 1, {"sk": Changes({}, {"members": {"1": [], "3": [msgspec.Raw(b"3")]}})})
+    states.load({}, 1, {"sk": Changes({}, {"members": {"3": [msgspec.Raw(b"4")]}})})
+    assert states.by_key["k"] == Members(MapState({2: -2, 3: -4}))
+    with pytest.raises(CorruptRecord, match="changes of 'other', and no state"):
+        states.load({}, 1, {"sother": Changes()})
+
+
+@dataclass
+class Dictionary:
+    members: dict[int, int] = field(default_factory=dict)
+
+
+def test_a_class_that_has_a_dictionary_by_now_takes_what_was_saved_of_changes() -> None:
+    codec = StateCodec(state_codec(Dictionary))
+    states = KeyedStates(codec.encode, codec.decode, 1, fields_of(Dictionary))
+    states.load({"sk": msgspec.Raw(b'{"members":{"1":1}}')}, 1)
+    states.load({}, 1, {"sk": Changes({}, {"members": {"2": [msgspec.Raw(b"2")]}})})
+    assert states.by_key["k"] == Dictionary({1: 1, 2: 2})
+
+
+def test_a_field_that_was_added_begins_with_its_default_and_is_saved_as_a_whole() -> None:
+    codec = state_codec(Added)
+    state = codec.decode(b'{"n":3}')
+    assert state == Added(3)
+    state.more[2] = 2
+    fields = fields_of(Added)
+    assert fields is not None and fields.changed(state, Position(9), Position(9)) is None
+
+
+@dataclass
+class Added:
+    n: int = 0
+    more: MapState[int, int] = field(default_factory=lambda: MapState({1: 1}))
+
+
+def test_a_list_that_shrinks_has_no_members_behind_its_end() -> None:
+    def of(length: int, **members: int) -> Changes:
+        raws = {index[1:]: [msgspec.Raw(str(value).encode())] for index, value in members.items()}
+        return Changes({}, {"items": raws}, {"items": length})
+
+    parts = [of(5, i4=4), of(3), of(4, i3=9)]
+    whole = msgspec.Raw(b'{"items":[0,1,2]}')
+    one_by_one = whole
+    for part in parts:
+        one_by_one = applied(one_by_one, part)
+    assert one_by_one == applied(whole, combined(combined(parts[0], parts[1]), parts[2]))
+    assert bytes(one_by_one) == b'{"items":[0,1,2,9]}'
+    fields, state = fields_of(Items), Items(ListState([0, 1, 2]))
+    assert fields is not None
+    fields.apply(state, combined(parts[0], parts[1]))
+    assert state.items == [0, 1, 2]
+
+
+@dataclass
+class Items:
+    items: ListState[int] = field(default_factory=ListState)
+    others: ListState[int] = field(default_factory=ListState)
+
+
+def test_a_value_that_is_changed_in_place_is_saved() -> None:
+    state, fields = Kinds(), fields_of(Kinds)
+    assert fields is not None
+    state.numbers[1], state.numbers[2] = [1], [2]
+    state.texts.append(["a"])
+    assert fields.changed(state, Position(0), Position(0)) is None
+    state.numbers[1].append(3)
+    state.texts[0].append("b")
+    state.seen.value.append(4)
+    found = fields.changed(state, Position(2), Position(1))
+    assert found is not None and msgspec.json.decode(msgspec.json.encode(found.members)) == {
+        "numbers": {"1": [[1, 3]]},
+        "texts": {"0": [["a", "b"]]},
+    }
+
+
+def test_boxes_that_are_swapped_and_swapped_back_are_saved_as_a_whole() -> None:
+    codec = StateCodec(state_codec(Items))
+    states = KeyedStates(codec.encode, codec.decode, 1, fields_of(Items))
+    state = states.by_key["k"] = Items(ListState([1]), ListState([2]))
+    for at in range(3):  # here the first is saved; that one stands where they are swapped is another replica's
+        states.touch("k", Position(at))
+        if at:
+            state.items, state.others = state.others, state.items
+        else:
+            states.begin(Position(0))
+            states.save(1)
+    states.begin(Position(2))
+    states.save(1)
+    assert bytes(states.saved()[slot_of("k")]["sk"]) == b'{"items":[1],"others":[2]}'
+
+
+@dataclass
+class Unsaid:
+    members: MapState = field(default_factory=MapState)  # type: ignore[type-arg]  # that is tested
+
+
+@dataclass
+class OfTuples:
+    members: MapState[tuple[int, int], int] = field(default_factory=MapState)
+
+
+@dataclass
+class OfObjects:
+    members: ListState[Random] = field(default_factory=ListState)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [(Unsaid, r"Unsaid\.members: say .* MapState\[str, int\]"), (OfTuples, "keys of str, int"), (OfObjects, "JSON")],
+)
+def test_a_box_that_cannot_be_stored_is_refused(kind: type, text: str) -> None:
+    with pytest.raises(NotRegistrable, match=text):
+        state_codec(kind)
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (Members({1: 1}), "leave it a MapState"),  # type: ignore[arg-type]  # that is tested
+        (Members(MapState({"x": 1})), "has the key 'x'"),  # type: ignore[arg-type]  # that is tested
+        (Members(MapState({1: None})), "would not be read back"),  # type: ignore[arg-type]  # that is tested
+    ],
+)
+def test_a_state_that_cannot_be_stored_says_where(state: Members, text: str) -> None:
+    with pytest.raises(PoisonMessage, match=text):
+        StateCodec(state_codec(Members)).encode(state)
+
+
+def test_a_member_that_would_not_be_read_back_is_refused() -> None:
+    state, fields = Members(), fields_of(Members)
+    assert fields is not None and fields.changed(state, Position(0), Position(0)) is None
+    state.members[1] = None  # type: ignore[assignment]  # that is tested
+    with pytest.raises(PoisonMessage, match="would not be read back"):
+        fields.changed(state, Position(2), Position(1))
