@@ -15,7 +15,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 300
-TYPED = ("outbox", "outbox_bench", "function_app", "spark_jobs", "benchmarks", "tools", "tests")
+TYPED = (
+    *("outbox", "outbox_bench", "function_app", "spark_jobs", "benchmarks", "tools", "tests"),
+    "examples/inverted_index",
+)
 EXAMPLE = "examples/shooting_range"
 """A folder as it is deployed: what lies in it is imported from there, and its function_app is another than ours."""
 EXAMPLE_TESTS = "tests/examples"

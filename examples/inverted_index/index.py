@@ -1,0 +1,169 @@
+"""The pipeline: pages come in, and changes of the index leave, in the order of the pages.
+
+    pages -> words (by page: what its last version had) -> update (by word: its places) -> changes
+
+A word that a new version of a page does not have any more is found by the page's state, so the first reduce puts it
+out without places, and the second one removes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from examples.inverted_index.positions import POSITIONS_MAX, RANGE_MAX, Place, place_of
+from outbox.streams import Emit, MapState, OrderedLog, Pipeline
+
+Index = dict[str, dict[int, tuple[int, ...]]]
+"""Words, the pages that have them, and where, as packed places."""
+
+
+@dataclass
+class Page:
+    """A version of a page; one that is gone has no text."""
+
+    number: int
+    version: int
+    path: str
+    text: str
+
+
+@dataclass
+class Word:
+    """The places of a word in a version of a page; none where it is gone."""
+
+    text: str
+    page: int
+    places: tuple[int, ...]
+
+
+@dataclass
+class Add:
+    """A word is at these places, too."""
+
+    word: str
+    places: tuple[int, ...]
+
+
+@dataclass
+class Remove:
+    """A word is not at `range` of its places in a page any more, from `start` on, which also holds the range."""
+
+    word: str
+    start: int
+    range: int
+
+
+@dataclass
+class Content:
+    """The words of a page's last version, sorted."""
+
+    words: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Postings:
+    """The places of a word, by page; a checkpoint writes the pages that changed."""
+
+    pages: MapState[int, tuple[int, ...]] = field(default_factory=MapState)
+
+    def replace(self, page: int, places: tuple[int, ...]) -> tuple[int, ...]:
+        """Take the places of a new version, and return those of the one before."""
+        before = self.pages.get(page, ())
+        if places:
+            self.pages[page] = places
+        elif before:
+            del self.pages[page]
+        return before
+
+
+def page_of(page: Page) -> int:
+    return page.number
+
+
+def text_of(word: Word) -> str:
+    return word.text
+
+
+def places_in(page: Page) -> dict[str, list[int]]:
+    """The words of a page, and where they are."""
+    found: dict[str, list[int]] = {}
+    for position, match in enumerate(re.finditer(r"\w+", page.text.lower())):
+        if position == POSITIONS_MAX:
+            break
+        found.setdefault(match.group(), []).append(Place(page.number, position, page.version).packed())
+    return found
+
+
+def words(content: Content, page: Page, emit: Emit[Word]) -> None:
+    """What a version of a page has, and what the one before had and this one has not."""
+    found = places_in(page)
+    for text in sorted(found.keys() | set(content.words)):
+        emit(Word(text, page.number, tuple(found.get(text, ()))))
+    content.words = sorted(found)
+
+
+def update(postings: Postings, word: Word, emit: Emit[Add | Remove]) -> None:
+    """The changes of the index."""
+    before = postings.replace(word.page, word.places)
+    for start in starts(before):
+        emit(Remove(word.text, start.packed(), start.range))
+    if word.places:
+        emit(Add(word.text, word.places))
+
+
+def starts(places: tuple[int, ...]) -> Iterator[Place]:
+    """The starts of ranges that are all of these places of one page."""
+    for index in range(0, len(places), RANGE_MAX):
+        yield place_of(places[index])._replace(range=min(RANGE_MAX, len(places) - index))
+
+
+class Indexing:
+    """The pipeline and its logs on a place, such as an engine."""
+
+    def __init__(self, place: Any) -> None:
+        self.pages = OrderedLog("pages", place, type=Page)
+        self.changes: OrderedLog[Any] = OrderedLog("changes", place, type=Add | Remove)
+        self.pipeline = Pipeline("index", source=self.pages)
+        split = self.pipeline.reduce(source=self.pages, key=page_of, state=Content, emits=Word)(words)
+        self.update = self.pipeline.reduce(split, key=text_of, state=Postings, emits=Add | Remove)(update)
+        self.pipeline.sink(self.update, self.changes)
+
+
+# The same by other ways, to compare with
+
+
+def built_at_once(pages: Iterable[Page]) -> Index:
+    """The index of the last version of each page."""
+    last = {page.number: page for page in pages}
+    found: Index = {}
+    for number, page in last.items():
+        for text, places in places_in(page).items():
+            found.setdefault(text, {})[number] = tuple(places)
+    return found
+
+
+def built_of(changes: Iterable[Add | Remove]) -> Index:
+    """The index that somebody has who follows the changes.
+
+    Raises:
+        ValueError: a change does not fit what there is, so one is missing or there twice.
+    """
+    found: Index = {}
+    for change in changes:
+        pages = found.setdefault(change.word, {})
+        if isinstance(change, Remove):
+            start = place_of(change.start)
+            there = pages.pop(start.page, ())
+            if not there or place_of(there[0])._replace(range=1) != start._replace(range=1) or len(there) < start.range:
+                raise ValueError(f"{change} does not fit {there}")
+            if there[start.range :]:
+                pages[start.page] = there[start.range :]
+        else:
+            page = place_of(change.places[0]).page
+            if page in pages:
+                raise ValueError(f"{change} is there twice, or {pages[page]} was not removed")
+            pages[page] = change.places
+    return {word: pages for word, pages in found.items() if pages}
