@@ -270,7 +270,10 @@ class KeptMap:
         if type(key) is not self._key:
             what = f"{self._field} has the key {key!r}; its keys are all {self._key.__name__}, as its annotation says"
             raise PoisonMessage("unstorable", what)
-        return str(key)
+        text = str(key)
+        if not text.isascii():
+            encoded_plain(text)  # half of a surrogate pair is refused
+        return text
 
     def whole(self, box: Any) -> Any:
         found = dict(zip(map(self._text, box._inner), self._typed.plain(box._inner.values()), strict=True))
@@ -344,12 +347,17 @@ _ATOMS = (
 )
 
 
-def is_frozen(shape: shapes.Type) -> bool:
-    """Whether values of a type cannot be changed in place."""
+def is_frozen(shape: shapes.Type, within: tuple[type[Any], ...] = ()) -> bool:
+    """Whether values of a type cannot be changed in place; `within` are the classes around it."""
     match shape:
         case shapes.UnionType(types=parts) | shapes.TupleType(item_types=parts):
-            return all(map(is_frozen, parts))
+            return all(is_frozen(part, within) for part in parts)
         case shapes.VarTupleType(item_type=part) | shapes.FrozenSetType(item_type=part):
-            return is_frozen(part)
+            return is_frozen(part, within)
+        case shapes.DataclassType(cls=kind) | shapes.StructType(cls=kind) | shapes.NamedTupleType(cls=kind):
+            given: Any = getattr(kind, "__dataclass_params__", None) or getattr(kind, "__struct_config__", None)
+            if given is not None and not given.frozen:
+                return False
+            return kind in within or all(is_frozen(each.type, (*within, kind)) for each in shape.fields)
         case _:
             return isinstance(shape, _ATOMS)

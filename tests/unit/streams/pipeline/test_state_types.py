@@ -6,11 +6,12 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 import pytest
+from msgspec.inspect import type_info
 from pydantic import BaseModel
 
 from outbox.codec import StateCodec
@@ -18,7 +19,7 @@ from outbox.errors import CorruptRecord, NotRegistrable, PoisonMessage
 from outbox.streams import ListState, MapState, Position, Value
 from outbox.streams.pipeline.changes import Changes, applied, combined
 from outbox.streams.pipeline.checkpoint import PartRef, Section, merged, part_of, ref_of, sections_of
-from outbox.streams.pipeline.state_fields import fields_of, state_codec
+from outbox.streams.pipeline.state_fields import fields_of, is_frozen, state_codec
 from outbox.streams.pipeline.states import KeyedStates, slot_of
 
 
@@ -357,6 +358,37 @@ def test_a_value_that_is_changed_in_place_is_saved() -> None:
     }
 
 
+@dataclass(frozen=True)
+class Chained:
+    x: int
+    next: Chained | None = None
+
+
+class Named(NamedTuple):
+    x: int
+    items: list[int]
+
+
+@pytest.mark.parametrize(
+    ("kind", "frozen"),
+    [
+        (tuple[int, ...], True),
+        (frozenset[str], True),
+        (int | str | None, True),
+        (Chained, True),
+        (Point, True),
+        (Position, True),
+        (tuple[list[int], int], False),
+        (Named, False),
+        (Members, False),
+        (dict[str, int], False),
+        (Any, False),
+    ],
+)
+def test_what_can_be_changed_in_place_is_known_by_its_type(kind: Any, frozen: bool) -> None:
+    assert is_frozen(type_info(kind)) is frozen
+
+
 def test_boxes_that_are_swapped_and_swapped_back_are_saved_as_a_whole() -> None:
     codec = StateCodec(state_codec(Items))
     states = KeyedStates(codec.encode, codec.decode, 1, fields_of(Items))
@@ -397,17 +429,23 @@ def test_a_box_that_cannot_be_stored_is_refused(kind: type, text: str) -> None:
         state_codec(kind)
 
 
+@dataclass
+class Texts:
+    members: MapState[str, int] = field(default_factory=MapState)
+
+
 @pytest.mark.parametrize(
     ("state", "text"),
     [
         (Members({1: 1}), "leave it a MapState"),  # type: ignore[arg-type]  # that is tested
         (Members(MapState({"x": 1})), "has the key 'x'"),  # type: ignore[arg-type]  # that is tested
+        (Texts(MapState({"\ud800": 1})), "surrogate"),
         (Members(MapState({1: None})), "would not be read back"),  # type: ignore[arg-type]  # that is tested
     ],
 )
-def test_a_state_that_cannot_be_stored_says_where(state: Members, text: str) -> None:
+def test_a_state_that_cannot_be_stored_says_where(state: Any, text: str) -> None:
     with pytest.raises(PoisonMessage, match=text):
-        StateCodec(state_codec(Members)).encode(state)
+        StateCodec(state_codec(type(state))).encode(state)
 
 
 def test_a_member_that_would_not_be_read_back_is_refused() -> None:
