@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from examples.inverted_index.positions import POSITIONS_MAX, RANGE_MAX, Place, place_of
 from outbox.streams import Emit, MapState, OrderedLog, Pipeline
@@ -40,20 +40,16 @@ class Word:
 
 
 @dataclass
-class Add:
-    """A word is at these places, too."""
+class Change:
+    """`ADD`: a word is at these places, too.  `REMOVE`: it is not at `range` of its places in a page, from `places[0]`.
 
+    One class is encoded faster than a union of two.
+    """
+
+    kind: Literal["ADD", "REMOVE"]
     word: str
     places: tuple[int, ...]
-
-
-@dataclass
-class Remove:
-    """A word is not at `range` of its places in a page any more, from `start` on, which also holds the range."""
-
-    word: str
-    start: int
-    range: int
+    range: int = 0
 
 
 @dataclass
@@ -105,13 +101,13 @@ def words(content: Content, page: Page, emit: Emit[Word]) -> None:
     content.words = sorted(found)
 
 
-def update(postings: Postings, word: Word, emit: Emit[Add | Remove]) -> None:
+def update(postings: Postings, word: Word, emit: Emit[Change]) -> None:
     """The changes of the index."""
     before = postings.replace(word.page, word.places)
     for start in starts(before):
-        emit(Remove(word.text, start.packed(), start.range))
+        emit(Change("REMOVE", word.text, (start.packed(),), start.range))
     if word.places:
-        emit(Add(word.text, word.places))
+        emit(Change("ADD", word.text, word.places))
 
 
 def starts(places: tuple[int, ...]) -> Iterator[Place]:
@@ -125,10 +121,10 @@ class Indexing:
 
     def __init__(self, place: Any) -> None:
         self.pages = OrderedLog("pages", place, type=Page)
-        self.changes: OrderedLog[Any] = OrderedLog("changes", place, type=Add | Remove)
+        self.changes = OrderedLog("changes", place, type=Change)
         self.pipeline = Pipeline("index", source=self.pages)
         split = self.pipeline.reduce(source=self.pages, key=page_of, state=Content, emits=Word)(words)
-        self.update = self.pipeline.reduce(split, key=text_of, state=Postings, emits=Add | Remove)(update)
+        self.update = self.pipeline.reduce(split, key=text_of, state=Postings, emits=Change)(update)
         self.pipeline.sink(self.update, self.changes)
 
 
@@ -145,7 +141,7 @@ def built_at_once(pages: Iterable[Page]) -> Index:
     return found
 
 
-def built_of(changes: Iterable[Add | Remove]) -> Index:
+def built_of(changes: Iterable[Change]) -> Index:
     """The index that somebody has who follows the changes.
 
     Raises:
@@ -154,8 +150,8 @@ def built_of(changes: Iterable[Add | Remove]) -> Index:
     found: Index = {}
     for change in changes:
         pages = found.setdefault(change.word, {})
-        if isinstance(change, Remove):
-            start = place_of(change.start)
+        if change.kind == "REMOVE":
+            start = place_of(change.places[0])
             there = pages.pop(start.page, ())
             if not there or place_of(there[0])._replace(range=1) != start._replace(range=1) or len(there) < start.range:
                 raise ValueError(f"{change} does not fit {there}")
