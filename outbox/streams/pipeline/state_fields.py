@@ -75,6 +75,9 @@ class StateFields:
                 self._others[each.name] = codec_of(hint)
                 stored.append((each.name, hint, *_default_of(each)))
         self.names = [each.name for each in dataclasses.fields(kind)]
+        self._looks = [
+            (name, typing.get_origin(hints[name]) or hints[name], kept) for name, kept in self._boxes.items()
+        ]
         self._decode = codec_for(msgspec.defstruct(kind.__name__, stored, kw_only=True), kind.__name__).decode
 
     def encode(self, state: Any) -> bytes:
@@ -131,10 +134,21 @@ class StateFields:
         Raises:
             PoisonMessage: a field has no box any more.
         """
-        for name, kept in self._boxes.items():
-            marks: Marks = kept.box_of(getattr(state, name))._marks
-            if marks.field and marks.field != name:
+        for name, box, kept in self._looks:
+            value = getattr(state, name)
+            if type(value) is not box:
+                kept.box_of(value)
+            marks: Marks = value._marks
+            if marks.field != name and marks.field:
                 marks.field = ""
+
+    def copied(self, state: Any) -> Any:
+        """A copy of a state; values that cannot be changed in place are shared."""
+        found = {name: codec.decode(codec.encode(getattr(state, name))) for name, codec in self._others.items()}
+        for name, kept in self._boxes.items():
+            box = kept.box_of(getattr(state, name))
+            found[name] = kept.read(encoded_plain(kept.whole(box))) if kept.reads else type(box)(box._inner)
+        return self._kind(**found)
 
     def has_kinds_of(self, changes: Changes) -> bool:
         """Whether these changes are of fields that are boxes today."""
@@ -276,7 +290,12 @@ class KeptMap:
         return text
 
     def whole(self, box: Any) -> Any:
-        found = dict(zip(map(self._text, box._inner), self._typed.plain(box._inner.values()), strict=True))
+        inner = box._inner
+        if not {*map(type, inner)} <= {self._key}:
+            for key in inner:
+                self._text(key)
+        texts = inner if self._key is str else map(str, inner)
+        found = dict(zip(texts, self._typed.plain(inner.values()), strict=True))
         return {text: found[text] for text in sorted(found)}
 
     def made(self, stored: Any) -> Any:

@@ -94,6 +94,8 @@ class KeyedStates:
 
     def copied(self, state: Any) -> Any:
         """A copy of a state, as it would be read back."""
+        if self._fields is not None:
+            return self._fields.copied(state)
         return self._decode(self.encode(state), self.schema)
 
     def _save(self, key: Key) -> None:

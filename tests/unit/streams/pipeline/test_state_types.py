@@ -389,6 +389,22 @@ def test_what_can_be_changed_in_place_is_known_by_its_type(kind: Any, frozen: bo
     assert is_frozen(type_info(kind)) is frozen
 
 
+def test_a_copy_of_a_state_has_nothing_in_common_that_can_be_changed() -> None:
+    codec = StateCodec(state_codec(Kinds))
+    states = KeyedStates(codec.encode, codec.decode, 1, fields_of(Kinds))
+    state = Kinds()
+    for at in range(60):
+        change(state, at)
+    for name in BOXES:
+        getattr(state, name)._marks.fresh.clear()
+    before, copy = as_plain(state), states.copied(state)
+    assert copy == state and as_plain(copy) == before
+    assert not any(getattr(state, name)._marks.fresh for name in BOXES)
+    for at in range(60, 120):
+        change(copy, at)
+    assert as_plain(state) == before
+
+
 def test_boxes_that_are_swapped_and_swapped_back_are_saved_as_a_whole() -> None:
     codec = StateCodec(state_codec(Items))
     states = KeyedStates(codec.encode, codec.decode, 1, fields_of(Items))
