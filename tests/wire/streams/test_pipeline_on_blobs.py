@@ -56,6 +56,7 @@ async def runs(process: subprocess.Popen[str]) -> None:
     assert line == "runs\n", "the replica ended"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(WITHIN_S * 3)
 async def test_replicas_that_are_killed_release_each_output_once_and_in_order() -> None:
     draw = random.Random(7)
