@@ -33,7 +33,7 @@ class Core(Protocol):
     """An operator at work."""
 
     def feed(self, frame: Frame) -> Frame:
-        """Take what one input sends, and return what goes on.
+        """Take a frame, and return the frame of its results.
 
         Raises:
             OperatorFailed: the operator's function fails.

@@ -125,6 +125,7 @@ class PipelineReplica:
         self.fed = asyncio.Event()
         """Set when entries were fed; whoever makes checkpoints clears it."""
         self._released_again = asyncio.Event()
+        self._has_ended = False
         self._checkpoints = asyncio.Lock()
         self._source: Row[Any] = plan.source_row()
         self._ahead = ReadAhead(min(entries_max, AT_FIRST))
@@ -384,8 +385,15 @@ class PipelineReplica:
             raise NotRegistrable(f"pipeline {self.plan.name}: {operator!r} is none of its operators with states")
         return states
 
+    def end(self) -> None:
+        """Say that no more turns are taken: whoever waits for what is to leave asks the next incarnation."""
+        self._has_ended = True
+        self._released_again.set()
+
     async def _until_released(self, at: Position) -> None:
         while self.released < at:
+            if self._has_ended:
+                raise BeginAgain
             self._released_again.clear()
             await self._released_again.wait()
 

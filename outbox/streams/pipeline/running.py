@@ -72,6 +72,7 @@ class PipelineLoop:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.replica = None
+            replica.end()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -152,6 +153,8 @@ class RunningPipeline:
             for wait in waits:
                 wait.cancel()
         self.check()
+        if not any(wait.done() and not wait.cancelled() for wait in waits):
+            raise self._ended()
 
     @staticmethod
     async def _reached(loop: PipelineLoop, at: Position) -> None:
@@ -163,12 +166,21 @@ class RunningPipeline:
 
         It answers when all below that position has left, so an answer never speaks of what may still be lost.
         """
-        return await (await self._replica()).state(operator.name, as_key(key))
+        while True:  # as often as a replica begins, which is limited
+            with suppress(BeginAgain):
+                return await (await self._replica()).state(operator.name, as_key(key))
 
     async def items(self, operator: Operator) -> AsyncIterator[tuple[Key, Any]]:
-        """All keys of an operator and their states, a slot at a time."""
-        async for item in (await self._replica()).items(operator.name):
-            yield item
+        """All keys of an operator and their states, a slot at a time.
+
+        Raises:
+            Refused: the replica that was asked has begun again meanwhile; ask again.
+        """
+        try:
+            async for item in (await self._replica()).items(operator.name):
+                yield item
+        except BeginAgain:
+            raise Refused("the replica that was asked has begun again meanwhile; ask for the items again") from None
 
     async def _replica(self) -> PipelineReplica:
         """A replica that has begun."""
@@ -177,7 +189,9 @@ class RunningPipeline:
         try:
             await asyncio.wait([waiting, *self.tasks], return_when=asyncio.FIRST_COMPLETED)
             self.check()
-            return await waiting
+            if not waiting.done():
+                raise self._ended()
+            return waiting.result()
         finally:
             waiting.cancel()
 
@@ -187,6 +201,9 @@ class RunningPipeline:
             await loop.moved.wait_for(lambda: loop.replica is not None)
         assert loop.replica is not None
         return loop.replica
+
+    def _ended(self) -> Refused:
+        return Refused(f"pipeline {self.loops[0].plan.name} has been stopped; run it again")
 
     async def checkpoint(self) -> None:
         """Make a last checkpoint, if that works soon: it shortens the next beginning, and nothing depends on it."""

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from outbox.engine.engine import Engine
-from outbox.errors import NotRegistrable, Throttled
+from outbox.errors import NotRegistrable, Refused, Throttled
 from outbox.streams import Position, release
 from outbox.streams.log_places import place_of
 from outbox.streams.pipeline.cores import states_of
+from outbox.streams.pipeline.replica import BeginAgain
 from tests.unit.streams.pipeline.counting import Count, Counting, expected
 
 TEXTS = ("the cat", "sat on the mat", "the end")
@@ -127,3 +128,28 @@ async def test_the_states_of_a_run_are_those_of_its_words() -> None:
     await replica.begin()
     states = states_of(replica.cores["count"])
     assert states is not None and set(states.by_key) == set(dict(expected(TEXTS)))
+
+
+async def test_who_waits_for_an_incarnation_that_ends_is_not_left_waiting() -> None:
+    made = Counting(Engine.in_memory())
+    await made.write(*TEXTS)
+    replica = made.replica()
+    await replica.begin()
+    replica.at = Position(3)  # fed, and nothing has left
+    asked = asyncio.create_task(replica.state("count", "the"))
+    await asyncio.sleep(0)
+    replica.end()
+    async with asyncio.timeout(10):
+        with pytest.raises(BeginAgain):
+            await asked
+
+
+async def test_a_pipeline_that_was_stopped_answers_no_more() -> None:
+    made = Counting(Engine.in_memory())
+    async with made.pipeline.run(made.engine) as running:
+        pass
+    async with asyncio.timeout(10):
+        with pytest.raises(Refused, match="has been stopped"):
+            await running.get(made.pipeline.plan().operators[1], "the")
+        with pytest.raises(Refused, match="has been stopped"):
+            await running.until(Position(1))
