@@ -386,7 +386,7 @@ class PipelineReplica:
         return states
 
     def end(self) -> None:
-        """Say that no more turns are taken: whoever waits for what is to leave asks the next incarnation."""
+        """End this incarnation: whoever waits on it has to ask the next one."""
         self._has_ended = True
         self._released_again.set()
 
