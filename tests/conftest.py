@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.drawn_tests import is_left_out
 from tests.simulation.drawn_faults import is_drawn
 from tests.simulation.larger_scopes import LARGER
 
@@ -51,14 +52,19 @@ def disk_path() -> Iterator[Path]:
         yield Path(folder)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run of all tests draw half of those that take long."""
+    parser.addoption("--drawn", action="store_true", help="of the tests that take long only those drawn for this tree")
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files with slow tests first: a run of several processes must not end with one of them on a long file."""
     for item in items:
         callspec: Any = getattr(item, "callspec", None)
         if item.get_closest_marker("planted") and not is_drawn(callspec.params["mutant"]):
             item.add_marker(pytest.mark.soak)
-        if is_larger(item):
+        if is_larger(item) or (config.getoption("drawn") and is_left_out(item)):
             item.add_marker(pytest.mark.soak)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     ranks = {ROOT / path: rank for rank, path in enumerate((FIRST, *ONE_SESSION))}

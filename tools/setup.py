@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +43,7 @@ JAVA_MIN, JAVA_MAX = 11, 17  # what Spark 3.5 supports
 PROBE_S, STEP_S, LOCK_S = 20, 1200, 1800
 LOG_TAIL_LINES = 40
 AZURITE = "azurite@3.37.0"
-NPM_S = 120
+NPM_S = 300
 
 
 class SetupFailed(Exception):
@@ -62,10 +63,13 @@ def main() -> int:
         LOG.parent.mkdir(exist_ok=True)
         LOG.write_text("")
         try:
-            if not is_ready:
-                install(wanted)
+            with ThreadPoolExecutor() as beside:
+                npm = [beside.submit(try_it) for try_it in ((try_azurite, try_node_sdks) if for_tests else ())]
+                if not is_ready:
+                    install(wanted)
+            for tried in npm:
+                tried.result()
             if for_tests:
-                try_node()
                 TESTS_STAMP.write_text(wanted)
         except SetupFailed as failure:
             say(f"failed: {failure}; the end of {LOG.relative_to(ROOT)}:")
@@ -135,27 +139,33 @@ def make_venv(uv: str) -> None:
         step("making .venv", [BASE, "-m", "venv", "--clear", str(VENV)])
 
 
-def try_node() -> None:
-    """Install Azurite and SDKs of TypeScript where Node and npm are; the tests that want them are skipped without."""
-    npm, azurite, sdks = shutil.which("npm"), ROOT / "build" / "azurite", ROOT / "build" / "node"
-    if not npm or not shutil.which("node"):
-        return
-    if not (azurite / "node_modules" / "azurite" / "package.json").is_file():
-        try_npm("Azurite", azurite, [npm, "install", AZURITE])
+def try_azurite() -> None:
+    """Install Azurite where Node and npm are; the tests that want it are skipped without."""
+    folder = ROOT / "build" / "azurite"
+    if not (folder / "node_modules" / "azurite" / "package.json").is_file():
+        try_npm("Azurite", folder, ["install", AZURITE])
+
+
+def try_node_sdks() -> None:
+    """Install SDKs of TypeScript where Node and npm are; the tests that want them are skipped without."""
+    folder = ROOT / "build" / "node"
     wanted = [(ROOT / name).read_bytes() for name in NODE_SDKS]
-    copies = [sdks / Path(name).name for name in NODE_SDKS]
-    installed = (sdks / "node_modules" / ".package-lock.json").is_file()  # npm writes it last
+    copies = [folder / Path(name).name for name in NODE_SDKS]
+    installed = (folder / "node_modules" / ".package-lock.json").is_file()  # npm writes it last
     if not installed or [copy.read_bytes() for copy in copies if copy.is_file()] != wanted:
-        sdks.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for copy, content in zip(copies, wanted, strict=True):
             copy.write_bytes(content)
-        try_npm("SDKs of TypeScript", sdks, [npm, "ci", "--ignore-scripts"])
+        try_npm("SDKs of TypeScript", folder, ["ci", "--ignore-scripts"])
 
 
-def try_npm(what: str, folder: Path, command: list[str]) -> None:
-    """Let npm install into a folder; where it cannot, its words are in the log."""
+def try_npm(what: str, folder: Path, words: list[str]) -> None:
+    """Let npm, where it and Node are, install into a folder; where it cannot, its words are in the log."""
+    npm = shutil.which("npm")
+    if not npm or not shutil.which("node"):
+        return
     folder.mkdir(parents=True, exist_ok=True)
-    command += ["--no-audit", "--no-fund", "--fetch-retries=0", "--prefix", str(folder)]
+    command = [npm, *words, "--no-audit", "--no-fund", "--fetch-retries=0", "--prefix", str(folder)]
     with contextlib.suppress(OSError, subprocess.SubprocessError), LOG.open("ab") as log:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=NPM_S, check=False)
         if done.returncode == 0:

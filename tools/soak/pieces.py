@@ -180,8 +180,8 @@ def swept(documents: int, seed: int) -> Piece:
 
 
 def tests(seed: int) -> Piece:
-    """The tests that are too long for every run."""
-    return _program("-m", "pytest", "-q", "-m", "soak", "-p", "no:cacheprovider")
+    """The tests that are too long for every run, and those that are not drawn for this tree."""
+    return _program("-m", "pytest", "-q", "--drawn", "-m", "soak", "-p", "no:cacheprovider")
 
 
 def largest(seed: int) -> Piece:
