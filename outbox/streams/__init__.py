@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from outbox.streams.pipeline.barrier import NotDeterministic
     from outbox.streams.pipeline.graph import Pipeline
     from outbox.streams.pipeline.operators import Emit
-    from outbox.streams.pipeline.replica import GraphChanged, Superseded
+    from outbox.streams.pipeline.plan import GraphChanged
+    from outbox.streams.pipeline.replica import Superseded
     from outbox.streams.pipeline.state_types import ListState, MapState, Value
     from outbox.streams.pipeline.window import Window
     from outbox.streams.sinks import StoreSink, TransactionalSink
@@ -61,7 +62,7 @@ __all__ = [
 
 _LAZY = {
     "Emit": "outbox.streams.pipeline.operators",
-    "GraphChanged": "outbox.streams.pipeline.replica",
+    "GraphChanged": "outbox.streams.pipeline.plan",
     "Ingest": "outbox.streams.ingest",
     "IngestShardStatus": "outbox.streams.ingest",
     "ListState": "outbox.streams.pipeline.state_types",

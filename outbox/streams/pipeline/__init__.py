@@ -5,7 +5,8 @@ cores       operators at work: frames in, frames out, no await and no clock; in 
 state_types fields of a state of which only changes are saved; `state_fields` and `changes` have how they are stored
 barrier     outputs on their way out, as bundles, and the comparison with what lies there
 checkpoint  the register, and the parts of the states that it names
-replica     one replica: its beginning, the way of a frame, releases and checkpoints
+tasks       the operators of one replica at work together: frames in, the sinks' frames out, states saved and asked
+replica     one replica: its beginning, its turns, releases and checkpoints
 running     replicas in this process, paced, asked and stopped
 """
 

@@ -7,11 +7,16 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
+from outbox.errors import NotRegistrable
 from outbox.lineage import field
 from outbox.streams.log import LogReader, OrderedLog
 from outbox.streams.log_places import Place
 from outbox.streams.pipeline.operators import Operator
 from outbox.streams.row import Row
+
+
+class GraphChanged(NotRegistrable):
+    """A pipeline's graph is another than the one that has run under this version."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from outbox.errors import (
     CorruptRecord,
     DeadlinePassed,
     NoBlobStore,
-    NotRegistrable,
     OtherLog,
     OutcomeUnknown,
     Refused,
@@ -48,10 +47,9 @@ from outbox.streams.pipeline.checkpoint import (
     ref_of,
     sections_of,
 )
-from outbox.streams.pipeline.cores import core_of, states_of
 from outbox.streams.pipeline.operators import Frame, Record
-from outbox.streams.pipeline.plan import PipelinePlan
-from outbox.streams.pipeline.states import KeyedStates, slot_of
+from outbox.streams.pipeline.plan import GraphChanged, PipelinePlan
+from outbox.streams.pipeline.tasks import LocalTasks
 from outbox.streams.read_ahead import ReadAhead
 from outbox.streams.register import Kept, RegisterCell
 from outbox.streams.row import Row
@@ -59,8 +57,6 @@ from outbox.streams.values import whole
 
 ENTRIES_MAX = 16
 """The entries of one frame: what comes behind it waits so long, and more at once are not cheaper."""
-STATES_AT_ONCE = 32
-"""The states that a checkpoint saves before it lets others go on."""
 AT_FIRST = 4
 """The cells that are read at once when a replica begins: there is most often more than one."""
 BEGIN_COUNT_MAX = 20
@@ -70,10 +66,6 @@ PART_BYTES_MAX = 1 << 30
 
 class Superseded(Refused):
     """A newer version of the pipeline runs; this one has stopped."""
-
-
-class GraphChanged(NotRegistrable):
-    """A pipeline's graph is another than the one that has run under this version."""
 
 
 FINAL = (Trimmed, NoBlobStore, TooLarge, OtherLog, OtherWriter, Superseded)
@@ -121,7 +113,7 @@ class PipelineReplica:
         """The position behind the last entry that was fed."""
         self.time_ms = 0
         self.sinks: dict[str, Sink] = {}
-        self.cores = {operator.name: core_of(plan.name, operator) for operator in plan.operators}
+        self.tasks = LocalTasks(plan, self._deliver)
         self.fed = asyncio.Event()
         """Set when entries were fed; whoever makes checkpoints clears it."""
         self._released_again = asyncio.Event()
@@ -157,6 +149,7 @@ class PipelineReplica:
             await self._confirm(known)
             raise
         self.at, self.time_ms = checkpoint.c, checkpoint.time
+        self.tasks.at = checkpoint.c
         for name, row in self.plan.sink_rows().items():
             chain = checkpoint.sinks[name]
             mine, theirs = names._replace(sink=name), [one._replace(sink=name) for one in older]
@@ -221,15 +214,7 @@ class PipelineReplica:
     async def _load(self, checkpoint: Checkpoint) -> None:
         for part in checkpoint.parts:
             for section in sections_of(await self._read(part), part):
-                states = states_of(self.cores.get(section.operator))
-                if states is None:
-                    raise GraphChanged(
-                        f"pipeline {self.plan.name}: its checkpoint has states of {section.operator}, none of its "
-                        "operators; keep one with states under its name, or give the pipeline another name"
-                    )
-                states.load(section.states, section.schema, section.changes)
-                self._saves_all |= section.schema != states.schema
-                await asyncio.sleep(0)
+                self._saves_all |= await self.tasks.load(section)
 
     async def _read(self, part: PartRef) -> bytes:
         data = await self.place.blobs.read(part.blob, bytes_max=PART_BYTES_MAX)
@@ -263,19 +248,13 @@ class PipelineReplica:
                 ticks.append((entry.position, entry.at_ms))
             records.append((entry.position, (), self.time_ms, entry.value))
         self.at = at
-        self._feed(Frame(records, at, ticks))
+        self.tasks.feed(Frame(records, at, ticks))
         self.fed.set()
         await self.release()
         return True
 
-    def _feed(self, frame: Frame) -> None:
-        """Lead a frame through the graph; operators are in the order in which they were declared."""
-        made: dict[str, Frame] = {}
-        for operator in self.plan.operators:
-            given = frame if operator.upstream is None else made[operator.upstream.name]
-            made[operator.name] = self.cores[operator.name].feed(given)
-        for name, (operator, _) in self.plan.sinks.items():
-            self.sinks[name].barrier.feed(made[operator.name])
+    def _deliver(self, sink: str, frame: Frame) -> None:
+        self.sinks[sink].barrier.feed(frame)
 
     async def release(self) -> None:
         """Write all bundles that are ready."""
@@ -361,29 +340,16 @@ class PipelineReplica:
 
         None: the key has none.
         """
-        states = self._states_of(operator)
-        state, at = states.by_key.get(key), self.at
-        copied = None if state is None else states.copied(state)
+        state, at = await self.tasks.state(operator, key)
         await self._until_released(at)
-        return None if state is None else (copied, at)
+        return None if state is None else (state, at)
 
     async def items(self, operator: str) -> AsyncIterator[tuple[Key, Any]]:
         """All keys with copies of their states, a slot at a time, once all below has left."""
-        states = self._states_of(operator)
-        slots: dict[int, list[Key]] = {}
-        for key in list(states.by_key):
-            slots.setdefault(slot_of(key), []).append(key)
-        for slot in sorted(slots):
-            copies = [(key, states.copied(states.by_key[key])) for key in slots[slot] if key in states.by_key]
-            await self._until_released(self.at)
+        async for copies, at in self.tasks.items(operator):
+            await self._until_released(at)
             for copy in copies:
                 yield copy
-
-    def _states_of(self, operator: str) -> KeyedStates:
-        states = states_of(self.cores.get(operator))
-        if states is None:
-            raise NotRegistrable(f"pipeline {self.plan.name}: {operator!r} is none of its operators with states")
-        return states
 
     def end(self) -> None:
         """End this incarnation: whoever waits on it has to ask the next one."""
@@ -415,22 +381,8 @@ class PipelineReplica:
         stands = known.register.stands
         if until <= stands.c:
             return False
-        keyed = {name: states for name, core in self.cores.items() if (states := states_of(core)) is not None}
-        saves_all = self._saves_all
-        time_ms = self.time_ms
-        for states in keyed.values():
-            if saves_all:
-                states.begin_all()
-            else:
-                states.begin(stands.c)
-        for states in keyed.values():
-            while not states.save(STATES_AT_ONCE):  # noqa: ASYNC110 - nothing is waited for
-                await asyncio.sleep(0)  # others go on between
-        saved = {
-            (name, slot): Section(name, slot, states.schema, found, states.saved_changes(slot))
-            for name, states in keyed.items()
-            for slot, found in states.saved().items()
-        }
+        saves_all, time_ms = self._saves_all, self.time_ms
+        saved = await self.tasks.saved(None if saves_all else stands.c)
         parts = [] if saves_all else stands.parts
         try:
             parts, written = await self._parts(parts, saved)

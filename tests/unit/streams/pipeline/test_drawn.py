@@ -84,5 +84,5 @@ async def test_what_comes_out_under_drawn_faults_is_what_should(seed: int) -> No
     await last.begin()
     while await last.turn():
         pass
-    states = states_of(last.cores["count"])
+    states = states_of(last.tasks.cores["count"])
     assert states is not None and states.by_key == {word: Count(n) for word, n in dict(expected(texts)).items()}

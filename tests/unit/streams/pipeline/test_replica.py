@@ -87,7 +87,7 @@ async def test_checkpoints_one_behind_the_other_are_the_states(crash_behind: int
             await replica.begin()
     again = made.replica()
     await again.begin()
-    states = states_of(again.cores["count"])
+    states = states_of(again.tasks.cores["count"])
     assert states is not None
     assert {key: state.n for key, state in states.by_key.items()} == dict(expected(texts))
     assert again.known is not None and len(again.known.register.stands.parts) <= 4
@@ -128,7 +128,7 @@ async def test_a_checkpoint_that_loses_to_another_takes_that() -> None:
     assert await slow.checkpoint()
     again = made.replica()
     await again.begin()
-    states = states_of(again.cores["count"])
+    states = states_of(again.tasks.cores["count"])
     assert states is not None and states.by_key["the"] == Count(4)
 
 
@@ -138,7 +138,7 @@ async def test_states_are_saved_as_they_were_though_entries_go_on() -> None:
     replica = made.replica(entries_max=1)
     await replica.begin()
     await replica.turn()
-    states = states_of(replica.cores["count"])
+    states = states_of(replica.tasks.cores["count"])
     assert states is not None
     states.begin(Position(0))
     await replica.turn()

@@ -126,7 +126,7 @@ async def test_the_states_of_a_run_are_those_of_its_words() -> None:
     await made.pipeline.run_until_idle(made.engine, seconds=10)
     replica = made.replica()
     await replica.begin()
-    states = states_of(replica.cores["count"])
+    states = states_of(replica.tasks.cores["count"])
     assert states is not None and set(states.by_key) == set(dict(expected(TEXTS)))
 
 
@@ -135,7 +135,7 @@ async def test_who_waits_for_an_incarnation_that_ends_is_not_left_waiting() -> N
     await made.write(*TEXTS)
     replica = made.replica()
     await replica.begin()
-    replica.at = Position(3)  # fed, and nothing has left
+    replica.tasks.at = Position(3)  # fed, and nothing has left
     asked = asyncio.create_task(replica.state("count", "the"))
     await asyncio.sleep(0)
     replica.end()

@@ -1,0 +1,107 @@
+"""The tasks of a replica: its operators at work, and their states, in this process.
+
+A frame goes through the whole graph at once, so nothing is ever late, and states rest on its watermark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from outbox.errors import NotRegistrable
+from outbox.lineage import Key
+from outbox.streams.cells import Position
+from outbox.streams.pipeline.checkpoint import Section
+from outbox.streams.pipeline.cores import core_of, states_of
+from outbox.streams.pipeline.operators import Frame
+from outbox.streams.pipeline.plan import GraphChanged, PipelinePlan
+from outbox.streams.pipeline.states import KeyedStates, slot_of
+
+STATES_AT_ONCE = 32
+"""The states that a checkpoint saves before it lets others go on."""
+Deliver = Callable[[str, Frame], None]
+"""Takes the frames of a sink."""
+
+
+class LocalTasks:
+    """All operators at work in this process."""
+
+    def __init__(self, plan: PipelinePlan, deliver: Deliver) -> None:
+        self._plan = plan
+        self._deliver = deliver
+        self.at = Position(0)
+        """The position that the states rest on."""
+        self.cores = {operator.name: core_of(plan.name, operator) for operator in plan.operators}
+
+    async def load(self, section: Section) -> bool:
+        """Take saved states; whether they are of another schema version than today's.
+
+        Raises:
+            GraphChanged: they are of none of the operators.
+        """
+        states = states_of(self.cores.get(section.operator))
+        if states is None:
+            raise GraphChanged(
+                f"pipeline {self._plan.name}: its checkpoint has states of {section.operator}, none of its "
+                "operators; keep one with states under its name, or give the pipeline another name"
+            )
+        states.load(section.states, section.schema, section.changes)
+        await asyncio.sleep(0)
+        return section.schema != states.schema
+
+    def feed(self, frame: Frame) -> None:
+        """Lead a frame through the graph; operators are in the order in which they were declared."""
+        made: dict[str, Frame] = {}
+        for operator in self._plan.operators:
+            given = frame if operator.upstream is None else made[operator.upstream.name]
+            made[operator.name] = self.cores[operator.name].feed(given)
+        self.at = frame.watermark
+        for name, (operator, _) in self._plan.sinks.items():
+            self._deliver(name, made[operator.name])
+
+    async def saved(self, since: Position | None) -> dict[tuple[str, int], Section]:
+        """The states as they are now of which something changed at or behind `since`, by operator and slot.
+
+        None: all states.
+        """
+        keyed = {name: states for name, core in self.cores.items() if (states := states_of(core)) is not None}
+        for states in keyed.values():
+            if since is None:
+                states.begin_all()
+            else:
+                states.begin(since)
+        for states in keyed.values():
+            while not states.save(STATES_AT_ONCE):  # noqa: ASYNC110 - nothing is waited for
+                await asyncio.sleep(0)  # others go on between
+        return {
+            (name, slot): Section(name, slot, states.schema, found, states.saved_changes(slot))
+            for name, states in keyed.items()
+            for slot, found in states.saved().items()
+        }
+
+    async def state(self, operator: str, key: Key) -> tuple[Any, Position]:
+        """A copy of a key's state, None without one, and the position that it rests on."""
+        states = self.states_of(operator)
+        state = states.by_key.get(key)
+        return (None if state is None else states.copied(state)), self.at
+
+    async def items(self, operator: str) -> AsyncIterator[tuple[list[tuple[Key, Any]], Position]]:
+        """The keys of each slot with copies of their states, and the position that these rest on."""
+        states = self.states_of(operator)
+        slots: dict[int, list[Key]] = {}
+        for key in list(states.by_key):
+            slots.setdefault(slot_of(key), []).append(key)
+        for slot in sorted(slots):
+            yield [(key, states.copied(states.by_key[key])) for key in slots[slot] if key in states.by_key], self.at
+
+    def states_of(self, operator: str) -> KeyedStates:
+        """The states of an operator.
+
+        Raises:
+            NotRegistrable: it has none.
+        """
+        states = states_of(self.cores.get(operator))
+        if states is None:
+            raise NotRegistrable(f"pipeline {self._plan.name}: {operator!r} is none of its operators with states")
+        return states
