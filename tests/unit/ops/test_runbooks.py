@@ -288,7 +288,7 @@ def test_a_folder_that_is_ahead_of_the_clock_says_so_and_doctor_names_it(
     disk_path: Path, cli: Cli, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
-        async with Engine.open(disk_path, clock=VirtualClock(time.time() + 400 * 86_400)) as engine:
+        async with Engine.open(disk_path, clock=VirtualClock(time.time() + 400.5 * 86_400)) as engine:
             engine.declare(QueueSettings("orders"))
 
     asyncio.run(run())

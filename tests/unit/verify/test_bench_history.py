@@ -13,13 +13,13 @@ from outbox.verify.history import History
 
 
 @pytest.mark.parametrize("batch", [1, 64])
-def test_a_hundred_thousand_events_are_judged_within_six_seconds(batch: int, tmp_path: Path) -> None:
+def test_a_hundred_thousand_events_are_judged_within_six_cpu_seconds(batch: int, tmp_path: Path) -> None:
     """A million within a minute, at that rate."""
     path = tmp_path / "history.jsonl"
     count = bench_history.write_history(path, 100_000, batch)
-    started_s = time.perf_counter()
+    started_s = time.process_time()
     verdict = check(path)
-    assert time.perf_counter() - started_s < 6
+    assert time.process_time() - started_s < 6
     assert verdict.ok and verdict.counts.events == count >= 100_000
 
 
