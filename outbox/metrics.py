@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from outbox.ports import Used
-from outbox.runtime.counts import AGE_BUCKET_COUNT, Counts, SourceCounts
+from outbox.runtime.counts import AGE_BUCKET_COUNT, Counts, PipelineFigures, SourceCounts
 
 Labels = Mapping[str, str]
 Kind = Literal["counter", "gauge"]
@@ -31,6 +31,8 @@ STATE = "outbox.message.state"
 OPERATION = "outbox.operation"
 ROW = "outbox.log.row"
 READER = "outbox.log.reader"
+PIPELINE = "outbox.pipeline.name"
+SINK = "outbox.log.name"
 STATES = ("closed", "ramping", "half-open", "open")
 
 
@@ -91,6 +93,16 @@ def _failures(counts: Counts) -> Iterator[tuple[Labels, float]]:
         yield {OPERATION: kind, REASON: reason}, count
 
 
+def _of_pipelines(
+    read: Callable[[PipelineFigures, float], float],
+) -> Callable[[Counts], Iterator[tuple[Labels, float]]]:
+    def each(counts: Counts) -> Iterator[tuple[Labels, float]]:
+        for name, found in sorted(counts.pipelines.items()):
+            yield {PIPELINE: name}, read(found, time.time())
+
+    return each
+
+
 METRICS = (
     Metric("outbox.messages", "counter", "{message}", "Messages that came to an end, by queue and outcome", _ends),
     Metric(
@@ -136,6 +148,26 @@ METRICS = (
     Metric(
         "outbox.log.lag", "gauge", "{cell}", "Cells of a log's row, one for each append, that a reader has yet to read",
         lambda counts: [({ROW: row, READER: reader}, lag) for (row, reader), lag in sorted(counts.lags.items())],
+    ),
+    Metric(
+        "outbox.pipeline.lag", "gauge", "{entry}", "Entries of a pipeline's source that have not left it yet",
+        _of_pipelines(lambda found, now_s: found.lag),
+    ),
+    Metric(
+        "outbox.pipeline.watermark", "gauge", "{cell}", "Cell of its source below which all has left a pipeline",
+        _of_pipelines(lambda found, now_s: int(found.released.partition(".")[0])),
+    ),
+    Metric(
+        "outbox.pipeline.checkpoint", "gauge", "s", "Age of the checkpoint of a pipeline that stands",
+        _of_pipelines(lambda found, now_s: max(0.0, now_s - found.made_ms / 1_000)),
+    ),
+    Metric(
+        "outbox.pipeline.bundle", "gauge", "{item}", "Items of the last bundle that a pipeline has put into a log",
+        lambda counts: [
+            ({PIPELINE: name, SINK: sink}, count)
+            for name, found in sorted(counts.pipelines.items())
+            for sink, count in sorted(found.bundles.items())
+        ],
     ),
     Metric(
         "outbox.requests", "counter", "{request}", "Requests to the store, the bus and the blobs, by operation",
@@ -219,7 +251,7 @@ def prometheus_name(metric: Metric) -> str:
 
 LABELS = {
     QUEUE: "queue", OUTCOME: "outcome", REASON: "reason", GUARD: "guard", STATE: "state", OPERATION: "operation",
-    ROW: "row", READER: "reader",
+    ROW: "row", READER: "reader", PIPELINE: "pipeline", SINK: "log",
 }  # fmt: skip
 """The names of labels in Prometheus."""
 

@@ -82,6 +82,24 @@ class Depth:
     states: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class PipelineFigures:
+    """How far a pipeline is at the last look.
+
+    `behind` counts the entries of its source behind the checkpoint that stands, the first of them appended at
+    `since_ms` (0: there is none); `lag` those that have not left.  All below `released`, a position of the source as
+    `index.offset`, has left.  `made_ms` is when the checkpoint was made; `bundles` counts the items of each sink's
+    last bundle.
+    """
+
+    behind: int
+    lag: int
+    since_ms: int
+    released: str
+    made_ms: int
+    bundles: Mapping[str, int]
+
+
 @dataclass(slots=True)
 class Counts:
     """The counts of one process."""
@@ -105,6 +123,8 @@ class Counts:
     """The queues, as the last look found them: a host's at each reading, over a bus a sweep's."""
     lags: dict[tuple[str, str], int] = field(default_factory=dict)
     """The cells of a row that a reader has yet to read, by row and reader, at the last look."""
+    pipelines: dict[str, PipelineFigures] = field(default_factory=dict)
+    """How far pipelines are, at the last look."""
     usage: RequestCounts | None = None
     """The requests that the adapters made of their services, where they count them."""
     fillings: WeakSet[Filling] = field(default_factory=WeakSet)

@@ -12,7 +12,7 @@ from outbox.guards import Breaker
 from outbox.metrics import CRITICAL_TIME, METRICS, prometheus
 from outbox.ops.shared.meter import host_metrics
 from outbox.ops.values.status import Handling, QueueStatus, Status
-from outbox.runtime.counts import Counts, Depth, SourceCounts
+from outbox.runtime.counts import Counts, Depth, PipelineFigures, SourceCounts
 from tools import dashboards
 
 
@@ -45,6 +45,7 @@ def test_a_chart_is_split_by_labels_that_its_samples_have(panel: dashboards.Pane
     counts = Counts({"q": SourceCounts(applied=1)})
     counts.sources["q"].refused["too-old"] += 1
     counts.depths["q"], counts.lags["log/0.0", "reader"] = Depth(1.0, {"active": 1}), 3
+    counts.pipelines["index"] = PipelineFigures(1, 1, 1, "0.0", 1, {"changes": 1})
     counts.usage = Usage()
     counts.usage.note("batch", 10.0, failed=True, reason="throttled")
     counts.guard(Breaker("there"))

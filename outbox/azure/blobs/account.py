@@ -6,7 +6,7 @@ Nothing is sent again: a write whose answer was lost would meet itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 from azure.core.exceptions import ResourceExistsError
@@ -91,6 +91,27 @@ class BlobAccount:
             return result
         finally:
             usage.note(kind, failed=failed)
+
+    async def items(self, pages: Any, *, usage: Usage, timeout_s: float) -> AsyncIterator[Any]:
+        """The items of a list, a request a page.
+
+        Raises:
+            Refused, OutcomeUnknown: the service refuses, or does not answer.
+        """
+
+        async def turn(_: ContainerClient) -> list[Any] | None:
+            page = await anext(pages, None)
+            return None if page is None else [item async for item in page]
+
+        while True:
+            try:
+                page = await self.call("list", turn, usage=usage, timeout_s=timeout_s)
+            except FAILURES as error:
+                raise as_error(error, "list of blobs") from error
+            if page is None:
+                return
+            for item in page:
+                yield item
 
     async def close(self) -> None:
         """Close the client; a later use opens another."""

@@ -136,20 +136,8 @@ class BlobStateStore:
         async for blob in self._items(pages):
             yield blob["name"], blob["metadata"] or {}
 
-    async def _items(self, pages: Any) -> AsyncIterator[Any]:
-        async def turn(_: ContainerClient) -> list[Any] | None:
-            page = await anext(pages, None)
-            return None if page is None else [item async for item in page]
-
-        while True:
-            try:
-                page = await self._call("list", turn)
-            except FAILURES as error:
-                raise as_error(error, "list of blobs") from error
-            if page is None:
-                return
-            for item in page:
-                yield item
+    def _items(self, pages: Any) -> AsyncIterator[Any]:
+        return self._account.items(pages, usage=self.usage, timeout_s=self._timeout_s)
 
     # Writing
 

@@ -8,7 +8,7 @@ which also keeps `..` out of URLs.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from hashlib import sha256
 from typing import TypeVar
 
@@ -78,6 +78,13 @@ class AzureBlobStore:
             return
         except FAILURES as error:
             raise as_error(error, what) from error
+
+    async def names(self, folder: str) -> AsyncIterator[str]:
+        """The names in a folder that need no escape there, up to 5,000 a request."""
+        begins = f"{encode_name(folder)}/"
+        pages = self._account.container().list_blobs(name_starts_with=begins).by_page()
+        async for blob in self._account.items(pages, usage=self.usage, timeout_s=self._timeout_s):
+            yield f"{folder}/{blob['name'].removeprefix(begins)}"
 
     async def _call(self, kind: str, send: Callable[[ContainerClient], Awaitable[T]]) -> T:
         return await self._account.call(kind, send, usage=self.usage, timeout_s=self._timeout_s)

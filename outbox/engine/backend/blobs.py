@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -82,6 +82,12 @@ class MemoryBlobStore:
 
     async def delete(self, name: str) -> None:
         self._blobs.pop(name, None)
+
+    async def names(self, folder: str) -> AsyncIterator[str]:
+        """The names in a folder."""
+        for name in list(self._blobs):
+            if name.startswith(f"{folder}/"):
+                yield name
 
 
 @contextmanager

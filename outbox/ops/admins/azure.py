@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -32,6 +33,12 @@ class Addresses:
 
     def __repr__(self) -> str:
         return f"Addresses(database={self.database!r}, container={self.container!r}, states={self.states!r})"
+
+
+def addresses_of(options: Any) -> Addresses:
+    """The addresses that the options of a command name, or its environment."""
+    logging.getLogger("azure").addHandler(logging.NullHandler())  # its lines about connections are no answer
+    return Addresses(**{each.name: getattr(options, each.name, "") for each in fields(Addresses)})
 
 
 def imported(name: str) -> ModuleType:
@@ -109,6 +116,13 @@ _ADDRESS_PARTS = ("AccountEndpoint", "Endpoint", "BlobEndpoint", "AccountName", 
 
 @asynccontextmanager
 async def connect_stream_admin(addresses: Addresses) -> AsyncIterator[Admin]:
+    """Connect an admin to the ordered logs in a store, as `connect_streams` does."""
+    async with connect_streams(addresses) as (_, admin):
+        yield admin
+
+
+@asynccontextmanager
+async def connect_streams(addresses: Addresses) -> AsyncIterator[tuple[Place, Admin]]:
     """Connect to the logs in Cosmos DB, or with `blob_states` in that container of blobs; no bus is needed.
 
     Nothing is made.  A store that does not answer, or refuses, is named with the options that say where it is.
@@ -129,7 +143,8 @@ async def connect_stream_admin(addresses: Addresses) -> AsyncIterator[Admin]:
         async with states:
             if not is_blobs:  # a missing container of blobs is known by the first answer
                 await states.check()
-            yield stream_admin(on_store(Place(states.store, states.blobs), name))
+            place = Place(states.store, states.blobs)
+            yield place, stream_admin(on_store(place, name))
     except ValueError as error:  # ours name the parameter and not its value; an SDK's may repeat a key
         ours = (
             str(error)

@@ -12,9 +12,9 @@ from outbox.ops.messages import engine as engine_messages
 from outbox.ops.shared.meter import Meter
 from outbox.ops.shared.on_engine import EngineSite, OnWritten
 from outbox.ops.states import engine as engine_states
-from outbox.ops.streams.logs import ANSWERS as OF_STREAMS
 from outbox.ops.streams.logs import LINES as STREAM_LINES
 from outbox.ops.streams.logs import StreamPlace, on_engine, placed
+from outbox.ops.streams.pipelines import ANSWERS as OF_STREAMS
 from outbox.ops.trail import engine as engine_trail
 from outbox.ops.values.requests import A, Admin, Answers, Lines, Request, Streams, answered
 

@@ -11,7 +11,7 @@ from outbox.ops.messages import pending
 from outbox.ops.messages import store as store_messages
 from outbox.ops.shared.on_store import StoreSite
 from outbox.ops.states import store as store_states
-from outbox.ops.streams import logs
+from outbox.ops.streams import logs, pipelines
 from outbox.ops.streams.logs import StreamPlace, on_store, placed
 from outbox.ops.trail import store as store_trail
 from outbox.ops.values.requests import A, Admin, Answers, Lines, Request, Streams, answered
@@ -28,7 +28,7 @@ ANSWERS: Answers = {
     **store_dead_letters.ANSWERS,
     **store_trail.ANSWERS,
     **store_states.ANSWERS,
-    **placed(logs.ANSWERS, _streams),
+    **placed(pipelines.ANSWERS, _streams),
     **log.ON_STORE,
 }
 LINES: Streams = {**store_states.LINES, **placed(logs.LINES, _streams)}
@@ -49,7 +49,7 @@ class StoreAdmin:
 
 def stream_admin(at: StreamPlace) -> Admin:
     """An admin of the ordered logs in one place."""
-    return StoreAdmin(at, logs.ANSWERS, logs.LINES)
+    return StoreAdmin(at, pipelines.ANSWERS, logs.LINES)
 
 
 _conforms: type[Admin] = StoreAdmin

@@ -71,7 +71,7 @@ def run_app(options: Options) -> None:
     check_app_name(options.app)
     out = sys.stdout
     with redirect_stdout(sys.stderr):
-        _log_to_stderr()
+        log_to_stderr()
         _check_sync(options.sync)
         from outbox.ops.host.endpoints import EndpointSettings
         from outbox.ops.shared.loading import load_app
@@ -98,7 +98,7 @@ def run_app(options: Options) -> None:
 
 
 def emulate(options: Options) -> None:
-    _log_to_stderr()
+    log_to_stderr()
     _check_sync(options.sync)
     from outbox.ops.host.endpoints import EndpointSettings
 
@@ -133,7 +133,8 @@ def _check_sync(policy: str) -> None:
         raise Usage(str(error)) from error
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
+    """Log to stderr, each line with its fields."""
     import logging
 
     handler = logging.StreamHandler(sys.stderr)

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from outbox.errors import OutboxError
 from outbox.escape import printable
-from outbox.ops.cli import checks, hosts
+from outbox.ops.cli import checks, hosts, pipelines
 from outbox.ops.cli.terminal import show_anything, without_secrets
 from outbox.ops.dead_letters import command as dead_letters
 from outbox.ops.folder import command as folder
@@ -26,6 +26,7 @@ from outbox.ops.messages import status as looking
 from outbox.ops.shared.arguments import ANSWER, AZURE_OPTIONS, Commands, data
 from outbox.ops.states import command as states
 from outbox.ops.streams import command as streams
+from outbox.ops.streams import pipeline_command
 from outbox.ops.streams.command import BLOB_STATES, BLOB_STATES_HELP
 from outbox.ops.trail import command as trail
 from outbox.ops.values.requests import Admin
@@ -38,7 +39,7 @@ DISTRIBUTION = "outbox-azure"
 ORDER = (
     *("new", "run", "emulator", "completion", "describe"),
     *("send", "status", "metrics", "doctor", "export"),
-    *("state", "queue", "message", "schedule", "pending", "blocked", "dead-letters", "stream"),
+    *("state", "queue", "message", "schedule", "pending", "blocked", "dead-letters", "stream", "pipeline"),
     *("backup", "restore", "log", "audit", "bench"),
 )
 _FOUND: Commands = {
@@ -49,6 +50,8 @@ _FOUND: Commands = {
     **states.COMMANDS,
     **dead_letters.COMMANDS,
     **streams.COMMANDS,
+    **pipeline_command.COMMANDS,
+    **pipelines.COMMANDS,
     **folder.COMMANDS,
     **checks.COMMANDS,
 }
@@ -259,15 +262,7 @@ def connect(options: argparse.Namespace) -> AbstractAsyncContextManager[Admin]:
         from outbox.ops.admins.folder import connect_admin
 
         return connect_admin(options.data, accept_clock=options.accept_clock)
-    import logging
+    from outbox.ops.admins import azure
 
-    from outbox.ops.admins.azure import Addresses, connect_azure_admin
-
-    logging.getLogger("azure").addHandler(logging.NullHandler())  # its lines about connections are no answer
-    names = ("cosmos", "servicebus", "database", "container", "states", "blobs", "blob_states")
-    addresses = Addresses(**{name: getattr(options, name, "") for name in names})
-    if not hasattr(options, "blob_states"):
-        return connect_azure_admin(addresses)
-    from outbox.ops.admins.azure import connect_stream_admin
-
-    return connect_stream_admin(addresses)
+    connected = azure.connect_stream_admin if hasattr(options, "blob_states") else azure.connect_azure_admin
+    return connected(azure.addresses_of(options))

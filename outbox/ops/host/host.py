@@ -32,9 +32,10 @@ from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.host.access_key import access_key, new_key
 from outbox.ops.host.endpoints import Endpoints, EndpointSettings, check_ports, listen, listen_http, listen_metrics
 from outbox.ops.shared.control_file import add_endpoints, is_alive, read_control_file, remove_control_file, want
-from outbox.ops.shared.meter import RATE_EVERY_S, Meter, Metered, note_status
+from outbox.ops.shared.meter import RATE_EVERY_S, Meter, Metered, note_pipelines, note_status
 from outbox.ops.shared.on_engine import OnWritten
 from outbox.ops.values.status import ReadMetrics, ReadStatus
+from outbox.ops.values.streams import ReadPipelines
 from outbox.ports import Backend
 from outbox.runtime.commit.handler_threads import THREAD_COUNT, HandlerThreads
 from outbox.worker import Worker
@@ -81,7 +82,7 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
         OutboxError: it could not start, or the engine stopped.
     """
     stopping = asyncio.Event()
-    _stop_on_signals(stopping)
+    stop_on_signals(stopping)
     check_ports(settings.endpoints)
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(await open_engine(settings))
@@ -97,12 +98,12 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
             audit = _recorded(stack, engine, settings.app, settings.history)
             backend, on_written = audit.backend, audit.state_written
         backend = _traced(settings, backend, meter)
-        control: _Control | None = None
+        control: ControlTask | None = None
         http: tuple[str, ...] = ()
         if settings.folder is not None:
             reporting = meter if settings.app is not None else None
             admin = EngineAdmin(engine, reporting, settings.app, on_written=on_written)
-            control = _Control(admin, settings.folder, settings.endpoints.faults_token)
+            control = ControlTask(admin, settings.folder, settings.endpoints.faults_token)
             watched.append(await stack.enter_async_context(control))
         if settings.app is not None:
             threads = HandlerThreads(settings.thread_count)
@@ -140,6 +141,7 @@ def _read_rates(stack: AsyncExitStack, meter: Meter, admin: EngineAdmin | None) 
             if admin is not None and not turn % LOOK_EVERY:
                 with suppress(OutboxError):  # nobody waits for an answer here; the engine's end is told elsewhere
                     note_status(meter.counts, await admin.ask(ReadStatus()))
+                    note_pipelines(meter.counts, await admin.ask(ReadPipelines()))
             await asyncio.sleep(RATE_EVERY_S)
 
     meter.counts.has_ages = True
@@ -275,7 +277,7 @@ def _log_unhandled(engine: Engine, app: App) -> None:
             log.warning("%s: %d messages, but %s neither handles nor declares it; check APP", path, count, app.name)
 
 
-class _Control:
+class ControlTask:
     """The control endpoint as a task: it imports its library off the loop, opens, and closes on exit.
 
     The clients' endpoints are added to the control file once both are open.
@@ -317,7 +319,8 @@ class _Control:
             add_endpoints(self._folder, ports, self._faults_token)
 
 
-def _stop_on_signals(stopping: asyncio.Event) -> None:
+def stop_on_signals(stopping: asyncio.Event) -> None:
+    """Set the event on the first SIGINT or SIGTERM; a second one ends the process at once."""
     loop = asyncio.get_running_loop()
     both = (signal.SIGINT, signal.SIGTERM)
 

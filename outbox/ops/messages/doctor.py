@@ -24,6 +24,7 @@ from outbox.ops.shared.text import age
 from outbox.ops.values.messages import ListPending, PendingView
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.status import Finding, Level, ReadSigns, ReadStatus, Signs, Status
+from outbox.ops.values.streams import PipelineView, ReadPipelines
 
 OLDEST_S_MAX = 300.0
 UNATTENDED_S = 60.0
@@ -54,6 +55,7 @@ async def examine(admin: Admin, folder: Path | None) -> list[Finding]:
         found.append(Finding("warning", "counts", str(error), "give the identity the right, or look queue by queue"))
     try:
         found += [*of_signs(await admin.ask(ReadSigns()), status)]
+        found += [*of_pipelines(await admin.ask(ReadPipelines()), time.time())]
     except OutboxError as error:
         cure = "see why it does not answer; a host of an older build is asked by its own `outbox doctor`"
         found.append(Finding("warning", "signs", str(error), cure))
@@ -187,6 +189,21 @@ def of_signs(signs: Signs, status: Status) -> Iterator[Finding]:
         what = f"the state takes {state.size_bytes >> 10} kB, which every message of its key reads and writes"
         cure = "see 'What must not grow in a state' in docs/how-to/write-a-handler.md"
         yield Finding("warning", state.id, what, cure)
+
+
+def of_pipelines(found: list[PipelineView], now_s: float) -> Iterator[Finding]:
+    """Report pipelines with entries that no checkpoint covers for long: nobody runs them, or they stand still."""
+    for view in found:
+        if view.error:
+            yield Finding("error", f"pipeline {view.name}", view.error, "`outbox pipeline audit`")
+        if view.figures is None or not view.figures.since_ms:
+            continue
+        waited_s = now_s - view.figures.since_ms / 1_000
+        if waited_s > UNATTENDED_S:
+            level: Level = "error" if waited_s > OLDEST_S_MAX else "warning"
+            what = f"entries of its source wait for a checkpoint: {view.figures.behind}, the oldest for {age(waited_s)}"
+            cure = f"`outbox pipeline status {word(view.name)}`; run it, or see in its log why it stands still"
+            yield Finding(level, f"pipeline {view.name}", what, cure)
 
 
 def counted(count: int, what: str) -> str:

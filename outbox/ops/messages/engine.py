@@ -22,12 +22,13 @@ from outbox.ops.messages.by_due import PageByDue
 from outbox.ops.messages.sending import as_handled, check_sendable, later_ms, outgoing
 from outbox.ops.shared import held_messages
 from outbox.ops.shared.held_messages import found_with_body, state_of
-from outbox.ops.shared.meter import host_metrics
+from outbox.ops.shared.meter import host_metrics, note_pipelines
 from outbox.ops.shared.names import declared, later_id, scheduled_id, the_id
 from outbox.ops.shared.on_engine import EngineSite
 from outbox.ops.shared.slices import MOVED_COUNT, Named, first_of, in_slices, is_there, states_of_one_instant, tasks_of
 from outbox.ops.shared.tasks import at_work, counted, entry_of, held_in, identity_of, is_retried
 from outbox.ops.streams.logs import list_streams, on_engine
+from outbox.ops.streams.pipelines import read_pipelines
 from outbox.ops.values.dead_letters import Moved
 from outbox.ops.values.messages import (
     Cancel,
@@ -47,6 +48,7 @@ from outbox.ops.values.messages import (
 )
 from outbox.ops.values.requests import BATCH_COUNT_MAX, Answers
 from outbox.ops.values.status import Check, LargeState, QueueStatus, ReadMetrics, ReadSigns, ReadStatus, Signs, Status
+from outbox.ops.values.streams import ReadPipelines
 from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.signs import LARGE_COUNT_MAX, LARGE_STATE_BYTES
 
@@ -134,6 +136,7 @@ async def read_signs(at: EngineSite, asked: ReadSigns) -> Signs:
 async def read_metrics(at: EngineSite, asked: ReadMetrics) -> str:
     if at.meter is None or at.app is None:
         raise Refused("only a host with an application has metrics; start one with `outbox run APP`")
+    note_pipelines(at.meter.counts, await read_pipelines(on_engine(at.engine), ReadPipelines()))
     return host_metrics(at.app.name, at.meter.counts, await read_status(at, ReadStatus()))
 
 

@@ -54,6 +54,7 @@ depth = _number(int, 1, DEPTH_MAX, f"is not 1 to {DEPTH_MAX}; trace the last mes
 number = _number(int, 0, (1 << 62) - 1, "is no number of a message")
 port = _number(int, 0, 65_535, "is not a port; use 0 to 65535")
 seconds = _number(float, 0, 1e11, "is not a time in seconds since 1970")
+interval = _number(float, 0.001, 1e9, "is no time; give seconds, 0.001 or more")
 rate = _number(float, 0.01, 10_000, "is no rate; give 0.01 to 10000 a second")
 share = _number(float, 0, 1, "is no share; give 0 to 1, as 0.01 for one in a hundred")
 

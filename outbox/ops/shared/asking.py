@@ -71,7 +71,7 @@ def and_whether_hosted(options: Options, shown: str) -> str:
     return f"{shown}\nno host runs on this folder: nothing is handled until {run} does"
 
 
-def check_app_name(name: str) -> None:
+def check_app_name(name: str, what: str = "APP", example: str = "bank:app") -> None:
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
-        raise Usage(f"APP {name!r} is not of the form module:attribute, as in bank:app")
+        raise Usage(f"{what} {name!r} is not of the form module:attribute, as in {example}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from msgspec import UNSET
@@ -16,6 +16,7 @@ from msgspec import UNSET
 from outbox.guards import GuardView
 from outbox.metrics import QUEUE, Labels, Metric, prometheus
 from outbox.ops.values.status import Handled, Handling, Status
+from outbox.ops.values.streams import PipelineView
 from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Ports
 from outbox.runtime.counts import Counts, Depth, SourceCounts
 
@@ -38,6 +39,11 @@ def note_status(counts: Counts, status: Status) -> None:
     }
     rows = [] if status.streams is None else [(log.name, row) for log in status.streams.logs for row in log.rows]
     counts.lags = {(f"{name}/{row.row}", who): lag for name, row in rows for who, lag in row.readers.items()}
+
+
+def note_pipelines(counts: Counts, found: Iterable[PipelineView]) -> None:
+    """Note how far pipelines are."""
+    counts.pipelines = {view.name: view.figures for view in found if view.figures is not None}
 
 
 def host_metrics(app: str, counts: Counts, status: Status) -> str:

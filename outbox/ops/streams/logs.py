@@ -136,9 +136,9 @@ async def list_streams(at: StreamPlace, asked: ListStreams | None = None) -> Str
     shards, has_more = await _shards(at, "log/")
     pairs = sorted((name, shard) for name, found in shards.items() for shard in found)
     sizes = None if at.sizes_bytes is None else await at.sizes_bytes()
-    views = await _some_at_once([_row_view(at, name, shard, sizes) for name, shard in pairs[:LISTED_MAX]])
-    names, has_more_registers = await _registers(at)
-    kept = await _some_at_once([_register(at, name) for name in names[:LISTED_MAX]])
+    views = await some_at_once([_row_view(at, name, shard, sizes) for name, shard in pairs[:LISTED_MAX]])
+    names, has_more_registers = await registers_in(at)
+    kept = await some_at_once([_register(at, name) for name in names[:LISTED_MAX]])
     cursors = {name: _cursors_of(register) for name, register in zip(names, kept, strict=False)}
     logs: dict[str, StreamView] = {}
     lags: dict[str, dict[str, int]] = {}
@@ -155,7 +155,7 @@ async def list_streams(at: StreamPlace, asked: ListStreams | None = None) -> Str
     return Streams(list(logs.values()), [each for each in found if each is not None], is_cut)
 
 
-async def _some_at_once(calls: Sequence[Awaitable[T]]) -> list[T]:
+async def some_at_once(calls: Sequence[Awaitable[T]]) -> list[T]:
     """The results of all calls, of which a few are made at once."""
     limit = asyncio.Semaphore(AT_ONCE_MAX)
 
@@ -179,10 +179,10 @@ async def _shards(at: StreamPlace, prefix: str) -> tuple[dict[str, set[Shard]], 
     return found, False
 
 
-async def _registers(at: StreamPlace) -> tuple[list[str], bool]:
+async def registers_in(at: StreamPlace, prefixes: Sequence[str] = _REGISTERS) -> tuple[list[str], bool]:
     """List the partitions of registers, and whether `PARTITIONS_MAX` cut the list."""
     names = set[str]()
-    for prefix in _REGISTERS:
+    for prefix in prefixes:
         async for partition in at.listed.partitions(prefix, holding=REGISTER):
             if partition != prefix:
                 names.add(partition)
@@ -359,7 +359,7 @@ async def unregister_stream(at: StreamPlace, asked: Unregister) -> StreamUnregis
         LookupError: there is no such log, or no reader or writer of this name.
     """
     shards = await _found(at, asked.name)
-    views = [view for view, _, _ in await _some_at_once([_row_view(at, asked.name, shard) for shard in shards]) if view]
+    views = [view for view, _, _ in await some_at_once([_row_view(at, asked.name, shard) for shard in shards]) if view]
     behind = {view.row: lag for view in views if (lag := (view.writers | view.readers).get(asked.who)) is not None}
     if not behind:
         known = sorted({who for view in views for who in (*view.readers, *view.writers)})
@@ -382,7 +382,7 @@ async def trim_stream(at: StreamPlace, asked: TrimStream) -> StreamTrimmed:
         Refused: a row has no registered reader, and no age is given: it would be left whole.
     """
     rows = [_row(at, asked.name, shard, asked.margin_s) for shard in await _found(at, asked.name)]
-    floors = await _some_at_once([row.horizon.read() for row in rows])
+    floors = await some_at_once([row.horizon.read() for row in rows])
     for row, floor in zip(rows, floors, strict=True):
         if not floor.readers and asked.min_age_s is None:
             raise Refused(f"{row.name} has {UNREAD} --min-age (0s: all of it)")

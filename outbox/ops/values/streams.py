@@ -8,7 +8,8 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from outbox.ops.values.requests import Change, Lines, Name, Read, Seconds
+from outbox.ops.values.requests import Change, KeyKind, Lines, Name, Read, Seconds
+from outbox.runtime.counts import PipelineFigures
 
 WHO_LENGTH_MAX = 300
 
@@ -73,6 +74,90 @@ class StreamUnregistered(msgspec.Struct, frozen=True):
     """A reader or writer that was forgotten: how many cells before the end it was, by row."""
 
     behind: dict[str, int]
+
+
+class ChainView(msgspec.Struct, frozen=True):
+    """A place in a sink: the bundle at or before a checkpoint, by its index, and where that begins."""
+
+    next: int
+    begin: str
+
+
+class CheckpointView(msgspec.Struct, frozen=True):
+    """A checkpoint: its number, its position `c` of the source, the time there, and when it was made.
+
+    Times are milliseconds since 1970; `parts` take `size_bytes`; positions are `index.offset`.
+    """
+
+    n: int
+    c: str
+    time_ms: int
+    made_ms: int
+    parts: int
+    size_bytes: int
+    sinks: dict[str, ChainView]
+
+
+class PipelineView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A pipeline by its register: the checkpoint that stands, those `kept` before it, and how far it is.
+
+    `before` are the versions that ran before this one, `source` the row that it reads; `error` names its fault.
+    """
+
+    name: str
+    serial: int = 0
+    version: int = 0
+    graph: str = ""
+    source: str = ""
+    stands: CheckpointView | None = None
+    kept: list[CheckpointView] = []
+    before: list[int] = []
+    figures: PipelineFigures | None = None
+    error: str = ""
+
+
+class PipelineState(msgspec.Struct, frozen=True):
+    """The state of a key as checkpoint `n` has it, at `c` of the source; null where it has none."""
+
+    n: int
+    c: str
+    value: msgspec.Raw
+
+
+class PipelineAudit(msgspec.Struct, frozen=True):
+    """An audit: the checkpoint that stands, how many parts and bundles were read, and the findings.
+
+    `left_over` are the parts that no checkpoint names, of replicas that were killed, or of a checkpoint under way; null
+    where blobs cannot be listed.
+    """
+
+    name: str
+    n: int
+    parts: int
+    bundles: int
+    findings: list[str]
+    left_over: list[str] | None
+
+
+class ReadPipelines(Read[list[PipelineView]], frozen=True):
+    """Read the register of a pipeline, or (empty) of all, and how far each is."""
+
+    name: Annotated[str, msgspec.Meta(max_length=1_024)] = ""
+
+
+class ReadPipelineState(Read[PipelineState], frozen=True):
+    """Read the state of a key of an operator as of the checkpoint that stands."""
+
+    name: Name
+    operator: Name
+    key: Annotated[str, msgspec.Meta(max_length=65_536)]
+    kind: KeyKind = "text"
+
+
+class AuditPipeline(Read[PipelineAudit], frozen=True):
+    """Check that a pipeline's register, its parts, the chains of its sinks and the floors agree."""
+
+    name: Name
 
 
 class ListStreams(Read[Streams], frozen=True):

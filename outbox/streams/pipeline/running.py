@@ -12,8 +12,10 @@ from typing import Any
 from outbox.errors import NotRegistrable, OutcomeUnknown, Refused
 from outbox.lineage import Key, as_key
 from outbox.log_throttle import LOG_EVERY_MS, LogThrottle
+from outbox.runtime.counts import PipelineFigures
 from outbox.streams.cells import Position
 from outbox.streams.log_places import ChangeWait, Place, place_of
+from outbox.streams.pipeline.figures import figures_of
 from outbox.streams.pipeline.operators import Operator
 from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.streams.pipeline.release import InOrder
@@ -181,6 +183,13 @@ class RunningPipeline:
                 yield item
         except BeginAgain:
             raise Refused("the replica that was asked has begun again meanwhile; ask for the items again") from None
+
+    async def figures(self) -> PipelineFigures:
+        """How far the pipeline is; `counts.pipelines["index"] = await running.figures()` makes metrics of it."""
+        replica = await self._replica()
+        assert replica.known is not None
+        sinks = {name: row.cells for name, row in replica.plan.sink_rows().items()}
+        return await figures_of(replica.known.register.stands, replica.plan.source_row().cells, sinks)
 
     async def _replica(self) -> PipelineReplica:
         """A replica that has begun."""

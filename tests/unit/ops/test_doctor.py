@@ -22,11 +22,12 @@ from outbox.errors import OutcomeUnknown, Refused
 from outbox.message import Message
 from outbox.ops.cli.parser import main
 from outbox.ops.messages import doctor
-from outbox.ops.messages.doctor import examine, of_folder, of_pending, of_signs, of_status, versions
+from outbox.ops.messages.doctor import examine, of_folder, of_pending, of_pipelines, of_signs, of_status, versions
 from outbox.ops.values.messages import ListPending, PendingOutput, PendingView
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.status import Handled, LargeState, QueueStatus, Signs, Status, WorkerSign
-from outbox.ops.values.streams import ProcessorView, Streams, StreamView
+from outbox.ops.values.streams import PipelineView, ProcessorView, Streams, StreamView
+from outbox.runtime.counts import PipelineFigures
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -61,6 +62,22 @@ def test_a_stream_that_is_damaged_and_a_processor_that_fails_are_errors() -> Non
     streams = Streams([StreamView("log", "", [], "a cell is gone")], [ProcessorView("p", 1, "handling", 2, 0, {})])
     found = list(of_status(Status({}, 0, None, streams), hosted=True))
     assert wrong(found) == [("error", "log"), ("error", "p")] and "2 times" in found[1].what
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (PipelineView("index", figures=PipelineFigures(0, 0, 0, "3.0", 1, {})), []),
+        (PipelineView("index", figures=PipelineFigures(2, 0, 941_000, "3.0", 1, {})), []),
+        (PipelineView("index", figures=PipelineFigures(2, 2, 939_000, "3.0", 1, {})), ["warning"]),
+        (PipelineView("index", figures=PipelineFigures(2, 2, 699_000, "3.0", 1, {})), ["error"]),
+        (PipelineView("index", error="not a register"), ["error"]),
+    ],
+)
+def test_a_pipeline_whose_entries_wait_for_a_checkpoint_is_named(found: PipelineView, expected: list[str]) -> None:
+    named = list(of_pipelines([found], 1_000.0))
+    assert [(one.level, one.about) for one in named] == [(level, "pipeline index") for level in expected]
+    assert all(one.cure.startswith("`outbox pipeline ") for one in named)
 
 
 def view(committed: float, why: str = "", outputs: int = 1) -> PendingView:

@@ -22,6 +22,7 @@ from outbox.ops.shared.meter import RATE_EVERY_S, RATE_S, Meter, Metered
 from outbox.ops.values.status import ReadMetrics, ReadStatus
 from outbox.runtime.counts import Counts, SourceCounts
 from outbox.streams import OrderedLog
+from tests.unit.streams.pipeline.counting import Counting
 
 SAMPLE = re.compile(r'^(\w+)(\{(?:\w+="(?:[^"\\\n]|\\.)*",?)*\}) (\S+)$')
 
@@ -77,6 +78,7 @@ async def test_a_host_says_what_became_of_its_messages() -> None:
     buckets = list(read["outbox_critical_time_seconds_bucket"].values())
     assert buckets == sorted(buckets) and buckets[-1] == 2
     absent = {"outbox_guard_state", "outbox_guard_rescheduled_total", "outbox_log_lag"}  # there are none
+    absent |= {prometheus_name(metric) for metric in METRICS if metric.name.startswith("outbox.pipeline.")}
     absent |= {"outbox_requests_total", "outbox_requests_failed_total", "outbox_request_units_total"}  # nor a service
     assert {prometheus_name(metric) for metric in METRICS} - absent <= read.keys()
 
@@ -90,16 +92,25 @@ async def test_a_host_says_what_lies_in_its_queues_and_who_is_behind_in_its_logs
         await log.register("audit")
         for n in range(3):
             await log.append(Step("k", n), id=f"e{n}")
+        made = Counting(engine)
+        await made.write("a b", "c")
+        await made.pipeline.run_until_idle(engine, seconds=10)
+        await made.write("d")
         looking = EngineAdmin(engine, meter, app)
         read = samples(await looking.ask(ReadMetrics()))
         traced = Meter()
         async with AsyncExitStack() as stack:
             host._read_rates(stack, traced, EngineAdmin(engine, traced, app))
-            for _ in range(50):
+            for _ in range(100):
                 await asyncio.sleep(0)
     label = 'app="a \\"quoted\\"\\\\name\\n",'
     assert read["outbox_queue_messages"][f'{{{label}queue="steps",state="active"}}'] == 1
-    assert read["outbox_log_lag"] == {f'{{{label}row="entries/0.0",reader="audit"}}': 3}
+    assert read["outbox_log_lag"][f'{{{label}row="entries/0.0",reader="audit"}}'] == 3
+    assert read["outbox_pipeline_lag"] == {f'{{{label}pipeline="index"}}': 1}
+    assert read["outbox_pipeline_watermark"] == {f'{{{label}pipeline="index"}}': 2}
+    assert read["outbox_pipeline_bundle"] == {f'{{{label}pipeline="index",log="changes"}}': 3}
+    assert 0 <= read["outbox_pipeline_checkpoint_seconds"][f'{{{label}pipeline="index"}}'] < 60
+    assert traced.counts.pipelines == meter.counts.pipelines
     assert traced.counts.depths["steps"].states["active"] == 1 and traced.counts.lags == meter.counts.lags
 
 

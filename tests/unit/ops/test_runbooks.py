@@ -20,10 +20,12 @@ from outbox.engine.entities import QueueSettings
 from outbox.engine.log import segments
 from outbox.message import Message
 from outbox.ops.cli.parser import COMMANDS, main, make_parser
+from outbox.ops.messages import doctor
 from outbox.ops.messages.command import messages_text
 from outbox.retries import Reject, Retries
 from outbox.testing import VirtualClock
 from outbox.worker import Worker
+from tests.unit.streams.pipeline.counting import Counting
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/operate/README.md").read_text()
 ON_AZURE = Path(__file__).resolve().parents[2] / "wire/cli/test_runbooks.py"
@@ -202,6 +204,25 @@ def test_blocked_key(disk_path: Path, cli: Cli) -> None:
 def test_stuck_transaction(disk_path: Path, cli: Cli) -> None:
     put(disk_path, "orders")
     assert "nothing is ever pending on an engine" in cli("pending", "list")[1]
+
+
+def test_pipeline_behind(disk_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def write(*texts: str) -> None:
+        async with Engine.open(disk_path) as engine:
+            await Counting(engine).write(*texts)
+
+    run = ("pipeline", "run", f"{Counting.__module__}:Counting", "--until-idle")
+    asyncio.run(write("a"))
+    assert cli(*run)[0] == 0
+    asyncio.run(write("b"))
+    assert "pipeline" not in cli("doctor")[1]  # for a minute
+    monkeypatch.setattr(doctor, "UNATTENDED_S", -1.0)
+    code, said = cli("doctor")
+    assert code == 0 and "warning  pipeline index  entries of its source wait for a checkpoint: 1, the oldest" in said
+    assert "all below 1.0 has left" in cli("pipeline", "status", "index")[1]
+    assert cli("pipeline", "audit", "index")[0] == 0
+    assert cli(*run)[0] == 0
+    assert "pipeline index" not in cli("doctor")[1]
 
 
 def test_where_is_message_x(disk_path: Path, cli: Cli) -> None:
