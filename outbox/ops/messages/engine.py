@@ -135,7 +135,10 @@ async def read_signs(at: EngineSite, asked: ReadSigns) -> Signs:
 
 async def read_metrics(at: EngineSite, asked: ReadMetrics) -> str:
     if at.meter is None or at.app is None:
-        raise Refused("only a host with an application has metrics; start one with `outbox run APP`")
+        raise Refused(
+            "only a host with an application has metrics; start one with `outbox run APP`, or `outbox pipeline run` "
+            "with --metrics-port"
+        )
     note_pipelines(at.meter.counts, await read_pipelines(on_engine(at.engine), ReadPipelines()))
     return host_metrics(at.app.name, at.meter.counts, await read_status(at, ReadStatus()))
 

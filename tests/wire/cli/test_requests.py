@@ -15,7 +15,7 @@ from outbox.engine.entities import QueueSettings
 from tests.wire.cli.planted import Count, Order, Site
 
 REQUESTS_MAX = 10
-DOCTOR_REQUESTS = 17
+DOCTOR_REQUESTS = 18
 KEYS = tuple(f"key-{n}" for n in range(5))
 
 
