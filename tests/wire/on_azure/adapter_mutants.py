@@ -23,6 +23,7 @@ LETTERS = "outbox/azure/servicebus/dead_letters.py"
 CLIENTS = "outbox/azure/operations.py"
 BLOB_OUTCOMES = "outbox/azure/blobs/outcomes.py"
 BLOB_STATES = "outbox/azure/blobs/state_store.py"
+BLOB_ACCOUNT = "outbox/azure/blobs/account.py"
 
 
 OF_COSMOS = "test_cosmos_traps"
@@ -276,12 +277,12 @@ ADAPTER_MUTANTS = (
          "Replace(operation.key, operation.body, \"*\", operation.ttl_s)"),
     ),
     mutant(
-        "blobs: a listing ends with its first page", BLOB_STATES, "test_every_page_of_a_listing_is_read",
+        "blobs: a listing ends with its first page", BLOB_ACCOUNT, "test_every_page_of_a_listing_is_read",
         ("            for item in page:\n                yield item\n",
          "            for item in page:\n                yield item\n            return\n"),
     ),
     mutant(
-        "blobs: a listing that breaks off has ended", BLOB_STATES,
+        "blobs: a listing that breaks off has ended", BLOB_ACCOUNT,
         "test_a_listing_that_breaks_off_is_told_and_does_not_end",
         ("            except FAILURES as error:\n                raise as_error(error, \"list of blobs\") from error\n",
          "            except FAILURES:\n                return\n"),
