@@ -431,13 +431,7 @@ async def test_parts_that_nothing_names_are_listed_where_blobs_can_be() -> None:
 
 @pytest.fixture
 def cli(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Run a command on a folder with three pages: exit code, stdout, stderr."""
-
-    async def made() -> None:
-        async with Engine.open(disk_path) as engine:
-            await Counting(engine).write("a b", "a", "c")
-
-    asyncio.run(made())
+    """Run a command on a folder: exit code, stdout, stderr."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         try:
@@ -449,6 +443,16 @@ def cli(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     return run
 
 
+@pytest.fixture
+def three_pages(disk_path: Path) -> None:
+    async def made() -> None:
+        async with Engine.open(disk_path) as engine:
+            await Counting(engine).write("a b", "a", "c")
+
+    asyncio.run(made())
+
+
+@pytest.mark.usefixtures("three_pages")
 def test_a_pipeline_is_run_to_the_end_of_its_source_listed_asked_and_audited(cli: Cli) -> None:
     assert cli("pipeline", "list")[:2] == (0, "no pipelines\n")
     code, out, err = cli("pipeline", "run", COUNTING, "--until-idle", "--replicas", "2")
@@ -471,6 +475,7 @@ def test_a_pipeline_is_run_to_the_end_of_its_source_listed_asked_and_audited(cli
     assert [each["name"] for each in json.loads(cli("pipeline", "audit", "--all", "--json")[1])] == ["index"]
 
 
+@pytest.mark.usefixtures("three_pages")
 def test_an_audit_with_findings_is_refused(cli: Cli, disk_path: Path) -> None:
     assert cli("pipeline", "run", COUNTING, "--until-idle")[0] == 0
 
@@ -483,6 +488,7 @@ def test_an_audit_with_findings_is_refused(cli: Cli, disk_path: Path) -> None:
     assert code == 1 and "  part pipeline/index/" in out and "1 finding;" in err
 
 
+@pytest.mark.usefixtures("three_pages")
 def test_a_run_ends_after_its_time_and_says_if_its_source_has_more(cli: Cli) -> None:
     assert cli("pipeline", "run", COUNTING, "--for-s", "0.3")[:2] == (
         0,
@@ -546,7 +552,8 @@ def test_what_cannot_be_meant_is_a_usage_error(cli: Cli, arguments: list[str]) -
     assert (code, out) == (2, "") and "usage: outbox" in err and "Traceback" not in err
 
 
-def test_a_pipeline_that_stands_still_ends_its_run(cli: Cli, disk_path: Path) -> None:
+@pytest.mark.usefixtures("three_pages")
+def test_a_pipeline_that_stands_still_ends_its_run(cli: Cli) -> None:
     code, out, err = cli("pipeline", "run", f"{__name__}:Failing", "--for-s", "20")
     assert (code, out) == (1, "") and "operator words fails on the entry at 0.0" in err.splitlines()[-1]
 
