@@ -164,7 +164,11 @@ def until_ms(target: Target, left_ms: int, now_ms: Callable[[], int]) -> int:
 
 
 class RefusedEntry(msgspec.Struct, frozen=True):
-    """An entry that a handler failed on for good, and why; what a `refused` log holds."""
+    """An entry that a handler or an operator refused, and why; what a `refused` log holds.
+
+    Where the function of a window refuses, `value` is an array of the values of the window, `position` that of the
+    entry that closed it, and `id` is empty.
+    """
 
     input: str
     position: str

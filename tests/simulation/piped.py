@@ -1,13 +1,14 @@
-"""Small pipelines to explore: words counted by key, with a filter that lets little out, and in two versions."""
+"""Small pipelines to explore: words counted by key, with a filter, things that go aside, and in two versions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from outbox.engine.engine import Engine
-from outbox.streams import Emit, MapState, OrderedLog
+from outbox.errors import PoisonMessage
+from outbox.streams import Emit, MapState, OrderedLog, RefusedEntry, Window
 from outbox.streams.pipeline.graph import Pipeline
 from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.verify.explorer.budgets import Budgets
@@ -42,13 +43,44 @@ def is_second(change: Change) -> bool:
     return change.n == 2
 
 
-def counting(*, seldom: bool = False, members: bool = False, version: int = 1) -> PipelinePlan:
-    """Words counted; with `seldom` only the second of each word comes out, with `members` all are in one state."""
+def count_to_one(state: Count, word: Word, emit: Emit[Change]) -> None:
+    """Refuse a word that has come before, behind a change of its state."""
+    count(state, word, emit)
+    if state.n > 1:
+        raise PoisonMessage("twice", word.text)
+
+
+def letter_of(word: Word) -> str:
+    return word.text[0]
+
+
+def number_of(word: Word) -> int:
+    return int(word.text[1:])
+
+
+def closed(window: Window, values: Sequence[Word]) -> Iterator[Change]:
+    yield Change(str(window.key), len(values))
+
+
+def counting(
+    *, seldom: bool = False, members: bool = False, refuses: bool = False, timed: bool = False, version: int = 1
+) -> PipelinePlan:
+    """Words counted; with `seldom` only the second of each word comes out, with `members` all are in one state.
+
+    With `refuses` each word is counted once, and the entry of any other refused; with `timed` they are a letter and a
+    time, and counted in windows of 10 ms.
+    """
     engine = Engine.in_memory()
     pages = OrderedLog("pages", engine, type=Page)
-    made = Pipeline("index", source=pages, version=version)
-    split = made.flat_map(source=pages)(words)
-    if members:
+    refused = OrderedLog("refused", engine, type=RefusedEntry) if refuses else None
+    made = Pipeline("index", source=pages, version=version, refused=refused)
+    split = made.flat_map(source=pages, emits=Word)(words)
+    if refuses:
+        counted = made.reduce(split, key=text_of, state=Count)(count_to_one)
+    elif timed:
+        late = OrderedLog("late", engine, type=Word)
+        counted = made.window(split, key=letter_of, size_s=0.01, time=number_of, late=late)(closed)
+    elif members:
         counted = made.reduce(split, key=all_words, state=Counts)(count_members)
     else:
         counted = made.reduce(split, key=text_of, state=Count)(count)
@@ -64,13 +96,16 @@ def explored(
     versions: tuple[int, ...] = (),
     seldom: bool = False,
     members: bool = False,
+    refuses: bool = False,
+    timed: bool = False,
     cpu_s: float = 60.0,
     begun: bool = True,
     faults: dict[str, int] | None = None,
     **options: Any,
 ) -> Report:
     """Explore replicas over these pages; `versions` are those of the replicas (default: all 1)."""
-    plans = [counting(seldom=seldom, members=members, version=version) for version in versions or (1,) * replicas]
+    kind = {"seldom": seldom, "members": members, "refuses": refuses, "timed": timed}
+    plans = [counting(**kind, version=version) for version in versions or (1,) * replicas]
     budgets = Budgets(**(faults or {}))
     scenario: Any = pipeline_scenario(plans, [Page(text) for text in texts], budgets, begun=begun, **options)
     return search(scenario, limits=Limits(states=5_000_000, cpu_s=cpu_s))

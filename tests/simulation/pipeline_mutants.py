@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.simulation.planting import mutant
 
 BARRIER = "outbox/streams/pipeline/barrier.py"
+CORES = "outbox/streams/pipeline/cores.py"
+EVENT_TIME = "outbox/streams/pipeline/event_time.py"
 CHECKPOINT = "outbox/streams/pipeline/checkpoint.py"
 STATES = "outbox/streams/pipeline/states.py"
 STATE_TYPES = "outbox/streams/pipeline/state_types.py"
@@ -74,7 +76,7 @@ PIPELINE_MUTANTS = (
     ),
     mutant(
         "pipeline: a newer version begins without a swap to it", "pipeline", "Monotone|AttemptEnds|ConsistentOutput", REPLICA,
-        ("        before = (*found.before, (found.version, found.graph))\n        return msgspec.structs.replace(found, version=plan.version, graph=plan.graph, before=before)\n", "        return found\n"),
+        ("        before = (*found.before, (found.version, found.graph))\n", "        return found\n        before = ()\n"),
         pages=("a", "b"), versions=(1, 2, 2),
     ),
     mutant(
@@ -101,5 +103,35 @@ PIPELINE_MUTANTS = (
         "pipeline: the source goes on from the position of the last entry that was fed by anybody", "pipeline", "NoLost|ConsistentOutput|AttemptEnds|Recoverable", REPLICA,
         ("        self.at, self.time_ms = checkpoint.c, checkpoint.time\n", "        self.at, self.time_ms = Position(await self._source.end()), checkpoint.time\n"),
         pages=("a",), replicas=1, faults={"crash": 1},
+    ),
+    mutant(
+        "pipeline: a checkpoint does not wait for what is refused to have left", "pipeline", "NoLost", REPLICA,
+        ("        return min(sink.barrier.released for sink in self.sinks.values())\n", "        return min(sink.barrier.released for name, sink in self.sinks.items() if name != \"refused\")\n"),
+        pages=("a a",), refuses=True, replicas=1, beside=True,
+    ),
+    mutant(
+        "pipeline: a checkpoint does not wait for what is late to have left", "pipeline", "NoLost", REPLICA,
+        ("        return min(sink.barrier.released for sink in self.sinks.values())\n", "        return min(sink.barrier.released for name, sink in self.sinks.items() if name != \"late\")\n"),
+        pages=("a1 b12 a2",), timed=True, replicas=1, beside=True,
+    ),
+    mutant(
+        "pipeline: a bundle of refused entries is not taken over", "pipeline", "NoLost|NoHole", REPLICA,
+        ("                sink.barrier.adopt(index, there)\n", "                sink.barrier.adopt(index, there) if sink.row.name[:11] != \"log/refused\" else sink.barrier._waiting.clear()\n"),
+        pages=("a a", "a"), refuses=True, replicas=1,
+    ),
+    mutant(
+        "pipeline: why an entry is refused depends on its frame", "pipeline", "ConsistentOutput|AttemptEnds", CORES,
+        ("RefusedEntry(log.name, str(at), id, reason, value)", "RefusedEntry(log.name, str(at), id, f\"{reason} of {len(ids)}\", value)"),
+        pages=("a", "a"), refuses=True, sizes=(2,), replicas=1,
+    ),
+    mutant(
+        "pipeline: the time of a window's values is not in the checkpoint", "pipeline", "Recoverable", EVENT_TIME,
+        ("            self.states.touch(NOW, ticks[-1][0])\n", ""),
+        pages=("a1",), timed=True, replicas=1,
+    ),
+    mutant(
+        "pipeline: a value is late by the time of its frame", "pipeline", "ConsistentOutput|AttemptEnds", EVENT_TIME,
+        ("        for record in frame.records:\n            at, path, _, value = record\n", "        now_ms = max([now_ms, *[self._time_of(record[3]) for record in frame.records]])\n        for record in frame.records:\n            at, path, _, value = record\n"),
+        pages=("a1", "b12"), timed=True, sizes=(2,), replicas=1,
     ),
 )  # fmt: skip

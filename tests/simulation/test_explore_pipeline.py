@@ -27,6 +27,10 @@ SMALL: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         {"members": True, "replicas": 1, "faults": {"crash": 1, "lost": 1}},
     ),
     "members, and a throttled call": (("a", "b", "a"), {"members": True, "replicas": 1, "faults": {"error": 1}}),
+    "an entry refused": (("a a",), {"refuses": True, "checkpoint_every": 0}),
+    "an entry refused, a crash": (("a", "a b"), {"refuses": True, "replicas": 1, "faults": {"crash": 1}}),
+    "a value late for its window": (("a1 b12", "a2"), {"timed": True, "sizes": (1,), "checkpoint_every": 2}),
+    "a value late, a crash": (("a1", "b12", "a2"), {"timed": True, "replicas": 1, "faults": {"crash": 1}}),
     "a newer version": (("a", "b"), {"versions": (1, 2)}),
     "a crash": (("a", "b"), {"replicas": 1, "faults": {"crash": 2}}),
     "a crash beside a replica": (("a",), {"faults": {"crash": 1}}),
@@ -38,6 +42,8 @@ SMALL: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 }
 LARGE: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "two replicas, three entries": (("a b", "a", "b"), {"sizes": (1,)}),
+    "entries refused beside a replica": (("a", "a b"), {"refuses": True, "sizes": (1,), "checkpoint_every": 2}),
+    "late values beside a replica": (("a1", "b12", "a2"), {"timed": True, "sizes": (1,), "checkpoint_every": 3}),
     "three replicas": (("a",), {}),
     "two of a newer version": (("a",), {"versions": (1, 2, 2), "sizes": (1,)}),
     "two crashes, lost and late": (("a", "b"), {"replicas": 1, "faults": {"crash": 1, "lost": 1, "delay": 1}}),

@@ -6,15 +6,19 @@ A core has no ports, awaits nothing and reads no clock, so what it returns is de
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
 
 from outbox.codec import StateCodec
-from outbox.errors import OutboxError
+from outbox.errors import OutboxError, PoisonMessage
 from outbox.lineage import as_key
+from outbox.runtime.failures.error_text import as_text, safe_text
 from outbox.streams.cells import Position
 from outbox.streams.pipeline.operators import Emitted, Frame, Operator, Record
 from outbox.streams.pipeline.state_fields import fields_of
 from outbox.streams.pipeline.states import KeyedStates
+from outbox.streams.pipeline.undo import Undo
 from outbox.streams.plan import Skip
 
 
@@ -22,11 +26,35 @@ class OperatorFailed(OutboxError):
     """An operator fails at a position; the pipeline stands still there, nothing is lost."""
 
     def __init__(self, pipeline: str, operator: str, at: Position, error: BaseException) -> None:
+        aside = ", or refused=log, which takes what it refuses" if isinstance(error, PoisonMessage) else ""
         super().__init__(
             f"pipeline {pipeline}: operator {operator} fails on the entry at {at} of the source "
-            f"({type(error).__name__}: {error}); mend it and give the pipeline the next version="
+            f"({type(error).__name__}: {error}); mend it and give the pipeline the next version={aside}"
         )
         self.position = at
+
+
+class Refusal(NamedTuple):
+    """Why an operator refuses what it was given; of a window also its values, as stored."""
+
+    reason: str
+    value: msgspec.Raw | None = None
+
+
+def refused(
+    pipeline: str, operator: Operator, record: Record, error: Exception, value: msgspec.Raw | None = None
+) -> Record:
+    """The refusal of a record that an operator fails on, by its own decision.
+
+    Its text is a function of the error's class and message, so every process makes the same.
+
+    Raises:
+        OperatorFailed: it is no refusal, or nothing takes it.
+    """
+    if not operator.refuses or not isinstance(error, PoisonMessage):
+        raise OperatorFailed(pipeline, operator.name, record[0], error) from error
+    text = safe_text(f"{operator.name}: {type(error).__name__}: {as_text(error)}")
+    return (*record[:3], Refusal(text, value))
 
 
 class Core(Protocol):
@@ -41,21 +69,24 @@ class Core(Protocol):
 
 
 class Stateless:
-    """A map, a filter or a flat_map."""
+    """A map, a filter, a flat_map, or what is late for a window."""
 
     def __init__(self, pipeline: str, operator: Operator) -> None:
         self._pipeline = pipeline
         self._operator = operator
-        self._run = {"map": self._map, "filter": self._filter, "flat_map": self._flat_map}[operator.kind]
+        self._run = {"map": self._map, "late": self._map, "filter": self._filter, "flat_map": self._flat_map}[
+            operator.kind
+        ]
 
     def feed(self, frame: Frame) -> Frame:
         made: list[Record] = []
+        aside: list[Record] = []
         for record in frame.records:
             try:
                 self._run(record, made)
             except Exception as error:
-                raise OperatorFailed(self._pipeline, self._operator.name, record[0], error) from error
-        return Frame(made, frame.watermark, frame.ticks)
+                aside.append(refused(self._pipeline, self._operator, record, error))
+        return Frame(made, frame.watermark, frame.ticks, aside)
 
     def _map(self, record: Record, made: list[Record]) -> None:
         at, path, at_ms, value = record
@@ -79,7 +110,7 @@ def is_skip(value: Any) -> bool:
 
 
 class Reduce:
-    """A reduce: a state for each key."""
+    """A reduce: a state for each key, which a record that is refused leaves as it was."""
 
     def __init__(self, pipeline: str, operator: Operator) -> None:
         assert operator.codec is not None and operator.key is not None
@@ -89,23 +120,38 @@ class Reduce:
         self._key: Callable[[Any], Any] = operator.key
         codec = self._codec
         self.states = KeyedStates(codec.encode, codec.decode, codec.version, fields_of(codec.codec.type))
+        self._undo = Undo(codec.codec.type, codec.codec.fields) if operator.refuses else None
 
     def feed(self, frame: Frame) -> Frame:
         made: list[Record] = []
+        aside: list[Record] = []
         emitted: Emitted[Any] = Emitted()
-        by_key, touch, function = self.states.by_key, self.states.touch, self._operator.function
-        for at, path, at_ms, value in frame.records:
+        by_key, touch, function, undo = self.states.by_key, self.states.touch, self._operator.function, self._undo
+        for record in frame.records:
+            at, path, at_ms, value = record
             try:
                 key = as_key(self._key(value))
+            except Exception as error:
+                aside.append(refused(self._pipeline, self._operator, record, error))
+                continue
+            try:
                 touch(key, at)
                 state = by_key.get(key)
+                if undo is not None:
+                    undo.begin(state)
                 if state is None:
                     state = by_key[key] = self._codec.fresh()
-                emitted.at_ms = at_ms
+            except Exception as error:  # also a state that cannot be stored, which refuses no record
+                raise OperatorFailed(self._pipeline, self._operator.name, at, error) from error
+            emitted.at_ms = at_ms
+            try:
                 function(state, value, emitted)
             except Exception as error:
-                raise OperatorFailed(self._pipeline, self._operator.name, at, error) from error
+                aside.append(refused(self._pipeline, self._operator, record, error))
+                if undo is not None and not undo.undo():
+                    del by_key[key]
+                emitted.clear()
             if emitted:
                 made += [(at, (*path, index), at_ms, each) for index, each in enumerate(emitted)]
                 emitted.clear()
-        return Frame(made, frame.watermark, frame.ticks)
+        return Frame(made, frame.watermark, frame.ticks, aside)

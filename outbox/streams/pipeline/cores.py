@@ -1,13 +1,18 @@
-"""The cores of a pipeline's operators, by their kinds."""
+"""The cores of a pipeline's operators, by their kinds, and the way of a frame through them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from outbox.streams.pipeline.core import Core, Reduce, Stateless
-from outbox.streams.pipeline.operators import Operator
+from outbox.streams.pipeline.event_time import Timed
+from outbox.streams.pipeline.operators import Frame, Operator, Record
+from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.streams.pipeline.states import KeyedStates
 from outbox.streams.pipeline.window import Windows
+from outbox.streams.plan import REFUSED, RefusedEntry
 
 CORES: dict[str, type[Any]] = {
     "map": Stateless,
@@ -15,6 +20,8 @@ CORES: dict[str, type[Any]] = {
     "flat_map": Stateless,
     "reduce": Reduce,
     "window": Windows,
+    "time": Timed,
+    "late": Stateless,
 }
 
 
@@ -26,4 +33,33 @@ def core_of(pipeline: str, operator: Operator) -> Core:
 
 def states_of(core: Core | None) -> KeyedStates | None:
     """The states of an operator at work; None where it has none."""
-    return core.states if isinstance(core, Reduce | Windows) else None
+    return core.states if isinstance(core, Reduce | Windows | Timed) else None
+
+
+def lead(plan: PipelinePlan, cores: Mapping[str, Core], frame: Frame, ids: Sequence[str]) -> dict[str, Frame]:
+    """Lead a frame of the source through the graph: what it puts out for each sink.
+
+    `ids` are those of the frame's entries.  Operators are in the order in which they were declared.
+    """
+    made: dict[str, Frame] = {}
+    for operator in plan.operators:
+        given = frame if operator.upstream is None else made[operator.upstream.name]
+        made[operator.name] = cores[operator.name].feed(given)
+    made[REFUSED] = Frame(_refused(plan, frame, ids, made.values()), frame.watermark)
+    return {name: made[operator.name] for name, (operator, _) in plan.sinks.items()}
+
+
+def _refused(plan: PipelinePlan, frame: Frame, ids: Sequence[str], made: Iterable[Frame]) -> list[Record]:
+    """What goes into the log of refused entries: an entry once, by the first operator that refuses some of it."""
+    found = sorted((record for each in made for record in each.refused), key=itemgetter(0))
+    entries = {record[0]: (record[3], id) for record, id in zip(frame.records, ids, strict=True)} if found else {}
+    log = plan.source.log
+    records: list[Record] = []
+    for at, path, at_ms, (reason, value) in found:
+        id = ""
+        if value is None and at in entries:
+            given, id = entries.pop(at)
+            ((value,), _) = log.values.encoded([given])
+        if value is not None:
+            records.append((at, path, at_ms, RefusedEntry(log.name, str(at), id, reason, value)))
+    return records

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import inspect
 import sys
+import typing
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Any
 
 from outbox.codec import StateCodec, Upcast
@@ -28,11 +30,14 @@ from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.callables import check_call, is_async
 from outbox.streams.cells import Position
 from outbox.streams.log import LogReader, OrderedLog, check_name
+from outbox.streams.pipeline.event_time import late_of
 from outbox.streams.pipeline.operators import Operator
 from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.streams.pipeline.release import InOrder, in_order
 from outbox.streams.pipeline.running import RunningPipeline, run, run_until_idle
 from outbox.streams.pipeline.state_fields import state_codec
+from outbox.streams.plan import REFUSED, RefusedEntry
+from outbox.streams.values import name_of
 
 SPAN_S_MAX = 10 * 366 * 86_400.0
 Declare = Callable[[Callable[..., Any]], Operator]
@@ -42,13 +47,22 @@ class Pipeline:
     """Pure operators over one ordered row, whose outputs go to logs in the order of their causes.
 
     `source` is an `OrderedLog` of one writer, or one `.reader(n)` of it.  `version` is that of the graph and its code:
-    a change of either needs the next one.
+    a change of either needs the next one.  An operator that raises `PoisonMessage` leaves out what it was given, and
+    `refused`, a log of `RefusedEntry`, gets the entry of the source that this came from; other records of that entry
+    go on.  Where it is the function of a window, it gets the window's values.
 
     Raises:
-        NotRegistrable: the source is no such log.
+        NotRegistrable: the source or `refused` is no such log.
     """
 
-    def __init__(self, name: str, *, source: OrderedLog[Any] | LogReader[Any], version: int = 1) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        source: OrderedLog[Any] | LogReader[Any],
+        version: int = 1,
+        refused: OrderedLog[RefusedEntry] | None = None,
+    ) -> None:
         self.name = check_name("pipeline", name)
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise NotRegistrable(self._wrong(f"version={version!r}: a whole number, 1 or more"))
@@ -56,6 +70,9 @@ class Pipeline:
         self.source = self._reader_of(source)
         self._operators: dict[str, Operator] = {}
         self._sinks: dict[str, tuple[Operator, OrderedLog[Any]]] = {}
+        self._refuses = refused is not None
+        if refused is not None:
+            self._send(Operator(REFUSED, "refused", RefusedEntry, None), refused, "refused=", RefusedEntry)
 
     def _wrong(self, text: str) -> str:
         return f"pipeline {self.name}: {text}"
@@ -132,6 +149,8 @@ class Pipeline:
         key: Callable[[Any], Any],
         size_s: float,
         slide_s: float | None = None,
+        time: Callable[[Any], int] | None = None,
+        late: OrderedLog[Any] | None = None,
         source: Any = None,
         emits: Any = None,
     ) -> Declare:
@@ -141,10 +160,20 @@ class Pipeline:
         `start_ms` and an `end_ms`.  Time is the log's: a window closes at the first entry behind its end, so the last
         one needs an entry behind it.  What the operator before emits is declared there, because it is stored.
 
+        With `time`, a function of a value to milliseconds since 1970, it is the greatest so far, over all keys.  A
+        value all of whose windows have closed by then goes to `late`, a log of such values.
+
         Raises:
-            NotRegistrable: the spans cannot be, or the values' type is not known.
+            NotRegistrable: the spans cannot be, the values' type is not known, or `late` is no log for them.
         """
         check_call(f"pipeline {self.name}: key=", key, "value")
+        if (time is None) != (late is None):
+            raise NotRegistrable(
+                self._wrong(
+                    "time= and late= go together: a window by a time of its values puts late ones into a log, one by "
+                    "the log's time has none; give time=function and late=log, or neither"
+                )
+            )
         before = self._upstream("window", upstream, source)
         size_ms, slide_ms = self._ms("size_s", size_s), self._ms("slide_s", size_s if slide_s is None else slide_s)
         if slide_ms > size_ms:
@@ -159,7 +188,22 @@ class Pipeline:
                 self._wrong(f"a window stores what {before.name if before else ''} emits; declare emits= there")
             )
         span = (size_ms, slide_ms, kind)
-        return self._operator("window", upstream, source, emits, "window", "values", key=key, window=span)
+        declare = self._operator("window", upstream, source, emits, "window", "values", key=key, window=span)
+        if time is None or late is None:
+            return declare
+        check_call(f"pipeline {self.name}: time=", time, "value")
+        return lambda function: self._timed(declare(function), time, late)
+
+    def _timed(self, window: Operator, time: Callable[[Any], int], late: OrderedLog[Any]) -> Operator:
+        """A window behind the operator that tells its time; what is late for it is an operator of its own."""
+        name, span = window.name, window.window
+        timed = Operator(f"{name}~time", "time", time, window.upstream, window=span, refuses=self._refuses)
+        aside = Operator(f"{name}~late", "late", late_of, timed)
+        window = replace(window, upstream=timed)
+        del self._operators[name]
+        self._operators |= {each.name: each for each in (timed, window, aside)}
+        self._send(aside, late, "late=", span[2] if span else None)
+        return window
 
     def _ms(self, what: str, seconds: Any) -> int:
         if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0.001 <= seconds <= SPAN_S_MAX:
@@ -172,7 +216,7 @@ class Pipeline:
         def declare(function: Callable[..., Any]) -> Operator:
             name = getattr(function, "__name__", "")
             self._check_function(kind, name, function, given)
-            made = Operator(name, kind, function, before, emits, **options)
+            made = Operator(name, kind, function, before, emits, refuses=self._refuses, **options)
             self._operators[name] = made
             return made
 
@@ -221,12 +265,17 @@ class Pipeline:
         """
         if not isinstance(operator, Operator) or self._operators.get(operator.name) is not operator:
             raise NotRegistrable(self._wrong(f"a sink of {operator!r}, which is none of its operators"))
+        self._send(operator, log, "a sink", None)
+
+    def _send(self, operator: Operator, log: Any, what: str, kind: Any) -> None:
         if not isinstance(log, OrderedLog) or log.writers > 1 or log.readers > 1:
             raise NotRegistrable(
-                self._wrong("a sink is an OrderedLog of one writer and one reader; a Processor can read on from it")
+                self._wrong(f"{what} is an OrderedLog of one writer and one reader; a Processor can read on from it")
             )
+        if kind is not None and kind not in (log.values.kind, *typing.get_args(log.values.kind)):
+            raise NotRegistrable(self._wrong(f"{what} gets values of {name_of(kind)}; give log {log.name} that type="))
         if log.name == self.source.log.name and log.place.store is self.source.log.place.store:
-            raise NotRegistrable(self._wrong(f"log {log.name} is its source; give the sink a log of its own"))
+            raise NotRegistrable(self._wrong(f"log {log.name} is its source; give {what} a log of its own"))
         if log.name in self._sinks:
             raise NotRegistrable(self._wrong(f"two sinks into log {log.name}; give each a log of its own"))
         self._sinks[log.name] = operator, log
@@ -239,7 +288,7 @@ class Pipeline:
         Raises:
             NotRegistrable: there is no sink, or an operator leads to none.
         """
-        if not self._sinks:
+        if all(operator.kind in ("refused", "late") for operator, _ in self._sinks.values()):
             raise NotRegistrable(
                 self._wrong("it has no sink, so nothing would leave it; declare one: .sink(operator, log)")
             )

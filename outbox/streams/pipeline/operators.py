@@ -1,8 +1,8 @@
 """The operators of a pipeline: each a pure function of a record, or of a key's state and a record.
 
 A record is (position, path, at_ms, value): the position of the source's entry that it comes from, the child indexes of
-each fan-out on its way, and the time of its entry, the greatest `at_ms` of the row up to it.  Position and path order
-all records of one operator, the same in every process.
+each fan-out on its way, and the time of its entry, the greatest `at_ms` of the row up to it; behind a window by a time
+of its values, that one.  Position and path order all records of one operator, the same in every process.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ class Emitted(list[T], Generic[T]):
 class Frame(NamedTuple):
     """The records of one input, and its watermark, a position below which no other record comes.
 
-    `ticks` are the entries at which the time of the row has risen: their positions and times, in order.
+    `ticks` are the entries at which the time has risen: their positions and times, in order.  `refused` has a `Refusal`
+    in place of the value of each record that was refused.
     """
 
     records: list[Record]
     watermark: Position
     ticks: Sequence[tuple[Position, int]] = ()
+    refused: Sequence[Record] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +64,8 @@ class Operator:
     codec: StateCodec | None = None
     window: tuple[int, int, Any] | None = None
     """Of a window its size and slide in milliseconds, and the type of its values."""
+    refuses: bool = False
+    """Whether a `PoisonMessage` refuses what it was given; else that stops the pipeline."""
 
     def __call__(self, *given: Any) -> Any:
         return self.function(*given)

@@ -161,7 +161,7 @@ class PipelineReplica:
         for _ in range(BEGIN_COUNT_MAX):
             known = await self.register.read()
             try:
-                after = await self._first() if known is None else self._taken_over(known.register)
+                after = await self._first() if known is None else await self._taken_over(known.register)
             except Trimmed:  # meanwhile
                 continue
             if known is not None and after == known.register:
@@ -182,8 +182,11 @@ class PipelineReplica:
         await self._report(register)
         return register
 
-    def _taken_over(self, found: PipelineRegister) -> PipelineRegister:
-        """The register under this version: from here on no checkpoint of an older one stands."""
+    async def _taken_over(self, found: PipelineRegister) -> PipelineRegister:
+        """The register under this version: from here on no checkpoint of an older one stands.
+
+        The chain of a sink that the older one did not have begins at the checkpoint that stands.
+        """
         plan = self.plan
         if found.version > plan.version:
             raise Superseded(
@@ -194,7 +197,7 @@ class PipelineReplica:
                 f"pipeline {plan.name}: its graph is another than the one that runs as version {plan.version}; give it "
                 f"version={plan.version + 1}"
             )
-        if set(found.stands.sinks) != set(plan.sinks):
+        if not set(found.stands.sinks) <= set(plan.sinks):
             raise GraphChanged(
                 f"pipeline {plan.name}: it has written to {', '.join(sorted(found.stands.sinks))}, and its sinks are "
                 f"{', '.join(sorted(plan.sinks))} now; a pipeline of another name begins anew"
@@ -202,7 +205,12 @@ class PipelineReplica:
         if found.version == plan.version:
             return found
         before = (*found.before, (found.version, found.graph))
-        return msgspec.structs.replace(found, version=plan.version, graph=plan.graph, before=before)
+        rows = {name: row for name, row in plan.sink_rows().items() if name not in found.stands.sinks}
+        new = {name: Chain((await row.opened()).index, found.stands.c) for name, row in rows.items()}
+        stands, *kept = [msgspec.structs.replace(each, sinks=each.sinks | new) for each in (found.stands, *found.kept)]
+        return msgspec.structs.replace(
+            found, version=plan.version, graph=plan.graph, before=before, stands=stands, kept=tuple(kept)
+        )
 
     async def _report(self, register: PipelineRegister) -> None:
         """Tell the floors what the oldest checkpoint that is kept needs."""
@@ -248,7 +256,7 @@ class PipelineReplica:
                 ticks.append((entry.position, entry.at_ms))
             records.append((entry.position, (), self.time_ms, entry.value))
         self.at = at
-        self.tasks.feed(Frame(records, at, ticks))
+        self.tasks.feed(Frame(records, at, ticks), [entry.id for entry in entries])
         self.fed.set()
         await self.release()
         return True

@@ -62,22 +62,20 @@ class StateFields:
 
     def __init__(self, kind: type[Any], hints: Mapping[str, Any]) -> None:
         self._kind = kind
-        self._boxes: dict[str, Kept] = {}
+        self.boxes: dict[str, Kept] = {}
         self._others: dict[str, Codec] = {}
         stored: list[Any] = []
         for each in dataclasses.fields(kind):
             hint = hints[each.name]
             make = _BOXES.get(typing.get_origin(hint) or hint)
             if make is not None:
-                kept = self._boxes[each.name] = make(f"{kind.__name__}.{each.name}", typing.get_args(hint))
+                kept = self.boxes[each.name] = make(f"{kind.__name__}.{each.name}", typing.get_args(hint))
                 stored.append((each.name, kept.stored | msgspec.UnsetType, msgspec.UNSET))
             else:
                 self._others[each.name] = codec_of(hint)
                 stored.append((each.name, hint, *_default_of(each)))
         self.names = [each.name for each in dataclasses.fields(kind)]
-        self._looks = [
-            (name, typing.get_origin(hints[name]) or hints[name], kept) for name, kept in self._boxes.items()
-        ]
+        self._looks = [(name, typing.get_origin(hints[name]) or hints[name], kept) for name, kept in self.boxes.items()]
         self._decode = codec_for(msgspec.defstruct(kind.__name__, stored, kw_only=True), kind.__name__).decode
 
     def encode(self, state: Any) -> bytes:
@@ -87,15 +85,15 @@ class StateFields:
             PoisonMessage: it cannot be stored.
         """
         found = {name: getattr(state, name) for name in self.names}
-        return encoded_plain(found | {name: kept.whole(kept.box_of(found[name])) for name, kept in self._boxes.items()})
+        return encoded_plain(found | {name: kept.whole(kept.box_of(found[name])) for name, kept in self.boxes.items()})
 
     def decode(self, data: bytes) -> Any:
         """A state that was stored as a whole."""
         stored = self._decode(data)
         found = {name: value for name in self.names if (value := getattr(stored, name)) is not msgspec.UNSET}
-        for name in self._boxes.keys() & found.keys():
-            found[name] = self._boxes[name].made(found[name])
-            found[name]._marks.stands(name, reads=self._boxes[name].reads)
+        for name in self.boxes.keys() & found.keys():
+            found[name] = self.boxes[name].made(found[name])
+            found[name]._marks.stands(name, reads=self.boxes[name].reads)
         return self._kind(**found)
 
     def changed(self, state: Any, at: Position, since: Position) -> Changes | None:
@@ -105,7 +103,7 @@ class StateFields:
             PoisonMessage: something of it cannot be stored.
         """
         found: dict[str, Iterable[Any] | None] = {}
-        for name, kept in self._boxes.items():
+        for name, kept in self.boxes.items():
             box = kept.box_of(getattr(state, name))
             found[name] = box._marks.changed(name, at, since)
             box._marks.reads = kept.reads
@@ -113,7 +111,7 @@ class StateFields:
             return None
         changes = Changes({name: raw_of(codec, getattr(state, name)) for name, codec in self._others.items()}, {}, {})
         for name, members in found.items():
-            kept, box = self._boxes[name], getattr(state, name)
+            kept, box = self.boxes[name], getattr(state, name)
             if members is None:
                 changes.fields[name] = msgspec.Raw(encoded_plain(kept.whole(box)))
             elif members:
@@ -122,7 +120,7 @@ class StateFields:
 
     def forget(self, state: Any) -> None:
         """Forget what changed of a state whose last change is in the checkpoint that stands."""
-        for name, kept in self._boxes.items():
+        for name, kept in self.boxes.items():
             marks: Marks = kept.box_of(getattr(state, name))._marks
             marks.at = {}
             marks.fresh.clear()
@@ -145,14 +143,14 @@ class StateFields:
     def copied(self, state: Any) -> Any:
         """A copy of a state; values that cannot be changed in place are shared."""
         found = {name: codec.decode(codec.encode(getattr(state, name))) for name, codec in self._others.items()}
-        for name, kept in self._boxes.items():
+        for name, kept in self.boxes.items():
             box = kept.box_of(getattr(state, name))
             found[name] = kept.read(encoded_plain(kept.whole(box))) if kept.reads else type(box)(box._inner)
         return self._kind(**found)
 
     def has_kinds_of(self, changes: Changes) -> bool:
         """Whether these changes are of fields that are boxes today."""
-        return changes.members.keys() <= self._boxes.keys() and changes.fields.keys() <= {*self.names}
+        return changes.members.keys() <= self.boxes.keys() and changes.fields.keys() <= {*self.names}
 
     def apply(self, state: Any, changes: Changes) -> None:
         """Apply the changes of a state that were stored."""
@@ -160,11 +158,11 @@ class StateFields:
             if name in self._others:
                 object.__setattr__(state, name, self._others[name].decode(bytes(raw)))
             else:
-                object.__setattr__(state, name, self._boxes[name].read(bytes(raw)))
+                object.__setattr__(state, name, self.boxes[name].read(bytes(raw)))
         for name, members in changes.members.items():
-            self._boxes[name].apply(getattr(state, name), members, changes.lengths.get(name, 0))
-        for name in self._boxes.keys() & (changes.fields.keys() | changes.members.keys()):
-            getattr(state, name)._marks.stands(name, reads=self._boxes[name].reads)
+            self.boxes[name].apply(getattr(state, name), members, changes.lengths.get(name, 0))
+        for name in self.boxes.keys() & (changes.fields.keys() | changes.members.keys()):
+            getattr(state, name)._marks.stands(name, reads=self.boxes[name].reads)
 
 
 def _default_of(field: dataclasses.Field[Any]) -> tuple[Any, ...]:

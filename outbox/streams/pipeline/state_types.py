@@ -12,11 +12,15 @@ a lost or given up checkpoint has saved is saved again until one stands that is 
 A box that was not saved in this field, such as a new one, is saved as a whole.  Where values can be changed in place, a
 value that was read counts as changed.  A map goes by the order of its keys: the order in which they came would not
 survive a restart, and operators that iterate would differ.
+
+Before each call that may refuse its record a box gets a list: how to take back each of its changes since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence
+from copy import deepcopy
+from functools import partial
 from typing import Any, Generic, TypeVar, overload
 
 from outbox.streams.cells import Position
@@ -29,7 +33,7 @@ T = TypeVar("T")
 class Marks:
     """The changed members of a box: fresh ones without a position yet, and earlier ones with theirs."""
 
-    __slots__ = ("at", "field", "fresh", "reads", "whole_at")
+    __slots__ = ("at", "field", "fresh", "reads", "undo", "whole_at")
 
     def __init__(self) -> None:
         self.field = ""
@@ -40,6 +44,8 @@ class Marks:
         self.at: dict[Any, Position] = {}
         self.whole_at: Position | None = None
         """The position at which it came into its field, if that was here."""
+        self.undo: list[Callable[[], object]] | None = None
+        """How to take back what was changed; None where nobody asks."""
 
     def stands(self, field: str, *, reads: bool) -> None:
         """Say that all of it is saved."""
@@ -71,10 +77,14 @@ class Value(Generic[T]):
         """The value."""
         if self._marks.reads:
             self._marks.fresh[None] = None
+            if self._marks.undo is not None:
+                self._marks.undo.append(partial(setattr, self, "_inner", deepcopy(self._inner)))
         return self._inner
 
     @value.setter
     def value(self, value: T) -> None:
+        if self._marks.undo is not None:
+            self._marks.undo.append(partial(setattr, self, "_inner", self._inner))
         self._inner = value
         self._marks.fresh[None] = None
 
@@ -103,15 +113,25 @@ class MapState(MutableMapping[K, V]):
         found = self._inner[key]
         if self._marks.reads:
             self._marks.fresh[key] = None
+            if self._marks.undo is not None:
+                self._marks.undo.append(partial(self._inner.__setitem__, key, deepcopy(found)))
         return found
 
     def __setitem__(self, key: K, value: V) -> None:
+        if self._marks.undo is not None:
+            self._keep(self._marks.undo, key)
         self._inner[key] = value
         self._marks.fresh[key] = None
 
     def __delitem__(self, key: K) -> None:
+        if self._marks.undo is not None:
+            self._keep(self._marks.undo, key)
         del self._inner[key]
         self._marks.fresh[key] = None
+
+    def _keep(self, undo: list[Callable[[], object]], key: K) -> None:
+        inner = self._inner
+        undo.append(partial(inner.__setitem__, key, inner[key]) if key in inner else partial(inner.pop, key, None))
 
     def __iter__(self) -> Iterator[K]:
         return iter(sorted(self._inner))  # type: ignore[type-var]  # keys are of one type, which has an order
@@ -143,6 +163,10 @@ class ListState(MutableSequence[T]):
     def _mark(self, begin: int, end: int) -> None:
         self._marks.fresh.update(dict.fromkeys(range(begin, end)))
 
+    def _keep(self, begin: int) -> None:
+        if self._marks.undo is not None:
+            self._marks.undo.append(partial(self._inner.__setitem__, slice(begin, None), self._inner[begin:]))
+
     @overload
     def __getitem__(self, index: int) -> T: ...
     @overload
@@ -151,10 +175,13 @@ class ListState(MutableSequence[T]):
         if self._marks.reads:
             read = range(len(self._inner))[index]
             self._marks.fresh.update(dict.fromkeys(read if isinstance(read, range) else (read,)))
+            if self._marks.undo is not None:
+                self._marks.undo.append(partial(self._inner.__setitem__, index, deepcopy(self._inner[index])))
         return self._inner[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
         count = len(self._inner)
+        self._keep(0 if isinstance(index, slice) else range(count)[index])
         self._inner[index] = value
         if isinstance(index, slice):
             self._mark(0, max(count, len(self._inner)))
@@ -163,17 +190,21 @@ class ListState(MutableSequence[T]):
 
     def __delitem__(self, index: int | slice) -> None:
         count = len(self._inner)
+        self._keep(0 if isinstance(index, slice) else range(count)[index])
         del self._inner[index]
         self._mark(0 if isinstance(index, slice) else range(count)[index], count)
 
     def insert(self, index: int, value: T) -> None:
         """Put a value before an index."""
         count = len(self._inner)
+        begin = slice(index, None).indices(count)[0]
+        self._keep(begin)
         self._inner.insert(index, value)
-        self._mark(slice(index, None).indices(count)[0], count + 1)
+        self._mark(begin, count + 1)
 
     def append(self, value: T) -> None:
         """Put a value behind the last."""
+        self._keep(len(self._inner))
         self._marks.fresh[len(self._inner)] = None
         self._inner.append(value)
 

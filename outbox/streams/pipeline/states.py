@@ -14,8 +14,9 @@ from uuid import UUID
 
 import msgspec
 
-from outbox.errors import CorruptRecord
+from outbox.errors import CorruptRecord, OutboxError
 from outbox.lineage import Key, field
+from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.cells import Position
 from outbox.streams.pipeline.changes import Changes, applied
 from outbox.streams.pipeline.state_fields import StateFields
@@ -23,6 +24,10 @@ from outbox.streams.pipeline.state_fields import StateFields
 SLOTS = 64
 GONE = b"null"
 """In place of the state of a key that has none any more."""
+
+
+class StateUnstorable(OutboxError):
+    """A checkpoint cannot store a state; the pipeline stands still."""
 
 
 class KeyedStates:
@@ -99,7 +104,16 @@ class KeyedStates:
         return self._decode(self.encode(state), self.schema)
 
     def _save(self, key: Key) -> None:
-        state, slot = self._waiting.pop(key), slot_of(key)
+        try:
+            self._save_state(key, self._waiting.pop(key))
+        except Exception as error:
+            raise StateUnstorable(
+                f"the state of key {key!r} cannot be stored ({failure_text(error)}); mend the operator that makes it "
+                "and give the pipeline the next version="
+            ) from error
+
+    def _save_state(self, key: Key, state: Any) -> None:
+        slot = slot_of(key)
         saved = self._saved.setdefault(slot, {})
         if self._fields is not None and state is not None and self._since is not None:
             changes = self._fields.changed(state, self._changed[key], self._since)

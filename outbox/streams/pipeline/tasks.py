@@ -6,14 +6,14 @@ A frame goes through the whole graph at once, so nothing is ever late, and state
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from outbox.errors import NotRegistrable
 from outbox.lineage import Key
 from outbox.streams.cells import Position
 from outbox.streams.pipeline.checkpoint import Section
-from outbox.streams.pipeline.cores import core_of, states_of
+from outbox.streams.pipeline.cores import core_of, lead, states_of
 from outbox.streams.pipeline.operators import Frame
 from outbox.streams.pipeline.plan import GraphChanged, PipelinePlan
 from outbox.streams.pipeline.states import KeyedStates, slot_of
@@ -50,15 +50,12 @@ class LocalTasks:
         await asyncio.sleep(0)
         return section.schema != states.schema
 
-    def feed(self, frame: Frame) -> None:
-        """Lead a frame through the graph; operators are in the order in which they were declared."""
-        made: dict[str, Frame] = {}
-        for operator in self._plan.operators:
-            given = frame if operator.upstream is None else made[operator.upstream.name]
-            made[operator.name] = self.cores[operator.name].feed(given)
+    def feed(self, frame: Frame, ids: Sequence[str]) -> None:
+        """Lead a frame through the graph, and what it puts out to the sinks; `ids` are those of its entries."""
+        made = lead(self._plan, self.cores, frame, ids)
         self.at = frame.watermark
-        for name, (operator, _) in self._plan.sinks.items():
-            self._deliver(name, made[operator.name])
+        for name, each in made.items():
+            self._deliver(name, each)
 
     async def saved(self, since: Position | None) -> dict[tuple[str, int], Section]:
         """The states as they are now of which something changed at or behind `since`, by operator and slot.

@@ -3,6 +3,9 @@
 Time is the log's: of an entry the greatest `at_ms` of the row up to it, so it never runs backwards, and every process
 has the same.  A window closes at the first entry whose time is at or behind its end, before that entry is looked at.
 So a producer whose clock is fast closes windows early, and the last window needs an entry behind it.
+
+With `time=` it is the greatest time of the values up to one, over all keys, and a value is in the windows of its own
+time.  All of these may have closed already: then it is late.  So one value far ahead makes all behind it late.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import msgspec
 
 from outbox.lineage import Key, as_key
 from outbox.streams.cells import Cell, Position
-from outbox.streams.pipeline.core import OperatorFailed, is_skip
+from outbox.streams.pipeline.core import is_skip, refused
 from outbox.streams.pipeline.operators import Frame, Operator, Record
 from outbox.streams.pipeline.states import KeyedStates, key_of, text_of
 from outbox.streams.values import Values
@@ -57,38 +60,46 @@ class Windows:
         self._size_ms, self._slide_ms, kind = operator.window
         self._values = Values(operator.name, kind)
         self.states = KeyedStates(self._encode, self._decode, 1)
+        self._is_timed = operator.upstream is not None and operator.upstream.kind == "time"
         self._due: list[tuple[int, str]] = []
         """The end of the next window of each key, and the key."""
 
     def feed(self, frame: Frame) -> Frame:
         made: list[Record] = []
+        aside: list[Record] = []
         if len(self._due) < len(self.states.by_key):  # they were loaded
             self._due = sorted((state.due_ms, text_of(key)) for key, state in self.states.by_key.items())
         ticks = list(frame.ticks)
         for record in frame.records:
-            while ticks and ticks[0][0] <= record[0]:
-                self._close(*ticks.pop(0), made)
-            self._add(record)
+            while ticks and ticks[0] <= (record[0], record[2]):
+                self._close(*ticks.pop(0), made, aside)
+            self._add(record, aside)
         for at, at_ms in ticks:
-            self._close(at, at_ms, made)
-        return Frame(made, frame.watermark, frame.ticks)
+            self._close(at, at_ms, made, aside)
+        return Frame(made, frame.watermark, frame.ticks, aside)
 
-    def _add(self, record: Record) -> None:
-        at, _, at_ms, value = record
+    def _add(self, record: Record, aside: list[Record]) -> None:
+        at, _, now_ms, value = record
+        at_ms = now_ms
+        if self._is_timed:
+            at_ms, is_late, value = value
+            if is_late:
+                return
         try:
             key = as_key(self._key(value))
         except Exception as error:
-            raise OperatorFailed(self._pipeline, self._operator.name, at, error) from error
+            aside.append(refused(self._pipeline, self._operator, record, error))
+            return
         self.states.touch(key, at)
         state = self.states.by_key.get(key)
         if state is None:
-            due_ms = (at_ms // self._slide_ms + 1) * self._slide_ms
+            due_ms = (now_ms // self._slide_ms + 1) * self._slide_ms
             state = self.states.by_key[key] = Open(due_ms, [], [])
             heappush(self._due, (due_ms, text_of(key)))
         state.at_ms.append(at_ms)
         state.values.append(value)
 
-    def _close(self, at: Position, now_ms: int, made: list[Record]) -> None:
+    def _close(self, at: Position, now_ms: int, made: list[Record], aside: list[Record]) -> None:
         """Close the windows that end at or before a time, which an entry has reached."""
         count = 0
         while self._due and self._due[0][0] <= now_ms:
@@ -96,12 +107,15 @@ class Windows:
             key = key_of(text)
             self.states.touch(key, at)
             state = self.states.by_key[key]
+            window = Window(key, end_ms - self._size_ms, end_ms)
+            results: list[Any] = []
             try:
-                window = Window(key, end_ms - self._size_ms, end_ms)
                 results = [each for each in self._operator.function(window, list(state.values)) if not is_skip(each)]
             except Exception as error:
-                raise OperatorFailed(self._pipeline, self._operator.name, at, error) from error
-            made += [(at, (count + index,), now_ms, each) for index, each in enumerate(results)]
+                values = msgspec.Raw(msgspec.json.encode(self._values.encoded(state.values)[0]))
+                record = (at, (now_ms, count), now_ms, window)
+                aside.append(refused(self._pipeline, self._operator, record, error, values))
+            made += [(at, (now_ms, count + index), now_ms, each) for index, each in enumerate(results)]
             count += len(results)
             self._go_on(key, state, end_ms + self._slide_ms)
 
@@ -112,8 +126,8 @@ class Windows:
             del self.states.by_key[key]
             return
         state.due_ms = due_ms
-        state.at_ms = state.at_ms[keep[0] :]
-        state.values = state.values[keep[0] :]
+        state.at_ms = [state.at_ms[index] for index in keep]
+        state.values = [state.values[index] for index in keep]
         heappush(self._due, (due_ms, text_of(key)))
 
     def _encode(self, state: Open) -> bytes:

@@ -29,7 +29,7 @@ from outbox.verify.explorer.search import Limits, search
 from outbox.verify.explorer.streams import Feeder, Given, PipelineReplicas, Stores, StreamScenario
 from outbox.verify.findings.exploration import SECONDS, STATE_COUNT_MAX
 from outbox.verify.findings.report import Anomaly, Part, Report, shortened
-from outbox.verify.promises.pipelines import PipelineMonitor
+from outbox.verify.promises.pipelines import PipelineMonitor, entry_id
 
 BLOBS = 1
 
@@ -100,4 +100,4 @@ def pipeline_scenario(
 
 def _cell(values: Any, number: int, value: Any) -> bytes:
     raws, types = values.encoded([value])
-    return msgspec.json.encode(Cell(f"entry {number}", START_MS, 1, raws, types, values.version))
+    return msgspec.json.encode(Cell(entry_id(number), START_MS, 1, raws, types, values.version))

@@ -19,7 +19,7 @@ from outbox.ports import Delete, Won, Write
 from outbox.streams.cells import Cell, Position
 from outbox.streams.pipeline.barrier import Names
 from outbox.streams.pipeline.checkpoint import Checkpoint, PipelineRegister, Section, merged, sections_of
-from outbox.streams.pipeline.cores import core_of, states_of
+from outbox.streams.pipeline.cores import core_of, lead, states_of
 from outbox.streams.pipeline.operators import Frame
 from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.streams.pipeline.states import GONE, text_of
@@ -54,20 +54,21 @@ class Expected:
         self.states: list[States] = [_states(cores)]
         """The states before each entry, and behind the last."""
         for index, value in enumerate(values):
-            made: dict[str, Frame] = {}
             ticks = [(Position(0), at_ms)] if index == 0 else []
             first = Frame([(Position(index), (), at_ms, value)], Position(index + 1), ticks)
-            for operator in plan.operators:
-                given = first if operator.upstream is None else made[operator.upstream.name]
-                made[operator.name] = cores[operator.name].feed(given)
-            for name, (operator, log) in plan.sinks.items():
-                raws, _ = log.values.encoded([record[3] for record in made[operator.name].records])
+            for name, made in lead(plan, cores, first, [entry_id(index)]).items():
+                raws, _ = plan.sinks[name][1].values.encoded([record[3] for record in made.records])
                 self.items[name] += [(Position(index), bytes(raw)) for raw in raws]
             self.states.append(_states(cores))
 
     def between(self, sink: str, begin: Position, until: Position) -> list[bytes]:
         """The items of a sink from one position up to another."""
         return [raw for at, raw in self.items[sink] if begin <= at < until]
+
+
+def entry_id(number: int) -> str:
+    """The id of an entry of the source that is explored, from 0."""
+    return f"entry {number}"
 
 
 def _states(cores: Mapping[str, Any]) -> States:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,8 @@ from outbox.streams.pipeline.cores import states_of
 from outbox.streams.pipeline.replica import FINAL, BeginAgain, PipelineReplica
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyStore, SimulatedCrash
 from tests.unit.streams.pipeline.counting import Count, Counting, expected
+from tests.unit.streams.pipeline.selling import Selling, drawn
+from tests.unit.streams.pipeline.selling import expected as judged
 
 PAGES, LIVES_MAX = 24, 200
 WITHIN_S = 30
@@ -24,14 +27,14 @@ FOUND = (38,)
 SEEDS = [pytest.param(seed, marks=[] if seed < 20 or seed in FOUND else [pytest.mark.soak]) for seed in range(200)]
 
 
-async def lives(made: Counting, draw: random.Random, end: Position) -> None:
+async def lives(made: Any, draw: random.Random, end: Position) -> None:
     """One replica after the other, each until it is killed or all has left."""
     again = False
     for _ in range(LIVES_MAX):
         plan = FaultPlan(Faults.drawn(seed=draw.randrange(1 << 30), crashes=1, lost=3, refused=3, delayed=9, within=60))
         place = place_of(made.engine)
         faulty = Place(FaultyStore(place.store, plan), FaultyBlobs(place.blobs, plan), place.now_ms)
-        moved = made.pipeline.plan().on(lambda log, faulty=faulty: faulty)  # type: ignore[misc]  # bound here, not later
+        moved = made.pipeline.plan().on(lambda log, faulty=faulty: faulty)
         try:
             return await _life(PipelineReplica(moved, faulty, entries_max=draw.choice((1, 2, 5))), draw, end, again)
         except FINAL:
@@ -86,3 +89,18 @@ async def test_what_comes_out_under_drawn_faults_is_what_should(seed: int) -> No
         pass
     states = states_of(last.tasks.cores["count"])
     assert states is not None and states.by_key == {word: Count(n) for word, n in dict(expected(texts)).items()}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_what_goes_aside_under_drawn_faults_is_what_should(seed: int) -> None:
+    draw = random.Random(seed)
+    made, sales = Selling(Engine.in_memory()), drawn(draw, PAGES // 2)
+    end = Position(len(sales))
+    async with asyncio.timeout(WITHIN_S):
+        replicas = [asyncio.create_task(lives(made, random.Random(draw.random()), end)) for _ in range(2)]
+        for sale in sales:
+            await made.write(sale)
+            for _ in range(draw.randrange(12)):
+                await asyncio.sleep(0)
+        await asyncio.gather(*replicas)
+    assert await made.released() == judged(sales)

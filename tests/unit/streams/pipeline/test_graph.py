@@ -10,8 +10,9 @@ import pytest
 
 from outbox.engine.engine import Engine
 from outbox.errors import NotRegistrable
-from outbox.streams import OrderedLog, Pipeline
+from outbox.streams import OrderedLog, Pipeline, RefusedEntry
 from tests.unit.streams.pipeline.counting import Change, Count, Counting, Page, Word, count, is_long, text_of, words
+from tests.unit.streams.pipeline.selling import Selling
 
 
 def pages(**options: Any) -> OrderedLog[Page]:
@@ -31,6 +32,32 @@ def nothing_new(state: Any, word: Word) -> None: ...
 class NeedsMore:
     def __init__(self, given: int) -> None:
         self.given = given
+
+
+def at_of(page: Page) -> int:
+    return 0
+
+
+def nothing(window: Any, values: Any) -> list[Word]:
+    return []
+
+
+def other(**options: Any) -> OrderedLog[Any]:
+    return OrderedLog("other", Engine.in_memory(), **{"type": Page, **options})
+
+
+def lately_of(pipeline: Pipeline, **options: Any) -> Any:
+    return pipeline.window(source=pipeline.source, key=text_of, size_s=5, **options)(nothing)
+
+
+def sunk(pipeline: Pipeline, log: OrderedLog[Any]) -> OrderedLog[Any]:
+    pipeline.sink(split(pipeline), log)
+    return log
+
+
+def refusing(pipeline: Pipeline, name: str = "refused", **options: Any) -> Pipeline:
+    log: OrderedLog[Any] = OrderedLog(name, pipeline.source.log.place, **{"type": RefusedEntry, **options})
+    return Pipeline("index", source=pipeline.source, refused=log)
 
 
 def split(pipeline: Pipeline) -> Any:
@@ -56,6 +83,18 @@ WRONG: dict[str, tuple[Callable[[Pipeline], object], str]] = {
     "no sink": (lambda p: (split(p), p.plan()), "no sink"),
     "a sink of nothing": (lambda p: p.sink("words", p.source.log), "none of its operators"),  # type: ignore[arg-type]  # that is tested
     "the source as a sink": (lambda p: p.sink(split(p), p.source.log), "is its source"),
+    "a time without a log": (lambda p: lately_of(p, time=at_of), "give time=function and late=log"),
+    "a log without a time": (lambda p: lately_of(p, late=pages()), "give time=function and late=log"),
+    "a time that is no function": (lambda p: lately_of(p, time=3, late=other()), "time="),
+    "a log of something else": (lambda p: lately_of(p, time=at_of, late=other(type=Word)), "late= gets values of Page"),
+    "the source for what is late": (lambda p: lately_of(p, time=at_of, late=p.source.log), "is its source"),
+    "a log of several rows": (lambda p: lately_of(p, time=at_of, late=other(writers=2)), "one writer"),
+    "a sink for what is late": (lambda p: lately_of(p, time=at_of, late=sunk(p, other())), "two sinks"),
+    "only what is late": (lambda p: (lately_of(p, time=at_of, late=other()), p.plan()), "no sink"),
+    "a refused log of something else": (lambda p: refusing(p, type=Page), "gets values of RefusedEntry"),
+    "the source for what is refused": (lambda p: refusing(p, "pages"), "is its source"),
+    "a refused log twice": (lambda p: sunk(made := refusing(p), made._sinks["refused"][1]), "two sinks"),
+    "only what is refused": (lambda p: refusing(p).plan(), "no sink"),
     "a sink of several rows": (lambda p: p.sink(split(p), pages(writers=2)), "one writer"),
 }  # fmt: skip
 
@@ -109,6 +148,17 @@ def test_a_pipeline_describes_itself_and_an_operator_can_be_called() -> None:
         "  words: flat_map of the source",
         "  count: reduce of words",
         "  log changes: sink of count",
+    ]
+    assert Selling(Engine.in_memory()).pipeline.describe().splitlines() == [
+        "takings: source sales",
+        "  total: reduce of the source",
+        "  lately~time: time of the source",
+        "  lately: window of lately~time",
+        "  lately~late: late of lately~time",
+        "  log refused: sink of refused~",
+        "  log late: sink of lately~late",
+        "  log totals: sink of total",
+        "  log lately: sink of lately",
     ]
     assert list(made.pipeline.plan().operators[0](Page("a b"))) == [Word("a"), Word("b")]
     assert Change("a", 1) == Change("a", 1)
