@@ -83,7 +83,7 @@ JUDGE = tuple(  # judges recorded histories
     for name in (
         *("history", "guarantees"),
         *("recorded.events", "recorded.verdict", "recorded.linear", "recorded.flow", "recorded.commits"),
-        "recorded.logs",
+        *("recorded.logs", "recorded.bundles"),
         *("recorded.pending", "recorded.versions", "recorded.definitions", "recorded.serializable"),
     )
 )

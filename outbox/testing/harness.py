@@ -94,7 +94,7 @@ class SentRecord(msgspec.Struct, frozen=True):
 
 
 class Harness:
-    """An application, or `streams` (Ingests, and Processors of `replicas` replicas each), on an engine under test."""
+    """An application, or `streams`, on an engine under test; Processors and Pipelines have `replicas` replicas each."""
 
     def __init__(
         self,
@@ -399,13 +399,16 @@ class Harness:
 
     # Streams
 
-    async def kill(self, replica: str) -> None:
-        """Kill a replica, `<processor>/<number from 0>`; a new one begins in its place; ValueError where none is."""
+    def kill(self, replica: str) -> None:
+        """Kill a replica, `<name>/<number from 0>`; a new one begins in its place; ValueError where none is.
+
+        Of a pipeline it may be one task, `<name>/<number>/<operator>`: all tasks of that replica begin again with it.
+        """
         self._streams.kill(replica)
 
-    def stall(self, processor: str, *, replica: int, s: float) -> None:
+    def stall(self, stream: str, *, replica: int, s: float) -> None:
         """Let a replica do nothing for `s` seconds; ValueError where none is."""
-        self._streams.stall(processor, replica=replica, s=s)
+        self._streams.stall(stream, replica=replica, s=s)
 
     def log(self, name: str) -> OrderedLog[Any]:
         """A log of the streams, to append to and read from, until the next restart; ValueError where none is."""

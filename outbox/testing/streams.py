@@ -1,12 +1,13 @@
-"""The streams of a harness: replicas of processors, and ingests, that step in virtual time on its engine.
+"""The streams of a harness: replicas of processors and pipelines, and ingests, stepping in virtual time on its engine.
 
     async with Harness(streams=[averages], replicas=2, faults=Faults(crashes=((9, "after"),))) as world:
         await world.log("left").append(Reading("boiler", 71.5), id="r1")
         await world.wait_idle()
         assert [entry.value async for entry in world.log("averages").read()] == [Average(71.5)]
 
-Whatever stores the processors were given, here their logs and registers are documents of the harness's engine: logs of
-one name are one log.  All replicas step at once, in an order by the seed.
+Whatever stores they were given, here their logs and registers are documents of the harness's engine: logs of one name
+are one log.  All replicas step at once, in an order by the seed.  A pipeline's step is a turn; it makes a checkpoint
+when there is nothing more, and, by the seed, behind every fourth turn.
 """
 
 from __future__ import annotations
@@ -25,20 +26,34 @@ from outbox.streams.failures import delay_s
 from outbox.streams.ingest import Ingest
 from outbox.streams.log import OrderedLog
 from outbox.streams.log_places import Place
+from outbox.streams.pipeline.graph import Pipeline
+from outbox.streams.pipeline.replica import FINAL as FINAL_OF_PIPELINES
+from outbox.streams.pipeline.replica import BeginAgain
+from outbox.streams.pipeline.running import PipelineLoop
 from outbox.streams.processor import FINAL, Processor
 from outbox.streams.queues import QueueOutput
 from outbox.streams.replica import Progress, Replica
 from outbox.verify.faults import FaultPlan, FaultyBlobs, FaultyBus, FaultyStore
 
-Stream = Processor[Any] | Ingest
+Stream = Processor[Any] | Ingest | Pipeline
+CHECKPOINTS_SHARE = 0.25
+"""How often a turn of a pipeline that fed something is followed by a checkpoint."""
+CHECKPOINT_S = 1.0
+"""The interval of a loop that the harness lets take its turns; it makes the checkpoints itself."""
 
 
 @dataclass(eq=False)
 class Stepping:
     """A replica, and until when it does not step (milliseconds since 1970)."""
 
-    replica: Replica
+    replica: Replica | PipelineLoop
     stalled_until_ms: int = 0
+
+    @property
+    def wake_ms(self) -> int:
+        """When it has something to do without input; 0: never."""
+        known = self.replica.known if isinstance(self.replica, Replica) else None
+        return 0 if known is None else known.register.wake
 
 
 class Streams:
@@ -48,19 +63,20 @@ class Streams:
         if replicas < 1:
             raise ValueError(f"replicas={replicas}: at least one")
         streams = list(streams)
-        names = [stream.name for stream in streams if isinstance(stream, Processor)]
+        names = [stream.name for stream in streams if isinstance(stream, Processor | Pipeline)]
         if len(set(names)) < len(names):
-            raise ValueError(
-                f"streams: {', '.join(sorted(names))}: two processors of one name; they are replicas, see replicas="
-            )
+            raise ValueError(f"streams: {', '.join(sorted(names))}: two of one name; they are replicas, see replicas=")
         for stream in streams:
-            if not isinstance(stream, Processor | Ingest):
-                raise ValueError(f"streams: a {type(stream).__name__} cannot step here; give Processors and Ingests")
+            if not isinstance(stream, Processor | Ingest | Pipeline):
+                raise ValueError(
+                    f"streams: a {type(stream).__name__} cannot step here; give Processors, Ingests, Pipelines"
+                )
         self._given: Sequence[Stream] = streams
         self._count = replicas
         self._faults = faults
         self._chance = chance
-        self._processors: dict[str, Processor[Any]] = {}
+        self._make: dict[str, Callable[[], Replica | PipelineLoop]] = {}
+        """What makes a replica of each."""
         self._looks: dict[str, Processor[Any]] = {}
         """The same, as a test looks at them: no fault meets it."""
         self._replicas: dict[str, list[Stepping]] = {}
@@ -75,19 +91,31 @@ class Streams:
     async def open(self, engine: Engine) -> None:
         """Begin as new processes do, on an engine."""
         self._engine = engine
-        self._processors, self._replicas, self._ingests, self._logs, self._looks = {}, {}, [], {}, {}
+        self._make, self._replicas, self._ingests, self._logs, self._looks = {}, {}, [], {}, {}
         for stream in self._given:
             if isinstance(stream, Ingest):
                 self._ingests.append(stream.over(self._ports, self._place))
                 await self._ingests[-1].open()
                 self._note(stream.log)
                 continue
-            processor = self._processors[stream.name] = stream.over(self._place, self._queue)
-            self._looks[stream.name] = stream.over(self._apart)
-            self._replicas[stream.name] = [Stepping(processor.replica()) for _ in range(self._count)]
-            for shard in (*stream.plan.inputs.values(), *stream.plan.outputs.values()):
-                if not isinstance(shard, QueueOutput):
-                    self._note(shard.log)
+            if isinstance(stream, Pipeline):
+                moved = stream.over(self._place)
+                self._make[stream.name] = partial(self._loop, moved)
+                plan = moved.plan()
+                for log in (plan.source.log, *(log for _, log in plan.sinks.values())):
+                    self._note(log)
+            else:
+                self._looks[stream.name] = stream.over(self._apart)
+                self._make[stream.name] = stream.over(self._place, self._queue).replica
+                for shard in (*stream.plan.inputs.values(), *stream.plan.outputs.values()):
+                    if not isinstance(shard, QueueOutput):
+                        self._note(shard.log)
+            self._replicas[stream.name] = [Stepping(self._make[stream.name]()) for _ in range(self._count)]
+
+    @staticmethod
+    def _loop(moved: Pipeline) -> PipelineLoop:
+        plan = moved.plan()
+        return PipelineLoop(plan, plan.source.log.place, CHECKPOINT_S)
 
     def _note(self, log: OrderedLog[Any]) -> None:
         self._logs[log.name] = log.on(self._apart(log.place))
@@ -133,6 +161,8 @@ class Streams:
 
     async def _stepped(self, stepping: Stepping) -> bool:
         replica = stepping.replica
+        if isinstance(replica, PipelineLoop):
+            return await self._turned(replica)
         try:
             progress = await replica.step()
         except FINAL:
@@ -147,6 +177,20 @@ class Streams:
                 other.stalled_until_ms = max(other.stalled_until_ms, self._engine.now_ms() + rests_ms)
         return progress is not Progress.IDLE
 
+    async def _turned(self, loop: PipelineLoop) -> bool:
+        """Let a replica of a pipeline take a turn, and make a checkpoint now and then."""
+        try:
+            has_more = await loop.turn()
+            is_due = not has_more or self._chance.random() < CHECKPOINTS_SHARE
+            return (is_due and loop.replica is not None and await loop.replica.checkpoint()) or has_more
+        except BeginAgain:
+            loop.replica = None
+        except FINAL_OF_PIPELINES:
+            raise
+        except (Refused, OutcomeUnknown):
+            pass  # the next turn will
+        return True
+
     async def _taken_in(self, ingest: Ingest) -> bool:
         try:
             return await ingest.turn(wait_s=0) > 0
@@ -160,43 +204,50 @@ class Streams:
         """When a replica has something to do without input; None where none will."""
         now_ms = self._engine.now_ms()
         replicas = [each for found in self._replicas.values() for each in found]
-        due = [each.stalled_until_ms for each in replicas]
-        due += [each.replica.known.register.wake for each in replicas if each.replica.known is not None]
+        due = [ms for each in replicas for ms in (each.stalled_until_ms, each.wake_ms)]
         return min((ms for ms in due if ms > now_ms), default=None)
 
     # Arrange and assert
 
     def kill(self, name: str) -> None:
-        """Kill a replica, `<processor>/<number from 0>`, wherever it is; a new one begins in its place.
+        """Kill a replica, `<name>/<number from 0>`, wherever it is; a new one begins in its place.
+
+        A pipeline's may be named by a task, too: `<name>/<number>/<operator>`.
 
         Raises:
             ValueError: there is none.
         """
-        processor, _, number = name.rpartition("/")
-        replicas = self._replicas_of(processor)
+        stream, _, number = name.partition("/")
+        number, _, task = number.partition("/")
+        replicas = self._replicas_of(stream)
         if not number.isdecimal() or int(number) >= len(replicas):
-            raise ValueError(f"no replica {name!r}; {processor} has 0 to {len(replicas) - 1}")
-        replicas[int(number)] = Stepping(self._processors[processor].replica())
+            raise ValueError(f"no replica {name!r}; {stream} has 0 to {len(replicas) - 1}")
+        loop = replicas[int(number)].replica
+        tasks = [operator.name for operator in loop.plan.operators] if isinstance(loop, PipelineLoop) else []
+        if task and task not in tasks:
+            raise ValueError(f"no task {name!r}; {stream} has {', '.join(tasks) or 'none'}")
+        replicas[int(number)] = Stepping(self._make[stream]())
 
-    def stall(self, processor: str, *, replica: int, s: float) -> None:
+    def stall(self, stream: str, *, replica: int, s: float) -> None:
         """Let a replica pause for some seconds.
 
         Raises:
             ValueError: there is none.
         """
-        replicas = self._replicas_of(processor)
+        replicas = self._replicas_of(stream)
         if not 0 <= replica < len(replicas):
-            raise ValueError(f"no replica {replica}; {processor} has 0 to {len(replicas) - 1}")
+            raise ValueError(f"no replica {replica}; {stream} has 0 to {len(replicas) - 1}")
         replicas[replica].stalled_until_ms = self._engine.now_ms() + round(s * 1_000)
 
-    def _replicas_of(self, processor: str) -> list[Stepping]:
+    def _replicas_of(self, stream: str) -> list[Stepping]:
         try:
-            return self._replicas[processor]
+            return self._replicas[stream]
         except KeyError:
-            raise ValueError(f"no processor {processor!r}; there is {', '.join(self._replicas) or 'none'}") from None
+            there = ", ".join(self._replicas) or "none"
+            raise ValueError(f"no processor or pipeline {stream!r}; there is {there}") from None
 
     def log(self, name: str) -> OrderedLog[Any]:
-        """A log of the processors and ingests, as it lies on the harness's engine; until the next restart.
+        """A log of the streams, as it lies on the harness's engine; until the next restart.
 
         Raises:
             ValueError: none of them reads or writes it.
@@ -212,5 +263,6 @@ class Streams:
         Raises:
             ValueError: there is none.
         """
-        self._replicas_of(processor)
+        if processor not in self._looks:
+            raise ValueError(f"no processor {processor!r}; there is {', '.join(self._looks) or 'none'}")
         return await self._looks[processor].state()

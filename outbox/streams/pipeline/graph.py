@@ -20,6 +20,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +31,8 @@ from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.callables import check_call, is_async
 from outbox.streams.cells import Position
 from outbox.streams.log import LogReader, OrderedLog, check_name
+from outbox.streams.log_places import Place, place_of
+from outbox.streams.pipeline.barrier import Barrier
 from outbox.streams.pipeline.event_time import late_of
 from outbox.streams.pipeline.operators import Operator
 from outbox.streams.pipeline.plan import PipelinePlan
@@ -73,6 +76,8 @@ class Pipeline:
         self._refuses = refused is not None
         if refused is not None:
             self._send(Operator(REFUSED, "refused", RefusedEntry, None), refused, "refused=", RefusedEntry)
+        self._moved: Callable[[Place], Place] | None = None
+        self._barrier: Callable[..., Barrier] = Barrier
 
     def _wrong(self, text: str) -> str:
         return f"pipeline {self.name}: {text}"
@@ -301,7 +306,24 @@ class Pipeline:
         idle = [name for name in self._operators if name not in needed]
         if idle:
             raise NotRegistrable(self._wrong(f"what {', '.join(idle)} emits reaches no sink; give it one"))
-        return PipelinePlan(self.name, self.version, self.source, tuple(self._operators.values()), dict(self._sinks))
+        plan = PipelinePlan(self.name, self.version, self.source, tuple(self._operators.values()), dict(self._sinks))
+        if self._moved is None:
+            return plan
+        return replace(plan.on(lambda log: self.on(log.place)), barrier=self._barrier)
+
+    def on(self, place: Any) -> Place:
+        """A place as it is for this pipeline, see `over`."""
+        return place_of(place) if self._moved is None else self._moved(place_of(place))
+
+    def over(self, place: Callable[[Place], Place], barrier: Callable[..., Barrier] | None = None) -> Pipeline:
+        """The same pipeline over what `place` makes of the places of its logs, register and checkpoints.
+
+        Where it was over others before, those are made of these.
+        """
+        other = copy(self)
+        other._moved = lambda given: self.on(place(given))
+        other._barrier = barrier or self._barrier
+        return other
 
     def run(
         self, place: Any, *, release: InOrder | None = None, checkpoint_s: float = 1.0, replicas: int = 1
@@ -310,7 +332,7 @@ class Pipeline:
 
         Any number of processes may do so at once: they are replicas of each other.
         """
-        return run(self.plan(), place, release or in_order(), checkpoint_s=checkpoint_s, replicas=replicas)
+        return run(self.plan(), self.on(place), release or in_order(), checkpoint_s=checkpoint_s, replicas=replicas)
 
     async def run_until_idle(self, place: Any, *, seconds: float = 50.0) -> Position:
         """Take turns until there is nothing to do or `seconds` have passed; the position up to which all has left.
@@ -320,7 +342,7 @@ class Pipeline:
         Raises:
             Refused, OutcomeUnknown: a store failed up to the end.
         """
-        return await run_until_idle(self.plan(), place, seconds=seconds)
+        return await run_until_idle(self.plan(), self.on(place), seconds=seconds)
 
     def describe(self) -> str:
         """The graph, a line for each operator and sink."""

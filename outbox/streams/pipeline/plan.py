@@ -11,6 +11,7 @@ from outbox.errors import NotRegistrable
 from outbox.lineage import field
 from outbox.streams.log import LogReader, OrderedLog
 from outbox.streams.log_places import Place
+from outbox.streams.pipeline.barrier import Barrier
 from outbox.streams.pipeline.operators import Operator
 from outbox.streams.row import Row
 
@@ -28,6 +29,8 @@ class PipelinePlan:
     source: LogReader[Any]
     operators: tuple[Operator, ...]
     sinks: Mapping[str, tuple[Operator, OrderedLog[Any]]]
+    barrier: Callable[..., Barrier] = Barrier
+    """Makes the barrier of a sink."""
 
     @property
     def graph(self) -> str:

@@ -153,7 +153,7 @@ class PipelineReplica:
         for name, row in self.plan.sink_rows().items():
             chain = checkpoint.sinks[name]
             mine, theirs = names._replace(sink=name), [one._replace(sink=name) for one in older]
-            self.sinks[name] = Sink(row, Barrier(mine, row.values, chain, checkpoint.c, theirs), row.until_ms)
+            self.sinks[name] = Sink(row, self.plan.barrier(mine, row.values, chain, checkpoint.c, theirs), row.until_ms)
         self.known = await self._confirm(known)  # what was read may be long past
 
     async def _entered(self) -> Kept[PipelineRegister]:

@@ -20,12 +20,17 @@ for histories split by key, not for a day of production; that is what `linear` i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
+
+import msgspec
 
 from outbox.errors import TooLarge
+from outbox.verify.history import read_history
+from outbox.verify.recorded.events import Event, In, Left, Life, Quiesce, Result
 from outbox.verify.recorded.verdict import AT_LEAST_ONCE, AT_MOST_ONCE, CONSISTENT, EXACTLY_ONCE, Finding
 
 CONFIGURATION_COUNT_MAX = 200_000
@@ -194,6 +199,53 @@ def _broken(symbol: Symbol) -> str:
     if symbol.kind == "quiesce":
         return "nothing is on its way any more, and something that had to come out never did"
     return f"output {symbol.item!r} cannot be of any run that this guarantee allows"
+
+
+Pairs = Callable[[Any], Iterable[tuple[Hashable, Hashable]]]
+"""A value, as JSON has it, to the keys and items that it is to a system."""
+
+
+def as_text(value: Any) -> Iterable[tuple[Hashable, Hashable]]:
+    """A value as one item without a key: its JSON text."""
+    return [(None, msgspec.json.encode(value).decode())]
+
+
+def words_of(
+    history: str | os.PathLike[str] | Iterable[Event], *, sink: str, takes: Pairs = as_text, gives: Pairs = as_text
+) -> list[Symbol]:
+    """The word of a recorded pipeline and one of its sinks, a log by name, to `decide` key by key.
+
+    Inputs are the entries of its source, in their order, and outputs those of the bundles.  `takes` and `gives` say
+    which items they are and whose: of an index `takes` gives the words of a page.  The history has bodies.
+
+    Raises:
+        ValueError: nothing went to this sink, or the history has no bodies.
+    """
+    events = list(read_history(history) if isinstance(history, str | os.PathLike) else history)
+    row = f"log/{sink}/0.0"
+    sources = {each.parents[0].rpartition("/")[0] for each in events if isinstance(each, Result) and each.sink == row}
+    if not sources:
+        raise ValueError(f"no recorded pipeline has made anything for log {sink}; give the name of a sink's log")
+    word: list[Symbol] = []
+    told: set[tuple[str, int]] = set()
+    for event in events:
+        if isinstance(event, Life) and word:
+            word.append(FAIL)
+        elif isinstance(event, Quiesce):
+            word.append(QUIESCE)
+        elif isinstance(event, In | Left) and event.index >= 0:
+            log = event.queue if isinstance(event, In) else event.sink
+            if log not in (*sources, row) or (log, event.index) in told:
+                continue
+            told.add((log, event.index))
+            if not event.values:
+                raise ValueError(f"cell {event.index} of {log} has no bodies; record with History(bodies=True)")
+            for value in map(msgspec.json.decode, event.values):
+                if isinstance(event, In):
+                    word += [came(item, channel=log, key=key) for key, item in takes(value)]
+                else:
+                    word += [went(item, key=key) for key, item in gives(value)]
+    return word
 
 
 def is_commutative(step: Step, state: Hashable, one: Hashable, other: Hashable, *, channel: str = "") -> bool:

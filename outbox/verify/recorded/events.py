@@ -15,7 +15,7 @@ may have taken effect.  What only tells something (`claim`, `put`) takes one lin
     blob      a blob was asked for
     put       a state was written by other means than a handler
     read      cells of an ordered log were read
-    result, durable, left    what Theorem 1 needs to know of systems that have no commits
+    result, durable, left    what Theorem 1 needs to know of systems that have no commits, such as pipelines
     quiesce   nothing was waiting or being handled
     end       the process stopped of its own accord
     cut       recording stopped here, though the process went on
@@ -159,6 +159,10 @@ class In(Event, frozen=True, tag="in"):
     queue: str
     messages: list[tuple[str, int]]
     """Identity and digest of each."""
+    index: int = -1
+    """Where in a pipeline's source the one cell lies that it takes (-1: it is none)."""
+    values: list[msgspec.Raw] = []
+    """The entries of the cell, in a history with bodies."""
 
 
 class Claim(Event, frozen=True, tag="claim"):
@@ -275,25 +279,51 @@ class Read(Event, frozen=True, tag="read"):
 
 
 class Result(Event, frozen=True, tag="result"):
-    """An operator's result and what it was computed from."""
+    """An operator's result and what it was computed from.
+
+    Of a pipeline of this `version` it is the digests of all `items` for a `sink` at a position (index and offset) of
+    its source; without items it says that all below the position has been made.  Its parent is that place.
+    """
 
     id: str
     parents: list[str] = []
     is_commutative: bool = False
     is_ordered: bool = False
+    sink: str = ""
+    version: int = 0
+    at: tuple[int, int] = (-1, -1)
+    items: list[int] = []
 
 
 class Durable(Event, frozen=True, tag="durable"):
-    """From here on a result can be recovered, whatever of the declared failures happens."""
+    """From here on a result can be recovered, whatever of the declared failures happens.
+
+    Of a pipeline of this `version` it is a checkpoint: all results below a position, whose items lie in these `sinks`.
+    """
 
     id: str
+    sinks: list[str] = []
+    version: int = 0
+    until: tuple[int, int] = (-1, -1)
 
 
 class Left(Event, frozen=True, tag="left"):
-    """Something that depends on a result left the system."""
+    """Something that depends on a result left the system.
+
+    A bundle that lies at `index` of a `sink` holds these items, of the positions from `since` to before `until`, made
+    by a pipeline of this `version` (0: by another writer); `values` in a history with bodies.
+    """
 
     id: str
     parents: list[str]
+    sink: str = ""
+    version: int = 0
+    index: int = -1
+    digest: int = 0
+    since: tuple[int, int] = (-1, -1)
+    until: tuple[int, int] = (-1, -1)
+    items: list[int] = []
+    values: list[msgspec.Raw] = []
 
 
 class Quiesce(Event, frozen=True, tag="quiesce"):

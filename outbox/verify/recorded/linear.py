@@ -7,6 +7,7 @@ The pass keeps, for each message, state and output, the least that can contradic
     inbox key applied (it may not be applied again)                                          `commits`
     state     its newest version                                                             `versions`
     log       the identity of each cell, and what each processor has taken                   `logs`
+    result    of a pipeline, the digests of what it has made at a position                   `bundles`
     output    who it went to and its digest                                                  `flow`
 
 A commit without an answer waits (`pending`) until something shows that it took effect or did not.  Silence is not
@@ -25,7 +26,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from outbox.verify.history import count_of
+from outbox.verify.recorded.bundles import Bundles
 from outbox.verify.recorded.commits import Commits
 from outbox.verify.recorded.events import (
     Blob,
@@ -79,6 +83,7 @@ class LinearCheck:
         self._alone = alone
         self._flow = Flow(findings, counts)
         self._logs = Logs(self._flow, findings, counts)
+        self._bundles = Bundles(self._logs, findings, counts)
         self._commits = Commits(self._flow, self._logs, findings, counts)
         self._attempts = Attempts(findings) if attempts else None
         self._recoverability = Recoverability(findings)
@@ -106,9 +111,9 @@ class LinearCheck:
             Blob: self._blob,
             Put: self._put,
             Read: self._read,
-            Result: self._recoverability.result,
-            Durable: self._recoverability.durable,
-            Left: self._recoverability.left,
+            Result: self._result,
+            Durable: self._durable,
+            Left: self._left,
             Quiesce: self._quiesce,
             Cut: self._was_cut,
         }
@@ -172,8 +177,11 @@ class LinearCheck:
 
     def _in(self, event: In) -> None:
         self._quiesced = False
-        for id, _ in event.messages:
-            self._flow.accept(event.queue, id)
+        for id, digest in event.messages:
+            if event.index < 0:
+                self._flow.accept(event.queue, id)
+            else:
+                self._logs.lies(event.queue, event.index, id, digest)
 
     def _claim(self, claim: Claim) -> None:
         self._quiesced = False
@@ -281,6 +289,22 @@ class LinearCheck:
     def _put(self, put: Put) -> None:
         self._commits.versions.put(put.state, put.version)
 
+    # Results without commits
+
+    def _result(self, result: Result) -> None:
+        self._recoverability.result(result)
+        if result.sink:
+            self._quiesced = False
+            self._bundles.result(result)
+
+    def _durable(self, durable: Durable) -> None:
+        self._recoverability.durable(durable)
+        self._bundles.durable(durable)
+
+    def _left(self, left: Left) -> None:
+        parents = self._bundles.left(left) if left.sink else []
+        self._recoverability.left(msgspec.structs.replace(left, parents=[*left.parents, *parents]))
+
     # Silence
 
     def _quiesce(self, quiesce: Quiesce) -> None:
@@ -288,6 +312,7 @@ class LinearCheck:
         self._quiesced = True
         self._commits.quiesce()
         self._flow.quiesce(quiesce, alone=self._alone)
+        self._bundles.quiesce()
         self._logs.quiesce(quiesce.queues)
 
 

@@ -90,6 +90,11 @@ class Logs:
                 self._findings.add("ghost entries", text, log)
                 return
 
+    def took(self, pipeline: str, log: str, until: tuple[int, int]) -> None:
+        """A replica of a pipeline has taken what lies below a position; others may be ahead of it."""
+        known, _ = self._taken.get((pipeline, log), (UNKNOWN, 0))
+        self._taken[pipeline, log] = max(known, until), self._findings.line
+
     def quiesce(self, queues: list[str]) -> None:
         """Nothing more comes: what lies in these logs must have been taken."""
         for (processor, log), (until, against) in self._taken.items():

@@ -1,4 +1,4 @@
-"""Processors, ingests and logs whose steps and appends are recorded into a `History`.
+"""Processors, ingests, pipelines and logs whose steps and appends are recorded into a `History`.
 
     averages = recorded_processor(averages, history)
     async with averages.run(replicas=2): ...
@@ -10,21 +10,28 @@ and emits what the step put into it.  An append is a push of one cell to one ind
 tells that it lies there.  So a judge sees where each identity lies, that cursors leave nothing out and take nothing
 twice, and that a register moves on only when what it had emitted is in its logs.
 
-All replicas of a processor must be recorded into one history: the swaps of another would look like a fork.
+Of a pipeline there are four events: `in`, a cell of its source was read; `result`, what it made for a sink at a
+position; `left`, a bundle lies in a sink; `durable`, a checkpoint stands.
+
+All replicas of a processor or pipeline must be recorded into one history: the swaps of another would look like a fork,
+and its bundles like ghosts.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import repeat
 from typing import Any
 from zlib import crc32
 
 import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES
+from outbox.errors import PoisonMessage
 from outbox.message import Message
 from outbox.ports import (
     Create,
@@ -44,10 +51,17 @@ from outbox.streams.cells import DECODE_ERRORS, Cell, Position
 from outbox.streams.ingest import Ingest
 from outbox.streams.log import OrderedLog
 from outbox.streams.log_places import Place
+from outbox.streams.pipeline.barrier import Barrier
+from outbox.streams.pipeline.barrier import Names as BundleNames
+from outbox.streams.pipeline.checkpoint import PipelineRegister
+from outbox.streams.pipeline.graph import Pipeline
+from outbox.streams.pipeline.operators import Frame
+from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.streams.plan import RowTarget, Target
 from outbox.streams.processor import Processor
 from outbox.streams.queues import QueueOutput
 from outbox.streams.register import Out, Register, cell_id
+from outbox.streams.values import Values
 from outbox.verify.history import History
 from outbox.verify.recorded import events
 from outbox.verify.recorded.describe import emitted, recorded_call, recorded_write, remember, state_digest
@@ -247,9 +261,168 @@ def recorded_ingest(ingest: Ingest, history: History) -> Ingest:
     return ingest.over(ports, lambda place: _recorded(place, steps))
 
 
+def recorded_pipeline(pipeline: Pipeline, history: History) -> Pipeline:
+    """The same pipeline, for as many replicas as this process runs, recorded.
+
+    `History(bodies=True)` keeps entries and outputs, for `words_of`.
+    """
+    seen = PipelineEvents(history, pipeline.plan())
+    return pipeline.over(lambda place: replace(place, store=RecordedPipelineStore(place.store, seen)), seen.barrier)
+
+
 def recorded_log(log: OrderedLog[Any], history: History) -> OrderedLog[Any]:
     """The same log for producers and readers, whose appends are recorded as given from outside."""
     return log.on(_recorded(log.place, Steps(history)))
+
+
+class PipelineEvents:
+    """The events of one pipeline's replicas."""
+
+    def __init__(self, history: History, plan: PipelinePlan) -> None:
+        self.history = history
+        self._plan = plan
+        self._source = plan.source_row().name
+        self._rows = {name: row.name for name, row in plan.sink_rows().items()}
+        self._told: OrderedDict[tuple[str, int], str] = OrderedDict()
+        """The cells that were told of, and of each version the last checkpoint."""
+
+    def look(self, key: DocumentKey, body: bytes) -> None:
+        """Note a document that is there: a register, or a cell of the source."""
+        row, _, _ = key.partition.rpartition("/")
+        try:
+            if key == DocumentKey(f"pipeline/{self._plan.name}", "register"):
+                self._stands(key, msgspec.json.decode(body, type=PipelineRegister))
+            elif row == self._source and key.id.isdecimal():
+                self._came(row, int(key.id), msgspec.json.decode(body, type=Cell))
+        except DECODE_ERRORS:
+            return  # not one of ours: its reader will raise
+
+    def _stands(self, key: DocumentKey, register: PipelineRegister) -> None:
+        c, id = register.stands.c, f"{self._plan.name}/{register.stands.n}"
+        if self._is_new(key.partition, register.version, id):
+            sinks, until = [*self._rows.values()], (c.index, c.offset)
+            self._add(events.Durable(at_ms=self._now_ms, id=id, sinks=sinks, version=register.version, until=until))
+
+    def _came(self, row: str, index: int, cell: Cell) -> None:
+        if not cell.gone and self._is_new(row, index, cell.id):
+            given, values = [(cell.id, cell_digest(cell))], cell.v if self.history.bodies else []
+            self._add(events.In(at_ms=self._now_ms, queue=row, messages=given, index=index, values=values))
+
+    def _is_new(self, place: str, index: int, id: str) -> bool:
+        is_new = self._told.get((place, index)) != id
+        remember(self._told, (place, index), id, READ_COUNT_MAX)
+        return is_new
+
+    @property
+    def _now_ms(self) -> int:
+        return self.history.now_ms()
+
+    def _add(self, event: events.Event) -> None:
+        self.history.append(event)
+
+    def barrier(self, names: BundleNames, values: Values, *given: Any) -> Any:
+        """The barrier of a sink, recorded."""
+        return RecordedBarrier(self, names, values, *given)
+
+    def made(self, names: BundleNames, values: Values, frame: Frame) -> None:
+        """Note what a replica has made for a sink, and up to where."""
+        by_place: dict[Position, list[int]] = {}
+        with suppress(PoisonMessage):  # the barrier raises it
+            raws, types = values.encoded([record[3] for record in frame.records])
+            for (at, *_), item in zip(frame.records, _digests(raws, types), strict=True):
+                by_place.setdefault(at, []).append(item)
+        name = f"{names.pipeline} to {names.sink}"
+        for at, items in [*by_place.items(), (frame.watermark, [])]:
+            result = events.Result(
+                at_ms=self._now_ms,
+                id=f"{name} at {at}, version {names.version}" if items else name,
+                parents=[f"{self._source}/{at}"],
+                is_ordered=True,
+                sink=self._rows[names.sink],
+                version=names.version,
+                at=(at.index, at.offset),
+                items=items,
+            )
+            self._add(result)
+
+    def left(self, names: Sequence[BundleNames], index: int, there: Cell) -> None:
+        """Note a bundle that lies in a sink, with its entries."""
+        sink, begin, until = self._rows[names[0].sink], there.begin, there.until
+        if begin is None or until is None or not self._is_new(sink, index, there.id):
+            return
+        left = events.Left(
+            at_ms=self._now_ms,
+            id=there.id,
+            parents=[],
+            sink=sink,
+            version=next((each.version for each in names if each.id(begin, until) == there.id), 0),
+            index=index,
+            digest=cell_digest(there),
+            since=(begin.index, begin.offset),
+            until=(until.index, until.offset),
+            items=_digests(there.v, there.types),
+            values=there.v if self.history.bodies else [],
+        )
+        self._add(left)
+
+
+class RecordedBarrier:
+    """A barrier whose results and bundles are recorded."""
+
+    def __init__(
+        self, seen: PipelineEvents, names: BundleNames, values: Values, chain: Any, at: Any, older: Any = ()
+    ) -> None:
+        self._barrier = Barrier(names, values, chain, at, older)
+        self._seen, self._names, self._values = seen, (names, *older), values
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._barrier, name)
+
+    def feed(self, frame: Frame) -> None:
+        self._seen.made(self._names[0], self._values, frame)
+        self._barrier.feed(frame)
+
+    def bundle(self, at_ms: int) -> Cell | None:
+        made = self._barrier.bundle(at_ms)
+        if made is not None:
+            self._seen.history.flush()  # what was made is on record before it can leave
+        return made
+
+    def adopt(self, index: int, there: Cell) -> None:
+        self._seen.left(self._names, index, there)
+        self._barrier.adopt(index, there)
+
+
+class RecordedPipelineStore:
+    """A store of which a pipeline's source and register are recorded."""
+
+    def __init__(self, store: StateStore, seen: PipelineEvents) -> None:
+        self._store = store
+        self._seen = seen
+        self.capabilities, self.scan, self.unfinished = store.capabilities, store.scan, store.unfinished
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)  # what only some stores can, `changed` for one
+
+    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
+        found = await self._store.read(key, session=session)
+        if found is not None:
+            self._seen.look(key, found.body)
+        return found
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        answer = await self._store.write(operations)
+        for operation in operations if isinstance(answer, Won) else ():
+            if isinstance(operation, Create | Replace):
+                self._seen.look(operation.key, operation.body)
+        return answer
+
+
+def _digests(raws: Sequence[msgspec.Raw], types: Sequence[str]) -> list[int]:
+    """Check numbers of outputs as stored."""
+    return [
+        crc32(bytes(raw), crc32(type.encode())) for raw, type in zip(raws, types or repeat("", len(raws)), strict=True)
+    ]
 
 
 def rows_of(*logs: OrderedLog[Any]) -> list[str]:

@@ -101,7 +101,7 @@ async def test_the_same_seed_runs_the_same_way() -> None:
 async def test_while_one_replica_stands_still_or_dies_another_goes_on() -> None:
     async with Harness(streams=adders(), replicas=2) as world:
         world.stall("first", replica=0, s=3_600)
-        await world.kill("second/1")
+        world.kill("second/1")
         await world.log("numbers").append(Number(1), id="n1")
         await world.wait_idle()
         assert await values(world, "totals") == [1]
@@ -209,7 +209,7 @@ async def test_an_ingest_without_an_application_has_its_queue() -> None:
 async def test_what_is_not_there_is_named() -> None:
     with pytest.raises(ValueError, match=r"give it an App, or streams=\[...\]"):
         Harness()
-    with pytest.raises(ValueError, match="a str cannot step here; give Processors and Ingests"):
+    with pytest.raises(ValueError, match="a str cannot step here; give Processors, Ingests, Pipelines"):
         Harness(streams=["averages"])  # type: ignore[list-item]  # what is refused
     with pytest.raises(ValueError, match="replicas=0: at least one"):
         Harness(streams=adders(), replicas=0)
@@ -217,8 +217,8 @@ async def test_what_is_not_there_is_named() -> None:
         with pytest.raises(ValueError, match="no log 'left'; the streams have numbers, sums, totals"):
             world.log("left")
         with pytest.raises(ValueError, match="no replica 'first/2'; first has 0 to 1"):
-            await world.kill("first/2")
-        with pytest.raises(ValueError, match="no processor 'third'; there is first, second"):
+            world.kill("first/2")
+        with pytest.raises(ValueError, match="no processor or pipeline 'third'; there is first, second"):
             world.stall("third", replica=0, s=1)
         with pytest.raises(ValueError, match="no replica 2; first has 0 to 1"):
             world.stall("first", replica=2, s=1)
