@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from outbox.verify.faults import Faults
     from outbox.verify.findings.exploration import explore
+    from outbox.verify.findings.operators import check_operator
     from outbox.verify.findings.pipelines import explore_pipeline
     from outbox.verify.findings.processors import explore_processor
     from outbox.verify.findings.report import Report
     from outbox.verify.promises.view import View
 
-__all__ = ["explore", "explore_pipeline", "explore_processor", "Faults", "Report", "View"]
+__all__ = ["check_operator", "explore", "explore_pipeline", "explore_processor", "Faults", "Report", "View"]
 
 _LAZY = {
+    "check_operator": "outbox.verify.findings.operators",
     "explore": "outbox.verify.findings.exploration",
     "explore_pipeline": "outbox.verify.findings.pipelines",
     "explore_processor": "outbox.verify.findings.processors",

@@ -32,8 +32,10 @@ def made(index: int, *items: int, version: int = 1) -> Result:
 
 def left(index: int, since: int, until: int, *items: int, version: int = 1) -> Left:
     id = f"bundle {since} to {until}, version {version}"
-    places = {"since": (since, 0), "until": (until, 0)}
-    return Left(id=id, parents=[], sink=CHANGES, version=version, index=index, items=list(items), **places)
+    begin, end = (since, 0), (until, 0)
+    return Left(
+        id=id, parents=[], sink=CHANGES, version=version, index=index, since=begin, until=end, items=list(items)
+    )
 
 
 def stands(until: int, *, version: int = 1) -> Durable:

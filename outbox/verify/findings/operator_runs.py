@@ -1,0 +1,137 @@
+"""Runs of one operator over given inputs, here and in another process that imports it by its name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from functools import reduce
+from operator import or_
+from typing import Any, NamedTuple
+
+import msgspec
+
+from outbox.codec import StateCodec
+from outbox.streams.cells import Cell, Position
+from outbox.streams.pipeline.cores import core_of, states_of
+from outbox.streams.pipeline.operators import Frame, Operator, Record
+from outbox.streams.pipeline.state_fields import state_codec
+from outbox.streams.pipeline.state_types import ListState, MapState, Value
+from outbox.streams.pipeline.states import text_of
+from outbox.streams.values import Values, codec_of
+
+AT_MS = 1_700_000_000_000
+MAIN = "__outbox_operator__"
+"""The name in another process of a module that is run as a program here."""
+
+Name = tuple[str, str, str]
+"""A module, its file where it is run as a program, and a name in it."""
+
+
+class Outcome(NamedTuple):
+    """What a run of an operator gave, as JSON: each output with its input's number (-1: a window's), and the states.
+
+    Sets and dictionaries of states are sorted, so those that are equal are one text.
+    """
+
+    outputs: list[tuple[int, str]]
+    states: list[str]
+
+
+class Asked(msgspec.Struct):
+    """What another process is asked to run: an operator by the names of its parts, and inputs as stored."""
+
+    function: Name
+    kind: str
+    key: Name | None
+    state: Name | None
+    window: tuple[int, int] | None
+    types: list[Name]
+    raws: list[msgspec.Raw]
+    names: list[str]
+
+
+class Inputs:
+    """Values as a log stores them, read anew for each run, so that no run sees what another did to them."""
+
+    def __init__(self, types: Sequence[Any], raws: Sequence[msgspec.Raw] = (), names: Sequence[str] = ()) -> None:
+        self.types = types
+        self.raws = list(raws)
+        self.names = list(names)
+        self.kind = reduce(or_, types)
+        self.values = Values("inputs", self.kind)
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> Inputs:
+        """Those of some values."""
+        types = list(dict.fromkeys(map(type, values)))
+        return cls(types, *cls(types).values.encoded(values))
+
+    def read(self, order: Sequence[int]) -> list[Any]:
+        """Some of the values, by their numbers."""
+        names = [self.names[index] for index in order] if self.names else []
+        return self.values.decoded(Cell("", 0, len(order), [self.raws[index] for index in order], names), "inputs")
+
+    def shown(self, index: int) -> str:
+        """A value for a person."""
+        name = self.names[index] if self.names else self.values.name
+        return f"input {index} ({name} {bytes(self.raws[index]).decode()})"
+
+    def of_text(self, index: int) -> str:
+        """Which input an output is of; empty for a window's."""
+        return f" of {self.shown(index)}" if index >= 0 else ""
+
+
+def outcome_of(operator: Operator, inputs: Inputs, order: Sequence[int]) -> Outcome:
+    """Run an operator over inputs in an order, all at one time, which then passes the end of every window."""
+    records: list[Record] = [(Position(number), (), AT_MS, value) for number, value in enumerate(inputs.read(order))]
+    end, window = Position(len(records)), operator.window
+    ticks = [] if window is None else [(Position(0), AT_MS), (end, AT_MS + 2 * sum(window[:2]))]
+    core = core_of("check_operator", operator)
+    made = core.feed(Frame(records, end.after(), ticks)).records
+    numbers, states = [*order, -1], states_of(core)
+    outputs = [(numbers[at.index], codec_of(type(value)).encode(value).decode()) for at, _, _, value in made]
+    by_key = {} if states is None else states.by_key
+    texts = {text_of(key): msgspec.json.encode(state, order="sorted", enc_hook=_plain) for key, state in by_key.items()}
+    return Outcome(outputs, [f"{key[1:]}: {text.decode()}" for key, text in sorted(texts.items())])
+
+
+def _plain(value: Any) -> Any:
+    """What msgspec does not write by itself: a box of a state, or a pydantic model."""
+    if isinstance(value, MapState):
+        return dict(value.items())
+    if isinstance(value, ListState | Value):
+        return list(value) if isinstance(value, ListState) else value.value
+    return msgspec.json.decode(codec_of(type(value)).encode(value))
+
+
+def attribute(module: Any, qualname: str) -> Any:
+    """What has a name in a module; None where nothing has."""
+    return reduce(lambda found, name: getattr(found, name, None), qualname.split("."), module)
+
+
+def _found(name: Name) -> Any:
+    module, file, qualname = name
+    if file and module not in sys.modules and (spec := importlib.util.spec_from_file_location(module, file)):
+        sys.modules[module] = importlib.util.module_from_spec(spec)
+        assert spec.loader is not None
+        spec.loader.exec_module(sys.modules[module])
+    return attribute(importlib.import_module(module), qualname)
+
+
+def answer() -> None:
+    """Run what is asked on the standard input; what the operator's module prints goes to the standard error."""
+    out = os.dup(1)
+    os.dup2(2, 1)
+    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Asked)
+    inputs = Inputs([_found(name) for name in asked.types], asked.raws, asked.names)
+    found = _found(asked.function)
+    if not isinstance(found, Operator):
+        key = None if asked.key is None else _found(asked.key)
+        codec = None if asked.state is None else StateCodec(state_codec(_found(asked.state)), 1, {})
+        window = None if asked.window is None else (*asked.window, inputs.kind)
+        found = Operator(asked.function[2], asked.kind, found, None, None, key, codec, window)
+    with os.fdopen(out, "wb") as file:
+        file.write(msgspec.json.encode(outcome_of(found, inputs, range(len(asked.raws)))))
