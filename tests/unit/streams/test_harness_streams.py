@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from outbox import App, Engine, Retries
-from outbox.streams import HandlerFailed, Ingest, Inputs, OrderedLog, Processor, Step
+from outbox.streams import HandlerFailed, Ingest, Inputs, OrderedLog, Pipeline, Position, Processor, Step
 from outbox.testing import Harness
 from outbox.verify import Faults
 
@@ -116,6 +116,65 @@ async def test_while_all_replicas_stand_still_nothing_comes_out_until_their_time
         assert await values(world, "sums") == []
         await world.advance(seconds=1)
         assert await values(world, "totals") == [1]
+
+
+def is_even(number: Number) -> bool:
+    return number.n % 2 == 0
+
+
+def evens() -> Pipeline:
+    """A pipeline behind the first processor."""
+    sums, out = OrderedLog("sums", ELSEWHERE, type=Number), OrderedLog("evens", ELSEWHERE, type=Number)
+    pipeline = Pipeline("even", source=sums)
+    pipeline.sink(pipeline.filter(source=sums)(is_even), out)
+    return pipeline
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_pipeline_runs_behind_a_processor_whatever_is_killed_and_cut_off(seed: int) -> None:
+    faults = Faults.drawn(seed=seed, crashes=2, lost=3, refused=2, delayed=3, within=60)
+    async with Harness(streams=[adders()[0], evens()], replicas=2, faults=faults, seed=seed) as world:
+        for n in range(1, 9):
+            await world.log("numbers").append(Number(n), id=f"n{n}", since=Position(0))
+            world.kill(f"first/{n % 2}")
+            world.kill(f"even/{n % 2}/is_even")
+            await world.wait_idle()
+        assert await values(world, "evens") == [6, 10, 28, 36]
+        assert world.faults_fired > 5
+
+
+async def test_a_pipeline_whose_replicas_all_stand_still_goes_on_at_their_time() -> None:
+    async with Harness(streams=[adders()[0], evens()], replicas=2) as world:
+        for replica in (0, 1):
+            world.stall("even", replica=replica, s=10 + replica)
+        await world.log("numbers").append(Number(2), id="n")
+        await world.advance(seconds=9)
+        assert await values(world, "evens") == []
+        await world.advance(seconds=1)
+        assert await values(world, "evens") == [2]
+
+
+async def test_a_pipeline_that_begins_again_begins_at_its_checkpoint() -> None:
+    async with Harness(streams=[evens()]) as world:
+        await world.log("sums").append(Number(2), id="n")
+        await world.wait_idle()
+        world.kill("even/0")
+        calls = world.port_calls
+        await world.wait_idle()
+        assert world.port_calls - calls < 10
+        assert await values(world, "evens") == [2]
+
+
+async def test_a_task_that_is_not_there_is_named() -> None:
+    async with Harness(streams=[adders()[0], evens()]) as world:
+        with pytest.raises(ValueError, match="no task 'even/0/odd'; even has is_even"):
+            world.kill("even/0/odd")
+        with pytest.raises(ValueError, match="no task 'first/0/odd'; first has none"):
+            world.kill("first/0/odd")
+        with pytest.raises(ValueError, match="no processor 'even'; there is first"):
+            await world.stream_state("even")
+    with pytest.raises(ValueError, match="even, even: two of one name"):
+        Harness(streams=[evens(), evens()])
 
 
 def remind(state: Seen, inputs: Inputs, step: Step) -> None:

@@ -1,4 +1,4 @@
-"""Three replicas of a pipeline under drawn kills, lost replies, throttling and delays release what they should."""
+"""Three replicas under drawn kills, lost replies, throttling and delays release what they should; each run is judged."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import pytest
 
 from outbox.engine.engine import Engine
 from outbox.errors import OutcomeUnknown, Refused
-from outbox.streams import Position
+from outbox.streams import Pipeline, Position
 from outbox.streams.log_places import Place, place_of
 from outbox.streams.pipeline.cores import states_of
 from outbox.streams.pipeline.replica import FINAL, BeginAgain, PipelineReplica
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyStore, SimulatedCrash
+from outbox.verify.guarantees import check
+from outbox.verify.history import History
+from outbox.verify.recorded.streams import recorded_pipeline, rows_of
 from tests.unit.streams.pipeline.counting import Count, Counting, expected
 from tests.unit.streams.pipeline.selling import Selling, drawn
 from tests.unit.streams.pipeline.selling import expected as judged
@@ -27,16 +30,17 @@ FOUND = (38,)
 SEEDS = [pytest.param(seed, marks=[] if seed < 20 or seed in FOUND else [pytest.mark.soak]) for seed in range(200)]
 
 
-async def lives(made: Any, draw: random.Random, end: Position) -> None:
+async def lives(made: Any, recorded: Pipeline, draw: random.Random, end: Position) -> None:
     """One replica after the other, each until it is killed or all has left."""
     again = False
     for _ in range(LIVES_MAX):
         plan = FaultPlan(Faults.drawn(seed=draw.randrange(1 << 30), crashes=1, lost=3, refused=3, delayed=9, within=60))
         place = place_of(made.engine)
         faulty = Place(FaultyStore(place.store, plan), FaultyBlobs(place.blobs, plan), place.now_ms)
-        moved = made.pipeline.plan().on(lambda log, faulty=faulty: faulty)
+        moved = recorded.over(lambda _, faulty=faulty: faulty)  # type: ignore[misc]  # bound here, not later
+        replica = PipelineReplica(moved.plan(), moved.on(faulty), entries_max=draw.choice((1, 2, 5)))
         try:
-            return await _life(PipelineReplica(moved, faulty, entries_max=draw.choice((1, 2, 5))), draw, end, again)
+            return await _life(replica, draw, end, again)
         except FINAL:
             raise
         except (SimulatedCrash, BeginAgain, Refused, OutcomeUnknown) as error:
@@ -72,17 +76,22 @@ def _check(results: Sequence[object]) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_what_comes_out_under_drawn_faults_is_what_should(seed: int) -> None:
     draw = random.Random(seed)
-    made = Counting(Engine.in_memory())
+    made, history = Counting(Engine.in_memory()), History()
+    history.life(is_empty=True)
+    recorded = recorded_pipeline(made.pipeline, history)
     texts = [" ".join(draw.choices("abcdef", k=draw.randrange(1, 5))) for _ in range(PAGES)]
     end = Position(PAGES)
     async with asyncio.timeout(WITHIN_S):
-        replicas = [asyncio.create_task(lives(made, random.Random(draw.random()), end)) for _ in range(3)]
+        replicas = [asyncio.create_task(lives(made, recorded, random.Random(draw.random()), end)) for _ in range(3)]
         for text in texts:
             await made.write(text)
             for _ in range(draw.randrange(12)):
                 await asyncio.sleep(0)
         await asyncio.gather(*replicas)
     assert await made.released() == expected(texts)
+    history.quiesce(rows_of(made.pages))
+    verdict = check(history)
+    assert verdict.ok and verdict.counts.outputs == len(expected(texts)), verdict.text
     last = made.replica()
     await last.begin()
     while await last.turn():
@@ -94,13 +103,18 @@ async def test_what_comes_out_under_drawn_faults_is_what_should(seed: int) -> No
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_what_goes_aside_under_drawn_faults_is_what_should(seed: int) -> None:
     draw = random.Random(seed)
-    made, sales = Selling(Engine.in_memory()), drawn(draw, PAGES // 2)
+    made, sales, history = Selling(Engine.in_memory()), drawn(draw, PAGES // 2), History()
+    history.life(is_empty=True)
+    recorded = recorded_pipeline(made.pipeline, history)
     end = Position(len(sales))
     async with asyncio.timeout(WITHIN_S):
-        replicas = [asyncio.create_task(lives(made, random.Random(draw.random()), end)) for _ in range(2)]
+        replicas = [asyncio.create_task(lives(made, recorded, random.Random(draw.random()), end)) for _ in range(2)]
         for sale in sales:
             await made.write(sale)
             for _ in range(draw.randrange(12)):
                 await asyncio.sleep(0)
         await asyncio.gather(*replicas)
     assert await made.released() == judged(sales)
+    history.quiesce(rows_of(made.pipeline.source.log))
+    verdict = check(history)
+    assert verdict.ok, verdict.text
