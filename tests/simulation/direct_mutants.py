@@ -61,6 +61,8 @@ STREAM_REPLICA = "outbox/streams/replica.py"
 FAILING = "unit/streams/test_failures.py"
 READS_AHEAD = "unit/streams/test_read_ahead.py"
 JUDGED_LIVES = "outbox/verify/recorded/linear.py"
+JUDGED_BUNDLES = "outbox/verify/recorded/bundles.py"
+OF_BUNDLES = "unit/verify/test_linear_bundles.py"
 STORED_LETTERS = "outbox/runtime/delivery/stored_dead_letters.py"
 BUS_LETTERS = "outbox/azure/servicebus/dead_letters.py"
 OPERATIONS = "outbox/runtime/store_operations.py"
@@ -465,6 +467,31 @@ DIRECT_MUTANTS = (
         f"{OF_APART_HISTORIES}::test_a_delivery_that_was_being_settled_when_its_process_died_may_be_redelivered",
         ("            self._flow.settle_perhaps(settled)\n        self._settles.clear()",
          "            self._flow.settle(settled)\n        self._settles.clear()"),
+    ),
+    mutant(
+        "judge: a bundle may begin anywhere", JUDGED_BUNDLES, f"{OF_BUNDLES}::test_a_forged_history_is_found_out",
+        ("        if one.until != other.since:\n", "        if one.until is None:\n"),
+    ),
+    mutant(
+        "judge: what a bundle holds is not compared with what was made", JUDGED_BUNDLES,
+        f"{OF_BUNDLES}::test_a_forged_history_is_found_out",
+        ("        if owed != left.items:\n", "        if not owed:\n"),
+    ),
+    mutant(
+        "judge: a checkpoint of a pipeline may stand at any time", JUDGED_BUNDLES,
+        f"{OF_BUNDLES}::test_a_forged_history_is_found_out",
+        ("            for made in sink.between(durable.version, sink.until, durable.until)[:1]:\n",
+         "            for made in sink.between(durable.version, durable.until, durable.until)[:1]:\n"),
+    ),
+    mutant(
+        "judge: an older version of a pipeline must have released all that it made", JUDGED_BUNDLES,
+        f"{OF_BUNDLES}::test_a_sound_history_breaks_no_promise",
+        ("max(sink.made, default=0), sink.until", "min(sink.made, default=0), sink.until"),
+    ),
+    mutant(
+        "recorder: what a pipeline made stays in the buffer while it leaves", "outbox/verify/recorded/streams.py",
+        "unit/verify/test_recording_pipelines.py::test_what_was_made_is_on_record_when_the_process_is_killed",
+        ("            self._seen.history.flush()  # what was made is on record before it can leave\n", "            pass\n"),
     ),
     # Ordered logs: another log, register or cursor than was meant
     mutant(

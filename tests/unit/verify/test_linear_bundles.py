@@ -65,6 +65,10 @@ SOUND_HISTORIES = {
         *(made(0, 50, version=2), made(2, 70, version=2), made(3, version=2)),
         *(left(1, 1, 3, 70, version=2), stands(3, version=2), END),
     ],
+    "a newer version that gives nothing where the older did": [
+        *(*MADE, left(0, 0, 1, 5, 6), stands(0, version=2)),
+        *(made(0, 50, version=2), made(3, version=2), stands(3, version=2), END),
+    ],
 }
 
 

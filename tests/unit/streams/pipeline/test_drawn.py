@@ -1,4 +1,4 @@
-"""Three replicas under drawn kills, lost replies, throttling and delays release what they should; each run is judged."""
+"""Three replicas under drawn kills, lost replies, throttling and delays release what they should, judged each time."""
 
 from __future__ import annotations
 
