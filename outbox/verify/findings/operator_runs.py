@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
 from functools import reduce
+from importlib import import_module
 from operator import or_
 from typing import Any, NamedTuple
 
@@ -23,11 +22,9 @@ from outbox.streams.pipeline.states import text_of
 from outbox.streams.values import Values, codec_of
 
 AT_MS = 1_700_000_000_000
-MAIN = "__outbox_operator__"
-"""The name in another process of a module that is run as a program here."""
 
-Name = tuple[str, str, str]
-"""A module, its file where it is run as a program, and a name in it."""
+Name = tuple[str, str]
+"""A module and a name in it."""
 
 
 class Outcome(NamedTuple):
@@ -107,18 +104,13 @@ def _plain(value: Any) -> Any:
     return msgspec.json.decode(codec_of(type(value)).encode(value))
 
 
-def attribute(module: Any, qualname: str) -> Any:
+def found_by(name: Name) -> Any:
     """What has a name in a module; None where nothing has."""
-    return reduce(lambda found, name: getattr(found, name, None), qualname.split("."), module)
-
-
-def _found(name: Name) -> Any:
-    module, file, qualname = name
-    if file and module not in sys.modules and (spec := importlib.util.spec_from_file_location(module, file)):
-        sys.modules[module] = importlib.util.module_from_spec(spec)
-        assert spec.loader is not None
-        spec.loader.exec_module(sys.modules[module])
-    return attribute(importlib.import_module(module), qualname)
+    module, qualname = name
+    found: Any = import_module(module)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def answer() -> None:
@@ -126,12 +118,12 @@ def answer() -> None:
     out = os.dup(1)
     os.dup2(2, 1)
     asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Asked)
-    inputs = Inputs([_found(name) for name in asked.types], asked.raws, asked.names)
-    found = _found(asked.function)
+    inputs = Inputs([found_by(name) for name in asked.types], asked.raws, asked.names)
+    found = found_by(asked.function)
     if not isinstance(found, Operator):
-        key = None if asked.key is None else _found(asked.key)
-        codec = None if asked.state is None else StateCodec(state_codec(_found(asked.state)), 1, {})
+        key = None if asked.key is None else found_by(asked.key)
+        codec = None if asked.state is None else StateCodec(state_codec(found_by(asked.state)), 1, {})
         window = None if asked.window is None else (*asked.window, inputs.kind)
-        found = Operator(asked.function[2], asked.kind, found, None, None, key, codec, window)
+        found = Operator(asked.function[1], asked.kind, found, None, None, key, codec, window)
     with os.fdopen(out, "wb") as file:
         file.write(msgspec.json.encode(outcome_of(found, inputs, range(len(asked.raws)))))

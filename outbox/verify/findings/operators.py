@@ -25,7 +25,7 @@ import msgspec
 
 from outbox.streams.pipeline.operators import Operator
 from outbox.verify.findings.nondeterminism import AHEADS, ProfiledCalls, shifted_clock
-from outbox.verify.findings.operator_runs import MAIN, Asked, Inputs, Name, Outcome, attribute, outcome_of
+from outbox.verify.findings.operator_runs import Asked, Inputs, Name, Outcome, found_by, outcome_of
 from outbox.verify.findings.rehearsal import opened
 from outbox.verify.promises.side_effects import SideEffects
 
@@ -123,10 +123,10 @@ def _difference(inputs: Inputs, first: Outcome, second: Outcome, when: str) -> s
 
 
 def _asked(operator: Operator, inputs: Inputs) -> Asked:
-    function = operator.function
-    is_named = attribute(sys.modules[function.__module__], function.__qualname__) is operator
+    function = _name(operator, operator.function)
+    is_named = found_by(function) is operator
     return Asked(
-        _name(operator, function),
+        function,
         operator.kind,
         None if is_named or operator.key is None else _name(operator, operator.key),
         None if operator.codec is None else _name(operator, operator.codec.codec.type),
@@ -139,13 +139,13 @@ def _asked(operator: Operator, inputs: Inputs) -> Asked:
 
 def _name(operator: Operator, given: Any) -> Name:
     """A name by which another process finds a function or a class."""
-    module, name = sys.modules.get(given.__module__), given.__qualname__
-    if module is None or "<" in name:
+    module, name = given.__module__, given.__qualname__
+    if module == "__main__" or "<" in name:
         raise ValueError(
-            f"operator {operator.name}: another process cannot find {name} of {given.__module__}; define it at the top "
-            "of a module, or the operator itself, by its decorator"
+            f"operator {operator.name}: another process cannot find {name} of {module}; define it at the top of a "
+            "module that can be imported, or the operator itself, by its decorator"
         )
-    return (MAIN, str(module.__file__), name) if given.__module__ == "__main__" else (given.__module__, "", name)
+    return module, name
 
 
 def _in_other_processes(operator: Operator, asked: bytes) -> Iterator[Outcome]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -93,34 +90,3 @@ def test_what_cannot_be_tried_is_refused() -> None:
     unnamed = other.reduce(source=LINES, key=lambda line: 1, state=Newest)(tried.counted.function)
     with pytest.raises(ValueError, match=r"cannot find test_what_cannot.*lambda.*; define it at the top of a module"):
         check_operator(unnamed, [Line("x")])
-
-
-PROGRAM = """
-from __future__ import annotations
-from dataclasses import dataclass
-from outbox import Engine
-from outbox.streams import OrderedLog, Pipeline
-from outbox.verify import check_operator
-
-@dataclass
-class Line:
-    text: str
-
-log = OrderedLog("lines", Engine.in_memory(), type=Line)
-pipeline = Pipeline("p", source=log)
-
-@pipeline.map(source=log, emits=Line)
-def shouted(line: Line) -> Line:
-    return Line(line.text.upper())
-
-print("imported")
-if __name__ == "__main__":
-    report = check_operator(shouted, [Line("a")])
-    assert report.pure, report.text
-"""
-
-
-@pytest.mark.soak
-def test_an_operator_of_a_program_is_tried_in_another_process(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    subprocess.run([sys.executable, tmp_path / "program.py"], check=True, timeout=60)
