@@ -76,7 +76,7 @@ class Streams:
         self._faults = faults
         self._chance = chance
         self._make: dict[str, Callable[[], Replica | PipelineLoop]] = {}
-        """What makes a replica of each."""
+        """Makes a new replica, by the name of its stream."""
         self._looks: dict[str, Processor[Any]] = {}
         """The same, as a test looks at them: no fault meets it."""
         self._replicas: dict[str, list[Stepping]] = {}

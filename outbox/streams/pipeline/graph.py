@@ -312,7 +312,7 @@ class Pipeline:
         return replace(plan.on(lambda log: self.on(log.place)), barrier=self._barrier)
 
     def on(self, place: Any) -> Place:
-        """A place as it is for this pipeline, see `over`."""
+        """Wrap a place as `over` says."""
         return place_of(place) if self._moved is None else self._moved(place_of(place))
 
     def over(self, place: Callable[[Place], Place], barrier: Callable[..., Barrier] | None = None) -> Pipeline:

@@ -28,7 +28,7 @@ Name = tuple[str, str]
 
 
 class Outcome(NamedTuple):
-    """What a run of an operator gave, as JSON: each output with its input's number (-1: a window's), and the states.
+    """The outcome of a run as JSON: each output with its input's number (-1: a window's), and the states.
 
     Sets and dictionaries of states are sorted, so those that are equal are one text.
     """
@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
 
 
 class Asked(msgspec.Struct):
-    """What another process is asked to run: an operator by the names of its parts, and inputs as stored."""
+    """The run that another process is asked for: an operator by the names of its parts, and inputs as stored."""
 
     function: Name
     kind: str
@@ -51,7 +51,7 @@ class Asked(msgspec.Struct):
 
 
 class Inputs:
-    """Values as a log stores them, read anew for each run, so that no run sees what another did to them."""
+    """Values as a log stores them, read anew for each run, so none sees what another did to them."""
 
     def __init__(self, types: Sequence[Any], raws: Sequence[msgspec.Raw] = (), names: Sequence[str] = ()) -> None:
         self.types = types
@@ -62,7 +62,7 @@ class Inputs:
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Inputs:
-        """Those of some values."""
+        """Store some values."""
         types = list(dict.fromkeys(map(type, values)))
         return cls(types, *cls(types).values.encoded(values))
 
@@ -77,7 +77,7 @@ class Inputs:
         return f"input {index} ({name} {bytes(self.raws[index]).decode()})"
 
     def of_text(self, index: int) -> str:
-        """Which input an output is of; empty for a window's."""
+        """Name the input of an output; empty for a window's."""
         return f" of {self.shown(index)}" if index >= 0 else ""
 
 
@@ -96,7 +96,7 @@ def outcome_of(operator: Operator, inputs: Inputs, order: Sequence[int]) -> Outc
 
 
 def _plain(value: Any) -> Any:
-    """What msgspec does not write by itself: a box of a state, or a pydantic model."""
+    """Convert a box of a state, or a pydantic model, which msgspec does not write by itself."""
     if isinstance(value, MapState):
         return dict(value.items())
     if isinstance(value, ListState | Value):
@@ -105,7 +105,7 @@ def _plain(value: Any) -> Any:
 
 
 def found_by(name: Name) -> Any:
-    """What has a name in a module; None where nothing has."""
+    """Find a function, class or operator by its name; None where there is none."""
     module, qualname = name
     found: Any = import_module(module)
     for part in qualname.split("."):
@@ -114,7 +114,7 @@ def found_by(name: Name) -> Any:
 
 
 def answer() -> None:
-    """Run what is asked on the standard input; what the operator's module prints goes to the standard error."""
+    """Answer one `Asked` of the standard input; prints of the operator's module go to the standard error."""
     out = os.dup(1)
     os.dup2(2, 1)
     asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Asked)

@@ -31,7 +31,7 @@ from outbox.verify.promises.side_effects import SideEffects
 
 INPUTS_MAX = 32
 HASH_SEEDS = ("1", "2", "3")
-"""Two strings of a set come in the same order under all of these and one's own once in eight times."""
+"""A set of two strings has the same order under all of these and one's own once in eight times."""
 CHILD_S_MAX = 60
 CHILD = "from outbox.verify.findings.operator_runs import answer; answer()"
 
@@ -48,7 +48,8 @@ class OperatorReport:
 def check_operator(operator: Operator, values: Sequence[Any]) -> OperatorReport:
     """Decide whether an operator is pure, and whether it is commutative, as far as these inputs show it.
 
-    The values are what it takes, 1 to 32 of them, in an order that may come.  They fall into one window.
+    The values are what it takes, 1 to 32 of them, in an order that may come.  They fall into one window.  The report has
+    `pure`, `commutative`, and a `text` with the first output that differs.
 
     Raises:
         ValueError: another process cannot find the operator or its key by name, or there are too many values.
@@ -151,9 +152,9 @@ def _name(operator: Operator, given: Any) -> Name:
 def _in_other_processes(operator: Operator, asked: bytes) -> Iterator[Outcome]:
     """The outcomes under other hash seeds, each in a process of its own."""
     for seed in HASH_SEEDS:
-        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
-        command = [sys.executable, "-c", CHILD]
-        done = subprocess.run(command, input=asked, env=env, capture_output=True, timeout=CHILD_S_MAX, check=False)
+        settings = [f"PYTHONHASHSEED={seed}", f"PYTHONPATH={os.pathsep.join(path or '.' for path in sys.path)}"]
+        command = ["env", *settings, sys.executable, "-c", CHILD]
+        done = subprocess.run(command, input=asked, capture_output=True, timeout=CHILD_S_MAX, check=False)
         if done.returncode:
             why = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
             raise ValueError(f"operator {operator.name} does not run in another process: {why}")

@@ -1,4 +1,4 @@
-"""Pipelines along a history: what is made at a position is the same each time, and lies in one bundle of its sink.
+"""Pipelines along a history: results are the same each time, and each lies in one bundle of its sink.
 
 The bundles of a sink are a chain, each from where the one before ends, and hold what operators made at the positions
 that they cover.  A checkpoint stands only where all below it has left; at `quiesce` everything has.
@@ -22,7 +22,7 @@ Place = tuple[int, int]
 
 
 class _Made(NamedTuple):
-    """What was made at a position: the result, its items' digests, and the line that told it first."""
+    """A result at a position: its identity, its items' digests, and the line that told it first."""
 
     id: str
     items: list[int]
@@ -31,7 +31,7 @@ class _Made(NamedTuple):
 
 @dataclass(slots=True)
 class _Sink:
-    """What is known of a sink: results by version and position, bundles by index, and how far they reach."""
+    """A sink's results by version and position, its bundles by index, and how far these reach."""
 
     made: dict[int, dict[Place, _Made]] = field(default_factory=dict)
     places: dict[int, list[Place]] = field(default_factory=dict)
