@@ -48,8 +48,8 @@ class OperatorReport:
 def check_operator(operator: Operator, values: Sequence[Any]) -> OperatorReport:
     """Decide whether an operator is pure, and whether it is commutative, as far as these inputs show it.
 
-    The values are what it takes, 1 to 32 of them, in an order that may come.  They fall into one window.  The report has
-    `pure`, `commutative`, and a `text` with the first output that differs.
+    The values are what it takes, 1 to 32 of them, in an order that may come.  They fall into one window.  The report
+    has `pure`, `commutative`, and a `text` with the first output that differs.
 
     Raises:
         ValueError: another process cannot find the operator or its key by name, or there are too many values.

@@ -53,7 +53,7 @@ from outbox.streams.log import OrderedLog
 from outbox.streams.log_places import Place
 from outbox.streams.pipeline.barrier import Barrier
 from outbox.streams.pipeline.barrier import Names as BundleNames
-from outbox.streams.pipeline.checkpoint import PipelineRegister
+from outbox.streams.pipeline.checkpoint import Chain, PipelineRegister
 from outbox.streams.pipeline.graph import Pipeline
 from outbox.streams.pipeline.operators import Frame
 from outbox.streams.pipeline.plan import PipelinePlan
@@ -320,9 +320,9 @@ class PipelineEvents:
     def _add(self, event: events.Event) -> None:
         self.history.append(event)
 
-    def barrier(self, names: BundleNames, values: Values, *given: Any) -> Any:
+    def barrier(self, *given: Any, **options: Any) -> Any:
         """The barrier of a sink, recorded."""
-        return RecordedBarrier(self, names, values, *given)
+        return RecordedBarrier(self, *given, **options)
 
     def made(self, names: BundleNames, values: Values, frame: Frame) -> None:
         """Note what a replica has made for a sink, and up to where."""
@@ -370,9 +370,17 @@ class RecordedBarrier:
     """A barrier whose results and bundles are recorded."""
 
     def __init__(
-        self, seen: PipelineEvents, names: BundleNames, values: Values, chain: Any, at: Any, older: Any = ()
+        self,
+        seen: PipelineEvents,
+        names: BundleNames,
+        values: Values,
+        chain: Chain,
+        at: Position,
+        older: Sequence[BundleNames] = (),
+        *given: Any,
+        **options: Any,
     ) -> None:
-        self._barrier = Barrier(names, values, chain, at, older)
+        self._barrier = Barrier(names, values, chain, at, older, *given, **options)
         self._seen, self._names, self._values = seen, (names, *older), values
 
     def __getattr__(self, name: str) -> Any:
@@ -381,12 +389,6 @@ class RecordedBarrier:
     def feed(self, frame: Frame) -> None:
         self._seen.made(self._names[0], self._values, frame)
         self._barrier.feed(frame)
-
-    def bundle(self, at_ms: int) -> Cell | None:
-        made = self._barrier.bundle(at_ms)
-        if made is not None:
-            self._seen.history.flush()  # what was made is on record before it can leave
-        return made
 
     def adopt(self, index: int, there: Cell) -> None:
         self._seen.left(self._names, index, there)
@@ -411,6 +413,7 @@ class RecordedPipelineStore:
         return found
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        self._seen.history.flush()  # what was made is on record before it can leave
         answer = await self._store.write(operations)
         for operation in operations if isinstance(answer, Won) else ():
             if isinstance(operation, Create | Replace):
