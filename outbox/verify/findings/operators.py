@@ -52,12 +52,15 @@ def check_operator(operator: Operator, values: Sequence[Any]) -> OperatorReport:
     has `pure`, `commutative`, and a `text` with the first output that differs.
 
     Raises:
-        ValueError: another process cannot find the operator or its key by name, or there are too many values.
+        ValueError: another process cannot find the operator or its key by name, there are too many values, or it is a
+            window with `time=`.
         OperatorFailed: it raises for one of the values.
         PoisonMessage: a value cannot be stored.
     """
     if not 1 <= len(values) <= INPUTS_MAX:
         raise ValueError(f"{len(values)} values: give 1 to {INPUTS_MAX}")
+    if operator.upstream is not None and operator.upstream.kind == "time":
+        raise ValueError(f"{operator.name} is a window by a time of its values; try it as one by the log's time")
     inputs, before = Inputs.of(values), random.getstate()
     try:
         wrong = _impure(operator, inputs)

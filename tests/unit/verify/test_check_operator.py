@@ -13,6 +13,7 @@ from outbox.verify import check_operator
 from outbox.verify.findings import operators
 from outbox.verify.findings.operators import OperatorReport
 from tests.unit.streams.pipeline.counting import Counting, Word
+from tests.unit.streams.pipeline.selling import Selling
 from tests.unit.verify import tried
 from tests.unit.verify.tried import ENGINE, LINES, Line, Newest
 
@@ -86,6 +87,9 @@ def test_what_cannot_be_tried_is_refused() -> None:
         check_operator(tried.words, [])
     with pytest.raises(OperatorFailed, match="invalid literal"):
         check_operator(tried.number, [Line("x")])
+    timed = next(each for each in Selling(ENGINE).pipeline.plan().operators if each.kind == "window")
+    with pytest.raises(ValueError, match="is a window by a time of its values; try it as one by the log's time"):
+        check_operator(timed, [Line("x")])
     other = Pipeline("q", source=LINES)
     unnamed = other.reduce(source=LINES, key=lambda line: 1, state=Newest)(tried.counted.function)
     with pytest.raises(ValueError, match=r"cannot find test_what_cannot.*lambda.*; define it at the top of a module"):
