@@ -52,9 +52,9 @@ STATEMENTS_MAX = {
     "outbox/ops": 7_588,
     "outbox/registration": 352,
     "outbox/runtime": 6_324,
-    "outbox/streams": 5_557,
-    "outbox/testing": 550,
-    "outbox/verify": 9_534,
+    "outbox/streams": 5_577,
+    "outbox/testing": 590,
+    "outbox/verify": 10_017,
 }
 """The budget of each package, by `tools.statements.packages`; `outbox` is what stands beside the packages."""
 LOOKED_AT = (
