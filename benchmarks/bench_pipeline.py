@@ -1,6 +1,6 @@
 """A pipeline on a durable engine: from the beginning of a page's append until all its changes are durable.
 
-    python -m benchmarks.bench_pipeline [--repeats 3] [--seconds 20] [--rate 50]
+    python -m benchmarks.bench_pipeline [--repeats 3] [--seconds 20] [--rate 50] [--by-epoch 1000]
 
 W2: pages come at random, so many a second on average, each with 200 distinct words that are drawn by Zipf's law, as the
 next version of one of 500 pages; the inverted index of `examples` makes the changes.  A repeat runs each of these for
@@ -9,6 +9,7 @@ so many seconds, one after the other, on the same pages at the same times:
 - floor: the page is appended, and then its changes, which were made before; no work between
 - none: the page is appended, its changes are made and appended; without barrier and checkpoint
 - in_order: the pipeline, with a checkpoint every 50, 500 and 2,000 ms
+- by_epoch: the pipeline, whose outputs wait for a checkpoint, every 1,000 ms or as `--by-epoch` says
 
 The first quarter of the pages does not count.  Ratios are of the two in one repeat.
 """
@@ -31,6 +32,7 @@ from typing import Any
 
 from examples.inverted_index.index import Content, Indexing, Page, Postings, update, words
 from outbox.engine.engine import Engine
+from outbox.streams import release
 from outbox.streams.pipeline.operators import Emitted
 from outbox_bench import report
 
@@ -38,7 +40,7 @@ SCRATCH = Path(__file__).resolve().parents[1] / "build"
 WORDS, WORDS_A_PAGE, PAGES = 20_000, 200, 500
 INTERVALS_MS = (50, 500, 2_000)
 FLOOR, NONE = "floor", "none"
-MODES = (FLOOR, NONE, *(f"in_order {interval}" for interval in INTERVALS_MS))
+MODES = (FLOOR, NONE, *(f"in_order {interval}" for interval in INTERVALS_MS), "by_epoch 1000")
 WAIT_S_MAX = 60.0
 
 Handle = Callable[[Page], Coroutine[Any, Any, None]]
@@ -141,8 +143,11 @@ async def measured(mode: str, given: Work, folder: Path) -> Figures:
             found = await paced(given, by_hand)
             await check(index, given)
             return found
-        interval_s = int(mode.split()[1]) / 1_000
-        running = await stack.enter_async_context(index.pipeline.run(engine, checkpoint_s=interval_s))
+        name, interval_ms = mode.split()
+        chosen = getattr(release, name)()
+        running = await stack.enter_async_context(
+            index.pipeline.run(engine, release=chosen, checkpoint_s=int(interval_ms) / 1_000)
+        )
 
         async def piped(page: Page) -> None:
             async with order:
@@ -168,7 +173,7 @@ def id_of(page: Page) -> str:
 def table(found: Sequence[dict[str, Figures]]) -> str:
     """A line for each mode: medians over the repeats, and ratios to the floor and to none."""
     lines = [["", "p50 ms", "p99 ms", "CPU a page, µs", "p50 / floor", "p50 / none", "p99 / none"]]
-    for mode in MODES:
+    for mode in found[0]:
         spreads = [
             ([one[mode].p50_ms for one in found], 2),
             ([one[mode].p99_ms for one in found], 2),
@@ -181,14 +186,14 @@ def table(found: Sequence[dict[str, Figures]]) -> str:
     return report.aligned(lines)
 
 
-async def repeated(repeats: int, seconds: float, rate: float) -> list[dict[str, Figures]]:
+async def repeated(repeats: int, seconds: float, rate: float, modes: Sequence[str] = MODES) -> list[dict[str, Figures]]:
     """Each mode in each repeat."""
     SCRATCH.mkdir(exist_ok=True)
     found = []
     for repeat in range(repeats):
         given = work(max(8, round(seconds * rate)), rate, repeat)
         with tempfile.TemporaryDirectory(prefix="pipeline-", dir=SCRATCH) as folder:
-            found.append({mode: await measured(mode, given, Path(folder) / mode.replace(" ", "-")) for mode in MODES})
+            found.append({mode: await measured(mode, given, Path(folder) / mode.replace(" ", "-")) for mode in modes})
         print(f"{repeat + 1}/{repeats}", file=sys.stderr, flush=True)
     return found
 
@@ -198,10 +203,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0, help="how long each mode runs (20)")
     parser.add_argument("--rate", type=float, default=50.0, help="pages a second (50)")
+    parser.add_argument("--by-epoch", type=int, nargs="+", default=[1_000], help="intervals of by_epoch, ms (1000)")
     options = parser.parse_args(arguments)
+    modes = [*MODES[:-1], *(f"by_epoch {interval}" for interval in options.by_epoch)]
     SCRATCH.mkdir(exist_ok=True)
     circumstances = report.circumstances(SCRATCH)
-    found = asyncio.run(repeated(options.repeats, options.seconds, options.rate))
+    found = asyncio.run(repeated(options.repeats, options.seconds, options.rate, modes))
     about = (
         f"W2: {options.rate:g} pages/s of {WORDS_A_PAGE} words; median of {options.repeats} repeats [least..greatest]."
     )

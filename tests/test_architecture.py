@@ -52,9 +52,9 @@ STATEMENTS_MAX = {
     "outbox/ops": 7_588,
     "outbox/registration": 352,
     "outbox/runtime": 6_324,
-    "outbox/streams": 5_577,
+    "outbox/streams": 5_726,
     "outbox/testing": 590,
-    "outbox/verify": 10_017,
+    "outbox/verify": 10_072,
 }
 """The budget of each package, by `tools.statements.packages`; `outbox` is what stands beside the packages."""
 LOOKED_AT = (

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from outbox.streams.pipeline.graph import Pipeline
     from outbox.streams.pipeline.operators import Emit
     from outbox.streams.pipeline.plan import GraphChanged
+    from outbox.streams.pipeline.release import ReleaseRefused
     from outbox.streams.pipeline.replica import Superseded
     from outbox.streams.pipeline.state_types import ListState, MapState, Value
     from outbox.streams.pipeline.window import Window
@@ -49,6 +50,7 @@ __all__ = [
     "Processor",
     "ProcessorStatus",
     "RefusedEntry",
+    "ReleaseRefused",
     "RowStatus",
     "Skip",
     "Step",
@@ -69,6 +71,7 @@ _LAZY = {
     "MapState": "outbox.streams.pipeline.state_types",
     "NotDeterministic": "outbox.streams.pipeline.barrier",
     "Pipeline": "outbox.streams.pipeline.graph",
+    "ReleaseRefused": "outbox.streams.pipeline.release",
     "StoreSink": "outbox.streams.sinks",
     "Superseded": "outbox.streams.pipeline.replica",
     "TransactionalSink": "outbox.streams.sinks",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any
 
 from outbox.engine.engine import Engine
 from outbox.errors import PoisonMessage
-from outbox.streams import Emit, MapState, OrderedLog, RefusedEntry, Window
+from outbox.streams import Emit, MapState, OrderedLog, RefusedEntry, Window, release
 from outbox.streams.pipeline.graph import Pipeline
 from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.verify.explorer.budgets import Budgets
@@ -63,7 +64,13 @@ def closed(window: Window, values: Sequence[Word]) -> Iterator[Change]:
 
 
 def counting(
-    *, seldom: bool = False, members: bool = False, refuses: bool = False, timed: bool = False, version: int = 1
+    *,
+    seldom: bool = False,
+    members: bool = False,
+    refuses: bool = False,
+    timed: bool = False,
+    version: int = 1,
+    releases: str = "in_order",
 ) -> PipelinePlan:
     """Words counted; with `seldom` only the second of each word comes out, with `members` all are in one state.
 
@@ -87,13 +94,14 @@ def counting(
     if version > 1:
         counted = made.flat_map(counted)(twice)
     made.sink(made.filter(counted)(is_second) if seldom else counted, OrderedLog("changes", engine, type=Change))
-    return made.plan()
+    return made.plan(getattr(release, releases)())
 
 
 def explored(
     *texts: str,
     replicas: int = 2,
     versions: tuple[int, ...] = (),
+    releases: tuple[str, ...] = ("in_order",),
     seldom: bool = False,
     members: bool = False,
     refuses: bool = False,
@@ -103,9 +111,12 @@ def explored(
     faults: dict[str, int] | None = None,
     **options: Any,
 ) -> Report:
-    """Explore replicas over these pages; `versions` are those of the replicas (default: all 1)."""
+    """Explore replicas over these pages; `versions` are those of the replicas (default: all 1), `releases` in turn."""
     kind = {"seldom": seldom, "members": members, "refuses": refuses, "timed": timed}
-    plans = [counting(**kind, version=version) for version in versions or (1,) * replicas]
+    plans = [
+        counting(**kind, version=version, releases=name)
+        for version, name in zip(versions or (1,) * replicas, cycle(releases), strict=False)
+    ]
     budgets = Budgets(**(faults or {}))
     scenario: Any = pipeline_scenario(plans, [Page(text) for text in texts], budgets, begun=begun, **options)
     return search(scenario, limits=Limits(states=5_000_000, cpu_s=cpu_s))

@@ -21,7 +21,7 @@ PIPELINE_MUTANTS = (
     ),
     mutant(
         "pipeline: another's bundle counts as one's own", "pipeline", "NoHole|NoLost|AttemptEnds", REPLICA,
-        ("                return passed.index, passed.cell\n", "                return passed.index, bundle\n"),
+        ("                return other.index, other.cell\n", "                return other.index, bundle\n"),
         pages=("a", "b"), checkpoint_every=0,
     ),
     mutant(
@@ -31,7 +31,7 @@ PIPELINE_MUTANTS = (
     ),
     mutant(
         "pipeline: a checkpoint does not wait for what lies below it to have left", "pipeline", "NoLost", REPLICA,
-        ("        await self._until_released(until)\n        chains", "        chains"),
+        ("        await self._until((lambda: self._made) if waits else (lambda: self.released), until)\n", ""),
         pages=("a",), replicas=1, beside=True,
     ),
     mutant(
@@ -91,7 +91,7 @@ PIPELINE_MUTANTS = (
     ),
     mutant(
         "pipeline: a part that was written is not named", "pipeline", "Recoverable", REPLICA,
-        ("        return [*kept, ref_of(blob, data)], blob\n", "        return [*kept, *merge], blob\n"),
+        ("        return [*kept, await self._written(part_of(section for _, section in sorted(sections.items())))]\n", "        return [*kept, *merge]\n"),
         pages=("a",), replicas=1,
     ),
     mutant(
@@ -133,5 +133,50 @@ PIPELINE_MUTANTS = (
         "pipeline: a value is late by the time of its frame", "pipeline", "ConsistentOutput|AttemptEnds", EVENT_TIME,
         ("        for record in frame.records:\n            at, path, _, value = record\n", "        now_ms = max([now_ms, *[self._time_of(record[3]) for record in frame.records]])\n        for record in frame.records:\n            at, path, _, value = record\n"),
         pages=("a1", "b12"), timed=True, sizes=(2,), replicas=1,
+    ),
+    mutant(
+        "pipeline: the next epoch's checkpoint stands before the outputs of the last lie in their chains", "pipeline", "NoLost", REPLICA,
+        ("            await self.release()\n            is_new = await self._checkpoint()\n", "            is_new = await self._checkpoint()\n"),
+        pages=("a", ""), releases=("by_epoch",), replicas=1, beside=True, faults={"error": 1},
+    ),
+    mutant(
+        "pipeline: an epoch's outputs leave before its checkpoint stands", "pipeline", "Held", REPLICA,
+        ("        return self.known.register.stands.c if self.plan.release.waits and", "        return self.known.register.stands.c if self.plan.release.claims and"),
+        pages=("a",), releases=("by_epoch",), replicas=1,
+    ),
+    mutant(
+        "pipeline: a checkpoint has no outputs of its epoch", "pipeline", "NoLost", REPLICA,
+        ("if held and self.plan.release.holds else []\n", "if held and not self.plan.release.holds else []\n"),
+        pages=("a",), releases=("by_epoch",), replicas=1,
+    ),
+    mutant(
+        "pipeline: what a checkpoint holds is not released by who begins", "pipeline", "NoLost|NoHole|AttemptEnds", BARRIER,
+        ("            if line.sink == names.sink:\n", "            if line.sink != names.sink:\n"),
+        pages=("a", "b"), releases=("by_epoch",), replicas=1, faults={"crash": 1},
+    ),
+    mutant(
+        "pipeline: an epoch's chain is noted as of its own checkpoint", "pipeline", "NoLost|NoHole|AttemptEnds|ConsistentOutput", REPLICA,
+        ("        least = stands.c if waits else until ", "        least = until "),
+        pages=("a", "b"), releases=("by_epoch",), replicas=1, faults={"crash": 1},
+    ),
+    mutant(
+        "pipeline: an epoch's chain is noted as of the checkpoint before though others have gone on", "pipeline", "Recoverable", REPLICA,
+        ("min(until, max(least, sink.barrier.begin))", "min(until, least)"),
+        pages=("a", "b"), releases=("by_epoch", "in_order"), sizes=(1, 2),
+    ),
+    mutant(
+        "pipeline: at most once, outputs leave before their checkpoint and are made again", "pipeline", "NoRepeat", REPLICA,
+        ("        return self.known.register.stands.c if self.plan.release.waits and", "        return self.known.register.stands.c if self.plan.release.holds and"),
+        pages=("a", "b"), releases=("at_most_once",), sizes=(2,), replicas=1, faults={"crash": 1},
+    ),
+    mutant(
+        "pipeline: at most once, who loses a swap releases what the winner has passed", "pipeline", "NoRepeat", REPLICA,
+        ("                sink.barrier.pass_by(found.register.stands.c, 0)\n", "                pass\n"),
+        pages=("a", "b"), releases=("at_most_once",), sizes=(1, 2),
+    ),
+    mutant(
+        "pipeline: at least once, a checkpoint does not wait for what lies below it to have left", "pipeline", "NoLost", REPLICA,
+        ("        await self._until((lambda: self._made) if waits else (lambda: self.released), until)\n", ""),
+        pages=("a",), releases=("at_least_once",), replicas=1, beside=True,
     ),
 )  # fmt: skip

@@ -6,12 +6,15 @@ an item at a position makes the same one, so it makes no difference whose bundle
 another replica's takes over its `until` and drops its own items below, after comparing them.
 
 A bundle is never empty, has at most 1,000 positions and 1 MB, and never splits a position.
+
+Without a chain (`at_least_once`, `at_most_once`) bundles lie among whatever else is in the log, and nothing is
+compared.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,11 +22,13 @@ import msgspec
 from outbox.errors import OutboxError, PoisonMessage, Refused
 from outbox.lineage import bundle_id
 from outbox.streams.cells import Cell, Position
-from outbox.streams.pipeline.checkpoint import Chain
+from outbox.streams.pipeline.checkpoint import Chain, Held
 from outbox.streams.pipeline.operators import Frame, Record
 from outbox.streams.values import CELL_BYTES_MAX, ENTRIES_MAX, Values
 
 POSITIONS_MAX = 1_000
+END = Position(1 << 62)
+"""Behind every position."""
 
 
 class NotDeterministic(OutboxError):
@@ -62,8 +67,21 @@ class Outputs(NamedTuple):
 class Barrier:
     """The items of one sink on their way out; it has no ports."""
 
-    def __init__(self, names: Names, values: Values, chain: Chain, at: Position, older: Sequence[Names] = ()) -> None:
-        """Take where the chain is, and the position `at` from which on items are made; `older` are earlier versions."""
+    def __init__(
+        self,
+        names: Names,
+        values: Values,
+        chain: Chain,
+        at: Position,
+        older: Sequence[Names] = (),
+        held: Iterable[Held] = (),
+        *,
+        is_chained: bool = True,
+    ) -> None:
+        """Take where the chain is, and the position `at` from which on items are made.
+
+        `older` are earlier versions, and `held` what was made below `at` and may not have left.
+        """
         self.begin = chain.begin
         """Where the next bundle begins."""
         self.next = chain.next
@@ -77,14 +95,17 @@ class Barrier:
         """Entries that lie in the log and that this process has not made yet."""
         self._below = chain.below
         """How many items of the next bundle are not made again."""
-        self._unowed = chain.begin
+        self._unowed = chain.begin if is_chained else END
         """Below this nothing is compared: an older version has released it."""
         self._counts = deque([(chain.begin, chain.below)] if chain.below else [])
         """How many items were made at each position from the last checkpoint on."""
         self._passed = deque([(chain.next, chain.begin)])
         """The bundles from the last checkpoint on: index and beginning."""
-        self._bundled: Cell | None = None
+        self.bundled: Cell | None = None
         """The last bundle that was made here."""
+        for line in held:
+            if line.sink == names.sink:
+                self._take(Outputs(line.at, self._items(line.v, line.types)))
 
     def feed(self, frame: Frame) -> None:
         """Take what an operator puts out.
@@ -130,28 +151,32 @@ class Barrier:
     @property
     def released(self) -> Position:
         """The position below which everything lies in the log."""
-        return self.begin if self._waiting else max(self.begin, self.watermark)
+        return self._waiting[0].at if self._waiting else max(self.begin, self.watermark)
 
-    def bundle(self, at_ms: int) -> Cell | None:
-        """The next bundle; None where nothing is ready."""
+    def held(self, since: Position, until: Position) -> Iterator[Held]:
+        """The outputs from a position up to another that have not left."""
+        for made in self._waiting:
+            if since <= made.at < until:
+                yield Held(self._names.sink, made.at, *_apart(made.items))
+
+    def bundle(self, at_ms: int, below: Position = END) -> Cell | None:
+        """The next bundle, of outputs below a position; None where nothing is ready."""
         items: list[Any] = []
-        size_bytes, count, last = 0, 0, self.begin
+        size_bytes, count, last, end = 0, 0, self.begin, min(self.watermark, below)
         for made in self._waiting:
             is_full = count >= POSITIONS_MAX or size_bytes >= CELL_BYTES_MAX or len(items) >= ENTRIES_MAX
-            if made.at >= self.watermark or is_full:
+            if made.at >= end or is_full:
                 break
             items += made.items
             size_bytes += sum(map(_size, made.items))
             count, last = count + 1, made.at
         if not items:
             return None
-        until = self.watermark if count == len(self._waiting) else last.after()
-        raws, types = zip(*items, strict=True) if isinstance(items[0], tuple) else (items, ())
+        until = end if count == len(self._waiting) else last.after()
+        raws, types = _apart(items)
         id = self._names.id(self.begin, until)
-        self._bundled = Cell(
-            id, at_ms, len(items), list(raws), list(types), self._values.version, begin=self.begin, until=until
-        )
-        return self._bundled
+        self.bundled = Cell(id, at_ms, len(items), raws, types, self._values.version, begin=self.begin, until=until)
+        return self.bundled
 
     def adopt(self, index: int, there: Cell) -> None:
         """Take over a bundle, with its entries, that lies at `index`: one's own, or another replica's.
@@ -169,7 +194,7 @@ class Barrier:
             )
         self.begin, self.next = until, index + 1
         self._passed.append((self.next, until))
-        is_made_here = there is self._bundled
+        is_made_here = there is self.bundled
         if there.id != self._names.id(begin, until):
             self._unowed = until
         elif not is_made_here:
@@ -180,6 +205,13 @@ class Barrier:
             if not is_made_here:
                 self._compare(made)
         self._check_owed()
+
+    def pass_by(self, until: Position, next: int) -> None:
+        """Go on at a position and an index, without a chain, and drop all outputs below."""
+        self.begin, self.next = max(self.begin, until), max(self.next, next)
+        self._passed.append((self.next, self.begin))
+        while self._waiting and self._waiting[0].at < self.begin:
+            self._waiting.popleft()
 
     def _is_ours(self, there: Cell, begin: Position, until: Position) -> bool:
         return any(there.id == names.id(begin, until) for names in (self._names, *self._older))
@@ -214,6 +246,13 @@ class Barrier:
             f"source, and this process made {_shown(made)}; an operator is not pure: it reads a clock, chance or the "
             "outside, or goes through a set"
         )
+
+
+def _apart(items: Sequence[Any]) -> tuple[list[msgspec.Raw], list[str]]:
+    """Items as stored, and the types' names where there are several."""
+    if not isinstance(items[0], tuple):
+        return [*items], []
+    return [raw for raw, _ in items], [type for _, type in items]
 
 
 def _size(item: Any) -> int:

@@ -8,12 +8,16 @@ values, a line for each operator and slot; the parts one after the other, the la
 
 `kept` are up to two checkpoints before, some time apart: a replica that loads one while others go on must still find
 its parts, its entries of the source, and the chain of its sinks from there on.
+
+Where outputs wait for a checkpoint, it has one blob more, of those since the checkpoint before: they leave once it
+stands, and the next one stands only when they have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from typing import TypeVar
 
 import msgspec
 
@@ -50,7 +54,8 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
 class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     """A consistent cut at position `c` of the source: parts, and for each sink the bundle at or before it.
 
-    `time` is the greatest `at_ms` below `c`, and `made` when it was made, both milliseconds since 1970.
+    `time` is the greatest `at_ms` below `c`, and `made` when it was made, both milliseconds since 1970.  `held` is the
+    blob of outputs below `c` that leave now that it stands, where there are any.
     """
 
     n: int
@@ -59,13 +64,18 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     parts: list[PartRef] = []
     time: int = 0
     made: int = 0
+    held: list[PartRef] = []
+
+    def blobs(self) -> set[str]:
+        """The blobs that it names."""
+        return {part.blob for part in (*self.parts, *self.held)}
 
 
 class PipelineRegister(Swapped, frozen=True, omit_defaults=True):
     """A pipeline's register as stored: the checkpoint that stands, and those before it, the oldest first.
 
     `source` is the row that is read; `before` has the versions before this one with their graphs: what they have
-    released stays.
+    released stays.  `release` names the release of a pipeline whose bundles are no chain.
     """
 
     version: int
@@ -74,6 +84,7 @@ class PipelineRegister(Swapped, frozen=True, omit_defaults=True):
     stands: Checkpoint
     kept: tuple[Checkpoint, ...] = ()
     before: tuple[tuple[int, str], ...] = ()
+    release: str = ""
 
     @property
     def oldest(self) -> Checkpoint:
@@ -87,7 +98,7 @@ class PipelineRegister(Swapped, frozen=True, omit_defaults=True):
 
     def blobs(self) -> set[str]:
         """The blobs that it names."""
-        return {part.blob for each in (*self.kept, self.stands) for part in each.parts}
+        return {blob for each in (*self.kept, self.stands) for blob in each.blobs()}
 
     def after(self, made: Checkpoint, apart_ms: int) -> PipelineRegister:
         """The register with a new checkpoint.
@@ -118,12 +129,29 @@ class Section(msgspec.Struct, frozen=True, omit_defaults=True):
     changes: dict[str, Changes] = {}
 
 
-def part_of(sections: Iterable[Section]) -> bytes:
+class Held(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of the outputs that wait for a checkpoint: those of a position for one sink."""
+
+    sink: str
+    at: Position
+    v: list[msgspec.Raw]
+    types: list[str] = []
+
+
+Line = TypeVar("Line", Section, Held)
+
+
+def part_of(lines: Iterable[Line]) -> bytes:
     """The bytes of a part."""
-    return b"\n".join(map(msgspec.json.encode, sections))
+    return b"\n".join(map(msgspec.json.encode, lines))
 
 
 def sections_of(data: bytes, ref: PartRef) -> Iterator[Section]:
+    """The states of a part, one line after the other; see `lines_of`."""
+    return lines_of(data, ref, Section)
+
+
+def lines_of(data: bytes, ref: PartRef, kind: type[Line]) -> Iterator[Line]:
     """The lines of a part, one after the other.
 
     Raises:
@@ -135,7 +163,7 @@ def sections_of(data: bytes, ref: PartRef) -> Iterator[Section]:
         )
     try:
         for line in data.split(b"\n") if data else ():
-            yield msgspec.json.decode(line, type=Section)
+            yield msgspec.json.decode(line, type=kind)
     except DECODE_ERRORS as error:
         raise CorruptRecord(f"part {ref.blob} of a checkpoint cannot be read ({error})") from error
 

@@ -36,7 +36,7 @@ from outbox.streams.pipeline.barrier import Barrier
 from outbox.streams.pipeline.event_time import late_of
 from outbox.streams.pipeline.operators import Operator
 from outbox.streams.pipeline.plan import PipelinePlan
-from outbox.streams.pipeline.release import InOrder, in_order
+from outbox.streams.pipeline.release import Release, fitting, in_order
 from outbox.streams.pipeline.running import RunningPipeline, run, run_until_idle
 from outbox.streams.pipeline.state_fields import state_codec
 from outbox.streams.plan import REFUSED, RefusedEntry
@@ -73,6 +73,7 @@ class Pipeline:
         self.source = self._reader_of(source)
         self._operators: dict[str, Operator] = {}
         self._sinks: dict[str, tuple[Operator, OrderedLog[Any]]] = {}
+        self._exactly_once: set[str] = set()
         self._refuses = refused is not None
         if refused is not None:
             self._send(Operator(REFUSED, "refused", RefusedEntry, None), refused, "refused=", RefusedEntry)
@@ -262,8 +263,10 @@ class Pipeline:
             )
         check_call(f"pipeline {self.name}: {name}", function, *given)
 
-    def sink(self, operator: Operator, log: OrderedLog[Any]) -> None:
+    def sink(self, operator: Operator, log: OrderedLog[Any], *, exactly_once: bool = False) -> None:
         """Send an operator's records to a log, which is this pipeline's alone; others read on from there.
+
+        With `exactly_once` a release by which outputs may come twice, or never, is refused.
 
         Raises:
             NotRegistrable: the log has several rows, is the source, or is a sink already.
@@ -271,6 +274,8 @@ class Pipeline:
         if not isinstance(operator, Operator) or self._operators.get(operator.name) is not operator:
             raise NotRegistrable(self._wrong(f"a sink of {operator!r}, which is none of its operators"))
         self._send(operator, log, "a sink", None)
+        if exactly_once:
+            self._exactly_once.add(log.name)
 
     def _send(self, operator: Operator, log: Any, what: str, kind: Any) -> None:
         if not isinstance(log, OrderedLog) or log.writers > 1 or log.readers > 1:
@@ -287,8 +292,8 @@ class Pipeline:
 
     # Running
 
-    def plan(self) -> PipelinePlan:
-        """The plan that its replicas run.
+    def plan(self, release: Release | None = None) -> PipelinePlan:
+        """The plan that its replicas run, with a release (default: `in_order`).
 
         Raises:
             NotRegistrable: there is no sink, or an operator leads to none.
@@ -306,10 +311,18 @@ class Pipeline:
         idle = [name for name in self._operators if name not in needed]
         if idle:
             raise NotRegistrable(self._wrong(f"what {', '.join(idle)} emits reaches no sink; give it one"))
-        plan = PipelinePlan(self.name, self.version, self.source, tuple(self._operators.values()), dict(self._sinks))
-        if self._moved is None:
-            return plan
-        return replace(plan.on(lambda log: self.on(log.place)), barrier=self._barrier)
+        operators, sinks = tuple(self._operators.values()), dict(self._sinks)
+        plan = PipelinePlan(
+            self.name,
+            self.version,
+            self.source,
+            operators,
+            sinks,
+            frozenset(self._exactly_once),
+            release or in_order(),
+            self._barrier,
+        )
+        return plan if self._moved is None else plan.on(lambda log: self.on(log.place))
 
     def on(self, place: Any) -> Place:
         """Wrap a place as `over` says."""
@@ -326,30 +339,36 @@ class Pipeline:
         return other
 
     def run(
-        self, place: Any, *, release: InOrder | None = None, checkpoint_s: float = 1.0, replicas: int = 1
+        self, place: Any, *, release: Release | None = None, checkpoint_s: float = 1.0, replicas: int = 1
     ) -> AbstractAsyncContextManager[RunningPipeline]:
         """Run replicas in this process until the context ends; `place` has the register and the checkpoints.
 
-        Any number of processes may do so at once: they are replicas of each other.
-        """
-        return run(self.plan(), self.on(place), release or in_order(), checkpoint_s=checkpoint_s, replicas=replicas)
+        Any number of processes may do so at once: they are replicas of each other.  `release` says when outputs leave,
+        by default `release.in_order()`.
 
-    async def run_until_idle(self, place: Any, *, seconds: float = 50.0) -> Position:
+        Raises:
+            ReleaseRefused: the release does not fit.
+        """
+        return run(self.plan(release), self.on(place), checkpoint_s=checkpoint_s, replicas=replicas)
+
+    async def run_until_idle(self, place: Any, *, release: Release | None = None, seconds: float = 50.0) -> Position:
         """Take turns until there is nothing to do or `seconds` have passed; the position up to which all has left.
 
         For a timer trigger.  Overlapping calls, in any process, are replicas of each other.
 
         Raises:
             Refused, OutcomeUnknown: a store failed up to the end.
+            ReleaseRefused: the release does not fit.
         """
-        return await run_until_idle(self.plan(), self.on(place), seconds=seconds)
+        return await run_until_idle(self.plan(release), self.on(place), seconds=seconds)
 
     def describe(self) -> str:
-        """The graph, a line for each operator and sink."""
+        """The graph, a line for each operator with its class and for each sink, and the releases that would do."""
         lines = [f"{self.name}: source {self.source.log.name}"]
         lines += [
-            f"  {one.name}: {one.kind} of {one.upstream.name if one.upstream else 'the source'}"
+            f"  {one.name}: {one.kind} of {one.upstream.name if one.upstream else 'the source'}, {one.determinism}"
             for one in self._operators.values()
         ]
-        lines += [f"  log {name}: sink of {operator.name}" for name, (operator, _) in self._sinks.items()]
-        return "\n".join(lines)
+        for name, (operator, _) in self._sinks.items():
+            lines.append(f"  log {name}: sink of {operator.name}{', exactly once' * (name in self._exactly_once)}")
+        return "\n".join([*lines, f"releases: {', '.join(fitting(self._exactly_once))}"])

@@ -71,6 +71,14 @@ class Operator:
         return self.function(*given)
 
     @property
+    def determinism(self) -> str:
+        """Its class.
+
+        `insensitive`: a result follows from a record, or a span of the log's time; `convergent`: from all of a key.
+        """
+        return "convergent" if self.kind == "reduce" else "insensitive"
+
+    @property
     def describes(self) -> tuple[str, ...]:
         """The texts by which the digest of a graph knows it."""
         upstream = "" if self.upstream is None else self.upstream.name

@@ -13,6 +13,7 @@ from outbox.streams.log import LogReader, OrderedLog
 from outbox.streams.log_places import Place
 from outbox.streams.pipeline.barrier import Barrier
 from outbox.streams.pipeline.operators import Operator
+from outbox.streams.pipeline.release import EPOCH_S_MAX, EPOCH_S_MIN, RELEASES, Release, ReleaseRefused, fitting
 from outbox.streams.row import Row
 
 
@@ -29,6 +30,9 @@ class PipelinePlan:
     source: LogReader[Any]
     operators: tuple[Operator, ...]
     sinks: Mapping[str, tuple[Operator, OrderedLog[Any]]]
+    exactly_once: frozenset[str] = frozenset()
+    """The sinks that no output may come to twice, or never."""
+    release: Release = RELEASES[0]
     barrier: Callable[..., Barrier] = Barrier
     """Makes the barrier of a sink."""
 
@@ -39,6 +43,35 @@ class PipelinePlan:
         parts += [text for operator in self.operators for text in operator.describes]
         parts += [text for name, (operator, _) in self.sinks.items() for text in (name, operator.name)]
         return sha256(b"".join(map(field, parts))).hexdigest()[:16]
+
+    def check_release(self, checkpoint_s: float = EPOCH_S_MAX) -> None:
+        """Check that its release does for its sinks, and for a checkpoint every `checkpoint_s` seconds.
+
+        Raises:
+            ReleaseRefused: it does not.
+        """
+        if not isinstance(self.release, Release):
+            raise ReleaseRefused(f"pipeline {self.name}: release={self.release!r}: give release.in_order()")
+        if self.exactly_once and not self.release.chained:
+            why = "it may repeat or lose outputs, and the sink is declared exactly once"
+            raise self.refused(why, f"use {' or '.join(fitting(self.exactly_once))}", *self.exactly_once)
+        if self.release.holds and not EPOCH_S_MIN <= checkpoint_s <= EPOCH_S_MAX:
+            why = f"outputs wait for the next checkpoint, and checkpoint_s={checkpoint_s:g}"
+            raise self.refused(
+                why, f"give {EPOCH_S_MIN:g} to {EPOCH_S_MAX:g} seconds, or use in_order, which waits for none"
+            )
+
+    def refused(self, why: str, cure: str, *sinks: str) -> ReleaseRefused:
+        """The error of a release that does not fit, with the way to one of these sinks (default: of all)."""
+        sink = min(sinks or self.sinks)
+        operator, _ = self.sinks[sink]
+        way, one = [operator.name, sink], operator.upstream
+        while one is not None:
+            way, one = [one.name, *way], one.upstream
+        return ReleaseRefused(
+            f"pipeline {self.name}: {self.release.name} does not fit operator {operator.name}, whose output reaches "
+            f"sink {sink} ({' -> '.join(way)}): {why}; {cure}"
+        )
 
     def on(self, place: Callable[[OrderedLog[Any]], Place]) -> PipelinePlan:
         """The same pipeline over its logs on other places, as a process sees them that has just begun."""

@@ -33,14 +33,16 @@ from outbox.errors import (
 from outbox.lineage import Key
 from outbox.streams.cells import Cell, Position
 from outbox.streams.log_places import Place, Seen, together
-from outbox.streams.pipeline.barrier import Barrier, Names, OtherWriter
+from outbox.streams.pipeline.barrier import END, Barrier, Names, OtherWriter
 from outbox.streams.pipeline.checkpoint import (
     PIPELINE,
     Chain,
     Checkpoint,
+    Held,
     PartRef,
     PipelineRegister,
     Section,
+    lines_of,
     merge_count,
     merged,
     part_of,
@@ -57,6 +59,8 @@ from outbox.streams.values import whole
 
 ENTRIES_MAX = 16
 """The entries of one frame: what comes behind it waits so long, and more at once are not cheaper."""
+EPOCH_CELLS_MAX = 4_096
+"""The cells of the source whose outputs wait for a checkpoint, at most: then one is made at once."""
 AT_FIRST = 4
 """The cells that are read at once when a replica begins: there is most often more than one."""
 BEGIN_COUNT_MAX = 20
@@ -119,6 +123,7 @@ class PipelineReplica:
         self._released_again = asyncio.Event()
         self._has_ended = False
         self._checkpoints = asyncio.Lock()
+        self._releases = asyncio.Lock()
         self._source: Row[Any] = plan.source_row()
         self._ahead = ReadAhead(min(entries_max, AT_FIRST))
         self._saves_all = False
@@ -144,16 +149,19 @@ class PipelineReplica:
         older = [names._replace(version=version, graph=graph) for version, graph in known.register.before]
         try:
             await self._report(known.register)
-            await self._load(checkpoint)
+            held = await self._load(checkpoint)
         except (Trimmed, CorruptRecord):
             await self._confirm(known)
             raise
         self.at, self.time_ms = checkpoint.c, checkpoint.time
         self.tasks.at = checkpoint.c
         for name, row in self.plan.sink_rows().items():
-            chain = checkpoint.sinks[name]
+            chain, is_chained = checkpoint.sinks[name], self.plan.release.chained
+            if not is_chained:  # outputs below a checkpoint are those of who made it, where each has one of its own
+                chain = Chain(chain.next, known.register.stands.c if self.plan.release.claims else checkpoint.c)
             mine, theirs = names._replace(sink=name), [one._replace(sink=name) for one in older]
-            self.sinks[name] = Sink(row, self.plan.barrier(mine, row.values, chain, checkpoint.c, theirs), row.until_ms)
+            barrier = self.plan.barrier(mine, row.values, chain, checkpoint.c, theirs, held, is_chained=is_chained)
+            self.sinks[name] = Sink(row, barrier, row.until_ms)
         self.known = await self._confirm(known)  # what was read may be long past
 
     async def _entered(self) -> Kept[PipelineRegister]:
@@ -168,6 +176,8 @@ class PipelineReplica:
                 return known
             swapped = await self.register.swap(known, after)
             if swapped is not None:
+                if known is not None:
+                    await self._drop(known.register.blobs() - swapped.register.blobs())
                 return swapped
         raise Refused(f"the register of pipeline {self.plan.name} is changed by others all the time; try again later")
 
@@ -178,7 +188,8 @@ class PipelineReplica:
         rows = self.plan.sink_rows()
         chains = {name: Chain((await row.opened()).index, first) for name, row in rows.items()}
         nothing = Checkpoint(0, first, chains, made=self.place.now_ms())
-        register = PipelineRegister(self.plan.version, self.plan.graph, self._source.name, nothing)
+        kind = self.plan.release.kind
+        register = PipelineRegister(self.plan.version, self.plan.graph, self._source.name, nothing, release=kind)
         await self._report(register)
         return register
 
@@ -202,14 +213,18 @@ class PipelineReplica:
                 f"pipeline {plan.name}: it has written to {', '.join(sorted(found.stands.sinks))}, and its sinks are "
                 f"{', '.join(sorted(plan.sinks))} now; a pipeline of another name begins anew"
             )
+        if found.release != plan.release.kind:
+            was = found.release or "in_order or by_epoch"
+            why = f"the pipeline has run with {was}, and what that has written is no beginning for this"
+            raise plan.refused(why, f"go on with {was}, or give the pipeline another name and sinks of its own")
         if found.version == plan.version:
             return found
         before = (*found.before, (found.version, found.graph))
         rows = {name: row for name, row in plan.sink_rows().items() if name not in found.stands.sinks}
         new = {name: Chain((await row.opened()).index, found.stands.c) for name, row in rows.items()}
-        stands, *kept = [msgspec.structs.replace(each, sinks=each.sinks | new) for each in (found.stands, *found.kept)]
+        stands = msgspec.structs.replace(found.stands, sinks=found.stands.sinks | new)
         return msgspec.structs.replace(
-            found, version=plan.version, graph=plan.graph, before=before, stands=stands, kept=tuple(kept)
+            found, version=plan.version, graph=plan.graph, before=before, stands=stands, kept=()
         )
 
     async def _report(self, register: PipelineRegister) -> None:
@@ -219,10 +234,12 @@ class PipelineReplica:
         for name, row in self.plan.sink_rows().items():
             await row.horizon.register(writer=self._who, at=oldest.sinks[name].next, kind=row.kind)
 
-    async def _load(self, checkpoint: Checkpoint) -> None:
+    async def _load(self, checkpoint: Checkpoint) -> list[Held]:
+        """Load the states of a checkpoint, and read the outputs that it holds."""
         for part in checkpoint.parts:
             for section in sections_of(await self._read(part), part):
                 self._saves_all |= await self.tasks.load(section)
+        return [line for part in checkpoint.held for line in lines_of(await self._read(part), part, Held)]
 
     async def _read(self, part: PartRef) -> bytes:
         data = await self.place.blobs.read(part.blob, bytes_max=PART_BYTES_MAX)
@@ -241,6 +258,8 @@ class PipelineReplica:
             Refused, OutcomeUnknown: a store failed; take another turn.
         """
         await self.release()
+        if self.at.index - self._gate.index >= EPOCH_CELLS_MAX:
+            await self.checkpoint()
         try:
             entries, at = await self._ahead.entries(self._source, self.at, self._entries_max)
         except Trimmed:
@@ -258,6 +277,8 @@ class PipelineReplica:
         self.at = at
         self.tasks.feed(Frame(records, at, ticks), [entry.id for entry in entries])
         self.fed.set()
+        if self.plan.release.claims:
+            await self.checkpoint()
         await self.release()
         return True
 
@@ -266,14 +287,18 @@ class PipelineReplica:
 
     async def release(self) -> None:
         """Write all bundles that are ready."""
-        await together([self._release(sink) for sink in self.sinks.values()])
+        async with self._releases:
+            await together([self._release(sink) for sink in self.sinks.values()])
         self._released_again.set()
 
     async def _release(self, sink: Sink) -> None:
-        while (bundle := sink.barrier.bundle(self.place.now_ms())) is not None:
+        while (bundle := sink.barrier.bundle(self.place.now_ms(), self._gate)) is not None:
             index, there = await self._placed(sink, bundle)
             if there.gone:
                 raise BeginAgain
+            if not self.plan.release.chained:
+                sink.barrier.pass_by(bundle.until or END, index + 1)
+                continue
             if there.blob:
                 there = await whole(there, sink.row.place.blobs, f"{sink.row.name}/{index}")
             try:
@@ -281,6 +306,16 @@ class PipelineReplica:
             except OtherWriter:
                 await self._check_current()
                 raise
+
+    @property
+    def _gate(self) -> Position:
+        """The position below which outputs may leave."""
+        return self.known.register.stands.c if self.plan.release.waits and self.known is not None else END
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether there may be outputs that wait for a checkpoint."""
+        return self._gate < self.at
 
     async def _placed(self, sink: Sink, bundle: Cell) -> tuple[int, Cell]:
         """Where a bundle was to be created, and what lies there."""
@@ -292,10 +327,11 @@ class PipelineReplica:
         for _ in range(DEADLINES_MAX):
             until_ms, next_ms = sink.until_ms, sink.row.until_ms
             try:
-                found = await sink.row.place_cell(cell, sink.barrier.next, until_ms=until_ms, passed=_stop)
-            except _Passed as passed:
+                passed = _stop if self.plan.release.chained else None
+                found = await sink.row.place_cell(cell, sink.barrier.next, until_ms=until_ms, passed=passed)
+            except _Passed as other:
                 sink.until_ms = next_ms
-                return passed.index, passed.cell
+                return other.index, other.cell
             except DeadlinePassed:
                 await self._check_current()
                 sink.until_ms = next_ms
@@ -364,8 +400,16 @@ class PipelineReplica:
         self._has_ended = True
         self._released_again.set()
 
+    @property
+    def _made(self) -> Position:
+        """The position of the source below which all outputs are made."""
+        return min(sink.barrier.watermark for sink in self.sinks.values())
+
     async def _until_released(self, at: Position) -> None:
-        while self.released < at:
+        await self._until(lambda: self.released, at)
+
+    async def _until(self, reached: Callable[[], Position], at: Position) -> None:
+        while reached() < at:
             if self._has_ended:
                 raise BeginAgain
             self._released_again.clear()
@@ -376,12 +420,19 @@ class PipelineReplica:
     async def checkpoint(self) -> bool:
         """Make a checkpoint behind the last entry that was fed; whether it stands.
 
+        Where outputs wait for one, those of the checkpoint before are released first, and then those of this one.
+
         Raises:
             BeginAgain: the incarnation is over.
             Refused, OutcomeUnknown: a store failed; make another one later.
         """
         async with self._checkpoints:
-            return await self._checkpoint()
+            if not self.plan.release.waits:
+                return await self._checkpoint()
+            await self.release()
+            is_new = await self._checkpoint()
+            await self.release()
+            return is_new
 
     async def _checkpoint(self) -> bool:
         known, until = self.known, self.at
@@ -393,22 +444,27 @@ class PipelineReplica:
         saved = await self.tasks.saved(None if saves_all else stands.c)
         parts = [] if saves_all else stands.parts
         try:
-            parts, written = await self._parts(parts, saved)
+            parts = await self._parts(parts, saved)
         except CorruptRecord:  # others have written them anew meanwhile
-            await self._lost(known, "")
+            await self._lost(known, set())
             if self.known is known:
                 await self._check_current()  # what was read of the register may be long past
                 raise
             return False
-        await self._until_released(until)
-        chains = {name: sink.barrier.chain_at(until) for name, sink in self.sinks.items()}
-        made = Checkpoint(stands.n + 1, until, chains, parts, time_ms, self.place.now_ms())
-        return await self._swap(known, made, written)
+        waits = self.plan.release.waits
+        await self._until((lambda: self._made) if waits else (lambda: self.released), until)
+        least = stands.c if waits else until  # all below has left, and more beside replicas that do not wait
+        left = {name: min(until, max(least, sink.barrier.begin)) for name, sink in self.sinks.items()}
+        held = [line for name, at in left.items() for line in self.sinks[name].barrier.held(at, until)]
+        chains = {name: self.sinks[name].barrier.chain_at(at) for name, at in left.items()}
+        waiting = [await self._written(part_of(held))] if held and self.plan.release.holds else []
+        made = Checkpoint(stands.n + 1, until, chains, parts, time_ms, self.place.now_ms(), waiting)
+        return await self._swap(known, made)
 
-    async def _parts(self, before: list[PartRef], saved: dict[tuple[str, int], Section]) -> tuple[list[PartRef], str]:
-        """The parts with the saved states, some of the last written anew, and the blob for them."""
+    async def _parts(self, before: list[PartRef], saved: dict[tuple[str, int], Section]) -> list[PartRef]:
+        """The parts with the saved states, some of the last written anew."""
         if not saved:
-            return before, ""
+            return before
         count = merge_count(before, len(part_of(saved.values())))
         kept, merge = before[: len(before) - count], before[len(before) - count :]
         older: dict[tuple[str, int], Section] = {}
@@ -416,16 +472,18 @@ class PipelineReplica:
             older = merged(older.values(), sections_of(await self._read(part), part))
             await asyncio.sleep(0)
         sections = merged(older.values(), saved.values())
-        data = part_of(section for _, section in sorted(sections.items()))
+        return [*kept, await self._written(part_of(section for _, section in sorted(sections.items())))]
+
+    async def _written(self, data: bytes) -> PartRef:
         blob = f"{self._who}/{self.place.new_id()}"
         await self.place.blobs.write(blob, data)
-        return [*kept, ref_of(blob, data)], blob
+        return ref_of(blob, data)
 
-    async def _swap(self, known: Kept[PipelineRegister], made: Checkpoint, written: str) -> bool:
+    async def _swap(self, known: Kept[PipelineRegister], made: Checkpoint) -> bool:
         apart_ms = max(row.margin_ms for row in (self._source, *self.plan.sink_rows().values())) // 2
         swapped = await self.register.swap(known, known.register.after(made, apart_ms))
         if swapped is None:
-            await self._lost(known, written)
+            await self._lost(known, made.blobs() - known.register.blobs())
             return False
         self.known, self._saves_all = swapped, False
         with suppress(Refused, OutcomeUnknown):
@@ -434,7 +492,7 @@ class PipelineReplica:
             await self._drop(known.register.blobs() - swapped.register.blobs())
         return True
 
-    async def _lost(self, known: Kept[PipelineRegister], written: str) -> None:
+    async def _lost(self, known: Kept[PipelineRegister], written: set[str]) -> None:
         """Take the checkpoint of another replica, which is as good as one's own.
 
         Where the register has not moved, as far as one can see, the swap may still take effect, and needs its part.
@@ -448,8 +506,10 @@ class PipelineReplica:
         if found.register.version != self.plan.version:
             raise BeginAgain
         self.known = found
-        if written and written not in found.register.blobs():
-            await self._drop({written})
+        if self.plan.release.claims:  # the outputs below are those of who has made that checkpoint
+            for sink in self.sinks.values():
+                sink.barrier.pass_by(found.register.stands.c, 0)
+        await self._drop(written - found.register.blobs())
 
     async def _drop(self, blobs: set[str]) -> None:
         """Delete parts that nothing names; one that stays takes room, and changes nothing."""

@@ -18,7 +18,6 @@ from outbox.streams.log_places import ChangeWait, Place, place_of
 from outbox.streams.pipeline.figures import figures_of
 from outbox.streams.pipeline.operators import Operator
 from outbox.streams.pipeline.plan import PipelinePlan
-from outbox.streams.pipeline.release import InOrder
 from outbox.streams.pipeline.replica import FINAL, BeginAgain, PipelineReplica
 from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX, log_recovery, raise_from, started
 
@@ -127,6 +126,10 @@ class PipelineLoop:
                 raise
             except (Refused, OutcomeUnknown) as error:
                 self._say(error, "a checkpoint")
+            if replica.holds_back:
+                replica.fed.set()
+            if replica.released > self.released:
+                await self._say_moved(replica, replica.released)
 
     async def _pause_after(self, error: BaseException) -> None:
         self._say(error, "a turn")
@@ -236,19 +239,18 @@ class RunningPipeline:
 
 @asynccontextmanager
 async def run(
-    plan: PipelinePlan, place: object, release: InOrder, *, checkpoint_s: float, replicas: int
+    plan: PipelinePlan, place: object, *, checkpoint_s: float, replicas: int
 ) -> AsyncIterator[RunningPipeline]:
     """Run replicas until the context ends, and raise then what stopped them.
 
     Raises:
         NotRegistrable: an option cannot be used.
     """
-    if not isinstance(release, InOrder):
-        raise NotRegistrable(f"pipeline {plan.name}: release={release!r}: give release.in_order()")
     if not isinstance(checkpoint_s, int | float) or not checkpoint_s > 0:
         raise NotRegistrable(f"pipeline {plan.name}: checkpoint_s={checkpoint_s!r}: seconds, more than 0")
     if not isinstance(replicas, int) or not 1 <= replicas <= 64:
         raise NotRegistrable(f"pipeline {plan.name}: replicas={replicas!r}: 1 to 64")
+    plan.check_release(checkpoint_s)
     found = place_of(place)
     running = RunningPipeline(
         [PipelineLoop(plan.on(lambda log: log.place), found, checkpoint_s) for _ in range(replicas)]
@@ -268,12 +270,17 @@ async def run_until_idle(plan: PipelinePlan, place: object, *, seconds: float) -
 
     Raises:
         Refused, OutcomeUnknown: a store failed up to the end.
+        ReleaseRefused: the release does not fit.
     """
+    plan.check_release()
     loop, until_s = PipelineLoop(plan.on(lambda log: log.place), place_of(place), seconds), time.monotonic() + seconds
     while True:
         failed: Exception | None = None
         try:
             has_more = await loop.turn()
+            if loop.replica is not None and (not has_more or time.monotonic() >= until_s):
+                await loop.replica.checkpoint()
+                loop.released = loop.replica.released
         except BeginAgain:
             loop.replica, has_more = None, True
         except FINAL:
@@ -285,6 +292,4 @@ async def run_until_idle(plan: PipelinePlan, place: object, *, seconds: float) -
             break
     if failed is not None:
         raise failed
-    if loop.replica is not None:
-        await loop.replica.checkpoint()
     return loop.released

@@ -221,12 +221,12 @@ class PipelineReplicas:
         turns = 0
         while True:
             try:
-                if not await replica.turn():
-                    await ChangeWait().wait(replica.seen())
-                    continue
-                turns += 1
-                if checkpoint_every and turns % checkpoint_every == 0:
+                has_more = await replica.turn()
+                turns += has_more
+                if checkpoint_every and (turns % checkpoint_every == 0 if has_more else replica.holds_back):
                     await replica.checkpoint()
+                elif not has_more:
+                    await ChangeWait().wait(replica.seen())
             except FINAL:
                 raise
             except MAY_RETRY:
@@ -238,6 +238,8 @@ class PipelineReplicas:
             replica.fed.clear()
             try:
                 await replica.checkpoint()
+                if replica.holds_back:
+                    replica.fed.set()
             except FINAL:
                 raise
             except MAY_RETRY:

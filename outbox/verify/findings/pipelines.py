@@ -18,7 +18,7 @@ import msgspec
 from outbox.streams.cells import Cell
 from outbox.streams.pipeline.graph import Pipeline
 from outbox.streams.pipeline.plan import PipelinePlan
-from outbox.streams.pipeline.release import InOrder
+from outbox.streams.pipeline.release import Release
 from outbox.streams.pipeline.replica import PipelineReplica
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.loop import done
@@ -38,7 +38,7 @@ def explore_pipeline(
     pipeline: Pipeline,
     entries: Sequence[Any],
     *,
-    release: InOrder | None = None,
+    release: Release | None = None,
     replicas: int = 2,
     crashes: int = 1,
     lost: int = 0,
@@ -54,13 +54,21 @@ def explore_pipeline(
     a replica dies (`crashes`), a call takes effect and its reply is lost (`lost`), is throttled (`refused`) or lands at
     any later time (`delayed`), a read answers from the past (`stale`).  `seconds` of CPU are spent at most.
 
+    What is promised is what the `release` promises (default: `in_order`): with `at_least_once` outputs may come twice,
+    with `at_most_once` not at all.
+
     Raises:
         ValueError, NotRegistrable: what is asked for cannot be explored; the text says what can.
     """
-    if replicas < 1 or seconds <= 0 or not (release is None or isinstance(release, InOrder)):
-        raise ValueError(f"replicas={replicas}, seconds={seconds}, release={release}: a replica, some time, in_order()")
+    plan = pipeline.plan(release)
+    plan.check_release()
+    if replicas < 1 or seconds <= 0 or (plan.release.waits and not checkpoint_every):
+        raise ValueError(
+            f"replicas={replicas}, seconds={seconds}, checkpoint_every={checkpoint_every}: a replica, some time, and "
+            "checkpoints where outputs wait for them"
+        )
     budgets, began_s = Budgets(crashes, lost, delayed, refused, stale=stale), time.process_time()
-    scenario: Any = pipeline_scenario([pipeline.plan()] * replicas, entries, budgets, checkpoint_every=checkpoint_every)
+    scenario: Any = pipeline_scenario([plan] * replicas, entries, budgets, checkpoint_every=checkpoint_every)
     found = search(scenario, limits=Limits(states=STATE_COUNT_MAX, cpu_s=seconds))
     anomalies = tuple(
         Anomaly(each.promise, each.text, shortened(each.trace.text), each.steps) for each in found.anomalies

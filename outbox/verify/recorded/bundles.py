@@ -95,7 +95,10 @@ class Bundles:
         if index not in sink.chain or index + 1 not in sink.chain:
             return
         (one, first), (other, second) = sink.chain[index], sink.chain[index + 1]
-        if one.until != other.since:
+        reached = one.until
+        if other.since > reached:  # without a chain copies of earlier bundles may lie between
+            reached = max(known.until for at, (known, _) in sink.chain.items() if at <= index)
+        if other.since > reached or other.since < one.until:
             text = f"cell {index} of {one.sink} ends at {_shown(one.until)} of the source, and the next begins at "
             what = "doubled output" if other.since < one.until else "lost output"
             against = min(first, second)

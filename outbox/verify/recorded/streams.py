@@ -285,6 +285,8 @@ class PipelineEvents:
         self._rows = {name: row.name for name, row in plan.sink_rows().items()}
         self._told: OrderedDict[tuple[str, int], str] = OrderedDict()
         """The cells that were told of, and of each version the last checkpoint."""
+        self._left = Position(0)
+        """The position of the last checkpoint, which the next one stands behind when what that held has left."""
 
     def look(self, key: DocumentKey, body: bytes) -> None:
         """Note a document that is there: a register, or a cell of the source."""
@@ -298,8 +300,10 @@ class PipelineEvents:
             return  # not one of ours: its reader will raise
 
     def _stands(self, key: DocumentKey, register: PipelineRegister) -> None:
-        c, id = register.stands.c, f"{self._plan.name}/{register.stands.n}"
+        stands, id = register.stands, f"{self._plan.name}/{register.stands.n}"
         if self._is_new(key.partition, register.version, id):
+            c = min(self._left, stands.c) if stands.held else stands.c  # what it holds leaves now that it stands
+            self._left = stands.c
             sinks, until = [*self._rows.values()], (c.index, c.offset)
             self._add(events.Durable(at_ms=self._now_ms, id=id, sinks=sinks, version=register.version, until=until))
 
@@ -393,6 +397,12 @@ class RecordedBarrier:
     def adopt(self, index: int, there: Cell) -> None:
         self._seen.left(self._names, index, there)
         self._barrier.adopt(index, there)
+
+    def pass_by(self, until: Position, next: int) -> None:
+        bundle = self._barrier.bundled
+        if bundle is not None and bundle.until == until and next:
+            self._seen.left(self._names, next - 1, bundle)
+        self._barrier.pass_by(until, next)
 
 
 class RecordedPipelineStore:

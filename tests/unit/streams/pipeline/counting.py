@@ -10,6 +10,7 @@ from uuid import uuid4
 from outbox.engine.engine import Engine
 from outbox.streams import Emit, OrderedLog, Pipeline, Skip
 from outbox.streams.log_places import place_of
+from outbox.streams.pipeline.release import Release, in_order
 from outbox.streams.pipeline.replica import PipelineReplica
 
 
@@ -67,8 +68,11 @@ def count(state: Count, word: Word, emit: Emit[Change]) -> None:
 class Counting:
     """The pipeline and its logs on an engine."""
 
-    def __init__(self, engine: Engine, *, version: int = 1, name: str = "index") -> None:
+    def __init__(
+        self, engine: Engine, *, version: int = 1, name: str = "index", release: Release | None = None
+    ) -> None:
         self.engine = engine
+        self.release = release or in_order()
         self.pages = OrderedLog("pages", engine, type=Page)
         self.changes = OrderedLog("changes", engine, type=Change)
         self.pipeline = Pipeline(name, source=self.pages, version=version)
@@ -78,7 +82,7 @@ class Counting:
 
     def replica(self, **options: Any) -> PipelineReplica:
         """A replica as a process has it that has just begun."""
-        plan = self.pipeline.plan().on(lambda log: log.place)
+        plan = self.pipeline.plan(self.release).on(lambda log: log.place)
         return PipelineReplica(plan, place_of(self.engine), **options)
 
     async def write(self, *texts: str) -> None:

@@ -145,20 +145,22 @@ def test_a_pipeline_describes_itself_and_an_operator_can_be_called() -> None:
     lines = made.pipeline.describe().splitlines()
     assert lines == [
         "index: source pages",
-        "  words: flat_map of the source",
-        "  count: reduce of words",
+        "  words: flat_map of the source, insensitive",
+        "  count: reduce of words, convergent",
         "  log changes: sink of count",
+        "releases: in_order, by_epoch, at_least_once, at_most_once",
     ]
     assert Selling(Engine.in_memory()).pipeline.describe().splitlines() == [
         "takings: source sales",
-        "  total: reduce of the source",
-        "  lately~time: time of the source",
-        "  lately: window of lately~time",
-        "  lately~late: late of lately~time",
+        "  total: reduce of the source, convergent",
+        "  lately~time: time of the source, insensitive",
+        "  lately: window of lately~time, insensitive",
+        "  lately~late: late of lately~time, insensitive",
         "  log refused: sink of refused~",
         "  log late: sink of lately~late",
         "  log totals: sink of total",
         "  log lately: sink of lately",
+        "releases: in_order, by_epoch, at_least_once, at_most_once",
     ]
     assert list(made.pipeline.plan().operators[0](Page("a b"))) == [Word("a"), Word("b")]
     assert Change("a", 1) == Change("a", 1)
