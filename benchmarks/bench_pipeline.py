@@ -1,6 +1,6 @@
 """A pipeline on a durable engine: from the beginning of a page's append until all its changes are durable.
 
-    python -m benchmarks.bench_pipeline [--repeats 3] [--seconds 20] [--rate 50] [--by-epoch 1000]
+    python -m benchmarks.bench_pipeline [--repeats 5] [--seconds 20] [--rate 50] [--only MODE ...] [--output FOLDER]
 
 W2: pages come at random, so many a second on average, each with 200 distinct words that are drawn by Zipf's law, as the
 next version of one of 500 pages; the inverted index of `examples` makes the changes.  A repeat runs each of these for
@@ -8,28 +8,31 @@ so many seconds, one after the other, on the same pages at the same times:
 
 - floor: the page is appended, and then its changes, which were made before; no work between
 - none: the page is appended, its changes are made and appended; without barrier and checkpoint
-- in_order: the pipeline, with a checkpoint every 50, 500 and 2,000 ms
-- by_epoch: the pipeline, whose outputs wait for a checkpoint, every 1,000 ms or as `--by-epoch` says
+- in_order: the pipeline, with a checkpoint every 50, 100, 500, 1,000 and 2,000 ms
+- by_epoch: the pipeline, whose outputs wait for a checkpoint, every 500, 1,000 and 2,000 ms
+- sqlite: tables of places and changes, written by hand, a page a transaction
+- handlers: two handlers, to which each word is a message
 
-The first quarter of the pages does not count.  Ratios are of the two in one repeat.
+The first quarter of the pages does not count.  Ratios are of the two in one repeat.  `full` is the rate without pauses:
+pages a second, and the CPU of one.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from benchmarks.pipeline_peers import by_handlers, by_sqlite
 from examples.inverted_index.index import Content, Indexing, Page, Postings, update, words
 from outbox.engine.engine import Engine
 from outbox.streams import release
@@ -38,10 +41,17 @@ from outbox_bench import report
 
 SCRATCH = Path(__file__).resolve().parents[1] / "build"
 WORDS, WORDS_A_PAGE, PAGES = 20_000, 200, 500
-INTERVALS_MS = (50, 500, 2_000)
-FLOOR, NONE = "floor", "none"
-MODES = (FLOOR, NONE, *(f"in_order {interval}" for interval in INTERVALS_MS), "by_epoch 1000")
-WAIT_S_MAX = 60.0
+INTERVALS_MS, EPOCHS_MS = (50, 100, 500, 1_000, 2_000), (500, 1_000, 2_000)
+FLOOR, NONE, SQLITE, HANDLERS, FULL = "floor", "none", "sqlite", "handlers", ", full"
+PACED = (
+    *(FLOOR, NONE, *(f"in_order {interval}" for interval in INTERVALS_MS)),
+    *(f"by_epoch {interval}" for interval in EPOCHS_MS),
+    *(SQLITE, HANDLERS),
+)
+MODES = (*PACED, *(f"{mode}{FULL}" for mode in (FLOOR, NONE, "in_order 1000", SQLITE)))
+SHARES = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99, "max_ms": 1 - 1e-9}
+SECONDS = 20.0
+WAIT_S_MAX = 120.0
 
 Handle = Callable[[Page], Coroutine[Any, Any, None]]
 
@@ -57,18 +67,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Figures:
-    """The latencies of the pages that count, and the CPU of one."""
+    """The latencies of the pages that count, the CPU of one, and how many there were a second."""
 
     latency_ms: Sequence[float]
     cpu_us: float
+    rate: float
 
-    @property
-    def p50_ms(self) -> float:
-        return statistics.median(self.latency_ms)
-
-    @property
-    def p99_ms(self) -> float:
-        return sorted(self.latency_ms)[int(len(self.latency_ms) * 0.99)]
+    def at_ms(self, share: float) -> float:
+        """The latency that so many do not exceed."""
+        return sorted(self.latency_ms)[int(len(self.latency_ms) * share)]
 
 
 def work(count: int, rate: float, seed: int) -> Work:
@@ -122,39 +129,50 @@ async def paced(given: Work, handle: Handle) -> Figures:
             if number == skipped:
                 cpu_s = time.process_time()
             group.create_task(one(number, page, due_s))
-    count = len(given.pages) - skipped
-    return Figures(latency_ms[skipped:], (time.process_time() - cpu_s) / count * 1e6)
+    count, took_s = len(given.pages) - skipped, time.perf_counter() - began_s
+    return Figures(latency_ms[skipped:], (time.process_time() - cpu_s) / count * 1e6, len(given.pages) / took_s)
 
 
 async def measured(mode: str, given: Work, folder: Path) -> Figures:
     """One mode on a folder of its own."""
+    if mode.endswith(FULL):
+        return await measured(mode.removesuffix(FULL), replace(given, due_s=[0.0] * len(given.pages)), folder)
+    order = asyncio.Lock()
+    """As a pipeline does it: the changes of one page behind those of the one before."""
     async with AsyncExitStack() as stack:
+        if mode in (SQLITE, HANDLERS):
+            make = by_sqlite if mode == SQLITE else by_handlers
+            peer = await stack.enter_async_context(make(folder, [*chain(*given.made.values())]))
+
+            async def by_peer(page: Page) -> None:
+                async with order:
+                    await peer(page)
+
+            return await paced(given, by_peer)
         engine = await stack.enter_async_context(Engine.open(folder))
-        index, order = Indexing(engine), asyncio.Lock()
+        index = Indexing(engine)
         if mode in (FLOOR, NONE):
             operators = Operators()
 
             async def by_hand(page: Page) -> None:
-                async with order:  # as a pipeline does it: the changes of one page behind those of the one before
+                async with order:
                     await index.pages.append(page, id=id_of(page))
                     changes = given.made[id_of(page)] if mode == FLOOR else operators.changes(page)
                     await index.changes.extend(changes, id=id_of(page))
 
             found = await paced(given, by_hand)
-            await check(index, given)
-            return found
-        name, interval_ms = mode.split()
-        chosen = getattr(release, name)()
-        running = await stack.enter_async_context(
-            index.pipeline.run(engine, release=chosen, checkpoint_s=int(interval_ms) / 1_000)
-        )
+        else:
+            name, interval_ms = mode.split()
+            chosen, checkpoint_s = getattr(release, name)(), int(interval_ms) / 1_000
+            run = index.pipeline.run(engine, release=chosen, checkpoint_s=checkpoint_s)
+            running = await stack.enter_async_context(run)
 
-        async def piped(page: Page) -> None:
-            async with order:
-                entry = await index.pages.append(page, id=id_of(page))
-            await running.until(entry.after())
+            async def piped(page: Page) -> None:
+                async with order:
+                    entry = await index.pages.append(page, id=id_of(page))
+                await running.until(entry.after())
 
-        found = await paced(given, piped)
+            found = await paced(given, piped)
         await check(index, given)
         return found
 
@@ -170,20 +188,33 @@ def id_of(page: Page) -> str:
     return f"{page.number}.{page.version}"
 
 
-def table(found: Sequence[dict[str, Figures]]) -> str:
-    """A line for each mode: medians over the repeats, and ratios to the floor and to none."""
-    lines = [["", "p50 ms", "p99 ms", "CPU a page, µs", "p50 / floor", "p50 / none", "p99 / none"]]
+def rows(found: Sequence[dict[str, Figures]]) -> list[report.Row]:
+    """A row for each mode: medians over the repeats with their spread, and ratios within a repeat."""
+    made: list[report.Row] = []
     for mode in found[0]:
-        spreads = [
-            ([one[mode].p50_ms for one in found], 2),
-            ([one[mode].p99_ms for one in found], 2),
-            ([one[mode].cpu_us for one in found], 0),
-            ([one[mode].p50_ms / one[FLOOR].p50_ms for one in found], 2),
-            ([one[mode].p50_ms / one[NONE].p50_ms for one in found], 2),
-            ([one[mode].p99_ms / one[NONE].p99_ms for one in found], 2),
-        ]
-        lines.append([mode, *(report.cell(report.spread(values), digits) for values, digits in spreads)])
-    return report.aligned(lines)
+        each = [one[mode] for one in found]
+        figures: dict[str, list[float]] = {"cpu_us": [one.cpu_us for one in each], "rate": [one.rate for one in each]}
+        if not mode.endswith(FULL):
+            for name, share in SHARES.items():
+                figures[name] = [one.at_ms(share) for one in each]
+            for than in (FLOOR, NONE):
+                of = [(one[mode], one[than]) for one in found]
+                figures[f"p50_than_{than}_ms"] = [one.at_ms(0.5) - other.at_ms(0.5) for one, other in of]
+                figures[f"p99_than_{than}_ms"] = [one.at_ms(0.99) - other.at_ms(0.99) for one, other in of]
+        made.append({"mode": mode, **{name: report.spread(values) for name, values in figures.items()}})
+    return made
+
+
+def table(found: Sequence[report.Row]) -> str:
+    """A line for each mode."""
+    columns = {"p50_ms": 2, "p95_ms": 2, "p99_ms": 2, "max_ms": 1, "p50_than_floor_ms": 2, "p50_than_none_ms": 2}
+    columns |= {"p99_than_none_ms": 2, "cpu_us": 0, "rate": 0}
+    heads = ("", "p50 ms", "p95 ms", "p99 ms", "max ms", "p50 - floor", "p50 - none", "p99 - none", "CPU us", "pages/s")
+    lines = [
+        [row["mode"], *(report.cell(row[name], digits) if name in row else "" for name, digits in columns.items())]
+        for row in found
+    ]
+    return report.aligned([[*heads], *lines])
 
 
 async def repeated(repeats: int, seconds: float, rate: float, modes: Sequence[str] = MODES) -> list[dict[str, Figures]]:
@@ -198,21 +229,30 @@ async def repeated(repeats: int, seconds: float, rate: float, modes: Sequence[st
     return found
 
 
+def publish(repeats: int, seconds: float, output: Path, *, rate: float = 50.0, modes: Sequence[str] = MODES) -> str:
+    """Measure, and write pipeline.json and pipeline.txt."""
+    SCRATCH.mkdir(exist_ok=True)
+    about = [
+        f"W2: {rate:g} pages a second of {WORDS_A_PAGE} distinct words, {seconds:g} s a mode; from the beginning of a",
+        "page's append until all its changes are durable.  Behind a release is its checkpoints' interval, ms.",
+        "Differences, ms, are of the two in one repeat; full: without pauses; CPU of a page.",
+        f"Median of {repeats} repeats [least..greatest], all modes in turn in each.",
+        *report.circumstances(SCRATCH),
+    ]
+    found = rows(asyncio.run(repeated(repeats, seconds, rate, modes)))
+    return report.publish("pipeline", found, about, output, table(found))
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_pipeline", description="Measure a pipeline.")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long each mode runs (20)")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"how long each mode runs ({SECONDS:g})")
     parser.add_argument("--rate", type=float, default=50.0, help="pages a second (50)")
-    parser.add_argument("--by-epoch", type=int, nargs="+", default=[1_000], help="intervals of by_epoch, ms (1000)")
+    parser.add_argument("--only", nargs="*", default=MODES, metavar="MODE", help="floor and none are among them")
+    parser.add_argument("--output", type=Path, default=SCRATCH)
     options = parser.parse_args(arguments)
-    modes = [*MODES[:-1], *(f"by_epoch {interval}" for interval in options.by_epoch)]
-    SCRATCH.mkdir(exist_ok=True)
-    circumstances = report.circumstances(SCRATCH)
-    found = asyncio.run(repeated(options.repeats, options.seconds, options.rate, modes))
-    about = (
-        f"W2: {options.rate:g} pages/s of {WORDS_A_PAGE} words; median of {options.repeats} repeats [least..greatest]."
-    )
-    print("\n".join([about, *circumstances, "", table(found)]))
+    modes = [*dict.fromkeys((FLOOR, NONE, *options.only))]
+    print(publish(options.repeats, options.seconds, options.output, rate=options.rate, modes=modes))
     return 0
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bench_pipeline import MODES, id_of, measured, repeated, table, work
+from benchmarks.bench_pipeline import MODES, id_of, measured, repeated, rows, table, work
 
 
 async def test_every_mode_has_a_line_with_its_ratios() -> None:
-    modes = [*MODES[:-1], "by_epoch 50"]
-    lines = table(await repeated(1, 0.1, 80.0, modes)).splitlines()
-    assert len(lines) == 1 + len(MODES) and lines[1].startswith("floor") and " 1.00 [" in lines[1]
+    modes = [mode for mode in MODES if not mode.startswith("by_epoch")] + ["by_epoch 50"]
+    lines = table(rows(await repeated(1, 0.1, 80.0, modes))).splitlines()
+    assert len(lines) == 1 + len(modes) and lines[1].startswith("floor") and " 0.00 [" in lines[1]
 
 
 async def test_a_change_that_is_missing_spoils_a_run(disk_path: Path) -> None:

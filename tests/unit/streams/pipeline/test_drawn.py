@@ -47,8 +47,8 @@ async def lives(made: Any, recorded: Pipeline, draw: random.Random, end: Positio
         place = place_of(made.engine)
         faulty = Place(FaultyStore(place.store, plan), FaultyBlobs(place.blobs, plan), place.now_ms)
         moved = recorded.over(lambda _, faulty=faulty: faulty)  # type: ignore[misc]  # bound here, not later
-        plan = moved.plan(getattr(made, "release", None))
-        replica = PipelineReplica(plan, moved.on(faulty), entries_max=draw.choice((1, 2, 5)))
+        given = moved.plan(getattr(made, "release", None))
+        replica = PipelineReplica(given, moved.on(faulty), entries_max=draw.choice((1, 2, 5)))
         try:
             return await _life(replica, draw, end, again)
         except FINAL:
