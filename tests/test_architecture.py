@@ -49,7 +49,7 @@ STATEMENTS_MAX = {
     "outbox/azure": 3_534,
     "outbox/emulator": 10_127,
     "outbox/engine": 5_165,
-    "outbox/ops": 7_588,
+    "outbox/ops": 7_595,
     "outbox/registration": 352,
     "outbox/runtime": 6_324,
     "outbox/streams": 5_726,

@@ -10,6 +10,8 @@ from outbox.ops.cli.hosts import log_to_stderr
 from outbox.ops.shared.arguments import Command, Commands, Options, argument, count, interval, port
 from outbox.ops.shared.asking import answer, check_app_name
 
+RELEASES = ("in-order", "by-epoch", "at-least-once", "at-most-once")
+
 
 def run(options: Options) -> None:
     """Run replicas of a pipeline; stdout gets one line at the end, whatever the module prints."""
@@ -24,6 +26,7 @@ def run(options: Options) -> None:
 
         settings = PipelineSettings(
             options.pipeline,
+            options.release,
             options.checkpoint_s,
             options.replicas,
             options.for_s,
@@ -48,6 +51,7 @@ COMMANDS: Commands = {
                 help="module:name of a class or function that takes the place for its logs, and makes it or an object "
                 "with it as .pipeline; or of a Pipeline whose logs have places; the current folder is importable",
             ),
+            argument("--release", choices=RELEASES, default=RELEASES[0], help="when outputs leave (in-order)"),
             argument(
                 "--checkpoint-s", type=interval, default=1.0, metavar="S", help="seconds between checkpoints (1.0)"
             ),

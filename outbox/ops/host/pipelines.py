@@ -25,6 +25,7 @@ from outbox.runtime.counts import Counts
 from outbox.streams import Position
 from outbox.streams.log import LogReader
 from outbox.streams.log_places import Place, place_of
+from outbox.streams.pipeline.release import RELEASES
 from outbox.streams.pipeline.running import RunningPipeline
 
 log = logging.getLogger("outbox.host")
@@ -35,6 +36,7 @@ class PipelineSettings:
     """A pipeline to run, as `module:name`, and until when: a signal, `for_s` seconds, or the end of its source."""
 
     pipeline: str
+    release: str = "in-order"
     checkpoint_s: float = 1.0
     replicas: int = 1
     for_s: float | None = None
@@ -68,8 +70,9 @@ async def run_pipeline(
     async with AsyncExitStack() as stack:
         place, admin = await stack.enter_async_context(opened)
         pipeline = make_pipeline(settings.pipeline, place)
+        chosen = next(each for each in RELEASES if each.name == settings.release.replace("-", "_"))
         running = await stack.enter_async_context(
-            pipeline.run(place, checkpoint_s=settings.checkpoint_s, replicas=settings.replicas)
+            pipeline.run(place, release=chosen, checkpoint_s=settings.checkpoint_s, replicas=settings.replicas)
         )
         endpoints = EndpointSettings(metrics_port=settings.metrics_port)
         for line in await listen_metrics(stack, partial(_metrics, admin, pipeline.name), endpoints):

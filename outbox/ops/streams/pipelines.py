@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -35,9 +35,11 @@ from outbox.streams.pipeline.barrier import Names
 from outbox.streams.pipeline.checkpoint import (
     PIPELINE,
     Checkpoint,
+    Held,
     PartRef,
     PipelineRegister,
     Section,
+    lines_of,
     merged,
     sections_of,
 )
@@ -205,7 +207,7 @@ async def audit_pipeline(at: StreamPlace, asked: AuditPipeline) -> PipelineAudit
         for sink, chain in register.stands.sinks.items()
     }
     source_end = Position(await _cells(at, register.source).find_end(floors[register.source].index))
-    for sink, end in ends.items():
+    for sink, end in ends.items() if not register.release else ():
         found += await _chain_findings(at, Names(asked.name, 0, "", sink), register, end, source_end)
     if found:
         now = await _register(at, asked.name)
@@ -255,9 +257,12 @@ def _floor_findings(name: str, register: PipelineRegister, floors: Mapping[str, 
 async def _part_findings(at: StreamPlace, register: PipelineRegister) -> list[_Finding]:
     """Parts that are missing, or not as they were written."""
     found = []
-    for part in {part.blob: part for each in (*register.kept, register.stands) for part in each.parts}.values():
+    checkpoints, kinds = (*register.kept, register.stands), dict[PartRef, type[Any]]()
+    for each in checkpoints:
+        kinds |= dict.fromkeys(each.parts, Section) | dict.fromkeys(each.held, Held)
+    for part, kind in kinds.items():
         try:
-            for _ in sections_of(await _part(at, part), part):
+            for _ in lines_of(await _part(at, part), part, kind):
                 pass
         except CorruptRecord as error:
             found.append(_Finding(str(error), partial(_is_named, part.blob)))

@@ -455,7 +455,7 @@ def three_pages(disk_path: Path) -> None:
 @pytest.mark.usefixtures("three_pages")
 def test_a_pipeline_is_run_to_the_end_of_its_source_listed_asked_and_audited(cli: Cli) -> None:
     assert cli("pipeline", "list")[:2] == (0, "no pipelines\n")
-    code, out, err = cli("pipeline", "run", COUNTING, "--until-idle", "--replicas", "2")
+    code, out, err = cli("pipeline", "run", COUNTING, "--until-idle", "--replicas", "2", "--release", "by-epoch")
     assert (code, out) == (0, "index: all below 3.0 of its source has left\n"), err
     assert json.loads(cli("pipeline", "run", COUNTING, "--until-idle", "--json")[1]) == {
         "name": "index",
@@ -471,8 +471,16 @@ def test_a_pipeline_is_run_to_the_end_of_its_source_listed_asked_and_audited(cli
     code, out, _ = cli("pipeline", "get", "index", "count", "a")
     assert (code, out.splitlines()[0]) == (0, "count a as of 3.0 of the source, checkpoint 1")
     assert json.loads(cli("pipeline", "get", "index", "count", "a", "--json")[1])["value"] == {"n": 2}
-    assert cli("pipeline", "audit", "index")[:2] == (0, "index: checkpoint 1, 1 parts, 1 bundles\n")
+    assert cli("pipeline", "audit", "index")[:2] == (0, "index: checkpoint 1, 2 parts, 1 bundles\n")
     assert [each["name"] for each in json.loads(cli("pipeline", "audit", "--all", "--json")[1])] == ["index"]
+
+
+@pytest.mark.usefixtures("three_pages")
+def test_a_pipeline_without_a_chain_has_no_findings_and_goes_on_by_its_release_alone(cli: Cli) -> None:
+    assert cli("pipeline", "run", COUNTING, "--until-idle", "--release", "at-least-once")[0] == 0
+    assert cli("pipeline", "audit", "index")[:2] == (0, "index: checkpoint 1, 1 parts, 1 bundles\n")
+    code, _, err = cli("pipeline", "run", COUNTING, "--until-idle")
+    assert code == 1 and "at_least_once" in err
 
 
 @pytest.mark.usefixtures("three_pages")
