@@ -9,9 +9,10 @@ commit protocols side by side, `--only history` what recording costs and judging
 asks of the Azure services and what the adapters cost beside the bare SDKs, `--only latency` the rate with these
 services a round trip away, `--only feed` a Spark feed, `--only streams` ordered logs and processors, `--only telemetry`
 what OpenTelemetry costs a message, `--only looks` for how long an operator's answers hold a host's event loop,
-`--only ledger` merges into a ledger of `consume`, `--only pipeline` a pipeline beside handlers and SQLite.  Writes w1,
-log, folder, profile, scopes, history, azure, azure-latency, feed, streams, telemetry, looks, ledger and pipeline, those
-of what was chosen, into the folder, each as .json and .txt.
+`--only ledger` merges into a ledger of `consume`, `--only pipeline` a pipeline beside handlers and SQLite,
+`--only recovery` what a kill costs one.  Writes w1, log, folder, profile, scopes, history, azure, azure-latency, feed,
+streams, telemetry, looks, ledger, pipeline and recovery, those of what was chosen, into the folder, each as .json and
+.txt.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from benchmarks import (
     bench_log,
     bench_looks,
     bench_pipeline,
+    bench_recovery,
     bench_scopes,
     bench_streams,
     bench_telemetry,
@@ -52,9 +54,9 @@ LEDGER_REPEATS_MAX = 3
 SCRATCH = ROOT / "build"  # beside the sources, so on a real disk and not in memory
 
 SYSTEMS = ("benchmarks.peers.floor", *w1.SYSTEMS)
-LOG, FOLDER, PROFILE, SCOPES, HISTORY, AZURE, LATENCY, FEED, STREAMS, TELEMETRY, LOOKS, LEDGER, PIPELINE = PARTS = (
+LOG, FOLDER, PROFILE, SCOPES, HISTORY, AZURE, LATENCY, FEED, STREAMS, TELEMETRY, LOOKS, LEDGER, PIPELINE, RECOVERY = PARTS = (
     "log", "folder", "profile", "scopes", "history", "azure", "latency", "feed", "streams", "telemetry", "looks",
-    "ledger", "pipeline",
+    "ledger", "pipeline", "recovery",
 )  # fmt: skip
 
 
@@ -95,6 +97,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(bench_ledger.publish(min(options.repeats, LEDGER_REPEATS_MAX), bench_ledger.COUNTS, options.output))
     if PIPELINE in parts:
         print(bench_pipeline.publish(options.repeats, bench_pipeline.SECONDS, options.output))
+    if RECOVERY in parts:
+        print(bench_recovery.publish(bench_recovery.KILLS, bench_recovery.STATE_S, options.output))
     if TELEMETRY in parts:
         print(bench_telemetry.publish(options.repeats, options.messages, options.output))
     return 0

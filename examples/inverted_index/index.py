@@ -119,9 +119,9 @@ def starts(places: tuple[int, ...]) -> Iterator[Place]:
 class Indexing:
     """The pipeline and its logs on a place, such as an engine."""
 
-    def __init__(self, place: Any) -> None:
-        self.pages = OrderedLog("pages", place, type=Page)
-        self.changes = OrderedLog("changes", place, type=Change)
+    def __init__(self, place: Any, *, poll_s_max: float = 1.0) -> None:
+        self.pages = OrderedLog("pages", place, type=Page, poll_s_max=poll_s_max)
+        self.changes = OrderedLog("changes", place, type=Change, poll_s_max=poll_s_max)
         self.pipeline = Pipeline("index", source=self.pages)
         split = self.pipeline.reduce(source=self.pages, key=page_of, state=Content, emits=Word)(words)
         self.update = self.pipeline.reduce(split, key=text_of, state=Postings, emits=Change)(update)
