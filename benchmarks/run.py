@@ -54,10 +54,12 @@ LEDGER_REPEATS_MAX = 3
 SCRATCH = ROOT / "build"  # beside the sources, so on a real disk and not in memory
 
 SYSTEMS = ("benchmarks.peers.floor", *w1.SYSTEMS)
-LOG, FOLDER, PROFILE, SCOPES, HISTORY, AZURE, LATENCY, FEED, STREAMS, TELEMETRY, LOOKS, LEDGER, PIPELINE, RECOVERY = PARTS = (
+PARTS = (
     "log", "folder", "profile", "scopes", "history", "azure", "latency", "feed", "streams", "telemetry", "looks",
     "ledger", "pipeline", "recovery",
 )  # fmt: skip
+LOG, FOLDER, PROFILE, SCOPES, HISTORY, AZURE, LATENCY, FEED, STREAMS, TELEMETRY, LOOKS, *_ = PARTS
+LEDGER, PIPELINE, RECOVERY = PARTS[-3:]
 
 
 def main(arguments: list[str] | None = None) -> int:
