@@ -95,6 +95,7 @@ class Barrier:
         """Entries that lie in the log and that this process has not made yet."""
         self._below = chain.below
         """How many items of the next bundle are not made again."""
+        self._is_chained = is_chained
         self._unowed = chain.begin if is_chained else END
         """Below this nothing is compared: an older version has released it."""
         self._counts = deque([(chain.begin, chain.below)] if chain.below else [])
@@ -160,7 +161,12 @@ class Barrier:
                 yield Held(self._names.sink, made.at, *_apart(made.items))
 
     def bundle(self, at_ms: int, below: Position = END) -> Cell | None:
-        """The next bundle, of outputs below a position; None where nothing is ready."""
+        """The next bundle, of outputs below a position; None where nothing is ready.
+
+        Without a chain it is the same until `pass_by`: the last try may have taken effect, or may yet.
+        """
+        if self.bundled is not None and not self._is_chained:
+            return self.bundled
         items: list[Any] = []
         size_bytes, count, last, end = 0, 0, self.begin, min(self.watermark, below)
         for made in self._waiting:
@@ -208,7 +214,7 @@ class Barrier:
 
     def pass_by(self, until: Position, next: int) -> None:
         """Go on at a position and an index, without a chain, and drop all outputs below."""
-        self.begin, self.next = max(self.begin, until), max(self.next, next)
+        self.begin, self.next, self.bundled = max(self.begin, until), max(self.next, next), None
         self._passed.append((self.next, self.begin))
         while self._waiting and self._waiting[0].at < self.begin:
             self._waiting.popleft()

@@ -95,12 +95,13 @@ class Bundles:
         if index not in sink.chain or index + 1 not in sink.chain:
             return
         (one, first), (other, second) = sink.chain[index], sink.chain[index + 1]
-        reached = one.until
-        if other.since > reached:  # without a chain copies of earlier bundles may lie between
-            reached = max(known.until for at, (known, _) in sink.chain.items() if at <= index)
-        if other.since > reached or other.since < one.until:
+        if one.until == other.since:
+            return
+        earlier = [known for at, (known, _) in sink.chain.items() if at <= index]  # in no order without a chain
+        is_twice = any(known.since < other.until and other.since < known.until for known in earlier)
+        if is_twice or other.since > max(known.until for known in earlier):
             text = f"cell {index} of {one.sink} ends at {_shown(one.until)} of the source, and the next begins at "
-            what = "doubled output" if other.since < one.until else "lost output"
+            what = "doubled output" if is_twice else "lost output"
             against = min(first, second)
             self._findings.add(what, text + _shown(other.since), one.id, other.id, against=against)
 
