@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from outbox.streams.pipeline.replica import Superseded
     from outbox.streams.pipeline.state_types import ListState, MapState, Value
     from outbox.streams.pipeline.window import Window
+    from outbox.streams.pipeline.workers import WorkerLost
     from outbox.streams.sinks import StoreSink, TransactionalSink
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "TransactionalSink",
     "Value",
     "Window",
+    "WorkerLost",
     "release",
 ]
 
@@ -77,6 +79,7 @@ _LAZY = {
     "TransactionalSink": "outbox.streams.sinks",
     "Value": "outbox.streams.pipeline.state_types",
     "Window": "outbox.streams.pipeline.window",
+    "WorkerLost": "outbox.streams.pipeline.workers",
     "release": "outbox.streams.pipeline",
 }
 

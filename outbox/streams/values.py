@@ -48,7 +48,7 @@ class Values:
         self._kind = kind if len(classes) == 1 == len(members) and not hasattr(kind, "model_fields") else None
         """The class that all values have, where msgspec takes it; then many are encoded at once."""
         shape: Any = None if self._kind is None else list[self._kind]  # type: ignore[name-defined]  # known when it runs
-        self._many = None if shape is None else msgspec.json.Decoder(shape)
+        self._many: msgspec.json.Decoder[list[Any]] | None = None if shape is None else msgspec.json.Decoder(shape)
 
     def encoded(self, values: Sequence[Any]) -> tuple[list[msgspec.Raw], list[str]]:
         """Values as stored, and the type of each where there are several.
@@ -91,6 +91,17 @@ class Values:
                 "unstorable", f"an entry for log {self._log!r} cannot be stored as {name}: {error}; store plain data"
             ) from error
         return msgspec.Raw(data), name
+
+    def read(self, data: bytes, types: list[str]) -> list[Any]:
+        """Values of this schema version, as one JSON array of what `encoded` made.
+
+        Raises:
+            CorruptRecord, msgspec.MsgspecError: they are of no such type.
+        """
+        if self._many is not None:
+            return self._many.decode(data)
+        raws = _raws.decode(data)
+        return self.decoded(Cell("", 0, len(raws), raws, types, self.version), self._log)
 
     def decoded(self, cell: Cell, place: str) -> list[Any]:
         """The values of a cell's entries; `place` names it in errors.

@@ -46,6 +46,20 @@ from outbox.runtime.http.bodies import read_body, write_body
 from outbox.runtime.start.plan import compile_app
 from outbox.stored import Failures, IdempotencyClaim, Overflow, Record, Staged, StateItem, encode
 from outbox.stored import decode as decode_document
+from outbox.streams.cells import Position
+from outbox.streams.pipeline.exchange import (
+    Answer,
+    Begin,
+    Exchange,
+    Failed,
+    FromWorker,
+    Look,
+    Moved,
+    ToWorker,
+    Unframed,
+    framed,
+)
+from outbox.streams.pipeline.operators import Frame
 from outbox.verify.history import parse as parse_history
 from outbox.verify.recorded import events
 from spark_jobs.draining.entries import TornError, whole_progress
@@ -54,12 +68,16 @@ from spark_jobs.draining.keys import DamagedKeysError, header_of
 from tests.fuzz.nonsense import mutated
 from tests.simulation.explored import T1, Transfer, bank
 from tests.unit.amqp import amqp_client
+from tests.unit.streams.pipeline.counting import Counting, Word
 from tests.wire.blobs.batches import BATCH_TYPE, BOUNDARY, batch, deletes
 
 AT_MS = 1_767_225_600_000
 LEDGER_ENTRY = rb"""{"commitInfo":{"outbox":"{\"token\":\"t\",\"number\":2,\"files\":1,\"consumed\":[]}"}}
 {"add":{"path":"data/a.parquet","size":3,"dataChange":true,"tags":null}}
 {"txn":{"appId":"outbox-consume","version":2}}"""
+
+EXCHANGE = Exchange(Counting(Engine.in_memory()).pipeline.plan(), 2)
+MOVED = EXCHANGE.moved("count", 1, Frame([(Position(1), (n,), AT_MS, Word("a" * n)) for n in range(9)], Position(2)))
 
 
 @dataclass(frozen=True)
@@ -246,6 +264,12 @@ PARSERS = (
     Parser("Blob Storage head", (encode({"path": "/devstoreaccount1/box/a%20b?comp=blocklist", **BLOB_HEADERS}),),
            _blob_head),
     Parser("block list", (BLOCK_LIST,), read_block_list, (BlobRejection,)),
+    Parser("worker's messages", (framed(MOVED) + framed(Answer(1, Position(2), [b"x"])), framed(Failed("A", "b"))),
+           lambda data: list(Unframed[FromWorker](FromWorker).feed(data)), (CorruptRecord,)),
+    Parser("messages to a worker", (framed(MOVED) + framed(Look(1, "a")), framed(Begin(1, 0, 2, Position(3), "b"))),
+           lambda data: list(Unframed[ToWorker](ToWorker).feed(data)), (CorruptRecord,)),
+    Parser("moved frame", (bytes(MOVED.frame),), lambda data: EXCHANGE.frame(Moved("count", 0, msgspec.Raw(data))),
+           (CorruptRecord,)),
     Parser("ledger entry", (LEDGER_ENTRY,), whole_progress, (TornError,)),
     Parser("ledger keys", (struct.pack("<16sQII", KEYS_MAGIC, 3, 0, 0) + bytes(120),), header_of, (DamagedKeysError,)),
     Parser("blob batch", (batch(*deletes("/box/a", "/box/b%20c", If_Match='"0x1"')),),

@@ -32,6 +32,7 @@ def run(options: Options) -> None:
             options.for_s,
             options.until_idle,
             options.metrics_port,
+            options.workers,
         )
         is_folder = options.data is not None
         opened = (
@@ -56,6 +57,7 @@ COMMANDS: Commands = {
                 "--checkpoint-s", type=interval, default=1.0, metavar="S", help="seconds between checkpoints (1.0)"
             ),
             argument("--replicas", type=count, default=1, metavar="N", help="replicas in this process (1; up to 64)"),
+            argument("--workers", type=count, default=0, metavar="N", help="processes for the operators of each (0)"),
             argument("--for-s", type=interval, metavar="S", help="for so many seconds (until a signal)"),
             argument(
                 "--until-idle",

@@ -42,6 +42,7 @@ class PipelineSettings:
     for_s: float | None = None
     until_idle: bool = False
     metrics_port: int | None = None
+    workers: int = 0
 
 
 @asynccontextmanager
@@ -72,7 +73,14 @@ async def run_pipeline(
         pipeline = make_pipeline(settings.pipeline, place)
         chosen = next(each for each in RELEASES if each.name == settings.release.replace("-", "_"))
         running = await stack.enter_async_context(
-            pipeline.run(place, release=chosen, checkpoint_s=settings.checkpoint_s, replicas=settings.replicas)
+            pipeline.run(
+                place,
+                release=chosen,
+                checkpoint_s=settings.checkpoint_s,
+                replicas=settings.replicas,
+                workers=settings.workers,
+                imported=settings.pipeline,
+            )
         )
         endpoints = EndpointSettings(metrics_port=settings.metrics_port)
         for line in await listen_metrics(stack, partial(_metrics, admin, pipeline.name), endpoints):

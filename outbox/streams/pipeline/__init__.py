@@ -7,6 +7,7 @@ state_types fields of a state of which only changes are saved; `state_fields` an
 barrier     outputs on their way out, as bundles, and the comparison with what lies there
 checkpoint  the register, and the parts of the states that it names
 tasks       the operators of one replica at work together: frames in, the sinks' frames out, states saved and asked
+workers     the same in processes of their own; `worker` is one, `exchange` what goes between, `grouping` its order
 replica     one replica: its beginning, its turns, releases and checkpoints
 running     replicas in this process, paced, asked and stopped
 """

@@ -108,8 +108,8 @@ class Barrier:
             if line.sink == names.sink:
                 self._take(Outputs(line.at, self._items(line.v, line.types)))
 
-    def feed(self, frame: Frame) -> None:
-        """Take what an operator puts out.
+    def feed(self, frame: Frame, is_stored: bool = False) -> None:
+        """Take what an operator puts out, where `is_stored` as it is stored.
 
         Raises:
             OutputUnstorable: a value cannot be stored.
@@ -117,7 +117,7 @@ class Barrier:
         """
         records, begin = frame.records, 0
         if records:
-            items = self._items(*self._encoded(records))
+            items = [record[3] for record in records] if is_stored else self._encoded(records)
             for end in range(1, len(records) + 1):
                 at = records[begin][0]
                 if end == len(records) or (records[end][0] is not at and records[end][0] != at):
@@ -125,6 +125,9 @@ class Barrier:
                     begin = end
         self.watermark = max(self.watermark, frame.watermark)
         self._check_owed()
+
+    def _encoded(self, records: Sequence[Record]) -> Sequence[Any]:
+        return self._items(*stored_records(self._values, records, self._names.pipeline, f"in log {self._names.sink}"))
 
     @staticmethod
     def _items(raws: Sequence[msgspec.Raw], types: Sequence[str]) -> Sequence[Any]:
@@ -136,18 +139,6 @@ class Barrier:
             self._compare(made)
         else:
             self._waiting.append(made)
-
-    def _encoded(self, records: Sequence[Record]) -> tuple[list[msgspec.Raw], list[str]]:
-        try:
-            return self._values.encoded([record[3] for record in records])
-        except PoisonMessage as error:
-            if len(records) > 1:
-                for record in records:
-                    self._encoded([record])
-            raise OutputUnstorable(
-                f"pipeline {self._names.pipeline}: what it puts out at {records[0][0]} of the source cannot be stored "
-                f"in log {self._names.sink}: {error}"
-            ) from error
 
     @property
     def released(self) -> Position:
@@ -259,6 +250,25 @@ def _apart(items: Sequence[Any]) -> tuple[list[msgspec.Raw], list[str]]:
     if not isinstance(items[0], tuple):
         return [*items], []
     return [raw for raw, _ in items], [type for _, type in items]
+
+
+def stored_records(
+    values: Values, records: Sequence[Record], pipeline: str, place: str
+) -> tuple[list[msgspec.Raw], list[str]]:
+    """The values of records as stored, with the type of each where there are several; `place` is where they go.
+
+    Raises:
+        OutputUnstorable: one cannot be stored.
+    """
+    try:
+        return values.encoded([record[3] for record in records])
+    except PoisonMessage as error:
+        if len(records) > 1:
+            for record in records:
+                stored_records(values, [record], pipeline, place)
+        raise OutputUnstorable(
+            f"pipeline {pipeline}: what it puts out at {records[0][0]} of the source cannot be stored {place}: {error}"
+        ) from error
 
 
 def _size(item: Any) -> int:

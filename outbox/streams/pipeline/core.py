@@ -12,7 +12,7 @@ import msgspec
 
 from outbox.codec import StateCodec
 from outbox.errors import OutboxError, PoisonMessage
-from outbox.lineage import as_key
+from outbox.lineage import Key, as_key
 from outbox.runtime.failures.error_text import as_text, safe_text
 from outbox.streams.cells import Position
 from outbox.streams.pipeline.operators import Emitted, Frame, Operator, Record
@@ -121,6 +121,26 @@ class Reduce:
         codec = self._codec
         self.states = KeyedStates(codec.encode, codec.decode, codec.version, fields_of(codec.codec.type))
         self._undo = Undo(codec.codec.type, codec.codec.fields) if operator.refuses else None
+
+    def key_of(self, record: Record) -> Key | None:
+        """The key of a record; None where it has none."""
+        try:
+            return as_key(self._key(record[3]))
+        except Exception:
+            return None
+
+    def fresh_copy(self, key: Key) -> Any:
+        """A copy of a key's state, or its first one."""
+        state = self.states.by_key.get(key)
+        return self._codec.fresh() if state is None else self.states.copied(state)
+
+    def results(self, state: Any, record: Record) -> list[Record]:
+        """Apply a record to a copy of a state; what the operator raises is not caught."""
+        at, path, at_ms, value = record
+        emitted: Emitted[Any] = Emitted()
+        emitted.at_ms = at_ms
+        self._operator.function(state, value, emitted)
+        return [(at, (*path, index), at_ms, each) for index, each in enumerate(emitted)]
 
     def feed(self, frame: Frame) -> Frame:
         made: list[Record] = []

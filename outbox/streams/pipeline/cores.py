@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -45,14 +45,17 @@ def lead(plan: PipelinePlan, cores: Mapping[str, Core], frame: Frame, ids: Seque
     for operator in plan.operators:
         given = frame if operator.upstream is None else made[operator.upstream.name]
         made[operator.name] = cores[operator.name].feed(given)
-    made[REFUSED] = Frame(_refused(plan, frame, ids, made.values()), frame.watermark)
+    found = [record for each in made.values() for record in each.refused]
+    made[REFUSED] = Frame(refused_entries(plan, frame.records, ids, found), frame.watermark)
     return {name: made[operator.name] for name, (operator, _) in plan.sinks.items()}
 
 
-def _refused(plan: PipelinePlan, frame: Frame, ids: Sequence[str], made: Iterable[Frame]) -> list[Record]:
+def refused_entries(
+    plan: PipelinePlan, entries_fed: Sequence[Record], ids: Sequence[str], found: Sequence[Record]
+) -> list[Record]:
     """What goes into the log of refused entries: an entry once, by the first operator that refuses some of it."""
-    found = sorted((record for each in made for record in each.refused), key=itemgetter(0))
-    entries = {record[0]: (record[3], id) for record, id in zip(frame.records, ids, strict=True)} if found else {}
+    found = sorted(found, key=itemgetter(0))
+    entries = {record[0]: (record[3], id) for record, id in zip(entries_fed, ids, strict=True)} if found else {}
     log = plan.source.log
     records: list[Record] = []
     for at, path, at_ms, (reason, value) in found:

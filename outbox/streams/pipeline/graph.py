@@ -34,7 +34,7 @@ from outbox.streams.log import LogReader, OrderedLog, check_name
 from outbox.streams.log_places import Place, place_of
 from outbox.streams.pipeline.barrier import Barrier
 from outbox.streams.pipeline.event_time import late_of
-from outbox.streams.pipeline.operators import Operator
+from outbox.streams.pipeline.operators import Operator, emitted_kind
 from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.streams.pipeline.release import Release, fitting, in_order
 from outbox.streams.pipeline.running import RunningPipeline, run, run_until_idle
@@ -186,9 +186,7 @@ class Pipeline:
             raise NotRegistrable(
                 self._wrong(f"slide_s={slide_s} is over size_s={size_s}: what is between windows would be lost")
             )
-        while before is not None and before.kind == "filter":
-            before = before.upstream
-        kind = self.source.log.values.kind if before is None else before.emits
+        kind = emitted_kind(before, self.source.log.values.kind)
         if kind is None:
             raise NotRegistrable(
                 self._wrong(f"a window stores what {before.name if before else ''} emits; declare emits= there")
@@ -339,17 +337,41 @@ class Pipeline:
         return other
 
     def run(
-        self, place: Any, *, release: Release | None = None, checkpoint_s: float = 1.0, replicas: int = 1
+        self,
+        place: Any,
+        *,
+        release: Release | None = None,
+        checkpoint_s: float = 1.0,
+        replicas: int = 1,
+        workers: int = 0,
+        imported: str | None = None,
     ) -> AbstractAsyncContextManager[RunningPipeline]:
         """Run replicas in this process until the context ends; `place` has the register and the checkpoints.
 
         Any number of processes may do so at once: they are replicas of each other.  `release` says when outputs leave,
         by default `release.in_order()`.
 
+        With `workers`, the operators of each replica run in as many processes more, which have its states by their
+        keys.  They import the pipeline as `imported`, `module:attribute`: a pipeline, or what makes one of a place, by
+        itself or as its `pipeline`; without it, it is looked for at the top of its operators' modules.
+
         Raises:
             ReleaseRefused: the release does not fit.
         """
-        return run(self.plan(release), self.on(place), checkpoint_s=checkpoint_s, replicas=replicas)
+        return run(
+            self.plan(release),
+            self.on(place),
+            checkpoint_s=checkpoint_s,
+            replicas=replicas,
+            workers=workers,
+            imported=imported or (self._imported() if workers else ""),
+        )
+
+    def _imported(self) -> str:
+        """The name by which it can be imported; empty without one."""
+        modules = {operator.function.__module__ for operator in self._operators.values()} - {"__main__"}
+        members = ((name, *each) for name in sorted(modules) for each in vars(sys.modules[name]).items())
+        return next((f"{name}:{attribute}" for name, attribute, value in members if value is self), "")
 
     async def run_until_idle(self, place: Any, *, release: Release | None = None, seconds: float = 50.0) -> Position:
         """Take turns until there is nothing to do or `seconds` have passed; the position up to which all has left.

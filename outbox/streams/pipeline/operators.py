@@ -17,7 +17,7 @@ from outbox.streams.cells import Position
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
-Path = tuple[int, ...]
+Path = tuple[int | str, ...]
 Record = tuple[Position, Path, int, Any]
 
 
@@ -85,3 +85,10 @@ class Operator:
         state = "" if self.codec is None else f"{self.codec.codec.name} {self.codec.version}"
         span = "" if self.window is None else f"{self.window[0]} {self.window[1]}"
         return self.name, self.kind, upstream, state, span
+
+
+def emitted_kind(operator: Operator | None, source: Any) -> Any:
+    """The type of what an operator emits, None where it is not declared; `source` is that of the entries."""
+    while operator is not None and operator.kind == "filter":
+        operator = operator.upstream
+    return source if operator is None else operator.emits

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from outbox.errors import NotRegistrable
 
+BUFFERED, SPECULATIVE = "buffered", "speculative"
+
 
 class ReleaseRefused(NotRegistrable):
     """A release does not fit a pipeline; the text names the way to a sink, and releases that would do."""
@@ -25,6 +27,7 @@ class Release:
     name: str
     waits: bool = False
     chained: bool = True
+    grouping: str = BUFFERED
 
     @property
     def holds(self) -> bool:
@@ -42,12 +45,20 @@ class Release:
         return "" if self.chained else self.name
 
 
-def in_order() -> Release:
+def in_order(grouping: str = BUFFERED) -> Release:
     """Release at the watermark.
+
+    With workers, a record that another process may still send an earlier one before is held ("buffered"), or applied
+    at once and taken back if need be ("speculative"), which takes more CPU; outputs are the same.
+
+    Raises:
+        NotRegistrable: there is no such grouping.
 
     Source: FlameStream, "Optimistic exactly-once", with its bundles kept in the sink's log.
     """
-    return Release("in_order")
+    if grouping not in (BUFFERED, SPECULATIVE):
+        raise NotRegistrable(f"grouping={grouping!r}: {BUFFERED!r} or {SPECULATIVE!r}")
+    return Release("in_order", grouping=grouping)
 
 
 def by_epoch() -> Release:

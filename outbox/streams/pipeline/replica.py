@@ -51,7 +51,8 @@ from outbox.streams.pipeline.checkpoint import (
 )
 from outbox.streams.pipeline.operators import Frame, Record
 from outbox.streams.pipeline.plan import GraphChanged, PipelinePlan
-from outbox.streams.pipeline.tasks import LocalTasks
+from outbox.streams.pipeline.tasks import BeginAgain, LocalTasks
+from outbox.streams.pipeline.workers import Workers, WorkerTasks
 from outbox.streams.read_ahead import ReadAhead
 from outbox.streams.register import Kept, RegisterCell
 from outbox.streams.row import Row
@@ -74,10 +75,6 @@ class Superseded(Refused):
 
 FINAL = (Trimmed, NoBlobStore, TooLarge, OtherLog, OtherWriter, Superseded)
 """Refusals that another try does not change: they stop a replica, with their cure."""
-
-
-class BeginAgain(Exception):
-    """The incarnation ends: another checkpoint stands than the one that it began at, and its places are trimmed."""
 
 
 class _Passed(Exception):
@@ -104,8 +101,10 @@ def _stop(index: int, cell: Cell) -> None:
 class PipelineReplica:
     """One incarnation of a pipeline's tasks, in this process; `begin` it, then take `turn`s and make `checkpoint`s."""
 
-    def __init__(self, plan: PipelinePlan, place: Place, *, entries_max: int = ENTRIES_MAX) -> None:
-        """Take the parts; a frame has `entries_max` entries at most."""
+    def __init__(
+        self, plan: PipelinePlan, place: Place, *, entries_max: int = ENTRIES_MAX, workers: Workers | None = None
+    ) -> None:
+        """Take the parts; a frame has `entries_max` entries at most, and goes through `workers` if there are any."""
         self.plan = plan
         self._who = f"{PIPELINE}{plan.name}"
         self._entries_max = entries_max
@@ -117,7 +116,7 @@ class PipelineReplica:
         """The position behind the last entry that was fed."""
         self.time_ms = 0
         self.sinks: dict[str, Sink] = {}
-        self.tasks = LocalTasks(plan, self._deliver)
+        self.tasks = WorkerTasks(plan, self._deliver, workers) if workers else LocalTasks(plan, self._deliver)
         self.fed = asyncio.Event()
         """Set when entries were fed; whoever makes checkpoints clears it."""
         self._released_again = asyncio.Event()
@@ -149,12 +148,12 @@ class PipelineReplica:
         older = [names._replace(version=version, graph=graph) for version, graph in known.register.before]
         try:
             await self._report(known.register)
+            await self.tasks.begin(checkpoint.c)
             held = await self._load(checkpoint)
         except (Trimmed, CorruptRecord):
             await self._confirm(known)
             raise
         self.at, self.time_ms = checkpoint.c, checkpoint.time
-        self.tasks.at = checkpoint.c
         for name, row in self.plan.sink_rows().items():
             chain, is_chained = checkpoint.sinks[name], self.plan.release.chained
             if not is_chained:  # outputs below a checkpoint are those of who made it, where each has one of its own
@@ -266,7 +265,7 @@ class PipelineReplica:
             await self._check_current()
             raise
         if not entries:
-            return False
+            return await self.tasks.arrived()
         records: list[Record] = []
         ticks: list[tuple[Position, int]] = []
         for entry in entries:
@@ -275,15 +274,17 @@ class PipelineReplica:
                 ticks.append((entry.position, entry.at_ms))
             records.append((entry.position, (), self.time_ms, entry.value))
         self.at = at
-        self.tasks.feed(Frame(records, at, ticks), [entry.id for entry in entries])
+        await self.tasks.feed(Frame(records, at, ticks), [entry.id for entry in entries])
         self.fed.set()
         if self.plan.release.claims:
             await self.checkpoint()
         await self.release()
         return True
 
-    def _deliver(self, sink: str, frame: Frame) -> None:
-        self.sinks[sink].barrier.feed(frame)
+    def _deliver(self, sink: str, frame: Frame, is_stored: bool) -> None:
+        self.sinks[sink].barrier.feed(frame, is_stored)
+        if is_stored:  # it comes from workers, at any time
+            self._released_again.set()
 
     async def release(self) -> None:
         """Write all bundles that are ready."""
@@ -398,6 +399,7 @@ class PipelineReplica:
     def end(self) -> None:
         """End this incarnation: whoever waits on it has to ask the next one."""
         self._has_ended = True
+        self.tasks.end()
         self._released_again.set()
 
     @property

@@ -18,13 +18,16 @@ from outbox.streams.log_places import ChangeWait, Place, place_of
 from outbox.streams.pipeline.figures import figures_of
 from outbox.streams.pipeline.operators import Operator
 from outbox.streams.pipeline.plan import PipelinePlan
-from outbox.streams.pipeline.replica import FINAL, BeginAgain, PipelineReplica
+from outbox.streams.pipeline.replica import FINAL, PipelineReplica
+from outbox.streams.pipeline.tasks import BeginAgain
+from outbox.streams.pipeline.workers import WorkerDied, Workers
 from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX, log_recovery, raise_from, started
 
 log = logging.getLogger("outbox.streams")
 
 END_S = 5.0
 """How long the last checkpoint may take."""
+WORKERS_MAX = 64
 INCARNATIONS_MAX = 20
 """How often a replica begins again without a checkpoint between, before it stops."""
 
@@ -32,7 +35,7 @@ INCARNATIONS_MAX = 20
 class PipelineLoop:
     """One replica's loop: it begins, takes turns, makes checkpoints beside them, and begins again."""
 
-    def __init__(self, plan: PipelinePlan, place: Place, checkpoint_s: float) -> None:
+    def __init__(self, plan: PipelinePlan, place: Place, checkpoint_s: float, workers: Workers | None = None) -> None:
         self.plan = plan
         self.place = place
         self.released = Position(0)
@@ -42,6 +45,7 @@ class PipelineLoop:
         self.replica: PipelineReplica | None = None
         """The incarnation under way; None while one begins."""
         self._checkpoint_s = checkpoint_s
+        self.workers = workers
         self._throttle = LogThrottle(LOG_EVERY_MS, lambda: time.monotonic_ns() // 1_000_000)
         self._errors_in_a_row = 0
         self._begun_count = 0
@@ -52,9 +56,18 @@ class PipelineLoop:
         Raises:
             OutboxError: what stops the pipeline for good.
         """
+        try:
+            await self._incarnations()
+        finally:
+            if self.workers is not None:
+                await self.workers.stop()
+
+    async def _incarnations(self) -> None:
         while True:
             try:
                 await self._incarnation()
+            except WorkerDied as error:  # `Workers` counts them
+                log.warning("%s; all begin again", error, extra={"pipeline": self.plan.name})
             except BeginAgain:
                 self._begun_count += 1
             except FINAL:
@@ -65,18 +78,20 @@ class PipelineLoop:
                 raise Refused(f"pipeline {self.plan.name} began {INCARNATIONS_MAX} times, and was overtaken each time")
 
     async def _incarnation(self) -> None:
-        replica = PipelineReplica(self.plan, self.place)
-        await replica.begin(again=self._begun_count % 2 == 1)
-        tasks = [asyncio.create_task(self._turns(replica)), asyncio.create_task(self._checkpoints(replica))]
+        replica = PipelineReplica(self.plan, self.place, workers=self.workers)
+        tasks: list[asyncio.Task[None]] = []
         try:
+            await replica.begin(again=self._begun_count % 2 == 1)
+            tasks = [asyncio.create_task(run(replica)) for run in (self._turns, self._checkpoints)]
+            tasks += replica.tasks.beside
             await self._say_moved(replica, self.released)
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.replica = None
             replica.end()
-            for task in tasks:
+            for task in (*tasks, *replica.tasks.beside):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, *replica.tasks.beside, return_exceptions=True)
         for task in tasks:
             raise_from(task)
 
@@ -122,6 +137,8 @@ class PipelineLoop:
             try:
                 if await replica.checkpoint():
                     self._begun_count = 0
+                    if self.workers is not None:
+                        self.workers.restarts = 0
             except FINAL:
                 raise
             except (Refused, OutcomeUnknown) as error:
@@ -239,7 +256,13 @@ class RunningPipeline:
 
 @asynccontextmanager
 async def run(
-    plan: PipelinePlan, place: object, *, checkpoint_s: float, replicas: int
+    plan: PipelinePlan,
+    place: object,
+    *,
+    checkpoint_s: float,
+    replicas: int,
+    workers: int = 0,
+    imported: str = "",
 ) -> AsyncIterator[RunningPipeline]:
     """Run replicas until the context ends, and raise then what stopped them.
 
@@ -251,9 +274,17 @@ async def run(
     if not isinstance(replicas, int) or not 1 <= replicas <= 64:
         raise NotRegistrable(f"pipeline {plan.name}: replicas={replicas!r}: 1 to 64")
     plan.check_release(checkpoint_s)
+    if not isinstance(workers, int) or not 0 <= workers <= WORKERS_MAX:
+        raise NotRegistrable(f"pipeline {plan.name}: workers={workers!r}: 0 to {WORKERS_MAX}")
+    if workers and not imported:
+        raise NotRegistrable(
+            f"pipeline {plan.name}: workers import it by name, and no module of its operators has it; give "
+            'imported="module:attribute", a pipeline at the top of a module or what makes one of a place'
+        )
     found = place_of(place)
+    of_each = [Workers(plan, imported, workers) if workers else None for _ in range(replicas)]
     running = RunningPipeline(
-        [PipelineLoop(plan.on(lambda log: log.place), found, checkpoint_s) for _ in range(replicas)]
+        [PipelineLoop(plan.on(lambda log: log.place), found, checkpoint_s, each) for each in of_each]
     )
     try:
         yield running

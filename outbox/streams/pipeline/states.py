@@ -47,7 +47,7 @@ class KeyedStates:
         self.by_key: dict[Key, Any] = {}
         self.schema = schema
         self.encode = encode
-        self._decode = decode
+        self.decode = decode
         self._changed: dict[Key, Position] = {}
         """The position of the last change of each key that may not be in the checkpoint that stands."""
         self._waiting: dict[Key, Any] = {}
@@ -68,20 +68,18 @@ class KeyedStates:
         if self._fields is not None and (state := self.by_key.get(key)) is not None:
             self._fields.look(state)
 
-    def begin(self, since: Position) -> None:
-        """Begin to save the states that changed at or behind `since`, where a checkpoint stands."""
+    def begin(self, since: Position | None) -> None:
+        """Begin to save the states that changed at or behind `since`, where a checkpoint stands; None: all."""
+        self._since, self._saved, self._saved_changes, self._older = since, {}, {}, {}
+        if since is None:
+            self._waiting = dict(self.by_key)
+            return
         if self._fields is not None:
             for key, at in self._changed.items():
                 if at < since and (state := self.by_key.get(key)) is not None:
                     self._fields.forget(state)
         self._changed = {key: at for key, at in self._changed.items() if at >= since}
         self._waiting = {key: self.by_key.get(key) for key in self._changed}
-        self._since, self._saved, self._saved_changes, self._older = since, {}, {}, {}
-
-    def begin_all(self) -> None:
-        """Begin to save all states."""
-        self._waiting = dict(self.by_key)
-        self._since, self._saved, self._saved_changes, self._older = None, {}, {}, {}
 
     def save(self, count: int) -> bool:
         """Save up to `count` states; whether all are saved."""
@@ -101,7 +99,7 @@ class KeyedStates:
         """A copy of a state, as it would be read back."""
         if self._fields is not None:
             return self._fields.copied(state)
-        return self._decode(self.encode(state), self.schema)
+        return self.decode(self.encode(state), self.schema)
 
     def _save(self, key: Key) -> None:
         try:
@@ -140,7 +138,7 @@ class KeyedStates:
             self._load_changes(key_of(text), each, schema)
 
     def _take(self, key: Key, raw: msgspec.Raw, schema: int) -> None:
-        self.by_key[key] = self._decode(bytes(raw), schema)
+        self.by_key[key] = self.decode(bytes(raw), schema)
         if schema != self.schema:
             self._older[key] = raw
 

@@ -6,7 +6,7 @@ A frame goes through the whole graph at once, so nothing is ever late, and state
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from outbox.errors import NotRegistrable
@@ -20,8 +20,12 @@ from outbox.streams.pipeline.states import KeyedStates, slot_of
 
 STATES_AT_ONCE = 32
 """The states that a checkpoint saves before it lets others go on."""
-Deliver = Callable[[str, Frame], None]
-"""Takes the frames of a sink."""
+Deliver = Callable[[str, Frame, bool], None]
+"""Takes the frames of a sink; whether their values are as stored."""
+
+
+class BeginAgain(Exception):
+    """The incarnation ends: another checkpoint stands than the one that it began at, or a part of it has died."""
 
 
 class LocalTasks:
@@ -32,7 +36,13 @@ class LocalTasks:
         self._deliver = deliver
         self.at = Position(0)
         """The position that the states rest on."""
+        self.beside: list[asyncio.Task[None]] = []
+        """What runs beside, and ends with an error when nothing can go on."""
         self.cores = {operator.name: core_of(plan.name, operator) for operator in plan.operators}
+
+    async def begin(self, at: Position) -> None:
+        """Begin at a position; what was saved there is loaded then."""
+        self.at = at
 
     async def load(self, section: Section) -> bool:
         """Take saved states; whether they are of another schema version than today's.
@@ -40,22 +50,35 @@ class LocalTasks:
         Raises:
             GraphChanged: they are of none of the operators.
         """
+        states = self.states_for(section)
+        states.load(section.states, section.schema, section.changes)
+        await asyncio.sleep(0)
+        return section.schema != states.schema
+
+    def states_for(self, section: Section) -> KeyedStates:
+        """The states that a section belongs to.
+
+        Raises:
+            GraphChanged: there are none.
+        """
         states = states_of(self.cores.get(section.operator))
         if states is None:
             raise GraphChanged(
                 f"pipeline {self._plan.name}: its checkpoint has states of {section.operator}, none of its "
                 "operators; keep one with states under its name, or give the pipeline another name"
             )
-        states.load(section.states, section.schema, section.changes)
-        await asyncio.sleep(0)
-        return section.schema != states.schema
+        return states
 
-    def feed(self, frame: Frame, ids: Sequence[str]) -> None:
+    async def arrived(self) -> bool:
+        """Wait for what was fed to come out; whether anything has, or may have."""
+        return False
+
+    async def feed(self, frame: Frame, ids: Sequence[str]) -> None:
         """Lead a frame through the graph, and what it puts out to the sinks; `ids` are those of its entries."""
         made = lead(self._plan, self.cores, frame, ids)
         self.at = frame.watermark
         for name, each in made.items():
-            self._deliver(name, each)
+            self._deliver(name, each, False)
 
     async def saved(self, since: Position | None) -> dict[tuple[str, int], Section]:
         """The states as they are now of which something changed at or behind `since`, by operator and slot.
@@ -64,18 +87,11 @@ class LocalTasks:
         """
         keyed = {name: states for name, core in self.cores.items() if (states := states_of(core)) is not None}
         for states in keyed.values():
-            if since is None:
-                states.begin_all()
-            else:
-                states.begin(since)
+            states.begin(since)
         for states in keyed.values():
             while not states.save(STATES_AT_ONCE):  # noqa: ASYNC110 - nothing is waited for
                 await asyncio.sleep(0)  # others go on between
-        return {
-            (name, slot): Section(name, slot, states.schema, found, states.saved_changes(slot))
-            for name, states in keyed.items()
-            for slot, found in states.saved().items()
-        }
+        return sections_saved(keyed)
 
     async def state(self, operator: str, key: Key) -> tuple[Any, Position]:
         """A copy of a key's state, None without one, and the position that it rests on."""
@@ -92,6 +108,9 @@ class LocalTasks:
         for slot in sorted(slots):
             yield [(key, states.copied(states.by_key[key])) for key in slots[slot] if key in states.by_key], self.at
 
+    def end(self) -> None:
+        """Leave nobody waiting: nobody waits here."""
+
     def states_of(self, operator: str) -> KeyedStates:
         """The states of an operator.
 
@@ -102,3 +121,12 @@ class LocalTasks:
         if states is None:
             raise NotRegistrable(f"pipeline {self._plan.name}: {operator!r} is none of its operators with states")
         return states
+
+
+def sections_saved(keyed: Mapping[str, KeyedStates]) -> dict[tuple[str, int], Section]:
+    """What the states of operators have saved, by operator and slot."""
+    return {
+        (name, slot): Section(name, slot, states.schema, found, states.saved_changes(slot))
+        for name, states in keyed.items()
+        for slot, found in states.saved().items()
+    }

@@ -101,7 +101,6 @@ class Windows:
 
     def _close(self, at: Position, now_ms: int, made: list[Record], aside: list[Record]) -> None:
         """Close the windows that end at or before a time, which an entry has reached."""
-        count = 0
         while self._due and self._due[0][0] <= now_ms:
             end_ms, text = heappop(self._due)
             key = key_of(text)
@@ -113,10 +112,9 @@ class Windows:
                 results = [each for each in self._operator.function(window, list(state.values)) if not is_skip(each)]
             except Exception as error:
                 values = msgspec.Raw(msgspec.json.encode(self._values.encoded(state.values)[0]))
-                record = (at, (now_ms, count), now_ms, window)
+                record = (at, (now_ms, end_ms, text), now_ms, window)
                 aside.append(refused(self._pipeline, self._operator, record, error, values))
-            made += [(at, (now_ms, count + index), now_ms, each) for index, each in enumerate(results)]
-            count += len(results)
+            made += [(at, (now_ms, end_ms, text, index), now_ms, each) for index, each in enumerate(results)]
             self._go_on(key, state, end_ms + self._slide_ms)
 
     def _go_on(self, key: Key, state: Open, due_ms: int) -> None:

@@ -18,7 +18,8 @@ from outbox.runtime.delivery.retrying import MAY_RETRY
 from outbox.streams.log import OrderedLog
 from outbox.streams.log_places import ChangeWait, Place
 from outbox.streams.pipeline.plan import PipelinePlan
-from outbox.streams.pipeline.replica import FINAL, BeginAgain, PipelineReplica, Superseded
+from outbox.streams.pipeline.replica import FINAL, PipelineReplica, Superseded
+from outbox.streams.pipeline.tasks import BeginAgain
 from outbox.streams.plan import ProcessorPlan
 from outbox.streams.queues import QueueOutput
 from outbox.streams.replica import Progress, Replica

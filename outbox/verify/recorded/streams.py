@@ -328,11 +328,15 @@ class PipelineEvents:
         """The barrier of a sink, recorded."""
         return RecordedBarrier(self, *given, **options)
 
-    def made(self, names: BundleNames, values: Values, frame: Frame) -> None:
+    def made(self, names: BundleNames, values: Values, frame: Frame, is_stored: bool) -> None:
         """Note what a replica has made for a sink, and up to where."""
         by_place: dict[Position, list[int]] = {}
         with suppress(PoisonMessage):  # the barrier raises it
-            raws, types = values.encoded([record[3] for record in frame.records])
+            found = [record[3] for record in frame.records]
+            pairs = [each if isinstance(each, tuple) else (each, "") for each in found] if is_stored else []
+            raws, types = [raw for raw, _ in pairs], [name for _, name in pairs if name]
+            if not is_stored:
+                raws, types = values.encoded(found)
             for (at, *_), item in zip(frame.records, _digests(raws, types), strict=True):
                 by_place.setdefault(at, []).append(item)
         name = f"{names.pipeline} to {names.sink}"
@@ -390,9 +394,9 @@ class RecordedBarrier:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._barrier, name)
 
-    def feed(self, frame: Frame) -> None:
-        self._seen.made(self._names[0], self._values, frame)
-        self._barrier.feed(frame)
+    def feed(self, frame: Frame, is_stored: bool = False) -> None:
+        self._seen.made(self._names[0], self._values, frame, is_stored)
+        self._barrier.feed(frame, is_stored)
 
     def adopt(self, index: int, there: Cell) -> None:
         self._seen.left(self._names, index, there)

@@ -457,7 +457,7 @@ def test_a_pipeline_is_run_to_the_end_of_its_source_listed_asked_and_audited(cli
     assert cli("pipeline", "list")[:2] == (0, "no pipelines\n")
     code, out, err = cli("pipeline", "run", COUNTING, "--until-idle", "--replicas", "2", "--release", "by-epoch")
     assert (code, out) == (0, "index: all below 3.0 of its source has left\n"), err
-    assert json.loads(cli("pipeline", "run", COUNTING, "--until-idle", "--json")[1]) == {
+    assert json.loads(cli("pipeline", "run", COUNTING, "--until-idle", "--workers", "1", "--json")[1]) == {
         "name": "index",
         "released": "3.0",
     }

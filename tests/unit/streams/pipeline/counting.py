@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -10,8 +10,11 @@ from uuid import uuid4
 from outbox.engine.engine import Engine
 from outbox.streams import Emit, OrderedLog, Pipeline, Skip
 from outbox.streams.log_places import place_of
+from outbox.streams.pipeline.cores import states_of
 from outbox.streams.pipeline.release import Release, in_order
 from outbox.streams.pipeline.replica import PipelineReplica
+from outbox.streams.pipeline.states import KeyedStates
+from outbox.streams.pipeline.tasks import LocalTasks
 
 
 @dataclass
@@ -93,6 +96,19 @@ class Counting:
     async def released(self) -> list[tuple[str, int]]:
         """What has come out."""
         return [(entry.value.word, entry.value.n) async for entry in self.changes.read()]
+
+
+def cores_in(replica: PipelineReplica) -> Mapping[str, Any]:
+    """Its operators at work."""
+    assert isinstance(replica.tasks, LocalTasks)
+    return replica.tasks.cores
+
+
+def states_in(replica: PipelineReplica) -> KeyedStates:
+    """The states of its words."""
+    found = states_of(cores_in(replica)["count"])
+    assert found is not None
+    return found
 
 
 def expected(texts: Sequence[str]) -> list[tuple[str, int]]:

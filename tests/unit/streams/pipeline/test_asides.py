@@ -21,7 +21,7 @@ from outbox.streams.pipeline.replica import PipelineReplica
 from outbox.streams.pipeline.state_fields import fields_of
 from outbox.streams.pipeline.states import StateUnstorable
 from outbox.streams.pipeline.undo import Undo
-from tests.unit.streams.pipeline.counting import Change, Count, Page, Word, count, words
+from tests.unit.streams.pipeline.counting import Change, Count, Page, Word, cores_in, count, words
 from tests.unit.streams.pipeline.selling import Sale, Selling, Takings, article_of, drawn, expected, lately
 
 
@@ -90,7 +90,7 @@ async def test_a_time_that_is_no_milliseconds_stops_the_pipeline_and_says_so(ms:
     made = Selling(Engine.in_memory())
     given = Sale("a", 1, 1)
     replica = made.replica()
-    object.__setattr__(replica.tasks.cores["lately~time"]._operator, "function", lambda sale: ms)  # type: ignore[attr-defined]
+    object.__setattr__(cores_in(replica)["lately~time"]._operator, "function", lambda sale: ms)
     await made.write(given)
     with pytest.raises(OperatorFailed, match=r"operator lately~time fails .* give milliseconds since 1970"):
         await run_through(replica)
@@ -99,8 +99,8 @@ async def test_a_time_that_is_no_milliseconds_stops_the_pipeline_and_says_so(ms:
 async def test_a_time_may_refuse_its_entry() -> None:
     made = Selling(Engine.in_memory())
     replica = made.replica()
-    object.__setattr__(replica.tasks.cores["lately~time"]._operator, "function", article_of)  # type: ignore[attr-defined]
-    replica.tasks.cores["total"]._key = lambda sale: "all"  # type: ignore[attr-defined]
+    object.__setattr__(cores_in(replica)["lately~time"]._operator, "function", article_of)
+    cores_in(replica)["total"]._key = lambda sale: "all"
     await made.write(Sale("?", 1, 1))
     await run_through(replica)
     assert [reason for _, reason, _ in (await made.released())["refused"]] == [
@@ -172,7 +172,7 @@ async def test_every_operator_may_refuse_and_the_rest_of_its_entry_goes_on() -> 
         ("pages", f"{n}.0", f"p{n}", f"{names[n]}: PoisonMessage: bad: {said[n]}") for n in range(5)
     ]
     assert [bytes(each.value) for each in found] == [b'{"text":"%b"}' % text.encode() for text in texts[:5]]
-    states = states_of(replica.tasks.cores["added"])
+    states = states_of(cores_in(replica)["added"])
     assert states is not None and set(states.by_key) == {"b", "c"}
 
 
@@ -221,7 +221,7 @@ async def test_a_state_that_cannot_be_stored_refuses_no_entry() -> None:
     made = Selling(Engine.in_memory())
     await made.write(Sale("a", 1, 1), Sale("a", 2, 1))
     replica = made.replica()
-    object.__setattr__(replica.tasks.cores["total"]._operator, "function", without_box)  # type: ignore[attr-defined]
+    object.__setattr__(cores_in(replica)["total"]._operator, "function", without_box)
     with pytest.raises(OperatorFailed, match=r"at 1\.0 .*leave it a Value"):
         await run_through(replica)
 

@@ -13,15 +13,15 @@ from outbox.engine.engine import Engine
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.streams import Pipeline, Position, release
 from outbox.streams.log_places import Place, place_of
-from outbox.streams.pipeline.cores import states_of
 from outbox.streams.pipeline.release import Release
-from outbox.streams.pipeline.replica import FINAL, BeginAgain, PipelineReplica
+from outbox.streams.pipeline.replica import FINAL, PipelineReplica
+from outbox.streams.pipeline.tasks import BeginAgain
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyStore, SimulatedCrash
 from outbox.verify.guarantees import check
 from outbox.verify.history import History
 from outbox.verify.recorded.streams import recorded_pipeline, rows_of
 from outbox.verify.recorded.verdict import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
-from tests.unit.streams.pipeline.counting import Count, Counting, expected
+from tests.unit.streams.pipeline.counting import Count, Counting, expected, states_in
 from tests.unit.streams.pipeline.selling import Selling, drawn
 from tests.unit.streams.pipeline.selling import expected as judged
 
@@ -119,8 +119,8 @@ async def test_what_comes_out_under_drawn_faults_is_what_should(given: Release, 
     await last.begin()
     while await last.turn():
         pass
-    states = states_of(last.tasks.cores["count"])
-    assert states is not None and states.by_key == {word: Count(n) for word, n in dict(expected(texts)).items()}
+    states = states_in(last)
+    assert states.by_key == {word: Count(n) for word, n in dict(expected(texts)).items()}
 
 
 @pytest.mark.parametrize("seed", [pytest.param(n, marks=[] if n < 20 else [pytest.mark.soak]) for n in range(200)])

@@ -10,8 +10,8 @@ from outbox.errors import CorruptRecord, Trimmed
 from outbox.streams import GraphChanged, NotDeterministic, OrderedLog, Pipeline, Position, Superseded
 from outbox.streams.pipeline.barrier import OtherWriter, OutputUnstorable
 from outbox.streams.pipeline.core import OperatorFailed
-from outbox.streams.pipeline.cores import states_of
-from outbox.streams.pipeline.replica import BeginAgain, PipelineReplica
+from outbox.streams.pipeline.replica import PipelineReplica
+from outbox.streams.pipeline.tasks import BeginAgain
 from tests.unit.streams.pipeline.counting import (
     Change,
     Count,
@@ -22,6 +22,7 @@ from tests.unit.streams.pipeline.counting import (
     expected,
     is_long,
     lowered,
+    states_in,
     text_of,
     words,
 )
@@ -87,8 +88,7 @@ async def test_checkpoints_one_behind_the_other_are_the_states(crash_behind: int
             await replica.begin()
     again = made.replica()
     await again.begin()
-    states = states_of(again.tasks.cores["count"])
-    assert states is not None
+    states = states_in(again)
     assert {key: state.n for key, state in states.by_key.items()} == dict(expected(texts))
     assert again.known is not None and len(again.known.register.stands.parts) <= 4
 
@@ -128,8 +128,8 @@ async def test_a_checkpoint_that_loses_to_another_takes_that() -> None:
     assert await slow.checkpoint()
     again = made.replica()
     await again.begin()
-    states = states_of(again.tasks.cores["count"])
-    assert states is not None and states.by_key["the"] == Count(4)
+    states = states_in(again)
+    assert states.by_key["the"] == Count(4)
 
 
 async def test_states_are_saved_as_they_were_though_entries_go_on() -> None:
@@ -138,8 +138,7 @@ async def test_states_are_saved_as_they_were_though_entries_go_on() -> None:
     replica = made.replica(entries_max=1)
     await replica.begin()
     await replica.turn()
-    states = states_of(replica.tasks.cores["count"])
-    assert states is not None
+    states = states_in(replica)
     states.begin(Position(0))
     await replica.turn()
     while not states.save(1):

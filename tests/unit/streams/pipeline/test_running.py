@@ -12,9 +12,8 @@ from outbox.engine.engine import Engine
 from outbox.errors import NotRegistrable, Refused, Throttled
 from outbox.streams import Position, release
 from outbox.streams.log_places import place_of
-from outbox.streams.pipeline.cores import states_of
-from outbox.streams.pipeline.replica import BeginAgain
-from tests.unit.streams.pipeline.counting import Count, Counting, expected
+from outbox.streams.pipeline.tasks import BeginAgain
+from tests.unit.streams.pipeline.counting import Count, Counting, expected, states_in
 
 TEXTS = ("the cat", "sat on the mat", "the end")
 
@@ -126,8 +125,8 @@ async def test_the_states_of_a_run_are_those_of_its_words() -> None:
     await made.pipeline.run_until_idle(made.engine, seconds=10)
     replica = made.replica()
     await replica.begin()
-    states = states_of(replica.tasks.cores["count"])
-    assert states is not None and set(states.by_key) == set(dict(expected(TEXTS)))
+    states = states_in(replica)
+    assert set(states.by_key) == set(dict(expected(TEXTS)))
 
 
 async def test_who_waits_for_an_incarnation_that_ends_is_not_left_waiting() -> None:
