@@ -49,12 +49,12 @@ STATEMENTS_MAX = {
     "outbox/azure": 3_534,
     "outbox/emulator": 10_127,
     "outbox/engine": 5_165,
-    "outbox/ops": 7_595,
+    "outbox/ops": 7_596,
     "outbox/registration": 352,
     "outbox/runtime": 6_324,
-    "outbox/streams": 5_726,
+    "outbox/streams": 6_509,
     "outbox/testing": 590,
-    "outbox/verify": 10_072,
+    "outbox/verify": 10_078,
 }
 """The budget of each package, by `tools.statements.packages`; `outbox` is what stands beside the packages."""
 LOOKED_AT = (
