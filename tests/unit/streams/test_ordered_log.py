@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,8 +25,9 @@ from outbox.errors import (
     Throttled,
     Trimmed,
 )
-from outbox.ports import BlobStore, Create, Delete, NoBlobs, Replace
+from outbox.ports import BlobStore, Create, Delete, Lost, NoBlobs, Replace
 from outbox.streams import Entry, Inputs, OrderedLog, Position, Processor, Step
+from outbox.streams.cells import MISS_COUNT_MAX
 from outbox.streams.log_places import Place
 from outbox.testing import START_S, VirtualClock
 from tests.unit.streams.making import ANY_AGE, Alarm, Reading, Total, entries, fill, made, values
@@ -107,6 +109,33 @@ class Unsteady:
         return await self._store.read(key, session=session)
 
 
+class Behind:
+    """A store that does not show a cell at the first look behind a create of it that lost."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.lost: set[Any] = set()
+        self.hidden: set[Any] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def write(self, operations: Any) -> Any:
+        answer = await self._store.write(operations)
+        key = operations[0].key
+        if isinstance(answer, Lost) and key not in self.lost:
+            self.lost.add(key)
+            self.hidden.add(key)
+            return replace(answer, current=None)
+        return answer
+
+    async def read(self, key: Any, *, session: str = "") -> Any:
+        if key in self.hidden:
+            self.hidden.discard(key)
+            return None
+        return await self._store.read(key, session=session)
+
+
 async def expire(log: OrderedLog[int], count: int) -> None:
     """Let the first tombstones of a log be gone."""
     row = log.row(0, 0)
@@ -150,6 +179,14 @@ async def test_what_is_refused_for_certain_may_be_appended_again_whatever_was_tr
     now_ms += 700_000
     await mine.append(2, id="b")
     assert await values(other) == [2]
+
+
+async def test_a_writer_counts_the_looks_that_miss_for_each_cell_alone(engine: Engine) -> None:
+    count, store = MISS_COUNT_MAX + 2, Behind(engine.store())
+    await fill(numbers(engine), *range(count))
+    late = numbers(Place(store, NoBlobs(), engine.now_ms))
+    assert await late.append(0, id="late", since=Position(0)) == Position(count)
+    assert len(store.lost) == count and not store.hidden
 
 
 @pytest.mark.parametrize("passed_ms", [-60_000, 0])

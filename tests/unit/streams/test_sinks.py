@@ -101,6 +101,23 @@ async def test_a_sink_whose_writes_never_win_leaves_the_others_their_turns(
         await logged(caplog, "sink stuck has lost 4 times in a row")
 
 
+async def test_losses_with_a_win_between_are_not_in_a_row(
+    engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outbox.streams.sinks.LOG_LOSSES_EVERY", 2)
+    there, tried = DocumentKey("sums", "there"), list[int]()
+    await engine.store().write([Create(there, b"{}")])
+    log = made("numbers", engine, int)
+    await fill(log, 1, 2, 3)
+
+    def apply(entries: Sequence[Entry[int]]) -> list[Write]:
+        tried.append(entries[0].value)
+        return [Create(there, b"{}")] if tried.count(tried[-1]) == 1 else []
+
+    assert await StoreSink("slow", log, engine, partition="sums", apply=apply, batch_max=1).run_until_idle() == 3
+    assert tried == [1, 1, 2, 2, 3, 3] and "in a row" not in caplog.text
+
+
 @pytest.mark.parametrize("given", [0, -1, 1_001, "x", 1.5, None])
 def test_how_many_entries_a_sink_takes_at_once_is_a_number(engine: Engine, file: Path, given: Any) -> None:
     reason = f"sink counter: batch_max={given!r}: 1 to 1000"
