@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -111,6 +113,17 @@ def test_a_history_that_cannot_be_written_stops_and_says_why(tmp_path: Path) -> 
     assert "No space left" in history.stopped
     history.begin(COMMIT)
     history.close()
+
+
+def test_a_write_that_the_disk_takes_in_parts_leaves_out_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    history = History(path)
+    file: Any = history._file
+    history._file = cast(Any, SimpleNamespace(write=lambda data: file.write(data[:7]), close=file.close))
+    history.begin(COMMIT)
+    history.ok(1)
+    history.close()
+    assert kinds(path) == ["Commit", "Ok", "End"]
 
 
 def test_the_buffer_is_bounded(tmp_path: Path) -> None:
