@@ -15,7 +15,9 @@ from deltalake import DeltaTable
 from outbox.errors import CorruptRecord, Refused
 from spark_jobs.common.folder import Folder
 from spark_jobs.draining import merging
+from spark_jobs.draining.entries import Progress
 from spark_jobs.draining.merging import Merged, Merger
+from spark_jobs.draining.parquet import DataFile
 from spark_jobs.draining.received import ROW
 from spark_jobs.draining.tables import Snapshot, Table
 from spark_jobs.ledger import merge
@@ -122,6 +124,25 @@ def test_mergers_that_always_lose_end_with_what_to_do(tmp_path: Path, monkeypatc
     with pytest.raises(Refused, match="20 commits were lost to other mergers"):
         merge(tmp_path)
     assert len(tried) == 20 and landed(tmp_path) == ["one"]
+
+
+def test_a_merger_that_goes_on_may_lose_as_often_before_each_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "FILE_COUNT_MAX", 1)
+    monkeypatch.setattr(merging, "ATTEMPT_COUNT_MAX", 2)
+    for name in "abc":
+        land(tmp_path, name, name)
+    commit, lost = Table.commit, set[int]()
+
+    def second_time(self: Table, base: Snapshot, added: list[DataFile], progress: Progress) -> bool:
+        if base.version not in lost:
+            lost.add(base.version)
+            return False
+        return commit(self, base, added, progress)
+
+    monkeypatch.setattr(Table, "commit", second_time)
+    assert merge(tmp_path) == Merged(version=3, landed=3, added=3) and len(lost) == 3
 
 
 def test_a_landing_file_that_another_merger_took_meanwhile_is_not_missed(

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from outbox.azure.connecting import AzureBackend
 from outbox.errors import Refused
 from outbox.ports import Output, StorePorts
-from spark_jobs.sweep import main, surveyed, sweep
+from spark_jobs.sweep import COUNTED, main, surveyed, sweep
 from spark_jobs.sweeping import Part, Sweeping, swept_part
 from tests.spark.crash import Kill
 from tools.soak.sweep import Place, Told, judge
@@ -160,6 +161,15 @@ async def test_when_the_time_is_over_the_rest_is_left_for_the_next_sweep(partiti
     assert not row["is_whole"] and "run it again" in row["troubles"][0]
     assert (await swept_part(replace(settings, limit_s=60), part))["finished"] == 10
     assert wrong(partitions, before, "late", 20, 2) == []
+
+
+@pytest.mark.parametrize("wholes", [(True, True), (True, False), (False, True)])
+def test_a_sweep_is_whole_where_each_of_its_parts_is(monkeypatch: pytest.MonkeyPatch, wholes: tuple[bool, ...]) -> None:
+    row = dict.fromkeys(COUNTED, 0) | {"oldest_s": 0.0, "troubles": []}
+    swept: Any = Mock()
+    swept.range().mapInArrow().collect.return_value = [row | {"is_whole": whole} for whole in wholes]
+    monkeypatch.setattr("spark_jobs.sweep.survey", lambda settings, count: ([Part(), Part()], settings))
+    assert sweep(swept, Mock()).ok == all(wholes)
 
 
 async def test_records_live_as_long_as_the_applications_have_registered(partitions: Place) -> None:
