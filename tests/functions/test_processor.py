@@ -419,6 +419,26 @@ async def test_what_another_attempt_of_this_process_has_staged_is_not_reclaimed(
         assert not engine.broker.queue("adds").tasks, "nothing was rescheduled"
 
 
+async def test_a_resubmission_that_takes_long_ends_with_the_time_of_the_message_behind_it() -> None:
+    app, over = App("adding"), asyncio.Event()
+
+    @app.handler("adds", key="key")
+    async def add(message: Add, customer: Customer) -> None:
+        await over.wait()
+
+    async with Engine.in_memory() as engine:
+        backend = NarrowEngine(engine, "partition")
+        processor = Processor(app, backend, FunctionsSettings(lambda: backend, attempt_s=60, rest_s=0.2))
+        await processor.open()
+        message, now_ms = received("m1", b'{"key":"ann","n":2}', 1, properties={"outbox-type": "Add"}), engine.now_ms()
+        behind = to_delivery("adds", message, lock=1, lock_ms=60_000, now_ms=now_ms)
+        async with asyncio.timeout(10):  # far less than an attempt may take
+            tried = await processor._handle_resubmission(behind, behind.message, now_ms + 100)
+        assert not tried.is_done
+        over.set()
+        await processor.finish()
+
+
 class Pause:
     """A call that waits once, behind so many that do not."""
 

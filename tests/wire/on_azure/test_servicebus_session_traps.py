@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from azure.servicebus.aio import ServiceBusSession
 
 from outbox.azure.servicebus import sources
 from outbox.errors import LockLost, OutcomeUnknown
@@ -124,13 +125,20 @@ async def test_a_session_whose_lock_is_lost_goes_to_another_receiver(ground: Bus
     assert ids(ground, ORDERED) == ["a1"]
 
 
-async def test_one_renewal_serves_all_messages_of_a_session(ground: BusGround) -> None:
+async def test_one_renewal_serves_all_messages_of_a_session(ground: BusGround, monkeypatch: pytest.MonkeyPatch) -> None:
+    renew, sessions = ServiceBusSession.renew_lock, list[str]()
+
+    async def counted(session: ServiceBusSession, **options: Any) -> Any:
+        sessions.append(session.session_id)
+        return await renew(session, **options)
+
+    monkeypatch.setattr(ServiceBusSession, "renew_lock", counted)
     bus = ground.bus(now_ms=ground.engine.now_ms)
     await bus.send([output(f"a{n}", ORDERED, session_id="a") for n in range(3)])
     deliveries = await received(bus, ORDERED, count=3)
     await ground.wait(40)
     renewed = [await bus.renew(delivery) for delivery in deliveries]
-    assert min(renewed) >= deliveries[0].locked_until_ms
+    assert min(renewed) >= deliveries[0].locked_until_ms and sessions == ["a"]
     await ground.wait(40)
     for delivery in deliveries:
         await bus.settle(delivery, Settle("complete"))
