@@ -10,6 +10,7 @@ import tarfile
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,31 @@ async def test_a_large_body_that_is_deleted_behind_the_cut_comes_along(
     restore(tmp_path / "backup", fresh)
     with closing(Engine.open(fresh)) as restored:
         assert await restored.blobs.read("large", bytes_max=1 << 20) == b"x" * 300_000
+
+
+async def test_a_large_body_that_is_deleted_while_another_is_copied_comes_along(
+    disk_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, fresh, deleted = disk_path / "data", disk_path / "fresh", list[str]()
+
+    def copy(source: Path, root: Path, name: str) -> Any:
+        if source.suffix == ".blob" and not deleted:
+            deleted.extend(one for one in ("one", "two") if sha256(one.encode()).hexdigest() != source.stem)
+            asyncio.run_coroutine_threadsafe(engine.blobs.delete(deleted[0]), loop).result(20)
+        return copied(source, root, name)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(backing, "copied", copy)
+    async with Engine.open(folder) as engine:
+        for name in ("one", "two"):
+            await engine.blobs.write(name, b"x" * 300_000)
+        async with serve_control(EngineAdmin(engine), folder):
+            await in_thread(lambda: back_up(folder, tmp_path / "backup"))
+        assert await engine.blobs.read(deleted[0], bytes_max=1 << 20) is None
+    restore(tmp_path / "backup", fresh)
+    with closing(Engine.open(fresh)) as restored:
+        for name in ("one", "two"):
+            assert await restored.blobs.read(name, bytes_max=1 << 20) == b"x" * 300_000
 
 
 async def test_a_file_that_is_retired_meanwhile_makes_the_copy_begin_again(

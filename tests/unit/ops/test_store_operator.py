@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
 
+from outbox.app import App
+from outbox.deliveries import EntityCounts
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.engine import Engine
 from outbox.errors import OutcomeUnknown, Refused
@@ -18,9 +21,16 @@ from outbox.ops.admins.store import StoreAdmin
 from outbox.ops.shared.on_store import StoreSite
 from outbox.ops.values.dead_letters import Discard, Moved, Resubmit
 from outbox.ops.values.messages import MakeDue, NewMessage, Send
+from outbox.ops.values.status import ReadStatus
 from outbox.ports import DeadLetterEntry, HeldMessage, Output
+from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.worker import Worker
 from tests.unit.ops.conftest import app
+
+
+@dataclass
+class Order:
+    number: int = 0
 
 
 def dead(sequence: int) -> DeadLetterEntry:
@@ -69,6 +79,27 @@ async def test_a_discard_of_several_dead_letters_says_which_they_were() -> None:
         admin._at.operations = cast(Any, SimpleNamespace(dead_letters=listed, discard_found=discard_found))
         moved = await admin.ask(Discard("q", "m2", for_good=True))
     assert (moved.count, moved.numbers) == (2, [2, 5])
+
+
+async def test_dead_letters_of_the_store_count_for_their_queue_whatever_its_case() -> None:
+    async def counts() -> dict[str, EntityCounts]:
+        return {"orders": EntityCounts(1, 0, 2), "invoices": EntityCounts(0, 0, 0)}
+
+    app = App("shop")
+
+    @app.handler("Orders")
+    def take(order: Order) -> None: ...
+
+    async with Engine.in_memory() as engine:
+        narrow = NarrowEngine(engine, "partition")
+        async with Worker(app, narrow):
+            pass  # registers its handlers
+        ports = narrow.ports()
+        letters = StoredDeadLetters(ports.store, ports.blobs)
+        for sequence in (1, 2, 3):
+            await letters.put(msgspec.structs.replace(dead(sequence), queue="Orders"))
+        found = await StoreAdmin(StoreSite(ports, counts, *[cast(Any, None)] * 2)).ask(ReadStatus())
+    assert {path: queue.dead_letters for path, queue in found.queues.items()} == {"invoices": 0, "orders": 2 + 3}
 
 
 async def test_what_is_sent_without_a_type_gets_the_only_one_that_is_registered() -> None:
