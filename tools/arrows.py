@@ -75,9 +75,7 @@ BELOW_ADAPTERS = (
     "escape",
 )
 BELOW_EMULATOR = ("engine", "message", "errors", "lineage", "log_throttle", "escape")
-SHARED_BY_EMULATORS = tuple(
-    f"emulator.{name}" for name in ("connections", "control", "dialect", "faults", "http", "xml")
-)
+SHARED_BY_EMULATORS = tuple(f"emulator.{name}" for name in ("connections", "dialect", "faults", "http", "xml"))
 JUDGE = tuple(  # judges recorded histories
     f"verify.{name}"
     for name in (
@@ -192,7 +190,7 @@ def rules(there: Iterable[str]) -> list[Rule]:
         Rule(
             "queries are compiled without a look at the store",
             tuple(name for name in emulator if is_in(name, "outbox.emulator.cosmos.query")),
-            outbox(("emulator.cosmos.answers", "emulator.cosmos.patch", "emulator.cosmos.values", "errors")),
+            outbox(("emulator.cosmos.patch", "emulator.cosmos.wire", "errors")),
         ),
         Rule(
             "recorded histories are judged with nothing but messages, so that Spark can ship the judge",

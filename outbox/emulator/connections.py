@@ -22,8 +22,8 @@ from enum import Enum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from outbox.emulator.control import Control
 from outbox.emulator.dialect import Dialect
+from outbox.emulator.faults import Control
 
 if TYPE_CHECKING:
     from aiohttp import StreamReader

@@ -21,7 +21,6 @@ from typing import Any
 from aiohttp import web
 
 from outbox.emulator.connections import HEAD_MAX_BYTES, IDLE_MAX_S, Connection, Connections
-from outbox.emulator.control import PREFIX, Control
 from outbox.emulator.dialect import (
     BAD_REQUEST,
     BUSY,
@@ -35,6 +34,7 @@ from outbox.emulator.dialect import (
     Dropped,
     Refusal,
 )
+from outbox.emulator.faults import PREFIX, Control
 
 log = logging.getLogger(__name__)
 _quiet = logging.getLogger("outbox.emulator.http.quiet")

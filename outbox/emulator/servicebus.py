@@ -21,8 +21,7 @@ from outbox.emulator.bus.http import Gateway, Uncontrolled
 from outbox.emulator.bus.peer import Peer
 from outbox.emulator.bus.transport import Endpoint, Room, Writer, loop_time
 from outbox.emulator.connections import Connections, is_loopback, usual_count_max
-from outbox.emulator.control import Control
-from outbox.emulator.faults import Faults
+from outbox.emulator.faults import Control, Faults
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped, Refused
 from outbox.log_throttle import LogThrottle

@@ -19,8 +19,7 @@ from outbox import App, Engine
 from outbox.azure import functions
 from outbox.azure.functions import sites
 from outbox.azure.functions.processor import Processor
-from outbox.azure.functions.sites import edge
-from outbox.azure.functions.triggers import Names
+from outbox.azure.functions.sites import Names, edge
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown, Refused
 

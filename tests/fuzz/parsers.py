@@ -22,17 +22,17 @@ from outbox.emulator.amqp.errors import AmqpFault
 from outbox.emulator.amqp.messages import BATCH_FORMAT, decode_transfer
 from outbox.emulator.amqp.types import DecodeError, binary, decode, described, int_, map_, string, symbol
 from outbox.emulator.blobs import blob_operations, conditions, requests, tags, understood
-from outbox.emulator.blobs import names as blob_names
-from outbox.emulator.blobs.answers import Rejection as BlobRejection
 from outbox.emulator.blobs.auth import ACCOUNT, WELL_KNOWN_KEY, Signatures
 from outbox.emulator.blobs.batch_operations import read_boundary, read_parts
-from outbox.emulator.blobs.block_operations import read_block_list
+from outbox.emulator.blobs.blob_operations import read_block_list
 from outbox.emulator.blobs.list_operations import read_marker
+from outbox.emulator.blobs.requests import Rejection as BlobRejection
+from outbox.emulator.blobs.requests import read_metadata
 from outbox.emulator.bus import atom
 from outbox.emulator.bus.entities_file import parse_entities
-from outbox.emulator.cosmos.answers import Rejection
 from outbox.emulator.cosmos.patch import Patch
 from outbox.emulator.cosmos.query.parser import parse_query
+from outbox.emulator.cosmos.wire import Rejection
 from outbox.emulator.faults import rules_from_json
 from outbox.engine.engine import Engine
 from outbox.engine.log import framing, snapshot
@@ -228,7 +228,7 @@ def _blob_head(data: bytes) -> object:
         lambda: conditions.read_conditions(found, is_write=True, prefix=understood.TAGS_PREFIX),
         lambda: understood.check_understood(call, AT_MS),
         lambda: blob_operations.read_range(found, 10),
-        lambda: blob_names.read_metadata(found),
+        lambda: read_metadata(found),
         lambda: tags.read_header(found.get("x-ms-tags", "")),
         lambda: read_marker(call.raw_path),
     )

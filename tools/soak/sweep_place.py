@@ -27,11 +27,10 @@ from outbox.azure.connecting import CONTAINER, connect
 from outbox.azure.cosmos.items import encode_id, from_item, to_item
 from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.client import Client
-from outbox.emulator.cosmos.answers import Rejection
 from outbox.emulator.cosmos.decisions import Moment, Operation, decide
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.cosmos.store import Put, Store
-from outbox.emulator.cosmos.values import etag_of, key_text, parse_stored, wire_form
+from outbox.emulator.cosmos.wire import Rejection, etag_of, key_text, parse_stored, wire_form
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.errors import Refused

@@ -8,8 +8,8 @@ or triggers of one's own, which call `await functions.process(bank, message, sou
 
 from outbox.azure.functions.processor import GivenBack
 from outbox.azure.functions.settings import FunctionsSettings
-from outbox.azure.functions.sites import answer, close, process, processor_of, register, registered, sweep
-from outbox.azure.functions.triggers import blueprint
+from outbox.azure.functions.sites import answer, blueprint, close, process, processor_of, register, registered, sweep
+
 
 __all__ = [
     "FunctionsSettings",

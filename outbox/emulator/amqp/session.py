@@ -1,8 +1,8 @@
 """One session of a connection: windows, delivery ids, unsettled deliveries and the frames that are written for them.
 
 Decides how transfers are counted and when the peer has room for another; it knows links by their handles only, and
-which link a frame of the peer is for is decided by `channel`.  Answers of the same kind to neighbouring deliveries are
-joined into one disposition, which is written when something else must be, or when a read is done.
+which link a frame of the peer is for is decided by `connection`.  Answers of the same kind to neighbouring deliveries
+are joined into one disposition, which is written when something else must be, or when a read is done.
 """
 
 from __future__ import annotations

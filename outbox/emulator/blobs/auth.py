@@ -12,8 +12,8 @@ import hmac
 from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import unquote
 
-from outbox.emulator.blobs.answers import Rejection
-from outbox.emulator.control import TOKEN_LENGTH_MAX, key_bytes
+from outbox.emulator.blobs.requests import Rejection
+from outbox.emulator.faults import TOKEN_LENGTH_MAX, key_bytes
 
 ACCOUNT = "devstoreaccount1"
 WELL_KNOWN_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="

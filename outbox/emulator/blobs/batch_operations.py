@@ -15,13 +15,11 @@ from collections.abc import Awaitable, Callable
 from http.client import responses
 from typing import NamedTuple
 
-from outbox.emulator.blobs.answers import ACCEPTED, Answer, Rejection, bad_header
 from outbox.emulator.blobs.auth import Signatures
 from outbox.emulator.blobs.gateway import Usage, broken
-from outbox.emulator.blobs.requests import Call, read_line
+from outbox.emulator.blobs.requests import ACCEPTED, Answer, Call, Rejection, bad_header, read_line
 from outbox.emulator.blobs.understood import check_understood
-from outbox.emulator.control import Meter
-from outbox.emulator.faults import Faults
+from outbox.emulator.faults import Faults, Meter
 
 BATCH_COUNT_MAX = 256
 BATCH_MAX_BYTES = 4 << 20

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
-from outbox.emulator.blobs.answers import NOT_MODIFIED, Rejection, bad_header
 from outbox.emulator.blobs.catalog import Blob, etag_of
+from outbox.emulator.blobs.requests import NOT_MODIFIED, Rejection, bad_header
 from outbox.emulator.blobs.tags import TagCondition, read_condition
 
 ETAG_COUNT_MAX = 100

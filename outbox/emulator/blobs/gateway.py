@@ -14,14 +14,12 @@ from functools import partial
 
 import msgspec
 
-from outbox.emulator.blobs.answers import BY_STATUS, Answer, Rejection
 from outbox.emulator.blobs.auth import Signatures
 from outbox.emulator.blobs.catalog import http_date
-from outbox.emulator.blobs.requests import Call, read_line
+from outbox.emulator.blobs.requests import BY_STATUS, Answer, Call, Rejection, read_line
 from outbox.emulator.blobs.understood import check_understood
-from outbox.emulator.control import Meter
 from outbox.emulator.dialect import Asked, Dropped
-from outbox.emulator.faults import FaultRule, Faults
+from outbox.emulator.faults import FaultRule, Faults, Meter
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped
 

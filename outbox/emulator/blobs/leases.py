@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import Literal
 from uuid import UUID
 
-from outbox.emulator.blobs.answers import Rejection, bad_header
 from outbox.emulator.blobs.catalog import Lease
+from outbox.emulator.blobs.requests import Rejection, bad_header
 
 State = Literal["available", "leased", "breaking", "broken", "expired"]
 Owner = Literal["Blob", "Container"]

@@ -15,9 +15,8 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from outbox.emulator.blobs import leases, tags
-from outbox.emulator.blobs.answers import Answer, Rejection, bad_parameter, xml_answer
 from outbox.emulator.blobs.catalog import Blob, Container, etag_of, http_date
-from outbox.emulator.blobs.requests import Call
+from outbox.emulator.blobs.requests import Answer, Call, Rejection, bad_parameter, xml_answer
 from outbox.emulator.blobs.store import Held, Store
 from outbox.emulator.xml import UNWRITABLE, leaf, text
 

@@ -16,20 +16,16 @@ from typing import Self
 
 from outbox.emulator.blobs import (
     blob_operations,
-    block_operations,
     container_operations,
-    lease_operations,
     list_operations,
 )
-from outbox.emulator.blobs.answers import Answer
 from outbox.emulator.blobs.auth import ACCOUNT, WELL_KNOWN_KEY, Signatures
 from outbox.emulator.blobs.batch_operations import BatchOperations
 from outbox.emulator.blobs.gateway import Gateway, Operation, Usage
-from outbox.emulator.blobs.requests import Call
+from outbox.emulator.blobs.requests import Answer, Call
 from outbox.emulator.blobs.store import PAGE_COUNT_MAX, Store
 from outbox.emulator.connections import Connections, is_loopback
-from outbox.emulator.control import Control, Meter
-from outbox.emulator.faults import Faults
+from outbox.emulator.faults import Control, Faults, Meter
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped, Refused
 
@@ -43,7 +39,7 @@ _OF_STORE: dict[str, Callable[[Store, Call], Awaitable[Answer]]] = {
     "container.read": container_operations.read,
     "container.metadata": container_operations.metadata,
     "container.delete": container_operations.delete,
-    "container.lease": lease_operations.of_container,
+    "container.lease": container_operations.lease,
     "container.policy": container_operations.policy,
     "container.list": list_operations.list_containers,
     "blob.list": list_operations.list_blobs,
@@ -54,12 +50,12 @@ _OF_STORE: dict[str, Callable[[Store, Call], Awaitable[Answer]]] = {
     "blob.delete": blob_operations.delete,
     "blob.metadata": blob_operations.metadata,
     "blob.properties": blob_operations.properties,
-    "blob.lease": lease_operations.of_blob,
+    "blob.lease": container_operations.lease_blob,
     "tags.read": blob_operations.tags_read,
     "tags.write": blob_operations.tags_write,
-    "block.put": block_operations.put_block,
-    "block.commit": block_operations.commit_blocks,
-    "block.list": block_operations.list_blocks,
+    "block.put": blob_operations.put_block,
+    "block.commit": blob_operations.commit_blocks,
+    "block.list": blob_operations.list_blocks,
 }
 """The operations that need the store and nothing else."""
 

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from outbox.emulator.blobs.answers import Rejection
 from outbox.emulator.blobs.catalog import Blob, Block, Container, Piece
+from outbox.emulator.blobs.requests import Rejection
 from outbox.emulator.faults import Faults
 from outbox.engine.engine import Engine
 from outbox.engine.log import records

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote_plus
 
-from outbox.emulator.blobs.answers import Rejection
+from outbox.emulator.blobs.requests import Rejection
 from outbox.emulator.xml import leaf, read_leaves
 
 TAG_COUNT_MAX = 10

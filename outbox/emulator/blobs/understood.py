@@ -12,8 +12,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from typing import NamedTuple
 
-from outbox.emulator.blobs.answers import Rejection, bad_header
-from outbox.emulator.blobs.requests import Call
+from outbox.emulator.blobs.requests import Call, Rejection, bad_header
 from outbox.emulator.dialect import conditions_among
 
 TAGS_PREFIX = "x-ms-blob-"

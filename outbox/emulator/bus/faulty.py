@@ -20,10 +20,9 @@ from outbox.emulator.amqp.events import Settled
 from outbox.emulator.amqp.link import Delivery, Link
 from outbox.emulator.amqp.messages import decode_transfer
 from outbox.emulator.amqp.performatives import ACCEPTED, MODIFIED
+from outbox.emulator.bus.links import Receiver, Sender
 from outbox.emulator.bus.management import Management
-from outbox.emulator.bus.receivers import Receiver
 from outbox.emulator.bus.requests import Replies, Request
-from outbox.emulator.bus.senders import Sender
 from outbox.emulator.bus.transport import Transport
 from outbox.emulator.faults import FaultRule
 from outbox.engine.entities import Settlement

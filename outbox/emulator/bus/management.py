@@ -28,9 +28,8 @@ from outbox.emulator.amqp.errors import (
 from outbox.emulator.amqp.link import Link
 from outbox.emulator.amqp.messages import decode_transfer
 from outbox.emulator.bus import addresses
-from outbox.emulator.bus.receivers import Ending, settle
+from outbox.emulator.bus.links import Ending, put, settle
 from outbox.emulator.bus.requests import Replies, Request
-from outbox.emulator.bus.senders import put
 from outbox.engine.engine import Engine
 from outbox.engine.entities import SessionLock, Settlement
 from outbox.errors import EngineStopped, LockLost, OutboxError, TooLarge, UnknownDestination

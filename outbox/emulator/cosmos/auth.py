@@ -12,8 +12,8 @@ import base64
 import hmac
 from urllib.parse import unquote
 
-from outbox.emulator.control import TOKEN_LENGTH_MAX
-from outbox.emulator.cosmos.answers import UNAUTHORIZED, Rejection
+from outbox.emulator.cosmos.wire import UNAUTHORIZED, Rejection
+from outbox.emulator.faults import TOKEN_LENGTH_MAX
 
 WELL_KNOWN_KEY = "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw=="
 """The public key of Microsoft's emulator, so that its settings work here: it protects nothing."""

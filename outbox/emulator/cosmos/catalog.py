@@ -15,10 +15,21 @@ from typing import Any
 import msgspec
 
 from outbox.emulator.cosmos import offers
-from outbox.emulator.cosmos.answers import CONFLICT, FORBIDDEN, NOT_FOUND, OWNER_NOT_FOUND, Rejection, bad, unsupported
 from outbox.emulator.cosmos.history import History
 from outbox.emulator.cosmos.indexing import Indexing
-from outbox.emulator.cosmos.values import Json, check_name, encode, etag_of
+from outbox.emulator.cosmos.wire import (
+    CONFLICT,
+    FORBIDDEN,
+    NOT_FOUND,
+    OWNER_NOT_FOUND,
+    Json,
+    Rejection,
+    bad,
+    check_name,
+    encode,
+    etag_of,
+    unsupported,
+)
 from outbox.engine.engine import Engine
 from outbox.engine.log import records
 

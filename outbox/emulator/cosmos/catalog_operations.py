@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from outbox.emulator.cosmos import offers
-from outbox.emulator.cosmos.answers import (
+from outbox.emulator.cosmos.charges import METADATA_RU
+from outbox.emulator.cosmos.requests import Call, Prepared, container_of
+from outbox.emulator.cosmos.store import Do, Store
+from outbox.emulator.cosmos.wire import (
     CREATED,
     NO_CONTENT,
     NOT_FOUND,
@@ -11,12 +14,11 @@ from outbox.emulator.cosmos.answers import (
     OK,
     PRECONDITION_FAILED,
     Answer,
+    Json,
     Rejection,
+    encode,
+    parse_object,
 )
-from outbox.emulator.cosmos.charges import METADATA_RU
-from outbox.emulator.cosmos.requests import Call, Prepared, container_of
-from outbox.emulator.cosmos.store import Do, Store
-from outbox.emulator.cosmos.values import Json, encode, parse_object
 
 RANGES_ETAG = '"1"'
 

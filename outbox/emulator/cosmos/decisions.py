@@ -9,7 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from outbox.emulator.cosmos.answers import (
+from outbox.emulator.cosmos.catalog import TTL_MAX_S, Container
+from outbox.emulator.cosmos.charges import read_ru, write_ru
+from outbox.emulator.cosmos.history import StoredItem
+from outbox.emulator.cosmos.patch import Patch
+from outbox.emulator.cosmos.wire import (
     CONFLICT,
     CREATED,
     KEY_MISMATCH,
@@ -18,16 +22,10 @@ from outbox.emulator.cosmos.answers import (
     NOT_MODIFIED,
     OK,
     PRECONDITION_FAILED,
-    Rejection,
-    bad,
-)
-from outbox.emulator.cosmos.catalog import TTL_MAX_S, Container
-from outbox.emulator.cosmos.charges import read_ru, write_ru
-from outbox.emulator.cosmos.history import StoredItem
-from outbox.emulator.cosmos.patch import Patch
-from outbox.emulator.cosmos.values import (
     WRONG_KEY,
     Json,
+    Rejection,
+    bad,
     check_id,
     etag_of,
     key_of,

@@ -13,16 +13,6 @@ from email.utils import parsedate_to_datetime
 
 import msgspec
 
-from outbox.emulator.cosmos.answers import (
-    CROSS_PARTITION,
-    NOT_MODIFIED,
-    OK,
-    THROTTLED,
-    Answer,
-    Rejection,
-    bad,
-    unsupported,
-)
 from outbox.emulator.cosmos.catalog import Container
 from outbox.emulator.cosmos.charges import METADATA_RU, query_ru
 from outbox.emulator.cosmos.feeds import PAGE_SIZE_MAX_BYTES, Candidate, Feed, Items, Page, page_count_of
@@ -32,7 +22,21 @@ from outbox.emulator.cosmos.query.plan import QueryPlan, compile_query
 from outbox.emulator.cosmos.requests import KEY_HEADER, LSN_DIGITS_MAX, Call, Prepared, container_of, freshness
 from outbox.emulator.cosmos.routes import is_true
 from outbox.emulator.cosmos.store import Do, Store
-from outbox.emulator.cosmos.values import Json, encode, key_of_header, parse_object, times_of
+from outbox.emulator.cosmos.wire import (
+    CROSS_PARTITION,
+    NOT_MODIFIED,
+    OK,
+    THROTTLED,
+    Answer,
+    Json,
+    Rejection,
+    bad,
+    encode,
+    key_of_header,
+    parse_object,
+    times_of,
+    unsupported,
+)
 
 PAGE_WAIT_S = 10.0
 """How long a request may wait for its turn to have one made; then it is throttled."""

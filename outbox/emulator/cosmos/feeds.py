@@ -21,7 +21,6 @@ from zlib import crc32
 
 import msgspec
 
-from outbox.emulator.cosmos.answers import bad
 from outbox.emulator.cosmos.query.budget import TEXT_STEP_LENGTH, Budget
 from outbox.emulator.cosmos.query.expressions import Row
 from outbox.emulator.cosmos.query.plan import Gathering, QueryPlan
@@ -35,7 +34,7 @@ from outbox.emulator.cosmos.snapshots import (
     Snapshots,
     put_in_order,
 )
-from outbox.emulator.cosmos.values import UNDEFINED, Json, encode, number_of, parse_stored, rid_at, wire_form
+from outbox.emulator.cosmos.wire import UNDEFINED, Json, bad, encode, number_of, parse_stored, rid_at, wire_form
 
 PAGE_COUNT = 100
 PAGE_COUNT_MAX = 1_000

@@ -14,22 +14,21 @@ from dataclasses import replace
 from functools import partial
 
 from outbox.emulator import dialect
-from outbox.emulator.control import Meter
-from outbox.emulator.cosmos.answers import (
-    FORBIDDEN,
-    THROTTLED,
-    UNAVAILABLE,
-    Answer,
-    Rejection,
-)
 from outbox.emulator.cosmos.auth import check_signature
 from outbox.emulator.cosmos.charges import Usage
 from outbox.emulator.cosmos.requests import Call, Prepared
 from outbox.emulator.cosmos.routes import route_of
 from outbox.emulator.cosmos.store import Do, Store
 from outbox.emulator.cosmos.understood import check_understood
+from outbox.emulator.cosmos.wire import (
+    FORBIDDEN,
+    THROTTLED,
+    UNAVAILABLE,
+    Answer,
+    Rejection,
+)
 from outbox.emulator.dialect import Asked, Dropped
-from outbox.emulator.faults import FaultRule, Faults
+from outbox.emulator.faults import FaultRule, Faults, Meter
 from outbox.errors import EngineStopped
 
 _BEFORE = frozenset(("refused", "throttled", "status", "reset", "lost-reply"))

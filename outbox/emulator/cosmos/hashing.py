@@ -13,9 +13,8 @@ import struct
 from collections.abc import Callable
 from functools import lru_cache, partial
 
-from outbox.emulator.cosmos.answers import bad
 from outbox.emulator.cosmos.catalog import Container
-from outbox.emulator.cosmos.values import Json, parse_values
+from outbox.emulator.cosmos.wire import Json, bad, parse_values
 
 WHOLE = ("", "FF")
 RANGE_LENGTH_MAX = 1_024

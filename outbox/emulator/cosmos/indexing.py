@@ -14,9 +14,8 @@ from itertools import islice
 
 import msgspec
 
-from outbox.emulator.cosmos.answers import Rejection, bad
 from outbox.emulator.cosmos.query.nodes import Literal, Member, Name, Node, Query
-from outbox.emulator.cosmos.values import Json
+from outbox.emulator.cosmos.wire import Json, Rejection, bad
 
 COMPOSITE_COUNT_MAX = 100
 TERM_COUNT_MAX = 10_000

@@ -14,20 +14,6 @@ from dataclasses import dataclass
 import msgspec
 import msgspec.structs
 
-from outbox.emulator.cosmos.answers import (
-    FAILED_DEPENDENCY,
-    KEY_MISMATCH,
-    MULTI_STATUS,
-    NOT_FOUND,
-    NOT_MODIFIED,
-    OK,
-    THROTTLED,
-    TOO_LARGE,
-    Answer,
-    Rejection,
-    bad,
-    printable,
-)
 from outbox.emulator.cosmos.catalog import DELETE_COUNT, Container
 from outbox.emulator.cosmos.charges import write_ru
 from outbox.emulator.cosmos.decisions import Decision, Kind, Moment, Operation, decide, whole
@@ -39,15 +25,27 @@ from outbox.emulator.cosmos.requests import KEY_HEADER, Call, Prepared, containe
 from outbox.emulator.cosmos.routes import is_true
 from outbox.emulator.cosmos.store import Do, Put, Store
 from outbox.emulator.cosmos.understood import check_indexed
-from outbox.emulator.cosmos.values import (
+from outbox.emulator.cosmos.wire import (
+    FAILED_DEPENDENCY,
     ITEM_SIZE_MAX_BYTES,
+    KEY_MISMATCH,
+    MULTI_STATUS,
+    NOT_FOUND,
+    NOT_MODIFIED,
+    OK,
+    THROTTLED,
+    TOO_LARGE,
+    Answer,
     Json,
+    Rejection,
+    bad,
     check_id,
     etag_of,
     key_of,
     key_of_header,
     parse,
     parse_object,
+    printable,
     wire_form,
 )
 from outbox.emulator.faults import FaultRule

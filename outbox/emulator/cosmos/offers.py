@@ -11,8 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from outbox.emulator.cosmos.answers import Rejection, bad
-from outbox.emulator.cosmos.values import Json, parse_object
+from outbox.emulator.cosmos.wire import Json, Rejection, bad, parse_object
 
 THROUGHPUT_HEADER = "x-ms-offer-throughput"
 AUTOSCALE_HEADER = "x-ms-cosmos-offer-autopilot-settings"

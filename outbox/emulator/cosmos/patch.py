@@ -11,8 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from outbox.emulator.cosmos.answers import PRECONDITION_FAILED, Rejection, bad
-from outbox.emulator.cosmos.values import SYSTEM_NAMES, UNDEFINED, Json
+from outbox.emulator.cosmos.wire import PRECONDITION_FAILED, SYSTEM_NAMES, UNDEFINED, Json, Rejection, bad
 
 OPERATION_COUNT_MAX = 10
 PATH_LENGTH_MAX = 4_096

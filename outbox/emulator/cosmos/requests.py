@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from outbox.emulator.cosmos.answers import (
+from outbox.emulator.cosmos.catalog import Catalog, Container
+from outbox.emulator.cosmos.routes import Route
+from outbox.emulator.cosmos.wire import (
     CONTAINER_RECREATED,
     NOT_FOUND,
     SESSION_NOT_AVAILABLE,
     Answer,
     Rejection,
     bad,
+    key_of_header,
 )
-from outbox.emulator.cosmos.catalog import Catalog, Container
-from outbox.emulator.cosmos.routes import Route
-from outbox.emulator.cosmos.values import key_of_header
 from outbox.emulator.faults import FaultRule
 
 KEY_HEADER = "x-ms-documentdb-partitionkey"

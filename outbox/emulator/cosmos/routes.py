@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
-from outbox.emulator.cosmos.answers import NOT_ALLOWED, Rejection, bad, unsupported
+from outbox.emulator.cosmos.wire import NOT_ALLOWED, Rejection, bad, unsupported
 
 PATH_LENGTH_MAX = 8 << 10
 DATABASES, CONTAINERS, ITEMS, RANGES = "dbs", "colls", "docs", "pkranges"

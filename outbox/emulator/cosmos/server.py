@@ -13,14 +13,13 @@ from types import TracebackType
 from typing import Self
 
 from outbox.emulator.connections import Connections, is_loopback
-from outbox.emulator.control import Control, Meter, key_bytes
 from outbox.emulator.cosmos import catalog_operations, feed_operations, item_operations
 from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY
 from outbox.emulator.cosmos.catalog import Catalog
 from outbox.emulator.cosmos.charges import Usage
 from outbox.emulator.cosmos.gateway import Gateway
 from outbox.emulator.cosmos.store import Store
-from outbox.emulator.faults import Faults
+from outbox.emulator.faults import Control, Faults, Meter, key_bytes
 from outbox.engine.engine import Engine
 from outbox.errors import Refused
 

@@ -10,9 +10,8 @@ reads beside that, such as the container.
 
 from __future__ import annotations
 
-from outbox.emulator.cosmos.answers import bad, unsupported
 from outbox.emulator.cosmos.requests import Call, lsn_of
-from outbox.emulator.cosmos.values import Json
+from outbox.emulator.cosmos.wire import Json, bad, unsupported
 from outbox.emulator.dialect import conditions_among
 
 _ETAGS = frozenset(("if-match", "if-none-match"))

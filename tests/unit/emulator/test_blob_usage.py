@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outbox.emulator.blobs.gateway import Usage
-from outbox.emulator.control import Meter
+from outbox.emulator.faults import Meter
 
 
 def test_requests_are_counted_by_operation_and_those_without_success_as_failed() -> None:

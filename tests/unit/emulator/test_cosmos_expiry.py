@@ -8,7 +8,7 @@ import pytest
 from outbox.emulator.cosmos.catalog import EXPIRING_COUNT, Container
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.cosmos.store import Put, Store
-from outbox.emulator.cosmos.values import store_form
+from outbox.emulator.cosmos.wire import store_form
 from outbox.engine.engine import Engine
 
 WRITE_COUNT = 2 * EXPIRING_COUNT

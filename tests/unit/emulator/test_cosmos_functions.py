@@ -12,7 +12,7 @@ from outbox.emulator.cosmos.query.budget import Budget
 from outbox.emulator.cosmos.query.expressions import _BINARY
 from outbox.emulator.cosmos.query.functions import FUNCTIONS, TEXT_LENGTH_MAX
 from outbox.emulator.cosmos.query.like import Pattern
-from outbox.emulator.cosmos.values import UNDEFINED
+from outbox.emulator.cosmos.wire import UNDEFINED
 
 U = UNDEFINED
 LONGEST = "x" * TEXT_LENGTH_MAX

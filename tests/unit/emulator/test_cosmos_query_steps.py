@@ -8,7 +8,6 @@ import re
 
 import pytest
 
-from outbox.emulator.cosmos.answers import Rejection
 from outbox.emulator.cosmos.feeds import Candidate, Feed, Items
 from outbox.emulator.cosmos.item_operations import operations_of
 from outbox.emulator.cosmos.query.budget import ROW_STEP_COUNT_MAX, TEXT_STEP_LENGTH, TURN_STEP_COUNT, Budget
@@ -16,7 +15,7 @@ from outbox.emulator.cosmos.query.like import Pattern
 from outbox.emulator.cosmos.query.parser import parse_query
 from outbox.emulator.cosmos.query.plan import QueryPlan
 from outbox.emulator.cosmos.server import CosmosEmulator
-from outbox.emulator.cosmos.values import UNDEFINED, Json, encode
+from outbox.emulator.cosmos.wire import UNDEFINED, Json, Rejection, encode
 from outbox.engine.engine import Engine
 
 

@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 import pytest
 
-from outbox.emulator.control import TOKEN_LENGTH_MAX, key_bytes
-from outbox.emulator.cosmos.answers import Rejection
 from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY, check_signature
+from outbox.emulator.cosmos.wire import Rejection
+from outbox.emulator.faults import TOKEN_LENGTH_MAX, key_bytes
 from outbox.errors import Refused
 
 DATE = "Mon, 01 Jan 2026 00:00:00 GMT"

@@ -9,9 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from outbox.emulator.control import Meter
 from outbox.emulator.cosmos import history, store
-from outbox.emulator.cosmos.answers import STORAGE_FULL, Rejection
 from outbox.emulator.cosmos.catalog import TTL_MAX_S, Container
 from outbox.emulator.cosmos.charges import Usage, query_ru, read_ru
 from outbox.emulator.cosmos.decisions import whole
@@ -20,8 +18,8 @@ from outbox.emulator.cosmos.patch import Patch
 from outbox.emulator.cosmos.requests import TOKEN_LENGTH_MAX, _least_of
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.cosmos.store import Put, Store
-from outbox.emulator.cosmos.values import rid_at, store_form
-from outbox.emulator.faults import FaultRule
+from outbox.emulator.cosmos.wire import STORAGE_FULL, Rejection, rid_at, store_form
+from outbox.emulator.faults import FaultRule, Meter
 from outbox.engine.engine import Engine
 from outbox.engine.limits import EngineLimits
 from outbox.testing import START_S, VirtualClock

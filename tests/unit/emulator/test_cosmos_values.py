@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from outbox.emulator.cosmos import feed_operations
-from outbox.emulator.cosmos.answers import Rejection
 from outbox.emulator.cosmos.feed_operations import _changed, _since_of, _start_of
 from outbox.emulator.cosmos.feeds import PAGE_COUNT, PAGE_COUNT_MAX, page_count_of
 from outbox.emulator.cosmos.offers import AUTOSCALE_HEADER, THROUGHPUT_HEADER, of_body, of_headers, offer_of
-from outbox.emulator.cosmos.values import (
+from outbox.emulator.cosmos.wire import (
+    Rejection,
     check_id,
     item_rid,
     key_of,

@@ -23,8 +23,8 @@ from outbox.emulator.amqp.limits import Limits, Pool
 from outbox.emulator.amqp.performatives import ACCEPTED, MODIFIED, REJECTED, Outcome
 from outbox.emulator.amqp.states import LinkState
 from outbox.emulator.amqp.types import Described
-from outbox.emulator.bus import faulty, receivers
-from outbox.emulator.bus.receivers import (
+from outbox.emulator.bus import faulty, links
+from outbox.emulator.bus.links import (
     SESSION_FILTER,
     Receiver,
     Wanted,
@@ -266,7 +266,7 @@ async def test_a_settlement_is_confirmed_or_denied_unless_the_client_settled_it(
 )
 def test_a_client_says_how_long_it_waits_for_a_session(asked_ms: Any, wait_s: float) -> None:
     properties = {} if asked_ms is None else {"com.microsoft:timeout": asked_ms}
-    assert receivers._wait_s(cast(Any, SimpleNamespace(attach=SimpleNamespace(properties=properties)))) == wait_s
+    assert links._wait_s(cast(Any, SimpleNamespace(attach=SimpleNamespace(properties=properties)))) == wait_s
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from outbox.emulator.amqp import types
 from outbox.emulator.amqp.errors import INVALID_FIELD, MESSAGE_SIZE_EXCEEDED, NOT_FOUND, SERVER_BUSY, OperationFault
 from outbox.emulator.amqp.messages import Incoming
 from outbox.emulator.amqp.states import LinkState
+from outbox.emulator.bus.links import Sender, put
 from outbox.emulator.bus.requests import PENDING_COUNT_MAX, Replies, Request
-from outbox.emulator.bus.senders import Sender, put
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.errors import Throttled, TooLarge

@@ -10,10 +10,10 @@ import pytest
 
 from outbox.emulator import xml
 from outbox.emulator.blobs import gateway, leases, store
-from outbox.emulator.blobs.answers import BY_STATUS, CODES
 from outbox.emulator.blobs.auth import Signatures, string_to_sign
-from outbox.emulator.blobs.block_operations import read_block_list
+from outbox.emulator.blobs.blob_operations import read_block_list
 from outbox.emulator.blobs.catalog import Lease
+from outbox.emulator.blobs.requests import BY_STATUS, CODES
 from outbox.emulator.blobs.server import BlobEmulator
 from outbox.emulator.faults import FaultRule
 from outbox.errors import Refused

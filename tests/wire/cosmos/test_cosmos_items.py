@@ -9,8 +9,8 @@ from azure.core import MatchConditions
 from azure.cosmos import PartitionKey, exceptions
 from azure.cosmos.documents import IndexingDirective
 
-from outbox.emulator.cosmos.answers import Rejection
 from outbox.emulator.cosmos.catalog import checked
+from outbox.emulator.cosmos.wire import Rejection
 from tests.wire.cosmos.conftest import Sdk, query
 
 _UNCHANGED = MatchConditions.IfNotModified

@@ -18,10 +18,10 @@ from azure.cosmos.aio import CosmosClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outbox.emulator.cosmos.answers import Rejection
 from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY
 from outbox.emulator.cosmos.item_operations import operations_of, run_batch
 from outbox.emulator.cosmos.server import CosmosEmulator
+from outbox.emulator.cosmos.wire import Rejection
 from outbox.engine.engine import Engine
 
 KEY = '["a"]'

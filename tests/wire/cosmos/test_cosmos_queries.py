@@ -10,7 +10,7 @@ from azure.cosmos import PartitionKey, exceptions
 
 from outbox.emulator.cosmos.hashing import effective_key, effective_key_v1
 from outbox.emulator.cosmos.query.budget import Budget
-from outbox.emulator.cosmos.values import key_text
+from outbox.emulator.cosmos.wire import key_text
 from tests.wire.cosmos.conftest import Sdk, query
 from tests.wire.cosmos.test_cosmos_items import own, status
 

@@ -16,17 +16,16 @@ from azure.servicebus._pyamqp.error import AMQPException, ErrorCondition
 from azure.servicebus.aio import ServiceBusReceiver
 from msgspec.structs import replace
 
-from outbox.azure import operations
-from outbox.azure.operations import AzureOperations
+from outbox.azure import connecting
+from outbox.azure.connecting import AzureOperations
 from outbox.azure.servicebus import bus as servicebus_bus
 from outbox.azure.servicebus import dead_letters, sources
-from outbox.azure.servicebus.bus import LockedMessage, ServiceBusBus
+from outbox.azure.servicebus.bus import LockedMessage, Sending, ServiceBusBus
 from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
 from outbox.azure.servicebus.entities import LOOK_COUNT_MAX, ServiceBusEntities
 from outbox.azure.servicebus.links import TEXT_LENGTH_MAX
 from outbox.azure.servicebus.messages import TTL_MS_MAX, to_wire
 from outbox.azure.servicebus.outcomes import as_error
-from outbox.azure.servicebus.sending import Sending
 from outbox.azure.servicebus.sources import ACCEPT_S, CROWDED_QUIET_S, HELD_S, QUIET_S, SessionSource
 from outbox.azure.usage import Usage
 from outbox.errors import LockLost, OutboxError, OutcomeUnknown, Refused, Throttled, TooLarge, UnknownDestination
@@ -428,8 +427,8 @@ async def test_all_places_are_looked_at_before_they_are_drained() -> None:
 async def test_a_client_sends_the_same_again_until_it_is_known(
     monkeypatch: pytest.MonkeyPatch, error: OutboxError
 ) -> None:
-    monkeypatch.setattr(operations, "SEND_PAUSE_S", 0.0)
-    sent, failing = list[Sequence[Output]](), operations.SEND_COUNT_MAX - 1
+    monkeypatch.setattr(connecting, "SEND_PAUSE_S", 0.0)
+    sent, failing = list[Sequence[Output]](), connecting.SEND_COUNT_MAX - 1
 
     class Bus:
         async def send(self, outputs: Sequence[Output]) -> None:
@@ -441,9 +440,9 @@ async def test_a_client_sends_the_same_again_until_it_is_known(
     asked = AzureOperations(unused, cast(Any, Bus()), unused, unused, prepare=unused, create=False, now_ms=unused)
     outputs = [Output("orders", 0, Message(body=b"1", message_id="m1"))]
     await asked.send(outputs)
-    assert sent == [outputs] * operations.SEND_COUNT_MAX
+    assert sent == [outputs] * connecting.SEND_COUNT_MAX
     failing = 100
     sent.clear()
     with pytest.raises(type(error)):
         await asked.send(outputs)
-    assert len(sent) == operations.SEND_COUNT_MAX
+    assert len(sent) == connecting.SEND_COUNT_MAX

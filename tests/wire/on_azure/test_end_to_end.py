@@ -51,7 +51,7 @@ async def test_messages_are_handled_once_and_states_read_by_another_client() -> 
 async def test_two_hundred_messages_under_faults_are_neither_lost_nor_doubled(
     ordering: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outbox.azure.servicebus.sending.SEND_S", 1.0)  # how long a lost answer is waited for
+    monkeypatch.setattr("outbox.azure.servicebus.bus.SEND_S", 1.0)  # how long a lost answer is waited for
     app, fired = ledger_app(ordering), dict[str, int]()
     documents, deliveries = Faults(), Faults()
     async with place(cosmos_faults=documents, bus_faults=deliveries) as world:

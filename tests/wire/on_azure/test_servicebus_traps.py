@@ -15,7 +15,8 @@ from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from outbox.azure.servicebus import sending, sources
+from outbox.azure.servicebus import bus as sending
+from outbox.azure.servicebus import sources
 from outbox.azure.servicebus.bus import wall_ms
 from outbox.azure.servicebus.links import TOO_LATE
 from outbox.engine.entities import TopicSettings

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from outbox.azure.servicebus import namespace, sending
+from outbox.azure.servicebus import bus as sending
+from outbox.azure.servicebus import namespace
 from tests.wire.on_azure.thousand import ACCOUNT_COUNT, DONE_WITHIN_S, WAIT_S, run, unseen_kinds
 
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outbox import Client, Worker
-from outbox.azure.servicebus import namespace, sending
+from outbox.azure.servicebus import bus as sending
+from outbox.azure.servicebus import namespace
 from outbox.azure.usage import Usage
 from outbox.emulator.faults import KINDS, FaultRule, Faults
 from outbox.engine.entities import QueueSettings

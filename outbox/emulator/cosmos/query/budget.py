@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from outbox.emulator.cosmos.answers import bad
-from outbox.emulator.cosmos.values import Json
+from outbox.emulator.cosmos.wire import Json, bad
 
 STEP_COUNT_MAX = 20_000_000
 ROW_STEP_COUNT_MAX = 1_000_000

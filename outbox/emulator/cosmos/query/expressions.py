@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from outbox.emulator.cosmos.answers import bad, unsupported
 from outbox.emulator.cosmos.query.budget import Budget
 from outbox.emulator.cosmos.query.functions import CONSTANT_COST, FUNCTIONS, TEXT_LENGTH_MAX, finite, is_number
 from outbox.emulator.cosmos.query.like import Pattern
@@ -29,7 +28,7 @@ from outbox.emulator.cosmos.query.nodes import (
     Unary,
 )
 from outbox.emulator.cosmos.query.values import compare, equal, plain
-from outbox.emulator.cosmos.values import UNDEFINED, Json
+from outbox.emulator.cosmos.wire import UNDEFINED, Json, bad, unsupported
 
 Row = dict[str, Json]
 Evaluate = Callable[[Row], Json]

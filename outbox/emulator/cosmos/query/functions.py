@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from outbox.emulator.cosmos.query.values import equal, plain, rank_of
-from outbox.emulator.cosmos.values import UNDEFINED, Json, encode
+from outbox.emulator.cosmos.wire import UNDEFINED, Json, encode
 
 TEXT_LENGTH_MAX = 2 << 20
 """No function makes a longer text; undefined instead."""

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from outbox.emulator.cosmos.answers import bad
-from outbox.emulator.cosmos.values import Json
+from outbox.emulator.cosmos.wire import Json, bad
 
 TEXT_LENGTH_MAX = 512 << 10
 TOKEN_COUNT_MAX = 100_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outbox.emulator.cosmos.values import Json
+from outbox.emulator.cosmos.wire import Json
 
 AGGREGATES = frozenset(("COUNT", "SUM", "MIN", "MAX", "AVG"))
 

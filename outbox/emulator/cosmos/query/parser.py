@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outbox.emulator.cosmos.answers import Rejection, bad, unsupported
 from outbox.emulator.cosmos.query.lexer import Token, tokens_of
 from outbox.emulator.cosmos.query.nodes import (
     ArrayOf,
@@ -27,7 +26,7 @@ from outbox.emulator.cosmos.query.nodes import (
     Source,
     Unary,
 )
-from outbox.emulator.cosmos.values import UNDEFINED, Json
+from outbox.emulator.cosmos.wire import UNDEFINED, Json, Rejection, bad, unsupported
 
 FIELD_COUNT_MAX = 1_000
 ROW_NUMBER_MAX = 1 << 31

@@ -7,7 +7,6 @@ from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
-from outbox.emulator.cosmos.answers import bad
 from outbox.emulator.cosmos.patch import Condition
 from outbox.emulator.cosmos.query.budget import ROW_STEP_COUNT_MAX, Budget
 from outbox.emulator.cosmos.query.expressions import Compiler, Evaluate, Row
@@ -15,7 +14,7 @@ from outbox.emulator.cosmos.query.functions import finite, is_number
 from outbox.emulator.cosmos.query.nodes import AGGREGATES, Binary, Call, In, Literal, Logical, Member, Name, Node, Query
 from outbox.emulator.cosmos.query.parser import parse_query
 from outbox.emulator.cosmos.query.values import SortKey, identity, rank_of, sort_key
-from outbox.emulator.cosmos.values import UNDEFINED, Json
+from outbox.emulator.cosmos.wire import UNDEFINED, Json, bad
 
 ROWS_OF_ITEM_MAX = 10_000
 GROUP_COUNT_MAX = 100_000

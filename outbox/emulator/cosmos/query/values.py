@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from outbox.emulator.cosmos.values import UNDEFINED, Json
+from outbox.emulator.cosmos.wire import UNDEFINED, Json
 
 SortKey = tuple[int, Any]
 

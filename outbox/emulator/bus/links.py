@@ -1,4 +1,4 @@
-"""Messages that clients receive: claims out as far as credit reaches, settlements back in, and sessions accepted.
+"""Messages on links: those that clients receive, and those that they send.
 
 *Theory of operation.*  `pump` claims and transfers at once whatever credit, window and write buffer allow; only when
 there is nothing to claim does a task wait for the queue, one a link.  A claim's lock token is the delivery tag, so a
@@ -8,13 +8,20 @@ or run out, as Service Bus does; only what a client releases goes back at once.
 
 A named session is granted or refused at once; "the next one with messages" waits as long as the client asked for, and
 the attach is answered only then.
+
+Of messages that a client sends, a refusal of the engine becomes the condition that the SDK maps to its own exception;
+nothing of a refused transfer is kept: a batch is sent whole or not at all (one whose messages become due at different
+times, due time by due time).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
+from uuid import uuid4
 
 from outbox.emulator.amqp import types
 from outbox.emulator.amqp.deliveries import (
@@ -22,12 +29,15 @@ from outbox.emulator.amqp.deliveries import (
     DEAD_LETTER_REASON,
     encode_delivery,
     with_changes,
+    with_message_id,
 )
 from outbox.emulator.amqp.errors import (
     DEAD_LETTER,
     INVALID_FIELD,
     MESSAGE_LOCK_LOST,
+    MESSAGE_SIZE_EXCEEDED,
     NOT_FOUND,
+    SERVER_BUSY,
     SESSION_CANNOT_BE_LOCKED,
     SESSION_LOCK_LOST,
     TIMEOUT,
@@ -35,16 +45,18 @@ from outbox.emulator.amqp.errors import (
     OperationFault,
 )
 from outbox.emulator.amqp.events import Settled
-from outbox.emulator.amqp.link import Link
+from outbox.emulator.amqp.link import Delivery, Link
+from outbox.emulator.amqp.messages import Incoming, decode_transfer
 from outbox.emulator.amqp.performatives import ACCEPTED, MODIFIED, REJECTED, SOURCE, Outcome, as_error
 from outbox.emulator.amqp.states import LinkState
 from outbox.emulator.amqp.types import Described
 from outbox.emulator.bus.addresses import missing
+from outbox.emulator.bus.filters import wire_facts
 from outbox.emulator.bus.transport import Transport
 from outbox.engine.engine import Engine
 from outbox.engine.entities import SessionLock, Settlement
 from outbox.engine.state.tasks import Claim
-from outbox.errors import LockLost, UnknownDestination
+from outbox.errors import LockLost, Throttled, TooLarge, UnknownDestination
 
 CLAIM_COUNT_MAX = 128
 CLAIM_SIZE_BYTES = 1 << 20
@@ -347,3 +359,48 @@ def _source_with(source: bytes, session_id: str) -> bytes:
     fields = types.field_spans(source, source.index(bytes((SOURCE,))) + 1)
     fields[_FILTER_FIELD] = types.map_([types.symbol(SESSION_FILTER), types.string(session_id)])
     return types.described(SOURCE, types.list_(fields))
+
+
+@dataclass(slots=True)
+class Sender:
+    """One link on which a client sends to a queue or a topic."""
+
+    engine: Engine
+    path: str
+    needs_session: bool
+
+    def on_delivery(self, event: Delivery) -> None:
+        """Put a transfer's messages into the engine and answer it."""
+        session = event.link.session
+        try:
+            incoming = decode_transfer(event.payload, event.message_format)
+            put(self.engine, self.path, incoming, needs_session=self.needs_session)
+        except OperationFault as fault:
+            if not event.settled:
+                session.reject(event.delivery_id, fault.condition, fault.description)
+            return
+        if not event.settled:
+            session.accept(event.delivery_id)
+
+
+def put(engine: Engine, path: str, incoming: list[Incoming], *, needs_session: bool) -> list[int]:
+    """Send messages, with our own id where they have none, and return the sequence numbers in order.
+
+    Raises: OperationFault.
+    """
+    if needs_session and not all(item.message.session_id for item in incoming):
+        raise OperationFault(INVALID_FIELD, f"{path} requires sessions; give every message a session id")
+    sequences: list[int] = []
+    try:
+        for due_ms, group in groupby(incoming, key=lambda item: item.due_ms):
+            messages = [item.message for item in group]
+            messages = [one if one.message_id else with_message_id(one, uuid4().hex) for one in messages]
+            facts = [wire_facts(message) for message in messages] if engine.state.rules else []
+            sequences += engine.broker.send(path, messages, due_ms=due_ms, facts=facts)
+    except UnknownDestination as error:
+        raise OperationFault(NOT_FOUND, missing(path)) from error
+    except TooLarge as error:
+        raise OperationFault(MESSAGE_SIZE_EXCEEDED, str(error)) from error
+    except Throttled as error:
+        raise OperationFault(SERVER_BUSY, str(error)) from error
+    return sequences
