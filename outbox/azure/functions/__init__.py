@@ -10,7 +10,6 @@ from outbox.azure.functions.processor import GivenBack
 from outbox.azure.functions.settings import FunctionsSettings
 from outbox.azure.functions.sites import answer, blueprint, close, process, processor_of, register, registered, sweep
 
-
 __all__ = [
     "FunctionsSettings",
     "GivenBack",

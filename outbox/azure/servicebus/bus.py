@@ -8,11 +8,11 @@ it would leave the link in the middle of a frame.
 A message that is abandoned *until a time* waits here, under its lock, and so does its session: Service Bus cannot delay
 an abandoned message, and a copy would overtake.  Should this process die, it is redelivered when its lock runs out.
 
-*Sending.*  The SDK's asynchronous sender loses and doubles messages when several tasks use it at once, so one task sends
-what all callers have put in line; opening a sender takes half a second, so it stays.  While a transfer is under way
-others queue up behind it, and leave together in the next: nobody waits for company, and the rate is not one caller's
-round trip after the other's.  A transfer is taken whole or not at all.  What shares one shares a session, because a
-partitioned queue takes no other batch; of a session nothing is overtaken.
+*Sending.*  The SDK's asynchronous sender loses and doubles messages when several tasks use it at once, so one task
+sends what all callers have put in line; opening a sender takes half a second, so it stays.  While a transfer is under
+way others queue up behind it, and leave together in the next: nobody waits for company, and the rate is not one
+caller's round trip after the other's.  A transfer is taken whole or not at all.  What shares one shares a session,
+because a partitioned queue takes no other batch; of a session nothing is overtaken.
 
 A transfer that fails fails for all callers that have a part in it, and each of them sends its own again, alone: what
 one message has broken breaks no other a second time.  A sender that has failed is closed: the next use opens another.
