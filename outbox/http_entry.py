@@ -38,8 +38,7 @@ from outbox.runtime.commit.handler_threads import THREAD_COUNT, HandlerThreads
 from outbox.runtime.commit.loop_watch import LoopWatch
 from outbox.runtime.commit.marks import Lingering
 from outbox.runtime.commit.run_handler import Life, run_branch
-from outbox.runtime.counted_ports import counted
-from outbox.runtime.counts import Counts
+from outbox.runtime.counts import Counts, counted
 from outbox.runtime.delivery.claim_check import check_blobs
 from outbox.runtime.delivery.lanes import Turns
 from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryError
@@ -51,10 +50,10 @@ from outbox.runtime.http.requests import Reader
 from outbox.runtime.http.responses import RequestLog
 from outbox.runtime.scopes import store_protocol
 from outbox.runtime.shell import MARK_AFTER_S, Tasks, finish, log_failed_pushes
+from outbox.runtime.start.notes import register_retention
 from outbox.runtime.start.plan import CompiledApp, compile_app
-from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
-from outbox.runtime.store_protocol import StoreParts, StoreProtocol
+from outbox.runtime.store_scope import StoreParts, StoreProtocol
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 
 log = logging.getLogger("outbox.http")

@@ -42,9 +42,8 @@ from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.shell import MARK_AFTER_S, Recovery, Tasks
 from outbox.runtime.signs import SignsOfLife, signs_over
-from outbox.runtime.start.handler_names import register_handlers
+from outbox.runtime.start.notes import register_handlers, register_retention
 from outbox.runtime.start.plan import compile_app
-from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_scope import StoreScope
 
 log = logging.getLogger("outbox.worker")

@@ -42,8 +42,7 @@ from outbox.azure.cosmos.placed_states import PlacedStates
 from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.errors import Refused
 from outbox.ports import Backend, StateStore
-from outbox.runtime.finish_without_app import longest_life
-from outbox.runtime.scopes import stores_of
+from outbox.runtime.scopes import longest_life, stores_of
 from spark_jobs.common.arguments import CONNECTION_VARIABLE, Say, add_common, ended, silent, start, to_stderr
 from spark_jobs.common.identity import connect_lent, lent_for
 from spark_jobs.sweeping import RESULT, Part, Sweeping, opened, sweep_parts

@@ -28,8 +28,7 @@ from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.ports import Backend, Document, StorePorts
 from outbox.runtime.commit.sweeper import Redo, Swept, Unfinished, sweep
-from outbox.runtime.finish_without_app import plan_without_app, protocol_without_app
-from outbox.runtime.scopes import stores_of
+from outbox.runtime.scopes import plan_without_app, protocol_without_app, stores_of
 from outbox.runtime.start.plan import CompiledApp
 
 ROUND_COUNT = 100

@@ -31,8 +31,8 @@ ITEM_SCOPE_NAMES_MAX = 62
 """Item scope has three steps more, and two stores."""
 GUESTS = {
     "DispatchLedger": "dispatch_ledger",
-    "Fitting": "fitting",
-    "refuse_unfit": "fitting",
+    "Fitting": "overflow",
+    "refuse_unfit": "overflow",
     "LoadedStates": "loaded_states",
     "Marks": "marks",
     "Recovery": "recovery",

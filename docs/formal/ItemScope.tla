@@ -215,7 +215,7 @@ Clear(p) ==  \* 10
        ELSE Again(p) /\ UNCHANGED <<state, past>>
     /\ UNCHANGED <<history, infrastructure, broker, flight, pushed, alarm, faults>>
 
-\* code: outbox/runtime/commit/orphaned_staged.py::OrphanedStaged.delete
+\* code: outbox/runtime/commit/recovery.py::OrphanedStaged.delete
 Unstage(p) ==  \* only now may the staged record go; a message that waited for this goes on
     /\ worker[p].at = "unstage"
     /\ staged' = staged \ Staged(worker[p].seen.tx) /\ moment' = Later
@@ -244,7 +244,7 @@ Sweep(p) ==  \* it starts from a state that points somewhere, never from what is
 
 Reclaimable(r, s) == s.tx # r.tx /\ (s.version > r.base \/ ~On("past"))
 
-\* code: outbox/runtime/commit/orphaned_staged.py::OrphanedStaged.redo
+\* code: outbox/runtime/commit/recovery.py::OrphanedStaged.redo
 Reclaim(p) ==  \* a staged record goes when the state is past what its attempt had loaded
     /\ On("sweep") /\ worker[p].at = "idle"
     /\ \E r \in staged :

@@ -54,6 +54,12 @@ from outbox.ports import (
 
 CONTAINER = "outbox"
 WAIT_S_MAX = 3_600
+SEND_COUNT_MAX = 4
+SEND_PAUSE_S = 0.2
+WAIT_PAUSE_S = 0.5
+CANCEL_S = 30.0
+WAITING_PAGE_COUNT, WAITING_COUNT_MAX = 10, 100
+log = logging.getLogger("outbox.azure")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,15 +223,6 @@ def _namespace(address: str, identity: Identity) -> ServiceBusNamespace:
 
 
 _backend: type[Backend] = AzureBackend
-
-
-SEND_COUNT_MAX = 4
-SEND_PAUSE_S = 0.2
-WAIT_PAUSE_S = 0.5
-CANCEL_S = 30.0
-WAITING_PAGE_COUNT, WAITING_COUNT_MAX = 10, 100
-
-log = logging.getLogger("outbox.azure")
 
 
 class AzureOperations:

@@ -58,6 +58,10 @@ COUNT_MAX = 1 << 53
 JSON_SIZE_MAX_BYTES = 256 << 10
 DRAWN_WITHIN = 24
 """Among how many matches `drawn` places its faults, by default."""
+U = TypeVar("U")
+PREFIX = "/_outbox/"
+TOKEN_LENGTH_MAX = 1_024
+_METHODS = {"faults": ("GET", "POST", "DELETE"), "usage": ("GET", "DELETE")}
 
 
 class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -312,13 +316,6 @@ def _names(pattern: str, name: str) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-U = TypeVar("U")
-
-PREFIX = "/_outbox/"
-TOKEN_LENGTH_MAX = 1_024
-_METHODS = {"faults": ("GET", "POST", "DELETE"), "usage": ("GET", "DELETE")}
 
 
 def key_bytes(key: str) -> bytes:

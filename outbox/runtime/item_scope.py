@@ -48,20 +48,18 @@ from outbox.ports import (
     Won,
     Write,
 )
-from outbox.runtime.commit.fitting import Fitting
 from outbox.runtime.commit.marks import Mark, Marks
-from outbox.runtime.commit.orphaned_staged import OrphanedStaged
-from outbox.runtime.commit.overflow import Overflows, unsent_outputs
+from outbox.runtime.commit.overflow import Fitting, Overflows, unsent_outputs
 from outbox.runtime.commit.partition_size import PartitionSizes
+from outbox.runtime.commit.recovery import OrphanedStaged
 from outbox.runtime.commit.run_handler import Life
 from outbox.runtime.commit.state_cache import CachedState, Loaded, StateCache, cached_state
-from outbox.runtime.commit.store_io import LOOK_COUNT_MAX, read, write_known, write_one
 from outbox.runtime.commit.store_transaction import StoreTransaction, Superseded, run_in
 from outbox.runtime.delivery.admission import REDELIVER_AFTER_S
-from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
+from outbox.runtime.delivery.retrying import LOOK_COUNT_MAX, MAY_RETRY, NothingCommitted, read, write_known, write_one
 from outbox.runtime.delivery.waiting import WAITS, WaitingRecords, Waits
 from outbox.runtime.failures.failure_counts import FailureCounts
-from outbox.runtime.store_protocol import Checkpoint, StoreParts, StoreProtocol, no_checkpoint
+from outbox.runtime.store_scope import Checkpoint, StoreParts, StoreProtocol, no_checkpoint
 from outbox.runtime.verdict import Verdict, differs_from_record
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 from outbox.stored import (

@@ -47,20 +47,18 @@ from outbox import stored
 from outbox.errors import OutcomeUnknown, PoisonMessage
 from outbox.ports import Create, Document, Lost, Replace, Session, Tag, Won, Write
 from outbox.runtime.commit.dispatch_ledger import DispatchLedger
-from outbox.runtime.commit.fitting import Fitting, refuse_unfit
 from outbox.runtime.commit.loaded_states import LoadedStates
 from outbox.runtime.commit.marks import Marks
-from outbox.runtime.commit.overflow import Overflows
+from outbox.runtime.commit.overflow import Fitting, Overflows, refuse_unfit
 from outbox.runtime.commit.partition_size import PartitionSizes
 from outbox.runtime.commit.recovery import Recovery
 from outbox.runtime.commit.run_handler import Life
 from outbox.runtime.commit.stale_edits import may_be_stale
-from outbox.runtime.commit.store_io import LOOK_COUNT_MAX, read
 from outbox.runtime.commit.store_transaction import Entry, Premature, StoreTransaction, Superseded, run_in
-from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
+from outbox.runtime.delivery.retrying import LOOK_COUNT_MAX, MAY_RETRY, NothingCommitted, read
 from outbox.runtime.delivery.waiting import WAITS, WaitingRecords, Waits
 from outbox.runtime.failures.failure_counts import FailureCounts
-from outbox.runtime.store_protocol import Checkpoint, StoreParts, no_checkpoint
+from outbox.runtime.store_scope import Checkpoint, StoreParts, no_checkpoint
 from outbox.runtime.verdict import Verdict, differs_from_record
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 from outbox.stored import Record, record_key, state_key

@@ -20,7 +20,7 @@ from outbox.runtime.commit.sweeper import GRACE_S, Swept, sweep
 from outbox.runtime.counts import Counts, Depth
 from outbox.runtime.delivery.settlement import FailedPushes
 from outbox.runtime.gather import side_by_side
-from outbox.runtime.store_protocol import StoreProtocol
+from outbox.runtime.store_scope import StoreProtocol
 
 log = logging.getLogger("outbox.worker")
 

@@ -1,11 +1,12 @@
-"""The frame round a store protocol: which messages commit together, in which order, with how many attempts.
+"""The interface of the store protocols, partition scope and item scope, their common parts, and the frame round them.
 
-Theory of operation.  The messages of one partition form a lane, on an ordered source those of one session.  This worker
-handles a lane in turn, and lanes side by side.  It first commits a lane's messages together.  If that fails (a
-conflict, a duplicate, an unknown outcome) it handles each on its own, with a bounded number of attempts and pauses
-between, and then releases it.  Messages of an unordered queue that were committed together are settled side by side
-while their lane goes on: in turn, a batch of ten would keep its key for ten round trips.  Other workers may handle the
-same messages at the same time: safety is the protocols' alone.
+Theory of operation.  The frame decides which messages commit together, in which order, with how many attempts.  The
+messages of one partition form a lane, on an ordered source those of one session.  This worker handles a lane in turn,
+and lanes side by side.  It first commits a lane's messages together.  If that fails (a conflict, a duplicate, an
+unknown outcome) it handles each on its own, with a bounded number of attempts and pauses between, and then releases it.
+Messages of an unordered queue that were committed together are settled side by side while their lane goes on: in turn,
+a batch of ten would keep its key for ten round trips.  Other workers may handle the same messages at the same time:
+safety is the protocols' alone.
 """
 
 from __future__ import annotations
@@ -14,28 +15,31 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from outbox.errors import CorruptRecord, PoisonMessage
 from outbox.log_throttle import LogThrottle
-from outbox.ports import BlobStore, Delivery
-from outbox.runtime.commit.marks import Delay
+from outbox.ports import BlobStore, Delivery, Document, StateStore, StorePorts
+from outbox.runtime.commit.marks import Delay, Marking
 from outbox.runtime.delivery.admission import REDELIVER_AFTER_S, Admission
 from outbox.runtime.delivery.blocked_sessions import BlockedSession, BlockedSessions
 from outbox.runtime.delivery.lanes import Lanes
 from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryBackoff, RetryError
 from outbox.runtime.delivery.settlement import Settlement
+from outbox.runtime.delivery.waiting import Waits
 from outbox.runtime.start.plan import CompiledApp
-from outbox.runtime.store_protocol import StoreProtocol
 from outbox.runtime.work import Attempt, FanOut, Later, Outcome, Work, attempt_at, holds_lane
 from outbox.stored import RECORD_PREFIX
 
 log = logging.getLogger("outbox.lanes")
 
 LOG_BLOCKED_EVERY_MS = 3_600_000
+Checkpoint = Callable[..., None]
+"""A function called at a step with its name and all values used after it, but the attempt and `remembered`."""
 
 
 class StoreScope:
@@ -312,3 +316,66 @@ def _groups(attempts: Sequence[Attempt], count_max: int) -> list[list[Attempt]]:
                 group = []
         groups.append(group)
     return [group for group in groups if group]
+
+
+def no_checkpoint(step: str, *known: Any) -> None:
+    """Do nothing: only explorations, which follow equal attempts once, look at checkpoints."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParts:
+    """The parts of a store protocol: the application, the ports, the clock and the ids of its process."""
+
+    plan: CompiledApp
+    ports: StorePorts
+    settlement: Settlement
+    now_ms: Callable[[], int]
+    new_tx: Callable[[], str]
+    is_stopping: Callable[[], bool]
+
+    @property
+    def records(self) -> StateStore:
+        """The store of the protocol's own documents; that of the states, where they are not apart."""
+        return self.ports.infrastructure or self.ports.store
+
+
+class StoreProtocol(Marking, Protocol):
+    """One commit protocol over a store and a bus."""
+
+    checkpoint: Checkpoint
+
+    def remembered(self) -> tuple[Any, ...]:
+        """All that it has learned, as plain data that compares equal however it was learned."""
+
+    @property
+    def group_count_max(self) -> int:
+        """How many messages may share a commit."""
+
+    async def together(self, attempts: Sequence[Attempt]) -> list[Outcome]:
+        """Commit messages of one partition together and push their outputs; the outcome of each.
+
+        It may stop after a message that keeps its successors back; the rest has no outcome then.
+
+        Raises:
+            NothingCommitted: nothing is known to have been committed; handle each on its own.
+        """
+
+    async def once(self, attempt: Attempt) -> Outcome:
+        """One attempt at one message: follow its record, or run it, commit and push.
+
+        Raises:
+            NothingCommitted: nothing is known to have been committed, or the push failed.
+        """
+
+    async def hold(self, attempt: Attempt) -> Outcome | Waits:
+        """Create a waiting record for a message behind a blocked key; its outcome, where that is on record.
+
+        Raises:
+            NothingCommitted: the record is not known to exist.
+        """
+
+    async def redo(self, document: Document) -> bool | None:
+        """Finish a pending document after a crash; whether it is finished; None: there was nothing to do."""
+
+    async def finish(self) -> None:
+        """Mark all pushed records, or save the ledger; it may come after the settlement."""

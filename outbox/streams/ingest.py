@@ -52,8 +52,8 @@ from outbox.runtime.delivery.admission import Admission
 from outbox.runtime.delivery.retrying import Backoff
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.failures.failure_log import FailureLog
+from outbox.runtime.start.notes import register_retention
 from outbox.runtime.start.plan import CompiledApp, compile_app
-from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.verdict import Verdict, differs_from_record, edit_without_record, replaced_over
 from outbox.runtime.work import Later, Outcome, Work, attempt_at

@@ -16,7 +16,7 @@ import pytest
 from outbox.ports import Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Won, Write
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
-from outbox.runtime.store_protocol import StoreParts
+from outbox.runtime.store_scope import StoreParts
 from outbox.verify import explore
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.scenario import Scenario

@@ -42,7 +42,7 @@ from outbox.message import Message, message_from_properties, properties_of
 from outbox.ops.shared.control_file import FILE_NAME, read_control_file
 from outbox.ports import Document, DocumentKey, Output
 from outbox.runtime.delivery.admission import admit
-from outbox.runtime.http.bodies import read_body, write_body
+from outbox.runtime.http.requests import read_body, write_body
 from outbox.runtime.start.plan import compile_app
 from outbox.stored import Failures, IdempotencyClaim, Overflow, Record, Staged, StateItem, encode
 from outbox.stored import decode as decode_document

@@ -9,7 +9,7 @@ from tests.simulation.planting import BATCH, ENDINGS, GROUP, LANES, MARKERS, WAI
 
 CONTEXT = "outbox/context.py"
 RESUBMISSION = "outbox/resubmission.py"
-RETENTION = "outbox/runtime/start/retention.py"
+RETENTION = "outbox/runtime/start/notes.py"
 CHAINS = "unit/runtime/test_chains.py"
 BLOCKED = "unit/runtime/test_blocked_keys.py"
 SHOWN = "unit/engine/test_blocked.py"

@@ -43,7 +43,7 @@ OVERFLOW_MUTANTS = (
         app="spilling", sweepers=1, faults={"crash": 2},
     ),
     mutant(
-        "overflow: nothing announces a blob", "partition", "StagedVanish", "outbox/runtime/commit/fitting.py",
+        "overflow: nothing announces a blob", "partition", "StagedVanish", "outbox/runtime/commit/overflow.py",
         ("        await self._overflows.announce(*announced(name, batch.tx, work, version, now_ms, life_ms))\n", ""),
         app="spilling", sweepers=1, faults={"crash": 1},
     ),
@@ -58,12 +58,12 @@ OVERFLOW_MUTANTS = (
         app="spilling", sweepers=1, faults={"crash": 1},
     ),
     mutant(
-        "overflow: the blob is not there when the commit names it", "partition", "NoAlarm", "outbox/runtime/commit/fitting.py",
+        "overflow: the blob is not there when the commit names it", "partition", "NoAlarm", "outbox/runtime/commit/overflow.py",
         ("        await write_blobs(self._parts.ports.blobs, batch.blobs)\n        return fitted, ", "        return fitted, "),
         app="spilling", sweepers=1, faults={"crash": 1},
     ),
     mutant(
-        "overflow: the blob is not there when it is staged", "item", "NoAlarm", "outbox/runtime/commit/fitting.py",
+        "overflow: the blob is not there when it is staged", "item", "NoAlarm", "outbox/runtime/commit/overflow.py",
         ("            await write_blobs(self._parts.ports.blobs, batch.blobs)\n        except", "            pass\n        except"),
         app="spilling",
     ),

@@ -28,7 +28,7 @@ UNSTORABLE = "unit/runtime/test_unstorable_messages.py"
 STORED = "outbox/stored.py"
 WORK = "outbox/runtime/work.py"
 ADMISSION = "outbox/runtime/delivery/admission.py"
-NAMES = "outbox/runtime/start/handler_names.py"
+NAMES = "outbox/runtime/start/notes.py"
 PROCESSOR = "outbox/azure/functions/processor.py"
 REQUESTS = "outbox/runtime/http/requests.py"
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from tests.simulation.planting import BATCH, ENDINGS, LANES, PARTITION, PLAN, mutant
 
-RETENTION = "outbox/runtime/start/retention.py"
+RETENTION = "outbox/runtime/start/notes.py"
 SWEEPER = "outbox/runtime/commit/sweeper.py"
 
 SETTLING_MUTANTS = (
@@ -51,12 +51,12 @@ SETTLING_MUTANTS = (
         app="standing", workers=2, faults={"expire": 1, "jump": 1},
     ),
     mutant(
-        "settling: a staged record is swept that may yet be pointed to", "item", "StagedVanish", "outbox/runtime/commit/orphaned_staged.py",
+        "settling: a staged record is swept that may yet be pointed to", "item", "StagedVanish", "outbox/runtime/commit/recovery.py",
         ("        if state.item.version <= staged.version or", "        if state.item.version < staged.version or"),
         sweepers=1, staged=True,
     ),
     mutant(
-        "settling: a staged record is swept that is pointed to", "item", "StagedVanish|NoAlarm", "outbox/runtime/commit/orphaned_staged.py",
+        "settling: a staged record is swept that is pointed to", "item", "StagedVanish|NoAlarm", "outbox/runtime/commit/recovery.py",
         (" or state.item.pointer == staged.pending:", ":"),
         sweepers=1, staged=True,
     ),

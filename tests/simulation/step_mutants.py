@@ -20,7 +20,7 @@ def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Muta
 STEP_MUTANTS = (
     # Retention and names
     mutant(
-        "notes: an application forgets the handlers of its other workers", "runtime/start/handler_names.py",
+        "notes: an application forgets the handlers of its other workers", "runtime/start/notes.py",
         "unit/runtime/test_handler_names.py::test_applications_that_read_other_sources_leave_each_other_alone",
         ("wanted = sorted([*current, *(other for other in known.values() if other.source not in sources)])", "wanted = sorted(current)"),
     ),
@@ -85,7 +85,7 @@ STEP_MUTANTS = (
         ("            if not mark.spilled:\n                taken", "            if True:\n                taken"),
     ),
     mutant(
-        "staged: a worker reclaims what it is about to swap", "runtime/commit/orphaned_staged.py",
+        "staged: a worker reclaims what it is about to swap", "runtime/commit/recovery.py",
         f"{OF_STEPS}::test_a_worker_reclaims_what_it_staged_in_vain_and_not_what_it_is_about_to_swap",
         ("            if tx == but:\n                continue\n", ""),
     ),
@@ -107,12 +107,12 @@ STEP_MUTANTS = (
     ),
     # Requests, clients and workers
     mutant(
-        "requests: a repetition is as old as itself", "runtime/http/idempotency_keys.py",
+        "requests: a repetition is as old as itself", "runtime/http/attempts.py",
         "unit/stores/test_idempotency_keys.py::test_a_request_is_as_old_as_its_claim",
         ("created_ms=claim.created_ms)", "created_ms=work.delivery.message.created_ms)"),
     ),
     mutant(
-        "requests: a claim goes before its record", "runtime/http/idempotency_keys.py",
+        "requests: a claim goes before its record", "runtime/http/attempts.py",
         "unit/stores/test_idempotency_keys.py::test_a_claim_says_where_to_look_and_goes_when_records_do",
         ("self._plan.record_life_ms / 1_000", "self._plan.retention_ms / 1_000"),
     ),
@@ -148,7 +148,7 @@ STEP_MUTANTS = (
         ("            return not record.pending", "            return True"),
     ),
     mutant(
-        "commit: what has changed counts as confirmed", "runtime/commit/store_io.py",
+        "commit: what has changed counts as confirmed", "runtime/delivery/retrying.py",
         f"{OF_STEPS}::test_a_document_that_was_read_is_confirmed_while_it_is_unchanged_and_only_then",
         ("    if isinstance(answer, Lost):\n        raise NothingCommitted\n", "    if isinstance(answer, Lost):\n        return document\n"),
     ),

@@ -17,10 +17,9 @@ from outbox.ports import Delivery, Replace, StorePorts
 from outbox.runtime.commit.dispatch_ledger import DispatchLedger
 from outbox.runtime.commit.loaded_states import LoadedStates
 from outbox.runtime.commit.marks import Mark, Marks
-from outbox.runtime.commit.orphaned_staged import OrphanedStaged
 from outbox.runtime.commit.overflow import Overflows
 from outbox.runtime.commit.partition_size import PartitionSizes
-from outbox.runtime.commit.recovery import Recovery
+from outbox.runtime.commit.recovery import OrphanedStaged, Recovery
 from outbox.runtime.commit.run_handler import Life
 from outbox.runtime.commit.state_cache import NEW_COUNT_ENOUGH, CachedState, NewStates, StateCache
 from outbox.runtime.delivery.admission import Admission
@@ -35,8 +34,7 @@ from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.scopes import store_protocol
 from outbox.runtime.start.plan import CompiledApp, compile_app
-from outbox.runtime.store_protocol import StoreParts
-from outbox.runtime.store_scope import StoreScope
+from outbox.runtime.store_scope import StoreParts, StoreScope
 from outbox.runtime.work import Attempt, Work, attempt_at
 from outbox.stored import Record, StateItem, encode, record_key
 from outbox.verify.explorer.models.store import CAPABILITIES

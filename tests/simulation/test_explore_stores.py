@@ -17,7 +17,7 @@ from outbox.runtime.delivery.retrying import NothingCommitted
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.scopes import store_protocol
-from outbox.runtime.store_protocol import StoreParts
+from outbox.runtime.store_scope import StoreParts
 from outbox.runtime.work import Attempt, Work
 from outbox.stored import STATE, FoundStaged, Inline, StateItem, staged_key
 from outbox.verify.explorer.budgets import Budgets

@@ -19,8 +19,8 @@ from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.ports import Create, Document, DocumentKey
 from outbox.runtime.commit.sweeper import Swept
-from outbox.runtime.finish_without_app import longest_life
-from outbox.runtime.start.retention import PastRetention, RegisteredRetention
+from outbox.runtime.scopes import longest_life
+from outbox.runtime.start.notes import PastRetention, RegisteredRetention
 from outbox.stored import LedgerItem, ledger_key
 from spark_jobs import sweeping
 from spark_jobs.sweep import SweepReport, parts_of

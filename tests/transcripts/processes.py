@@ -31,8 +31,8 @@ from outbox.runtime.delivery.intake import BusIntake, Intake
 from outbox.runtime.delivery.retrying import Backoff
 from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import scope_over, stores_of
+from outbox.runtime.start.notes import register_retention
 from outbox.runtime.start.plan import compile_app
-from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.store_scope import StoreScope
 from outbox.testing.http import ServedPorts

@@ -39,8 +39,8 @@ from outbox.ports import Delete, Delivery, Document, DocumentKey, Lost, Output, 
 from outbox.runtime.delivery.retrying import Backoff
 from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import scope_over
+from outbox.runtime.start.notes import register_retention
 from outbox.runtime.start.plan import compile_app
-from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.store_scope import StoreScope
 

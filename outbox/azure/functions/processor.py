@@ -58,9 +58,8 @@ from outbox.runtime.http.responses import unavailable
 from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.shell import FINISH_WITHIN_S, MARK_AFTER_S, Recovery, Tasks
 from outbox.runtime.signs import signs_over
-from outbox.runtime.start.handler_names import register_handlers
+from outbox.runtime.start.notes import register_handlers, register_retention
 from outbox.runtime.start.plan import compile_app
-from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.store_scope import StoreScope
 

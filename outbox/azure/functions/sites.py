@@ -34,6 +34,7 @@ from outbox.runtime.start.plan import CompiledApp, Source, compile_app
 from outbox.streams import Processor as StreamProcessor
 
 log = logging.getLogger("outbox.functions")
+NAME_LENGTH_MAX = 120
 
 
 class Site:
@@ -200,9 +201,6 @@ def _source_of(plan: CompiledApp, message: func.ServiceBusMessage) -> str:
             f"which source is message {message.message_id!r} from? say source=, one of {', '.join(plan.sources)}"
         )
     return found[0]
-
-
-NAME_LENGTH_MAX = 120
 
 
 def blueprint(

@@ -49,6 +49,13 @@ LOCKED_COUNT_MAX = 20_000
 """How many messages may be out; the oldest of more have long lost their locks."""
 
 log = logging.getLogger("outbox.servicebus")
+SEND_S = 10.0
+SEND_WITHIN_S = 15.0
+"""How long at most, when the SDK does not keep its own time."""
+BATCH_COUNT_MAX = 100
+"""The messages that are encoded in one go, while nothing else runs; the service takes 4,500."""
+ENVELOPE_BYTES_MAX = 4_096
+"""The SDK fills a batch to the limit and adds an envelope with the first message's properties then."""
 
 
 def wall_ms() -> int:
@@ -258,15 +265,6 @@ def _fields(locked: LockedMessage, error: OutboxError) -> dict[str, object]:
 
 
 _conforms: type[MessageBus] = ServiceBusBus
-
-
-SEND_S = 10.0
-SEND_WITHIN_S = 15.0
-"""How long at most, when the SDK does not keep its own time."""
-BATCH_COUNT_MAX = 100
-"""The messages that are encoded in one go, while nothing else runs; the service takes 4,500."""
-ENVELOPE_BYTES_MAX = 4_096
-"""The SDK fills a batch to the limit and adds an envelope with the first message's properties then."""
 
 
 @dataclass(eq=False, slots=True)

@@ -44,6 +44,15 @@ from outbox.resubmission import identified, is_copy, next_attempt, resubmission
 DEAD_LETTER_COUNT_MAX = 10_000
 LOOK_S = 0.5
 """How long a dead letter may take to come before there are no more."""
+PAGE_COUNT = 200
+LOOK_COUNT_MAX = 2_000
+"""The number of messages that are searched for the wanted ones."""
+_STATUS: dict[ServiceBusMessageState, Literal["scheduled", "deferred"]] = {
+    ServiceBusMessageState.SCHEDULED: "scheduled",
+    ServiceBusMessageState.DEFERRED: "deferred",
+}
+Page = Callable[[int], Awaitable[Sequence[ServiceBusReceivedMessage]]]
+"""Messages from a sequence number on, in order."""
 
 
 class ServiceBusDeadLetters:
@@ -187,19 +196,6 @@ def as_entry(path: str, letter: ServiceBusReceivedMessage) -> DeadLetterEntry:
         enqueued_ms=milliseconds(letter.enqueued_time_utc),
     )
     return identified(found)
-
-
-PAGE_COUNT = 200
-LOOK_COUNT_MAX = 2_000
-"""The number of messages that are searched for the wanted ones."""
-
-_STATUS: dict[ServiceBusMessageState, Literal["scheduled", "deferred"]] = {
-    ServiceBusMessageState.SCHEDULED: "scheduled",
-    ServiceBusMessageState.DEFERRED: "deferred",
-}
-
-Page = Callable[[int], Awaitable[Sequence[ServiceBusReceivedMessage]]]
-"""Messages from a sequence number on, in order."""
 
 
 async def peek(

@@ -59,6 +59,7 @@ from outbox.emulator.amqp.types import NULL, field_spans
 SASL_NAMES = ("ANONYMOUS", "MSSBCBS")
 FRAME_SIZE_MIN_BYTES = 512
 _HEADERS = {HEADER_SASL: Heard.SASL_HEADER, HEADER_AMQP: Heard.AMQP_HEADER}
+_UNKNOWN_COUNT_MAX = 256
 
 
 class Connection:
@@ -256,9 +257,6 @@ class Connection:
         self._flush_answers()
         self.output.write(frame(performatives.close(NULL)))
         self._finish("", "closed by the peer", orderly=True)
-
-
-_UNKNOWN_COUNT_MAX = 256
 
 
 @dataclass(slots=True)

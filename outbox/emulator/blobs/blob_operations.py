@@ -54,6 +54,10 @@ _SHOWN = {
     "cache_control": "Cache-Control",
     "content_md5": "Content-MD5",
 }
+ID_MAX_BYTES = 64
+LIST_COUNT_MAX = 50_000
+UNCOMMITTED_COUNT_MAX = 100_000
+_KINDS = ("Committed", "Uncommitted", "Latest")
 
 
 async def put(store: Store, call: Call) -> Answer:
@@ -330,12 +334,6 @@ def cut(pieces: Sequence[bytes], first: int, end: int) -> tuple[bytes, ...]:
         if at >= end:
             break
     return tuple(found)
-
-
-ID_MAX_BYTES = 64
-LIST_COUNT_MAX = 50_000
-UNCOMMITTED_COUNT_MAX = 100_000
-_KINDS = ("Committed", "Uncommitted", "Latest")
 
 
 async def put_block(store: Store, call: Call) -> Answer:

@@ -34,6 +34,13 @@ _SERVICE = (
     "<DeleteRetentionPolicy><Enabled>false</Enabled></DeleteRetentionPolicy>"
     "<StaticWebsite><Enabled>false</Enabled></StaticWebsite></StorageServiceProperties>"
 )
+_NEEDS = {
+    "renew": ("x-ms-lease-id",),
+    "change": ("x-ms-lease-id", "x-ms-proposed-lease-id"),
+    "release": ("x-ms-lease-id",),
+    "acquire": ("x-ms-lease-duration",),
+    "break": (),
+}
 
 
 async def create(store: Store, call: Call) -> Answer:
@@ -98,15 +105,6 @@ async def service(store: Store, call: Call) -> Answer:
 
 def _version(container: Container) -> dict[str, str]:
     return {"ETag": etag_of(container.etag), "Last-Modified": http_date(container.modified_ms)}
-
-
-_NEEDS = {
-    "renew": ("x-ms-lease-id",),
-    "change": ("x-ms-lease-id", "x-ms-proposed-lease-id"),
-    "release": ("x-ms-lease-id",),
-    "acquire": ("x-ms-lease-duration",),
-    "break": (),
-}
 
 
 async def lease_blob(store: Store, call: Call) -> Answer:

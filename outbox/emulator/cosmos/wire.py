@@ -46,6 +46,22 @@ OWNER_NOT_FOUND = 1003
 CROSS_PARTITION = 1004
 CONTAINER_RECREATED = 1024
 STORAGE_FULL = 1014
+ITEM_SIZE_MAX_BYTES = 2 << 20
+DEPTH_MAX = 128
+ID_SIZE_MAX_BYTES = 1_023
+KEY_SIZE_MAX_BYTES = 2_048
+WRONG_KEY = (
+    "Partition key provided either doesn't correspond to definition in the collection or doesn't match partition key "
+    "field values specified in the document."
+)
+"""The service's sentence, which clients look for."""
+SYSTEM_NAMES = ("_rid", "_self", "_etag", "_attachments", "_ts")
+_BEYOND_DOUBLE = 1 << 1_023
+_BAD_IN_ID = re.compile(r"[/\\?#]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+Json = Any
 
 
 @dataclass(slots=True)
@@ -90,26 +106,6 @@ def unsupported(what: str) -> Rejection:
 def printable(text: str) -> str:
     """Text that came from outside, so that it can be encoded."""
     return text.encode("utf-8", "replace").decode()
-
-
-ITEM_SIZE_MAX_BYTES = 2 << 20
-DEPTH_MAX = 128
-ID_SIZE_MAX_BYTES = 1_023
-KEY_SIZE_MAX_BYTES = 2_048
-WRONG_KEY = (
-    "Partition key provided either doesn't correspond to definition in the collection or doesn't match partition key "
-    "field values specified in the document."
-)
-"""The service's sentence, which clients look for."""
-SYSTEM_NAMES = ("_rid", "_self", "_etag", "_attachments", "_ts")
-
-_BEYOND_DOUBLE = 1 << 1_023
-_BAD_IN_ID = re.compile(r"[/\\?#]")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
-
-Json = Any
 
 
 class Undefined:

@@ -44,15 +44,13 @@ from outbox.ops.values.dead_letters import (
 from outbox.ops.values.requests import BATCH_COUNT_MAX, Answers
 from outbox.resubmission import alike, identified, newest
 from outbox.runtime.delivery.edits import edit_of
-from outbox.runtime.start.handler_names import NOTE_PREFIX
+from outbox.runtime.start.notes import HANDLER_PREFIX, RETENTION_PREFIX, longest_retention_ms
 from outbox.runtime.start.plan import compile_app
-from outbox.runtime.start.retention import NOTE_PREFIX as RETENTION_PREFIX
-from outbox.runtime.start.retention import longest_retention_ms
 
 
 async def list_dead_letters(at: EngineSite, asked: ListDeadLetters) -> list[DeadLetterView]:
     queue, where = at.named(asked.queue), asked.where
-    types = await type_names(queue, at.notes(NOTE_PREFIX))
+    types = await type_names(queue, at.notes(HANDLER_PREFIX))
 
     def is_wanted(task: Task) -> bool:
         return matches(entry_of(queue, task), where, types)

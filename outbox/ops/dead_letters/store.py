@@ -42,9 +42,7 @@ from outbox.ports import DeadLetterEntry
 from outbox.resubmission import alike, newest
 from outbox.runtime.delivery.edits import edit_of
 from outbox.runtime.delivery.stored_dead_letters import StoredEntry
-from outbox.runtime.start.handler_names import NOTE_PREFIX
-from outbox.runtime.start.retention import NOTE_PREFIX as RETENTION_PREFIX
-from outbox.runtime.start.retention import longest_retention_ms
+from outbox.runtime.start.notes import HANDLER_PREFIX, RETENTION_PREFIX, longest_retention_ms
 
 
 async def list_dead_letters(at: StoreSite, asked: ListDeadLetters) -> list[DeadLetterView]:
@@ -191,7 +189,7 @@ async def _of(at: StoreSite, queue: str, text: str) -> tuple[str, list[DeadLette
 
 async def _types(at: StoreSite, queue: str) -> TypeNames:
     """The message types of a queue's handlers."""
-    return await type_names(queue, at.notes(NOTE_PREFIX))
+    return await type_names(queue, at.notes(HANDLER_PREFIX))
 
 
 ANSWERS: Answers = {

@@ -22,7 +22,7 @@ from outbox.resubmission import (
     may_have_been_applied,
 )
 from outbox.runtime.delivery.claim_check import redeem
-from outbox.runtime.start.handler_names import handlers_in
+from outbox.runtime.start.notes import handlers_in
 
 
 class HasNumber(Protocol):

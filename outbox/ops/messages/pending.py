@@ -20,8 +20,7 @@ from outbox.ops.values.requests import Answers
 from outbox.ports import Document, Output, StateStore, StorePorts
 from outbox.runtime.commit.dispatch_ledger import unsent_of
 from outbox.runtime.commit.sweeper import GRACE_S, written_ms
-from outbox.runtime.finish_without_app import longest_life, plan_without_app, protocols_without_app
-from outbox.runtime.scopes import stores_of
+from outbox.runtime.scopes import longest_life, plan_without_app, protocols_without_app, stores_of
 from outbox.stored import (
     LEDGER_PREFIX,
     OVERFLOW_PREFIX,

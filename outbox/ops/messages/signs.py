@@ -16,7 +16,7 @@ from outbox.ports import StateStore
 from outbox.runtime.delivery.blocked_sessions import BLOCK, BLOCKED_SESSIONS
 from outbox.runtime.gather import side_by_side
 from outbox.runtime.signs import ALIVE_S, LARGE_COUNT_MAX, Sign, signs_in
-from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, handlers_in
+from outbox.runtime.start.notes import HANDLER_PREFIX, NOTES, handlers_in
 
 OLDEST_QUEUES_MAX = 100
 """Into how many queues a look for the oldest messages goes."""
@@ -29,7 +29,7 @@ async def signs_on_store(store: StateStore, now_ms: int, counts: Counts, waiting
     large = Counter[str]()
     for sign in found:
         large |= Counter(sign.large)
-    handled = {handler.source async for _, handler in handlers_in(store.scan(NOTES, prefix=NOTE_PREFIX))}
+    handled = {handler.source async for _, handler in handlers_in(store.scan(NOTES, prefix=HANDLER_PREFIX))}
     attended = {path.casefold() for sign in found for path in sign.queues}
     return Signs(
         [LargeState(id, size) for id, size in large.most_common(LARGE_COUNT_MAX)],

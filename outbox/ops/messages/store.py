@@ -33,7 +33,7 @@ from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.gather import side_by_side
 from outbox.runtime.scopes import stores_of
-from outbox.runtime.start.handler_names import NOTE_PREFIX, types_of
+from outbox.runtime.start.notes import HANDLER_PREFIX, types_of
 from outbox.stored import LEDGER_PREFIX
 
 KEPT_COUNT_MAX = 1_000
@@ -58,7 +58,7 @@ async def send(at: StoreSite, asked: Send) -> None:
     if len(messages) > BATCH_COUNT_MAX:
         raise TooLarge(f"{len(messages)} messages in one batch; send at most {BATCH_COUNT_MAX} at a time")
     queue = await at.named(queue)
-    types = await types_of(queue, at.notes(NOTE_PREFIX))
+    types = await types_of(queue, at.notes(HANDLER_PREFIX))
     needs_key = not all(message.key for message in messages) and await at.is_ordered(queue)
     outputs, due_ms = [], later_ms(asked.due, at.operations.now_ms())
     for new in messages:
@@ -211,7 +211,7 @@ async def find(at: StoreSite, asked: Find) -> list[FoundMessage]:
             found.append(await found_with_body(view, each.message, at.ports.blobs))
     its_dead = [(queue, letter) for queue, letter in dead if name_of(letter) == id]
     for queue, letter in its_dead:
-        only = (await type_names(queue, at.notes(NOTE_PREFIX))).only
+        only = (await type_names(queue, at.notes(HANDLER_PREFIX))).only
         is_only = sum(each == queue for each, _ in its_dead) == 1
         found.append(FoundMessage(None, await with_body(id, letter, only, at.ports.blobs, is_only=is_only)))
     return found

@@ -12,7 +12,7 @@ from outbox.ops.shared import held_messages
 from outbox.ops.shared.meter import Meter
 from outbox.ops.shared.names import declared
 from outbox.ports import Document
-from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, types_of
+from outbox.runtime.start.notes import HANDLER_PREFIX, NOTES, types_of
 
 OnWritten = Callable[[str, int], None]
 """Called with the id and serial of a state that an admin wrote, for a history."""
@@ -41,7 +41,7 @@ class EngineSite:
 
     async def types(self, queue: str) -> dict[str, int]:
         """The types of a queue's handlers, each with its newest schema version."""
-        return await types_of(queue, self.notes(NOTE_PREFIX))
+        return await types_of(queue, self.notes(HANDLER_PREFIX))
 
     async def only_type(self, queue: str) -> str:
         """The only type of a queue's handlers, which a message without a type has; empty if there are several."""

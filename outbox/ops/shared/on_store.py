@@ -11,7 +11,7 @@ from outbox.errors import OutboxError
 from outbox.ops.shared.names import declared, spelled
 from outbox.ops.values.dead_letters import DeadLetterView
 from outbox.ports import Document, First, HeldMessage, StateStore, StorePorts
-from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, handlers_in
+from outbox.runtime.start.notes import HANDLER_PREFIX, NOTES, handlers_in
 from outbox.runtime.store_operations import StoreOperations
 
 SCAN_COUNT_MAX = 20_000
@@ -150,7 +150,7 @@ class StoreSite:
         """The sources of all registered handlers, and the topics of subscriptions."""
         if self._registered is None:
             self._registered = set()
-            async for _, handler in handlers_in(self.notes(NOTE_PREFIX)):
+            async for _, handler in handlers_in(self.notes(HANDLER_PREFIX)):
                 self._registered |= {handler.source, handler.source.partition(SUBSCRIPTIONS)[0]}
         return self._registered
 

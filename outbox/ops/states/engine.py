@@ -29,7 +29,7 @@ from outbox.ops.values.states import (
     WriteStates,
 )
 from outbox.ports import StateDocument
-from outbox.runtime.start.handler_names import NOTE_PREFIX, states_of
+from outbox.runtime.start.notes import HANDLER_PREFIX, states_of
 
 _line = msgspec.json.Encoder().encode
 
@@ -121,7 +121,7 @@ async def _check_types(at: EngineSite, types: set[str], *, or_there_is_none: boo
 
     With `or_there_is_none` any will do where no type is known at all.
     """
-    known = await states_of(at.notes(NOTE_PREFIX))
+    known = await states_of(at.notes(HANDLER_PREFIX))
     known |= set() if at.app is None else at.app.states().keys()
     if types <= known:
         return

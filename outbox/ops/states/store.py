@@ -33,7 +33,7 @@ from outbox.ops.values.states import (
     WriteStates,
 )
 from outbox.ports import Create, Document, Lost, Replace, StateStore, Tag
-from outbox.runtime.start.handler_names import NOTE_PREFIX, states_of
+from outbox.runtime.start.notes import HANDLER_PREFIX, states_of
 from outbox.stored import STATE, StateItem, state_in, state_key
 
 READ_COUNT = 16
@@ -163,7 +163,7 @@ async def read_state(at: StoreSite, asked: ReadState) -> bytes | None:
 
 async def _check_type(at: StoreSite, type: str) -> None:
     """Check that a handler has a state of this type, where any is registered."""
-    known = await states_of(at.notes(NOTE_PREFIX))
+    known = await states_of(at.notes(HANDLER_PREFIX))
     if known and type not in known:
         raise LookupError(f"no state is of type {type[:80]!r}; there are: {listed(known)}.  Check the spelling")
 

@@ -38,7 +38,7 @@ from outbox.ops.values.requests import Answers
 from outbox.ops.values.trail import Fact, FindTrail, Trail
 from outbox.ports import Refusal
 from outbox.runtime.commit.marker_replies import as_record
-from outbox.runtime.start.handler_names import NOTE_PREFIX
+from outbox.runtime.start.notes import HANDLER_PREFIX
 from outbox.stored import Record
 
 NO_MARKERS = (
@@ -55,7 +55,7 @@ async def find_trail(at: EngineSite, asked: FindTrail) -> Trail:
         Refused: several ids have this prefix, or the key is not of its kind.
     """
     engine, key = at.engine, parse_key(asked.key, asked.kind) if asked.key else None
-    handlers = await registered(at.notes(NOTE_PREFIX))
+    handlers = await registered(at.notes(HANDLER_PREFIX))
     sightings, keys = Sightings(engine, asked), TriedKeys(engine, handlers, key)
     id, near = await sightings.resolve()
     asked = msgspec.structs.replace(asked, id=id)

@@ -21,7 +21,7 @@ from outbox.message import Message
 from outbox.ops.trail.tree import Reached, Sighting, T, inbox_of_cause, reach
 from outbox.ops.values.trail import Fact, FindTrail, Place
 from outbox.ports import SUBSCRIPTIONS, Document
-from outbox.runtime.start.handler_names import HandlerName, handlers_in
+from outbox.runtime.start.notes import HandlerName, handlers_in
 
 LOOK_UP_COUNT_MAX = 500
 """How many records of one trail are looked up: each costs a read on Azure."""

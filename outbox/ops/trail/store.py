@@ -26,7 +26,7 @@ from outbox.ops.values.requests import BATCH_COUNT_MAX, Answers
 from outbox.ops.values.trail import Fact, FindTrail, KnownBy, Place, Trail
 from outbox.ports import DeadLetterEntry, HeldMessage
 from outbox.runtime.gather import side_by_side
-from outbox.runtime.start.handler_names import NOTE_PREFIX
+from outbox.runtime.start.notes import HANDLER_PREFIX
 from outbox.stored import Inline, Record, Staged, processed_key, record_key, staged_key, state_in, state_key
 
 RECORDS_EXPIRE = (
@@ -45,7 +45,7 @@ async def find_trail(at: StoreSite, asked: FindTrail) -> Trail:
         Refused: several ids have this prefix, or the key is not of its kind.
     """
     key = parse_key(asked.key, asked.kind) if asked.key else None
-    handlers = await registered(at.notes(NOTE_PREFIX))
+    handlers = await registered(at.notes(HANDLER_PREFIX))
     sightings, notes, cut = await _sightings(at, handlers, asked)
     keys: Mapping[str, list[Key]] = {each.handler.state: [key] for each in handlers if key is not None}
 

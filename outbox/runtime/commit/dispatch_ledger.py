@@ -22,9 +22,8 @@ import msgspec
 from outbox import stored
 from outbox.errors import CorruptRecord
 from outbox.ports import Create, Document, Lost, Replace, StateStore, Tag, Version, Won
-from outbox.runtime.commit.store_io import read, write_known
 from outbox.runtime.commit.store_transaction import StoreTransaction
-from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
+from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted, read, write_known
 from outbox.runtime.start.plan import CompiledApp
 from outbox.stored import LedgerItem, Record, entry_of, ledger_key, number_of
 

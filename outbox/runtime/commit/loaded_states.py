@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from outbox.ports import Lost, Session, StateStore, Won
 from outbox.runtime.commit.state_cache import NO_STATE, CachedState, Loaded, NewStates, StateCache, cached_state
-from outbox.runtime.commit.store_io import read
 from outbox.runtime.commit.store_transaction import StoreTransaction
+from outbox.runtime.delivery.retrying import read
 from outbox.runtime.work import Later, Work
 from outbox.stored import state_key
 

@@ -1,8 +1,8 @@
-"""Overflow: outputs too large for a record are spilled into a blob, written before the commit that names it.
+"""Overflow: outputs too large for a record, a batch or an item are spilled into a blob, written before the commit.
 
-The blob is named by the transaction and its digest, never by the message, so that different attempts never share one.
-It is deleted only after the record is marked, because until then the record needs it; the blob of a lost attempt is
-deleted once the state is past that attempt and the message's record names another.
+The commit names the blob.  Its name has the transaction and its digest, never the message, so that different attempts
+never share one.  It is deleted only after the record is marked, because until then the record needs it; the blob of a
+lost attempt is deleted once the state is past that attempt and the message's record names another.
 
 Outputs too large even so are refused.  An applied message leaves room in the state's partition write for a refusal, so
 that the next message's refusal always fits.
@@ -25,23 +25,40 @@ before its announcement, so that a crash between the two leaves no unknown blob.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 
 import msgspec
 
 from outbox import stored
-from outbox.errors import CorruptRecord, OutcomeUnknown, PoisonMessage, Refused
-from outbox.ports import BlobStore, Create, Delete, Document, DocumentKey, Output, Session, StateStore, Tag
+from outbox.errors import CorruptRecord, NoBlobStore, OutcomeUnknown, PoisonMessage, Refused, TooLarge
+from outbox.ports import (
+    BlobStore,
+    Create,
+    Delete,
+    Document,
+    DocumentKey,
+    Output,
+    Replace,
+    Session,
+    StateStore,
+    Tag,
+    Write,
+)
 from outbox.runtime.commit.state_cache import cached_state
-from outbox.runtime.commit.store_io import confirmed, read, write_known
-from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
+from outbox.runtime.commit.store_transaction import StoreTransaction
+from outbox.runtime.delivery.claim_check import without_blobs
+from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted, confirmed, read, write_blobs, write_known
 from outbox.runtime.start.plan import CompiledApp
+from outbox.runtime.store_scope import StoreParts
 from outbox.runtime.work import Work
 from outbox.stored import (
+    Inline,
     Overflow,
     Record,
+    Staged,
+    StateItem,
     overflow_key,
     processed_key,
     record_key,
@@ -59,9 +76,10 @@ REFUSAL_BYTES_MAX = 8 << 10
 CODE_LENGTH_MAX = 100
 
 
-def bytes_for(limit_bytes: int, *records: Record) -> int:
-    """How many bytes these records and their state may take; refusals may use the reserve."""
-    if all(record.reason for record in records):
+def room_for(store: StateStore, batch: StoreTransaction) -> int:
+    """How many bytes the records of a batch and their state may take; refusals may use the reserve."""
+    limit_bytes = store.capabilities.item_bytes_max
+    if all(entry.record.reason for entry in batch.entries):
         return limit_bytes
     return limit_bytes - min(REFUSAL_BYTES_MAX, limit_bytes // 64)
 
@@ -222,3 +240,91 @@ def announced(
     attempt = work.delivery.message.attempt
     overflow = Overflow(tx, blob, work.inbox, work.state_id or "", version, now_ms, attempt, life_ms)
     return overflow_key(record_key(work.state_id, work.inbox).partition, tx), overflow
+
+
+class Fitting:
+    """Makes what the attempts of one worker write fit its stores."""
+
+    def __init__(self, parts: StoreParts, overflows: Overflows) -> None:
+        self._parts = parts
+        self._overflows = overflows
+
+    async def batch(self, batch: StoreTransaction, writes: Callable[[], list[Write]]) -> tuple[list[Write], int]:
+        """Return the writes of a batch and the bytes left in it, after writing the blobs that they name.
+
+        Raises:
+            TooLarge: its only message is too large.
+            NoBlobStore: a message needs one.
+            NothingCommitted: each message alone is smaller, or a blob may be missing.
+        """
+        fitted = writes()
+        limit = room_for(self._parts.records, batch)
+        if size_of(fitted) > limit:
+            if len(batch.entries) > 1:
+                raise NothingCommitted  # each message alone is smaller
+            entry = batch.entries[0]
+            if entry.record.outputs:  # in a blob, without an entry of a ledger: its mark deletes the blob
+                entry.stored, name, data = spilled(entry.record)
+                fitted = writes()
+            if size_of(fitted) > limit:
+                raise TooLarge(f"{size_of(fitted)} bytes, there is room for {limit}")
+            await self._announce(batch, name, data, self._parts.plan.record_life_ms)
+        await write_blobs(self._parts.ports.blobs, batch.blobs)
+        return fitted, limit - size_of(fitted)
+
+    async def item(self, state_id: str, batch: StoreTransaction) -> StateItem | Staged:
+        """Return the next state with its record inside, or the record to stage, after writing their blobs.
+
+        Raises:
+            NothingCommitted: neither has room for it, so that the message is refused next; or a blob may be missing.
+        """
+        work, record = batch.entries[0].attempt.work, batch.entries[0].record
+        inline, limit = Inline(work.inbox, record), self._parts.records.capabilities.item_bytes_max
+        item, states = msgspec.structs.replace(batch.state_after, pending=inline), self._parts.ports.store
+        fitted: StateItem | Staged = item
+        is_small = len(stored.encode(inline)) <= min(states.capabilities.inline_bytes_max, limit)
+        try:
+            if not is_small or len(stored.encode(item)) > room_for(states, batch):
+                fitted = Staged(batch.tx, work.inbox, state_id, batch.loaded.item.version, record)
+                if len(stored.encode(fitted)) > limit and record.outputs:
+                    small, name, data = spilled(record)
+                    fitted = msgspec.structs.replace(fitted, record=small)
+                    await self._announce(batch, name, data, 2 * self._parts.plan.attempt_ms_max)
+                if len(stored.encode(fitted)) > limit:
+                    raise TooLarge(f"its record is over the store's {limit} bytes")
+            await write_blobs(self._parts.ports.blobs, batch.blobs)
+        except (TooLarge, NoBlobStore) as error:
+            refuse_unfit(batch, error)
+            raise NothingCommitted from error
+        return fitted
+
+    def check_state(self, item: StateItem, batch: StoreTransaction) -> None:
+        """Check the size of a state that points to a staged record.
+
+        Raises:
+            NothingCommitted: it is not, so that the message is refused next.
+        """
+        if len(body := stored.encode(item)) > (limit := room_for(self._parts.ports.store, batch)):
+            refuse_unfit(batch, TooLarge(f"its state takes {len(body)} bytes, there is room for {limit}"))
+            raise NothingCommitted
+
+    async def _announce(self, batch: StoreTransaction, name: str, data: bytes, life_ms: int) -> None:
+        work, version, now_ms = batch.entries[0].attempt.work, batch.loaded.item.version, self._parts.now_ms()
+        await self._overflows.announce(*announced(name, batch.tx, work, version, now_ms, life_ms))
+        batch.blobs.append((name, data))
+
+
+def size_of(writes: Sequence[Write]) -> int:
+    """The bytes of the documents that are written."""
+    return sum(len(write.body) for write in writes if isinstance(write, Create | Replace))
+
+
+def refuse_unfit(batch: StoreTransaction, error: Exception, text: str = "") -> None:
+    """Refuse the message of a batch over this state after `TooLarge` or `NoBlobStore`; a batch of several is split."""
+    if len(batch.entries) > 1:
+        return
+    entry = batch.entries[0]
+    if isinstance(error, TooLarge):
+        entry.attempt.refuse_over(batch.loaded.version, smaller(entry.record, f"{text}{error}"))
+    elif isinstance(error, NoBlobStore):
+        entry.attempt.refuse_over(batch.loaded.version, without_blobs(error))

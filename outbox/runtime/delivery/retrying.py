@@ -1,22 +1,23 @@
-"""How often a commit that did not take effect is tried again: a bounded number of times, with jittered pauses.
+"""How a store protocol reads and writes, and how often a commit that did not take effect is tried again.
 
-Entered only after the first loss, because even an uncontended retry object costs more than a whole message.  A message
-whose tries all failed is released after a pause, and the cause is logged.
+A failed read or write becomes `NothingCommitted`, which starts another attempt: a bounded number of times, with
+jittered pauses.  That is entered only after the first loss, because even an uncontended retry object costs more than a
+whole message.  A message whose tries all failed is released after a pause, and the cause is logged.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from random import random
 
 import tenacity
 from tenacity import RetryError
 
-from outbox.errors import OutcomeUnknown, Refused
+from outbox.errors import NoBlobStore, OutcomeUnknown, Refused
 from outbox.log_throttle import LOG_EVERY_MS, LogThrottle
-from outbox.ports import Delivery
+from outbox.ports import BlobStore, Delivery, Document, DocumentKey, Lost, Replace, Session, StateStore, Tag, Won, Write
 from outbox.runtime.failures.error_text import failure_text
 
 __all__ = ["MAY_RETRY", "Backoff", "NothingCommitted", "RetryBackoff", "RetryError", "cause_of"]
@@ -30,6 +31,8 @@ REST_MAX_S = 15.0
 
 MAY_RETRY = (OutcomeUnknown, Refused)
 """The errors of a port after which nothing was written, or the outcome is unknown."""
+LOOK_COUNT_MAX = 5
+"""How often to read a document that must exist, before the attempt starts again."""
 
 
 class NothingCommitted(Exception):
@@ -88,3 +91,70 @@ class RetryBackoff:
 
     def reset(self) -> None:
         self.count = 0
+
+
+async def read(store: StateStore, key: DocumentKey, session: Session = "") -> Document | None:
+    """Read a document, at least as fresh as `session`.
+
+    Raises:
+        NothingCommitted: the store cannot be read now.
+    """
+    try:
+        return await store.read(key, session=session)
+    except MAY_RETRY as error:
+        raise NothingCommitted from error
+
+
+async def write_one(store: StateStore, write: Write) -> Won | Lost:
+    """Write one document.
+
+    Raises:
+        OutcomeUnknown: it may have been written.
+        NothingCommitted: it was not.
+    """
+    try:
+        return await store.write([write])
+    except OutcomeUnknown:
+        raise
+    except MAY_RETRY as error:
+        raise NothingCommitted from error
+
+
+async def write_known(store: StateStore, write: Write) -> Won | Lost:
+    """Write one document whose unknown outcome needs no resolving, because the next attempt meets the document.
+
+    Raises:
+        NothingCommitted: it was not written, or the outcome is unknown.
+    """
+    try:
+        return await store.write([write])
+    except MAY_RETRY as error:
+        raise NothingCommitted from error
+
+
+async def confirmed(store: StateStore, document: Document) -> Document:
+    """Write a document back unchanged, which proves that the read was not stale.
+
+    Raises:
+        NothingCommitted: it has changed, or the outcome is unknown.
+    """
+    answer = await write_known(store, Replace(document.key, document.body, document.version, None, Tag("confirm")))
+    if isinstance(answer, Lost):
+        raise NothingCommitted
+    return Document(document.key, document.body, answer.versions[0], answer.session)
+
+
+async def write_blobs(blobs: BlobStore, named: Iterable[tuple[str, bytes]]) -> None:
+    """Write blobs named by their content, so an existing one is the same.
+
+    Raises:
+        NoBlobStore: there is no blob store.
+        NothingCommitted: a blob may be missing.
+    """
+    for name, data in named:
+        try:
+            await blobs.write(name, data)
+        except NoBlobStore:
+            raise
+        except MAY_RETRY as error:
+            raise NothingCommitted from error

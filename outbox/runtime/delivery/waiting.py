@@ -34,8 +34,7 @@ from outbox.ports import (
     Tag,
 )
 from outbox.runtime.commit.marker_replies import as_record
-from outbox.runtime.commit.store_io import read, write_known
-from outbox.runtime.delivery.retrying import NothingCommitted
+from outbox.runtime.delivery.retrying import NothingCommitted, read, write_known
 from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.verdict import OnRecord, Verdict, kind_of
 from outbox.runtime.work import Work

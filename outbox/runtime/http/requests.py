@@ -6,19 +6,26 @@ state under the same idempotency key has another payload, which is refused.
 
 The fingerprint is the digest of the JSON document with the path's parameters in it, in canonical order and without
 white space, its numbers as sent.  It does not depend on the types of the body's members, so that a repetition after a
-deploy is the same request.
+deploy is the same request.  A number stays the text that was sent, because only the message's type knows its precision:
+as a float, 12345678901234567.89 would reach a Decimal as 12345678901234568.  So 1.0 and 1.00 are different bodies, as
+they are different decimals; the order of members, white space and escapes make no difference.
+
+Refused here, whatever the message's type: invalid JSON, a repeated member, a number beyond floats or Python's integers.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import typing
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from inspect import isawaitable
+from math import isinf
 from typing import Any, NoReturn
 
 import msgspec
@@ -34,12 +41,13 @@ from outbox.message import Message
 from outbox.ports import Delivery
 from outbox.retries import Reject
 from outbox.runtime.failures.error_text import FAILURES, as_text, failure_text, raised_at, safe_text
-from outbox.runtime.http.bodies import read_body, write_body
 from outbox.runtime.work import Work
 
 log = logging.getLogger("outbox.http")
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
+DIGIT_COUNT_MAX = 4_300
+"""How long a number may be as text: as Python's own integers."""
 
 
 class OwnTypeError(Exception):
@@ -209,3 +217,52 @@ def _leave(kind: Any, value: object) -> NoReturn:
 def _traceparent(request: Request) -> str:
     text = request.headers.get("traceparent", "")
     return text if _TRACEPARENT(text) else ""
+
+
+def read_body(body: bytes) -> Any:
+    """A document's values, each number as a `msgspec.Raw` of its text.
+
+    Raises:
+        ValueError: it is not JSON, a member is repeated, or a number is out of range.
+        RecursionError: it is nested too deeply.
+    """
+    return _DECODER.decode(body.decode())
+
+
+def write_body(document: Any) -> bytes:
+    """Encode a document in canonical order.
+
+    Raises:
+        ValueError: a text in it is half of a surrogate pair.
+        RecursionError: it is nested too deeply.
+    """
+    return msgspec.json.encode(document, order="sorted")
+
+
+def _integer(text: str) -> msgspec.Raw:
+    if len(text) > DIGIT_COUNT_MAX:
+        raise ValueError(f"a number of {len(text)} digits is out of range")
+    return msgspec.Raw(text)
+
+
+def _fraction(text: str) -> msgspec.Raw:
+    if len(text) > DIGIT_COUNT_MAX or isinf(float(text)):
+        raise ValueError(f"number out of range: {text[:40]}")
+    return msgspec.Raw(text)
+
+
+def _constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"member {twice[:40]!r} is there twice; send it once")
+    return members
+
+
+_DECODER = json.JSONDecoder(
+    parse_int=_integer, parse_float=_fraction, parse_constant=_constant, object_pairs_hook=_members
+)

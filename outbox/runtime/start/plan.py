@@ -19,7 +19,7 @@ from outbox.ports import SUBSCRIPTIONS
 from outbox.retries import Retries
 from outbox.runtime.commit.handler_threads import HandlerThreads, hosted
 from outbox.runtime.counts import Counts
-from outbox.runtime.start.retention import RetentionWindow
+from outbox.runtime.start.notes import RetentionWindow
 
 FindGuard = Callable[[Breaker | Rate], Guard]
 

@@ -31,8 +31,7 @@ from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.start.plan import CompiledApp
 from outbox.runtime.store_operations import StoreOperations
-from outbox.runtime.store_protocol import Checkpoint, StoreParts
-from outbox.runtime.store_scope import StoreScope
+from outbox.runtime.store_scope import Checkpoint, StoreParts, StoreScope
 from outbox.runtime.work import Attempt, Outcome, outcome_data
 from outbox.stored import StateItem, encode
 from outbox.verify.explorer.guards import begin

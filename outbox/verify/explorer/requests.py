@@ -29,7 +29,7 @@ from outbox.runtime.delivery.retrying import MAY_RETRY
 from outbox.runtime.failures.failure_log import FailureLog, write_nowhere
 from outbox.runtime.http.requests import Reader
 from outbox.runtime.start.plan import CompiledApp
-from outbox.runtime.store_protocol import StoreProtocol
+from outbox.runtime.store_scope import StoreProtocol
 from outbox.runtime.work import Work
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.models.queues import QueueModel

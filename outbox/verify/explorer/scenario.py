@@ -17,8 +17,8 @@ from outbox.message import Message
 from outbox.ports import Output, StateDocument, StoreCapabilities
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.scopes import store_protocol
+from outbox.runtime.start.notes import PastRetention
 from outbox.runtime.start.plan import CompiledApp, compile_app
-from outbox.runtime.start.retention import PastRetention
 from outbox.stored import STAGED_PREFIX, StateItem, encode, state_key
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.guards import ChosenGuards, GuardModel

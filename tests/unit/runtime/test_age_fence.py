@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from outbox import Retry
-from outbox.runtime.start.retention import duration
+from outbox.runtime.start.notes import duration
 from outbox.testing import Harness
 from tests.unit.runtime.plant import DAY_S, Count, Plant, Task, only, raising
 

@@ -15,8 +15,15 @@ from outbox.errors import OutcomeUnknown, PoisonMessage, Refused
 from outbox.http_entry import HttpEntry
 from outbox.message import Message
 from outbox.ports import Backend, Create, DocumentKey, Lost, Output, Replace, Tag, Won, Write
-from outbox.runtime.counted_ports import CountedBus, CountedStore
-from outbox.runtime.counts import AGE_BUCKET_COUNT, AGE_MS_MAX, Counts, SourceCounts, reason_of
+from outbox.runtime.counts import (
+    AGE_BUCKET_COUNT,
+    AGE_MS_MAX,
+    CountedBus,
+    CountedStore,
+    Counts,
+    SourceCounts,
+    reason_of,
+)
 from outbox.runtime.work import Work
 from outbox.testing import Harness
 

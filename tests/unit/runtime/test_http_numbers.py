@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from outbox import App
 from outbox.http import BODY_BYTES_MAX
-from outbox.runtime.http.bodies import DIGIT_COUNT_MAX, read_body, write_body
+from outbox.runtime.http.requests import DIGIT_COUNT_MAX, read_body, write_body
 from outbox.testing import Harness
 
 EXACT = ("12345678901234567.89", "0.10", "1E+2", "-0.0", "123456789012345678901234567890", "1e-400")

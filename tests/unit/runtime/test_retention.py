@@ -13,7 +13,7 @@ from outbox import App, Engine, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import NotRegistrable
 from outbox.ports import Backend
-from outbox.runtime.start.retention import ERA_COUNT_MAX, PastRetention, RetentionWindow
+from outbox.runtime.start.notes import ERA_COUNT_MAX, PastRetention, RetentionWindow
 from outbox.testing import START_S, VirtualClock
 
 HOUR_S = 3_600

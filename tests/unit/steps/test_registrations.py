@@ -11,9 +11,15 @@ import pytest
 from outbox import App, Engine
 from outbox.errors import NotRegistrable, OutcomeUnknown, UnknownDestination
 from outbox.ports import Document, DocumentKey, Operations
-from outbox.runtime.start import retention
-from outbox.runtime.start.handler_names import HandlerName, TypeName, register_handlers, types_of
-from outbox.runtime.start.retention import RetentionWindow, register_retention
+from outbox.runtime.start import notes
+from outbox.runtime.start.notes import (
+    HandlerName,
+    RetentionWindow,
+    TypeName,
+    register_handlers,
+    register_retention,
+    types_of,
+)
 from outbox.testing import START_S, VirtualClock
 
 HOUR_MS = 3_600_000
@@ -47,7 +53,7 @@ async def registered(operations: Operations, hours: int) -> RetentionWindow:
 
 
 async def test_so_many_earlier_retentions_matter_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "ERA_COUNT_MAX", 2)
+    monkeypatch.setattr(notes, "ERA_COUNT_MAX", 2)
     operations = Engine.in_memory(clock=VirtualClock(START_S)).ports().operations
     for hours in (1, 2, 3):
         window = await registered(operations, hours)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from outbox.ports import Document, DocumentKey
-from outbox.runtime.start.retention import PastRetention, RegisteredRetention, RetentionWindow, register_retention
+from outbox.runtime.start.notes import PastRetention, RegisteredRetention, RetentionWindow, register_retention
 
 NOW_MS = 1_000_000
 

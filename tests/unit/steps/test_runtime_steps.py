@@ -45,10 +45,9 @@ from outbox.runtime.commit.engine_transaction import EngineTransaction
 from outbox.runtime.commit.handler_threads import HandlerThreads, Job
 from outbox.runtime.commit.marker_replies import as_record
 from outbox.runtime.commit.marks import Lingering, Marks
-from outbox.runtime.commit.orphaned_staged import OrphanedStaged
 from outbox.runtime.commit.overflow import Overflows, announced
+from outbox.runtime.commit.recovery import OrphanedStaged
 from outbox.runtime.commit.state_cache import CachedState, Loaded, StateCache
-from outbox.runtime.commit.store_io import confirmed
 from outbox.runtime.commit.store_transaction import StoreTransaction, never_durable
 from outbox.runtime.commit.sweeper import Swept, sweep
 from outbox.runtime.counts import Counts, Depth
@@ -58,21 +57,20 @@ from outbox.runtime.delivery.admission import Admission, admit
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.delivery.claim_check import checked_outputs, to_claim
 from outbox.runtime.delivery.intake import BusIntake
-from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryBackoff, RetryError
+from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryBackoff, RetryError, confirmed
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.delivery.waiting import WaitingRecords, waiting_commit
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.failures.failure_counts import FailureCounts
 from outbox.runtime.failures.failure_log import FailureLog
-from outbox.runtime.http.bodies import DIGIT_COUNT_MAX, read_body, write_body
-from outbox.runtime.http.idempotency_keys import IdempotencyKeys
+from outbox.runtime.http.attempts import IdempotencyKeys
+from outbox.runtime.http.requests import DIGIT_COUNT_MAX, read_body, write_body
 from outbox.runtime.http.responses import RequestLog
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.start import plan as plans
 from outbox.runtime.start.plan import CompiledApp, KeyIdCache, compile_app
-from outbox.runtime.store_protocol import StoreParts
-from outbox.runtime.store_scope import StoreScope
+from outbox.runtime.store_scope import StoreParts, StoreScope
 from outbox.runtime.work import Attempt, FanOut, Later, Work, holds_lane
 from outbox.stored import Record, StateItem, record_key, staged_key
 from outbox.testing import START_S, VirtualClock

@@ -36,7 +36,7 @@ from outbox.runtime.delivery.retrying import Backoff
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.scopes import store_protocol, stores_of
 from outbox.runtime.start.plan import compile_app
-from outbox.runtime.store_protocol import StoreParts, StoreProtocol
+from outbox.runtime.store_scope import StoreParts, StoreProtocol
 from outbox.testing import START_S, VirtualClock
 
 
