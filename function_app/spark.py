@@ -27,7 +27,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 from outbox import App, Context, Reject, Response
 from outbox.azure import functions
 from outbox.errors import OutcomeUnknown, Refused, Throttled
-from outbox.registration.spark_runs import heeded
+from outbox.registration.handlers import heeded
 from outbox.spark import SPARK_RUNS, NotRunnable, RunRequest, RunStatus, SparkRuns, run_id, run_request
 
 JOBS = ("feed", "consume", "reconcile", "sweep")

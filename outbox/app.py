@@ -20,11 +20,21 @@ from outbox.guards import Breaker, Rate
 from outbox.lineage import Key, as_key, inbox_prefix
 from outbox.message import Scalar, schema_properties
 from outbox.middleware import Manager, Middleware, as_manager
-from outbox.registration.answering import answering
 from outbox.registration.binding import Binding, bind, check_key, key_kind, name_of_key
-from outbox.registration.handlers import NO_KEY, TIME_LIMIT_S, UNKEPT, Caller, Handler, HttpRoute, Ordering, QueueSpec
+from outbox.registration.handlers import (
+    NO_KEY,
+    SPARK_HANDLER_NAME,
+    TIME_LIMIT_S,
+    UNKEPT,
+    Caller,
+    Handler,
+    HttpRoute,
+    Ordering,
+    QueueSpec,
+    answering,
+    submitting,
+)
 from outbox.registration.routes import METHODS, Template, parse_template
-from outbox.registration.spark_runs import HANDLER_NAME, submitting
 from outbox.retries import Retries
 from outbox.spark import RUN_TYPE, SPARK_RUNS, RunRequest, SparkRuns, run_request
 
@@ -144,7 +154,7 @@ class App:
         if RunRequest not in self._codecs:
             self.message(RUN_TYPE)(RunRequest)
         if runs is not None:
-            self.handler(SPARK_RUNS, name=HANDLER_NAME)(submitting(runs))
+            self.handler(SPARK_RUNS, name=SPARK_HANDLER_NAME)(submitting(runs))
 
     def destination(self, name: str, kind: str = "queue") -> str:
         """A declared name, unchanged.

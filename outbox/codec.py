@@ -2,20 +2,22 @@
 
 Dataclasses and msgspec Structs use msgspec; pydantic models their own validator, imported only where one is registered.
 The codec of a state also has its schema version and the upcasts of older ones.
+
+Each field of a pydantic model must be read under the name that it is written under: one that is not would be read back
+as its default, without an error.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import msgspec.inspect
 
-from outbox.aliases import check_aliases
 from outbox.encoding import encoded_model, encoded_plain, is_pydantic, null_in
 from outbox.errors import FormatTooNew, NotRegistrable, PoisonMessage
 
@@ -252,3 +254,64 @@ class StateCodec:
             raise PoisonMessage(
                 "undecodable", f"state {self.name!r} of schema {schema} cannot be read: {error}"
             ) from error
+
+
+def check_aliases(model: type[Any]) -> None:
+    """Check a pydantic model, and the models of its fields.
+
+    Raises:
+        NotRegistrable: a field is not read under the name that it is written under.
+    """
+    waiting, seen = [model], {model}
+    while waiting:
+        kind = waiting.pop()
+        for name, field in kind.model_fields.items():
+            if field.exclude:
+                continue  # it is not written
+            if not _converts(kind):
+                _check_field(kind, name, field)
+            found = [each for each in _models_in(field.annotation) if each not in seen]
+            seen.update(found)
+            waiting += found
+
+
+def _check_field(kind: type[Any], name: str, field: Any) -> None:
+    written, read = field.serialization_alias or field.alias or name, _read_names(kind, name, field)
+    if written in read:
+        return
+    known = " or ".join(map(repr, sorted(read))) or "a path"
+    raise NotRegistrable(
+        f"{kind.__name__}.{name} is written as {written!r} and read as {known}, so what is written would be "
+        f"read back without it; give it one alias=, or add {written!r} to what it is read as: "
+        f"validation_alias=AliasChoices(..., {written!r})"
+    )
+
+
+def _read_names(kind: type[Any], name: str, field: Any) -> set[str]:
+    """The names under which a model reads a field."""
+    config, alias = kind.model_config, field.validation_alias
+    by_name = config.get("populate_by_name") or config.get("validate_by_name")
+    names = {name} if by_name or alias is None or config.get("validate_by_alias") is False else set()
+    if alias is None or config.get("validate_by_alias") is False:
+        return names
+    for each in getattr(alias, "choices", [alias]):
+        path = getattr(each, "path", [each])
+        if len(path) == 1 and isinstance(path[0], str):
+            names.add(path[0])
+    return names
+
+
+def _converts(kind: type[Any]) -> bool:
+    """Whether a model has code of its own that may rename what it reads or writes."""
+    decorators = kind.__pydantic_decorators__
+    return bool(decorators.model_serializers) or any(
+        each.info.mode in ("before", "wrap") for each in decorators.model_validators.values()
+    )
+
+
+def _models_in(hint: Any) -> Iterator[type[Any]]:
+    """The pydantic models in an annotation."""
+    if isinstance(hint, type) and is_pydantic(hint):
+        yield hint
+    for part in get_args(hint):
+        yield from _models_in(part)

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from outbox.engine.checks import check_room
-from outbox.engine.core import Core
+from outbox.engine.core import Core, check_room
 from outbox.engine.entities import Settlement, dead_letter_path
 from outbox.engine.log import records
 from outbox.engine.state.plain_order import PlainOrder

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from outbox.engine.broker import Broker
-from outbox.engine.checks import check_deletes
-from outbox.engine.core import Core
+from outbox.engine.core import Core, check_deletes
 from outbox.engine.log import records
 from outbox.errors import OutboxError
 from outbox.ports import StateDocument

@@ -27,8 +27,7 @@ from outbox.engine.backend.journal import EngineJournal
 from outbox.engine.backend.operations import EngineOperations
 from outbox.engine.backend.store import EngineStore
 from outbox.engine.broker import Broker
-from outbox.engine.checks import check_clock
-from outbox.engine.core import Core, SyncPolicy, SystemClock
+from outbox.engine.core import Core, SyncPolicy, SystemClock, check_clock
 from outbox.engine.dead_letters import DeadLetters
 from outbox.engine.documents import Documents
 from outbox.engine.limits import EngineLimits

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from outbox.engine.broker import Broker
-from outbox.engine.checks import check_name, check_settings
-from outbox.engine.core import Core
+from outbox.engine.core import Core, check_name, check_settings
 from outbox.engine.entities import QueueSettings, TopicSettings, subscription_path
 from outbox.engine.log import records
 from outbox.engine.sessions import Sessions

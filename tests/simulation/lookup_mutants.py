@@ -11,7 +11,7 @@ TWO = "wire/cli/test_dead_letters_in_two_places.py"
 OPERATIONS = "outbox/runtime/store_operations.py"
 TERMINAL, SHOWN = "outbox/ops/cli/terminal.py", "unit/ops/test_terminal.py"
 LETTERS = "outbox/azure/servicebus/dead_letters.py"
-SCRATCH, LEFT_BESIDE = "outbox/ops/folder/scratch.py", "unit/ops/test_scratch.py"
+SCRATCH, LEFT_BESIDE = "outbox/ops/folder/backup.py", "unit/ops/test_scratch.py"
 
 LOOKUP_MUTANTS = (
     fault(

@@ -13,8 +13,7 @@ from contextlib import suppress
 from functools import partial
 
 from outbox.engine.broker import Broker, as_deliveries
-from outbox.engine.checks import check_room
-from outbox.engine.core import Core
+from outbox.engine.core import Core, check_room
 from outbox.engine.entities import Settlement
 from outbox.engine.log import records
 from outbox.engine.state.documents import STATES

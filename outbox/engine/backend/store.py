@@ -11,8 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from outbox.documents import is_pending
-from outbox.engine.checks import check_room
-from outbox.engine.core import Core
+from outbox.engine.core import Core, check_room
 from outbox.engine.documents import Documents
 from outbox.engine.log import records
 from outbox.errors import TooLarge

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from outbox.errors import Refused
-from outbox.ops.shared.arguments import JSON, Command, Commands, Options, argument, count
-from outbox.ops.shared.asking import Usage
+from outbox.ops.shared.asking import JSON, Command, Commands, Options, Usage, argument, count
 
 
 def audit(options: Options) -> None:

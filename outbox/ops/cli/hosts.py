@@ -1,7 +1,11 @@
-"""The commands that make, run or describe an application, and completion for a shell."""
+"""The commands that make, run or describe an application, and completion for a shell.
+
+A script for completion is made from the parser of the command line itself.
+"""
 
 from __future__ import annotations
 
+import argparse
 import logging
 import sys
 from contextlib import redirect_stdout
@@ -10,23 +14,26 @@ from typing import Any
 
 import msgspec
 
-from outbox.errors import OutboxError
+from outbox.errors import OutboxError, Refused
 from outbox.escape import printable
-from outbox.ops.shared.arguments import (
+from outbox.ops.shared.asking import (
     ACCEPT_CLOCK,
     JSON,
     Command,
     Commands,
     Options,
+    Usage,
+    answer,
     argument,
+    check_app_name,
     count,
     port,
     port_or_none,
     share,
 )
-from outbox.ops.shared.asking import Usage, answer, check_app_name
 
 _ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+FOLDER_NAMES = frozenset(("FOLDER",))
 
 
 class LogFormatter(logging.Formatter):
@@ -57,8 +64,6 @@ def new(options: Options) -> None:
 
 
 def completion(options: Options) -> None:
-    from outbox.ops.cli.completion import completion_script
-
     script = completion_script(options.whole, options.shell)
     answer(options, {"shell": options.shell, "script": script}, script)
 
@@ -252,3 +257,33 @@ COMMANDS: Commands = {
         describe,
     ),
 }
+
+
+def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
+    """A script for `bash`, `zsh` or `fish`; where an argument is a path, the shell completes names of files.
+
+    Raises:
+        Refused: the package that writes such scripts is not installed.
+    """
+    try:
+        import shtab
+    except ModuleNotFoundError as error:
+        raise Refused(f"{error.name} is not installed; pip install outbox-azure[completion]") from error
+    for action in _actions(parser):
+        if action.type is Path:
+            by_name: Any = action
+            by_name.complete = shtab.DIRECTORY if action.metavar in FOLDER_NAMES else shtab.FILE
+    return shtab.complete(parser, shell)
+
+
+def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Every argument of every command."""
+    found: list[argparse.Action] = []
+    waiting = [parser]
+    while waiting:
+        for action in waiting.pop()._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                waiting += action.choices.values()
+            else:
+                found.append(action)
+    return found

@@ -23,7 +23,7 @@ from outbox.ops.dead_letters import command as dead_letters
 from outbox.ops.folder import command as folder
 from outbox.ops.messages import command as messages
 from outbox.ops.messages import status as looking
-from outbox.ops.shared.arguments import ANSWER, AZURE_OPTIONS, Commands, data
+from outbox.ops.shared.asking import ANSWER, AZURE_OPTIONS, Commands, data
 from outbox.ops.states import command as states
 from outbox.ops.streams import command as streams
 from outbox.ops.streams import pipeline_command

@@ -7,8 +7,7 @@ import sys
 from contextlib import redirect_stdout
 
 from outbox.ops.cli.hosts import log_to_stderr
-from outbox.ops.shared.arguments import Command, Commands, Options, argument, count, interval, port
-from outbox.ops.shared.asking import answer, check_app_name
+from outbox.ops.shared.asking import Command, Commands, Options, answer, argument, check_app_name, count, interval, port
 
 RELEASES = ("in-order", "by-epoch", "at-least-once", "at-most-once")
 

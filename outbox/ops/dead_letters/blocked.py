@@ -19,9 +19,8 @@ from outbox.engine.state.queues import Queue
 from outbox.engine.state.session_order import Session, SessionOrder
 from outbox.errors import Refused
 from outbox.ops.shared.names import begins, listed
-from outbox.ops.shared.on_engine import EngineSite
+from outbox.ops.shared.on_engine import MOVED_COUNT, EngineSite, in_slices
 from outbox.ops.shared.on_store import StoreSite
-from outbox.ops.shared.slices import MOVED_COUNT, in_slices
 from outbox.ops.shared.tasks import identity_of
 from outbox.ops.values.dead_letters import BlockedKey, BlockedPage, Discard, ListBlocked, Moved, Resubmit
 from outbox.ops.values.requests import BATCH_COUNT_MAX, Admin

@@ -13,20 +13,24 @@ import msgspec
 from outbox.errors import Refused
 from outbox.escape import printable
 from outbox.ops.shared import text
-from outbox.ops.shared.arguments import (
+from outbox.ops.shared.asking import (
     QUEUE,
     Command,
     Commands,
     Options,
+    Usage,
+    answer,
     argument,
+    ask,
     count,
     duration,
     identity,
     number,
     queue,
     rate,
+    talk,
+    with_folder,
 )
-from outbox.ops.shared.asking import Usage, answer, ask, talk, with_folder
 from outbox.ops.shared.names import last_word, word
 from outbox.ops.shared.text import columns, compact_json, moment, shortened, utc
 from outbox.ops.values.dead_letters import (

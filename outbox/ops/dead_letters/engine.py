@@ -23,8 +23,7 @@ from outbox.ops.dead_letters.views import (
     with_body,
 )
 from outbox.ops.shared.names import discarded_id, full_id
-from outbox.ops.shared.on_engine import EngineSite
-from outbox.ops.shared.slices import MOVED_COUNT, Named, first_of, in_slices, is_there, tasks_of
+from outbox.ops.shared.on_engine import MOVED_COUNT, EngineSite, Named, first_of, in_slices, is_there, tasks_of
 from outbox.ops.shared.tasks import entry_of, identity_of, letters_of
 from outbox.ops.values.dead_letters import (
     ANY_DEAD_LETTER,

@@ -11,15 +11,25 @@ whole.
 
 A restored log has an id of its own, and its epochs go on well behind those of the log it was copied from, whose host
 may have gone on: a lock that was given out there is void here.
+
+A backup or a restore is made in a folder beside its target before it gets its name:
+
+    .NAME.PID.tmp, .NAME.PID-N.tmp    the folder; its process holds a lock on it for as long as it lives
+    the same, ending in .tar.tmp      a backup that is just being packed
+
+A process that is killed leaves both.  The next one with the same target removes them: only a folder of this user that
+has nothing but parts of a backup, that nobody holds, and whose process is gone.  The lock is what decides; the number
+is asked beside it because a folder has its name a moment before it is held.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -27,7 +37,8 @@ import msgspec
 from outbox.engine.backend.blobs import keep_deleted
 from outbox.engine.log import records, snapshot
 from outbox.engine.log import salvage as salvaging
-from outbox.engine.log.disk import FolderDisk
+from outbox.engine.log.disk import FolderDisk, hold
+from outbox.engine.log.disk import is_held as is_folder_held
 from outbox.engine.log.framing import DELIMITER, end_of
 from outbox.engine.log.segments import (
     Limits,
@@ -55,13 +66,16 @@ from outbox.ops.folder.backup_files import (
     unpacked,
     written,
 )
-from outbox.ops.folder.scratch import MADE, UNPACKED, scratch
-from outbox.ops.shared.control_file import check_folder, is_held
+from outbox.ops.shared.control_file import check_folder, is_alive, is_held
 from outbox.ops.values.status import Seal
 
 EPOCH_STEP = 256
 """How far a restored log's epoch is ahead: more than what a host restarts between a backup and its loss."""
 TRY_COUNT = 5
+UNPACKED, MADE = "unpacked", "made"
+_PARTS = frozenset((BLOBS, LOG, MANIFEST, UNPACKED, MADE))
+LEFT_COUNT_MAX = 1_000
+"""How many that were left are removed at once."""
 
 
 class BackedUp(msgspec.Struct, frozen=True):
@@ -238,3 +252,55 @@ def _is_whole(ordinal: int, pieces: Iterator[bytes]) -> bool:
         return snapshot.verify(pieces) == ordinal
     except CorruptRecord:
         return False
+
+
+NUMBER_COUNT = 100
+
+
+@contextmanager
+def scratch(target: Path) -> Iterator[Path]:
+    """A folder beside a target, held by this process and gone afterwards unless it was renamed."""
+    target = target.absolute()
+    _remove_left(target)
+    root, descriptor = _held(target)
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _held(target: Path) -> tuple[Path, int]:
+    """Make a folder that nobody has and hold it: in another container a process may have the same number."""
+    for number in range(NUMBER_COUNT):
+        root = target.with_name(f".{target.name}.{os.getpid()}{f'-{number}' if number else ''}.tmp")
+        with suppress(FileExistsError, FileNotFoundError, BlockingIOError):  # another takes it for one that was left
+            root.mkdir(mode=0o700)
+            return root, hold(root, os.O_RDONLY | os.O_DIRECTORY)
+    raise Refused(f"{target.parent}: {NUMBER_COUNT} folders like {root.name} are there; remove those that nobody uses")
+
+
+def _remove_left(target: Path) -> None:
+    """Remove what killed processes have left beside a target."""
+    name = re.compile(rf"\.{re.escape(target.name)}\.(\d{{1,10}})(?:-\d+)?\.tmp").fullmatch
+    left = list[tuple[Path, int]]()
+    with suppress(OSError):  # it may be a folder whose names may not be read
+        left = [(path, int(found[1])) for path in target.parent.iterdir() if (found := name(path.name)) is not None]
+    for path, process in left[:LEFT_COUNT_MAX]:
+        if process == os.getpid() or not is_alive(process):  # this one has not made its folder yet
+            with suppress(OSError):
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder of ours that nobody holds, and its packed file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        parts = {each.name for each in path.iterdir()}
+        is_ours = os.fstat(descriptor).st_uid == os.getuid() and parts <= _PARTS
+        if not is_ours or is_folder_held(descriptor):
+            return
+        path.with_suffix(".tar.tmp").unlink(missing_ok=True)
+        shutil.rmtree(path)
+    finally:
+        os.close(descriptor)

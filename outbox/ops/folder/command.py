@@ -6,8 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from outbox.ops.shared.arguments import ANSWER, JSON, Command, Commands, Options, argument, data
-from outbox.ops.shared.asking import answer, ask
+from outbox.ops.shared.asking import ANSWER, JSON, Command, Commands, Options, answer, argument, ask, data
 from outbox.ops.values.status import Compact
 
 

@@ -15,21 +15,27 @@ import msgspec
 from outbox.errors import Refused
 from outbox.escape import printable
 from outbox.ops.shared import text
-from outbox.ops.shared.arguments import (
+from outbox.ops.shared.asking import (
     AFTER,
     PAGE,
     QUEUE,
     Command,
     Commands,
     Options,
+    Usage,
+    and_whether_hosted,
+    answer,
     argument,
+    ask,
+    check_app_name,
     duration,
     identity,
     instant,
     queue,
     seconds,
+    talk,
+    with_folder,
 )
-from outbox.ops.shared.asking import Usage, and_whether_hosted, answer, ask, check_app_name, talk, with_folder
 from outbox.ops.shared.names import word
 from outbox.ops.shared.text import WHY_LENGTH_MAX, columns, moment, moment_if_known, shortened, whole
 from outbox.ops.values.dead_letters import Moved

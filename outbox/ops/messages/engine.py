@@ -24,8 +24,16 @@ from outbox.ops.shared import held_messages
 from outbox.ops.shared.held_messages import found_with_body, state_of
 from outbox.ops.shared.meter import host_metrics, note_pipelines
 from outbox.ops.shared.names import declared, later_id, scheduled_id, the_id
-from outbox.ops.shared.on_engine import EngineSite
-from outbox.ops.shared.slices import MOVED_COUNT, Named, first_of, in_slices, is_there, states_of_one_instant, tasks_of
+from outbox.ops.shared.on_engine import (
+    MOVED_COUNT,
+    EngineSite,
+    Named,
+    first_of,
+    in_slices,
+    is_there,
+    states_of_one_instant,
+    tasks_of,
+)
 from outbox.ops.shared.tasks import at_work, counted, entry_of, held_in, identity_of, is_retried
 from outbox.ops.streams.logs import list_streams, on_engine
 from outbox.ops.streams.pipelines import read_pipelines

@@ -8,8 +8,18 @@ import msgspec
 
 from outbox.errors import Refused
 from outbox.escape import printable
-from outbox.ops.shared.arguments import ANSWER, Command, Commands, Options, data
-from outbox.ops.shared.asking import and_whether_hosted, answer, ask, talk, with_folder
+from outbox.ops.shared.asking import (
+    ANSWER,
+    Command,
+    Commands,
+    Options,
+    and_whether_hosted,
+    answer,
+    ask,
+    data,
+    talk,
+    with_folder,
+)
 from outbox.ops.shared.names import word
 from outbox.ops.shared.text import age, columns
 from outbox.ops.streams.command import streams_text

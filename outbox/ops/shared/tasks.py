@@ -14,7 +14,7 @@ from outbox.engine.entities import DEAD_LETTER_SUFFIX
 from outbox.engine.state.queues import Queue
 from outbox.engine.state.session_order import SessionOrder
 from outbox.engine.state.tasks import ACTIVE, LOCKED, SCHEDULED, Task
-from outbox.ops.shared.slices import tasks_of
+from outbox.ops.shared.on_engine import tasks_of
 from outbox.ports import DeadLetterEntry
 from outbox.resubmission import dead_letter_name
 from outbox.runtime.commit.waiting_handlers import WaitingHandler, waiting_handlers

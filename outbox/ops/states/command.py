@@ -13,8 +13,7 @@ import msgspec
 from outbox.errors import Refused
 from outbox.escape import printable
 from outbox.ops.shared import text
-from outbox.ops.shared.arguments import ANSWER, JSON, Command, Commands, Options, argument, data, page
-from outbox.ops.shared.asking import answer, ask, talk
+from outbox.ops.shared.asking import ANSWER, JSON, Command, Commands, Options, answer, argument, ask, data, page, talk
 from outbox.ops.shared.names import parse_key, word
 from outbox.ops.shared.piped import write_piece
 from outbox.ops.shared.text import columns, utc

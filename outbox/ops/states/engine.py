@@ -8,14 +8,13 @@ from typing import Any
 
 import msgspec
 
-from outbox.engine.checks import check_room
+from outbox.engine.core import check_room
 from outbox.engine.log.records import DocWrite, Modify
 from outbox.engine.state.documents import STATES
 from outbox.errors import Refused
 from outbox.lineage import state_id
 from outbox.ops.shared.names import listed, parse_key
-from outbox.ops.shared.on_engine import EngineSite
-from outbox.ops.shared.slices import MOVED_COUNT, in_slices, states_of_one_instant
+from outbox.ops.shared.on_engine import MOVED_COUNT, EngineSite, in_slices, states_of_one_instant
 from outbox.ops.states.lines import Beginning, Stored, entry_of, id_in, judged, line_of, value_in
 from outbox.ops.values.requests import Answers, Streams
 from outbox.ops.values.states import (

@@ -9,8 +9,20 @@ from typing import Any
 import msgspec
 
 from outbox.escape import printable
-from outbox.ops.shared.arguments import Command, Commands, Options, argument, count, duration, position, row
-from outbox.ops.shared.asking import Usage, answer, ask, talk
+from outbox.ops.shared.asking import (
+    Command,
+    Commands,
+    Options,
+    Usage,
+    answer,
+    argument,
+    ask,
+    count,
+    duration,
+    position,
+    row,
+    talk,
+)
 from outbox.ops.shared.piped import write_piece
 from outbox.ops.shared.text import columns
 from outbox.ops.values.streams import WHO_LENGTH_MAX, ListStreams, ReadStream, Streams, TrimStream, Unregister

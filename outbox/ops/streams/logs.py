@@ -22,8 +22,8 @@ import msgspec
 
 from outbox.engine.engine import Engine
 from outbox.errors import CorruptRecord, Refused
+from outbox.ops.shared.on_engine import in_slices
 from outbox.ops.shared.on_store import ListedStore
-from outbox.ops.shared.slices import in_slices
 from outbox.ops.values import requests
 from outbox.ops.values.requests import Answers
 from outbox.ops.values.streams import (

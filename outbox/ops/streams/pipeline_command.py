@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from outbox.errors import Refused
 from outbox.escape import printable
-from outbox.ops.shared.arguments import Command, Commands, Options, argument
-from outbox.ops.shared.asking import Usage, answer, ask, talk
+from outbox.ops.shared.asking import Command, Commands, Options, Usage, answer, argument, ask, talk
 from outbox.ops.shared.text import columns, indented, utc
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.streams import (

@@ -9,8 +9,23 @@ import msgspec
 
 from outbox.errors import Refused
 from outbox.escape import printable
-from outbox.ops.shared.arguments import AFTER, Command, Commands, Options, argument, depth, identity, page, queue
-from outbox.ops.shared.asking import Usage, and_whether_hosted, answer, ask, talk, with_folder
+from outbox.ops.shared.asking import (
+    AFTER,
+    Command,
+    Commands,
+    Options,
+    Usage,
+    and_whether_hosted,
+    answer,
+    argument,
+    ask,
+    depth,
+    identity,
+    page,
+    queue,
+    talk,
+    with_folder,
+)
 from outbox.ops.shared.names import last_word, look_on, near
 from outbox.ops.shared.text import WHY_LENGTH_MAX, facts, shortened, whole
 from outbox.ops.trail.tree import facts_of, tree

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outbox.engine.checks import check_clock, check_room
+from outbox.engine.core import check_clock, check_room
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.engine.limits import EngineLimits

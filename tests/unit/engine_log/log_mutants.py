@@ -21,7 +21,7 @@ ENGINE = "outbox/engine/engine.py"
 DISK = "outbox/engine/log/disk.py"
 CORE = "outbox/engine/core.py"
 SLICES = "outbox/engine/log/slices.py"
-CHECKS = "outbox/engine/checks.py"
+CHECKS = "outbox/engine/core.py"
 STORE = "outbox/engine/backend/store.py"
 ORDER = "outbox/engine/state/session_order.py"
 

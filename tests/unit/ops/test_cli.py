@@ -31,7 +31,7 @@ from outbox.ops.dead_letters import command as dead_letters_command
 from outbox.ops.dead_letters import groups as dead_letters
 from outbox.ops.messages import engine as engine_messages
 from outbox.ops.shared import asking
-from outbox.ops.shared.arguments import AZURE_OPTIONS
+from outbox.ops.shared.asking import AZURE_OPTIONS
 from outbox.ops.states import command as states_command
 
 Cli = Callable[..., tuple[int, str, str]]

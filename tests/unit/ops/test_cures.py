@@ -14,8 +14,7 @@ from outbox.message import Message
 from outbox.ops.cli.parser import ON_AZURE, make_parser
 from outbox.ops.dead_letters.views import cure_of
 from outbox.ops.messages.doctor import of_status
-from outbox.ops.shared.arguments import queue
-from outbox.ops.shared.asking import with_folder
+from outbox.ops.shared.asking import queue, with_folder
 from outbox.ops.values.status import Status
 from outbox.ports import SUBSCRIPTIONS, DeadLetterEntry
 from outbox.resubmission import REJECTED

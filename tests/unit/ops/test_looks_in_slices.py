@@ -17,7 +17,7 @@ from outbox.message import Message
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.dead_letters import groups as dead_letters
 from outbox.ops.dead_letters.blocked import every_blocked
-from outbox.ops.shared import slices
+from outbox.ops.shared import on_engine as slices
 from outbox.ops.streams.logs import on_engine
 from outbox.ops.values.dead_letters import (
     ANY_DEAD_LETTER,

@@ -13,8 +13,7 @@ import pytest
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.engine.log.disk import hold
-from outbox.ops.folder.backup import back_up, restore
-from outbox.ops.folder.scratch import scratch
+from outbox.ops.folder.backup import back_up, restore, scratch
 
 ROOT = Path(__file__).resolve().parents[3]
 KILLED = """
