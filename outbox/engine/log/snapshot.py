@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -28,7 +28,6 @@ from outbox.engine.log.disk import Disk
 from outbox.engine.log.segments import Recovery, read_sealed, snapshot_name
 from outbox.engine.log.slices import SLICED_FORMAT, bodies, sliced, whole
 from outbox.engine.log.wal import Log, store_snapshot
-from outbox.engine.state.markers import Markers
 from outbox.engine.state.queues import Queue
 from outbox.engine.state.rules import Rule
 from outbox.engine.state.session_order import SessionOrder
@@ -164,39 +163,30 @@ def _queues(state: State) -> Iterator[Queue]:
 def _runs(state: State) -> Iterator[tuple[int, _Put]]:
     """Everything that grows, in runs of which each fits into a slice unless it is a single thing."""
     for queue in _queues(state):
-        settings, order = queue.settings, queue.order
-        for size_bytes, tasks in _in_runs(queue.tasks.values(), _task_bytes):
-            yield size_bytes, partial(_put_tasks, settings, tasks)
-        for size_bytes, tasks in _in_runs(state.queues[queue.number + 1].tasks.values(), _task_bytes):
-            yield size_bytes, partial(_put_dead_letters, settings, tasks)
-        for size_bytes, seen in _in_runs(queue.seen.items(), _entry_bytes):
-            yield size_bytes, partial(_put_seen, settings, seen)
-        sessions = order.sessions.values() if isinstance(order, SessionOrder) else ()
+        dead, put = state.queues[queue.number + 1], partial(_put_queued, queue.settings)
+        sessions = queue.order.sessions.values() if isinstance(queue.order, SessionOrder) else ()
         states = [(session.id, session.state) for session in sessions if session.state]
-        for size_bytes, kept in _in_runs(states, _text_bytes):
-            yield size_bytes, partial(_put_sessions, settings, kept)
+        yield from _in_runs(queue.tasks.values(), _task_bytes, partial(put, "tasks"))
+        yield from _in_runs(dead.tasks.values(), _task_bytes, partial(put, "dead_letters"))
+        yield from _in_runs(queue.seen.items(), _entry_bytes, partial(put, "seen"))
+        yield from _in_runs(states, _text_bytes, partial(put, "sessions"))
     for name, space in state.documents.spaces.items():
         lasting = (item for item in space.items() if not 0 < item[1].expires_ms <= state.time_ms)
-        for size_bytes, documents in _in_runs(lasting, _document_bytes):
-            yield size_bytes, partial(_put_documents, name, documents)
-    yield from _marker_runs(state.markers)
-    for size_bytes, operations in _in_runs(state.operations.items(), _operation_bytes):
-        yield size_bytes, partial(_put_operations, operations)
+        yield from _in_runs(lasting, _document_bytes, partial(_put_documents, name))
+    markers = state.markers
+    yield from _in_runs(markers.known.items(), _marker_bytes, _put_markers)
+    yield from _in_runs(sorted(markers.ages), _age_bytes, partial(_put, "marker_ages"))
+    yield from _in_runs(markers.renewed.items(), _entry_bytes, partial(_put, "renewed"))
+    yield from _in_runs(state.operations.items(), _operation_bytes, partial(_put, "operations"))
 
 
-def _marker_runs(markers: Markers) -> Iterator[tuple[int, _Put]]:
-    for size_bytes, known in _in_runs(markers.known.items(), _marker_bytes):
-        yield size_bytes, partial(_put_markers, known)
-    for size_bytes, ages in _in_runs(sorted(markers.ages), _age_bytes):
-        yield size_bytes, partial(_put_ages, ages)
-    for size_bytes, renewed in _in_runs(markers.renewed.items(), _entry_bytes):
-        yield size_bytes, partial(_put_renewed, renewed)
-
-
-def _in_runs(items: Iterable[T], size_of: Callable[[Sequence[T]], int]) -> Iterator[tuple[int, Sequence[T]]]:
+def _in_runs(
+    items: Iterable[T], size_of: Callable[[Sequence[T]], int], put: Callable[[Sequence[T], _Part], None]
+) -> Iterator[tuple[int, _Put]]:
     source = iter(items)
     while run := list(islice(source, _RUN_COUNT)):
-        yield from _halved(run, size_of)
+        for size_bytes, half in _halved(run, size_of):
+            yield size_bytes, partial(put, half)
 
 
 def _halved(run: Sequence[T], size_of: Callable[[Sequence[T]], int]) -> Iterator[tuple[int, Sequence[T]]]:
@@ -237,20 +227,12 @@ def _operation_bytes(entries: Sequence[tuple[str, tuple[int, list[int]]]]) -> in
     return sum([9 * len(sequences) for _, (_, sequences) in entries]) + _ENTRY_BYTES * len(entries)
 
 
-def _put_tasks(settings: QueueSettings, tasks: Sequence[Task], part: _Part) -> None:
-    part.queue(settings).tasks.extend(tasks)
+def _put(field: str, entries: Sequence[Any], part: _Part) -> None:
+    _add(getattr(part.image, field), entries)
 
 
-def _put_dead_letters(settings: QueueSettings, tasks: Sequence[Task], part: _Part) -> None:
-    part.queue(settings).dead_letters.extend(tasks)
-
-
-def _put_seen(settings: QueueSettings, seen: Sequence[tuple[str, int]], part: _Part) -> None:
-    part.queue(settings).seen.update(seen)
-
-
-def _put_sessions(settings: QueueSettings, states: Sequence[tuple[str, bytes]], part: _Part) -> None:
-    part.queue(settings).sessions.update(states)
+def _put_queued(settings: QueueSettings, field: str, entries: Sequence[Any], part: _Part) -> None:
+    _add(getattr(part.queue(settings), field), entries)
 
 
 def _put_documents(name: str, documents: Sequence[tuple[str, StateDocument]], part: _Part) -> None:
@@ -262,16 +244,11 @@ def _put_markers(known: Sequence[tuple[bytes, Marker]], part: _Part) -> None:
     part.image.refused.update((key, marker) for key, marker in known if isinstance(marker, Refusal))
 
 
-def _put_ages(ages: Sequence[tuple[int, list[bytes]]], part: _Part) -> None:
-    part.image.marker_ages.extend(ages)
-
-
-def _put_renewed(renewed: Sequence[tuple[bytes, int]], part: _Part) -> None:
-    part.image.renewed.update(renewed)
-
-
-def _put_operations(operations: Sequence[tuple[str, tuple[int, list[int]]]], part: _Part) -> None:
-    part.image.operations.update(operations)
+def _add(held: list[Any] | dict[Any, Any], entries: Sequence[Any]) -> None:
+    if isinstance(held, list):
+        held.extend(entries)
+    else:
+        held.update(entries)
 
 
 def decode(data: bytes) -> tuple[State, int]:
