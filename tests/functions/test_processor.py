@@ -16,7 +16,7 @@ from azure.functions.servicebus import ServiceBusMessage
 
 from outbox import App, Context, Engine, Reject, Retries, Retry
 from outbox.azure import functions
-from outbox.azure.functions.messages import to_delivery
+from outbox.azure.functions.bus import to_delivery
 from outbox.azure.functions.processor import KEPT, Processor, pause_s
 from outbox.azure.functions.settings import FunctionsSettings
 from outbox.engine.backend.store_scopes import NarrowEngine

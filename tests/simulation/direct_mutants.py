@@ -37,7 +37,7 @@ OF_LEDGER = "unit/stores/test_dispatch_ledger.py"
 OF_NEW = "unit/stores/test_new_states.py"
 TRIGGER_BUS = "outbox/azure/functions/bus.py"
 PROCESSOR = "outbox/azure/functions/processor.py"
-FUNCTIONS_MESSAGES = "outbox/azure/functions/messages.py"
+FUNCTIONS_MESSAGES = "outbox/azure/functions/bus.py"
 SITES = "outbox/azure/functions/sites.py"
 APP_LOGS = "function_app/logs.py"
 APP_SPARK = "function_app/spark.py"
@@ -72,8 +72,8 @@ RESUBMISSION = "outbox/resubmission.py"
 FAILURE_LOG = "outbox/runtime/failures/failure_log.py"
 REDACTING = "outbox/runtime/failures/redacting.py"
 REQUESTS = "outbox/runtime/http/requests.py"
-CLAIMS = "outbox/emulator/bus/claims.py"
-ADMINISTRATION = "outbox/emulator/bus/http.py"
+CLAIMS = "outbox/emulator/bus/requests.py"
+ADMINISTRATION = "outbox/emulator/servicebus.py"
 ACCESS_KEY = "outbox/ops/host/access_key.py"
 
 OF_PROCESSOR = "functions/test_processor.py"
@@ -717,7 +717,7 @@ DIRECT_MUTANTS = (
     ),
     # Rare moments
     mutant(
-        "emulator: a token for one entity opens all", "outbox/emulator/bus/claims.py",
+        "emulator: a token for one entity opens all", "outbox/emulator/bus/requests.py",
         "unit/emulator/test_claims.py::test_a_token_opens_what_it_names_and_what_is_below",
         ("        scope = scope_of(str(request.value))\n", '        scope = ""\n'),
     ),

@@ -36,8 +36,7 @@ from uuid import uuid4
 import azure.functions as func
 
 from outbox.app import App
-from outbox.azure.functions.bus import Invocation, TriggerBus
-from outbox.azure.functions.messages import to_delivery
+from outbox.azure.functions.bus import Invocation, TriggerBus, to_delivery
 from outbox.azure.functions.settings import FunctionsSettings
 from outbox.client import Client
 from outbox.errors import NotRegistrable

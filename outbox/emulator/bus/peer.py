@@ -27,10 +27,9 @@ from outbox.emulator.amqp.session import Session
 from outbox.emulator.amqp.states import LinkState, State
 from outbox.emulator.bus import addresses, faulty
 from outbox.emulator.bus.addresses import Kind, Node, parse_address
-from outbox.emulator.bus.claims import Claims
 from outbox.emulator.bus.links import Receiver, Sender, accept_session, wanted_session
 from outbox.emulator.bus.management import Management
-from outbox.emulator.bus.requests import Replies
+from outbox.emulator.bus.requests import Claims, Replies
 from outbox.emulator.bus.transport import Endpoint, Room, Transport, Writer, loop_time
 from outbox.emulator.connections import TAKE_WITHIN_S
 from outbox.engine.entities import SessionLock

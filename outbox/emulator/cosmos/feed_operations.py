@@ -19,8 +19,7 @@ from outbox.emulator.cosmos.feeds import PAGE_SIZE_MAX_BYTES, Candidate, Feed, I
 from outbox.emulator.cosmos.hashing import hash_of, range_of
 from outbox.emulator.cosmos.history import StoredItem
 from outbox.emulator.cosmos.query.plan import QueryPlan, compile_query
-from outbox.emulator.cosmos.requests import KEY_HEADER, LSN_DIGITS_MAX, Call, Prepared, container_of, freshness
-from outbox.emulator.cosmos.routes import is_true
+from outbox.emulator.cosmos.requests import KEY_HEADER, LSN_DIGITS_MAX, Call, Prepared, container_of, freshness, is_true
 from outbox.emulator.cosmos.store import Do, Store
 from outbox.emulator.cosmos.wire import (
     CROSS_PARTITION,

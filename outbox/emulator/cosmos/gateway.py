@@ -16,10 +16,8 @@ from functools import partial
 from outbox.emulator import dialect
 from outbox.emulator.cosmos.auth import check_signature
 from outbox.emulator.cosmos.charges import Usage
-from outbox.emulator.cosmos.requests import Call, Prepared
-from outbox.emulator.cosmos.routes import route_of
+from outbox.emulator.cosmos.requests import Call, Prepared, check_understood, route_of
 from outbox.emulator.cosmos.store import Do, Store
-from outbox.emulator.cosmos.understood import check_understood
 from outbox.emulator.cosmos.wire import (
     FORBIDDEN,
     THROTTLED,

@@ -21,10 +21,17 @@ from outbox.emulator.cosmos.history import StoredItem
 from outbox.emulator.cosmos.patch import Patch
 from outbox.emulator.cosmos.query.budget import Budget
 from outbox.emulator.cosmos.query.plan import CONDITION_STEP_COUNT_MAX, compile_condition
-from outbox.emulator.cosmos.requests import KEY_HEADER, Call, Prepared, container_of, freshness, key_of_call
-from outbox.emulator.cosmos.routes import is_true
+from outbox.emulator.cosmos.requests import (
+    KEY_HEADER,
+    Call,
+    Prepared,
+    check_indexed,
+    container_of,
+    freshness,
+    is_true,
+    key_of_call,
+)
 from outbox.emulator.cosmos.store import Do, Put, Store
-from outbox.emulator.cosmos.understood import check_indexed
 from outbox.emulator.cosmos.wire import (
     FAILED_DEPENDENCY,
     ITEM_SIZE_MAX_BYTES,

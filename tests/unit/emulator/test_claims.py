@@ -11,8 +11,7 @@ from urllib.parse import quote_plus
 import pytest
 
 from outbox.emulator.amqp import types
-from outbox.emulator.bus.claims import SCOPE_COUNT_MAX, TOKEN_LENGTH_MAX, Claims, check_signature, scope_of
-from outbox.emulator.bus.requests import Request
+from outbox.emulator.bus.requests import SCOPE_COUNT_MAX, TOKEN_LENGTH_MAX, Claims, Request, check_signature, scope_of
 
 KEY = "key"
 

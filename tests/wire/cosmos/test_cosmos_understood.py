@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from outbox.emulator.cosmos.requests import CONDITIONS
 from outbox.emulator.cosmos.server import CosmosEmulator
-from outbox.emulator.cosmos.understood import CONDITIONS
 from outbox.engine.engine import Engine
 from tests.wire.cosmos.every import EVERY, Request, with_offers
 

@@ -22,8 +22,7 @@ from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 from outbox.emulator.amqp.limits import Limits
 from outbox.emulator.amqp.sections import sections
 from outbox.emulator.amqp.types import binary, decode, described, int_, list_, map_, string, symbol, uint
-from outbox.emulator.bus.claims import Claims, check_signature
-from outbox.emulator.bus.requests import Request
+from outbox.emulator.bus.requests import Claims, Request, check_signature
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
