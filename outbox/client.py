@@ -22,9 +22,8 @@ from outbox.name_checks import known_state, known_state_id, named_states
 from outbox.ports import Backend, DeadLetterEntry, Delivery, Output, Ports, StorePorts
 from outbox.resubmission import check_resubmittable, newest
 from outbox.runtime.commit.marker_replies import as_record
-from outbox.runtime.delivery.admission import admit
+from outbox.runtime.delivery.admission import admit, edit_of
 from outbox.runtime.delivery.claim_check import check_in, redeem
-from outbox.runtime.delivery.edits import edit_of
 from outbox.runtime.start.plan import compile_app
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.verdict import LEAVES_OPEN, kind_of

@@ -40,8 +40,7 @@ from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.scopes import scope_over, stores_of
-from outbox.runtime.shell import MARK_AFTER_S, Recovery, Tasks
-from outbox.runtime.signs import SignsOfLife, signs_over
+from outbox.runtime.shell import MARK_AFTER_S, Recovery, SignsOfLife, Tasks, signs_over
 from outbox.runtime.start.notes import register_handlers, register_retention
 from outbox.runtime.start.plan import compile_app
 from outbox.runtime.store_scope import StoreScope

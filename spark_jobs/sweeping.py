@@ -22,9 +22,8 @@ from zlib import crc32
 import msgspec
 import pyarrow as pa
 
-from outbox.azure.cosmos.key_ranges import KeyRange
 from outbox.azure.cosmos.placed_states import PlacedStates
-from outbox.azure.cosmos.store import CosmosStateStore
+from outbox.azure.cosmos.store import CosmosStateStore, KeyRange
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.ports import Backend, Document, StorePorts
 from outbox.runtime.commit.sweeper import Redo, Swept, Unfinished, sweep

@@ -21,7 +21,7 @@ from outbox import App
 from outbox.emulator.amqp.errors import AmqpFault
 from outbox.emulator.amqp.messages import BATCH_FORMAT, decode_transfer
 from outbox.emulator.amqp.types import DecodeError, binary, decode, described, int_, map_, string, symbol
-from outbox.emulator.blobs import blob_operations, conditions, requests, tags, understood
+from outbox.emulator.blobs import blob_operations, conditions, requests, tags
 from outbox.emulator.blobs.auth import ACCOUNT, WELL_KNOWN_KEY, Signatures
 from outbox.emulator.blobs.batch_operations import read_boundary, read_parts
 from outbox.emulator.blobs.blob_operations import read_block_list
@@ -225,8 +225,8 @@ def _blob_head(data: bytes) -> object:
         lambda: requests.read_line(call, ACCOUNT),
         lambda: conditions.read_conditions(found, is_write=False),
         lambda: conditions.read_conditions(found, is_write=True),
-        lambda: conditions.read_conditions(found, is_write=True, prefix=understood.TAGS_PREFIX),
-        lambda: understood.check_understood(call, AT_MS),
+        lambda: conditions.read_conditions(found, is_write=True, prefix=requests.TAGS_PREFIX),
+        lambda: requests.check_understood(call, AT_MS),
         lambda: blob_operations.read_range(found, 10),
         lambda: read_metadata(found),
         lambda: tags.read_header(found.get("x-ms-tags", "")),

@@ -10,7 +10,7 @@ from tests.simulation.verdict_mutants import EDITED, ELSEWHERE, NO_BETTER, SCOPE
 OF_EDITS = "unit/runtime/test_edits.py"
 OF_STEPS = "unit/steps/test_runtime_steps.py"
 OF_LETTERS = "functions/test_stored_dead_letters.py"
-DOOR = "outbox/runtime/delivery/edits.py"
+DOOR = "outbox/runtime/delivery/admission.py"
 LETTERS = "outbox/runtime/delivery/stored_dead_letters.py"
 RESUBMISSION = "outbox/resubmission.py"
 

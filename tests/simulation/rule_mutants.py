@@ -272,7 +272,7 @@ TESTED_RULE_MUTANTS = (
         ("        if context is None or is_changed or", "        if context is None or"),
     ),
     tested(
-        "a low delivery limit of the broker is not logged", "outbox/azure/servicebus/settings.py",
+        "a low delivery limit of the broker is not logged", "outbox/azure/servicebus/entities.py",
         "wire/on_azure/test_queues_as_found.py::test_a_queue_whose_broker_may_expire_messages_is_logged_once",
         ("    if (count := found.max_delivery_count) is not None and count < DELIVERY_COUNT_MAX:\n", "    if (count := found.max_delivery_count) is not None and count < 0:\n"),
     ),

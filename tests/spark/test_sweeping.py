@@ -13,8 +13,7 @@ import msgspec
 import pytest
 
 from outbox import Engine, stored
-from outbox.azure.cosmos.key_ranges import KeyRange
-from outbox.azure.cosmos.store import CosmosStateStore
+from outbox.azure.cosmos.store import CosmosStateStore, KeyRange
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.ports import Create, Document, DocumentKey

@@ -30,9 +30,8 @@ import msgspec
 from azure.cosmos.aio import ContainerProxy
 
 from outbox.azure.cosmos.items import from_item
-from outbox.azure.cosmos.key_ranges import KeyRange
 from outbox.azure.cosmos.outcomes import FAILURES, as_error
-from outbox.azure.cosmos.store import TIMEOUT_S, CosmosStateStore
+from outbox.azure.cosmos.store import TIMEOUT_S, CosmosStateStore, KeyRange
 from outbox.errors import CorruptRecord, Refused, TooLarge
 from outbox.ports import Delete, Document, DocumentKey, Lost, Session, StateStore, Won, Write
 from outbox.stored import STATE, state_key

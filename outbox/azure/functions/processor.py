@@ -55,8 +55,7 @@ from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.http.responses import unavailable
 from outbox.runtime.scopes import scope_over, stores_of
-from outbox.runtime.shell import FINISH_WITHIN_S, MARK_AFTER_S, Recovery, Tasks
-from outbox.runtime.signs import signs_over
+from outbox.runtime.shell import FINISH_WITHIN_S, MARK_AFTER_S, Recovery, Tasks, signs_over
 from outbox.runtime.start.notes import register_handlers, register_retention
 from outbox.runtime.start.plan import compile_app
 from outbox.runtime.store_operations import operations_over

@@ -31,11 +31,10 @@ from azure.servicebus.aio import ServiceBusReceiver
 from msgspec.structs import replace
 
 from outbox.azure.servicebus.bus import ServiceBusBus
-from outbox.azure.servicebus.links import CLOSE_S, OPEN_S, SETTLE_S
+from outbox.azure.servicebus.links import CLOSE_S, OPEN_S, SETTLE_S, release
 from outbox.azure.servicebus.messages import from_wire, milliseconds
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.azure.servicebus.outcomes import FAILURES, as_error
-from outbox.azure.servicebus.receivers import release
 from outbox.errors import Refused
 from outbox.message import Message
 from outbox.ports import SUBSCRIPTIONS, DeadLetterEntry, First, HeldMessage, Output

@@ -3,14 +3,18 @@
 Needs the right to manage.  What exists is left as it is; a queue which orders by session or does not cannot be used as
 the other, and settings with which the broker would end messages by itself are logged, once.  Without that right
 nothing can be looked at, which is logged as well, once.
+
+What an existing queue cannot do without is whether there are sessions.  All else works for a while with other settings:
+then the broker dead-letters or drops by itself what this library would have handled.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,7 +28,6 @@ from azure.servicebus.management import (
 )
 
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
-from outbox.azure.servicebus.settings import DELIVERY_COUNT_MAX, LOCK, misfits, wants_sessions
 from outbox.deliveries import SUBSCRIPTIONS, EntityCounts
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 
@@ -32,6 +35,13 @@ __all__ = ["DELIVERY_COUNT_MAX", "LOCK", "ServiceBusEntities", "as_error"]
 
 T = TypeVar("T")
 
+LOCK = timedelta(seconds=60)
+LOCK_MIN = timedelta(seconds=30)
+"""The least lock: with a shorter one a busy process loses messages to redelivery, and each delivery counts."""
+DELIVERY_COUNT_MAX = 100
+"""Far above the runtime's own count of failures, which is the one that decides."""
+FOREVER = timedelta(days=3_650)
+"""From here on a time means never; the service gives 10,675,199 days for it."""
 CALL_S = 30.0
 LOOK_S = 5.0
 """The seconds for which the look at existing entities may hold up a start."""
@@ -342,3 +352,42 @@ def as_error(error: BaseException, what: str) -> OutboxError:
     if isinstance(error, HttpResponseError) and error.status_code in (400, 401, 403):
         return Refused(f"{what}: refused ({error.status_code}); look at the name, and at the right to manage")
     return OutcomeUnknown(f"{what}: outcome unknown ({type(error).__name__})")
+
+
+def misfits(found: QueueProperties | SubscriptionProperties) -> Iterator[str]:
+    """The faults of an entity's settings, each with the cure."""
+    if (count := found.max_delivery_count) is not None and count < DELIVERY_COUNT_MAX:
+        yield (
+            f"its max delivery count is {count}: crashes, lost locks and what is read ahead use deliveries up, and "
+            f"then the broker dead-letters messages that no handler has refused; set {DELIVERY_COUNT_MAX}"
+        )
+    if _is_below(found.lock_duration, LOCK_MIN):
+        yield (
+            f"its locks last {_seconds(found.lock_duration)} s: they run out in a process that is busy, and each time "
+            f"counts as a delivery; set {_seconds(LOCK)} s"
+        )
+    if _is_below(found.default_message_time_to_live, FOREVER) and not found.dead_lettering_on_message_expiration:
+        yield (
+            f"what it has held for {_seconds(found.default_message_time_to_live)} s is dropped without a trace; set "
+            "dead-lettering on expiration, or no time to live"
+        )
+    if _is_below(found.auto_delete_on_idle, FOREVER):
+        yield (
+            f"it is deleted with all that it holds after {_seconds(found.auto_delete_on_idle)} s without use; "
+            "switch auto-delete off"
+        )
+
+
+def wants_sessions(found: QueueProperties | SubscriptionProperties, *, sessions: bool) -> str:
+    """The declared use of sessions that an entity does not meet; empty where it does."""
+    if bool(found.requires_session) == sessions:
+        return ""
+    return "requires sessions" if sessions else "does without sessions"
+
+
+def _is_below(time: timedelta | str | None, limit: timedelta) -> bool:
+    return isinstance(time, timedelta) and time < limit
+
+
+def _seconds(time: timedelta | str | None) -> str:
+    return f"{time.total_seconds():g}" if isinstance(time, timedelta) else "?"

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from outbox.emulator.blobs.auth import Signatures
 from outbox.emulator.blobs.gateway import Usage, broken
-from outbox.emulator.blobs.requests import ACCEPTED, Answer, Call, Rejection, bad_header, read_line
-from outbox.emulator.blobs.understood import check_understood
+from outbox.emulator.blobs.requests import ACCEPTED, Answer, Call, Rejection, bad_header, check_understood, read_line
 from outbox.emulator.faults import Faults, Meter
 
 BATCH_COUNT_MAX = 256

@@ -24,6 +24,7 @@ from outbox.emulator.blobs.requests import (
     NO_CONTENT,
     OK,
     PARTIAL,
+    TAGS_PREFIX,
     Answer,
     Call,
     Rejection,
@@ -33,7 +34,6 @@ from outbox.emulator.blobs.requests import (
     xml_answer,
 )
 from outbox.emulator.blobs.store import Held, Store
-from outbox.emulator.blobs.understood import TAGS_PREFIX
 from outbox.emulator.xml import leaf, read_leaves
 
 RANGE_MD5_MAX_BYTES = 4 << 20

@@ -16,8 +16,7 @@ import msgspec
 
 from outbox.emulator.blobs.auth import Signatures
 from outbox.emulator.blobs.catalog import http_date
-from outbox.emulator.blobs.requests import BY_STATUS, Answer, Call, Rejection, read_line
-from outbox.emulator.blobs.understood import check_understood
+from outbox.emulator.blobs.requests import BY_STATUS, Answer, Call, Rejection, check_understood, read_line
 from outbox.emulator.dialect import Asked, Dropped
 from outbox.emulator.faults import FaultRule, Faults, Meter
 from outbox.engine.engine import Engine

@@ -42,7 +42,7 @@ from outbox.ops.values.dead_letters import (
 )
 from outbox.ops.values.requests import BATCH_COUNT_MAX, Answers
 from outbox.resubmission import alike, identified, newest
-from outbox.runtime.delivery.edits import edit_of
+from outbox.runtime.delivery.admission import edit_of
 from outbox.runtime.start.notes import HANDLER_PREFIX, RETENTION_PREFIX, longest_retention_ms
 from outbox.runtime.start.plan import compile_app
 

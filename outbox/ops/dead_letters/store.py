@@ -40,7 +40,7 @@ from outbox.ops.values.dead_letters import (
 from outbox.ops.values.requests import BATCH_COUNT_MAX, Answers
 from outbox.ports import DeadLetterEntry
 from outbox.resubmission import alike, newest
-from outbox.runtime.delivery.edits import edit_of
+from outbox.runtime.delivery.admission import edit_of
 from outbox.runtime.delivery.stored_dead_letters import StoredEntry
 from outbox.runtime.start.notes import HANDLER_PREFIX, RETENTION_PREFIX, longest_retention_ms
 

@@ -58,7 +58,7 @@ from outbox.ops.values.requests import BATCH_COUNT_MAX, Answers
 from outbox.ops.values.status import Check, LargeState, QueueStatus, ReadMetrics, ReadSigns, ReadStatus, Signs, Status
 from outbox.ops.values.streams import ReadPipelines
 from outbox.runtime.delivery.claim_check import check_in
-from outbox.runtime.signs import LARGE_COUNT_MAX, LARGE_STATE_BYTES
+from outbox.runtime.shell import LARGE_COUNT_MAX, LARGE_STATE_BYTES
 
 _STATUSES: dict[str, tuple[int, ...]] = {
     "waiting": (ACTIVE,),

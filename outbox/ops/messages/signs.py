@@ -15,7 +15,7 @@ from outbox.ops.values.status import LargeState, Signs, WorkerSign
 from outbox.ports import StateStore
 from outbox.runtime.delivery.blocked_sessions import BLOCK, BLOCKED_SESSIONS
 from outbox.runtime.gather import side_by_side
-from outbox.runtime.signs import ALIVE_S, LARGE_COUNT_MAX, Sign, signs_in
+from outbox.runtime.shell import ALIVE_S, LARGE_COUNT_MAX, Sign, signs_in
 from outbox.runtime.start.notes import HANDLER_PREFIX, NOTES, handlers_in
 
 OLDEST_QUEUES_MAX = 100

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox.azure.cosmos.key_ranges import KeyRange
+from outbox.azure.cosmos.store import KeyRange
 from outbox.emulator.cosmos.hashing import effective_key
 
 HASHES = st.text(min_size=1, max_size=20).map(

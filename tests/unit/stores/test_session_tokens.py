@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outbox.azure.cosmos.session_tokens import RANGE_COUNT_MAX, SessionTokens
+from outbox.azure.cosmos.store import RANGE_COUNT_MAX, SessionTokens
 
 
 def test_the_latest_token_of_each_range_is_given() -> None:

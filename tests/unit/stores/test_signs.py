@@ -17,9 +17,9 @@ from outbox.ops.admins.store import StoreAdmin
 from outbox.ops.shared.on_store import StoreSite
 from outbox.ops.values.status import ReadSigns
 from outbox.ports import Lost, StateStore, StorePorts, Won, Write
-from outbox.runtime import signs
+from outbox.runtime import shell as signs
 from outbox.runtime.counts import Counts
-from outbox.runtime.signs import LARGE_STATE_BYTES, SIGN_EVERY_S, SIGN_TTL_S, SignsOfLife, signs_in
+from outbox.runtime.shell import LARGE_STATE_BYTES, SIGN_EVERY_S, SIGN_TTL_S, SignsOfLife, signs_in
 
 MINUTE_MS = 60_000
 

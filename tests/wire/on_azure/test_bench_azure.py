@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import bench_azure
-from outbox.runtime import signs
+from outbox.runtime import shell as signs
 from outbox_bench import bench_latency, latency
 
 CALLS = {"read", "create", "replace", "batch", "send", "send of 64", "receive"}

@@ -11,8 +11,8 @@ import pytest
 
 from outbox import Client, Worker
 from outbox.app import App
+from outbox.azure.servicebus.entities import misfits
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
-from outbox.azure.servicebus.settings import misfits
 from outbox.emulator.faults import FaultRule
 from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.errors import Refused
