@@ -21,11 +21,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from outbox.engine.backend.apart import EngineBus, EngineStore
 from outbox.engine.backend.blobs import FolderBlobStore, MemoryBlobStore
-from outbox.engine.backend.bus import EngineBus
 from outbox.engine.backend.journal import EngineJournal
 from outbox.engine.backend.operations import EngineOperations
-from outbox.engine.backend.store import EngineStore
 from outbox.engine.broker import Broker
 from outbox.engine.core import Core, SyncPolicy, SystemClock, check_clock
 from outbox.engine.dead_letters import DeadLetters

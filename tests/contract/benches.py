@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Literal
 from uuid import uuid4
 
-from outbox.engine.backend.bus import EngineBus
+from outbox.engine.backend.apart import EngineBus, EngineStore
 from outbox.engine.backend.operations import dead_letters
-from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.engine.log.disk import MemoryDisk

@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import pytest
 
+from outbox.engine.backend.apart import EngineStore
 from outbox.engine.backend.blobs import FolderBlobStore, MemoryBlobStore
-from outbox.engine.backend.store import EngineStore
 from outbox.engine.backend.store_scopes import ItemStore
 from outbox.ports import BlobStore, StateStore
 from outbox.verify.contracts import (

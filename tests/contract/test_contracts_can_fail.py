@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from outbox.engine.backend.apart import EngineStore
 from outbox.engine.backend.blobs import MemoryBlobStore
-from outbox.engine.backend.store import EngineStore
 from outbox.engine.log.memory_disk import Crash
 from outbox.ports import BlobStore, Create, Document, Lost, Output, Postponement, Replace, Settle, StateStore, Won
 from outbox.verify import contracts

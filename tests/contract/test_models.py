@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from outbox.engine.backend.apart import EngineBus, EngineStore
 from outbox.engine.backend.blobs import MemoryBlobStore
-from outbox.engine.backend.bus import EngineBus
 from outbox.engine.backend.journal import EngineJournal
-from outbox.engine.backend.store import EngineStore
 from outbox.engine.backend.store_scopes import ItemStore
 from outbox.engine.engine import Engine
 from outbox.testing import START_S, VirtualClock

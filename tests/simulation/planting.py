@@ -28,8 +28,8 @@ HTTP_CLAIMS = "outbox/runtime/http/attempts.py"
 JOURNAL = "outbox/engine/backend/journal.py"
 STATE = "outbox/engine/state/state.py"
 MARKERS = "outbox/engine/state/markers.py"
-ENGINE_STORE = "outbox/engine/backend/store.py"
-ENGINE_BUS = "outbox/engine/backend/bus.py"
+ENGINE_STORE = "outbox/engine/backend/apart.py"
+ENGINE_BUS = "outbox/engine/backend/apart.py"
 ENGINE_OPERATIONS = "outbox/engine/backend/operations.py"
 
 

@@ -140,9 +140,8 @@ def first_step(port: str, seed: int, step_count: int) -> int:
 
 async def duel(port: str, seed: int, step_count: int) -> None:
     """Drawn operations on a port of a fresh engine and on its model."""
-    from outbox.engine.backend.bus import EngineBus
+    from outbox.engine.backend.apart import EngineBus, EngineStore
     from outbox.engine.backend.journal import EngineJournal
-    from outbox.engine.backend.store import EngineStore
     from outbox.engine.engine import Engine
     from outbox.testing import START_S, VirtualClock
     from tests.contract import model_duels, queue_model_duels

@@ -31,8 +31,6 @@ from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.deliveries import SUBSCRIPTIONS, EntityCounts
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 
-__all__ = ["DELIVERY_COUNT_MAX", "LOCK", "ServiceBusEntities", "as_error"]
-
 T = TypeVar("T")
 
 LOCK = timedelta(seconds=60)

@@ -21,11 +21,7 @@ from zlib import crc32
 
 import msgspec
 
-from outbox.emulator.cosmos.query.budget import TEXT_STEP_LENGTH, Budget
-from outbox.emulator.cosmos.query.expressions import Row
-from outbox.emulator.cosmos.query.plan import Gathering, QueryPlan
-from outbox.emulator.cosmos.query.values import SortKey, compare_keys, identity
-from outbox.emulator.cosmos.snapshots import (
+from outbox.emulator.cosmos.history import (
     SNAPSHOT_MAX_BYTES,
     SNAPSHOT_ROW_COUNT_MAX,
     FoundRow,
@@ -34,6 +30,10 @@ from outbox.emulator.cosmos.snapshots import (
     Snapshots,
     put_in_order,
 )
+from outbox.emulator.cosmos.query.budget import TEXT_STEP_LENGTH, Budget
+from outbox.emulator.cosmos.query.expressions import Row
+from outbox.emulator.cosmos.query.plan import Gathering, QueryPlan
+from outbox.emulator.cosmos.query.values import SortKey, compare_keys, identity
 from outbox.emulator.cosmos.wire import UNDEFINED, Json, bad, encode, number_of, parse_stored, rid_at, wire_form
 
 PAGE_COUNT = 100

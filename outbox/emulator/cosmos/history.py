@@ -3,15 +3,33 @@
 Nothing is kept unless it is asked for (a rule for stale reads, a window): then every write leaves what it
 replaced, up to `CHANGE_COUNT_MAX` writes and `SIZE_MAX_BYTES`, oldest forgotten first.  The past begins with the first
 write that was kept.
+
+*Rows of queries* that were put in order for one page are kept for the next ones.  An ordered page looks at every item.
+What it found is kept, in order, with the place in the container's history that it is of; a later page takes its rows
+from there, and looks only at items that were written since.  So it gives what it would give if it were computed anew,
+and a snapshot that is gone (they are few, small and short-lived) costs time and nothing else.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import asyncio
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+from outbox.emulator.cosmos.query.values import SortKey
 
 CHANGE_COUNT_MAX = 10_000
 SIZE_MAX_BYTES = 64 << 20
+SNAPSHOT_MAX_BYTES = 16 << 20
+SNAPSHOT_ROW_COUNT_MAX = 50_000
+ALL_MAX_BYTES = 64 << 20
+KEPT_S = 60.0
+"""How long a snapshot is kept since it was last used."""
+ROW_BYTES = 400
+"""The bytes of a row besides its result and the texts among its keys."""
+Position = tuple[str, int, int]
+"""A row's partition key, its item's place among those of that key, and its own place within the item."""
 
 
 class StoredItem(Protocol):
@@ -93,3 +111,78 @@ class History:
                 break
             found.update(change.before)
         return found
+
+
+class FoundRow(NamedTuple):
+    """A row: what orders it, where it is, and its result as JSON."""
+
+    keys: tuple[SortKey, ...]
+    position: Position
+    result: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory."""
+        texts = sum(len(value) for _, value in self.keys if isinstance(value, str))
+        return ROW_BYTES + len(self.result) + 4 * texts
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """Rows in order; unless it is complete, there may be more behind the last."""
+
+    rows: list[FoundRow]
+    version: int
+    is_complete: bool
+    size_bytes: int
+    used_s: float = field(default=0.0)
+
+
+class Snapshots:
+    """The snapshots of one emulator, by query."""
+
+    def __init__(self) -> None:
+        self._by_query: OrderedDict[bytes, Snapshot] = OrderedDict()
+        self.size_bytes = 0
+
+    def get(self, query: bytes) -> Snapshot | None:
+        """The snapshot of a query, if it is still there."""
+        self.sweep()
+        found = self._by_query.get(query)
+        if found is not None:
+            found.used_s = asyncio.get_running_loop().time()
+            self._by_query.move_to_end(query)
+        return found
+
+    def keep(self, query: bytes, snapshot: Snapshot) -> None:
+        """Keep a snapshot, in place of an older one of the query; the longest unused make room."""
+        self.drop(query)
+        if snapshot.size_bytes > 2 * SNAPSHOT_MAX_BYTES:
+            return
+        snapshot.used_s = asyncio.get_running_loop().time()
+        self._by_query[query] = snapshot
+        self.size_bytes += snapshot.size_bytes
+        while self.size_bytes > ALL_MAX_BYTES:
+            self.drop(next(iter(self._by_query)))
+
+    def drop(self, query: bytes) -> None:
+        """Forget the snapshot of a query."""
+        found = self._by_query.pop(query, None)
+        if found is not None:
+            self.size_bytes -= found.size_bytes
+
+    def sweep(self) -> None:
+        """Forget snapshots not used for a while."""
+        now_s = asyncio.get_running_loop().time()
+        while self._by_query:
+            query, oldest = next(iter(self._by_query.items()))
+            if now_s - oldest.used_s <= KEPT_S:
+                return
+            self.drop(query)
+
+
+def put_in_order(rows: list[FoundRow], descending: tuple[bool, ...]) -> None:
+    """Sort rows by their keys, each up or down, and then by where they are."""
+    rows.sort(key=lambda row: row.position)
+    for index in reversed(range(len(descending))):
+        rows.sort(key=lambda row: row.keys[index], reverse=descending[index])

@@ -16,9 +16,8 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from outbox.emulator.cosmos.catalog import EXPIRING_COUNT, Catalog, Container
-from outbox.emulator.cosmos.history import StoredItem
+from outbox.emulator.cosmos.history import Snapshots, StoredItem
 from outbox.emulator.cosmos.requests import Call, Prepared
-from outbox.emulator.cosmos.snapshots import Snapshots
 from outbox.emulator.cosmos.wire import FORBIDDEN, STORAGE_FULL, Rejection, bad, item_rid, rid_at, times_of
 from outbox.emulator.faults import Faults
 from outbox.engine.engine import Engine

@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from outbox.engine.backend.bus import EngineBus
-from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.apart import EngineBus, EngineStore
 from outbox.engine.broker import Broker
 from outbox.engine.core import Core
 from outbox.engine.dead_letters import DeadLetters

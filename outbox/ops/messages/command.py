@@ -191,7 +191,7 @@ def send(options: Options) -> None:
     if options.body == "-":
         import asyncio
 
-        from outbox.ops.messages.send_lines import send_lines
+        from outbox.ops.messages.sending import send_lines
 
         if options.id is not None:
             raise Usage("--id names one message; lines of stdin carry their own, or give --id-field")

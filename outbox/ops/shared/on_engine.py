@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from outbox.app import App
-from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.apart import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.state.documents import STATES
 from outbox.engine.state.queues import Queue

@@ -13,10 +13,9 @@ from typing import Any
 import msgspec
 
 from outbox.engine.state.documents import DocumentSpaces
-from outbox.engine.state.letters import Letters
 from outbox.engine.state.markers import Markers
 from outbox.engine.state.plain_order import PlainOrder
-from outbox.engine.state.queues import Queue
+from outbox.engine.state.queues import Letters, Queue
 from outbox.engine.state.session_order import Session, SessionOrder
 from outbox.engine.state.state import State
 from outbox.engine.state.tasks import Task

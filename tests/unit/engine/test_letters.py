@@ -10,7 +10,7 @@ from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.records import Modify, TaskChange
-from outbox.engine.state import letters
+from outbox.engine.state import queues
 from outbox.engine.state.queues import Queue
 from outbox.engine.state.session_order import SessionOrder
 from outbox.message import Message
@@ -32,7 +32,7 @@ def check(queue: Queue) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 async def test_what_the_indexes_say_is_what_a_look_at_all_says(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letters, "SPARE_COUNT", 2)
+    monkeypatch.setattr(queues, "SPARE_COUNT", 2)
     clock, disk = VirtualClock(START_S), MemoryDisk("letters")
     engine = Engine.open(disk, clock=clock, log_id=b"0" * 16)
     declared(engine)
@@ -47,7 +47,7 @@ async def test_what_the_indexes_say_is_what_a_look_at_all_says(seed: int, monkey
 
 
 def test_numbers_that_are_gone_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(letters, "SPARE_COUNT", 10)
+    monkeypatch.setattr(queues, "SPARE_COUNT", 10)
     engine = Engine.in_memory()
     engine.declare(QueueSettings("q"))
     dead = engine.broker.queue(dead_letter_path("q"))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from outbox.engine.backend.bus import EngineBus
+from outbox.engine.backend.apart import EngineBus
 from outbox.engine.backend.journal import EngineJournal
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path

@@ -11,7 +11,7 @@ import pytest
 
 from outbox import App
 from outbox.engine import topology
-from outbox.engine.backend.bus import EngineBus
+from outbox.engine.backend.apart import EngineBus
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
 from outbox.engine.limits import EngineLimits

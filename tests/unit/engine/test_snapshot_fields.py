@@ -20,10 +20,9 @@ from outbox.engine.log import snapshot
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.snapshot import Image, QueueImage
 from outbox.engine.state.documents import DocumentSpaces
-from outbox.engine.state.letters import Letters
 from outbox.engine.state.markers import Markers
 from outbox.engine.state.plain_order import PlainOrder
-from outbox.engine.state.queues import Queue
+from outbox.engine.state.queues import Letters, Queue
 from outbox.engine.state.rules import Rule
 from outbox.engine.state.session_order import Session, SessionOrder
 from outbox.engine.state.state import State

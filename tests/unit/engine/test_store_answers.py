@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outbox.engine.backend.store import BATCH_COUNT_MAX, EngineStore
+from outbox.engine.backend.apart import BATCH_COUNT_MAX, EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
 from outbox.engine.log import records

@@ -22,7 +22,7 @@ DISK = "outbox/engine/log/disk.py"
 CORE = "outbox/engine/core.py"
 SLICES = "outbox/engine/log/slices.py"
 CHECKS = "outbox/engine/core.py"
-STORE = "outbox/engine/backend/store.py"
+STORE = "outbox/engine/backend/apart.py"
 ORDER = "outbox/engine/state/session_order.py"
 
 OF_CLOSED = "engine_log/test_log_closed.py"

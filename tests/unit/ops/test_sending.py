@@ -22,7 +22,7 @@ from outbox.ops.admins.control import serve_control
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.admins.remote import RemoteAdmin
 from outbox.ops.cli.parser import main
-from outbox.ops.messages import send_lines
+from outbox.ops.messages import sending
 from outbox.ops.messages.sending import as_handled
 from outbox.ops.shared.control_file import read_control_file
 from outbox.ops.values.messages import NewMessage, Send
@@ -231,23 +231,23 @@ def test_of_lines_the_one_that_does_not_fit_is_named(
 async def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(send_lines, "LINE_MAX_BYTES", 10_000)
-    monkeypatch.setattr(send_lines, "READ_BYTES", 8_192)
+    monkeypatch.setattr(sending, "LINE_MAX_BYTES", 10_000)
+    monkeypatch.setattr(sending, "READ_BYTES", 8_192)
     (tmp_path / "lines").write_bytes(b"short\n" + b"x" * 400_000)
     found = list[bytes]()
     with (tmp_path / "lines").open("rb") as stream:
         with pytest.raises(Refused, match="a line is over 10000 bytes"):
-            async for lines in send_lines._lines(stream):
+            async for lines in sending._lines(stream):
                 found += lines
         assert found == [b"short"] and stream.tell() < 200_000
 
 
 async def test_a_batch_is_bounded_by_count_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(send_lines, "BATCH_COUNT", 3)
-    monkeypatch.setattr(send_lines, "BATCH_MAX_BYTES", 10)
+    monkeypatch.setattr(sending, "BATCH_COUNT", 3)
+    monkeypatch.setattr(sending, "BATCH_MAX_BYTES", 10)
 
     async def found() -> AsyncIterator[list[NewMessage]]:
         yield [NewMessage(id=str(n), body=msgspec.Raw(b"1" * size)) for n, size in enumerate((6, 6, 1, 1, 1, 20, 1))]
 
-    sizes = [[len(bytes(one.body)) for one in batch] async for batch in send_lines._batches(found())]
+    sizes = [[len(bytes(one.body)) for one in batch] async for batch in sending._batches(found())]
     assert sizes == [[6, 6], [1, 1, 1], [20], [1]]

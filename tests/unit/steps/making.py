@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outbox import App
-from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.apart import EngineStore
 from outbox.engine.engine import Engine
 from outbox.message import Message
 from outbox.ports import (

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from outbox import App, stored
+from outbox.engine.backend.apart import EngineStore
 from outbox.engine.backend.blobs import MemoryBlobStore
-from outbox.engine.backend.store import EngineStore
 from outbox.engine.backend.store_scopes import ItemStore
 from outbox.engine.engine import Engine
 from outbox.errors import OutcomeUnknown, PoisonMessage, Throttled, UnknownDestination

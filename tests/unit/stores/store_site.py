@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import msgspec
 
 from outbox import App, Context, Engine, Reject, Worker
+from outbox.engine.backend.apart import EngineStore
 from outbox.engine.backend.operations import EngineOperations
-from outbox.engine.backend.store import EngineStore
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown, Throttled
 from outbox.message import Message

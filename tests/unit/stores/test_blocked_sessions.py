@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from outbox import App, Client, Reject, Worker
-from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.apart import EngineStore
 from outbox.errors import OutboxError, Throttled
 from outbox.ports import Delete, Delivery, Document, DocumentKey, Replace
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from outbox import Worker, stored
-from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.apart import EngineStore
 from outbox.errors import CorruptRecord
 from outbox.ports import Document, DocumentKey, Lost, Replace, Tag, Won, Write
 from outbox.runtime.commit import dispatch_ledger

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from outbox import Worker
-from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.apart import EngineStore
 from outbox.ports import Create, DocumentKey
 from tests.unit.stores.store_site import Add, Site, Sum, adding, site, swept
 

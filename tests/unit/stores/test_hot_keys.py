@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from outbox import App, Reject, Worker, stored
-from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.apart import EngineStore
 from outbox.errors import CorruptRecord, Throttled
 from outbox.ports import Create, Delivery, DocumentKey, Lost, Settle, StorePorts, Won, Write
 from outbox.runtime.commit.marks import Marks

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from outbox import App, Context, Engine, Worker
-from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.apart import EngineStore
 from outbox.engine.limits import EngineLimits
 from outbox.engine.log.disk import MemoryDisk
 from outbox.http_entry import HttpEntry

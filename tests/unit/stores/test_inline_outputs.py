@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from outbox import App, Context, Retry, Worker, stored
-from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.apart import EngineStore
 from outbox.errors import CorruptRecord
 from outbox.ports import Replace
 from outbox.stored import Inline, Record, StateItem, state_key

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from outbox import App, Context, HttpEntry, Response, Worker, stored
+from outbox.engine.backend.apart import EngineStore
 from outbox.engine.backend.blobs import MemoryBlobStore
-from outbox.engine.backend.store import EngineStore
 from outbox.ports import Create, DocumentKey, Replace, Tag, Won
 from outbox.runtime.commit.marks import FULL_COUNT, Marks
 from outbox.runtime.start.plan import compile_app

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from outbox import Worker, stored
+from outbox.engine.backend.apart import EngineStore
 from outbox.engine.backend.blobs import MemoryBlobStore
-from outbox.engine.backend.store import EngineStore
 from outbox.errors import OutcomeUnknown, Throttled
 from outbox.message import Message
 from outbox.ports import Create, Delivery, Document, DocumentKey, Session

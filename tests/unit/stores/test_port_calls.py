@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from outbox import App, Engine, Retries, Worker, stored
-from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.apart import EngineStore
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.message import Scalar
 from outbox.ports import (

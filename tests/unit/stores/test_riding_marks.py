@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from outbox import App, Context, Worker, stored
+from outbox.engine.backend.apart import EngineStore
 from outbox.engine.backend.blobs import MemoryBlobStore
-from outbox.engine.backend.store import EngineStore
 from outbox.errors import OutcomeUnknown, Throttled, TooLarge
 from outbox.ports import Create, Delete, DocumentKey, Lost, Tag, Won, Write
 from outbox.runtime.commit.marks import Marks

@@ -10,7 +10,7 @@ import pytest
 
 from outbox import App, Engine, Worker
 from outbox.client import Client
-from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.apart import EngineStore
 from outbox.engine.backend.store_scopes import ItemStore, NarrowEngine
 from outbox.errors import NotRegistrable
 from outbox.message import Message

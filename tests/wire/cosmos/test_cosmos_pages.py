@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from outbox.emulator.cosmos import feeds, snapshots
+from outbox.emulator.cosmos import feeds, history
+from outbox.emulator.cosmos.history import FoundRow, Snapshot, Snapshots
 from outbox.emulator.cosmos.query.plan import QueryPlan
 from outbox.emulator.cosmos.server import CosmosEmulator
-from outbox.emulator.cosmos.snapshots import FoundRow, Snapshot, Snapshots
 from outbox.emulator.faults import FaultRule
 from outbox.engine.core import SystemClock
 from outbox.engine.engine import Engine
@@ -162,13 +162,13 @@ async def test_a_later_page_looks_at_what_was_written_since(place: Place, looked
 
 
 @pytest.mark.parametrize("text", [ORDERED, TIED, JOINED, ORDERED + " OFFSET 30 LIMIT 420"])
-@pytest.mark.parametrize("size_bytes", [snapshots.SNAPSHOT_MAX_BYTES, 36_000])
+@pytest.mark.parametrize("size_bytes", [history.SNAPSHOT_MAX_BYTES, 36_000])
 async def test_pages_are_what_they_would_be_without_a_snapshot(
     place: Place, looked: list[Any], text: str, size_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Items are written, replaced and deleted between the pages; a snapshot may hold all rows, or the first few."""
     monkeypatch.setattr(feeds, "SNAPSHOT_MAX_BYTES", size_bytes)
-    monkeypatch.setattr(snapshots, "SNAPSHOT_MAX_BYTES", size_bytes)
+    monkeypatch.setattr(history, "SNAPSHOT_MAX_BYTES", size_bytes)
     chance = random.Random(size_bytes + len(text))
     results, continuation = await place.page(text)
     page_count, looked_count = 1, 0
@@ -247,15 +247,15 @@ def snapshot(size_bytes: int) -> Snapshot:
 
 
 async def test_snapshots_have_a_size_together_and_the_longest_unused_go_first() -> None:
-    kept, part = Snapshots(), snapshots.ALL_MAX_BYTES // 4
+    kept, part = Snapshots(), history.ALL_MAX_BYTES // 4
     for name in (b"1", b"2", b"3", b"4"):
         kept.keep(name, snapshot(part))
     assert kept.get(b"1") is not None
     kept.keep(b"5", snapshot(part))
     assert [kept.get(name) is not None for name in (b"1", b"2", b"3", b"4", b"5")] == [True, False, True, True, True]
-    assert kept.size_bytes == snapshots.ALL_MAX_BYTES
-    kept.keep(b"6", snapshot(2 * snapshots.SNAPSHOT_MAX_BYTES + 1))
-    assert kept.get(b"6") is None and kept.size_bytes == snapshots.ALL_MAX_BYTES
+    assert kept.size_bytes == history.ALL_MAX_BYTES
+    kept.keep(b"6", snapshot(2 * history.SNAPSHOT_MAX_BYTES + 1))
+    assert kept.get(b"6") is None and kept.size_bytes == history.ALL_MAX_BYTES
 
 
 async def test_snapshots_that_nobody_uses_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,6 +263,6 @@ async def test_snapshots_that_nobody_uses_go(monkeypatch: pytest.MonkeyPatch) ->
     kept.keep(b"1", snapshot(1_000))
     kept.sweep()
     assert kept.size_bytes == 1_000
-    monkeypatch.setattr(snapshots, "KEPT_S", -1.0)
+    monkeypatch.setattr(history, "KEPT_S", -1.0)
     kept.sweep()
     assert (kept.size_bytes, kept.get(b"1")) == (0, None)

@@ -28,7 +28,7 @@ import msgspec
 from outbox.azure.servicebus.bus import ServiceBusBus
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.emulator.servicebus import ServiceBusServer
-from outbox.engine.backend.bus import EngineBus
+from outbox.engine.backend.apart import EngineBus
 from outbox.engine.engine import Engine
 from outbox.ports import Delivery, MessageBus, Settle
 from outbox.testing import VirtualClock

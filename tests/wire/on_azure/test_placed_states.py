@@ -18,8 +18,8 @@ from azure.cosmos.aio import CosmosClient
 from outbox import Client, Engine, Worker, azure
 from outbox.azure.cosmos.placed_states import NAME_BYTES_MAX, PlacedStates, named, unnamed
 from outbox.azure.cosmos.store import CosmosStateStore
+from outbox.engine.backend.apart import EngineStore
 from outbox.engine.backend.blobs import FolderBlobStore
-from outbox.engine.backend.store import EngineStore
 from outbox.engine.backend.store_scopes import ItemStore
 from outbox.errors import CorruptRecord, OutboxError, Refused, TooLarge, Unreachable
 from outbox.lineage import parse_state_id, state_id
