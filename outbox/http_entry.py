@@ -40,7 +40,7 @@ from outbox.runtime.commit.marks import Lingering
 from outbox.runtime.commit.run_handler import Life, run_branch
 from outbox.runtime.counts import Counts, counted
 from outbox.runtime.delivery.claim_check import check_blobs
-from outbox.runtime.delivery.lanes import Turns
+from outbox.runtime.delivery.intake import Turns
 from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryError
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.failures.failure_log import FailureLog

@@ -30,7 +30,7 @@ from outbox.runtime.commit.engine_transaction import EngineTransaction, refuse_f
 from outbox.runtime.commit.fast_path import start_all
 from outbox.runtime.commit.run_handler import Life, Suspended, abandon, resume, run
 from outbox.runtime.delivery.admission import Admission
-from outbox.runtime.delivery.lanes import Lanes
+from outbox.runtime.delivery.intake import Lanes
 from outbox.runtime.delivery.retrying import MAY_RETRY, Backoff, NothingCommitted, RetryBackoff, RetryError
 from outbox.runtime.delivery.waiting import waiting_commit
 from outbox.runtime.failures.failure_log import FailureLog

@@ -27,7 +27,7 @@ from outbox.ports import BlobStore, Delivery, Document, StateStore, StorePorts
 from outbox.runtime.commit.marks import Delay, Marking
 from outbox.runtime.delivery.admission import REDELIVER_AFTER_S, Admission
 from outbox.runtime.delivery.blocked_sessions import BlockedSession, BlockedSessions
-from outbox.runtime.delivery.lanes import Lanes
+from outbox.runtime.delivery.intake import Lanes
 from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryBackoff, RetryError
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.delivery.waiting import Waits

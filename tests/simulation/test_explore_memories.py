@@ -24,7 +24,7 @@ from outbox.runtime.commit.run_handler import Life
 from outbox.runtime.commit.state_cache import NEW_COUNT_ENOUGH, CachedState, NewStates, StateCache
 from outbox.runtime.delivery.admission import Admission
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
-from outbox.runtime.delivery.lanes import Lanes
+from outbox.runtime.delivery.intake import Lanes
 from outbox.runtime.delivery.retrying import Backoff, RetryBackoff
 from outbox.runtime.delivery.settlement import FailedPushes, Settlement
 from outbox.runtime.delivery.waiting import WaitingRecords

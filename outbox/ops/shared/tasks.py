@@ -17,7 +17,7 @@ from outbox.engine.state.tasks import ACTIVE, LOCKED, SCHEDULED, Task
 from outbox.ops.shared.on_engine import tasks_of
 from outbox.ports import DeadLetterEntry
 from outbox.resubmission import dead_letter_name
-from outbox.runtime.commit.waiting_handlers import WaitingHandler, waiting_handlers
+from outbox.runtime.commit.loop_watch import WaitingHandler, waiting_handlers
 
 AtWork = Mapping[tuple[str, int], WaitingHandler]
 """The handlers of this process that wait, by queue and number of their messages."""

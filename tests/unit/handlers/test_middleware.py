@@ -17,7 +17,7 @@ from outbox import App, Context, Engine, Reject, Retries, Retry, Worker
 from outbox.errors import NotRegistrable
 from outbox.http_entry import HttpEntry
 from outbox.middleware import Call
-from outbox.runtime.commit.waiting_handlers import waiting_handlers
+from outbox.runtime.commit.loop_watch import waiting_handlers
 from outbox.testing import Harness
 from outbox.verify.findings.exploration import explore
 
