@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import azure.functions as func
 
+from outbox import streams
 from outbox.app import App, HttpRoute
 from outbox.azure.functions.processor import Processor, pause_s
 from outbox.azure.functions.settings import FunctionsSettings
@@ -31,7 +32,6 @@ from outbox.runtime.counts import Counts
 from outbox.runtime.delivery.claim_check import check_blobs
 from outbox.runtime.http.responses import unavailable
 from outbox.runtime.start.plan import CompiledApp, Source, compile_app
-from outbox.streams import Processor as StreamProcessor
 
 log = logging.getLogger("outbox.functions")
 NAME_LENGTH_MAX = 120
@@ -204,7 +204,7 @@ def _source_of(plan: CompiledApp, message: func.ServiceBusMessage) -> str:
 
 
 def blueprint(
-    app: App, settings: FunctionsSettings, *, processors: Sequence[StreamProcessor[Any]] = ()
+    app: App, settings: FunctionsSettings, *, processors: Sequence[streams.Processor[Any]] = ()
 ) -> func.Blueprint:
     """The functions of an application: one for each queue, subscription and HTTP entry of it, and a timer.
 
@@ -294,7 +294,9 @@ def _add_timer(made: func.Blueprint, site: Site, names: Names) -> None:
     made.function_name(names.name("sweep", ""))(trigger(handle))
 
 
-def _add_processors(made: func.Blueprint, site: Site, processors: Sequence[StreamProcessor[Any]], names: Names) -> None:
+def _add_processors(
+    made: func.Blueprint, site: Site, processors: Sequence[streams.Processor[Any]], names: Names
+) -> None:
     async def handle(timer: func.TimerRequest) -> None:
         async with edge():
             try:
@@ -309,7 +311,7 @@ def _add_processors(made: func.Blueprint, site: Site, processors: Sequence[Strea
     made.function_name(names.name("processors", ""))(trigger(handle))
 
 
-async def _note_lags(processors: Sequence[StreamProcessor[Any]], counts: Counts) -> None:
+async def _note_lags(processors: Sequence[streams.Processor[Any]], counts: Counts) -> None:
     """Note the lag of processors; one that cannot be asked now keeps its last, because a metric fails nothing."""
     for processor in processors:
         try:
@@ -318,7 +320,7 @@ async def _note_lags(processors: Sequence[StreamProcessor[Any]], counts: Counts)
             log.debug("a processor's lag is not known", extra={"processor": processor.name, "error": str(error)})
 
 
-async def _run(processors: Sequence[StreamProcessor[Any]], seconds: float) -> None:
+async def _run(processors: Sequence[streams.Processor[Any]], seconds: float) -> None:
     """Run processors side by side; one that fails keeps none of the others, and the invocation fails after them."""
     runs = [processor.run_until_idle(seconds=seconds) for processor in processors]
     results = await asyncio.gather(*runs, return_exceptions=True)

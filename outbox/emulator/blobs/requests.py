@@ -1,4 +1,4 @@
-"""A request on its way: which operation on what its first line names, under which names, and the answer to it.
+"""A request on its way, which operation on what its first line names, and the answer to it.
 
 The account's name is the first part of a path, as the SDK has it for an address without a name of its own:
 `/devstoreaccount1/CONTAINER/BLOB`.  What may be a name is checked by the rules that Azure documents; the codes of

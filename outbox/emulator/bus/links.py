@@ -1,4 +1,4 @@
-"""Messages on links: those that clients receive, and those that they send.
+"""Messages on the links of clients: received from queues, and sent to them.
 
 *Theory of operation.*  `pump` claims and transfers at once whatever credit, window and write buffer allow; only when
 there is nothing to claim does a task wait for the queue, one a link.  A claim's lock token is the delivery tag, so a

@@ -1,4 +1,4 @@
-"""What goes over the wire: JSON from outside, parsed with limits, and answers and rejections as the SDK knows them.
+"""JSON from outside, parsed with limits, and the answers and rejections that the SDK knows.
 
 An item is stored as the bytes of its JSON with `_rid`, `_self`, `_attachments` and `_ts` at the end; `_etag` is the
 version under which the engine has it, and is put in when the item is read.

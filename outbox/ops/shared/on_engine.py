@@ -1,4 +1,6 @@
-"""The site of answers on an engine, with a host's meter and application, and looks at much that the engine holds.
+"""The site of answers on an engine, and looks at much that the engine holds.
+
+The site is the engine, and a host's meter and application.
 
 A host handles messages on the loop that answers its operator, so no answer holds it for as long as there is to look at:
 a look goes on after some hundred items, in another turn of the event loop.  The engine changes between two turns: what

@@ -1,4 +1,4 @@
-"""The handlers that hold the event loop, which are logged, and those that wait now.
+"""Log handlers that hold the event loop, and list the ones that wait.
 
 While a handler computes or blocks on the loop, no lock is renewed and no request is answered.  Timing each handler
 would cost each message; so the loop only notes every tenth of a second that it is free, and a thread checks that

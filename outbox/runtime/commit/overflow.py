@@ -1,4 +1,4 @@
-"""Overflow: outputs too large for a record, a batch or an item are spilled into a blob, written before the commit.
+"""Overflow: outputs too large for a record, a batch or an item are spilled into a blob before the commit.
 
 The commit names the blob.  Its name has the transaction and its digest, never the message, so that different attempts
 never share one.  It is deleted only after the record is marked, because until then the record needs it; the blob of a

@@ -1,4 +1,4 @@
-"""Recovery: push what a record still holds, for a later message and for a sweeper, and reclaim what was staged.
+"""Recovery: push what a record still holds, for a later message and for a sweeper, and reclaim orphans.
 
 A pending record is marked afterwards; of one with an entry in a dispatch ledger, the entry is closed.
 

@@ -45,7 +45,7 @@ async def write_note(operations: Operations, name: str, body: bytes, seen: Docum
 
 
 def _decoded(note: Document, kind: type[T]) -> T:
-    """What a note holds.
+    """Decode a note.
 
     Raises:
         CorruptRecord: it cannot be decoded.
