@@ -372,7 +372,7 @@ DIRECT_MUTANTS = (
         ("        answer = await write_known(self._store, Create(key, stored.encode(record), None, tag))\n",
          "        try:\n            answer = await write_one(self._store, Create(key, stored.encode(record), None, tag))\n        except OutcomeUnknown:\n            answer = None\n"),
         ("from outbox.ports import (\n", "from outbox.errors import OutcomeUnknown\nfrom outbox.ports import (\n"),
-        ("import read, write_known\n", "import read, write_one\n"),
+        ("import NothingCommitted, read, write_known\n", "import NothingCommitted, read, write_one\n"),
     ),
     mutant(
         "letters: any payload takes the place of a refused one, partition", VERDICT,

@@ -332,7 +332,6 @@ MUTANTS = (
     mutant(
         "store: a condition is not checked", "store", "Differs", ENGINE_STORE,
         ("        for index, operation in enumerate(operations):\n            namespace", "        operations = [\n            op if isinstance(op, Create) or (there := self._read(op.key)) is None else replace(op, if_match=there.version)\n            for op in operations\n        ]\n        for index, operation in enumerate(operations):\n            namespace"),
-        ("from outbox.engine.core import Core\n", "from dataclasses import replace\n\nfrom outbox.engine.core import Core\n"),
     ),
     mutant(
         "store: a create writes over", "store", "Differs", ENGINE_STORE,
