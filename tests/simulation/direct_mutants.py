@@ -470,7 +470,7 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "judge: a bundle may begin anywhere", JUDGED_BUNDLES, f"{OF_BUNDLES}::test_a_forged_history_is_found_out",
-        ("        if one.until != other.since:\n", "        if one.until is None:\n"),
+        ("        if one.until == other.since:\n", "        if one.until is not None:\n"),
     ),
     mutant(
         "judge: what a bundle holds is not compared with what was made", JUDGED_BUNDLES,

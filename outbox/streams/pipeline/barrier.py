@@ -109,7 +109,7 @@ class Barrier:
                 self._take(Outputs(line.at, self._items(line.v, line.types)))
 
     def feed(self, frame: Frame, is_stored: bool = False) -> None:
-        """Take what an operator puts out, where `is_stored` as it is stored.
+        """Take the outputs of an operator, encoded already where `is_stored`.
 
         Raises:
             OutputUnstorable: a value cannot be stored.

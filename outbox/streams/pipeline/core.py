@@ -69,7 +69,7 @@ class Core(Protocol):
 
 
 class Stateless:
-    """A map, a filter, a flat_map, or what is late for a window."""
+    """A map, a filter, a flat_map, or the late values of a window."""
 
     def __init__(self, pipeline: str, operator: Operator) -> None:
         self._pipeline = pipeline

@@ -53,7 +53,7 @@ def lead(plan: PipelinePlan, cores: Mapping[str, Core], frame: Frame, ids: Seque
 def refused_entries(
     plan: PipelinePlan, entries_fed: Sequence[Record], ids: Sequence[str], found: Sequence[Record]
 ) -> list[Record]:
-    """What goes into the log of refused entries: an entry once, by the first operator that refuses some of it."""
+    """Make the entries of the log of refused ones: each once, by the first operator that refuses some of it."""
     found = sorted(found, key=itemgetter(0))
     entries = {record[0]: (record[3], id) for record, id in zip(entries_fed, ids, strict=True)} if found else {}
     log = plan.source.log

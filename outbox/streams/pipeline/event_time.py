@@ -21,7 +21,7 @@ NOW = "now"
 
 
 class Timed:
-    """Of each value its time, whether it is late, and the value; its record's time is the greatest up to it."""
+    """The time of each value, and whether it is late; a record's time is the greatest up to it."""
 
     def __init__(self, pipeline: str, operator: Operator) -> None:
         assert operator.window is not None

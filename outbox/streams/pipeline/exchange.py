@@ -1,4 +1,4 @@
-"""What goes between the processes of a pipeline: messages, how they are framed, and whose a record is.
+"""The messages between the processes of a pipeline, their frames, and the owner of each record.
 
 Everything is bytes of a known shape: a length, and as many bytes of MessagePack; values are as logs store them.  What a
 worker sends on to another goes through the runner, which does not look into it.  Channels are first in, first out.
@@ -38,7 +38,7 @@ SINK = "/"
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """To a worker: forget everything, and be this one of so many, from a position on."""
+    """To a worker: forget everything, and be number `worker` of `count` from a position on."""
 
     id: int
     worker: int
@@ -63,7 +63,9 @@ class Save(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class Look(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """To a worker: say the state of a key, or of all keys of a slot; with no operator, that you are there."""
+    """To a worker: say the state of a key, or of all keys of a slot.
+
+    Without an operator it is a heartbeat."""
 
     id: int
     operator: str = ""
@@ -72,7 +74,9 @@ class Look(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """Records on their way to an operator or a sink; `worker` is whose they are, or to a worker who sends them."""
+    """Records on their way to an operator or a sink.
+
+    `worker` is their owner; in a message to a worker it is the sender."""
 
     to: str
     worker: int
@@ -100,7 +104,7 @@ FromWorker = Answer | Moved | Failed
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):
-    """A frame on its way: the places of its records, their values as JSON, and their types where there are several."""
+    """A frame on its way: places of records, values as JSON, and types where there are several."""
 
     watermark: Position
     ticks: Sequence[tuple[Position, int]]
@@ -171,7 +175,7 @@ class Exchange:
         self.stages = [ENTRIES]
         """Where frames come in: the operators with states, which have those of some keys."""
         self.refused = ""
-        """The sink of what is refused; empty without one."""
+        """The sink of refused entries; empty without one."""
         for name, (operator, log) in plan.sinks.items():
             self.values[SINK + name] = log.values
             if operator.name == REFUSED:
@@ -196,7 +200,7 @@ class Exchange:
         return 1 if first else self.count * len(self.stages) if to == self.refused else self.count
 
     def shares(self, made: dict[str, Frame]) -> Iterator[tuple[str, int, Frame]]:
-        """What operators have put out, to whom and to which worker; the source's entries are there without a name."""
+        """Split the outputs of operators by their next operator and its worker; the source's have no name."""
         for operator in self._plan.operators:
             before = made.get(operator.upstream.name if operator.upstream else ENTRIES)
             if operator.kind in WITH_STATES and before is not None:
@@ -262,7 +266,7 @@ def _is_timed(operator: Operator) -> bool:
 
 
 def identity_of(plan: PipelinePlan) -> bytes:
-    """What two processes compare that are to run one pipeline."""
+    """Text by which two processes know that they run the same pipeline."""
     return f"{plan.name} {plan.version} {plan.graph}".encode()
 
 

@@ -199,7 +199,7 @@ class Pipeline:
         return lambda function: self._timed(declare(function), time, late)
 
     def _timed(self, window: Operator, time: Callable[[Any], int], late: OrderedLog[Any]) -> Operator:
-        """A window behind the operator that tells its time; what is late for it is an operator of its own."""
+        """A window behind the operator that tells its time; another operator has its late values."""
         name, span = window.name, window.window
         timed = Operator(f"{name}~time", "time", time, window.upstream, window=span, refuses=self._refuses)
         aside = Operator(f"{name}~late", "late", late_of, timed)

@@ -37,7 +37,7 @@ class Buffered:
         self._ticks: set[tuple[Position, int]] = set()
 
     def feed(self, channel: int, frame: Frame) -> Frame | None:
-        """Take a frame of a channel; the results of what is complete now, None where nothing new is."""
+        """Take a frame of a channel; returns the results up to the new watermark, None where it has not moved."""
         self._held += frame.records
         self._ticks.update(frame.ticks)  # of all channels the same
         self._watermarks[channel] = frame.watermark
@@ -63,7 +63,7 @@ class Speculative:
         self.ahead: dict[Key, Any] = {}
         """The copies."""
         self.pending: dict[Key, list[Record]] = {}
-        """What is applied to the copies, and not to the states, by key and in order."""
+        """Records that are applied to the copies, and not to the states, by key and in order."""
         self.made: dict[tuple[Position, Path], list[Record]] = {}
         """The results of each of these."""
 
@@ -73,7 +73,7 @@ class Speculative:
         return self.group.watermark
 
     def feed(self, channel: int, frame: Frame) -> Frame | None:
-        """Take a frame of a channel; the results of what is complete now, None where nothing new is."""
+        """Take a frame of a channel; returns the results up to the new watermark, None where it has not moved."""
         for record in frame.records:
             key = self.core.key_of(record)
             if key is not None:

@@ -45,7 +45,7 @@ class Marks:
         self.whole_at: Position | None = None
         """The position at which it came into its field, if that was here."""
         self.undo: list[Callable[[], object]] | None = None
-        """How to take back what was changed; None where nobody asks."""
+        """Calls that take changes back; None where nobody asks for them."""
 
     def stands(self, field: str, *, reads: bool) -> None:
         """Say that all of it is saved."""

@@ -37,11 +37,11 @@ class LocalTasks:
         self.at = Position(0)
         """The position that the states rest on."""
         self.beside: list[asyncio.Task[None]] = []
-        """What runs beside, and ends with an error when nothing can go on."""
+        """Tasks of asyncio beside it, which end with an error when nothing can go on."""
         self.cores = {operator.name: core_of(plan.name, operator) for operator in plan.operators}
 
     async def begin(self, at: Position) -> None:
-        """Begin at a position; what was saved there is loaded then."""
+        """Begin at a position; the states there are loaded next."""
         self.at = at
 
     async def load(self, section: Section) -> bool:
@@ -70,7 +70,7 @@ class LocalTasks:
         return states
 
     async def arrived(self) -> bool:
-        """Wait for what was fed to come out; whether anything has, or may have."""
+        """Wait for outputs of frames that were fed; whether there are or may be any."""
         return False
 
     async def feed(self, frame: Frame, ids: Sequence[str]) -> None:
@@ -124,7 +124,7 @@ class LocalTasks:
 
 
 def sections_saved(keyed: Mapping[str, KeyedStates]) -> dict[tuple[str, int], Section]:
-    """What the states of operators have saved, by operator and slot."""
+    """Sections of all that the states of operators have saved, by operator and slot."""
     return {
         (name, slot): Section(name, slot, states.schema, found, states.saved_changes(slot))
         for name, states in keyed.items()

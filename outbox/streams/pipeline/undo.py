@@ -1,4 +1,4 @@
-"""What a reduce changes of a state, taken back where it refuses its record.
+"""Changes of a state, taken back where a reduce refuses its record.
 
 Of a state's fields the values are kept from before a call; those that can be changed in place are copied, which costs
 as much as they are large.  A box notes how to take back each change of it, so a large one costs no more than a small
@@ -19,7 +19,7 @@ from outbox.streams.pipeline.state_fields import fields_of, is_frozen
 
 
 class Undo:
-    """What one call after the other changes of its state, which is of one class."""
+    """The changes that a call makes of its state; all states are of one class."""
 
     def __init__(self, kind: type[Any], names: Iterable[str]) -> None:
         fields, hints = fields_of(kind), typing.get_type_hints(kind)

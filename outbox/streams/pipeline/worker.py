@@ -55,13 +55,13 @@ READ_BYTES = 1 << 18
 
 
 class TaskWorker:
-    """What a worker does with messages; it has no socket."""
+    """A worker's work on messages, without its socket."""
 
     def __init__(self, plan: PipelinePlan) -> None:
         self._plan = plan
         self._order = {operator.name: number for number, operator in enumerate(plan.operators)}
         self.saving: Save | None = None
-        """What it is asked to save, and has not saved yet."""
+        """A request to save that is not answered yet."""
 
     def handle(self, message: ToWorker) -> Iterator[FromWorker]:
         """Do what a message asks for."""
@@ -97,7 +97,7 @@ class TaskWorker:
         return Buffered(channels, message.at, core.feed)
 
     def _take(self, to: str, channel: int, frame: Frame) -> Iterator[Moved]:
-        """Run what is complete now, and all behind it up to the next exchange; what stays here is taken at once."""
+        """Run operators on complete records, up to the next exchange; this worker's own shares are taken at once."""
         ready = self._groups[to].feed(channel, frame)
         if ready is None:
             return
@@ -136,7 +136,7 @@ class TaskWorker:
         return self.saving is not None and len(self._begun) == len(self._states)
 
     def save(self) -> Iterator[Answer]:
-        """Save some more states, and say what was saved when that is all."""
+        """Save some more states; the last call answers with all sections."""
         assert self.saving is not None
         if all(states.save(STATES_AT_ONCE) for states in self._states.values()):
             sections = sections_saved(self._states)
@@ -191,7 +191,7 @@ def serve(worker: TaskWorker, there: socket.socket) -> None:
 
 
 def failure_of(error: Exception) -> Failed:
-    """What to say of an error."""
+    """The message about an error."""
     return Failed(type(error).__name__, str(error), getattr(error, "position", None))
 
 

@@ -120,7 +120,7 @@ class Workers:
         self._reason = ""
 
     async def begin(self, tasks: WorkerTasks) -> None:
-        """Start those that are missing; what comes goes to these tasks from now on.
+        """Start missing workers; messages go to these tasks from now on.
 
         Raises:
             WorkerLost: they have ended too often.
@@ -180,7 +180,7 @@ class Workers:
             link.writer.write(framed(message))
 
     def look(self) -> None:
-        """Ask all whether they are there, and end those that have said nothing for too long."""
+        """Send heartbeats, and end workers that have been silent for too long."""
         for number, link in list(self.links.items()):
             if time.monotonic() - link.heard_s > self.stalled_s:
                 self._lose(link, f"it said nothing for {self.stalled_s:g} s")
@@ -224,7 +224,7 @@ class WorkerTasks:
         self._ended = asyncio.Event()
         self._error: BaseException = BeginAgain()
         self.beside: list[asyncio.Task[None]] = []
-        """What runs beside, and ends with an error when nothing can go on."""
+        """Tasks of asyncio beside it, which end with an error when nothing can go on."""
 
     async def begin(self, at: Position) -> None:
         """Start what workers are missing, and have all begin at a position, without states.
@@ -268,7 +268,7 @@ class WorkerTasks:
             self._workers.send(moved.worker, Moved(moved.to, 0, moved.frame))
 
     async def arrived(self) -> bool:
-        """Wait for what was fed to come out; whether anything has, or may have."""
+        """Wait for outputs of frames that were fed; whether there are or may be any."""
         if not self._in_flight and not self._has_moved.is_set():
             return False
         await self._has_moved.wait()
@@ -277,7 +277,7 @@ class WorkerTasks:
         return True
 
     async def saved(self, since: Position | None) -> dict[tuple[str, int], Section]:
-        """The states as they are behind what was fed of which something changed at or behind `since`.
+        """Sections of the states, behind the last frame fed, that have changed at or behind `since`.
 
         None: all states.
         """
