@@ -1,4 +1,4 @@
-"""The size of a register: its state, and a step's outputs until they are in their logs."""
+"""What a register holds: its state, a step's outputs until they are in their logs, or the messages of one commit."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outbox.errors import TooLarge
-from outbox.ports import StateStore
+from outbox.ports import NoBlobs, StateStore
+from outbox.runtime.work import Work
+from outbox.streams.log_places import Place
 from outbox.streams.register import Out, Register
 from outbox.streams.row import Row
-from outbox.streams.values import ENVELOPE_BYTES, check_fits
+from outbox.streams.values import ENVELOPE_BYTES, check_fits, inline_bytes_max
 
 
 class StateFull(TooLarge):
@@ -52,3 +54,30 @@ def check_state(processor: str, store: StateStore, before: Register, state_bytes
             f"processor {processor}: its state is {state_bytes} bytes, the register holds {limit_bytes}; keep less in "
             "it, with what grows in a log or in a database, and start again"
         )
+
+
+def entry_bytes_max(store: StateStore, place: Place) -> int:
+    """The most bytes that one commit may bring: what a register holds and, without blobs, a cell of the log."""
+    limit_bytes = register_bytes_max(store)
+    return min(limit_bytes, inline_bytes_max(place.store)) if isinstance(place.blobs, NoBlobs) else limit_bytes
+
+
+def groups_of(works: Sequence[Work], bytes_max: int) -> list[list[Work]]:
+    """Groups in which no message is there twice, and which one commit holds.
+
+    A copy goes into another group, and finds the record; a message that is larger by itself is alone.
+    """
+    groups: list[list[Work]] = []
+    sizes: list[int] = []
+    for work in works:
+        size_bytes = len(work.delivery.message.body)
+        for at, group in enumerate(groups):
+            fits = sizes[at] + size_bytes <= bytes_max
+            if fits and (not work.inbox or all(other.inbox != work.inbox for other in group)):
+                group.append(work)
+                sizes[at] += size_bytes
+                break
+        else:
+            groups.append([work])
+            sizes.append(size_bytes)
+    return groups

@@ -1,6 +1,10 @@
 """One row of a log: appends under ids, reads, the floor and trims, over its cells.
 
 A log has a row for each pair of a writer shard and a reader shard; most have one.
+
+A row notes each id that it walks past, and a process may append to hundreds of rows, so what they remember is bounded
+for all of them together (`Recent`).  The newest are kept in two halves: when the newer one is full, the older is
+forgotten.  So at least half of what is allowed is remembered, and nothing is searched for the oldest.
 """
 
 from __future__ import annotations
@@ -11,7 +15,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import takewhile
+from itertools import count, takewhile
+from sys import getsizeof
+from threading import Lock
 from typing import Any, Generic, TypeVar
 
 from outbox.errors import CorruptRecord, DeadlinePassed, NoBlobStore, OutcomeUnknown, Refused, Trimmed
@@ -19,10 +25,58 @@ from outbox.ports import NoBlobs
 from outbox.streams.cells import Cell, Cells, FoundCell, Position
 from outbox.streams.horizon import Floor, Horizon, Kind, trimmed
 from outbox.streams.log_places import Place, Seen, settled
-from outbox.streams.recent import Recent, row_number
 from outbox.streams.values import Values, fitted, is_large, whole
 
 T = TypeVar("T")
+
+COUNT_MAX = 100_000
+BYTES_MAX = 32 << 20
+"""How many ids are remembered at most, and how many bytes they take, of all rows of a process together."""
+ENTRY_BYTES = 250
+"""The bytes of an id beside its text: its place in a dictionary, its key, and a value."""
+_rows = count()
+"""The numbers of this process's rows."""
+
+
+class Recent(Generic[T]):
+    """Values by row and id, the newest of all rows of a process."""
+
+    def __init__(self, count_max: int = COUNT_MAX, bytes_max: int = BYTES_MAX) -> None:
+        self._count_max = count_max // 2
+        self._bytes_max = bytes_max // 2
+        self._newer: dict[tuple[int, str], T] = {}
+        self._older: dict[tuple[int, str], T] = {}
+        self._bytes = 0
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._newer) + len(self._older)
+
+    def get(self, row: int, id: str) -> T | None:
+        """The value of an id; None where there is none, or it is forgotten."""
+        key = row, id
+        found = self._newer.get(key)
+        return self._older.get(key) if found is None else found
+
+    def put(self, row: int, id: str, value: T) -> None:
+        """Remember a value."""
+        with self._lock:
+            self._newer[row, id] = value
+            self._bytes += getsizeof(id) + ENTRY_BYTES
+            if len(self._newer) >= self._count_max or self._bytes >= self._bytes_max:
+                self._older, self._newer, self._bytes = self._newer, {}, 0
+
+    def pop(self, row: int, id: str) -> None:
+        """Forget a value."""
+        with self._lock:
+            self._newer.pop((row, id), None)
+            self._older.pop((row, id), None)
+
+    def of(self, row: int) -> list[str]:
+        """The ids of a row."""
+        with self._lock:
+            return list(dict.fromkeys(id for owner, id in (*self._older, *self._newer) if owner == row))
+
 
 TRIMS_MAX = 10_000
 """How many rounds a trim makes at most, of 1,024 cells each."""
@@ -87,7 +141,7 @@ class Row(Generic[T]):
         self.margin_ms = round(margin_s * 1_000)
         """How long tombstones last, in milliseconds."""
         self._lock = asyncio.Lock()
-        self._number = row_number()
+        self._number = next(_rows)
         self._walked: int | None = None
         """The index up to which this process has walked; None: it has not yet looked for the end."""
         self._late: dict[str, int] = {}

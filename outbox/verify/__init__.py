@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from outbox.verify.faults import Faults
     from outbox.verify.findings.exploration import explore
     from outbox.verify.findings.operators import check_operator
-    from outbox.verify.findings.pipelines import explore_pipeline
-    from outbox.verify.findings.processors import explore_processor
     from outbox.verify.findings.report import Report
+    from outbox.verify.findings.streams import explore_pipeline, explore_processor
     from outbox.verify.promises.view import View
 
 __all__ = ["check_operator", "explore", "explore_pipeline", "explore_processor", "Faults", "Report", "View"]
@@ -26,8 +25,8 @@ __all__ = ["check_operator", "explore", "explore_pipeline", "explore_processor",
 _LAZY = {
     "check_operator": "outbox.verify.findings.operators",
     "explore": "outbox.verify.findings.exploration",
-    "explore_pipeline": "outbox.verify.findings.pipelines",
-    "explore_processor": "outbox.verify.findings.processors",
+    "explore_pipeline": "outbox.verify.findings.streams",
+    "explore_processor": "outbox.verify.findings.streams",
     "Faults": "outbox.verify.faults",
     "Report": "outbox.verify.findings.report",
     "View": "outbox.verify.promises.view",

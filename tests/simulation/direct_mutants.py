@@ -61,7 +61,7 @@ STREAM_REPLICA = "outbox/streams/replica.py"
 FAILING = "unit/streams/test_failures.py"
 READS_AHEAD = "unit/streams/test_read_ahead.py"
 JUDGED_LIVES = "outbox/verify/recorded/linear.py"
-JUDGED_BUNDLES = "outbox/verify/recorded/bundles.py"
+JUDGED_BUNDLES = "outbox/verify/recorded/logs.py"
 OF_BUNDLES = "unit/verify/test_linear_bundles.py"
 STORED_LETTERS = "outbox/runtime/delivery/stored_dead_letters.py"
 BUS_LETTERS = "outbox/azure/servicebus/dead_letters.py"
@@ -453,7 +453,7 @@ DIRECT_MUTANTS = (
     ),
     # The judge of histories
     mutant(
-        "judge: what must hold at the end is not asked", "outbox/verify/promises/ends.py",
+        "judge: what must hold at the end is not asked", "outbox/verify/promises/view.py",
         "simulation/test_explore_findings.py::test_what_must_hold_at_the_end_is_asked_where_nothing_is_under_way",
         ("        return found if broken is None else [*found, broken]\n", "        return found\n"),
     ),

@@ -10,7 +10,7 @@ from outbox.runtime.commit.state_cache import NewStates
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.scopes import store_protocol
 from outbox.runtime.store_scope import StoreParts
-from outbox.verify.explorer.requests import ClientRequest
+from outbox.verify.explorer.programs import ClientRequest
 from outbox.verify.promises.view import View
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from outbox import App, Context, Reject, Retries, Retry
 from outbox.guards import Breaker, Rate
 from outbox.verify.explorer.budgets import Budgets
-from outbox.verify.explorer.requests import ClientRequest
+from outbox.verify.explorer.programs import ClientRequest
 from outbox.verify.explorer.scenario import START_MS, Scenario
 
 ITEM_BYTES_MAX = 1_300

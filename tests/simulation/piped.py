@@ -14,7 +14,7 @@ from outbox.streams.pipeline.graph import Pipeline
 from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.search import Limits, Report, search
-from outbox.verify.findings.pipelines import pipeline_scenario
+from outbox.verify.findings.streams import pipeline_scenario
 from tests.unit.streams.pipeline.counting import Change, Count, Page, Word, count, text_of, words
 
 

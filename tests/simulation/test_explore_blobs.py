@@ -17,7 +17,7 @@ from outbox.stored import Record
 from outbox.verify import explore
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import FaultKind
-from outbox.verify.explorer.requests import ClientRequest
+from outbox.verify.explorer.programs import ClientRequest
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
 from tests.simulation.explored import GIVEN, T1, T2, Account, Deposit, Receipt, Transfer, conserved

@@ -12,7 +12,7 @@ from outbox.runtime.commit.store_transaction import never_durable
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.work import Work
 from outbox.verify.explorer.budgets import Budgets
-from outbox.verify.explorer.requests import ClientRequest
+from outbox.verify.explorer.programs import ClientRequest
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
 from tests.simulation.explored import GIVEN, T1, T2, asked, bank, conserved, counter, desk

@@ -6,7 +6,7 @@ import pytest
 
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import FaultKind
-from outbox.verify.explorer.requests import ClientRequest
+from outbox.verify.explorer.programs import ClientRequest
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import search
 from tests.simulation.explored import GIVEN, T1, asked, counter

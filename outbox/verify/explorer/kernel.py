@@ -20,24 +20,32 @@ from itertools import product
 from typing import Any
 
 from outbox.verify.explorer.budgets import GUARDS, Budgets, cost_of
-from outbox.verify.explorer.ops import FAULT_KINDS, NO_LOCKS, FaultKind, Finding, Locks, Model, Op, Table, canonical
-from outbox.verify.explorer.run import TIMER, Program
-from outbox.verify.explorer.trie import Node, Trie
-from outbox.verify.explorer.world import (
+from outbox.verify.explorer.ops import (
     BUDGET,
+    FAULT_KINDS,
     FLIGHT,
     GHOST,
+    NO_LOCKS,
     RESOURCES,
     THROTTLED,
     TIME,
     UNKNOWN,
     Answer,
+    FaultKind,
+    Finding,
+    Locks,
+    Model,
     Monitor,
     Move,
+    Op,
     Step,
+    Table,
     World,
     alike,
+    canonical,
 )
+from outbox.verify.explorer.run import TIMER, Program
+from outbox.verify.explorer.trie import Node, Trie
 
 TIME_BITS = 24
 ALL_ANEW = -1

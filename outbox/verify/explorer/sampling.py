@@ -1,6 +1,10 @@
 """Worlds too many to visit: ways drawn by a seed, and short ways to their findings.
 
 Each run uses only some kinds of faults, drawn anew, because runs that use all kinds seldom get far with one.
+
+A long way to a wrong world is made short: steps are left out as long as the same promise breaks.  A shortened list of
+steps is followed leniently: what cannot be taken is passed over, and when the list is at its end the processes go on
+without faults, each in turn, so that what is only missing at the end can show.
 """
 
 from __future__ import annotations
@@ -12,12 +16,10 @@ from dataclasses import dataclass, field, replace
 
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.kernel import Kernel, Prospect
-from outbox.verify.explorer.ops import FAULT_KINDS, Finding
+from outbox.verify.explorer.ops import FAULT_KINDS, GHOST, Finding, Step
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Anomaly, Report, without_collections
-from outbox.verify.explorer.shrink import missing_at, shrink, wrong_at
-from outbox.verify.explorer.trace import Trace, Walk
-from outbox.verify.explorer.world import Step
+from outbox.verify.explorer.trace import Trace, TraceStep, Walk
 
 STEP_COUNT_MAX = 5_000
 FAULT_SHARE = 0.08
@@ -118,3 +120,67 @@ def _choose(prospects: list[Prospect], draw: random.Random) -> Step | None:
     if faults and (not free or draw.random() < FAULT_SHARE):
         return draw.choice(draw.choice(faults)()) if free or draw.random() < 0.5 else None
     return draw.choice(draw.choice(free)()) if free else None
+
+
+SETTLE_COUNT_MAX = 2_000
+"""How many steps are taken behind the list."""
+
+
+def shrink(scenario: Scenario, steps: Sequence[TraceStep], promise: str) -> tuple[Finding, Trace] | None:
+    """A shorter way to where a promise breaks; None where these steps do not lead there."""
+    kernel = scenario.kernel()
+    finding, trace = followed(kernel, steps)
+    if finding is None or finding.promise != promise:
+        return None
+    best = finding, trace
+    kept, parts = list(trace.steps), 2
+    while len(kept) >= 2 and parts <= len(kept):
+        size = -(-len(kept) // parts)
+        for begin in range(0, len(kept), size):
+            found, way = followed(kernel, kept[:begin] + kept[begin + size :])
+            if found is not None and found.promise == promise and len(way.steps) < len(kept):
+                best, kept, parts = (found, way), list(way.steps), max(parts - 1, 2)
+                break
+        else:
+            if size == 1:
+                break
+            parts = min(len(kept), 2 * parts)
+    return best
+
+
+def followed(kernel: Kernel, steps: Sequence[TraceStep]) -> tuple[Finding | None, Trace]:
+    """Follow the steps that can be taken, then go to an end; return the finding and the way."""
+    walk = Walk(kernel)
+    for wanted in steps:
+        found = next((option for option in walk.options() if option[0] == wanted), None)
+        if found is None:
+            continue
+        walk.take(*found)
+        finding = wrong_at(walk)
+        if finding is not None:
+            return finding, walk.trace()
+    for _ in range(SETTLE_COUNT_MAX):
+        options = [option for option in walk.options() if not option[1][2].cost]
+        if not options:
+            break
+        walk.take(*options[0])
+        finding = wrong_at(walk)
+        if finding is not None:
+            return finding, walk.trace()
+    return missing_at(walk), walk.trace()
+
+
+def wrong_at(walk: Walk) -> Finding | None:
+    """The finding in a world at this moment."""
+    kernel, world = walk.kernel, walk.world
+    ghost = kernel.ghosts[world[GHOST]]
+    return ghost if isinstance(ghost, Finding) else kernel.monitor.check(ghost, kernel.resource_states(world))
+
+
+def missing_at(walk: Walk) -> Finding | None:
+    """The finding of something missing in a world where nothing more can happen without a fault."""
+    kernel, world = walk.kernel, walk.world
+    if kernel.successors(world)[1]:
+        return None
+    missing = kernel.monitor.final(kernel.ghosts[world[GHOST]], kernel.resource_states(world), kernel.now_ms(world))
+    return missing[0] if missing else None

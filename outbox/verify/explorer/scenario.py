@@ -28,30 +28,30 @@ from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.models.journal import JournalModel
 from outbox.verify.explorer.models.queues import DELIVERY_COUNT_MAX, QueueModel, Queues
 from outbox.verify.explorer.models.store import CAPABILITIES, StoreModel
-from outbox.verify.explorer.ops import Model
+from outbox.verify.explorer.ops import Model, Monitor
 from outbox.verify.explorer.programs import (
+    REQUESTS,
+    ClientRequest,
     EngineWorker,
+    Front,
     Operator,
     StoreResources,
     StoreWorker,
     Sweeper,
+    clients_model,
     engine_ports,
     protocol_over,
     store_ports,
 )
-from outbox.verify.explorer.requests import REQUESTS, ClientRequest, Front, clients_model
 from outbox.verify.explorer.run import Program
-from outbox.verify.explorer.world import Monitor
 from outbox.verify.promises import journal, store
-from outbox.verify.promises.ends import Ends
-from outbox.verify.promises.gate import GateMonitor
-from outbox.verify.promises.journal import JournalMonitor
+from outbox.verify.promises.journal import GateMonitor, JournalMonitor
 from outbox.verify.promises.ledger import Book
 from outbox.verify.promises.reference import Reference
 from outbox.verify.promises.responses import RequestMonitor
 from outbox.verify.promises.side_effects import watched, watched_app
 from outbox.verify.promises.store import StoreMonitor
-from outbox.verify.promises.view import Invariant
+from outbox.verify.promises.view import Ends, Invariant
 
 START_MS = 1_767_225_600_000
 """When an exploration begins: 2026-01-01 00:00 UTC."""

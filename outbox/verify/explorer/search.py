@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from outbox.verify.explorer.kernel import Kernel
-from outbox.verify.explorer.ops import Finding
+from outbox.verify.explorer.ops import GHOST, RESOURCES, Finding, World
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.trace import Trace, trace_of
-from outbox.verify.explorer.world import GHOST, RESOURCES, World
 
 Hashing = Literal["exact", "64"]
 LOOK_EVERY = 4_096

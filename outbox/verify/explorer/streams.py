@@ -27,11 +27,10 @@ from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.kernel import Kernel
 from outbox.verify.explorer.loop import done
 from outbox.verify.explorer.models.store import CAPABILITIES, StoreModel
-from outbox.verify.explorer.ops import Model
+from outbox.verify.explorer.ops import Model, Monitor
 from outbox.verify.explorer.ports import ExploredBlobs, ExploredBus, ExploredStore
 from outbox.verify.explorer.run import Calls, Program
 from outbox.verify.explorer.scenario import START_MS
-from outbox.verify.explorer.world import Monitor
 
 MakeReplica = Callable[..., Replica]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outbox.verify.explorer.kernel import Kernel
-from outbox.verify.explorer.world import Move, Step, World
+from outbox.verify.explorer.ops import Move, Step, World
 
 NO_PROCESS = 0
 

@@ -18,10 +18,9 @@ from outbox.ports import StateDocument
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.kernel import Kernel
 from outbox.verify.explorer.models.journal import JournalModel
+from outbox.verify.explorer.ops import GHOST, World, short
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.trace import trace_of
-from outbox.verify.explorer.trace_text import short
-from outbox.verify.explorer.world import GHOST, World
 from outbox.verify.findings.report import Anomaly, Part
 from outbox.verify.promises.journal import JOURNAL
 

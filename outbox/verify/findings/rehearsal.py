@@ -16,8 +16,8 @@ from outbox.message import Message
 from outbox.ports import Output
 from outbox.runtime.start.plan import compile_app
 from outbox.verify.explorer.loop import ProgramSpins
+from outbox.verify.explorer.ops import short
 from outbox.verify.explorer.scenario import START_MS, Scenario, queues_of
-from outbox.verify.explorer.trace_text import short
 from outbox.verify.findings.nondeterminism import AHEADS, ProfiledCalls, shifted_clock
 from outbox.verify.findings.report import Anomaly
 from outbox.verify.promises.reference import Declined, Effect, Handling, Reference, StoredState

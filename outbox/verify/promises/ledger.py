@@ -15,8 +15,7 @@ from outbox.message import Message
 from outbox.ports import Output
 from outbox.runtime.verdict import OnRecord as Kind
 from outbox.runtime.verdict import StoredRecord, kind_of
-from outbox.verify.explorer.ops import Finding, canonical
-from outbox.verify.explorer.trace_text import short
+from outbox.verify.explorer.ops import Finding, canonical, short
 from outbox.verify.promises.reference import Handling, Reference
 from outbox.verify.promises.side_effects import SideEffect
 

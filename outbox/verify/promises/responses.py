@@ -18,13 +18,11 @@ from outbox.resubmission import REJECTED
 from outbox.runtime.http.responses import answer_of, read_answer, refused
 from outbox.stored import Record
 from outbox.verify.explorer.models.bus import BusModel
-from outbox.verify.explorer.ops import Finding, Op, Outcome
-from outbox.verify.explorer.requests import REQUESTS, digest_of, work_of
-from outbox.verify.explorer.trace_text import short
-from outbox.verify.explorer.world import Monitor
-from outbox.verify.promises.ends import Documents
+from outbox.verify.explorer.ops import Finding, Monitor, Op, Outcome, short
+from outbox.verify.explorer.programs import REQUESTS, digest_of, work_of
 from outbox.verify.promises.ledger import Answered, Book, Ledger, OnRecord, Readable, ReadAnswered
 from outbox.verify.promises.reference import Declined, Handling, Reference, StoredState
+from outbox.verify.promises.view import Documents
 
 READ_MS = 0
 """The time that a read sees; its handler has to answer by the state alone."""

@@ -23,9 +23,7 @@ from outbox.stored import RECORD_PREFIX, STAGED_PREFIX, STATE, Inline, Record, S
 from outbox.verify.explorer.models.bus import BusState
 from outbox.verify.explorer.models.queues import NEVER_MS, Dead
 from outbox.verify.explorer.models.store import StoreState, body_at, visible
-from outbox.verify.explorer.ops import Finding, Op, Outcome, canonical
-from outbox.verify.explorer.trace_text import short
-from outbox.verify.promises.ends import CODES, UNPROVEN, Documents, Ends
+from outbox.verify.explorer.ops import Finding, Op, Outcome, canonical, short
 from outbox.verify.promises.ledger import (
     Applied,
     Differs,
@@ -41,6 +39,7 @@ from outbox.verify.promises.ledger import (
 from outbox.verify.promises.reference import CANCELLED, Declined, StoredState
 from outbox.verify.promises.responses import on_record
 from outbox.verify.promises.side_effects import SideEffect
+from outbox.verify.promises.view import CODES, UNPROVEN, Documents, Ends
 
 DONE_PREFIX = "done:"
 OVERFLOW_BLOB_PREFIX = "overflow/"

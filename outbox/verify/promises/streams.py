@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from inspect import isawaitable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -34,16 +34,75 @@ from outbox.verify.explorer.loop import done
 from outbox.verify.explorer.models.store import body_at
 from outbox.verify.explorer.ops import Finding, Op, Outcome
 from outbox.verify.explorer.ops import Raised as Failed
-from outbox.verify.promises.stream_events import (
-    Appended,
-    BlobStored,
-    Buried,
-    Ghost,
-    Lying,
-    Sent,
-    Standing,
-    Swapped,
-)
+
+
+class Lying(NamedTuple):
+    """A created cell: its row, its index, its identity, its body's digest, and whether it was trimmed."""
+
+    row: str
+    at: int
+    id: str
+    digest: bytes
+    gone: bool = False
+
+
+class Standing(NamedTuple):
+    """An entry that a processor's handler fails on: its row, its position, and all rows' ends at the failure."""
+
+    processor: str
+    key: str
+    at: Position
+    ends: tuple[tuple[str, int], ...]
+
+
+class Ghost(NamedTuple):
+    """The writes so far: cells, outputs that registers committed, each register's digest, sent messages.
+
+    And the entries that handlers fail on.
+    """
+
+    cells: tuple[Lying, ...] = ()
+    emitted: tuple[tuple[str, bytes], ...] = ()
+    registers: tuple[tuple[str, bytes], ...] = ()
+    sent: tuple[str, ...] = ()
+    blobs: tuple[str, ...] = ()
+    standing: tuple[Standing, ...] = ()
+
+
+class Appended(NamedTuple):
+    """A cell was created."""
+
+    row: str
+    at: int
+    digest: bytes
+
+
+class Sent(NamedTuple):
+    """Messages were sent: the identity and the digest of each."""
+
+    messages: tuple[tuple[str, bytes], ...]
+
+
+class BlobStored(NamedTuple):
+    """A blob is there, or there no more, by its name."""
+
+    blob: str
+    is_there: bool = True
+
+
+class Buried(NamedTuple):
+    """A cell was turned into a tombstone."""
+
+    row: str
+    at: int
+
+
+class Swapped(NamedTuple):
+    """A register was swapped, or created (`before` empty)."""
+
+    name: str
+    before: bytes
+    after: bytes
 
 
 class StreamView:

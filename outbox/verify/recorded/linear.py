@@ -29,8 +29,7 @@ from typing import Any
 import msgspec
 
 from outbox.verify.history import count_of
-from outbox.verify.recorded.bundles import Bundles
-from outbox.verify.recorded.commits import Commits
+from outbox.verify.recorded.commits import OPEN, Commits, Number
 from outbox.verify.recorded.events import (
     Blob,
     Claim,
@@ -55,8 +54,7 @@ from outbox.verify.recorded.events import (
     Unknown,
 )
 from outbox.verify.recorded.flow import Flow
-from outbox.verify.recorded.logs import Logs
-from outbox.verify.recorded.pending import OPEN, Number
+from outbox.verify.recorded.logs import Bundles, Logs
 from outbox.verify.recorded.serializable import Rerun, Serial
 from outbox.verify.recorded.verdict import (
     EXACTLY_ONCE,

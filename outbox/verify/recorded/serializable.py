@@ -16,8 +16,8 @@ from typing import Protocol
 
 import msgspec
 
+from outbox.verify.recorded.commits import places_of
 from outbox.verify.recorded.events import Change, Claim, Commit, Emitted, Whole
-from outbox.verify.recorded.pending import places_of
 from outbox.verify.recorded.verdict import Counts, Findings
 
 Place = tuple[str, int]

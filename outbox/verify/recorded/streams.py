@@ -64,9 +64,8 @@ from outbox.streams.register import Out, Register, cell_id
 from outbox.streams.values import Values
 from outbox.verify.history import History
 from outbox.verify.recorded import events
-from outbox.verify.recorded.describe import emitted, recorded_call, recorded_write, remember, state_digest
 from outbox.verify.recorded.events import digest_of
-from outbox.verify.recorded.recording import RecordedBus
+from outbox.verify.recorded.recording import RecordedBus, emitted, recorded_call, recorded_write, remember, state_digest
 
 MADE_COUNT_MAX = 100_000
 """How many identities are remembered with the step that made them; a later push of one counts as from outside."""

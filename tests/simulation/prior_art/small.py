@@ -8,11 +8,10 @@ from typing import Any, cast
 
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.kernel import Kernel
-from outbox.verify.explorer.ops import Event, Finding, Model, Op
+from outbox.verify.explorer.ops import Event, Finding, Model, Monitor, Op
 from outbox.verify.explorer.run import Program
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
-from outbox.verify.explorer.world import Monitor
 
 
 class Resource:

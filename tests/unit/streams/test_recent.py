@@ -8,7 +8,7 @@ import pytest
 
 from outbox.engine.engine import Engine
 from outbox.streams import Position, row
-from outbox.streams.recent import Recent
+from outbox.streams.row import Recent
 from tests.unit.streams.making import made, values
 
 

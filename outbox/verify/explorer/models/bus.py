@@ -13,8 +13,7 @@ import msgspec
 
 from outbox.ports import Delivery, Output, Settle
 from outbox.verify.explorer.models.queues import DELIVERY_COUNT_MAX, LOCK_MS, Dead, QueueModel, Queues, QueueState
-from outbox.verify.explorer.ops import NO_LOCKS, Locks, Op, Outcome, Raised, Reach
-from outbox.verify.explorer.trace_text import short
+from outbox.verify.explorer.ops import NO_LOCKS, Locks, Op, Outcome, Raised, Reach, short
 
 GONE = Raised("LockLost", "the lock is gone; the message was settled or its lock ran out")
 

@@ -13,8 +13,18 @@ from outbox.message import Message
 from outbox.ports import Commit, Conflict, Marker, Output, Refusal, StateDocument
 from outbox.resubmission import is_copy, next_attempt, resubmission
 from outbox.verify.explorer.models.queues import Claim, Dead, QueueModel, Queues, QueueState, selections
-from outbox.verify.explorer.ops import NO_LOCKS, Event, Locks, Op, Outcome, Raised, Reach
-from outbox.verify.explorer.trace_text import commit_text, delivery_text, short
+from outbox.verify.explorer.ops import (
+    NO_LOCKS,
+    Event,
+    Locks,
+    Op,
+    Outcome,
+    Raised,
+    Reach,
+    commit_text,
+    delivery_text,
+    short,
+)
 
 
 class JournalState(QueueState, frozen=True):

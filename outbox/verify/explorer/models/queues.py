@@ -18,8 +18,7 @@ from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ports import DeadLetterEntry, Delivery, Output
 from outbox.resubmission import edited
-from outbox.verify.explorer.ops import NO_LOCKS, Event, Locks, Outcome, Table, canonical
-from outbox.verify.explorer.trace_text import delivery_text, short
+from outbox.verify.explorer.ops import NO_LOCKS, Event, Locks, Outcome, Table, canonical, delivery_text, short
 
 LOCK_MS = 60_000
 NEVER_MS = 1 << 62
