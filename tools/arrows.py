@@ -81,7 +81,7 @@ JUDGE = tuple(  # judges recorded histories
     for name in (
         *("history", "guarantees"),
         *("recorded.events", "recorded.verdict", "recorded.linear", "recorded.flow", "recorded.commits"),
-        *("recorded.logs", "recorded.definitions", "recorded.serializable"),
+        *("recorded.logs", "recorded.definitions"),
     )
 )
 BELOW_JUDGE = ("message", "errors", "verify", "verify.recorded", *JUDGE)

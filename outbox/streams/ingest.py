@@ -59,13 +59,24 @@ from outbox.runtime.verdict import Verdict, differs_from_record, edit_without_re
 from outbox.runtime.work import Later, Outcome, Work, attempt_at
 from outbox.stored import RECORD_PREFIX, Record, decode
 from outbox.stored import encode as encode_record
-from outbox.streams.last_cell import Looks, check_lasts, lasts_at
 from outbox.streams.log import LogWriter, OrderedLog, check_name
 from outbox.streams.log_places import Place, together
 from outbox.streams.plan import RowTarget, check_reached, names_of, rows_written, until_ms
 from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX, goes_on, log_recovery, raise_from, started
-from outbox.streams.register import BY_NONCE, Kept, LastCell, Out, Register, RegisterCell, cell_id
-from outbox.streams.register_size import entry_bytes_max, groups_of
+from outbox.streams.register import (
+    BY_NONCE,
+    Kept,
+    LastCell,
+    Looks,
+    Out,
+    Register,
+    RegisterCell,
+    cell_id,
+    check_lasts,
+    entry_bytes_max,
+    groups_of,
+    lasts_at,
+)
 from outbox.streams.replica import REPORT_EVERY
 
 log = logging.getLogger("outbox.streams")

@@ -31,12 +31,20 @@ from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.callables import check_call
 from outbox.streams.cells import Position
 from outbox.streams.failures import delay_s
-from outbox.streams.last_cell import Looks
 from outbox.streams.log import LogReader, OrderedLog, check_name
 from outbox.streams.log_places import POLL_S_MAX, ChangeWait, Place, place_of
-from outbox.streams.plan import BATCH_MAX, HANDLER_S, REFUSED, Handler, ProcessorPlan, RefusedEntry, input_of, output_of
-from outbox.streams.queues import QueueOutput
-from outbox.streams.register import Failed, Register
+from outbox.streams.plan import (
+    BATCH_MAX,
+    HANDLER_S,
+    REFUSED,
+    Handler,
+    ProcessorPlan,
+    QueueOutput,
+    RefusedEntry,
+    input_of,
+    output_of,
+)
+from outbox.streams.register import Failed, Looks, Register
 from outbox.streams.replica import Progress, Replica
 from outbox.streams.values import ENTRIES_MAX
 

@@ -5,19 +5,30 @@
 Its outs are what the last step emitted; they may not be in their logs yet, and until they are the register does not
 leave its serial.  `since` says for each output from where on they are looked for.  A serial counts the swaps, so
 identities that name it never repeat; the store's versions are opaque.
+
+The last cell that was read, or written, tells a log from another one of the same name.  A cursor is a place, and says
+nothing of what lies before it.  So the index and identity of the last cell are kept with it, and a process that begins
+reads that cell once.  A cell never gets another identity, so another one there is another log, or the same one
+restored.  Where none is there it was trimmed, if it is below the floor and the floor knows the reader; else the log is
+another one, or ends before, unless the read was stale: it is looked for again a few times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from outbox.errors import CorruptRecord, OutcomeUnknown
+from outbox.errors import CorruptRecord, OtherLog, OutcomeUnknown, TooLarge
 from outbox.lineage import step_id
-from outbox.ports import Create, DocumentKey, Replace, Session, StateStore, Tag, Version, Won
+from outbox.ports import Create, DocumentKey, NoBlobs, Replace, Session, StateStore, Tag, Version, Won
+from outbox.runtime.work import Work
 from outbox.streams.cells import DECODE_ERRORS, Position, is_current, put
+from outbox.streams.log_places import Place
+from outbox.streams.row import Entry, NotThere, Row
+from outbox.streams.values import ENVELOPE_BYTES, check_fits, inline_bytes_max
 
 NOTHING = msgspec.Raw(b"null")
 REGISTER = "register"
@@ -177,3 +188,162 @@ class RegisterCell(Generic[R]):
         except OutcomeUnknown:
             return await self.mine(made)
         return Kept(made, answer.versions[0]) if isinstance(answer, Won) else None
+
+
+LOOK_COUNT = 8
+"""The looks in a row after which a cell counts as missing; with their pauses they take six seconds."""
+
+
+def last_cell(index: int, id: str) -> LastCell:
+    """A cell of this identity as the last one."""
+    return LastCell(index, int.from_bytes(sha256(id.encode()).digest()[:4], "big") >> 1)
+
+
+def lasts_at(
+    rows: Mapping[str, Row[Any]], outs: Sequence[Out], ids: Sequence[str], ends: Sequence[int]
+) -> dict[str, LastCell]:
+    """The last cells of rows, by name, that these outs were written to under these identities, up to these ends."""
+    return {
+        rows[out.to].name: last_cell(end - 1, id)
+        for out, id, end in zip(outs, ids, ends, strict=True)
+        if out.to in rows
+    }
+
+
+def last_of(entry: Entry[Any]) -> LastCell:
+    """The cell of an entry."""
+    return last_cell(entry.position.index, entry.id)
+
+
+async def check_lasts(
+    who: str, lasts: Mapping[str, LastCell], read: Iterable[tuple[Row[Any], Position]], written: Iterable[Row[Any]]
+) -> None:
+    """Check that the logs `read` up to cursors, and `written`, hold the last cells that `who` knows.
+
+    A cursor that does not fit to its last cell was set, and is taken as it is.
+
+    Raises:
+        OtherLog: another cell lies in the place of one.
+        NotThere: none does, and none was trimmed, as far as a read can tell.
+    """
+    looked = {row.name: (row, "where an output goes on") for row in written if row.name in lasts}
+    for row, at in read:
+        looked.pop(row.name, None)
+        if row.name in lasts and lasts[row.name].index == at.before:
+            looked[row.name] = row, f"the cursor of {who.replace('/', ' ')}"
+    for name, (row, what) in looked.items():
+        await _check(row, lasts[name], who, what)
+
+
+async def _check(row: Row[Any], last: LastCell, who: str, what: str) -> None:
+    cell = await row.cells.read(last.index)
+    if cell is not None and last_cell(last.index, cell.id) == last:
+        return
+    known = await row.horizon.read()
+    is_trimmed = last.index < row.horizon.index
+    # A tombstone without an identity lies where another had expired, and so does a cell that came too late to be read.
+    if cell is not None and cell.id and (cell.gone or not is_trimmed):
+        raise OtherLog(
+            f"{row.name}: {what} is {last.index + 1}, and cell {last.index} is not the one that it was; this is "
+            "another log, or one that was restored from an older backup and written to since: give the log that was "
+            f"meant, or {who} another name, or restore both from one time"
+        )
+    if not is_trimmed:
+        raise row.ends_before(last.index + 1, what)
+    if who not in known.readers and who not in known.writers:
+        raise NotThere(
+            f"{row.name}: {what} is {last.index + 1}, the cell before was trimmed, and the floor does not know {who}; "
+            f"this is another log, or {who} was unregistered: give the log that was meant, or {who} another name"
+        )
+
+
+class Looks:
+    """Counts how often in a row a cell was looked for in vain."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def found(self) -> None:
+        """It was there, or something else was done."""
+        self._count = 0
+
+    def failed(self, error: Exception) -> None:
+        """Note a failure.
+
+        Raises:
+            OtherLog: that it was, or a cell was not there for the last time.
+        """
+        if isinstance(error, OtherLog):
+            raise error
+        self._count = self._count + 1 if isinstance(error, NotThere) else 0
+        if self._count >= LOOK_COUNT:
+            raise OtherLog(str(error)) from error
+
+
+class StateFull(TooLarge):
+    """A processor's state has outgrown its register."""
+
+
+def register_bytes_max(store: StateStore) -> int:
+    """The most bytes of state and outputs that a register of a store holds."""
+    return store.capabilities.item_bytes_max - ENVELOPE_BYTES
+
+
+def check_size(rows: Mapping[str, Row[Any]], store: StateStore, state_bytes: int, outs: Sequence[Out]) -> None:
+    """Check that a register holds what a step made, and that the rows of its outputs take it.
+
+    Raises:
+        TooLarge: it does not; fewer entries at once may.
+    """
+    sizes = {out.to: sum(len(bytes(raw)) + 1 for raw in out.v) for out in outs}
+    for key, row in rows.items():
+        check_fits(sizes.get(key, 0), row.place.store, row.place.blobs, row.name)
+    size_bytes = state_bytes + sum(sizes.values())
+    size_bytes += sum(len(text.encode()) + 3 for out in outs for text in (*out.keys, *out.types))
+    limit_bytes = register_bytes_max(store)
+    if size_bytes > limit_bytes:
+        raise TooLarge(
+            f"the state and what the step emits are {size_bytes} bytes, the register holds {limit_bytes}; keep a "
+            "smaller state, or handle fewer entries at once: batch_max="
+        )
+
+
+def check_state(processor: str, store: StateStore, before: Register, state_bytes: int, entry_count: int) -> None:
+    """Check that a state that was large before has room for what one more entry adds.
+
+    Raises:
+        StateFull: it has none, which is not that entry's fault.
+    """
+    limit_bytes = register_bytes_max(store)
+    if entry_count <= 1 and state_bytes > limit_bytes and 2 * len(bytes(before.state)) > limit_bytes:
+        raise StateFull(
+            f"processor {processor}: its state is {state_bytes} bytes, the register holds {limit_bytes}; keep less in "
+            "it, with what grows in a log or in a database, and start again"
+        )
+
+
+def entry_bytes_max(store: StateStore, place: Place) -> int:
+    """The most bytes that one commit may bring: what a register holds and, without blobs, a cell of the log."""
+    limit_bytes = register_bytes_max(store)
+    return min(limit_bytes, inline_bytes_max(place.store)) if isinstance(place.blobs, NoBlobs) else limit_bytes
+
+
+def groups_of(works: Sequence[Work], bytes_max: int) -> list[list[Work]]:
+    """Groups in which no message is there twice, and which one commit holds.
+
+    A copy goes into another group, and finds the record; a message that is larger by itself is alone.
+    """
+    groups: list[list[Work]] = []
+    sizes: list[int] = []
+    for work in works:
+        size_bytes = len(work.delivery.message.body)
+        for at, group in enumerate(groups):
+            fits = sizes[at] + size_bytes <= bytes_max
+            if fits and (not work.inbox or all(other.inbox != work.inbox for other in group)):
+                group.append(work)
+                sizes[at] += size_bytes
+                break
+        else:
+            groups.append([work])
+            sizes.append(size_bytes)
+    return groups

@@ -33,7 +33,6 @@ from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.callables import NotCalled, call, check_run, unless_cancelled
 from outbox.streams.cells import Position
 from outbox.streams.failures import Ready, after_success, count_of, failed_step, is_timer_first, noted, rows_left
-from outbox.streams.last_cell import check_lasts, last_of, lasts_at
 from outbox.streams.log_places import Seen, together
 from outbox.streams.plan import (
     REFUSED,
@@ -48,8 +47,18 @@ from outbox.streams.plan import (
     until_ms,
 )
 from outbox.streams.read_ahead import ReadAhead
-from outbox.streams.register import Kept, LastCell, Register, RegisterCell
-from outbox.streams.register_size import StateFull, check_size, check_state
+from outbox.streams.register import (
+    Kept,
+    LastCell,
+    Register,
+    RegisterCell,
+    StateFull,
+    check_lasts,
+    check_size,
+    check_state,
+    last_of,
+    lasts_at,
+)
 from outbox.streams.row import Entry, Row
 
 log = logging.getLogger("outbox.streams")

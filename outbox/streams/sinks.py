@@ -38,7 +38,6 @@ from outbox.ports import DocumentKey, StateStore, Tag, Version, Won, Write
 from outbox.streams.callables import check_call, is_async, unless_cancelled
 from outbox.streams.cells import DECODE_ERRORS, Position, is_current, put
 from outbox.streams.database import TABLE, Cursor, CursorTable, Database, ThreadedDatabase, last_row
-from outbox.streams.last_cell import Looks, check_lasts, last_of
 from outbox.streams.log import LogReader, OrderedLog, check_name
 from outbox.streams.log_places import POLL_S_MAX, ChangeWait, place_of
 from outbox.streams.processor import (
@@ -53,7 +52,7 @@ from outbox.streams.processor import (
     started,
 )
 from outbox.streams.read_ahead import BYTES_MAX, ReadAhead
-from outbox.streams.register import LastCell
+from outbox.streams.register import LastCell, Looks, check_lasts, last_of
 from outbox.streams.replica import REPORT_EVERY, Progress
 from outbox.streams.row import Entry, NotThere, Row
 

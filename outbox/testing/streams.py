@@ -30,8 +30,8 @@ from outbox.streams.pipeline.graph import Pipeline
 from outbox.streams.pipeline.replica import FINAL as FINAL_OF_PIPELINES
 from outbox.streams.pipeline.running import PipelineLoop
 from outbox.streams.pipeline.tasks import BeginAgain
+from outbox.streams.plan import QueueOutput
 from outbox.streams.processor import FINAL, Processor
-from outbox.streams.queues import QueueOutput
 from outbox.streams.replica import Progress, Replica
 from outbox.verify.faults import FaultPlan, FaultyBlobs, FaultyBus, FaultyStore
 

@@ -25,8 +25,7 @@ from collections.abc import Iterable, Sequence
 
 from outbox.verify.history import History, read_history
 from outbox.verify.recorded.events import Event
-from outbox.verify.recorded.linear import LinearCheck
-from outbox.verify.recorded.serializable import Rerun
+from outbox.verify.recorded.linear import LinearCheck, Rerun
 from outbox.verify.recorded.verdict import (
     AT_LEAST_ONCE,
     AT_MOST_ONCE,

@@ -25,8 +25,7 @@ from outbox.ports import (
     Won,
     Write,
 )
-from outbox.verify.explorer.models.blobs import BlobModel
-from outbox.verify.explorer.models.store import StoreModel
+from outbox.verify.explorer.models.store import BlobModel, StoreModel
 from outbox.verify.explorer.ops import Op, Raised
 
 Wait = Callable[[float], Awaitable[None]]

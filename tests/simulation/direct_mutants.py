@@ -491,7 +491,7 @@ DIRECT_MUTANTS = (
     mutant(
         "recorder: what a pipeline made stays in the buffer while it leaves", "outbox/verify/recorded/streams.py",
         "unit/verify/test_recording_pipelines.py::test_what_was_made_is_on_record_when_the_process_is_killed",
-        ("        self._seen.history.flush()  # what was made is on record before it can leave\n", ""),
+        ("        self.history.flush()  # what was made is on record before it can leave\n", ""),
     ),
     # Ordered logs: another log, register or cursor than was meant
     mutant(
@@ -535,7 +535,7 @@ DIRECT_MUTANTS = (
         ("        state, refusable = self._state_of(register), self._refusable(register, ready)\n        try:\n", "        refusable = self._refusable(register, ready)\n        try:\n            state = self._state_of(register)\n"),
     ),
     mutant(
-        "streams: a log that was trimmed is any that was", "outbox/streams/last_cell.py",
+        "streams: a log that was trimmed is any that was", "outbox/streams/register.py",
         f"{ANOTHER_LOG}::test_another_log_that_was_trimmed_is_told_by_its_floor",
         ("    if who not in known.readers and who not in known.writers:\n", "    if not who:\n"),
     ),

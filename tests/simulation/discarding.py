@@ -18,13 +18,12 @@ from outbox.runtime.delivery.retrying import MAY_RETRY
 from outbox.runtime.delivery.stored_dead_letters import DISCARDED, LETTERS, StoredDeadLetters
 from outbox.runtime.store_operations import StoreOperations
 from outbox.verify.explorer.budgets import Budgets
-from outbox.verify.explorer.loop import done
 from outbox.verify.explorer.models.bus import BusModel, BusState
 from outbox.verify.explorer.models.queues import Dead, QueueModel
 from outbox.verify.explorer.models.store import CAPABILITIES, visible
 from outbox.verify.explorer.ops import Finding, Op, Outcome
 from outbox.verify.explorer.ports import ExploredBus, ExploredOperations, ExploredStore
-from outbox.verify.explorer.run import Calls, Program
+from outbox.verify.explorer.run import Calls, Program, done
 from outbox.verify.explorer.scenario import START_MS
 from outbox.verify.explorer.search import Report, search
 from outbox.verify.explorer.streams import Given, StreamScenario, never

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from outbox.verify.explorer.budgets import Budgets
-from outbox.verify.explorer.sampling import sample
 from outbox.verify.explorer.scenario import Scenario
-from outbox.verify.explorer.search import Limits, Report, search
+from outbox.verify.explorer.search import Limits, Report, sample, search
 from outbox_bench import report
 from tests.simulation import streamed
 from tests.simulation.drawn import large

@@ -22,7 +22,7 @@ from outbox.ports import Document, DocumentKey, Lost, NoBlobs, Session, Won, Wri
 from outbox.streams import Inputs, OrderedLog, Processor, Step
 from outbox.streams.log_places import Place
 from outbox.streams.replica import Progress, Replica
-from outbox.verify.explorer.loop import done
+from outbox.verify.explorer.run import done
 
 TURNS_MAX = 1_000
 

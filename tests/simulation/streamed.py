@@ -23,16 +23,14 @@ from outbox.streams.cells import Position
 from outbox.streams.ingest import ingest_app
 from outbox.streams.log import LogWriter
 from outbox.streams.log_places import Place
-from outbox.streams.queues import QueueOutput
+from outbox.streams.plan import QueueOutput
 from outbox.streams.values import ENVELOPE_BYTES
 from outbox.verify.explorer.budgets import Budgets
-from outbox.verify.explorer.loop import done
-from outbox.verify.explorer.models.blobs import BlobModel
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.models.queues import QueueModel
-from outbox.verify.explorer.models.store import CAPABILITIES, visible
+from outbox.verify.explorer.models.store import CAPABILITIES, BlobModel, visible
 from outbox.verify.explorer.ops import Finding, Model
-from outbox.verify.explorer.run import Calls, Program
+from outbox.verify.explorer.run import Calls, Program, done
 from outbox.verify.explorer.scenario import START_MS
 from outbox.verify.explorer.search import Hashing, Limits, Report, search
 from outbox.verify.explorer.streams import Given, Replicas, Stores, StreamScenario, never

@@ -25,9 +25,8 @@ from outbox.streams.replica import Progress
 from outbox.streams.row import Row
 from outbox.streams.sinks import DatabaseSteps, Sink, enter, only_row
 from outbox.verify.explorer.budgets import Budgets
-from outbox.verify.explorer.loop import done
 from outbox.verify.explorer.ops import NO_LOCKS, Event, Finding, Locks, Model, Op, Outcome, Reach
-from outbox.verify.explorer.run import Calls, Program
+from outbox.verify.explorer.run import Calls, Program, done
 from outbox.verify.explorer.search import Limits, Report, search
 from outbox.verify.explorer.streams import Given, Stores, StreamScenario
 from tests.simulation.stream_programs import Producer, Trimmer

@@ -16,9 +16,8 @@ from outbox.runtime.partition_scope import PartitionScope
 from outbox.verify.explorer import replay
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import Finding
-from outbox.verify.explorer.sampling import sample, shrink
 from outbox.verify.explorer.scenario import Scenario
-from outbox.verify.explorer.search import Anomaly, search
+from outbox.verify.explorer.search import Anomaly, sample, search, shrink
 from tests.simulation.explored import GIVEN, T1, T2, Account, Transfer, bank, conserved, desk
 
 

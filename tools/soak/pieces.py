@@ -53,7 +53,7 @@ class Kind:
 
 def drawn(scope: str, size: str, run_count: int, seed: int) -> Piece:
     """Runs of the runtime over models of its ports, drawn by the seed."""
-    from outbox.verify.explorer.sampling import drawn_runs, shortened
+    from outbox.verify.explorer.search import drawn_runs, shortened
     from tests.simulation.drawn import conserved, large, small
 
     scenario = large(scope)

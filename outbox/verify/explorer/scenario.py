@@ -23,11 +23,10 @@ from outbox.stored import STAGED_PREFIX, StateItem, encode, state_key
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.guards import ChosenGuards, GuardModel
 from outbox.verify.explorer.kernel import Kernel
-from outbox.verify.explorer.models.blobs import BlobModel
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.models.journal import JournalModel
 from outbox.verify.explorer.models.queues import DELIVERY_COUNT_MAX, QueueModel, Queues
-from outbox.verify.explorer.models.store import CAPABILITIES, StoreModel
+from outbox.verify.explorer.models.store import CAPABILITIES, BlobModel, StoreModel
 from outbox.verify.explorer.ops import Model, Monitor
 from outbox.verify.explorer.programs import (
     REQUESTS,
@@ -47,9 +46,8 @@ from outbox.verify.explorer.run import Program
 from outbox.verify.promises import journal, store
 from outbox.verify.promises.journal import GateMonitor, JournalMonitor
 from outbox.verify.promises.ledger import Book
-from outbox.verify.promises.reference import Reference
+from outbox.verify.promises.reference import Reference, watched, watched_app
 from outbox.verify.promises.responses import RequestMonitor
-from outbox.verify.promises.side_effects import watched, watched_app
 from outbox.verify.promises.store import StoreMonitor
 from outbox.verify.promises.view import Ends, Invariant
 

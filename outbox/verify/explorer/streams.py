@@ -20,16 +20,14 @@ from outbox.streams.log_places import ChangeWait, Place
 from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.streams.pipeline.replica import FINAL, PipelineReplica, Superseded
 from outbox.streams.pipeline.tasks import BeginAgain
-from outbox.streams.plan import ProcessorPlan
-from outbox.streams.queues import QueueOutput
+from outbox.streams.plan import ProcessorPlan, QueueOutput
 from outbox.streams.replica import Progress, Replica
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.kernel import Kernel
-from outbox.verify.explorer.loop import done
 from outbox.verify.explorer.models.store import CAPABILITIES, StoreModel
 from outbox.verify.explorer.ops import Model, Monitor
 from outbox.verify.explorer.ports import ExploredBlobs, ExploredBus, ExploredStore
-from outbox.verify.explorer.run import Calls, Program
+from outbox.verify.explorer.run import Calls, Program, done
 from outbox.verify.explorer.scenario import START_MS
 
 MakeReplica = Callable[..., Replica]

@@ -23,10 +23,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from outbox.verify.explorer.loop import LeavesLoop, ProgramSpins
 from outbox.verify.explorer.ops import NO_LOCKS, Finding, Locks, Op, Table, canonical
-from outbox.verify.explorer.run import TIMER, Alarms, Program, Run
-from outbox.verify.promises.side_effects import SideEffect, SideEffects
+from outbox.verify.explorer.run import TIMER, Alarms, LeavesLoop, Program, ProgramSpins, Run
+from outbox.verify.promises.reference import SideEffect, SideEffects
 
 DEPTH_MAX = 400
 """How many answers one attempt may take; more is an attempt that loops."""

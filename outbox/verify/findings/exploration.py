@@ -30,9 +30,8 @@ from outbox.name_checks import check_sent, check_taken, kept_states, known_messa
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import short
 from outbox.verify.explorer.programs import ClientRequest, work_of
-from outbox.verify.explorer.sampling import sample
 from outbox.verify.explorer.scenario import Scenario
-from outbox.verify.explorer.search import Limits, search
+from outbox.verify.explorer.search import Limits, sample, search
 from outbox.verify.explorer.search import Report as Searched
 from outbox.verify.findings.orders import order_that_shows
 from outbox.verify.findings.rehearsal import PAUSES_FOLLOWED, Rehearsal

@@ -27,7 +27,7 @@ from outbox.streams.pipeline.operators import Operator
 from outbox.verify.findings.nondeterminism import AHEADS, ProfiledCalls, shifted_clock
 from outbox.verify.findings.operator_runs import Asked, Inputs, Name, Outcome, found_by, outcome_of
 from outbox.verify.findings.rehearsal import opened
-from outbox.verify.promises.side_effects import SideEffects
+from outbox.verify.promises.reference import SideEffects
 
 INPUTS_MAX = 32
 HASH_SEEDS = ("1", "2", "3")

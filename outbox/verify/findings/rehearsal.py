@@ -15,14 +15,23 @@ from dataclasses import dataclass, replace
 from outbox.message import Message
 from outbox.ports import Output
 from outbox.runtime.start.plan import compile_app
-from outbox.verify.explorer.loop import ProgramSpins
 from outbox.verify.explorer.ops import short
+from outbox.verify.explorer.run import ProgramSpins
 from outbox.verify.explorer.scenario import START_MS, Scenario, queues_of
 from outbox.verify.findings.nondeterminism import AHEADS, ProfiledCalls, shifted_clock
 from outbox.verify.findings.report import Anomaly
-from outbox.verify.promises.reference import Declined, Effect, Handling, Reference, StoredState
+from outbox.verify.promises.reference import (
+    Declined,
+    Effect,
+    Handling,
+    Reference,
+    SideEffect,
+    SideEffects,
+    StoredState,
+    watched,
+    watched_app,
+)
 from outbox.verify.promises.responses import handling_of
-from outbox.verify.promises.side_effects import SideEffect, SideEffects, watched, watched_app
 
 HANDLING_COUNT_MAX = 1_000
 """The number of handlings rehearsed; further ones are explored, or are a circle that ends by its hops."""

@@ -33,9 +33,8 @@ from outbox.streams.plan import Handler, Inputs, ProcessorPlan, Step
 from outbox.streams.processor import Processor
 from outbox.streams.values import Values
 from outbox.verify.explorer.budgets import Budgets
-from outbox.verify.explorer.loop import done
-from outbox.verify.explorer.models.blobs import BlobModel
-from outbox.verify.explorer.run import Program
+from outbox.verify.explorer.models.store import BlobModel
+from outbox.verify.explorer.run import Program, done
 from outbox.verify.explorer.scenario import START_MS
 from outbox.verify.explorer.search import Limits, search
 from outbox.verify.explorer.search import Report as Searched

@@ -37,9 +37,8 @@ from outbox.verify.promises.ledger import (
     differing,
     resubmitted,
 )
-from outbox.verify.promises.reference import Declined, Effect, Handling, StoredState
+from outbox.verify.promises.reference import Declined, Effect, Handling, SideEffect, StoredState
 from outbox.verify.promises.responses import on_record
-from outbox.verify.promises.side_effects import SideEffect
 from outbox.verify.promises.view import CODES, UNPROVEN, Documents, Ends
 
 JOURNAL = 0

@@ -16,8 +16,7 @@ from outbox.ports import Output
 from outbox.runtime.verdict import OnRecord as Kind
 from outbox.runtime.verdict import StoredRecord, kind_of
 from outbox.verify.explorer.ops import Finding, canonical, short
-from outbox.verify.promises.reference import Handling, Reference
-from outbox.verify.promises.side_effects import SideEffect
+from outbox.verify.promises.reference import Handling, Reference, SideEffect
 
 UNPROCESSABLE = 422
 """The status of a response to a request under another's key."""

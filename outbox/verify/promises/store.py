@@ -36,9 +36,8 @@ from outbox.verify.promises.ledger import (
     digest_of,
     resubmitted,
 )
-from outbox.verify.promises.reference import CANCELLED, Declined, StoredState
+from outbox.verify.promises.reference import CANCELLED, Declined, SideEffect, StoredState
 from outbox.verify.promises.responses import on_record
-from outbox.verify.promises.side_effects import SideEffect
 from outbox.verify.promises.view import CODES, UNPROVEN, Documents, Ends
 
 DONE_PREFIX = "done:"

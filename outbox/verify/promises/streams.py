@@ -30,10 +30,10 @@ from outbox.streams.log import LogWriter
 from outbox.streams.plan import REFUSED, Inputs, ProcessorPlan, RowTarget, Step, Target, rows_written
 from outbox.streams.register import Out, Register, cell_id
 from outbox.streams.row import Entry, Row
-from outbox.verify.explorer.loop import done
 from outbox.verify.explorer.models.store import body_at
 from outbox.verify.explorer.ops import Finding, Op, Outcome
 from outbox.verify.explorer.ops import Raised as Failed
+from outbox.verify.explorer.run import done
 
 
 class Lying(NamedTuple):

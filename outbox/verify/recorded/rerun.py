@@ -17,8 +17,8 @@ from outbox.runtime.delivery.admission import admit
 from outbox.runtime.start.plan import compile_app
 from outbox.runtime.work import Work, attempt_at
 from outbox.verify.recorded.events import Change, Commit, Whole
+from outbox.verify.recorded.linear import Place, Redone, Rerun
 from outbox.verify.recorded.recording import emitted, state_digest
-from outbox.verify.recorded.serializable import Place, Redone, Rerun
 
 
 class AppRerun:

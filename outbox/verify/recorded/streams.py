@@ -23,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from itertools import repeat
 from typing import Any
@@ -57,9 +58,8 @@ from outbox.streams.pipeline.checkpoint import Chain, PipelineRegister
 from outbox.streams.pipeline.graph import Pipeline
 from outbox.streams.pipeline.operators import Frame
 from outbox.streams.pipeline.plan import PipelinePlan
-from outbox.streams.plan import RowTarget, Target
+from outbox.streams.plan import QueueOutput, RowTarget, Target
 from outbox.streams.processor import Processor
-from outbox.streams.queues import QueueOutput
 from outbox.streams.register import Out, Register, cell_id
 from outbox.streams.values import Values
 from outbox.verify.history import History
@@ -137,14 +137,10 @@ class Steps:
             return  # not one of ours: its reader will raise
         partition = document.key.partition
         self._remember(self.registers[partition], register)
-        self.swapped(partition, register, document.version)
+        remember(self.known, (partition, document.version), register.cursors, KNOWN_COUNT_MAX)
         if self.nonces.get(partition) != register.nonce:
             self.nonces[partition] = register.nonce
             self.history.append(events.Found(at_ms=self.history.now_ms(), txs=[register.nonce]))
-
-    def swapped(self, partition: str, register: Register, version: Version) -> None:
-        """Remember what a register of this version says."""
-        remember(self.known, (partition, version), register.cursors, KNOWN_COUNT_MAX)
 
     def _remember(self, names: Names, register: Register) -> str:
         """Remember what a register's step has made; the step."""
@@ -176,6 +172,32 @@ class Steps:
             told = [(place[1], cell.id, cell_digest(cell))]
             self.history.append(events.Read(at_ms=self.history.now_ms(), log=row, cells=told))
 
+    # A store
+
+    def look(self, document: Document) -> None:
+        """Note a document that was read."""
+        key = document.key
+        if key.id == "register" and key.partition in self.registers:
+            self.found(document)
+        elif key.partition.startswith("log/") and key.id.isdecimal():
+            self.lies(document)
+
+    async def write(self, store: StateStore, operations: Sequence[Write]) -> Won | Lost:
+        """Write, and record a swap as a commit and an append as a push."""
+        *others, last = operations
+        event: events.Commit | events.Push
+        if isinstance(last, Create | Replace) and last.key.partition in self.registers and last.tag.what == "register":
+            event = self.commit(last, others)
+        elif isinstance(last, Create) and last.tag.what == "append":
+            event = self.push(last)
+        else:
+            return await store.write(operations)
+        answer = await recorded_write(self.history, event, store.write(operations), self.look)
+        if isinstance(event, events.Commit) and isinstance(answer, Won):
+            cursors = msgspec.json.decode(last.body, type=Register).cursors
+            remember(self.known, (last.key.partition, answer.versions[-1]), cursors, KNOWN_COUNT_MAX)
+        return answer
+
     # A queue
 
     def sending(self, queue: QueueOutput) -> QueueOutput:
@@ -194,11 +216,11 @@ class Steps:
 
 
 class RecordedDocuments:
-    """A store whose registers' swaps and logs' appends are recorded."""
+    """A store of which steps, or a pipeline's source and register, are recorded."""
 
-    def __init__(self, store: StateStore, steps: Steps) -> None:
+    def __init__(self, store: StateStore, seen: Steps | PipelineEvents) -> None:
         self._store = store
-        self._steps = steps
+        self._seen = seen
         self.capabilities, self.scan, self.unfinished = store.capabilities, store.scan, store.unfinished
 
     def __getattr__(self, name: str) -> Any:
@@ -207,30 +229,11 @@ class RecordedDocuments:
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         found = await self._store.read(key, session=session)
         if found is not None:
-            self._look(found)
+            self._seen.look(found)
         return found
 
-    def _look(self, document: Document) -> None:
-        key = document.key
-        if key.id == "register" and key.partition in self._steps.registers:
-            self._steps.found(document)
-        elif key.partition.startswith("log/") and key.id.isdecimal():
-            self._steps.lies(document)
-
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
-        *others, last = operations
-        steps = self._steps
-        event: events.Commit | events.Push
-        if isinstance(last, Create | Replace) and last.key.partition in steps.registers and last.tag.what == "register":
-            event = steps.commit(last, others)
-        elif isinstance(last, Create) and last.tag.what == "append":
-            event = steps.push(last)
-        else:
-            return await self._store.write(operations)
-        answer = await recorded_write(steps.history, event, self._store.write(operations), self._look)
-        if isinstance(event, events.Commit) and isinstance(answer, Won):
-            steps.swapped(last.key.partition, msgspec.json.decode(last.body, type=Register), answer.versions[-1])
-        return answer
+        return await self._seen.write(self._store, operations)
 
 
 def recorded_processor(processor: Processor[Any], history: History) -> Processor[Any]:
@@ -266,7 +269,8 @@ def recorded_pipeline(pipeline: Pipeline, history: History) -> Pipeline:
     `History(bodies=True)` keeps entries and outputs, for `words_of`.
     """
     seen = PipelineEvents(history, pipeline.plan())
-    return pipeline.over(lambda place: replace(place, store=RecordedPipelineStore(place.store, seen)), seen.barrier)
+    barrier: Any = partial(RecordedBarrier, seen)
+    return pipeline.over(lambda place: _recorded(place, seen), barrier)
 
 
 def recorded_log(log: OrderedLog[Any], history: History) -> OrderedLog[Any]:
@@ -287,14 +291,15 @@ class PipelineEvents:
         self._left = Position(0)
         """The position of the last checkpoint, which the next one stands behind when what that held has left."""
 
-    def look(self, key: DocumentKey, body: bytes) -> None:
+    def look(self, found: Document | Create | Replace) -> None:
         """Note a document that is there: a register, or a cell of the source."""
+        key = found.key
         row, _, _ = key.partition.rpartition("/")
         try:
             if key == DocumentKey(f"pipeline/{self._plan.name}", "register"):
-                self._stands(key, msgspec.json.decode(body, type=PipelineRegister))
+                self._stands(key, msgspec.json.decode(found.body, type=PipelineRegister))
             elif row == self._source and key.id.isdecimal():
-                self._came(row, int(key.id), msgspec.json.decode(body, type=Cell))
+                self._came(row, int(key.id), msgspec.json.decode(found.body, type=Cell))
         except DECODE_ERRORS:
             return  # not one of ours: its reader will raise
 
@@ -303,29 +308,28 @@ class PipelineEvents:
         if self._is_new(key.partition, register.version, id):
             c = min(self._left, stands.c) if stands.held else stands.c  # what it holds leaves now that it stands
             self._left = stands.c
-            sinks, until = [*self._rows.values()], (c.index, c.offset)
-            self._add(events.Durable(at_ms=self._now_ms, id=id, sinks=sinks, version=register.version, until=until))
+            now_ms, sinks, until = self.history.now_ms(), [*self._rows.values()], (c.index, c.offset)
+            self.history.append(events.Durable(at_ms=now_ms, id=id, sinks=sinks, version=register.version, until=until))
 
     def _came(self, row: str, index: int, cell: Cell) -> None:
         if not cell.gone and self._is_new(row, index, cell.id):
             given, values = [(cell.id, cell_digest(cell))], cell.v if self.history.bodies else []
-            self._add(events.In(at_ms=self._now_ms, queue=row, messages=given, index=index, values=values))
+            now_ms = self.history.now_ms()
+            self.history.append(events.In(at_ms=now_ms, queue=row, messages=given, index=index, values=values))
 
     def _is_new(self, place: str, index: int, id: str) -> bool:
         is_new = self._told.get((place, index)) != id
         remember(self._told, (place, index), id, READ_COUNT_MAX)
         return is_new
 
-    @property
-    def _now_ms(self) -> int:
-        return self.history.now_ms()
-
-    def _add(self, event: events.Event) -> None:
-        self.history.append(event)
-
-    def barrier(self, *given: Any, **options: Any) -> Any:
-        """The barrier of a sink, recorded."""
-        return RecordedBarrier(self, *given, **options)
+    async def write(self, store: StateStore, operations: Sequence[Write]) -> Won | Lost:
+        """Write, and note what is there then."""
+        self.history.flush()  # what was made is on record before it can leave
+        answer = await store.write(operations)
+        for operation in operations if isinstance(answer, Won) else ():
+            if isinstance(operation, Create | Replace):
+                self.look(operation)
+        return answer
 
     def made(self, names: BundleNames, values: Values, frame: Frame, is_stored: bool) -> None:
         """Note what a replica has made for a sink, and up to where."""
@@ -341,7 +345,7 @@ class PipelineEvents:
         name = f"{names.pipeline} to {names.sink}"
         for at, items in [*by_place.items(), (frame.watermark, [])]:
             result = events.Result(
-                at_ms=self._now_ms,
+                at_ms=self.history.now_ms(),
                 id=f"{name} at {at}, version {names.version}" if items else name,
                 parents=[f"{self._source}/{at}"],
                 is_ordered=True,
@@ -350,7 +354,7 @@ class PipelineEvents:
                 at=(at.index, at.offset),
                 items=items,
             )
-            self._add(result)
+            self.history.append(result)
 
     def left(self, names: Sequence[BundleNames], index: int, there: Cell) -> None:
         """Note a bundle that lies in a sink, with its entries."""
@@ -358,7 +362,7 @@ class PipelineEvents:
         if begin is None or until is None or not self._is_new(sink, index, there.id):
             return
         left = events.Left(
-            at_ms=self._now_ms,
+            at_ms=self.history.now_ms(),
             id=there.id,
             parents=[],
             sink=sink,
@@ -370,7 +374,7 @@ class PipelineEvents:
             items=_digests(there.v, there.types),
             values=there.v if self.history.bodies else [],
         )
-        self._add(left)
+        self.history.append(left)
 
 
 class RecordedBarrier:
@@ -408,32 +412,6 @@ class RecordedBarrier:
         self._barrier.pass_by(until, next)
 
 
-class RecordedPipelineStore:
-    """A store of which a pipeline's source and register are recorded."""
-
-    def __init__(self, store: StateStore, seen: PipelineEvents) -> None:
-        self._store = store
-        self._seen = seen
-        self.capabilities, self.scan, self.unfinished = store.capabilities, store.scan, store.unfinished
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)  # what only some stores can, `changed` for one
-
-    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
-        found = await self._store.read(key, session=session)
-        if found is not None:
-            self._seen.look(key, found.body)
-        return found
-
-    async def write(self, operations: Sequence[Write]) -> Won | Lost:
-        self._seen.history.flush()  # what was made is on record before it can leave
-        answer = await self._store.write(operations)
-        for operation in operations if isinstance(answer, Won) else ():
-            if isinstance(operation, Create | Replace):
-                self._seen.look(operation.key, operation.body)
-        return answer
-
-
 def _digests(raws: Sequence[msgspec.Raw], types: Sequence[str]) -> list[int]:
     """Check numbers of outputs as stored."""
     return [
@@ -448,8 +426,8 @@ def rows_of(*logs: OrderedLog[Any]) -> list[str]:
     ]
 
 
-def _recorded(place: Place, steps: Steps) -> Place:
-    return replace(place, store=RecordedDocuments(place.store, steps))
+def _recorded(place: Place, seen: Steps | PipelineEvents) -> Place:
+    return replace(place, store=RecordedDocuments(place.store, seen))
 
 
 def cell_digest(cell: Cell) -> int:

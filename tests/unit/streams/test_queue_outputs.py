@@ -20,8 +20,7 @@ from outbox.lineage import step_id
 from outbox.message import Message
 from outbox.ports import Output, QueueRef
 from outbox.streams import HandlerFailed, Inputs, OrderedLog, Processor, Step
-from outbox.streams.plan import output_of
-from outbox.streams.queues import QueueOutput
+from outbox.streams.plan import QueueOutput, output_of
 from outbox.streams.replica import Progress, Replica
 
 

@@ -20,8 +20,8 @@ from outbox.engine.engine import Engine
 from outbox.errors import CorruptRecord, NotRegistrable, OutcomeUnknown, Refused, Trimmed
 from outbox.ports import Create, Delete, DocumentKey, Replace, Write
 from outbox.streams import Entry, OrderedLog, Position, StoreSink, TransactionalSink
-from outbox.streams.last_cell import last_cell
 from outbox.streams.processor import ERRORS_SAID
+from outbox.streams.register import last_cell
 from outbox.streams.sinks import LOOK_COUNT
 from tests.unit.streams.making import ANY_AGE, Counting, fill, made, put_raw
 

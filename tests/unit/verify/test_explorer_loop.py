@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outbox.verify.explorer.loop import LeavesLoop, Loop, ProgramSpins, make_loop
+from outbox.verify.explorer.run import LeavesLoop, Loop, ProgramSpins, make_loop
 
 VALUE = contextvars.ContextVar("VALUE", default=0)
 

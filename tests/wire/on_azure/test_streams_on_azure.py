@@ -15,7 +15,7 @@ from outbox.azure.addresses import Identity
 from outbox.engine.entities import QueueSettings
 from outbox.errors import NotRegistrable, Refused
 from outbox.streams import Ingest, Inputs, OrderedLog, Processor, Step
-from outbox.streams.queues import QueueOutput
+from outbox.streams.plan import QueueOutput
 from tests.wire.on_azure.ground import blob_emulator, place
 from tests.wire.on_azure.test_connecting import BLOBS, BUS, COSMOS, KEY, Token, everything_about
 
