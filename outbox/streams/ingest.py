@@ -62,12 +62,11 @@ from outbox.stored import encode as encode_record
 from outbox.streams.log import LogWriter, OrderedLog, check_name
 from outbox.streams.log_places import Place, together
 from outbox.streams.plan import RowTarget, check_reached, names_of, rows_written, until_ms
-from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX, goes_on, log_recovery, raise_from, started
+from outbox.streams.processor import Errors, goes_on, raise_from, started
 from outbox.streams.register import (
     BY_NONCE,
     Kept,
     LastCell,
-    Looks,
     Out,
     Register,
     RegisterCell,
@@ -303,7 +302,6 @@ class Ingestion:
         return Create(key, encode_record(record), life_s, tag)
 
     def _found(self, work: Work, record: Record) -> Verdict | PoisonMessage:
-        """The verdict on a message whose record exists already."""
         is_past = work.created_ms <= self._plan.retention.oldest_ms(self._now_ms())
         match work.verdict(record, is_past_retention=is_past):
             case Verdict.PAYLOAD_DIFFERS:
@@ -316,7 +314,6 @@ class Ingestion:
                 return verdict
 
     def _after(self, before: Register, works: Sequence[Work], since: dict[str, int]) -> Register:
-        """The register that holds the entries of these messages."""
         outs: list[Out] = []
         target = self._output.log
         shares: dict[int, list[Any]] = {}
@@ -560,21 +557,18 @@ class Ingest:
         raise_from(task)
 
     async def _for_ever(self) -> None:
-        errors_in_a_row, looks = 0, Looks()
+        errors = Errors(f"ingest {self.name}")
         while goes_on():
             try:
                 await self.turn()
-                log_recovery(f"ingest {self.name}", errors_in_a_row)
-                errors_in_a_row = 0
-                looks.found()
+                errors.ended()
             except (Refused, OutcomeUnknown) as error:
                 for shard in self._shards:
                     shard.known = None
-                looks.failed(error)
+                errors.failed(error)
                 fields = {"ingest": self.name, "error": str(error)}
                 log.warning("ingest %s took nothing; messages are redelivered: %s", self.name, error, extra=fields)
-                await asyncio.sleep(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(errors_in_a_row, 10)))
-                errors_in_a_row += 1
+                await errors.pause()
 
 
 def ingest_app(name: str, queue: str, kind: Any, retention: timedelta) -> App:

@@ -44,13 +44,16 @@ from outbox.streams.plan import (
     input_of,
     output_of,
 )
-from outbox.streams.register import Failed, Looks, Register
+from outbox.streams.register import Failed, Register
 from outbox.streams.replica import Progress, Replica
+from outbox.streams.row import NotThere
 from outbox.streams.values import ENTRIES_MAX
 
 log = logging.getLogger("outbox.streams")
 
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.05, 15.0
+LOOKS_MAX = 8
+"""The turns in a row after which a cell counts as missing; with their pauses they take six seconds."""
 AT_ONCE_S = 0.001
 """A wait that ends so soon has found a change, and not waited for one."""
 MEASURED_COUNT = 32
@@ -198,8 +201,9 @@ class Processor(Generic[State]):
             if time.monotonic() >= until_s or await loop.turn(pauses=False) is Progress.IDLE:
                 break
         await replica.report_now()
-        if loop.failed is not None and (not replica.won_count or loop.errors_in_a_row >= ERRORS_SAID):
-            raise loop.failed
+        errors = loop.errors
+        if errors.last is not None and (not replica.won_count or errors.count >= ERRORS_SAID):
+            raise errors.last
         return replica.won_count
 
     async def state(self) -> State:
@@ -283,6 +287,43 @@ def check_pace(who: str, batch_max: Any, **seconds: Any) -> None:
         raise NotRegistrable(f"{who}: batch_max={batch_max!r}: 1 to {ENTRIES_MAX}")
 
 
+class Errors:
+    """Counts a loop's errors in a row: it waits after each, and raises one that no other try changes."""
+
+    def __init__(self, what: str, until_s: float = math.inf) -> None:
+        """Take the loop's name; no pause goes beyond `until_s` of the monotonic clock."""
+        self._what = what
+        self._until_s = until_s
+        self._missing_count = 0
+        self.count = 0
+        self.last: Exception | None = None
+        """Why the last turn failed; None: it did not."""
+
+    def ended(self) -> None:
+        """Note a turn that did not fail."""
+        log_recovery(self._what, self.count)
+        self.count, self.last, self._missing_count = 0, None, 0
+
+    def failed(self, error: Exception) -> None:
+        """Note a failure.
+
+        Raises:
+            OtherLog: that it was, or a cell was not there for the last time.
+        """
+        if isinstance(error, OtherLog):
+            raise error
+        self._missing_count = self._missing_count + 1 if isinstance(error, NotThere) else 0
+        if self._missing_count >= LOOKS_MAX:
+            raise OtherLog(str(error)) from error
+        self.last = error
+
+    async def pause(self) -> None:
+        """Wait after a failure, for longer each time."""
+        pause_s = min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(self.count, 10))
+        self.count += 1
+        await asyncio.sleep(max(0.0, min(pause_s, self._until_s - time.monotonic())))
+
+
 class Loop:
     """A replica's loop: steps, pauses after a loss or an error, and waits while there is nothing to do."""
 
@@ -295,16 +336,13 @@ class Loop:
         self._waiting = ChangeWait(poll_s_max)
         self._replica_wait_s = replica_wait_s
         self._took_s: deque[float] = deque(maxlen=MEASURED_COUNT)
-        self.errors_in_a_row = 0
-        self.failed: Exception | None = None
-        """Why the last turn failed; None: it did not."""
+        self.errors = Errors(f"processor {replica.plan.name}", until_s)
         self._is_behind = False
         """Whether another replica was first the last time."""
         self._failure: tuple[Failed | None, float] = None, 0.0
         """The failure that delays the next step, and when this loop first saw it, by the monotonic clock."""
         self._has_stepped = False
         self._throttle = LogThrottle(LOG_EVERY_MS, lambda: time.monotonic_ns() // 1_000_000)
-        self._looks = Looks()
 
     async def turn(self, *, pauses: bool = True) -> Progress:
         """One step, and what it asks for.
@@ -322,13 +360,15 @@ class Loop:
         except FINAL:
             raise
         except (Refused, OutcomeUnknown) as error:
-            self.replica.known, self.failed = None, error
-            self._looks.failed(error)
-            await self._pause_after(error)
+            self.replica.known = None
+            self.errors.failed(error)
+            if self._throttle.is_due(type(error).__name__):
+                name = self.replica.plan.name
+                fields = {"processor": name, "error": str(error)}
+                log.warning("a step of processor %s failed; it is tried again: %s", name, error, extra=fields)
+            await self.errors.pause()
             return Progress.LOST
-        log_recovery(f"processor {self.replica.plan.name}", self.errors_in_a_row)
-        self.errors_in_a_row, self.failed = 0, None
-        self._looks.found()
+        self.errors.ended()
         if progress is Progress.WON:
             self._is_behind = False
             self._took_s.append(time.perf_counter() - began_s)
@@ -380,17 +420,6 @@ class Loop:
         await self._waiting.wait({replica.register.store: [(replica.register.key, known.version)]}, at_most_s=at_most_s)
         await replica.look()
         return True
-
-    async def _pause(self, seconds: float) -> None:
-        await asyncio.sleep(max(0.0, min(seconds, self._until_s - time.monotonic())))
-
-    async def _pause_after(self, error: Exception) -> None:
-        if self._throttle.is_due(type(error).__name__):
-            name = self.replica.plan.name
-            fields = {"processor": name, "error": str(error)}
-            log.warning("a step of processor %s failed; it is tried again: %s", name, error, extra=fields)
-        await self._pause(min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(self.errors_in_a_row, 10)))
-        self.errors_in_a_row += 1
 
 
 def log_recovery(what: str, errors_in_a_row: int) -> None:

@@ -16,7 +16,6 @@ from outbox.streams.row import Entry, Row
 T = TypeVar("T")
 
 CELLS_MAX = 64
-"""The most cells that are read at once."""
 BYTES_MAX = 8 << 20
 """The bytes of entries that are read together, if the next ones are as large as the last."""
 

@@ -190,10 +190,6 @@ class RegisterCell(Generic[R]):
         return Kept(made, answer.versions[0]) if isinstance(answer, Won) else None
 
 
-LOOK_COUNT = 8
-"""The looks in a row after which a cell counts as missing; with their pauses they take six seconds."""
-
-
 def last_cell(index: int, id: str) -> LastCell:
     """A cell of this identity as the last one."""
     return LastCell(index, int.from_bytes(sha256(id.encode()).digest()[:4], "big") >> 1)
@@ -255,29 +251,6 @@ async def _check(row: Row[Any], last: LastCell, who: str, what: str) -> None:
             f"{row.name}: {what} is {last.index + 1}, the cell before was trimmed, and the floor does not know {who}; "
             f"this is another log, or {who} was unregistered: give the log that was meant, or {who} another name"
         )
-
-
-class Looks:
-    """Counts how often in a row a cell was looked for in vain."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def found(self) -> None:
-        """It was there, or something else was done."""
-        self._count = 0
-
-    def failed(self, error: Exception) -> None:
-        """Note a failure.
-
-        Raises:
-            OtherLog: that it was, or a cell was not there for the last time.
-        """
-        if isinstance(error, OtherLog):
-            raise error
-        self._count = self._count + 1 if isinstance(error, NotThere) else 0
-        if self._count >= LOOK_COUNT:
-            raise OtherLog(str(error)) from error
 
 
 class StateFull(TooLarge):

@@ -72,7 +72,6 @@ MISS_COUNT_MAX = 3
 """The vain reads of a row after which entries read by a failed step count as gone."""
 LOOK_EVERY_MS = 60_000
 """How often an idle replica looks where its outputs end."""
-
 CLOCKS_AGREE_MS = 1_000
 """The difference between clocks below which the register keeps no note of it."""
 
@@ -118,10 +117,8 @@ class Replica:
         self._report_every = report_every
         self._upkeep = upkeep
         self._looked_ms = 0
-        """When this replica last looked where its outputs end."""
         self._unreported = 0
         self._reported_ms = 0
-        """When this replica last reported."""
         self._since: dict[str, int] = {}
         """Where outputs begin that the register does not know yet."""
         self._begins: dict[str, Position] = {}
@@ -359,7 +356,6 @@ class Replica:
         )
 
     def _cursor(self, register: Register, key: str) -> Position:
-        """The next entry of an input's row."""
         return register.cursors.get(key) or self._begins.get(key, Position(0))
 
     # WRITING
@@ -478,7 +474,6 @@ class Replica:
         )
 
     async def _run(self, state: Any, inputs: Inputs, step: Step) -> None:
-        """Run the handler, and wait for it where it is async."""
         handler_s = self.plan.handler_s
         result = call("processor", self.plan.name, self.plan.handler, state, inputs, step)
         if isawaitable(result):

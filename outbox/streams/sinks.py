@@ -45,21 +45,20 @@ from outbox.streams.processor import (
     FINAL,
     PAUSE_S_FIRST,
     PAUSE_S_MAX,
+    Errors,
     check_pace,
     goes_on,
-    log_recovery,
     raise_from,
     started,
 )
 from outbox.streams.read_ahead import BYTES_MAX, ReadAhead
-from outbox.streams.register import LastCell, Looks, check_lasts, last_of
+from outbox.streams.register import LastCell, check_lasts, last_of
 from outbox.streams.replica import REPORT_EVERY, Progress
 from outbox.streams.row import Entry, NotThere, Row
 
 log = logging.getLogger("outbox.streams")
 
 LOG_LOSSES_EVERY = 10
-"""After how many losses in a row each a sink logs them."""
 
 BATCH_MAX = 1_000
 LOOK_COUNT = 3
@@ -227,11 +226,7 @@ class SinkLoop:
         """Take the parts; no pause after an error goes beyond `until_s` of the monotonic clock."""
         self._sink = sink
         self._waiting = ChangeWait(poll_s_max)
-        self._until_s = until_s
-        self._looks = Looks()
-        self.errors_in_a_row = 0
-        self.failed: Exception | None = None
-        """Why the last turn failed; None: it did not."""
+        self.errors = Errors(f"sink {sink.name}", until_s)
         self._losses_in_a_row = 0
         self._unreported = 0
 
@@ -243,16 +238,12 @@ class SinkLoop:
         except FINAL:
             raise
         except (Refused, OutcomeUnknown) as error:
-            self._looks.failed(error)
+            self.errors.failed(error)
             fields = {"sink": sink.name, "error": str(error)}
             log.warning("sink %s failed; it tries again: %s", sink.name, error, extra=fields)
-            pause_s = min(PAUSE_S_MAX, PAUSE_S_FIRST * 2 ** min(self.errors_in_a_row, 10))
-            self.errors_in_a_row, self.failed = self.errors_in_a_row + 1, error
-            await asyncio.sleep(max(0.0, min(pause_s, self._until_s - time.monotonic())))
+            await self.errors.pause()
             return Progress.LOST
-        log_recovery(f"sink {sink.name}", self.errors_in_a_row)
-        self.errors_in_a_row, self.failed = 0, None
-        self._looks.found()
+        self.errors.ended()
         if progress is Progress.LOST:
             await self._pause_after_loss()
             return progress
@@ -285,8 +276,8 @@ class SinkLoop:
 
     def check(self) -> None:
         """Raise what the last turns failed with, if that were several in a row."""
-        if self.failed is not None and self.errors_in_a_row >= ERRORS_SAID:
-            raise self.failed
+        if self.errors.last is not None and self.errors.count >= ERRORS_SAID:
+            raise self.errors.last
 
 
 @asynccontextmanager
@@ -313,8 +304,8 @@ async def drained(sink: Sink, poll_s_max: float, seconds: float) -> int:
             count += progress is Progress.WON
     finally:
         sink.close()
-    if loop.failed is not None and not count:
-        raise loop.failed
+    if loop.errors.last is not None and not count:
+        raise loop.errors.last
     loop.check()
     return count
 

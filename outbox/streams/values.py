@@ -35,7 +35,6 @@ class Values:
     def __init__(self, log: str, kind: Any, *, version: int = 1, upcasts: Mapping[int, Upcast] | None = None) -> None:
         self.version = version
         self.kind = kind
-        """The type, as it was given."""
         self._log = log
         members = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
         classes = [each for each in members if is_class(each)]
