@@ -26,7 +26,6 @@ from outbox.ops.messages import status as looking
 from outbox.ops.shared.asking import ANSWER, AZURE_OPTIONS, Commands, data
 from outbox.ops.states import command as states
 from outbox.ops.streams import command as streams
-from outbox.ops.streams import pipeline_command
 from outbox.ops.streams.command import BLOB_STATES, BLOB_STATES_HELP
 from outbox.ops.trail import command as trail
 from outbox.ops.values.requests import Admin
@@ -50,7 +49,6 @@ _FOUND: Commands = {
     **states.COMMANDS,
     **dead_letters.COMMANDS,
     **streams.COMMANDS,
-    **pipeline_command.COMMANDS,
     **pipelines.COMMANDS,
     **folder.COMMANDS,
     **checks.COMMANDS,

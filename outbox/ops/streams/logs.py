@@ -145,7 +145,9 @@ async def list_streams(at: StreamPlace, asked: ListStreams | None = None) -> Str
     for (name, _), (row, type, error) in zip(pairs, views, strict=False):
         known = logs.setdefault(name, StreamView(name, type, []))
         if row is not None:
-            row = _with_cursors(row, f"log/{name}/{row.row}", cursors)
+            place = f"log/{name}/{row.row}"
+            here = {who: row.end - reached[place] for who in row.readers if place in (reached := cursors.get(who, {}))}
+            row = msgspec.structs.replace(row, readers=row.readers | here)  # by their registers, if those are here
             known.rows.append(row)
             for reader, lag in row.readers.items():
                 lags.setdefault(reader, {})[f"{name}/{row.row}"] = lag
@@ -238,12 +240,6 @@ def _cursors_of(kept: KeptRegister) -> dict[str, int]:
     if isinstance(known, PipelineRegister):
         return {known.source: known.stands.c.index}
     return {row: known.cursors[key].index for key, row in known.reads.items() if key in known.cursors}
-
-
-def _with_cursors(row: RowView, name: str, cursors: Mapping[str, Mapping[str, int]]) -> RowView:
-    """A row with its readers where they are by their registers, if those are here."""
-    here = {each: row.end - known[name] for each in row.readers if name in (known := cursors.get(each, {}))}
-    return msgspec.structs.replace(row, readers=row.readers | here)
 
 
 def _processor(name: str, kept: KeptRegister, lag: dict[str, int]) -> ProcessorView | None:

@@ -7,10 +7,10 @@ pipeline that goes on cannot make a finding, and looks at the register again bef
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -54,14 +54,6 @@ LEFT_OVER_MAX = 1_000
 NOWHERE = Position(-1)
 TRIES_MAX = 5
 """How often the parts of a checkpoint are read while others take its place."""
-
-
-@runtime_checkable
-class ListedBlobs(Protocol):
-    """A blob store that can list its names; an engine's folder cannot, because it has only their digests."""
-
-    def names(self, folder: str) -> AsyncIterator[str]:
-        """The names that begin with `folder` and a slash."""
 
 
 def _cells(at: StreamPlace, row: str) -> Cells:
@@ -178,11 +170,7 @@ class _Finding(NamedTuple):
     """A fault, and whether it still is one by a later register."""
 
     text: str
-    is_so: Callable[[PipelineRegister], bool]
-
-
-def _always(register: PipelineRegister) -> bool:
-    return True
+    is_so: Callable[[PipelineRegister], bool] = lambda now: True
 
 
 async def audit_pipeline(at: StreamPlace, asked: AuditPipeline) -> PipelineAudit:
@@ -193,14 +181,13 @@ async def audit_pipeline(at: StreamPlace, asked: AuditPipeline) -> PipelineAudit
         CorruptRecord: its register cannot be decoded.
     """
     earlier = await _register(at, asked.name)
-    blobs, written = at.place.blobs, None
-    if isinstance(blobs, ListedBlobs):
-        written = {name async for name in blobs.names(f"{PIPELINE}{asked.name}")}
+    listed = getattr(at.place.blobs, "names", None)  # an engine's folder has none, because it has only their digests
+    written = None if listed is None else {name async for name in listed(f"{PIPELINE}{asked.name}")}
     rows = {row: Horizon(_cells(at, row)) for row in (earlier.source, *map(_sink_row, earlier.stands.sinks))}
     floors = {row: await horizon.read() for row, horizon in rows.items()}
     register = await _register(at, asked.name)  # behind the floors, which follow it
-    found = [_Finding(f"{row} is not here", _always) for row, horizon in rows.items() if not horizon.version]
-    found += _order_findings(register) + _floor_findings(asked.name, register, floors)
+    found = [_Finding(f"{row} is not here") for row, horizon in rows.items() if not horizon.version]
+    found += [*_order_findings(register), *_floor_findings(asked.name, register, floors)]
     found += await _part_findings(at, register)
     ends = {  # not below what the register names: what is missing there is found
         sink: await _cells(at, _sink_row(sink)).find_end(max(floors[_sink_row(sink)].index, chain.next))
@@ -232,26 +219,25 @@ def _order_findings(register: PipelineRegister) -> list[_Finding]:
         for sink, chain in each.sinks.items()
         if chain.begin > each.c
     ]
-    return [_Finding(text, _always) for text in found]
+    return [_Finding(text) for text in found]
 
 
-def _floor_findings(name: str, register: PipelineRegister, floors: Mapping[str, Floor]) -> list[_Finding]:
+def _floor_findings(name: str, register: PipelineRegister, floors: Mapping[str, Floor]) -> Iterator[_Finding]:
     """Floors above what the oldest checkpoint needs, or that do not wait for it."""
-    oldest, found = register.oldest, []
+    oldest = register.oldest
     needs = {register.source: (oldest.c.index, floors[register.source].readers)}
     needs |= {_sink_row(sink): (each.next, floors[_sink_row(sink)].writers) for sink, each in oldest.sinks.items()}
     for row, (needed, registered) in needs.items():
         waits_at = registered.get(f"{PIPELINE}{name}")
         if floors[row].index > needed:
-            found.append(
+            yield _Finding(
                 f"{row} is trimmed up to {floors[row].index}, and checkpoint {oldest.n} needs it from {needed} on"
             )
         if waits_at is None or waits_at > needed:
             at = "not at all" if waits_at is None else f"at {waits_at}"
-            found.append(
+            yield _Finding(
                 f"trims of {row} wait for the pipeline {at}, and checkpoint {oldest.n} needs it from {needed} on"
             )
-    return [_Finding(text, _always) for text in found]
 
 
 async def _part_findings(at: StreamPlace, register: PipelineRegister) -> list[_Finding]:
@@ -296,12 +282,12 @@ async def _chain_findings(
             expected = cell.until if isinstance(cell, Cell) else None
     begins[end] = expected
     if expected is not None and expected > source_end:
-        found.append(_Finding(f"log {sink} covers its source up to {expected}, which ends at {source_end}", _always))
+        found.append(_Finding(f"log {sink} covers its source up to {expected}, which ends at {source_end}"))
     for checkpoint in (*register.kept, register.stands):
         chain = checkpoint.sinks[sink]
         if begins.get(chain.next, NOWHERE) not in (None, chain.begin):
             text = f"checkpoint {checkpoint.n} goes on at bundle {chain.next} of log {sink}, from {chain.begin} on"
-            found.append(_Finding(f"{text}, and there is none", _always))
+            found.append(_Finding(f"{text}, and there is none"))
     return found
 
 

@@ -22,8 +22,8 @@ from outbox.ops.admins.remote import RemoteAdmin
 from outbox.ops.admins.store import stream_admin
 from outbox.ops.cli.parser import main
 from outbox.ops.shared.control_file import read_control_file
+from outbox.ops.streams.command import pipeline_text, pipelines_text
 from outbox.ops.streams.logs import StreamPlace, on_engine
-from outbox.ops.streams.pipeline_command import pipeline_text, pipelines_text
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.streams import AuditPipeline, ReadPipelines, ReadPipelineState, Unregister
 from outbox.ports import Create, Delete, DocumentKey, Replace
