@@ -14,8 +14,13 @@ from outbox.verify.suites.blobs import BLOB_STORE, check_blob_store
 from outbox.verify.suites.bus import MESSAGE_BUS, BusFixture, check_message_bus
 from outbox.verify.suites.clauses import Clause, Make, Wait, name_of
 from outbox.verify.suites.journal import JOURNAL, JournalFixture, check_journal
-from outbox.verify.suites.log import ORDERED_LOG, check_ordered_log
-from outbox.verify.suites.store import STATE_STORE, check_state_store, store_clauses_of_time
+from outbox.verify.suites.store import (
+    ORDERED_LOG,
+    STATE_STORE,
+    check_ordered_log,
+    check_state_store,
+    store_clauses_of_time,
+)
 
 __all__ = [
     "BLOB_STORE",

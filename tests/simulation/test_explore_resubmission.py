@@ -78,7 +78,7 @@ def explored(scope: str, *messages: Any, app: App | None = None, **options: Any)
 
 def none_takes_effect(world: View) -> bool:
     """What is not so where resubmissions are of any use."""
-    return not any(inbox in world._ledger.applied for inbox, _ in world._ledger.resubmitted)
+    return not any(inbox in world._ledger.applied for inbox, *_ in world._ledger.edits)
 
 
 def nothing_else_does_then(world: View) -> bool:

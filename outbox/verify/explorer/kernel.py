@@ -288,7 +288,6 @@ class Kernel:
     # A process is answered
 
     def _waiting(self, number: int) -> list[WaitingCall]:
-        """The calls that a node waits for."""
         while len(self._moves) <= number:
             self._moves.append(None)
             self._restart.append(None)

@@ -77,7 +77,6 @@ class Event(NamedTuple):
     token: Hashable = None
     fault: FaultKind | None = None
     meaning: Hashable = None
-    """The meaning for the monitor; None: there is none."""
     ends_all: bool = False
     """Whether every process dies of it, and all calls in flight are lost."""
 

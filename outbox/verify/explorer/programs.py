@@ -50,7 +50,6 @@ from outbox.runtime.store_operations import StoreOperations
 from outbox.runtime.store_scope import Checkpoint, StoreParts, StoreProtocol, StoreScope
 from outbox.runtime.work import Attempt, Outcome, Work, outcome_data
 from outbox.stored import StateItem, encode
-from outbox.verify.explorer.guards import begin
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.models.queues import NEVER_MS, QueueModel
 from outbox.verify.explorer.ops import Op, canonical, short
@@ -61,7 +60,7 @@ from outbox.verify.explorer.ports import (
     ExploredOperations,
     ExploredStore,
 )
-from outbox.verify.explorer.run import Calls
+from outbox.verify.explorer.run import Calls, begin
 
 
 async def at_once(seconds: float) -> None:

@@ -19,8 +19,7 @@ from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import Finding
 from outbox.verify.explorer.programs import ClientRequest
 from outbox.verify.explorer.scenario import Scenario
-from outbox.verify.explorer.search import missing_at, wrong_at
-from outbox.verify.explorer.trace import Trace, TraceStep, Walk
+from outbox.verify.explorer.search import Trace, TraceStep, Walk, missing_at, wrong_at
 
 FORMAT = 1
 

@@ -5,26 +5,36 @@ the same every time.  The loop runs ready callbacks, in order, and stops where o
 sockets, threads or clock.  A call that would leave the process is a future that the explorer resolves; time moves only
 when the explorer fires the next timer.  Tasks, futures, context variables, `gather`, `timeout`, `TaskGroup`, `sleep`
 and locks are asyncio's own and work unmodified.
+
+What a breaker or a rate decides depends on the clock and on all that its process has seen.  Here each decision may fall
+either way, up to a number of times that a message is rescheduled in one run; so what is explored holds of every policy
+that reschedules messages as `outbox.guards` do.  The decision is asked of a resource that holds how many are left; what
+then reschedules the message is the runtime's own way round handlers and calls, with a guard in it that does as was
+chosen.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from asyncio import Future, events
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
-from contextlib import suppress
-from contextvars import Context
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from heapq import heappop, heappush
 from typing import Any, NoReturn, Protocol, TypeVar, TypeVarTuple
 
 import msgspec
 
+from outbox.context import Context
 from outbox.errors import LockLost, OutcomeUnknown, Refused, Throttled, TooLarge, UnknownDestination
+from outbox.guards import Attempted, Guard, GuardView, State
 from outbox.ports import Commit
-from outbox.verify.explorer.ops import Op, Raised, Table, canonical
+from outbox.retries import Retry
+from outbox.runtime.delivery.retrying import MAY_RETRY
+from outbox.verify.explorer.ops import NO_LOCKS, Event, Locks, Op, Outcome, Raised, Reach, Table, canonical
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
@@ -146,14 +156,14 @@ class Loop(asyncio.AbstractEventLoop):
     # What asyncio asks of a loop
 
     def call_soon(
-        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
     def call_at(
-        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         timer = _Timer(when, callback, args, self, context)
         self._timer_count += 1
@@ -162,7 +172,7 @@ class Loop(asyncio.AbstractEventLoop):
         return timer
 
     def call_later(
-        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self._now_s + delay, callback, *args, context=context)
 
@@ -176,7 +186,12 @@ class Loop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(  # type: ignore[override]  # later versions of Python have further options
-        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None, **options: Any
+        self,
+        coro: Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+        **options: Any,
     ) -> asyncio.Task[T]:
         options.pop("eager_start", None)
         task = asyncio.Task(coro, loop=self, name=name or f"task-{len(self._tasks) + 1}", context=context)
@@ -245,7 +260,6 @@ class Calls:
             self.remembered = what, self._id_count
 
     def __call__(self, resource: int, verb: str, *args: Any) -> Future[Any]:
-        """Issue a call."""
         future = self._loop.create_future()
         if self.is_known:
             self.pending.append((-1, future))
@@ -353,3 +367,97 @@ class Run:
         """The error that ended the program, or what it hands on."""
         error = self._main.exception()
         return error, None if error is not None else self._main.result()
+
+
+AFTER_S = 1.0
+"""For how long a message is rescheduled; time passes only where nothing else can happen, so any length is alike."""
+
+_calls: contextvars.ContextVar[Calls] = contextvars.ContextVar("_calls")
+"""The calls by which the running program reaches the outside."""
+
+
+def begin(calls: Calls) -> None:
+    """Say how the program under way, and the tasks that it starts, call the outside."""
+    _calls.set(calls)
+
+
+class GuardModel:
+    """How often guards may still reschedule a message; each that is asked does so or lets it pass."""
+
+    name = "guards"
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def initial(self) -> int:
+        return self._count
+
+    def reach(self, verb: str) -> Reach:
+        return "read"
+
+    def is_private(self, op: Op) -> bool:
+        return False
+
+    def is_spent(self, state: int, op: Op) -> bool:
+        return True
+
+    def outcomes(self, state: int, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
+        passes = Outcome("-> lets it pass", state, False)
+        return [passes, Outcome("-> reschedules it", state - 1, True)] if state else [passes]
+
+    def tokens(self, result: Any) -> frozenset[Hashable]:
+        return frozenset()
+
+    def events(self, state: int, now_ms: int) -> list[Event]:
+        return []
+
+    def due_ms(self, state: int, now_ms: int) -> int | None:
+        return None
+
+    def moments_ms(self, state: int, now_ms: int) -> tuple[int, ...]:
+        return ()
+
+    def describe(self, op: Op) -> str:
+        return f"ask a guard of {op.args[0]}"
+
+    def show(self, state: int, now_ms: int) -> list[str]:
+        return [f"messages may be rescheduled {state} times more"]
+
+
+class ChosenGuards:
+    """Finds a guard for every declaration, in place of a process' own; they decide as the explorer has chosen."""
+
+    def __init__(self, resource: int) -> None:
+        self._resource = resource
+        self._chosen: dict[int, bool] = {}
+        """Whether the next question of an attempt reschedules it, by the attempt's context."""
+
+    def __call__(self, declared: Any) -> Guard:
+        return _Chosen(declared, self._chosen)
+
+    async def choose(self, context: Context) -> None:
+        """Let the explorer choose what the next guard of this attempt does; where it cannot be asked, it lets pass."""
+        self._chosen[id(context)] = False
+        with suppress(*MAY_RETRY):
+            self._chosen[id(context)] = await _calls.get()(self._resource, "ask", context.work.handler.name)
+
+
+class _Chosen:
+    """A guard that does once as was chosen."""
+
+    rescheduled_count = 0
+    name = "chosen"
+    state: State = "closed"
+
+    def __init__(self, declared: Any, chosen: dict[int, bool]) -> None:
+        self.declared = declared
+        self._chosen = chosen
+
+    @contextmanager
+    def around(self, attempt: Attempted, *, earlier: int = 0) -> Iterator[None]:
+        if self._chosen.pop(id(getattr(attempt, "_context", attempt)), False):
+            raise Retry("the explorer reschedules it", after_s=AFTER_S)
+        yield
+
+    def view(self, now_ms: int) -> GuardView:
+        return GuardView(self.name, "breaker", self.state, "", 0.0, 0)

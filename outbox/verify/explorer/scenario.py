@@ -21,7 +21,6 @@ from outbox.runtime.start.notes import PastRetention
 from outbox.runtime.start.plan import CompiledApp, compile_app
 from outbox.stored import STAGED_PREFIX, StateItem, encode, state_key
 from outbox.verify.explorer.budgets import Budgets
-from outbox.verify.explorer.guards import ChosenGuards, GuardModel
 from outbox.verify.explorer.kernel import Kernel
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.models.journal import JournalModel
@@ -42,14 +41,13 @@ from outbox.verify.explorer.programs import (
     protocol_over,
     store_ports,
 )
-from outbox.verify.explorer.run import Program
+from outbox.verify.explorer.run import ChosenGuards, GuardModel, Program
 from outbox.verify.promises import journal, store
 from outbox.verify.promises.journal import GateMonitor, JournalMonitor
 from outbox.verify.promises.ledger import Book
 from outbox.verify.promises.reference import Reference, watched, watched_app
-from outbox.verify.promises.responses import RequestMonitor
 from outbox.verify.promises.store import StoreMonitor
-from outbox.verify.promises.view import Ends, Invariant
+from outbox.verify.promises.view import Ends, Invariant, RequestMonitor
 
 START_MS = 1_767_225_600_000
 """When an exploration begins: 2026-01-01 00:00 UTC."""
@@ -357,7 +355,6 @@ def _store_models(scenario: Scenario, capabilities: StoreCapabilities) -> list[M
 def _store_programs(
     scenario: Scenario, plan: CompiledApp, earlier: Sequence[CompiledApp], at: StoreResources, make: Callable[..., Any]
 ) -> list[Program]:
-    """Workers or hosts, sweepers and an operator."""
     worker = StoreWorker(
         watched(plan),
         at,

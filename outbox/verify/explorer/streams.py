@@ -7,7 +7,7 @@ then it is the register, and where its logs are known to end.  Whatever waits, w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,8 +29,6 @@ from outbox.verify.explorer.ops import Model, Monitor
 from outbox.verify.explorer.ports import ExploredBlobs, ExploredBus, ExploredStore
 from outbox.verify.explorer.run import Calls, Program, done
 from outbox.verify.explorer.scenario import START_MS
-
-MakeReplica = Callable[..., Replica]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,7 @@ class Replicas:
     ends: bool = False
     report_every: int = 1 << 30
     upkeep: bool = False
-    make: MakeReplica = Replica
+    make: Callable[..., Replica] = Replica
     bus: int | None = None
 
     @property
@@ -192,7 +190,9 @@ class PipelineReplicas:
         tasks = []
         try:
             await replica.begin(again=carried is not None)
-            tasks = [asyncio.ensure_future(each) for each in self._loops(replica)]
+            loops = [self._turns(replica, 0 if self.beside else self.checkpoint_every)]
+            loops += [self._checkpoints(replica)] if self.beside else []
+            tasks = [asyncio.ensure_future(each) for each in loops]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
@@ -209,11 +209,6 @@ class PipelineReplicas:
             for task in tasks:
                 task.cancel()
         return None
-
-    def _loops(self, replica: PipelineReplica) -> list[Coroutine[Any, Any, None]]:
-        if self.beside:
-            return [self._turns(replica, 0), self._checkpoints(replica)]
-        return [self._turns(replica, self.checkpoint_every)]
 
     async def _turns(self, replica: PipelineReplica, checkpoint_every: int) -> None:
         turns = 0

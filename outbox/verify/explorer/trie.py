@@ -54,7 +54,6 @@ class Node:
     dropped: tuple[int, ...] = ()
     """Calls that were given up at this very step: they may arrive or not."""
     side_effects: tuple[SideEffect, ...] = ()
-    """The effects outside the calls at this very step."""
     timer: bool = False
     held: Locks = NO_LOCKS
     """The locks that it was handed in this attempt."""
@@ -66,7 +65,6 @@ class Node:
     ends: bool = False
     handed_on: Hashable = None
     live: Run | None = field(default=None, repr=False)
-    """A run that stands here."""
     children: dict[tuple[int, int, int], Node] = field(default_factory=dict, repr=False)
 
     @property
@@ -82,14 +80,17 @@ class Node:
 _ID = re.compile(rb"(?<![0-9a-f])[0-9a-f]{16}(?![0-9a-f])")
 """The form of an id that a program has made."""
 
-Tokens = Callable[[Op, Any], Locks]
-
 
 class Trie:
     """All that programs do, as far as it was asked for."""
 
     def __init__(
-        self, programs: Sequence[Program], tokens: Tokens, *, start_ms: int, allows_alarms: bool = False
+        self,
+        programs: Sequence[Program],
+        tokens: Callable[[Op, Any], Locks],
+        *,
+        start_ms: int,
+        allows_alarms: bool = False,
     ) -> None:
         self.programs = programs
         self.nodes: list[Node] = []

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -33,8 +33,7 @@ from outbox.verify.explorer.programs import ClientRequest, work_of
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Limits, sample, search
 from outbox.verify.explorer.search import Report as Searched
-from outbox.verify.findings.orders import order_that_shows
-from outbox.verify.findings.rehearsal import PAUSES_FOLLOWED, Rehearsal
+from outbox.verify.findings.rehearsal import PAUSES_FOLLOWED, Rehearsal, order_that_shows
 from outbox.verify.findings.report import Anomaly, Part, Report, shortened
 from outbox.verify.promises.view import Invariant, View
 
@@ -43,37 +42,6 @@ ALLOWED = ("order", "dead-letter")
 WORKER_COUNT_MAX = 8
 DUPLICATE_COUNT_MAX = 8
 MESSAGE_COUNT_MAX = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """The arguments of `explore`."""
-
-    app: App
-    messages: tuple[tuple[str, Any, str], ...]
-    given: tuple[tuple[Key, Any], ...]
-    workers: int
-    duplicates: int
-    faults: Budgets
-    scope: str
-    allow: frozenset[str]
-    seconds: float
-    seed: int
-    requests: tuple[ClientRequest, ...] = ()
-    rescheduled: int = 0
-
-    def describe(self) -> str:
-        """All of it in a line."""
-        parts = [
-            f"{self.app.name}, {self.scope} scope",
-            _count(self.workers, "worker"),
-            *([_count(len(self.messages), "message")] if self.messages else []),
-            *([_count(len(self.requests), "request")] if self.requests else []),
-            _count(self.duplicates, "duplicate"),
-            *([f"rescheduled {self.rescheduled} times"] if self.rescheduled else []),
-            self.faults.describe(),
-        ]
-        return ", ".join(parts)
 
 
 def check_arguments(
@@ -91,16 +59,19 @@ def check_arguments(
     _check_requests(app, requests)
     _check_given(app, given)
     for name, (least, most) in _LIMITS.items():
-        _check_number(name, numbers[name], least, most)
+        value = numbers[name]
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name}={value!r}: a number from {least} to {most}")
+        if not least <= value <= most:
+            raise ValueError(f"{name}={value}: {least} to {most} can be explored; most bugs show with one or two")
     _check_rest(numbers, **rest)
 
 
-_FAULT_LIMIT = (0, 15)
 _TIMES = ("crashes", "lost", "refused", "delayed", "expired", "stale", "jumps", "timeouts", "rescheduled")
 _LIMITS = {
     "workers": (1, WORKER_COUNT_MAX),
     "duplicates": (0, DUPLICATE_COUNT_MAX),
-    **dict.fromkeys(_TIMES, _FAULT_LIMIT),
+    **dict.fromkeys(_TIMES, (0, 15)),
 }
 
 
@@ -171,13 +142,6 @@ def _check_given(app: App, given: Any) -> None:
         if place in seen:
             raise ValueError(f"given has two states of {type(state).__name__} under {key!r}; leave one out")
         seen.add(place)
-
-
-def _check_number(name: str, value: Any, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}={value!r}: a number from {least} to {most}")
-    if not least <= value <= most:
-        raise ValueError(f"{name}={value}: {least} to {most} can be explored; most bugs show with one or two")
 
 
 def _check_rest(
@@ -260,43 +224,38 @@ def explore(
         "delayed": delayed, "expired": expired, "stale": stale, "jumps": jumps, "timeouts": timeouts,
         "rescheduled": rescheduled,
     }  # fmt: skip
-    rest: dict[str, Any] = {"scope": scope, "seconds": seconds, "seed": seed}
-    check_arguments(app, messages, requests, given, numbers, invariant=invariant, at_end=at_end, allow=allow, **rest)
-    arguments = Arguments(
+    rest: dict[str, Any] = {"allow": allow, "seconds": seconds, "seed": seed}
+    check_arguments(app, messages, requests, given, numbers, scope=scope, invariant=invariant, at_end=at_end, **rest)
+    whole = Scenario(
         app, messages=tuple(map(tuple, messages)), given=tuple(map(tuple, given)),
-        workers=workers, duplicates=duplicates, rescheduled=rescheduled,
-        faults=Budgets(crashes, lost, delayed, refused, expired, stale, jumps, timeouts),
-        allow=frozenset(allow), requests=tuple(map(request_of, requests)), **rest,
+        workers=workers if messages or app.handlers else 0, reschedules=rescheduled,
+        budgets=Budgets(crashes, lost, delayed, refused, expired, stale, jumps, timeouts),
+        requests=tuple(map(request_of, requests)), fronts=workers, sweepers=1 if requests and scope != "engine" else 0,
+        scope=scope, invariant=invariant, at_end=at_end, allow=frozenset(allow) & {"dead-letter"},
     )  # fmt: skip
-    return Exploration(arguments, invariant, at_end).run()
+    return Exploration(whole, workers=workers, duplicates=duplicates, **rest).run()
 
 
 class Exploration:
     """One exploration, under way."""
 
     def __init__(
-        self, arguments: Arguments, invariant: Invariant | None = None, at_end: Invariant | None = None
+        self, whole: Scenario, *, workers: int, duplicates: int, allow: Collection[str], seconds: float, seed: int
     ) -> None:
-        self._arguments = arguments
-        self._whole = Scenario(
-            arguments.app,
-            arguments.messages,
-            arguments.given,
-            workers=arguments.workers if arguments.messages or arguments.app.handlers else 0,
-            budgets=arguments.faults,
-            requests=arguments.requests,
-            fronts=arguments.workers,
-            sweepers=1 if arguments.requests and arguments.scope != "engine" else 0,
-            scope=arguments.scope,
-            invariant=None if invariant is None else self._checked_safely(invariant),
-            at_end=None if at_end is None else self._checked_safely(at_end),
-            allow=arguments.allow & {"dead-letter"},
-            reschedules=arguments.rescheduled,
+        self._workers = workers
+        self._duplicates = duplicates
+        self._allow = allow
+        self._seconds = seconds
+        self._seed = seed
+        self._whole = replace(
+            whole,
+            invariant=None if whole.invariant is None else self._checked_safely(whole.invariant),
+            at_end=None if whole.at_end is None else self._checked_safely(whole.at_end),
         )
         self._rehearsal = Rehearsal(self._whole)
         self._began_s = time.process_time()
         self._found: list[Anomaly] = []
-        self._seen = known_messages(arguments.app)
+        self._seen = known_messages(whole.app)
         """The message types that may be asked for: the handlers' types, and those sent."""
         self._in_flight: set[type[Any]] = set()
         self._parts: list[Part] = []
@@ -312,15 +271,30 @@ class Exploration:
         if self._left_out and not self._found:
             self._draw()
         if not self._found:
-            check_sent(self._arguments.app, self._in_flight - self._seen)
+            check_sent(self._whole.app, self._in_flight - self._seen)
         return Report(
-            scope=", ".join(filter(None, (self._arguments.describe(), self._horizon))),
+            scope=self._describe(),
             exhausted=not self._left_out and not self._found,
             anomalies=tuple(self._found),
             parts=tuple(self._parts),
             stopped=self._left_out,
             cpu_s=time.process_time() - self._began_s,
         )
+
+    def _describe(self) -> str:
+        """All that is explored, in a line."""
+        whole = self._whole
+        parts = [
+            f"{whole.app.name}, {whole.scope} scope",
+            _count(self._workers, "worker"),
+            *([_count(len(whole.messages), "message")] if whole.messages else []),
+            *([_count(len(whole.requests), "request")] if whole.requests else []),
+            _count(self._duplicates, "duplicate"),
+            *([f"rescheduled {whole.reschedules} times"] if whole.reschedules else []),
+            whole.budgets.describe(),
+            *([self._horizon] if self._horizon else []),
+        ]
+        return ", ".join(parts)
 
     # The steps
 
@@ -337,27 +311,27 @@ class Exploration:
     def _calm(self) -> None:
         calm = replace(_lone(self._whole), budgets=Budgets(), reschedules=0)
         self._search([calm], live=True)
-        if "order" not in self._arguments.allow and not self._found:
-            shown = order_that_shows(calm, cpu_s=self._time_left_s() / 4)
-            self._parts.append(shown.part)
-            if shown.anomaly is not None:
-                self._found.append(shown.anomaly)
-            self._left_out = self._left_out or shown.stopped
+        if "order" not in self._allow and not self._found:
+            anomaly, part, stopped = order_that_shows(calm, cpu_s=self._time_left_s() / 4)
+            self._parts.append(part)
+            if anomaly is not None:
+                self._found.append(anomaly)
+            self._left_out = self._left_out or stopped
 
     def _lone(self) -> None:
-        if self._arguments.workers > 1:
+        if self._workers > 1:
             self._search([_lone(each) for each in self._choices()], live=True)
 
     def _all(self) -> None:
-        self._search(self._choices(), live=self._arguments.workers == 1)
+        self._search(self._choices(), live=self._workers == 1)
 
     def _choices(self) -> list[Scenario]:
         """A scenario for each choice of messages that are there more than once, the least copies first."""
-        message_count = len(self._arguments.messages)
-        count = message_count + len(self._arguments.requests)
+        message_count = len(self._whole.messages)
+        count = message_count + len(self._whole.requests)
         choices = [
             [1 + chosen.count(index) for index in range(count)]
-            for copies in range(self._arguments.duplicates + 1)
+            for copies in range(self._duplicates + 1)
             for chosen in combinations_with_replacement(range(count), copies)
         ]
         return [
@@ -394,8 +368,8 @@ class Exploration:
     def _draw(self) -> None:
         """Spend the rest of the time on runs that a seed draws."""
         for scenario in self._choices()[::-1]:  # the most copies first
-            left_s = self._arguments.seconds - (time.process_time() - self._began_s)
-            self._note(scenario, sample(scenario, seed=self._arguments.seed, runs=RUN_COUNT_MAX, cpu_s=left_s / 2))
+            left_s = self._seconds - (time.process_time() - self._began_s)
+            self._note(scenario, sample(scenario, seed=self._seed, runs=RUN_COUNT_MAX, cpu_s=left_s / 2))
             if self._found or left_s <= 0:
                 return
 
@@ -423,10 +397,10 @@ class Exploration:
         return asked
 
     def _out_of_time(self) -> str:
-        return f"the limit of {self._arguments.seconds:g} CPU seconds is reached"
+        return f"the limit of {self._seconds:g} CPU seconds is reached"
 
     def _time_left_s(self) -> float:
-        return self._arguments.seconds * (1 - DRAWN_SHARE) - (time.process_time() - self._began_s)
+        return self._seconds * (1 - DRAWN_SHARE) - (time.process_time() - self._began_s)
 
 
 def _lone(scenario: Scenario) -> Scenario:

@@ -166,7 +166,6 @@ def _plan_of(
 
 
 def _type_of(values: Sequence[Any]) -> Any:
-    """The type of these values, or the union of their types."""
     kinds: Any = dict.fromkeys(map(type, values))
     return reduce(or_, kinds) if kinds else Any
 

@@ -38,8 +38,7 @@ from outbox.verify.promises.ledger import (
     resubmitted,
 )
 from outbox.verify.promises.reference import Declined, Effect, Handling, SideEffect, StoredState
-from outbox.verify.promises.responses import on_record
-from outbox.verify.promises.view import CODES, UNPROVEN, Documents, Ends
+from outbox.verify.promises.view import CODES, UNPROVEN, Documents, Ends, on_record
 
 JOURNAL = 0
 """The resource of engine scope."""
@@ -113,7 +112,6 @@ class JournalMonitor:
         return found
 
     def _asked(self, commit: Commit) -> list[Handling]:
-        """The requests that a commit ends."""
         ended = {inbox: fingerprint_in(marker) for inbox, marker in commit.applied.items()}
         ended |= {inbox: refusal.fingerprint for inbox, refusal in commit.refused.items()}
         found = [self._book.find(inbox, payload) for inbox, payload in ended.items() if inbox in self._book.requests]

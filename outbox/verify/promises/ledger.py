@@ -52,7 +52,6 @@ class Ledger(msgspec.Struct, frozen=True):
     called: frozenset[str] = frozenset()
     """The idempotency keys under which something outside was called."""
     replies: frozenset[OnRecord] = frozenset()
-    resubmitted: frozenset[Again] = frozenset()
     refused_again: frozenset[Again] = frozenset()
     """Of refusals that are not of a first attempt, which they are of."""
     edits: frozenset[Edit] = frozenset()
@@ -355,8 +354,7 @@ class Book:
 
     def resubmit(self, ledger: Ledger, event: Resubmitted) -> Ledger:
         """A ledger after a resubmission."""
-        again = ledger.resubmitted.union(edit[:2] for edit in event.edits)
-        return msgspec.structs.replace(ledger, resubmitted=again, edits=ledger.edits.union(event.edits))
+        return msgspec.structs.replace(ledger, edits=ledger.edits.union(event.edits))
 
     def differ(self, ledger: Ledger, event: Differs) -> Ledger | Finding:
         """A ledger after a payload was dead-lettered as another, which must not be one that an edit replaced."""
@@ -390,7 +388,7 @@ class Book:
     def settle(self, ledger: Ledger, event: SettledHandlings) -> Ledger | Finding:
         """A ledger after the last settlement of a message."""
         for inbox in event.inboxes if event.dead_lettered else ():
-            if inbox in ledger.applied and not any(inbox == again for again, _ in ledger.resubmitted):
+            if inbox in ledger.applied and not any(inbox == edit[0] for edit in ledger.edits):
                 return Finding("NoDuplicate", f"{self.name(inbox)} took effect, and is dead-lettered all the same")
         return self.early(ledger, event.inboxes) or ledger
 
@@ -496,7 +494,8 @@ def digest_of(output: Output) -> Emission:
 def _may_be_tried(ledger: Ledger, event: Applied, inbox: bytes) -> bool:
     """Whether a refused message was resubmitted since, as the attempt of this commit."""
     attempt = dict(event.again).get(inbox, 0)
-    return (inbox, attempt) in ledger.resubmitted and attempt > dict(ledger.refused_again).get(inbox, 0)
+    last = dict(ledger.refused_again).get(inbox, 0)
+    return attempt > last and any(edit[:2] == (inbox, attempt) for edit in ledger.edits)
 
 
 def has_ended(ledger: Ledger, inbox: bytes) -> bool:

@@ -32,9 +32,8 @@ from outbox.ports import Output
 from outbox.retries import Retry
 from outbox.runtime.delivery.claim_check import to_claim
 from outbox.runtime.start.plan import CompiledApp
-from outbox.verify.explorer.guards import ChosenGuards
 from outbox.verify.explorer.ops import canonical
-from outbox.verify.explorer.run import make_loop
+from outbox.verify.explorer.run import ChosenGuards, make_loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,6 @@ class Effect:
 
 
 CANCELLED = Effect(None, ())
-"""The effect of a message that is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)

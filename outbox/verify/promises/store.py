@@ -37,8 +37,7 @@ from outbox.verify.promises.ledger import (
     resubmitted,
 )
 from outbox.verify.promises.reference import CANCELLED, Declined, SideEffect, StoredState
-from outbox.verify.promises.responses import on_record
-from outbox.verify.promises.view import CODES, UNPROVEN, Documents, Ends
+from outbox.verify.promises.view import CODES, UNPROVEN, Documents, Ends, on_record
 
 DONE_PREFIX = "done:"
 OVERFLOW_BLOB_PREFIX = "overflow/"

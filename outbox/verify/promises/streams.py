@@ -215,12 +215,11 @@ class StreamMonitor:
 
     def entries_of(self, ghost: Ghost, log: str) -> list[tuple[tuple[str, int], list[Any]]]:
         """The values of each cell of a log, by row and index."""
-        found = []
-        for cell in ghost.cells:
-            row = self._rows.get(cell.row)
-            if cell.row.startswith(f"log/{log}/") and row is not None:
-                found.append(((cell.row, cell.at), row.values.decoded(self._cell(cell.digest), cell.row)))
-        return found
+        return [
+            ((cell.row, cell.at), self._rows[cell.row].values.decoded(self._cell(cell.digest), cell.row))
+            for cell in ghost.cells
+            if cell.row.startswith(f"log/{log}/") and cell.row in self._rows
+        ]
 
     # What an explorer asks
 
@@ -514,7 +513,6 @@ class StreamMonitor:
     def _rerun(
         self, name: str, before: Register, after: Register, entries: dict[str, list[Entry[Any]]]
     ) -> Finding | None:
-        """Run the handler once more, alone."""
         plan = self.plans[name]
         step = Noting(Step(plan.emits_to, after.now, after.serial))
         state = plan.codec.decode(bytes(before.state), before.schema)

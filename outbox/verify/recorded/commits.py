@@ -24,7 +24,7 @@ from typing import TypeVar
 from outbox.verify.recorded.events import Change, Commit, Emitted, Seen
 from outbox.verify.recorded.flow import Flow
 from outbox.verify.recorded.logs import Logs
-from outbox.verify.recorded.verdict import Counts, Findings
+from outbox.verify.recorded.verdict import Findings
 
 OPEN, OPTIONAL, EFFECTIVE = range(3)
 
@@ -50,7 +50,6 @@ class Undecided:
 
     def __init__(self) -> None:
         self.open: dict[Number, Pending] = {}
-        """The commits that were asked for, by life and number."""
         self.optional: dict[Number, Pending] = {}
         self._by_output: dict[str, list[Pending]] = {}
         self._by_state: dict[str, list[Pending]] = {}
@@ -155,9 +154,8 @@ Tip = tuple[int, int, bool]
 class Versions:
     """The newest version of every state."""
 
-    def __init__(self, findings: Findings, counts: Counts) -> None:
+    def __init__(self, findings: Findings) -> None:
         self._findings = findings
-        self._counts = counts
         self._tips: dict[str, Tip] = {}
         self.overtaken: dict[str, list[tuple[int, int]]] = {}
         """For states that changed while something else was under way: versions, and the lines that replaced them."""
@@ -207,7 +205,7 @@ class Versions:
         if not is_alone:
             self.overtaken.setdefault(state, []).append((before if tip is None else tip[0], self._findings.line))
         self._tips[state] = (change.version, self._findings.line, change.digest == 0)
-        self._counts.changes += 1
+        self._findings.counts.changes += 1
 
     def seen(self, seen: Seen, begun: int) -> None:
         """A commit that began at a line took effect on the condition that a state is still as seen."""
@@ -233,7 +231,7 @@ class Versions:
     def _ahead(self, state: str, before: int, tip: int, *, against: int = 0) -> None:
         if self._excused is not None and state not in self._excused:
             self._excused.add(state)
-            self._counts.unrecorded += max(1, before - tip)
+            self._findings.counts.unrecorded += max(1, before - tip)
             return
         text = f"state {state} is at version {before}, but the newest that was written is {tip}"
         self._findings.add("ghost version", text, state, against=against)
@@ -249,14 +247,13 @@ class Versions:
 class Commits:
     """Every commit that took effect, by what must not happen again, and those whose outcome is unknown."""
 
-    def __init__(self, flow: Flow, logs: Logs, findings: Findings, counts: Counts) -> None:
-        self.versions = Versions(findings, counts)
+    def __init__(self, flow: Flow, logs: Logs, findings: Findings) -> None:
+        self.versions = Versions(findings)
         self.on_effect: Callable[[Commit], None] | None = None
         """Called with every commit that took effect."""
         self._flow = flow
         self._logs = logs
         self._findings = findings
-        self._counts = counts
         self._undecided = Undecided()
         self._applied: dict[str, int] = {}
         self._spilled: set[str] = set()
@@ -300,7 +297,7 @@ class Commits:
 
     def _make_optional(self, pending: Pending) -> None:
         if pending.status == OPEN:
-            self._counts.optional += 1
+            self._findings.counts.optional += 1
             self._undecided.make_optional(pending)
 
     # Seen
@@ -387,7 +384,7 @@ class Commits:
                 continue
             todo.pop()
             if current.status != EFFECTIVE:
-                self._counts.resolved += current.status == OPTIONAL
+                self._findings.counts.resolved += current.status == OPTIONAL
                 self._undecided.drop(current)
                 current.status = EFFECTIVE
                 self._apply(current)
@@ -429,7 +426,7 @@ class Commits:
     def _apply(self, pending: Pending) -> None:
         commit, flow = pending.commit, self._flow
         is_alone = not len(self._undecided)
-        is_earlier = pending.number[0] < self._counts.lives
+        is_earlier = pending.number[0] < self._findings.counts.lives
         for seen in commit.seen:
             self.versions.seen(seen, pending.line)
         for ended in commit.ended:
@@ -452,8 +449,8 @@ class Commits:
         if commit.is_spilled:
             self._spilled.update(commit.applied)
         self._spilled.update(commit.spilled)
-        self._counts.duplicates += max(0, len(commit.ended) - len(commit.applied))
-        self._counts.refused += len(commit.refused)
+        self._findings.counts.duplicates += max(0, len(commit.ended) - len(commit.applied))
+        self._findings.counts.refused += len(commit.refused)
         if self.on_effect is not None:
             self.on_effect(commit)
 
@@ -465,7 +462,7 @@ class Commits:
                 text = f"message with inbox key {key} was applied here and in line {earlier}"
                 self._findings.add("applied twice", text, key, *_ids(commit), against=earlier)
             applied[key] = self._findings.line
-        self._counts.applied += len(commit.applied)
+        self._findings.counts.applied += len(commit.applied)
 
     def _check_causes(self, commit: Commit) -> None:
         """Every change and output of a commit comes of a message that it applies: one version for each at most."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from outbox.verify.recorded.events import Buried, Delivered, Emitted, Ended, Postponed, Push, Quiesce, Settled, Tally
-from outbox.verify.recorded.verdict import Counts, Findings
+from outbox.verify.recorded.verdict import Findings
 
 SUBSCRIPTIONS = "/Subscriptions/"
 
@@ -17,22 +17,22 @@ SUBSCRIPTIONS = "/Subscriptions/"
 class Flow:
     """Every message under way, and the memory of the others."""
 
-    def __init__(self, findings: Findings, counts: Counts) -> None:
+    def __init__(self, findings: Findings) -> None:
         self._findings = findings
-        self._counts = counts
         self._accepted: dict[str, dict[str, int]] = {}
         self._held: dict[str, dict[int, Delivered]] = {}
         self._resting: dict[str, dict[int, int]] = {}
         """The rescheduled ones among the messages handed out."""
         self._ended: dict[str, set[int]] = {}
         self._buried: dict[str, dict[int, int]] = {}
-        self._made: dict[str, tuple[str, int, int, int]] = {}
+        self.made: dict[str, tuple[str, int, int, int]] = {}
         """Outputs by identity: destination, digest, when due (-1: it is there) and line."""
         self._fresh: list[str] = []
         """Outputs made since the last quiesce, and the ones not due then."""
         self._taken: dict[str, set[str]] = {}
         """Of topics, what each subscription was handed."""
-        self._unpushed: dict[str, int] = {}
+        self.unpushed: dict[str, int] = {}
+        """Outputs that a commit has made and that are not known to have left, and the line of that."""
         self._completed: set[int] = set()
         """Messages that a broker has completed, hashed."""
         self._sent_to: dict[str, int] = {}
@@ -48,7 +48,7 @@ class Flow:
     def excuse(self, sequence: int) -> None:
         """Lines before this one are lost: up to a sequence number, messages may have come or ended in them."""
         self._excused_sequence = sequence
-        if self._counts.lives > 1:
+        if self._findings.counts.lives > 1:
             self._excused_line = self._findings.line
             self._doubtful = {queue: set(held) for queue, held in self._held.items()}
 
@@ -71,12 +71,12 @@ class Flow:
         self._resting.get(queue, {}).pop(sequence, None)
         self._doubtful.get(queue, set()).discard(sequence)
         self._accepted.get(queue.partition(SUBSCRIPTIONS)[0], {}).pop(id, None)
-        made = self._made.get(id)
+        made = self.made.get(id)
         if made is not None:
             self._arrive(delivery, made)
         elif not delivery.outside:
             if sequence <= self._excused_sequence:
-                self._counts.unrecorded += self._excused_line > 0
+                self._findings.counts.unrecorded += self._excused_line > 0
             else:
                 self._findings.add(
                     "ghost output", f"message {id} was handed out from {queue}, but no commit had made it", id
@@ -88,7 +88,7 @@ class Flow:
             text = f"message {delivery.id} was handed out with another payload than line {at} had sent"
             self._findings.add("changed payload", text, delivery.id, against=at)
         if destination == delivery.queue:
-            self._made[delivery.id] = (destination, digest, -1, at)
+            self.made[delivery.id] = (destination, digest, -1, at)
         elif delivery.queue.startswith(destination + SUBSCRIPTIONS):
             self._taken.setdefault(delivery.queue, set()).add(delivery.id)
 
@@ -144,7 +144,7 @@ class Flow:
 
     def emit(self, output: Emitted, line: int, *, staged: bool) -> None:
         """A commit that took effect sends something."""
-        earlier = self._made.get(output.id)
+        earlier = self.made.get(output.id)
         if earlier is not None:
             text = f"output {output.id} was sent before, by line {earlier[3]}"
             self._findings.add("doubled output", text, output.id, against=earlier[3], at=line)
@@ -152,20 +152,20 @@ class Flow:
                 text = f"output {output.id} has another payload than in line {earlier[3]}"
                 self._findings.add("changed payload", text, output.id, against=earlier[3], at=line)
             return
-        self._made[output.id] = (output.destination, output.digest, output.due_ms, line)
+        self.made[output.id] = (output.destination, output.digest, output.due_ms, line)
         self._fresh.append(output.id)
-        self._counts.outputs += 1
+        self._findings.counts.outputs += 1
         if staged:
-            self._unpushed[output.id] = line
+            self.unpushed[output.id] = line
         else:
             self._sent_to[output.destination] = self._sent_to.get(output.destination, 0) + 1
 
     def leave(self, output: Emitted) -> bool:
         """Something that a commit has made is pushed; False if no commit is known to have."""
-        made = self._made.get(output.id)
+        made = self.made.get(output.id)
         if made is None:
             return False
-        strays = output.id in self._unpushed and made[0] != output.destination  # a delayed copy goes where it came from
+        strays = output.id in self.unpushed and made[0] != output.destination  # a delayed copy goes where it came from
         if made[1] != output.digest or strays:
             text = f"output {output.id} leaves with another payload or destination than line {made[3]} had stored"
             self._findings.add("changed payload", text, output.id, against=made[3])
@@ -174,25 +174,17 @@ class Flow:
     def pushed(self, push: Push) -> None:
         """The outputs of a push have arrived."""
         for output in push.outputs:
-            self._unpushed.pop(output.id, None)
-
-    def is_made(self, id: str) -> bool:
-        """Whether a commit is known to have made this."""
-        return id in self._made
-
-    def is_unpushed(self, id: str) -> bool:
-        """Whether a commit has made this, and it is not known to have left."""
-        return id in self._unpushed
+            self.unpushed.pop(output.id, None)
 
     def lies(self, log: str, id: str, digest: int) -> None:
         """A cell lies in a log: whoever appended it, it has arrived."""
         self._accepted.get(log, {}).pop(id, None)
-        self._unpushed.pop(id, None)
-        made = self._made.get(id)
+        self.unpushed.pop(id, None)
+        made = self.made.get(id)
         if made is None:
             return
         destination, known, _, at = made
-        self._made[id] = (destination, known, -1, at)
+        self.made[id] = (destination, known, -1, at)
         if destination != log or known != digest:
             text = f"{id} lies in {log} with another payload or destination than line {at} had stored"
             self._findings.add("changed payload", text, id, against=at)
@@ -226,11 +218,11 @@ class Flow:
                     "lost message", f"message {id} was accepted for {queue} in line {at} and never handed out", id, at
                 )
         self._check_made(quiesce)
-        for id, at in self._unpushed.items():
+        for id, at in self.unpushed.items():
             self._missing("lost output", f"output {id} of line {at} was never pushed", id, at)
-        self._unpushed.clear()
-        handled = self._counts.applied + self._counts.refused
-        if self._counts.lives == 1 and len(self._completed) > handled:
+        self.unpushed.clear()
+        handled = self._findings.counts.applied + self._findings.counts.refused
+        if self._findings.counts.lives == 1 and len(self._completed) > handled:
             text = f"{len(self._completed):,} messages were completed, but only {handled:,} handlings are on record"
             self._findings.add("completed without a commit", text)
         self.compare(quiesce.tallies, first=False)
@@ -241,7 +233,7 @@ class Flow:
     def _missing(self, what: str, text: str, id: str, at: int) -> None:
         """Something of a line never went on; where lines behind it are lost, those may tell of it."""
         if at < self._excused_line:
-            self._counts.unrecorded += 1
+            self._findings.counts.unrecorded += 1
         else:
             self._findings.add(what, text, id, against=at)
 
@@ -258,7 +250,7 @@ class Flow:
                 self._held.setdefault(queue, {})[sequence] = delivery
                 continue
             if sequence in self._doubtful.get(queue, ()):
-                self._counts.unrecorded += 1
+                self._findings.counts.unrecorded += 1
                 continue
             text = f"message {delivery.id} ({queue} {sequence}) was handed out and never ended"
             self._findings.add("lost message", text, delivery.id)
@@ -273,7 +265,7 @@ class Flow:
                 topics.setdefault(topic, []).append(queue)
         fresh, self._fresh = self._fresh, []
         for id in fresh:
-            destination, _, due_ms, at = self._made[id]
+            destination, _, due_ms, at = self.made[id]
             if due_ms > quiesce.at_ms:
                 self._fresh.append(id)
                 continue
@@ -291,10 +283,10 @@ class Flow:
             return
         self._explained[queue] = self._explained.get(queue, 0) + more
         if self._excused_line:
-            self._counts.unrecorded += more
+            self._findings.counts.unrecorded += more
         elif alone:
             self._findings.add(
                 "lost message", f"{more:,} messages left {queue} without having been handed to a worker", queue
             )
         else:
-            self._counts.unexplained += more
+            self._findings.counts.unexplained += more

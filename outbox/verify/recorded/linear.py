@@ -96,10 +96,9 @@ class Rerun(Protocol):
 class Serial:
     """Runs the commits of a history again, each as soon as the versions that it starts from are there."""
 
-    def __init__(self, rerun: Rerun, findings: Findings, counts: Counts) -> None:
+    def __init__(self, rerun: Rerun, findings: Findings) -> None:
         self._rerun = rerun
         self._findings = findings
-        self._counts = counts
         self._wholes: dict[Place, Whole] = {}
         self._versions: dict[str, int] = {}
         self._lost: set[str] = set()
@@ -156,10 +155,10 @@ class Serial:
         if len(held) == len(wanted) and self._lost.isdisjoint(touched):
             redone = self._rerun.run(commit, held)
         if redone is None:
-            self._counts.not_rerun += 1
+            self._findings.counts.not_rerun += 1
             self._lost.update(change.state for change in commit.changes)
             return
-        self._counts.rerun += 1
+        self._findings.counts.rerun += 1
         difference = _difference(commit, redone)
         if difference:
             ids = tuple([ended.id for ended in commit.ended[:4]])
@@ -204,15 +203,15 @@ class LinearCheck:
         self, findings: Findings, *, alone: bool = False, attempts: bool = False, rerun: Rerun | None = None
     ) -> None:
         self._findings = findings
-        self.counts = counts = Counts()
+        self.counts = findings.counts
         self._alone = alone
-        self._flow = Flow(findings, counts)
-        self._logs = Logs(self._flow, findings, counts)
-        self._bundles = Bundles(self._logs, findings, counts)
-        self._commits = Commits(self._flow, self._logs, findings, counts)
+        self._flow = Flow(findings)
+        self._logs = Logs(self._flow, findings)
+        self._bundles = Bundles(self._logs, findings)
+        self._commits = Commits(self._flow, self._logs, findings)
         self._attempts = Attempts(findings) if attempts else None
         self._recoverability = Recoverability(findings)
-        self._serial = None if rerun is None else Serial(rerun, findings, counts)
+        self._serial = None if rerun is None else Serial(rerun, findings)
         if self._serial is not None:
             self._commits.on_effect = self._serial.took_effect
         self._blobs: dict[str, tuple[int, int]] = {}
@@ -313,7 +312,7 @@ class LinearCheck:
         flow, commits = self._flow, self._commits
         for delivery in claim.deliveries:
             commits.is_still_there(delivery.queue, delivery.sequence)
-            if not delivery.outside and not flow.is_made(delivery.id):
+            if not delivery.outside and delivery.id not in flow.made:
                 commits.must_have_sent(delivery.id, delivery.digest)
             flow.claim(delivery)
         if self._serial is not None:
@@ -397,7 +396,7 @@ class LinearCheck:
     def _read(self, read: Read) -> None:
         self._quiesced = False
         for index, id, digest in read.cells:
-            if not self._flow.is_made(id) and self._commits.senders(id, digest):
+            if id not in self._flow.made and self._commits.senders(id, digest):
                 self._commits.must_have_sent(id, digest)
             self._logs.lies(read.log, index, id, digest)
 

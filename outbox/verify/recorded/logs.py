@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from outbox.verify.recorded.events import Commit, Durable, Left, Result, Taken
 from outbox.verify.recorded.flow import Flow
-from outbox.verify.recorded.verdict import CONSISTENT, EXACTLY_ONCE, RECOVERABLE, Counts, Findings
+from outbox.verify.recorded.verdict import CONSISTENT, EXACTLY_ONCE, RECOVERABLE, Findings
 
 UNKNOWN = (-1, -1)
 
@@ -37,10 +37,9 @@ class _Cell(NamedTuple):
 class Logs:
     """Every cell that is known to lie in a log, and how far each processor has come."""
 
-    def __init__(self, flow: Flow, findings: Findings, counts: Counts) -> None:
+    def __init__(self, flow: Flow, findings: Findings) -> None:
         self._flow = flow
         self._findings = findings
-        self._counts = counts
         self._cells: dict[str, dict[int, _Cell]] = {}
         self._places: dict[tuple[str, str], int] = {}
         """The index of an identity, by log and identity."""
@@ -71,12 +70,12 @@ class Logs:
     def step(self, commit: Commit) -> None:
         """A step of a processor took effect."""
         processor, _, _ = commit.step.rpartition("#")
-        self._counts.steps += 1
+        self._findings.counts.steps += 1
         for taken in commit.taken:
             self._take(processor, taken)
         ids, against = self._owed.get(processor, ([], 0))
         for id in ids:
-            if self._flow.is_unpushed(id):
+            if id in self._flow.unpushed:
                 text = f"{commit.step} took effect before output {id} of line {against} was in its log"
                 self._findings.add("moved on", text, id, against=against)
         self._owed[processor] = [output.id for output in commit.outputs], self._findings.line
@@ -149,10 +148,9 @@ class _Sink:
 class Bundles:
     """Every result of a pipeline, and the bundles that are known to lie in its sinks."""
 
-    def __init__(self, logs: Logs, findings: Findings, counts: Counts) -> None:
+    def __init__(self, logs: Logs, findings: Findings) -> None:
         self._logs = logs
         self._findings = findings
-        self._counts = counts
         self._sinks: dict[str, _Sink] = {}
 
     def result(self, result: Result) -> None:
@@ -179,7 +177,7 @@ class Bundles:
             return []
         sink.chain[left.index] = replace(left, items=[], values=[]), self._findings.line
         sink.until = max(sink.until, left.until)
-        self._counts.outputs += len(left.items)
+        self._findings.counts.outputs += len(left.items)
         for index in (left.index - 1, left.index):
             self._check_joined(sink, index)
         made = sink.between(left.version, left.since, left.until)

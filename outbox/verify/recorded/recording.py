@@ -321,7 +321,6 @@ class RecordedStore:
             self._history.append(events.Found(at_ms=self._history.now_ms(), txs=[tx]))
 
     def _commit_event(self, operations: Sequence[Write]) -> events.Commit | None:
-        """The commit that a write is, if it is one."""
         changes: list[events.Change] = []
         records: list[tuple[Sequence[bytes], _Record]] = []
         tx = ""

@@ -437,7 +437,6 @@ def cell_digest(cell: Cell) -> int:
 
 
 def _taken(names: Names, before: dict[str, Position] | None, after: Register) -> list[events.Taken]:
-    """The entries that a swap takes."""
     taken: list[events.Taken] = []
     for name, row in names.inputs.items():
         until = after.cursors.get(name)
@@ -449,7 +448,6 @@ def _taken(names: Names, before: dict[str, Position] | None, after: Register) ->
 
 
 def _emitted(names: Names, register: Register, out: Out, step: str) -> list[events.Emitted]:
-    """The emissions of a step to one of its outputs."""
     id, to = cell_id(names.name, register, out.to), names.outputs.get(out.to)
     if isinstance(to, RowTarget):
         return [events.Emitted(id, to.row.name, cell_digest(Cell(id, v=out.v, types=out.types)), step)]

@@ -158,6 +158,7 @@ class Findings:
 
     def __init__(self, asked: Iterable[str] = KNOWN) -> None:
         self.asked = tuple(asked)
+        self.counts = Counts()
         self.kept: list[Finding] = []
         self.count = 0
         self.line = 0

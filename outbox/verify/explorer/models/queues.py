@@ -32,7 +32,6 @@ LOCK_COUNT = 16
 No process keeps a lock that ran out through so many others.
 """
 NAME_COUNT = 1_000
-"""The number of names for the deliveries of one message."""
 
 
 class Task(msgspec.Struct, frozen=True, gc=False):
@@ -152,7 +151,6 @@ class Queues:
         ]
 
     def _ways(self, message: Message) -> list[tuple[str, Message | None]]:
-        """The ways to resubmit a message: unchanged, or edited."""
         bodies = [body for identity, body in self._edits if identity == message.identity and body != message.body]
         return [("", None), *((f", edited: {body.decode()}", edited(message, body)) for body in bodies)]
 
@@ -254,7 +252,6 @@ class Queues:
         return Outcome(f"-> {label}", msgspec.structs.replace(state, tasks=tuple(tasks)), tuple(deliveries))
 
     def _locked(self, number: int, task: Task, in_use: Set[Hashable]) -> Task:
-        """A task under a lock of its own."""
         if not self._names_locks:
             return msgspec.structs.replace(task, is_locked=True, lock=task.lock % LOCK_COUNT + 1)
         names = ((task.message * NAME_COUNT + lock, lock) for lock in range(1, NAME_COUNT))

@@ -134,7 +134,7 @@ class StoreModel:
             return
         found = set[tuple[Document, ...]]()
         for label, after, there, fault in self._views(state):
-            pending = tuple(document for document in self._all(there, now_ms) if _is_pending(document.body))
+            pending = tuple(document for document in self._all(there, now_ms) if "pending" in _members(document.body))
             if pending and pending not in found:
                 yield Outcome(f"-> {len(pending)} unfinished{label}", after, (pending, now), fault)
             found.add(pending)
@@ -172,7 +172,7 @@ class StoreModel:
 
     def _grown_ms(self, state: StoreState, now_ms: int) -> list[int]:
         """When each pending document is as old as the grace of a sweeper."""
-        pending = [document for document in self._all(state, now_ms) if _is_pending(document.body)]
+        pending = [document for document in self._all(state, now_ms) if "pending" in _members(document.body)]
         return [written_ms(document) + self._grace_ms for document in pending]
 
     def is_private(self, op: Op) -> bool:
@@ -244,7 +244,6 @@ class StoreModel:
                     yield document
 
     def _session(self, id: str, doc: Doc | None) -> Session:
-        """The token of an answer that tells of a document."""
         return f"{id}@{doc.count}" if self._sessions and doc is not None else ""
 
     # Writing
@@ -392,21 +391,18 @@ def _moment(partition: Partition, session: Session) -> int:
     return next(made, 0)
 
 
-def _is_pending(body: bytes) -> bool:
+def _members(body: bytes) -> dict[str, Any]:
+    """The members of a document; none of what is no JSON object."""
     try:
         found = json.loads(body)
     except ValueError:
-        return False
-    return isinstance(found, dict) and "pending" in found
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _entry(body: bytes) -> str:
     """A record's place in a dispatch ledger; of what has none, one before all."""
-    try:
-        found = json.loads(body)
-    except ValueError:
-        return ""
-    entry = found.get("entry", "") if isinstance(found, dict) else ""
+    entry = _members(body).get("entry", "")
     return entry if isinstance(entry, str) else ""
 
 
