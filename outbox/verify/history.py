@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import BinaryIO, Self
 
 import msgspec
 
@@ -256,8 +256,7 @@ def parse(lines: Iterable[bytes], *, name: str = "the history") -> Iterator[AnyE
 
 def count_of(event: AnyEvent) -> int:
     """How much happened in a line: one for each message, state and output that it tells of, at least one."""
-    found: Any = event
     if isinstance(event, Commit):
         return max(1, len(event.ended) + len(event.buried) + len(event.changes) + len(event.outputs))
-    parts = getattr(found, "deliveries", None) or getattr(found, "messages", None) or getattr(found, "outputs", None)
+    parts = getattr(event, "deliveries", None) or getattr(event, "messages", None) or getattr(event, "outputs", None)
     return len(parts) if parts else 1

@@ -65,14 +65,9 @@ def _failure_text(request: pytest.FixtureRequest, folders: pytest.TempPathFactor
     for number, found in enumerate(report.anomalies, 1):
         if found.trace:
             name = re.sub(r"[^\w.-]+", "-", request.node.nodeid)[-FILE_NAME_LENGTH_MAX:].strip("-")
-            path = _folder(request, folders) / f"{name}-{number}.json"
+            cache = getattr(request.config, "cache", None)  # where traces are kept until the next run
+            path = (folders.mktemp("explored") if cache is None else cache.mkdir("outbox")) / f"{name}-{number}.json"
             path.write_bytes(found.trace)
             shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
             lines += ["", f"Step by step again: python -m outbox.verify replay {shown}"]
     return "\n".join(lines)
-
-
-def _folder(request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> Path:
-    """Where traces are kept until the next run: pytest's cache, if it has one."""
-    cache = getattr(request.config, "cache", None)
-    return folders.mktemp("explored") if cache is None else cache.mkdir("outbox")

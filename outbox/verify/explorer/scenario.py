@@ -24,7 +24,7 @@ from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.kernel import Kernel
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.models.journal import JournalModel
-from outbox.verify.explorer.models.queues import DELIVERY_COUNT_MAX, QueueModel, Queues
+from outbox.verify.explorer.models.queues import DELIVERY_COUNT_MAX, QueueModel
 from outbox.verify.explorer.models.store import CAPABILITIES, BlobModel, StoreModel
 from outbox.verify.explorer.ops import Model, Monitor
 from outbox.verify.explorer.programs import (
@@ -265,7 +265,9 @@ def _engine(scenario: Scenario) -> Kernel:
         gated=gated,
     )
     book = Book(Reference(plan), routes, sent, edits=scenario.edited(), retention_ms_min=min(retentions_ms))
-    monitor = JournalMonitor(_ends(scenario, book, log.queues))
+    monitor = JournalMonitor(
+        Ends(book, log.queues, scenario.invariant, "dead-letter" in scenario.allow, scenario.at_end)
+    )
     make = scenario.make or EngineScope
     models: list[Model] = [log, BlobModel()]
     working = scenario.guarded(plan, len(models))
@@ -276,10 +278,6 @@ def _engine(scenario: Scenario) -> Kernel:
     ports = partial(engine_ports, gated=gated)
     front = partial(Front, watched_app(app), plan, ports=ports, protocol=lambda calls, ports: None)
     return _kernel(scenario, models, programs, monitor, book, front, gated=gated)
-
-
-def _ends(scenario: Scenario, book: Book, queues: Queues) -> Ends:
-    return Ends(book, queues, scenario.invariant, "dead-letter" in scenario.allow, scenario.at_end)
 
 
 def _store(scenario: Scenario) -> Kernel:
@@ -315,7 +313,7 @@ def _store(scenario: Scenario) -> Kernel:
     models += [GuardModel(scenario.reschedules)] * bool(scenario.reschedules)
     book = Book(Reference(plan), routes, sent, edits=scenario.edited(), retention_ms_min=min(retentions_ms))
     monitor = StoreMonitor(
-        _ends(scenario, book, bus.queues),
+        Ends(book, bus.queues, scenario.invariant, "dead-letter" in scenario.allow, scenario.at_end),
         is_swept=scenario.sweepers > 0 and not apart,  # a sweeper of one store does not see changes in the other
         is_patient=scenario.patience_ms > 0,
         stores=(0, 3) if apart else (0,),

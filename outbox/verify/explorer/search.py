@@ -203,6 +203,18 @@ def search(
     return Search(scenario, limits or Limits(), hashing, live=live).run()
 
 
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Collect no garbage meanwhile: nearly all that a search or a run makes stays until it is over."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class Search:
     """One search, under way."""
 
@@ -220,11 +232,8 @@ class Search:
         self._collected_count = 0
         self.report = Report(scenario.describe())
 
+    @without_collections()
     def run(self) -> Report:
-        with without_collections():
-            return self._run()
-
-    def _run(self) -> Report:
         began_s = time.process_time()
         report = self.report
         self._meet(self.kernel.start, self._key(self.kernel.start), -1)
@@ -348,18 +357,6 @@ class Search:
         if trapped >= 0:
             text = f"{reached.count(0)} of {count} worlds never reach a good end; this is the nearest"
             self._found(Finding("Progress", text), trapped, self.kernel.start)
-
-
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """Collect no garbage meanwhile: nearly all that a search or a run makes stays until it is over."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 _KEYS: dict[Hashing, Callable[[World], Hashable]] = {"exact": lambda world: world, "64": hash}

@@ -4,7 +4,7 @@ What it does, in this order; it stops at the first step that finds anything, and
 an earlier one shows more simply:
 
 1. every handling alone (`rehearsal`): run twice, does it do the same?  Does its message ever end?
-2. one worker, no faults: what must hold, dead letters, messages that wait for ever; and every order (`orders`)
+2. one worker, no faults: what must hold, dead letters, messages that wait for ever; and every order
 3. one worker, with the duplicates and faults; each choice of which message is there more than once
 4. all workers
 

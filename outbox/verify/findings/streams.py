@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, reduce
 from itertools import cycle
 from operator import or_
@@ -111,24 +111,18 @@ def _discovering(handler: Handler, inputs: Mapping[str, Sequence[Any]], explored
     """Explore a handler whose outputs are not known: again with each that it emits to."""
     outputs: set[str] = set()
     for _ in range(DISCOVERED_MAX):
-        noting = Noting(handler, set(outputs))
-        found = explored(_plan_of(handler, noting, inputs, sorted(outputs)))
-        if noting.outputs == outputs:
+        noted = set(outputs)
+        found = explored(_plan_of(handler, partial(_noting, handler, noted), inputs, sorted(outputs)))
+        if noted == outputs:
             return found
-        outputs = noting.outputs
+        outputs = noted
     raise ValueError(f"the handler emits to more than {DISCOVERED_MAX} outputs; give a Processor, which declares them")
 
 
-@dataclass
-class Noting:
-    """A handler that notes to what outputs it emits."""
-
-    handler: Handler
-    outputs: set[str]
-
-    def __call__(self, state: Any, inputs: Inputs, step: Step) -> Any:
-        noting: Any = _Open(step, self.outputs)  # what a handler may ask of a step
-        return self.handler(state, inputs, noting)
+def _noting(handler: Handler, noted: set[str], state: Any, inputs: Inputs, step: Step) -> Any:
+    """Run a handler, and note to what outputs it emits."""
+    noting: Any = _Open(step, noted)  # what a handler may ask of a step
+    return handler(state, inputs, noting)
 
 
 class _Open:
@@ -147,7 +141,7 @@ class _Open:
 
 
 def _plan_of(
-    handler: Handler, noting: Noting, inputs: Mapping[str, Sequence[Any]], outputs: Sequence[str]
+    handler: Handler, noting: Handler, inputs: Mapping[str, Sequence[Any]], outputs: Sequence[str]
 ) -> ProcessorPlan:
     hints = [hint for name, hint in get_type_hints(handler).items() if name != "return"]
     if not hints or not isinstance(hints[0], type):

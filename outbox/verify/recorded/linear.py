@@ -5,7 +5,7 @@ The pass keeps, for each message, state and output, the least that can contradic
 
     message   handed out and not ended (it may get lost), or ended (no redelivery)   `flow`
     inbox key applied (it may not be applied again)                                          `commits`
-    state     its newest version                                                             `versions`
+    state     its newest version                                                             `commits`
     log       the identity of each cell, and what each processor has taken                   `logs`
     result    of a pipeline, the digests of what it has made at a position                   `logs`
     output    who it went to and its digest                                                  `flow`
