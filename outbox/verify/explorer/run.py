@@ -1,4 +1,4 @@
-"""One run of a program: a deterministic loop of its own, the calls that it has issued, and answers to them.
+"""One run of a program on a deterministic loop of its own: the calls that it issues, and their answers.
 
 asyncio decides nothing by itself: given the order and the results of the calls that leave the process, a program does
 the same every time.  The loop runs ready callbacks, in order, and stops where only the outside could go on.  It has no

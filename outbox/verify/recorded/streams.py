@@ -323,7 +323,7 @@ class PipelineEvents:
         return is_new
 
     async def write(self, store: StateStore, operations: Sequence[Write]) -> Won | Lost:
-        """Write, and note what is there then."""
+        """Write, and note the documents that are there then."""
         self.history.flush()  # what was made is on record before it can leave
         answer = await store.write(operations)
         for operation in operations if isinstance(answer, Won) else ():

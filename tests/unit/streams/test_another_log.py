@@ -56,7 +56,7 @@ def elsewhere() -> Iterator[Engine]:
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hardly any, before something is looked for again."""
-    for module in ("processor", "sinks", "ingest"):
+    for module in ("processor", "sinks"):
         monkeypatch.setattr(f"outbox.streams.{module}.PAUSE_S_FIRST", 0.001)
 
 

@@ -392,7 +392,7 @@ def _moment(partition: Partition, session: Session) -> int:
 
 
 def _members(body: bytes) -> dict[str, Any]:
-    """The members of a document; none of what is no JSON object."""
+    """The members of a document; none if it is no JSON object."""
     try:
         found = json.loads(body)
     except ValueError:
