@@ -56,7 +56,7 @@ OF_DELIVERY = "follows from the delivery, the plan and whether the handler has r
 PAUSES = "how long a message rests, which no protocol sees"
 NOT_MERGED = "an attempt that shares it is not merged"
 
-NO_CALLS: Any = None
+NO_CALLS: Any = object  # which nobody calls
 LEDGER = DispatchLedger(compile_app(bank()), ExploredStore(NO_CALLS, 0, CAPABILITIES), now_ms=lambda: 0, new_id=str)
 
 SAID: dict[type, dict[str, Change]] = {
@@ -132,7 +132,7 @@ def _work(attempt: Attempt, **changed: Any) -> None:
 def lanes_over(scope: str) -> StoreScope:
     """The lanes of a worker, with a protocol that has learned nothing."""
     plan = compile_app(bank())
-    calls: Any = None
+    calls = NO_CALLS
     apart = ExploredStore(calls, 3, CAPABILITIES) if scope == "item" else None
     operations: Any = None
     store, bus, blobs = ExploredStore(calls, 0, CAPABILITIES), ExploredBus(calls, 1), ExploredBlobs(calls, 2)
