@@ -143,8 +143,10 @@ async def ground(
             try:
                 yield made
             finally:
-                serving.cancel()
-                await asyncio.gather(serving, return_exceptions=True)
+                async with asyncio.timeout(20):
+                    while not serving.done():  # the SDK swallows a cancellation now and then, and reads on
+                        serving.cancel()
+                        await asyncio.wait([serving], timeout=1)
                 await processor.finish()
 
 
