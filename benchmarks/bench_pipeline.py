@@ -74,7 +74,7 @@ class Figures:
     rate: float
 
     def at_ms(self, share: float) -> float:
-        """The latency that so many do not exceed."""
+        """The latency at a share of the pages: 0.5 is the median."""
         return sorted(self.latency_ms)[int(len(self.latency_ms) * share)]
 
 

@@ -53,7 +53,7 @@ def disk_path() -> Iterator[Path]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a run of all tests draw half of those that take long."""
+    """Add `--drawn`, with which a run leaves out half of the long tests."""
     parser.addoption("--drawn", action="store_true", help="of the tests that take long only those drawn for this tree")
 
 

@@ -268,7 +268,7 @@ LONG: dict[str, tuple[str, ...]] = {
 
 
 def is_left_out(item: pytest.Item) -> bool:
-    """Whether a test is one of those that take long, and not drawn for this tree."""
+    """Whether a test is a long one that this tree's draw leaves to the soak."""
     file = item.path.relative_to(TESTS).as_posix()
     test = item.name.partition("[")[0].removeprefix("test_")
     is_long = test in LONG.get(file, ()) or (file.startswith(EXPLORATIONS) and file not in ALWAYS)

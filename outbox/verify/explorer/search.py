@@ -83,7 +83,7 @@ class Walk:
         self.steps.append(seen)
 
     def trace(self) -> Trace:
-        """The way so far."""
+        """The steps so far, as a trace for a reader."""
         kernel = self.kernel
         programs = [kernel.trie.programs[node.program].name for node in kernel.nodes(kernel.start)]
         programs = sorted(programs, key=programs.index)

@@ -142,7 +142,7 @@ def _put(values: tuple[T, ...], index: int, value: T) -> tuple[T, ...]:
 
 
 def walked(begun: Bounds) -> tuple[set[str], set[int]]:
-    """What is wrong in any state that can be reached, and the bounds where nothing more can happen."""
+    """The faults in any state that can be reached, and the bounds in the states where nothing more can happen."""
     found: set[str] = set()
     ends: set[int] = set()
     seen, todo = {begun}, [begun]

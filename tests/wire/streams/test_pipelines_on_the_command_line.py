@@ -103,7 +103,7 @@ async def states() -> AsyncIterator[tuple[BlobStates, tuple[str, ...]]]:
 @pytest.mark.timeout(WITHIN_S * 2)
 async def test_a_pipeline_on_blobs_is_run_measured_ended_asked_and_audited(started: Started) -> None:
     async with states() as (place, options):
-        made = Counting(place)  # type: ignore[arg-type]
+        made = Counting(place)  # type: ignore[arg-type]  # its logs take any place, an engine or a store
         await made.write("a b")
         process = started("--metrics-port", "0", *options)
         url = (await said(process, "metrics at ")).rpartition(" ")[2].strip()
