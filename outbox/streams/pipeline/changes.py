@@ -1,7 +1,8 @@
 """The changes of a key's state as a checkpoint's part stores them, and how they are applied to earlier parts.
 
 Everything is absolute: a field or a member as it is now, or that it is gone, so nothing is applied twice whatever
-checkpoints are made over again.  Nothing here knows the types; whoever merges parts does not have them.
+checkpoints are made over again.  Nothing here knows the types; whoever merges parts does not have them.  Changes are
+kept as stored: those that nothing is combined with are never decoded.
 """
 
 from __future__ import annotations
@@ -23,8 +24,24 @@ class Changes(msgspec.Struct, frozen=True, omit_defaults=True):
     lengths: dict[str, int] = {}
 
 
-def combined(older: Changes, newer: Changes) -> Changes:
+changes_of = msgspec.json.Decoder(Changes).decode
+"""Changes, from how they are stored."""
+
+
+def combined(older: msgspec.Raw, newer: msgspec.Raw) -> msgspec.Raw:
     """Two changes as one: the newer's whole fields win, and of other fields each of its members."""
+    return msgspec.Raw(msgspec.json.encode(_combined(changes_of(older), changes_of(newer))))
+
+
+def applied(whole: msgspec.Raw, changes: msgspec.Raw) -> msgspec.Raw:
+    """A state as stored, and what changed of it, as one."""
+    fields, found = msgspec.json.decode(whole, type=dict[str, msgspec.Raw]), changes_of(changes)
+    for name in found.members.keys() - fields.keys():
+        fields[name] = msgspec.Raw(b"[]" if name in found.lengths else b"{}")
+    return msgspec.Raw(msgspec.json.encode(_combined(Changes(fields), found).fields))
+
+
+def _combined(older: Changes, newer: Changes) -> Changes:
     fields = {**older.fields, **newer.fields}
     members = {name: each for name, each in older.members.items() if name not in newer.fields}
     lengths = {**older.lengths, **newer.lengths}
@@ -34,14 +51,6 @@ def combined(older: Changes, newer: Changes) -> Changes:
         else:
             members[name] = {**members.get(name, {}), **each}
     return Changes(fields, members, lengths)
-
-
-def applied(whole: msgspec.Raw, changes: Changes) -> msgspec.Raw:
-    """A state as stored, and what changed of it, as one."""
-    fields = msgspec.json.decode(whole, type=dict[str, msgspec.Raw])
-    for name in changes.members.keys() - fields.keys():
-        fields[name] = msgspec.Raw(b"[]" if name in changes.lengths else b"{}")
-    return msgspec.Raw(msgspec.json.encode(combined(Changes(fields), changes).fields))
 
 
 def _changed_field(raw: msgspec.Raw, members: Members, length: int | None) -> msgspec.Raw:

@@ -23,7 +23,7 @@ import msgspec
 
 from outbox.errors import CorruptRecord
 from outbox.streams.cells import DECODE_ERRORS, Position
-from outbox.streams.pipeline.changes import Changes, applied, combined
+from outbox.streams.pipeline.changes import applied, combined
 from outbox.streams.register import Swapped
 
 PIPELINE = "pipeline/"
@@ -119,14 +119,14 @@ States = Mapping[str, Mapping[int, Mapping[str, msgspec.Raw]]]
 class Section(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of a part: the states of an operator's slot, and their schema version.
 
-    Of a key in `changes` only these are here; the rest is in an earlier part.
+    Of a key in `changes` only these are here, see `Changes`; the rest is in an earlier part.
     """
 
     operator: str
     slot: int
     schema: int
     states: dict[str, msgspec.Raw]
-    changes: dict[str, Changes] = {}
+    changes: dict[str, msgspec.Raw] = {}
 
 
 class Held(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -184,7 +184,7 @@ def merged(older: Iterable[Section], newer: Iterable[Section]) -> dict[tuple[str
                 if key in states:
                     states[key] = applied(states[key], each)
                 else:
-                    changes[key] = combined(changes.get(key, Changes()), each)
+                    changes[key] = combined(changes[key], each) if key in changes else each
             section = Section(section.operator, section.slot, section.schema, states, changes)
         found[place] = section
     return found

@@ -131,7 +131,7 @@ class Reduce:
 
     def fresh_copy(self, key: Key) -> Any:
         """A copy of a key's state, or its first one."""
-        state = self.states.by_key.get(key)
+        state = self.states.state(key)
         return self._codec.fresh() if state is None else self.states.copied(state)
 
     def results(self, state: Any, record: Record) -> list[Record]:
@@ -155,8 +155,7 @@ class Reduce:
                 aside.append(refused(self._pipeline, self._operator, record, error))
                 continue
             try:
-                touch(key, at)
-                state = by_key.get(key)
+                state = touch(key, at)
                 if undo is not None:
                     undo.begin(state)
                 if state is None:

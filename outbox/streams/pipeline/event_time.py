@@ -34,7 +34,7 @@ class Timed:
         made: list[Record] = []
         aside: list[Record] = []
         ticks = []
-        now_ms: int = self.states.by_key.get(NOW, -TIME_MS_MAX - 1)
+        now_ms: int = -TIME_MS_MAX - 1 if (known := self.states.state(NOW)) is None else known
         for record in frame.records:
             at, path, _, value = record
             try:

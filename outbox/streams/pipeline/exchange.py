@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import repeat
 from typing import Any, Generic, TypeVar
 
@@ -270,7 +269,6 @@ def identity_of(plan: PipelinePlan) -> bytes:
     return f"{plan.name} {plan.version} {plan.graph}".encode()
 
 
-@lru_cache(maxsize=1 << 16)
 def owner_of(key: Key, count: int) -> int:
     """The worker that a key belongs to."""
     return slot_of(key) % count

@@ -9,6 +9,7 @@ import dataclasses
 import typing
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from outbox.codec import Codec, codec_for
 from outbox.encoding import encoded_plain, is_pydantic, null_in
 from outbox.errors import CorruptRecord, NotRegistrable, PoisonMessage
 from outbox.streams.cells import DECODE_ERRORS, Position
-from outbox.streams.pipeline.changes import Changes, Members
+from outbox.streams.pipeline.changes import Changes, Members, changes_of
 from outbox.streams.pipeline.state_types import ListState, MapState, Marks, Value
 from outbox.streams.values import codec_of
 
@@ -96,27 +97,44 @@ class StateFields:
             found[name]._marks.stands(name, reads=self.boxes[name].reads)
         return self._kind(**found)
 
-    def changed(self, state: Any, at: Position, since: Position) -> Changes | None:
-        """The changes of a state at or behind `since`; None: save it as a whole.  Its last change was at `at`.
+    def changed(self, state: Any, at: Position, since: Position) -> msgspec.Raw | None:
+        """The changes of a state at or behind `since`, as stored; None: save it as a whole.
+
+        Its last change was at `at`.
 
         Raises:
             PoisonMessage: something of it cannot be stored.
         """
-        found: dict[str, Iterable[Any] | None] = {}
+        found: list[tuple[str, Kept, Any, Iterable[Any] | None]] = []
+        is_whole = True
         for name, kept in self.boxes.items():
             box = kept.box_of(getattr(state, name))
-            found[name] = box._marks.changed(name, at, since)
+            members = box._marks.changed(name, at, since)
             box._marks.reads = kept.reads
-        if all(members is None for members in found.values()):
+            is_whole &= members is None
+            found.append((name, kept, box, members))
+        if is_whole:
             return None
         changes = Changes({name: raw_of(codec, getattr(state, name)) for name, codec in self._others.items()}, {}, {})
-        for name, members in found.items():
-            kept, box = self.boxes[name], getattr(state, name)
+        for name, kept, box, members in found:
             if members is None:
                 changes.fields[name] = msgspec.Raw(encoded_plain(kept.whole(box)))
             elif members:
                 kept.put(name, box, members, changes)
-        return changes
+        data = encoded_plain(changes)
+        if null_in(data):
+            self._check(changes_of(data))
+        return msgspec.Raw(data)
+
+    def _check(self, changes: Changes) -> None:
+        """Check that members of stored changes would be read back.
+
+        Raises:
+            PoisonMessage: one would not be.
+        """
+        for name, members in changes.members.items():
+            for raw in chain.from_iterable(members.values()):
+                checked(self.boxes[name].typed.codec, bytes(raw))
 
     def forget(self, state: Any) -> None:
         """Forget what changed of a state whose last change is in the checkpoint that stands."""
@@ -179,16 +197,27 @@ def raw_of(codec: Codec, value: Any) -> msgspec.Raw:
     """
     data = codec.encode(value)
     if null_in(data):
-        try:
-            codec.decode(data)
-        except DECODE_ERRORS as error:
-            raise PoisonMessage("unstorable", f"a {codec.name} would not be read back: {error}") from error
+        checked(codec, data)
     return msgspec.Raw(data)
+
+
+def checked(codec: Codec, data: bytes) -> None:
+    """Check that a stored value would be read back.
+
+    Raises:
+        PoisonMessage: it would not be.
+    """
+    try:
+        codec.decode(data)
+    except DECODE_ERRORS as error:
+        raise PoisonMessage("unstorable", f"a {codec.name} would not be read back: {error}") from error
 
 
 class Kept(typing.Protocol):
     """How the boxes of one field are stored."""
 
+    typed: Typed
+    """Its values."""
     stored: Any
     """Their type as a whole, for msgspec."""
     reads: bool
@@ -246,21 +275,21 @@ class KeptValue:
 
     def __init__(self, field: str, given: tuple[Any, ...]) -> None:
         (kind,) = _given(field, given, "Value[int]", 1)
-        self._typed = Typed(Value, field, kind)
-        self.stored, self.reads, self.box_of = self._typed.kind, self._typed.reads, self._typed.checked
+        self.typed = Typed(Value, field, kind)
+        self.stored, self.reads, self.box_of = self.typed.kind, self.typed.reads, self.typed.checked
 
     def whole(self, box: Any) -> Any:
-        (value,) = self._typed.plain([box._inner])
+        (value,) = self.typed.plain([box._inner])
         return value
 
     def made(self, stored: Any) -> Any:
-        return Value(*self._typed.values([stored]))
+        return Value(*self.typed.values([stored]))
 
     def read(self, data: bytes) -> Any:
-        return Value(self._typed.codec.decode(data))
+        return Value(self.typed.codec.decode(data))
 
     def put(self, name: str, box: Any, members: Iterable[Any], changes: Changes) -> None:
-        changes.fields[name] = raw_of(self._typed.codec, box._inner)
+        changes.fields[name] = raw_of(self.typed.codec, box._inner)
 
     def apply(self, box: Any, members: Members, length: int) -> None:
         raise CorruptRecord("a value has no members")
@@ -274,45 +303,43 @@ class KeptMap:
         if key not in _KEYS:
             raise NotRegistrable(f"{field}: its keys are {key}; a MapState has keys of str, int or UUID")
         self._field, self._key = field, key
-        self._typed = Typed(MapState, field, value)
-        self.stored, self.reads, self.box_of = dict[key, self._typed.kind], self._typed.reads, self._typed.checked  # type: ignore[valid-type, name-defined]  # known when it runs
+        self.typed = Typed(MapState, field, value)
+        self.stored, self.reads, self.box_of = dict[key, self.typed.kind], self.typed.reads, self.typed.checked  # type: ignore[valid-type, name-defined]  # known when it runs
         self._decode = msgspec.json.Decoder(self.stored).decode
 
-    def _text(self, key: Any) -> str:
-        if type(key) is not self._key:
+    def _check_keys(self, keys: Iterable[Any]) -> None:
+        if not {*map(type, keys)} <= {self._key}:
+            key = next(key for key in keys if type(key) is not self._key)
             what = f"{self._field} has the key {key!r}; its keys are all {self._key.__name__}, as its annotation says"
             raise PoisonMessage("unstorable", what)
-        text = str(key)
-        if not text.isascii():
-            encoded_plain(text)  # half of a surrogate pair is refused
-        return text
 
     def whole(self, box: Any) -> Any:
         inner = box._inner
-        if not {*map(type, inner)} <= {self._key}:
-            for key in inner:
-                self._text(key)
+        self._check_keys(inner)
         texts = inner if self._key is str else map(str, inner)
-        found = dict(zip(texts, self._typed.plain(inner.values()), strict=True))
+        found = dict(zip(texts, self.typed.plain(inner.values()), strict=True))
         return {text: found[text] for text in sorted(found)}
 
     def made(self, stored: Any) -> Any:
-        return MapState(zip(stored, self._typed.values(stored.values()), strict=True))
+        return MapState(zip(stored, self.typed.values(stored.values()), strict=True))
 
     def read(self, data: bytes) -> Any:
         return self.made(self._decode(data))
 
     def put(self, name: str, box: Any, members: Iterable[Any], changes: Changes) -> None:
-        inner, codec = box._inner, self._typed.codec
-        changes.members[name] = {
-            self._text(key): [raw_of(codec, inner[key])] if key in inner else [] for key in members
-        }
+        inner = box._inner
+        self._check_keys(members)
+        there = [key for key in members if key in inner]
+        found: dict[str, list[Any]] = {str(key): [] for key in members}
+        for key, value in zip(there, self.typed.plain([inner[key] for key in there]), strict=True):
+            found[str(key)].append(value)
+        changes.members[name] = found
 
     def apply(self, box: Any, members: Members, length: int) -> None:
         for text, each in members.items():
             key = text if self._key is str else self._key(text)
             if each:
-                box._inner[key] = self._typed.codec.decode(bytes(each[0]))
+                box._inner[key] = self.typed.codec.decode(bytes(each[0]))
             else:
                 box._inner.pop(key, None)
 
@@ -322,23 +349,25 @@ class KeptList:
 
     def __init__(self, field: str, given: tuple[Any, ...]) -> None:
         (kind,) = _given(field, given, "ListState[int]", 1)
-        self._typed = Typed(ListState, field, kind)
-        self.stored, self.reads, self.box_of = list[self._typed.kind], self._typed.reads, self._typed.checked  # type: ignore[name-defined]  # known when it runs
+        self.typed = Typed(ListState, field, kind)
+        self.stored, self.reads, self.box_of = list[self.typed.kind], self.typed.reads, self.typed.checked  # type: ignore[name-defined]  # known when it runs
         self._decode = msgspec.json.Decoder(self.stored).decode
 
     def whole(self, box: Any) -> Any:
-        return [*self._typed.plain(box._inner)]
+        return [*self.typed.plain(box._inner)]
 
     def made(self, stored: Any) -> Any:
-        return ListState(self._typed.values(stored))
+        return ListState(self.typed.values(stored))
 
     def read(self, data: bytes) -> Any:
         return self.made(self._decode(data))
 
     def put(self, name: str, box: Any, members: Iterable[Any], changes: Changes) -> None:
-        inner, codec = box._inner, self._typed.codec
+        inner = box._inner
+        there = [index for index in members if index < len(inner)]
+        values = self.typed.plain([inner[index] for index in there])
         changes.lengths[name] = len(inner)
-        changes.members[name] = {str(index): [raw_of(codec, inner[index])] for index in members if index < len(inner)}
+        changes.members[name] = {str(index): [value] for index, value in zip(there, values, strict=True)}
 
     def apply(self, box: Any, members: Members, length: int) -> None:
         inner = box._inner
@@ -346,7 +375,7 @@ class KeptList:
         inner += [None] * (length - len(inner))
         for text, each in members.items():
             if int(text) < length:
-                inner[int(text)] = self._typed.codec.decode(bytes(each[0]))
+                inner[int(text)] = self.typed.codec.decode(bytes(each[0]))
 
 
 def _given(field: str, given: tuple[Any, ...], example: str, count: int) -> tuple[Any, ...]:

@@ -1,15 +1,17 @@
 """The states of an operator, by key, and what a checkpoint saves of them.
 
 A checkpoint takes the states as they are at one position while records go on to change them: a key is saved before the
-next record touches it, and the rest a few at a time.  Of a state with boxes only what changed is saved.  A key belongs
-to one of 64 slots for the pipeline's life, whatever process has it.
+next record touches it, and the rest a few at a time.  Of a state with boxes only what changed is saved.  A loaded state
+is decoded when it is first asked for.  A key belongs to one of 64 slots for the pipeline's life, whatever process has
+it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache, reduce
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -18,16 +20,24 @@ from outbox.errors import CorruptRecord, OutboxError
 from outbox.lineage import Key, field
 from outbox.runtime.failures.error_text import failure_text
 from outbox.streams.cells import Position
-from outbox.streams.pipeline.changes import Changes, applied
+from outbox.streams.pipeline.changes import applied, changes_of
 from outbox.streams.pipeline.state_fields import StateFields
 
 SLOTS = 64
-GONE = b"null"
+GONE = msgspec.Raw(b"null")
 """In place of the state of a key that has none any more."""
 
 
 class StateUnstorable(OutboxError):
     """A checkpoint cannot store a state; the pipeline stands still."""
+
+
+class Loaded(NamedTuple):
+    """A state of a checkpoint, and what later parts changed of it."""
+
+    whole: msgspec.Raw
+    schema: int
+    changes: list[msgspec.Raw]
 
 
 class KeyedStates:
@@ -45,6 +55,8 @@ class KeyedStates:
         `fields` are those of its class, where it has boxes.
         """
         self.by_key: dict[Key, Any] = {}
+        """The states, but for loaded ones that nobody has asked for."""
+        self._loaded: dict[Key, Loaded] = {}
         self.schema = schema
         self.encode = encode
         self.decode = decode
@@ -53,26 +65,42 @@ class KeyedStates:
         self._waiting: dict[Key, Any] = {}
         """The states that the checkpoint under way has yet to save, as they were at its position."""
         self._saved: dict[int, dict[str, msgspec.Raw]] = {}
-        self._saved_changes: dict[int, dict[str, Changes]] = {}
+        self._saved_changes: dict[int, dict[str, msgspec.Raw]] = {}
         self._fields = fields
         self._since: Position | None = None
         """Where the checkpoint under way begins to save from; None: it saves all."""
-        self._older: dict[Key, msgspec.Raw] = {}
-        """The loaded states of another schema or class, as stored."""
 
-    def touch(self, key: Key, at: Position) -> None:
-        """Say that the state of a key is about to change, at a position."""
+    def __len__(self) -> int:
+        return len(self.by_key) + len(self._loaded)
+
+    def touch(self, key: Key, at: Position) -> Any:
+        """The state of a key, None without one, which is about to change at a position."""
         if key in self._waiting:
             self._save(key)
         self._changed[key] = at
-        if self._fields is not None and (state := self.by_key.get(key)) is not None:
+        state = self.state(key) if key in self._loaded else self.by_key.get(key)
+        if state is not None and self._fields is not None:
             self._fields.look(state)
+        return state
+
+    def state(self, key: Key) -> Any:
+        """The state of a key; None without one."""
+        loaded = self._loaded.pop(key, None)
+        if loaded is not None:
+            self.by_key[key] = self._read(loaded)
+        return self.by_key.get(key)
+
+    def all(self) -> Mapping[Key, Any]:
+        """All states."""
+        for key in [*self._loaded]:
+            self.state(key)
+        return self.by_key
 
     def begin(self, since: Position | None) -> None:
         """Begin to save the states that changed at or behind `since`, where a checkpoint stands; None: all."""
-        self._since, self._saved, self._saved_changes, self._older = since, {}, {}, {}
+        self._since, self._saved, self._saved_changes = since, {}, {}
         if since is None:
-            self._waiting = dict(self.by_key)
+            self._waiting = dict(self.all())
             return
         if self._fields is not None:
             for key, at in self._changed.items():
@@ -91,7 +119,7 @@ class KeyedStates:
         """The saved states, by slot and key."""
         return self._saved
 
-    def saved_changes(self, slot: int) -> dict[str, Changes]:
+    def saved_changes(self, slot: int) -> dict[str, msgspec.Raw]:
         """The saved changes of a slot's states, by key; these are not saved as a whole."""
         return self._saved_changes.get(slot, {})
 
@@ -118,10 +146,10 @@ class KeyedStates:
             if changes is not None:
                 self._saved_changes.setdefault(slot, {})[text_of(key)] = changes
                 return
-        saved[text_of(key)] = msgspec.Raw(GONE if state is None else self.encode(state))
+        saved[text_of(key)] = GONE if state is None else msgspec.Raw(self.encode(state))
 
     def load(
-        self, states: Mapping[str, msgspec.Raw], schema: int, changes: Mapping[str, Changes] | None = None
+        self, states: Mapping[str, msgspec.Raw], schema: int, changes: Mapping[str, msgspec.Raw] | None = None
     ) -> None:
         """Take saved states, and changes of states that earlier parts had.
 
@@ -130,28 +158,30 @@ class KeyedStates:
             CorruptRecord: a state is missing of which there are changes.
         """
         for text, raw in states.items():
-            if bytes(raw) == GONE:
-                self.by_key.pop(key_of(text), None)
+            if raw == GONE:
+                self._loaded.pop(key_of(text), None)
             else:
-                self._take(key_of(text), raw, schema)
+                self._loaded[key_of(text)] = Loaded(raw, schema, [])
         for text, each in (changes or {}).items():
-            self._load_changes(key_of(text), each, schema)
+            if (loaded := self._loaded.get(key_of(text))) is None:
+                what = f"a checkpoint has changes of {key_of(text)!r}, and no state"
+                raise CorruptRecord(f"{what}; restore its parts from a backup")
+            loaded.changes.append(each)
+        for text in (*states, *(changes or {})) if schema != self.schema else ():
+            if (loaded := self._loaded.get(key_of(text))) is not None:
+                self._read(loaded)  # what cannot be read is said at once
 
-    def _take(self, key: Key, raw: msgspec.Raw, schema: int) -> None:
-        self.by_key[key] = self.decode(bytes(raw), schema)
-        if schema != self.schema:
-            self._older[key] = raw
-
-    def _load_changes(self, key: Key, changes: Changes, schema: int) -> None:
-        state = self.by_key.get(key)
-        if state is None:
-            raise CorruptRecord(f"a checkpoint has changes of {key!r}, and no state; restore its parts from a backup")
-        if schema == self.schema and self._fields is not None and self._fields.has_kinds_of(changes):
-            self._fields.apply(state, changes)
-        else:
-            self._take(key, applied(self._older.get(key) or msgspec.Raw(self.encode(state)), changes), schema)
+    def _read(self, loaded: Loaded) -> Any:
+        changes = [changes_of(each) for each in loaded.changes]
+        if loaded.schema != self.schema or self._fields is None or not all(map(self._fields.has_kinds_of, changes)):
+            return self.decode(bytes(reduce(applied, loaded.changes, loaded.whole)), loaded.schema)
+        state = self.decode(bytes(loaded.whole), loaded.schema)
+        for each in changes:
+            self._fields.apply(state, each)
+        return state
 
 
+@lru_cache(maxsize=1 << 16)
 def slot_of(key: Key) -> int:
     """The slot of a key, 0 to 63; the same on every machine."""
     return int.from_bytes(sha256(field(key)).digest()[:8], "big") % SLOTS

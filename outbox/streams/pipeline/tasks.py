@@ -96,14 +96,14 @@ class LocalTasks:
     async def state(self, operator: str, key: Key) -> tuple[Any, Position]:
         """A copy of a key's state, None without one, and the position that it rests on."""
         states = self.states_of(operator)
-        state = states.by_key.get(key)
+        state = states.state(key)
         return (None if state is None else states.copied(state)), self.at
 
     async def items(self, operator: str) -> AsyncIterator[tuple[list[tuple[Key, Any]], Position]]:
         """The keys of each slot with copies of their states, and the position that these rest on."""
         states = self.states_of(operator)
         slots: dict[int, list[Key]] = {}
-        for key in list(states.by_key):
+        for key in list(states.all()):
             slots.setdefault(slot_of(key), []).append(key)
         for slot in sorted(slots):
             yield [(key, states.copied(states.by_key[key])) for key in slots[slot] if key in states.by_key], self.at

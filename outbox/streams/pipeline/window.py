@@ -67,8 +67,8 @@ class Windows:
     def feed(self, frame: Frame) -> Frame:
         made: list[Record] = []
         aside: list[Record] = []
-        if len(self._due) < len(self.states.by_key):  # they were loaded
-            self._due = sorted((state.due_ms, text_of(key)) for key, state in self.states.by_key.items())
+        if len(self._due) < len(self.states):  # they were loaded
+            self._due = sorted((state.due_ms, text_of(key)) for key, state in self.states.all().items())
         ticks = list(frame.ticks)
         for record in frame.records:
             while ticks and ticks[0] <= (record[0], record[2]):
@@ -90,8 +90,7 @@ class Windows:
         except Exception as error:
             aside.append(refused(self._pipeline, self._operator, record, error))
             return
-        self.states.touch(key, at)
-        state = self.states.by_key.get(key)
+        state = self.states.touch(key, at)
         if state is None:
             due_ms = (now_ms // self._slide_ms + 1) * self._slide_ms
             state = self.states.by_key[key] = Open(due_ms, [], [])
@@ -104,8 +103,7 @@ class Windows:
         while self._due and self._due[0][0] <= now_ms:
             end_ms, text = heappop(self._due)
             key = key_of(text)
-            self.states.touch(key, at)
-            state = self.states.by_key[key]
+            state = self.states.touch(key, at)
             window = Window(key, end_ms - self._size_ms, end_ms)
             results: list[Any] = []
             try:

@@ -150,10 +150,10 @@ class TaskWorker:
         if not message.key:
             if message.slot == self._worker:  # the first of its slots
                 slots = self._slots[message.operator] = {}
-                for key in states.by_key:
+                for key in states.all():
                     slots.setdefault(slot_of(key), []).append(key)
             keys = self._slots[message.operator].get(message.slot, keys)
-        found = [(key, states.by_key[key]) for key in keys if key in states.by_key]
+        found = [(key, state) for key in keys if (state := states.state(key)) is not None]
         parts = [part for key, state in found for part in (text_of(key).encode(), states.encode(state))]
         return Answer(message.id, self._groups[message.operator].watermark, parts)
 

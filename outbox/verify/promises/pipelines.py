@@ -90,9 +90,9 @@ def entry_id(number: int) -> str:
 
 def _states(cores: Mapping[str, Any]) -> States:
     return {
-        name: {text_of(key): states.encode(state) for key, state in states.by_key.items()}
+        name: {text_of(key): states.encode(state) for key, state in states.all().items()}
         for name, core in cores.items()
-        if (states := states_of(core)) is not None and states.by_key
+        if (states := states_of(core)) is not None and len(states)
     }
 
 
@@ -268,7 +268,7 @@ class PipelineMonitor:
         for section in sections.values():
             if section.changes:
                 return Finding("Recoverable", f"checkpoint {stands.n} has changes of {[*section.changes]}, not a state")
-            states = {key: data for key, raw in section.states.items() if (data := bytes(raw)) != GONE}
+            states = {key: bytes(raw) for key, raw in section.states.items() if raw != GONE}
             if states:
                 found.setdefault(section.operator, {}).update(states)
         wanted = expected.states[stands.c.index]

@@ -137,7 +137,7 @@ class Wires:
         other._cores = {operator.name: core_of("letters", operator) for operator in self.plan.operators}
         other._states = {name: found for name, core in other._cores.items() if (found := states_of(core)) is not None}
         for name, states in worker._states.items():
-            other._states[name].by_key |= {key: states.copied(state) for key, state in states.by_key.items()}
+            other._states[name].by_key |= {key: states.copied(state) for key, state in states.all().items()}
         for to, group in worker._groups.items():
             other._groups = {**other._groups, to: copied(group, other._cores.get(to))}
         return other
@@ -148,7 +148,7 @@ class Wires:
         parts: list[Any] = [[framed(each) for each in channel] for channel in channels]
         for worker in self.workers:
             parts += [
-                (name, sorted((key, s.encode(state)) for key, state in s.by_key.items()))
+                (name, sorted((key, s.encode(state)) for key, state in s.all().items()))
                 for name, s in worker._states.items()
             ]
             parts += [held(group) for group in worker._groups.values()]

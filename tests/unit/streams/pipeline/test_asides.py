@@ -173,7 +173,7 @@ async def test_every_operator_may_refuse_and_the_rest_of_its_entry_goes_on() -> 
     ]
     assert [bytes(each.value) for each in found] == [b'{"text":"%b"}' % text.encode() for text in texts[:5]]
     states = states_of(cores_in(replica)["added"])
-    assert states is not None and set(states.by_key) == {"b", "c"}
+    assert states is not None and set(states.all()) == {"b", "c"}
 
 
 @pytest.mark.parametrize("text", ["poison filter", "flat", "map", "key", "reduce"])

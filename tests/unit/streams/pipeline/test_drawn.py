@@ -120,7 +120,7 @@ async def test_what_comes_out_under_drawn_faults_is_what_should(given: Release, 
     while await last.turn():
         pass
     states = states_in(last)
-    assert states.by_key == {word: Count(n) for word, n in dict(expected(texts)).items()}
+    assert states.all() == {word: Count(n) for word, n in dict(expected(texts)).items()}
 
 
 @pytest.mark.parametrize("seed", [pytest.param(n, marks=[] if n < 20 else [pytest.mark.soak]) for n in range(200)])

@@ -114,7 +114,7 @@ async def test_with_workers_that_die_and_beside_a_replica_without_all_comes_out_
         record = (entry.position, (), time_ms, entry.value)
         await tasks.feed(Frame([record], at, [(entry.position, time_ms)]), [entry.id])
     for name in ("count", "by_letter", "lately"):
-        assert again.tasks.states_of(name).by_key == tasks.states_of(name).by_key
+        assert again.tasks.states_of(name).all() == tasks.states_of(name).all()
 
 
 def broken(state: Count, word: Word, emit: object) -> None:

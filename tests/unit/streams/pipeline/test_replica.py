@@ -89,7 +89,7 @@ async def test_checkpoints_one_behind_the_other_are_the_states(crash_behind: int
     again = made.replica()
     await again.begin()
     states = states_in(again)
-    assert {key: state.n for key, state in states.by_key.items()} == dict(expected(texts))
+    assert {key: state.n for key, state in states.all().items()} == dict(expected(texts))
     assert again.known is not None and len(again.known.register.stands.parts) <= 4
 
 
@@ -129,7 +129,7 @@ async def test_a_checkpoint_that_loses_to_another_takes_that() -> None:
     again = made.replica()
     await again.begin()
     states = states_in(again)
-    assert states.by_key["the"] == Count(4)
+    assert states.state("the") == Count(4)
 
 
 async def test_states_are_saved_as_they_were_though_entries_go_on() -> None:

@@ -126,7 +126,7 @@ async def test_the_states_of_a_run_are_those_of_its_words() -> None:
     replica = made.replica()
     await replica.begin()
     states = states_in(replica)
-    assert set(states.by_key) == set(dict(expected(TEXTS)))
+    assert set(states.all()) == set(dict(expected(TEXTS)))
 
 
 async def test_who_waits_for_an_incarnation_that_ends_is_not_left_waiting() -> None:
