@@ -53,7 +53,7 @@ def disk_path() -> Iterator[Path]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--drawn`, with which a run leaves out half of the long tests."""
+    """Add `--drawn`, with which a run leaves out three quarters of the long tests."""
     parser.addoption("--drawn", action="store_true", help="of the tests that take long only those drawn for this tree")
 
 

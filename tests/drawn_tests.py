@@ -1,6 +1,6 @@
-"""Which of the tests that take long `make test` runs: of each case one in two, drawn by the tree.
+"""Which of the tests that take long `make test` runs: of each case one in four, drawn by the tree.
 
-They are six tenths of the CPU of all, and few of them break by one change.  A tree runs the same half whenever it is
+They are two thirds of the CPU of all, and few of them break by one change.  A tree runs the same quarter whenever it is
 tested, and the next change to the package runs another; `make soak` runs the rest of its tree.  Only these two draw
 (`--drawn`): whoever names a file to pytest runs all of it.
 """
@@ -14,9 +14,12 @@ import pytest
 from tests.simulation.drawn_faults import place_of, tree_digest
 
 TESTS = Path(__file__).resolve().parent
-ONE_OF = 2
-EXPLORATIONS = "simulation/test_explore_"
-"""Of these files all tests."""
+ONE_OF = 4
+WHOLE = (
+    "simulation/test_explore_",
+    *(f"spark/test_{name}.py" for name in ("reconcile", "reconcile_inputs", "quarantines")),
+)
+"""Beginnings of the files of which all tests are long."""
 ALWAYS = ("simulation/test_explore_lattice.py",)
 """The smallest scopes of the three protocols are explored by every run."""
 LONG: dict[str, tuple[str, ...]] = {
@@ -107,7 +110,6 @@ LONG: dict[str, tuple[str, ...]] = {
     ),
     "spark/test_messy_files.py": ("each_row_is_sent_as_it_stands_or_set_aside",),
     "spark/test_place_faults.py": ("drawn_faults_change_no_answer",),
-    "spark/test_reconcile.py": ("the_command_says_so_by_its_exit_code",),
     "spark/test_reconcile_screens.py": ("a_job_that_was_killed_goes_on_behind_the_last_step",),
     "spark/test_submit_local.py": ("a_job_is_submitted_locally_from_exactly_the_package",),
     "spark/test_sweep.py": (
@@ -271,5 +273,5 @@ def is_left_out(item: pytest.Item) -> bool:
     """Whether a test is a long one that this tree's draw leaves to the soak."""
     file = item.path.relative_to(TESTS).as_posix()
     test = item.name.partition("[")[0].removeprefix("test_")
-    is_long = test in LONG.get(file, ()) or (file.startswith(EXPLORATIONS) and file not in ALWAYS)
+    is_long = test in LONG.get(file, ()) or (file.startswith(WHOLE) and file not in ALWAYS)
     return is_long and place_of(f"{file}::{item.name}", tree_digest()) % ONE_OF != 0
