@@ -49,12 +49,12 @@ STATEMENTS_MAX = {
     "outbox/azure": 3_452,
     "outbox/emulator": 9_979,
     "outbox/engine": 5_120,
-    "outbox/ops": 7_506,
+    "outbox/ops": 7_507,
     "outbox/registration": 339,
     "outbox/runtime": 6_193,
-    "outbox/streams": 6_474,
+    "outbox/streams": 6_508,
     "outbox/testing": 590,
-    "outbox/verify": 9_726,
+    "outbox/verify": 9_727,
 }
 """The budget of each package, by `tools.statements.packages`; `outbox` is what stands beside the packages."""
 LOOKED_AT = (

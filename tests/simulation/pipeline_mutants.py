@@ -51,7 +51,7 @@ PIPELINE_MUTANTS = (
     ),
     mutant(
         "pipeline: changes count as saved when their part is written", "pipeline", "Recoverable", STATES,
-        ("        return self._saved\n", "        self._changed.clear()\n        return self._saved\n"),
+        ("        return self._saved\n", "        self._taken = {}\n        return self._saved\n"),
         pages=("a", "b"), replicas=2,
     ),
     mutant(
@@ -66,7 +66,7 @@ PIPELINE_MUTANTS = (
     ),
     mutant(
         "pipeline: of a state in a part that is written anew only what changed is kept", "pipeline", "Recoverable", CHECKPOINT,
-        ("                    states[key] = applied(states[key], each)\n", "                    changes[key] = each\n                    del states[key]\n"),
+        ("                states[key] = applied(states[key], each)\n", "                changes[key] = each\n                del states[key]\n"),
         pages=("a", "b"), members=True, replicas=1,
     ),
     mutant(
@@ -91,12 +91,12 @@ PIPELINE_MUTANTS = (
     ),
     mutant(
         "pipeline: a part that was written is not named", "pipeline", "Recoverable", REPLICA,
-        ("        return [*kept, await self._written(part_of(section for _, section in sorted(sections.items())))]\n", "        return [*kept, *merge]\n"),
+        ("        return [*kept, await self._written(data)]\n", "        return [*kept, *again]\n"),
         pages=("a",), replicas=1,
     ),
     mutant(
         "pipeline: the parts that are written anew are left out", "pipeline", "Recoverable", REPLICA,
-        ("            older = merged(older.values(), sections_of(await self._read(part), part))\n", "            older = merged({}.values(), sections_of(await self._read(part), part)) if part is merge[-1] else {}\n            older = {}\n"),
+        ("                merge(found, section)\n", "                pass\n"),
         pages=("a", "b"), replicas=1,
     ),
     mutant(

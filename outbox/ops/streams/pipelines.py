@@ -40,7 +40,7 @@ from outbox.streams.pipeline.checkpoint import (
     PipelineRegister,
     Section,
     lines_of,
-    merged,
+    merge,
     sections_of,
 )
 from outbox.streams.pipeline.figures import figures_of
@@ -146,9 +146,10 @@ async def _state(at: StreamPlace, stands: Checkpoint, asked: ReadPipelineState) 
     place, operators = (asked.operator, slot_of(key)), set[str]()
     found: dict[tuple[str, int], Section] = {}
     for part in stands.parts:
-        sections = list(sections_of(await _part(at, part), part))
-        operators |= {section.operator for section in sections}
-        found = merged(found.values(), [each for each in sections if (each.operator, each.slot) == place])
+        for section in sections_of(await _part(at, part), part):
+            operators.add(section.operator)
+            if (section.operator, section.slot) == place:
+                merge(found, section)
     if operators and asked.operator not in operators:
         known = ", ".join(sorted(operators))
         raise LookupError(f"pipeline {asked.name} has no states of {asked.operator[:80]!r}; there are those of {known}")

@@ -152,42 +152,39 @@ def sections_of(data: bytes, ref: PartRef) -> Iterator[Section]:
 
 
 def lines_of(data: bytes, ref: PartRef, kind: type[Line]) -> Iterator[Line]:
-    """The lines of a part, one after the other.
+    """The lines of a part, one after the other; whether it is the one that was written is known behind the last.
 
     Raises:
         CorruptRecord: it is not the part that was written.
     """
-    if sha256(data).hexdigest() != ref.digest:
-        raise CorruptRecord(
-            f"part {ref.blob} of a checkpoint is not the one that was written; restore it from a backup"
-        )
+    digest, what = sha256(), f"part {ref.blob} of a checkpoint is not the one that was written"
     try:
-        for line in data.split(b"\n") if data else ():
+        for number, line in enumerate(data.split(b"\n") if data else ()):
+            digest.update(b"\n" if number else b"")
+            digest.update(line)
             yield msgspec.json.decode(line, type=kind)
     except DECODE_ERRORS as error:
-        raise CorruptRecord(f"part {ref.blob} of a checkpoint cannot be read ({error})") from error
+        raise CorruptRecord(f"{what} ({error}); restore it from a backup") from error
+    if digest.hexdigest() != ref.digest:
+        raise CorruptRecord(f"{what}; restore it from a backup")
 
 
-def merged(older: Iterable[Section], newer: Iterable[Section]) -> dict[tuple[str, int], Section]:
-    """Two parts as one: the newer's states win, and its changes are applied to the older's.
+def merge(found: dict[tuple[str, int], Section], section: Section) -> None:
+    """Add a section of a part to those of earlier ones: its states win, and its changes are applied to theirs.
 
     An operator's slot has the schema of the part that is read last.
     """
-    found = {(section.operator, section.slot): section for section in older}
-    for section in newer:
-        place = section.operator, section.slot
-        known = found.get(place)
-        if known is not None:
-            states = {**known.states, **section.states}
-            changes = {key: each for key, each in known.changes.items() if key not in section.states}
-            for key, each in section.changes.items():
-                if key in states:
-                    states[key] = applied(states[key], each)
-                else:
-                    changes[key] = combined(changes[key], each) if key in changes else each
-            section = Section(section.operator, section.slot, section.schema, states, changes)
-        found[place] = section
-    return found
+    known = found.get((section.operator, section.slot))
+    if known is not None:
+        states = {**known.states, **section.states}
+        changes = {key: each for key, each in known.changes.items() if key not in section.states}
+        for key, each in section.changes.items():
+            if key in states:
+                states[key] = applied(states[key], each)
+            else:
+                changes[key] = combined(changes[key], each) if key in changes else each
+        section = Section(section.operator, section.slot, section.schema, states, changes)
+    found[section.operator, section.slot] = section
 
 
 def ref_of(blob: str, data: bytes) -> PartRef:

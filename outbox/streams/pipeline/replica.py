@@ -13,7 +13,7 @@ Source: FlameStream, "Optimistic exactly-once"; the bundles' chain in place of i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -43,14 +43,15 @@ from outbox.streams.pipeline.checkpoint import (
     PipelineRegister,
     Section,
     lines_of,
+    merge,
     merge_count,
-    merged,
     part_of,
     ref_of,
     sections_of,
 )
 from outbox.streams.pipeline.operators import Frame, Record
 from outbox.streams.pipeline.plan import GraphChanged, PipelinePlan
+from outbox.streams.pipeline.states import GONE
 from outbox.streams.pipeline.tasks import BeginAgain, LocalTasks
 from outbox.streams.pipeline.workers import Workers, WorkerTasks
 from outbox.streams.read_ahead import ReadAhead
@@ -67,6 +68,8 @@ AT_FIRST = 4
 BEGIN_COUNT_MAX = 20
 DEADLINES_MAX = 8
 PART_BYTES_MAX = 1 << 30
+STATES_BETWEEN = 128
+"""The states of parts that are merged before others go on."""
 
 
 class Superseded(Refused):
@@ -127,6 +130,7 @@ class PipelineReplica:
         self._ahead = ReadAhead(min(entries_max, AT_FIRST))
         self._saves_all = False
         """Whether the next checkpoint saves all states, because some were loaded from an older schema."""
+        self._handled_count = 0
 
     # Beginning
 
@@ -467,14 +471,38 @@ class PipelineReplica:
         """The parts with the saved states, some of the last written anew."""
         if not saved:
             return before
-        count = merge_count(before, len(part_of(saved.values())))
-        kept, merge = before[: len(before) - count], before[len(before) - count :]
-        older: dict[tuple[str, int], Section] = {}
-        for part in merge:
-            older = merged(older.values(), sections_of(await self._read(part), part))
+        data = part_of(saved.values())
+        count = merge_count(before, len(data))
+        kept, again = before[: len(before) - count], before[len(before) - count :]
+        if again or not kept:
+            data = await self._merged(again, saved.values(), is_first=not kept)
+        return [*kept, await self._written(data)]
+
+    async def _merged(self, parts: Iterable[PartRef], saved: Iterable[Section], *, is_first: bool) -> bytes:
+        """The bytes of parts that are written anew, and of what was saved.
+
+        The first part names no key that has no state any more.
+        """
+        found: dict[tuple[str, int], Section] = {}
+        for part in parts:
+            for section in sections_of(await self._read(part), part):
+                merge(found, section)
+                await self._handled(section)
+        for section in saved:
+            merge(found, section)
+        lines = []
+        for _, section in sorted(found.items()):
+            states = {key: raw for key, raw in section.states.items() if not is_first or raw != GONE}
+            lines.append(part_of([msgspec.structs.replace(section, states=states)]))
+            await self._handled(section)
+        return b"\n".join(lines)
+
+    async def _handled(self, section: Section) -> None:
+        """Let others go on between some states and the next."""
+        self._handled_count += len(section.states) + len(section.changes)
+        if self._handled_count > STATES_BETWEEN:
+            self._handled_count = 0
             await asyncio.sleep(0)
-        sections = merged(older.values(), saved.values())
-        return [*kept, await self._written(part_of(section for _, section in sorted(sections.items())))]
 
     async def _written(self, data: bytes) -> PartRef:
         blob = f"{self._who}/{self.place.new_id()}"

@@ -61,9 +61,15 @@ class KeyedStates:
         self.encode = encode
         self.decode = decode
         self._changed: dict[Key, Position] = {}
-        """The position of the last change of each key that may not be in the checkpoint that stands."""
+        """The position of the last change of each key that changed behind the checkpoint under way."""
+        self._taken: dict[Key, Position] = {}
+        """The same of each key that is in that checkpoint, and may not be in the one that stands."""
         self._waiting: dict[Key, Any] = {}
-        """The states that the checkpoint under way has yet to save, as they were at its position."""
+        """The keys that the checkpoint under way has yet to save."""
+        self._stood: dict[Key, Position] = {}
+        """Keys whose changes are in the checkpoint that stands, and are not forgotten yet."""
+        self._at: Position | None = None
+        """Where the checkpoint under way is."""
         self._saved: dict[int, dict[str, msgspec.Raw]] = {}
         self._saved_changes: dict[int, dict[str, msgspec.Raw]] = {}
         self._fields = fields
@@ -76,6 +82,7 @@ class KeyedStates:
     def touch(self, key: Key, at: Position) -> Any:
         """The state of a key, None without one, which is about to change at a position."""
         if key in self._waiting:
+            del self._waiting[key]
             self._save(key)
         self._changed[key] = at
         state = self.state(key) if key in self._loaded else self.by_key.get(key)
@@ -96,24 +103,34 @@ class KeyedStates:
             self.state(key)
         return self.by_key
 
-    def begin(self, since: Position | None) -> None:
-        """Begin to save the states that changed at or behind `since`, where a checkpoint stands; None: all."""
-        self._since, self._saved, self._saved_changes = since, {}, {}
-        if since is None:
-            self._waiting = dict(self.all())
-            return
-        if self._fields is not None:
-            for key, at in self._changed.items():
-                if at < since and (state := self.by_key.get(key)) is not None:
-                    self._fields.forget(state)
-        self._changed = {key: at for key, at in self._changed.items() if at >= since}
-        self._waiting = {key: self.by_key.get(key) for key in self._changed}
+    def begin(self, since: Position | None, at: Position) -> None:
+        """Begin to save at a position the states that changed at or behind `since`, where a checkpoint stands.
+
+        None: all.
+        """
+        self._saved, self._saved_changes = {}, {}
+        if since == self._at:
+            self._stood, self._taken = self._taken, self._changed
+        else:  # another checkpoint stands than the last that was begun
+            found = {**self._taken, **self._changed}
+            self._taken = {key: each for key, each in found.items() if since is None or each >= since}
+            self._stood = {key: each for key, each in found.items() if key not in self._taken}
+        self._since, self._at, self._changed = since, at, {}
+        self._waiting = dict(self._taken if since is not None else self.all())
 
     def save(self, count: int) -> bool:
         """Save up to `count` states; whether all are saved."""
-        for _ in range(min(count, len(self._waiting))):
-            self._save(next(iter(self._waiting)))
-        return not self._waiting
+        for _ in range(count):
+            if self._waiting:
+                self._save(self._waiting.popitem()[0])
+            elif self._stood:
+                self._forget(self._stood.popitem()[0])
+        return not self._waiting and not self._stood
+
+    def _forget(self, key: Key) -> None:
+        state = self.by_key.get(key)
+        if self._fields is not None and state is not None and key not in self._taken and key not in self._changed:
+            self._fields.forget(state)
 
     def saved(self) -> dict[int, dict[str, msgspec.Raw]]:
         """The saved states, by slot and key."""
@@ -131,7 +148,7 @@ class KeyedStates:
 
     def _save(self, key: Key) -> None:
         try:
-            self._save_state(key, self._waiting.pop(key))
+            self._save_state(key, self.by_key.get(key))
         except Exception as error:
             raise StateUnstorable(
                 f"the state of key {key!r} cannot be stored ({failure_text(error)}); mend the operator that makes it "
@@ -142,7 +159,7 @@ class KeyedStates:
         slot = slot_of(key)
         saved = self._saved.setdefault(slot, {})
         if self._fields is not None and state is not None and self._since is not None:
-            changes = self._fields.changed(state, self._changed[key], self._since)
+            changes = self._fields.changed(state, self._taken[key], self._since)
             if changes is not None:
                 self._saved_changes.setdefault(slot, {})[text_of(key)] = changes
                 return

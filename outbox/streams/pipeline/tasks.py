@@ -87,7 +87,7 @@ class LocalTasks:
         """
         keyed = {name: states for name, core in self.cores.items() if (states := states_of(core)) is not None}
         for states in keyed.values():
-            states.begin(since)
+            states.begin(since, self.at)
         for states in keyed.values():
             while not states.save(STATES_AT_ONCE):  # noqa: ASYNC110 - nothing is waited for
                 await asyncio.sleep(0)  # others go on between

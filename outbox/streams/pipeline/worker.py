@@ -128,7 +128,7 @@ class TaskWorker:
             for name, states in self._states.items():
                 if name not in self._begun and self._groups[name].watermark >= save.at:
                     self._begun.add(name)
-                    states.begin(save.since)
+                    states.begin(save.since, save.at)
 
     @property
     def has_to_save(self) -> bool:

@@ -28,7 +28,7 @@ from outbox.streams.pipeline.checkpoint import (
     PipelineRegister,
     Section,
     lines_of,
-    merged,
+    merge,
     sections_of,
 )
 from outbox.streams.pipeline.cores import core_of, lead, states_of
@@ -263,7 +263,8 @@ class PipelineMonitor:
         if missing:
             return Finding("Recoverable", f"checkpoint {stands.n} names {missing}, which was never written")
         for part in stands.parts:
-            sections = merged(sections.values(), sections_of(self._blobs[part.blob], part))
+            for section in sections_of(self._blobs[part.blob], part):
+                merge(sections, section)
         found: States = {}
         for section in sections.values():
             if section.changes:

@@ -139,7 +139,7 @@ async def test_states_are_saved_as_they_were_though_entries_go_on() -> None:
     await replica.begin()
     await replica.turn()
     states = states_in(replica)
-    states.begin(Position(0))
+    states.begin(Position(0), Position(1))
     await replica.turn()
     while not states.save(1):
         pass

@@ -18,7 +18,7 @@ from outbox.codec import StateCodec
 from outbox.errors import CorruptRecord, NotRegistrable, PoisonMessage
 from outbox.streams import ListState, MapState, Position, Value
 from outbox.streams.pipeline.changes import applied, changes_of, combined
-from outbox.streams.pipeline.checkpoint import PartRef, Section, merged, part_of, ref_of, sections_of
+from outbox.streams.pipeline.checkpoint import PartRef, Section, merge, part_of, ref_of, sections_of
 from outbox.streams.pipeline.state_fields import fields_of, is_frozen, state_codec
 from outbox.streams.pipeline.states import KeyedStates, slot_of
 
@@ -189,21 +189,20 @@ class Running:
 
     def begin(self) -> None:
         self.since, self.cut = self.disk.c, self.at
-        self.states.begin(Position(self.disk.c))
+        self.states.begin(Position(self.disk.c), Position(self.at))
 
-    def finish(self, merge: int) -> None:
-        """Save the rest, and swap: it wins where what stood at the beginning stands; `merge` parts are written anew."""
+    def finish(self, again: int) -> None:
+        """Save the rest, and swap: it wins where what stood at the beginning stands; `again` parts are written anew."""
         while not self.states.save(1):
             pass
-        sections = {
-            ("count", slot): Section("count", slot, 1, found, self.states.saved_changes(slot))
-            for slot, found in self.states.saved().items()
-        }
-        kept = self.disk.parts[: max(0, len(self.disk.parts) - merge)]
+        kept = self.disk.parts[: max(0, len(self.disk.parts) - again)]
         older: dict[tuple[str, int], Section] = {}
         for part in self.disk.parts[len(kept) :]:
-            older = merged(older.values(), sections_of(self.disk.data[part.blob], part))
-        data = part_of(merged(older.values(), sections.values()).values())
+            for section in sections_of(self.disk.data[part.blob], part):
+                merge(older, section)
+        for slot, found in self.states.saved().items():
+            merge(older, Section("count", slot, 1, found, self.states.saved_changes(slot)))
+        data = part_of(older.values())
         if self.disk.c == self.since and self.cut > self.since:
             blob = f"part {len(self.disk.data)}"
             self.disk.data[blob] = data
@@ -247,20 +246,20 @@ def test_of_many_members_the_changed_one_is_written_and_until_a_checkpoint_with_
     states = KeyedStates(codec.encode, codec.decode, 1, fields_of(Members))
     states.touch("k", Position(0))
     states.by_key["k"] = Members(MapState({number: number for number in range(30_000)}))
-    states.begin(Position(0))
+    states.begin(Position(0), Position(1))
     states.save(1)
     assert len(states.saved()[slot_of("k")]["sk"]) > 300_000
     states.touch("k", Position(1))
     states.by_key["k"].members[7] = 1
     for since, changed in ((1, ["7"]), (1, ["7"]), (2, ["8"])):
-        states.begin(Position(since))
+        states.begin(Position(since), Position(2))
         states.touch("k", Position(2))
         states.by_key["k"].members[8] = 2
         states.save(1)
         found = states.saved_changes(slot_of("k"))["sk"]
         assert [*changes_of(found).members["members"]] == changed or (since, changed) == (1, ["7"])
         assert len(bytes(found)) < 100
-    states.begin(Position(3))
+    states.begin(Position(3), Position(4))
     assert states.save(1) and not states.saved()
     assert states.by_key["k"].members._marks.at == {}  # nothing is kept of what stands
 
@@ -288,10 +287,10 @@ def test_a_loaded_state_is_decoded_when_it_is_asked_for_and_saved_with_what_chan
     states.load({"sc": msgspec.Raw(b"null")}, 1, {"sa": msgspec.Raw(b'{"members":{"members":{"2":[2]}}}')})
     assert read == [] and len(states) == 2
     assert states.touch("a", Position(0)) == states.state("a") == Members(MapState({1: 1, 2: 2})) and len(read) == 1
-    states.begin(Position(0))
+    states.begin(Position(0), Position(1))
     assert states.save(9) and states.saved() == {slot_of("a"): {}} and len(read) == 1
     assert states.state("c") is None and states.touch("c", Position(0)) is None
-    states.begin(None)
+    states.begin(None, Position(1))
     assert states.save(9) and {key for saved in states.saved().values() for key in saved} == {"sa", "sb"}
     assert states.all() == {"a": Members(MapState({1: 1, 2: 2})), "b": Members(MapState({1: 1}))}
 
@@ -434,9 +433,9 @@ def test_boxes_that_are_swapped_and_swapped_back_are_saved_as_a_whole() -> None:
         if at:
             state.items, state.others = state.others, state.items
         else:
-            states.begin(Position(0))
+            states.begin(Position(0), Position(1))
             states.save(1)
-    states.begin(Position(2))
+    states.begin(Position(2), Position(3))
     states.save(1)
     assert bytes(states.saved()[slot_of("k")]["sk"]) == b'{"items":[1],"others":[2]}'
 
