@@ -52,7 +52,7 @@ STATEMENTS_MAX = {
     "outbox/ops": 7_507,
     "outbox/registration": 339,
     "outbox/runtime": 6_193,
-    "outbox/streams": 6_508,
+    "outbox/streams": 6_525,
     "outbox/testing": 590,
     "outbox/verify": 9_727,
 }

@@ -10,7 +10,6 @@ import typing
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import lru_cache
 from itertools import chain
-from types import GenericAlias
 from typing import Any
 from uuid import UUID
 
@@ -135,7 +134,7 @@ class StateFields:
         """
         for name, members in changes.members.items():
             for raw in chain.from_iterable(members.values()):
-                checked(self.boxes[name].codec, bytes(raw))
+                checked(self.boxes[name].typed.codec, bytes(raw))
 
     def forget(self, state: Any) -> None:
         """Forget what changed of a state whose last change is in the checkpoint that stands."""
@@ -214,52 +213,53 @@ def checked(codec: Codec, data: bytes) -> None:
         raise PoisonMessage("unstorable", f"a {codec.name} would not be read back: {error}") from error
 
 
-class Kept:
-    """How the boxes of one field are stored; of their values a pydantic model is a text of its own."""
+class Kept(typing.Protocol):
+    """How the boxes of one field are stored."""
 
-    def __init__(self, box: type[Any], field: str, kind: Any, around: Callable[[Any], Any] = lambda kind: kind) -> None:
-        """Take the kind of its values, and what makes of it the type of all that is stored."""
+    typed: Typed
+    """Its values."""
+    stored: Any
+    """Their type as a whole, for msgspec."""
+    reads: bool
+    """Whether a value that was read may have been changed."""
+
+    def box_of(self, value: Any) -> Any:
+        """The box that a field has; PoisonMessage: it has something else."""
+
+    def whole(self, box: Any) -> Any:
+        """All of it, for an encoder."""
+
+    def made(self, stored: Any) -> Any:
+        """A box of a decoded whole."""
+
+    def read(self, data: bytes) -> Any:
+        """A box of the bytes of a whole."""
+
+    def put(self, name: str, box: Any, members: Iterable[Any], changes: Changes) -> None:
+        """Add what changed of it to the changes of its state."""
+
+    def apply(self, box: Any, members: Members, length: int) -> None:
+        """Apply what changed."""
+
+
+class Typed:
+    """The values of a box: how they are stored; a pydantic model is a text of its own."""
+
+    def __init__(self, box: type[Any], field: str, kind: Any) -> None:
         self._box, self._field = box, field
         self.codec = codec_of(kind)
         self._is_model = isinstance(kind, type) and is_pydantic(kind)
-        self.stored: Any = around(msgspec.Raw if self._is_model else kind)
-        """The type of a box as a whole, for msgspec."""
-        self._decode = msgspec.json.Decoder(self.stored).decode
+        self.kind: Any = msgspec.Raw if self._is_model else kind
         self.reads = self._is_model or not is_frozen(shapes.type_info(kind))
-        """Whether a value that was read may have been changed."""
 
-    def box_of(self, value: Any) -> Any:
-        """The box that a field has.
-
-        Raises:
-            PoisonMessage: it has something else.
-        """
+    def checked(self, value: Any) -> Any:
+        """The box that a field has."""
         if type(value) is not self._box:
             raise PoisonMessage(
                 "unstorable",
                 f"{self._field} is a {type(value).__name__}; leave it a {self._box.__name__}, and change what it holds",
             )
         return value
-
-    def whole(self, box: Any) -> Any:
-        """All of it, for an encoder."""
-        raise NotImplementedError
-
-    def made(self, stored: Any) -> Any:
-        """A box of a decoded whole."""
-        return self._box(self.values(stored))
-
-    def read(self, data: bytes) -> Any:
-        """A box of the bytes of a whole."""
-        return self.made(self._decode(data))
-
-    def put(self, name: str, box: Any, members: Iterable[Any], changes: Changes) -> None:
-        """Add what changed of it to the changes of its state."""
-        raise NotImplementedError
-
-    def apply(self, box: Any, members: Members, length: int) -> None:
-        """Apply what changed."""
-        raise CorruptRecord(f"{self._field} has no members")
 
     def plain(self, values: Iterable[Any]) -> Iterable[Any]:
         """Values, for an encoder."""
@@ -270,31 +270,42 @@ class Kept:
         return [self.codec.decode(bytes(raw)) for raw in stored] if self._is_model else stored
 
 
-class KeptValue(Kept):
+class KeptValue:
     """How a `Value` is stored: as its value."""
 
     def __init__(self, field: str, given: tuple[Any, ...]) -> None:
-        super().__init__(Value, field, *_given(field, given, "Value[int]", 1))
+        (kind,) = _given(field, given, "Value[int]", 1)
+        self.typed = Typed(Value, field, kind)
+        self.stored, self.reads, self.box_of = self.typed.kind, self.typed.reads, self.typed.checked
 
     def whole(self, box: Any) -> Any:
-        (value,) = self.plain([box._inner])
+        (value,) = self.typed.plain([box._inner])
         return value
 
     def made(self, stored: Any) -> Any:
-        return Value(*self.values([stored]))
+        return Value(*self.typed.values([stored]))
+
+    def read(self, data: bytes) -> Any:
+        return Value(self.typed.codec.decode(data))
 
     def put(self, name: str, box: Any, members: Iterable[Any], changes: Changes) -> None:
-        changes.fields[name] = raw_of(self.codec, box._inner)
+        changes.fields[name] = raw_of(self.typed.codec, box._inner)
+
+    def apply(self, box: Any, members: Members, length: int) -> None:
+        raise CorruptRecord("a value has no members")
 
 
-class KeptMap(Kept):
+class KeptMap:
     """How a `MapState` is stored: as an object, by the texts of its keys."""
 
     def __init__(self, field: str, given: tuple[Any, ...]) -> None:
-        self._key, value = _given(field, given, "MapState[str, int]", 2)
-        if self._key not in _KEYS:
-            raise NotRegistrable(f"{field}: its keys are {self._key}; a MapState has keys of str, int or UUID")
-        super().__init__(MapState, field, value, lambda kind: GenericAlias(dict, (self._key, kind)))
+        key, value = _given(field, given, "MapState[str, int]", 2)
+        if key not in _KEYS:
+            raise NotRegistrable(f"{field}: its keys are {key}; a MapState has keys of str, int or UUID")
+        self._field, self._key = field, key
+        self.typed = Typed(MapState, field, value)
+        self.stored, self.reads, self.box_of = dict[key, self.typed.kind], self.typed.reads, self.typed.checked  # type: ignore[valid-type, name-defined]  # known when it runs
+        self._decode = msgspec.json.Decoder(self.stored).decode
 
     def _check_keys(self, keys: Iterable[Any]) -> None:
         if not {*map(type, keys)} <= {self._key}:
@@ -306,18 +317,21 @@ class KeptMap(Kept):
         inner = box._inner
         self._check_keys(inner)
         texts = inner if self._key is str else map(str, inner)
-        found = dict(zip(texts, self.plain(inner.values()), strict=True))
+        found = dict(zip(texts, self.typed.plain(inner.values()), strict=True))
         return {text: found[text] for text in sorted(found)}
 
     def made(self, stored: Any) -> Any:
-        return MapState(zip(stored, self.values(stored.values()), strict=True))
+        return MapState(zip(stored, self.typed.values(stored.values()), strict=True))
+
+    def read(self, data: bytes) -> Any:
+        return self.made(self._decode(data))
 
     def put(self, name: str, box: Any, members: Iterable[Any], changes: Changes) -> None:
         inner = box._inner
         self._check_keys(members)
         there = [key for key in members if key in inner]
         found: dict[str, list[Any]] = {str(key): [] for key in members}
-        for key, value in zip(there, self.plain([inner[key] for key in there]), strict=True):
+        for key, value in zip(there, self.typed.plain([inner[key] for key in there]), strict=True):
             found[str(key)].append(value)
         changes.members[name] = found
 
@@ -325,25 +339,33 @@ class KeptMap(Kept):
         for text, each in members.items():
             key = text if self._key is str else self._key(text)
             if each:
-                box._inner[key] = self.codec.decode(bytes(each[0]))
+                box._inner[key] = self.typed.codec.decode(bytes(each[0]))
             else:
                 box._inner.pop(key, None)
 
 
-class KeptList(Kept):
+class KeptList:
     """How a `ListState` is stored: as an array; of changes the indexes, and its length."""
 
     def __init__(self, field: str, given: tuple[Any, ...]) -> None:
         (kind,) = _given(field, given, "ListState[int]", 1)
-        super().__init__(ListState, field, kind, lambda kind: GenericAlias(list, kind))
+        self.typed = Typed(ListState, field, kind)
+        self.stored, self.reads, self.box_of = list[self.typed.kind], self.typed.reads, self.typed.checked  # type: ignore[name-defined]  # known when it runs
+        self._decode = msgspec.json.Decoder(self.stored).decode
 
     def whole(self, box: Any) -> Any:
-        return [*self.plain(box._inner)]
+        return [*self.typed.plain(box._inner)]
+
+    def made(self, stored: Any) -> Any:
+        return ListState(self.typed.values(stored))
+
+    def read(self, data: bytes) -> Any:
+        return self.made(self._decode(data))
 
     def put(self, name: str, box: Any, members: Iterable[Any], changes: Changes) -> None:
         inner = box._inner
         there = [index for index in members if index < len(inner)]
-        values = self.plain([inner[index] for index in there])
+        values = self.typed.plain([inner[index] for index in there])
         changes.lengths[name] = len(inner)
         changes.members[name] = {str(index): [value] for index, value in zip(there, values, strict=True)}
 
@@ -353,7 +375,7 @@ class KeptList(Kept):
         inner += [None] * (length - len(inner))
         for text, each in members.items():
             if int(text) < length:
-                inner[int(text)] = self.codec.decode(bytes(each[0]))
+                inner[int(text)] = self.typed.codec.decode(bytes(each[0]))
 
 
 def _given(field: str, given: tuple[Any, ...], example: str, count: int) -> tuple[Any, ...]:
