@@ -48,7 +48,7 @@ STATEMENTS_MAX = {
     "outbox": 3_905,
     "outbox/azure": 3_452,
     "outbox/emulator": 9_979,
-    "outbox/engine": 5_120,
+    "outbox/engine": 5_117,
     "outbox/ops": 7_507,
     "outbox/registration": 339,
     "outbox/runtime": 6_193,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import stat
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from outbox import App, Client, Engine, Worker
-from outbox.engine.backend.blobs import DELETED, FolderBlobStore, keep_deleted
-from outbox.errors import Throttled
+from outbox.engine.backend.blobs import DELETED, FolderBlobStore, MemoryBlobStore, keep_deleted
+from outbox.errors import Throttled, TooLarge
+
+OPEN = Path("/proc/self/fd")
+"""What this process has open."""
 
 
 @pytest.fixture
@@ -80,6 +84,38 @@ async def test_what_is_flushed_of_a_blob_is_all_of_it(disk_path: Path, monkeypat
     monkeypatch.setattr(os, "fsync", lambda descriptor: sizes_bytes.append(os.fstat(descriptor).st_size))
     assert await store.write("a", b"1234567")
     assert sizes_bytes[0] == 7
+
+
+@pytest.mark.parametrize("kind", ["folder", "memory"])
+async def test_a_blob_is_read_whole_or_refused(disk_path: Path, kind: str) -> None:
+    store = FolderBlobStore(disk_path) if kind == "folder" else MemoryBlobStore()
+    await store.write("claims/a", b"1234567")
+    assert await store.read("claims/a", bytes_max=7) == b"1234567"
+    with pytest.raises(TooLarge, match="claims/a"):
+        await store.read("claims/a", bytes_max=6)
+
+
+async def test_the_memory_names_the_blobs_of_one_folder() -> None:
+    store = MemoryBlobStore()
+    for name in ("a/1", "ab/1", "a/2", "a"):
+        await store.write(name, b"1")
+    assert [name async for name in store.names("a")] == ["a/1", "a/2"]
+
+
+def test_a_blob_is_its_owner_s_and_nothing_else_stays_in_the_folder(disk_path: Path) -> None:
+    store = FolderBlobStore(disk_path)
+
+    async def write_and_delete() -> None:
+        for name in ("a", "a", "b"):
+            await store.write(name, b"1")
+        with keep_deleted(disk_path):
+            await store.delete("b")
+
+    open_before = {path.name for path in OPEN.iterdir()}
+    asyncio.run(write_and_delete())
+    (left,) = disk_path.iterdir()
+    assert left.suffix == ".blob" and stat.S_IMODE(left.stat().st_mode) == 0o600
+    assert {path.name for path in OPEN.iterdir()} == open_before
 
 
 CALLS: dict[str, Callable[[FolderBlobStore], Awaitable[object]]] = {

@@ -11,14 +11,15 @@ import pytest
 
 from outbox.engine.core import check_clock, check_room
 from outbox.engine.engine import Engine
-from outbox.engine.entities import QueueSettings, TopicSettings
+from outbox.engine.entities import NAME_LENGTH_MAX, QueueSettings, Settlement, TopicSettings
 from outbox.engine.limits import EngineLimits
 from outbox.engine.log import records
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
 from outbox.engine.log.salvage import salvage
 from outbox.engine.log.snapshot import accept
-from outbox.errors import EngineStopped, OutboxError, Refused, Throttled
+from outbox.engine.state.rules import Rule
+from outbox.errors import EngineStopped, NotRegistrable, OutboxError, Refused, Throttled
 from outbox.message import Message, message_from_properties
 from outbox.testing import START_S, VirtualClock
 
@@ -52,6 +53,11 @@ def declared(**fields: Any) -> Act:
     return lambda engine: engine.declare(QueueSettings("t", **fields))
 
 
+def resubmitted(**fields: Any) -> Act:
+    edit = Message(**{"body": b"{}", "outbox_id": "dead", **fields})
+    return lambda engine: engine.dead_letters.resubmit("d", 1, edit=edit)
+
+
 INSERT = records.TaskInsert("q", Message(body="{}"))  # type: ignore[arg-type]  # what is tried
 CASES: dict[str, tuple[Act, str]] = {
     "number for a text": (given(correlation_id=42), "Sent.messages.correlation_id: Expected `str`, got `int`"),
@@ -66,6 +72,26 @@ CASES: dict[str, tuple[Act, str]] = {
     "no end of life": (given(time_to_live_ms=float("inf")), "time_to_live_ms"),
     "a life beyond all records": (given(time_to_live_ms=1 << 64), "time_to_live_ms"),
     "a negative life": (given(time_to_live_ms=-1), "time_to_live_ms"),
+    "a life that is no whole number": (given(time_to_live_ms=1.5), "time_to_live_ms"),
+    "a creation beyond all records": (given(created_ms=1 << 53 | 1), "created_ms"),
+    "a creation before all records": (given(created_ms=-(1 << 53) - 1), "created_ms"),
+    "a negative attempt": (given(attempt=-1), "attempt"),
+    "an attempt beyond all records": (given(attempt=1 << 64), "attempt"),
+    "negative hops": (given(hops=-1), "hops"),
+    "hops beyond all records": (given(hops=1 << 64), "hops"),
+    "a message to a topic with rules that is due beyond all records": (
+        lambda engine: engine.broker.send("news", [Message(body=b"")], due_ms=1 << 60),
+        "milliseconds",
+    ),
+    "a message to a topic with rules and negative hops": (
+        lambda engine: engine.broker.send("news", [Message(body=b"", hops=-1)]),
+        "hops",
+    ),
+    "a dead letter that comes back with a negative life": (resubmitted(time_to_live_ms=-1), "time_to_live_ms"),
+    "an insert of a message with negative hops": (
+        modified(inserts=[records.TaskInsert("q", Message(body=b"", hops=-1))]),
+        "hops",
+    ),
     "a due time beyond all records": (
         lambda e: e.broker.send("q", [Message(body=b"")], due_ms=1 << 63),
         "milliseconds",
@@ -87,6 +113,9 @@ CASES: dict[str, tuple[Act, str]] = {
         "milliseconds",
     ),
     "unknown ordering": (declared(ordering="total"), "ordering"),
+    "no window": (declared(duplicate_window_s=float("nan")), "duplicate_window_s"),
+    "a text for a lock time": (declared(lock_s="60"), "lock_s"),
+    "a lock time of more than there are seconds": (declared(lock_s=1.1e12), "lock_s"),
     "infinite time to live": (declared(time_to_live_s=float("inf")), "time_to_live_s"),
     "no lock time": (declared(lock_s=float("nan")), "lock_s"),
     "a window before it began": (declared(duplicate_window_s=-1), "duplicate_window_s"),
@@ -100,7 +129,10 @@ def test_what_could_not_be_read_back_is_refused_before_the_log(case: str) -> Non
     act, text = CASES[case]
     disk = MemoryDisk()
     engine = opened(disk)
-    engine.declare(QueueSettings("q"))
+    engine.declare(QueueSettings("d"), QueueSettings("q"), TopicSettings("news", ("s",)))
+    engine.topology.set_rules("news/Subscriptions/s", [Rule("all")])
+    engine.broker.send("d", [Message(body=b"{}", outbox_id="dead")])
+    engine.broker.settle(engine.broker.claim("d", 1)[0].token, Settlement.DEAD_LETTER)
     engine.broker.send("q", [Message(body=b"{}", outbox_id="acknowledged")])
     assert engine.log is not None
     before = engine.log.appended
@@ -132,12 +164,39 @@ def test_a_limit_of_memory_or_of_the_clock_may_be_reached() -> None:
     engine.broker.send("q", [Message(body=b"{}")])
     held_bytes = engine.state.held_bytes
     check_room(engine.state, EngineLimits(memory_bytes_max=held_bytes))
-    with pytest.raises(Throttled):
+    with pytest.raises(Throttled) as full:
         check_room(engine.state, EngineLimits(memory_bytes_max=held_bytes - 1))
+    assert full.value.retry_after_s == 1.0
     logged_ms = engine.now_ms() - 5_000
     check_clock(logged_ms, engine.core.clock, EngineLimits(clock_ahead_max_s=5), timedelta(0))
     with pytest.raises(OutboxError, match="ahead of the log"):
         check_clock(logged_ms - 1, engine.core.clock, EngineLimits(clock_ahead_max_s=5), timedelta(0))
+
+
+def test_who_may_have_a_wrong_clock_is_told_both_days_and_how_to_confirm_the_right_one() -> None:
+    day_ms, clock = 86_400_000, VirtualClock(20_000 * 86_400)
+    with pytest.raises(OutboxError) as ahead:
+        check_clock(19_990 * day_ms + day_ms // 2, clock, EngineLimits(clock_ahead_max_s=5 * 86_400), timedelta(0))
+    for text in ("(2024-10-04) is 10 days", "the log (2024-09-24)", "timedelta(days=10)", "--accept-clock 10d"):
+        assert text in str(ahead.value)
+
+
+@pytest.mark.parametrize(("skew_s", "ahead_s"), [(60.0, 0.0), (60.001, 60.001), (-90.0, 0.0)])
+def test_time_is_ahead_of_the_clock_by_more_than_a_small_skew(skew_s: float, ahead_s: float) -> None:
+    clock = VirtualClock(START_S)
+    engine = Engine.in_memory(clock=clock)
+    clock.wall_ms = lambda: round((START_S - skew_s) * 1_000)  # type: ignore[method-assign]  # it was set back
+    assert engine.core.ahead_s() == ahead_s
+
+
+@pytest.mark.parametrize("length", [NAME_LENGTH_MAX, NAME_LENGTH_MAX + 1])
+def test_the_name_of_a_queue_may_be_as_long_as_the_limit(length: int) -> None:
+    engine = Engine.in_memory(clock=VirtualClock(START_S))
+    if length == NAME_LENGTH_MAX:
+        engine.declare(QueueSettings("q" * length))
+        return
+    with pytest.raises(NotRegistrable, match="260 characters"):
+        engine.declare(QueueSettings("q" * length))
 
 
 def test_a_salvage_leaves_out_and_names_what_its_owner_cannot_read() -> None:

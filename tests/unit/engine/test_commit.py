@@ -91,3 +91,20 @@ async def test_a_key_whose_message_is_postponed_rests_until_its_own_millisecond(
         if at_s <= 1:
             assert engine.broker.is_idle(["k"]) == (not there)
         assert [claim.message.body for claim in engine.broker.claim("k", 9)] == there
+
+
+async def test_a_delivery_whose_lock_another_has_is_not_committed_and_the_other_s_is() -> None:
+    clock = VirtualClock(START_S)
+    engine = Engine.in_memory(clock=clock)
+    engine.declare(QueueSettings("q"))
+    engine.broker.send("q", [Message(body=b"{}", outbox_id="in")])
+    journal = EngineJournal(engine.core, engine.broker)
+    late = list(await journal.claim(["q"], count_max=1, wait_s=0))
+    clock.seconds += 60
+    engine.tick()
+    found = list(await journal.claim(["q"], count_max=1, wait_s=0))
+    for consumed, locks in ((late, {late[0].sequence}), (found, None)):
+        commit = Commit(engine.now_ms(), 0, consumed, {}, {}, [], {}, {}, {}, [], [], [])
+        conflict = await journal.commit(commit)
+        assert (None if conflict is None else set(conflict.locks)) == locks
+    assert not engine.broker.queue("q").tasks

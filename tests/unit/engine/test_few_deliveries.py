@@ -60,3 +60,12 @@ async def test_a_message_that_may_be_delivered_once_is_alone_in_its_claim() -> N
     claims = [await journal.claim(["a", "b"], count_max=3, wait_s=0) for _ in range(5)]
     found = [[delivery.queue for delivery in claim] for claim in claims if claim]
     assert sorted(found) == [["a"], ["a"], ["b"], ["b", "b", "b"]]
+
+
+async def test_a_claim_of_several_queues_has_no_more_than_it_was_asked_for() -> None:
+    engine = Engine.in_memory()
+    engine.declare(QueueSettings("a"), QueueSettings("b"), QueueSettings("c"))
+    for path in "abcabc":
+        engine.broker.send(path, [Message(body=b"x")])
+    journal = engine.ports().journal
+    assert [len(await journal.claim(["a", "b", "c"], count_max=3, wait_s=0)) for _ in range(3)] == [3, 3, 0]

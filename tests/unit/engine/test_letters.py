@@ -78,3 +78,13 @@ def test_a_dead_letter_that_is_rewritten_or_moved_is_found_as_it_is_now() -> Non
     assert dead.letters is not None
     assert [dead.letters.of(id) for id in ("old", "moved", "new")] == [[], [], [dead.tasks[rewritten.sequence]]]
     check(dead)
+
+
+@pytest.mark.parametrize(("asked", "attempt"), [(0, 4), (3, 4), (7, 7)])
+def test_a_dead_letter_comes_back_as_the_attempt_that_was_asked_for_or_a_later_one(asked: int, attempt: int) -> None:
+    engine = Engine.in_memory()
+    engine.declare(QueueSettings("q"))
+    engine.broker.send("q", [Message(body=b"1", outbox_id="m", attempt=3)])
+    engine.broker.settle(engine.broker.claim("q", 1)[0].token, Settlement.DEAD_LETTER)
+    engine.dead_letters.resubmit("q", 1, attempt=asked)
+    assert [task.message.attempt for task in engine.broker.peek("q", 1, 9)] == [attempt]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from typing import Literal
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from outbox import App
 from outbox.engine import topology
 from outbox.engine.backend.apart import EngineBus
+from outbox.engine.backend.journal import SUSPECT_EVERY
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
 from outbox.engine.limits import EngineLimits
@@ -23,7 +25,7 @@ from outbox.engine.state.tasks import held_bytes
 from outbox.errors import EngineStopped, LockLost, NotRegistrable, TooLarge
 from outbox.lineage import fingerprint
 from outbox.message import Message
-from outbox.ports import Settle
+from outbox.ports import Commit, Postponement, Settle
 from outbox.testing import START_S, VirtualClock
 from outbox.worker import Worker
 
@@ -86,9 +88,6 @@ def test_a_message_that_is_gone_or_locked_is_nothing_to_wait_for(clock: VirtualC
 # Times
 
 
-# Times
-
-
 def test_a_scheduled_message_is_there_from_its_own_millisecond_on(clock: VirtualClock) -> None:
     engine = engine_with(clock, QueueSettings("q"))
     due_ms = engine.now_ms() + 1_000
@@ -106,6 +105,18 @@ def test_a_scheduled_message_is_there_from_its_own_millisecond_on(clock: Virtual
     assert len(engine.broker.claim("q", 9)) == 1, "what is due now waits for nobody to look at the time"
 
 
+def test_the_first_lock_that_runs_out_is_what_is_due_next(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("long", lock_s=60), QueueSettings("short", lock_s=5))
+    for path in ("long", "short", "long"):
+        engine.broker.send(path, [Message(body=b"{}")])
+        engine.broker.claim(path, 1)
+    assert engine.next_due_ms() == engine.now_ms() + 5_000
+    clock.seconds += 5
+    engine.tick()
+    assert [engine.broker.queue(path).counts()["active"] for path in ("long", "short")] == [2, 1]
+    assert [len(engine.broker.claim(path, 9)) for path in ("long", "short")] == [0, 1]
+
+
 def test_what_became_of_a_scheduled_message_stands_when_its_first_time_comes(clock: VirtualClock) -> None:
     engine = engine_with(clock, QueueSettings("q"), QueueSettings("other"))
     due_ms = engine.now_ms() + 1_000
@@ -121,6 +132,47 @@ def test_what_became_of_a_scheduled_message_stands_when_its_first_time_comes(clo
         clock.seconds = START_S + at_s
         engine.tick()
         assert [claim.message.body for path in ("q", "other") for claim in engine.broker.claim(path, 9)] == there
+
+
+# Looks
+
+
+def test_a_look_at_one_session_gives_no_more_than_it_was_asked_for(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key"))
+    engine.broker.send("k", [Message(body=b"%d" % n, session_id=id) for n, id in enumerate("abaaba")])
+    found = [engine.broker.peek("k", first, count, session="a") for first, count in ((1, 2), (3, 2), (4, 9), (6, 1))]
+    assert [[task.message.body for task in some] for some in found] == [
+        [b"0", b"2"], [b"2", b"3"], [b"3", b"5"], [b"5"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ordering", ["unordered", "per_key"])
+async def test_a_paused_queue_hands_out_nothing_that_was_handed_out_before_either(
+    clock: VirtualClock, ordering: Literal["unordered", "per_key"]
+) -> None:
+    engine = engine_with(clock, QueueSettings("q", ordering, lock_s=LOCK_S), QueueSettings("other"))
+    engine.broker.send("q", [Message(body=b"{}", session_id="s")])
+    journal = engine.ports().journal
+    assert len(await journal.claim(["q"], count_max=1, wait_s=0)) == 1
+    clock.seconds += LOCK_S
+    engine.tick()
+    engine.topology.pause("q")
+    for _ in range(SUSPECT_EVERY):
+        assert not await journal.claim(["q", "other"], count_max=9, wait_s=0)
+    waiting = asyncio.create_task(journal.claim(["q"], count_max=1, wait_s=30))
+    await asyncio.sleep(0)
+    engine.topology.pause("q", paused=False)
+    assert len(await asyncio.wait_for(waiting, 1)) == 1
+
+
+def test_who_sends_to_what_is_ordered_by_key_says_whose_a_message_is(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key"), QueueSettings("q"), TopicSettings("t", ("a", "b")))
+    engine.declare(QueueSettings("mixed/Subscriptions/a", "per_key"), TopicSettings("mixed", ("a", "b")))
+    for name in ("k", "mixed"):
+        with pytest.raises(NotRegistrable, match="key="):
+            engine.queue(name)
+        assert engine.queue(name, key=str, type="T", version=2).version == 2
+    assert [engine.queue(name).name for name in ("q", "t")] == ["q", "t"]
 
 
 # Duplicates and copies
@@ -622,4 +674,24 @@ def test_a_session_keeps_a_state_up_to_the_limit() -> None:
     with pytest.raises(TooLarge):
         engine.sessions.set_state(lock.token, whole + b"x")
     assert engine.sessions.state(lock.token) == whole
+    engine.sessions.release(lock.token)
+    lock = engine.sessions.accept("keyed", "s")
+    assert lock is not None and engine.sessions.state(lock.token) == whole
+    assert engine.sessions.accept("keyed", "held alone") is not None
+    assert engine.sessions.ids("keyed") == ["s"]
     engine.close()
+
+
+async def test_a_session_waits_for_the_message_that_is_put_off_for_longest(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key"))
+    engine.broker.send("k", [Message(body=b"%d" % n, session_id="s") for n in range(2)])
+    journal = engine.ports().journal
+    held = await journal.claim(["k"], count_max=2, wait_s=0)
+    due = [Postponement(each, engine.now_ms() + s * 1_000, 1) for each, s in zip(held, (10, 5), strict=True)]
+    assert await journal.commit(Commit(engine.now_ms(), 0, [], {}, {}, [], {}, {}, {}, [], due, [])) is None
+    found = []
+    for _ in range(2):
+        clock.seconds += 5
+        engine.tick()
+        found.append([each.message.body for each in await journal.claim(["k"], count_max=2, wait_s=0)])
+    assert found == [[], [b"0", b"1"]]

@@ -13,7 +13,13 @@ from outbox.engine.entities import QueueSettings, TopicSettings, dead_letter_pat
 from outbox.engine.log import records, snapshot
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
-from outbox.engine.state.rules import Rule
+from outbox.engine.state.rules import (
+    CONDITION_COUNT_MAX,
+    RULE_COUNT_MAX,
+    RULE_NAME_LENGTH_MAX,
+    TEXT_LENGTH_MAX,
+    Rule,
+)
 from outbox.errors import LockLost, NotRegistrable, Refused, UnknownDestination
 from outbox.message import Message
 from outbox.ports import Output
@@ -104,6 +110,16 @@ def test_the_numbers_of_scheduled_copies_cancel_all_of_them() -> None:
     assert bodies(engine, NEWS + "all") == []
 
 
+def test_a_message_has_the_number_of_its_first_copy() -> None:
+    engine = news("s", "all")
+    engine.topology.set_rules(NEWS + "s", [RED])
+    red = {"colour": "red"}
+    assert engine.broker.send("news", [message("a", properties=red), message("b"), message("c", properties=red)]) == [
+        1, 4, 2,
+    ]  # fmt: skip
+    assert [bodies(engine, NEWS + name) for name in ("s", "all")] == [[b"a", b"c"], [b"a", b"b", b"c"]]
+
+
 def test_a_message_without_a_receiver_has_no_number() -> None:
     engine = news("s")
     engine.topology.set_rules(NEWS + "s", [RED])
@@ -128,6 +144,61 @@ def test_a_rule_that_cannot_be_one_is_refused_and_changes_nothing(rule: Rule) ->
     with pytest.raises(NotRegistrable):
         engine.topology.set_rules(NEWS + "s", [rule])
     assert list(engine.topology.rules(NEWS + "s")) == ["$Default"]
+
+
+PLENTY = {str(number): 1 for number in range(CONDITION_COUNT_MAX)}
+
+
+@pytest.mark.parametrize(
+    ("rules", "beyond"),
+    [
+        ([Rule("r" * RULE_NAME_LENGTH_MAX)], [Rule("r" * (RULE_NAME_LENGTH_MAX + 1))]),
+        (
+            [Rule("r", "correlation", properties=dict(PLENTY))],
+            [Rule("r", "correlation", {"label": "x"}, properties=dict(PLENTY))],
+        ),
+        (
+            [Rule("r", "correlation", {"label": "x" * TEXT_LENGTH_MAX})],
+            [Rule("r", "correlation", {"label": "x" * (TEXT_LENGTH_MAX + 1)})],
+        ),
+        (
+            [Rule("r", "correlation", properties={"x" * TEXT_LENGTH_MAX: 1})],
+            [Rule("r", "correlation", properties={"x" * (TEXT_LENGTH_MAX + 1): 1})],
+        ),
+        (
+            [Rule(str(number)) for number in range(RULE_COUNT_MAX)],
+            [Rule(str(number)) for number in range(RULE_COUNT_MAX + 1)],
+        ),
+        ([Rule("r"), Rule("s")], [Rule("r"), Rule("r", "false")]),
+        ([Rule("a.b")], [Rule("a/b")]),
+    ],
+    ids=["name", "conditions", "text", "property", "count", "names", "slash"],
+)
+def test_rules_may_be_as_large_as_their_limits_and_no_larger(rules: list[Rule], beyond: list[Rule]) -> None:
+    engine = news("s")
+    engine.topology.set_rules(NEWS + "s", rules)
+    with pytest.raises(NotRegistrable):
+        engine.topology.set_rules(NEWS + "s", beyond)
+    assert list(engine.topology.rules(NEWS + "s").values()) == rules
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("correlation_id", {"correlation_id": "x"}),
+        ("message_id", {"message_id": "x", "outbox_id": "y"}),
+        ("message_id", {"outbox_id": "x"}),
+        ("reply_to", {"reply_to": "x"}),
+        ("session_id", {"session_id": "x"}),
+    ],
+)
+def test_a_filter_sees_each_system_property_of_a_message_that_a_handler_sends(
+    name: str, fields: dict[str, str]
+) -> None:
+    engine = news("s")
+    engine.topology.set_rules(NEWS + "s", [Rule("r", "correlation", {name: "x"})])
+    engine.broker.send("news", [message("other", **dict.fromkeys(fields, "z")), message("it", **fields)])
+    assert bodies(engine, NEWS + "s") == [b"it"]
 
 
 def test_rules_belong_to_subscriptions_only() -> None:

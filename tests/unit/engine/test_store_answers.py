@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outbox.engine.backend.apart import BATCH_COUNT_MAX, EngineStore
+from outbox.engine.backend.apart import BATCH_COUNT_MAX, ITEM_BYTES_MAX, EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
 from outbox.engine.log import records
@@ -132,6 +132,37 @@ async def test_what_the_bus_has_settled_is_durable(how: Any, due_ms: int) -> Non
     assert before < log.appended == log.synced
 
 
+@pytest.mark.parametrize("due_s", [0, 5])
+@pytest.mark.parametrize(("how", "counted"), [("abandon", 1), ("release", 0), ("dead-letter", 1)])
+async def test_the_bus_counts_a_delivery_that_failed_and_none_that_was_given_back(
+    how: Any, counted: int, due_s: int
+) -> None:
+    clock = VirtualClock(START_S)
+    engine = Engine.in_memory(clock=clock)
+    engine.declare(QueueSettings("q"))
+    engine.broker.send("q", [Message(body=b"1", outbox_id="1")])
+    bus = engine.apart().bus
+    for count in range(3):
+        (delivery,) = await bus.receive("q", count_max=1, wait_s=0)
+        assert (delivery.failures, delivery.delivery_count) == (0, count)
+        await bus.settle(delivery, Settle("abandon", due_ms=engine.now_ms() + 1_000))
+        clock.seconds += 1
+        engine.tick()
+    (delivery,) = await bus.receive("q", count_max=1, wait_s=0)
+    await bus.settle(delivery, Settle(how, "no", "for this", due_s and engine.now_ms() + due_s * 1_000))
+    clock.seconds += due_s
+    engine.tick()
+    if how == "dead-letter":
+        (dead,) = await engine.ports().operations.dead_letters("q")
+        assert (dead.reason, dead.description, dead.delivery_count) == ("no", "for this", 3 + counted)
+        return
+    assert [task.description for task in engine.broker.peek("q", 0, 9)] == ["for this"]
+    (delivery,) = await bus.receive("q", count_max=1, wait_s=0)
+    assert delivery.delivery_count == 3 + counted
+    await bus.settle(delivery, Settle("release"))
+    assert [task.description for task in engine.broker.peek("q", 0, 9)] == ["for this"]  # why it was put back last
+
+
 @pytest.mark.parametrize("how", ["written", "deleted"])
 async def test_who_waits_for_a_document_is_woken_by_its_change(how: str) -> None:
     store = EngineStore((engine := Engine.in_memory(clock=VirtualClock(START_S))).core, engine.documents)
@@ -176,3 +207,18 @@ async def test_a_batch_is_taken_up_to_its_limit() -> None:
     assert isinstance(await site.store.write(writes[1:]), Won)
     with pytest.raises(TooLarge):
         await site.store.write(writes)
+    assert await scanned(site.store) == sorted(await scanned(site.store)) != [write.key.id for write in writes[1:]]
+    large = b"x" * (ITEM_BYTES_MAX - 2)
+    batch = [Create(DocumentKey("large", id), body) for id, body in (("a", large), ("b", b"{}"), ("c", b"1"))]
+    with pytest.raises(TooLarge, match="move large values"):
+        await site.store.write(batch)
+    assert isinstance(await site.store.write(batch[:2]), Won)
+
+
+async def test_records_of_a_ledger_are_listed_from_the_first_to_before_the_last() -> None:
+    site = Site()
+    entries = [f"l/{number:012d}" for number in range(4)]
+    await site.store.write([Create(DocumentKey("p", each), b'{"entry":"%s"}' % each.encode()) for each in entries])
+    await site.store.write([Create(DocumentKey("p", "none"), b"{}"), Create(DocumentKey("p", "foreign"), b"\xff")])
+    found = [document.key.id async for document in site.store.unsent(entries[1], entries[3])]
+    assert found == entries[1:3]

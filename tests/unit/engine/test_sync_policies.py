@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from outbox.engine import engine as engines
-from outbox.engine.core import LONE_COUNT, LONE_S
+from outbox.engine.core import LONE_COUNT, LONE_S, SyncPolicy
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.engine.log.disk import MemoryDisk
+from outbox.errors import EngineStopped
 from outbox.message import Message
 from outbox.testing import START_S, VirtualClock
 
@@ -105,3 +106,53 @@ async def test_writers_side_by_side_share_a_flush_also_after_one_alone() -> None
     assert await writers.write(8, each=50) == 50
     await writers.write(1, each=50)
     assert await writers.write(8, each=50) <= 50 + LONE_COUNT
+
+
+async def test_whoever_shares_a_flush_that_fails_learns_that_the_engine_has_stopped() -> None:
+    disk = MemoryDisk("shared")
+    engine = Engine.open(disk, clock=VirtualClock(START_S))
+    engine.declare(QueueSettings("q"))
+    engine.core.flush()
+    reasons: list[str] = []
+    engine.core.on_stop = lambda reason: reasons.append(str(reason))
+    engine.broker.send("q", [Message(body=b"{}")])
+    waiting = [asyncio.create_task(engine.core.gate()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[1].cancel()
+    disk.fail("sync")
+    ends = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 1)
+    assert [type(end) for end in ends] == [EngineStopped, asyncio.CancelledError, EngineStopped]
+    with pytest.raises(EngineStopped, match="injected"):
+        engine.broker.send("q", [Message(body=b"{}")])
+    assert len(reasons) == 1 and "injected" in reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("every", SyncPolicy()),
+        ("every_n", SyncPolicy("every_n", count=64)),
+        ("every_n:3", SyncPolicy("every_n", count=3)),
+        ("interval", SyncPolicy("interval", interval_s=0.05)),
+        ("interval:2.5", SyncPolicy("interval", interval_s=2.5)),
+        ("never", SyncPolicy("never")),
+    ],
+)
+def test_a_sync_policy_is_read_from_its_text(text: str, policy: SyncPolicy) -> None:
+    assert SyncPolicy.parse(text) == policy
+
+
+@pytest.mark.parametrize("text", ["", "always", "every:1", "never:0", "every_n:x", "interval:x"])
+def test_another_text_is_no_sync_policy(text: str) -> None:
+    with pytest.raises(ValueError):
+        SyncPolicy.parse(text)
+
+
+async def test_a_log_that_is_never_synced_is_written_before_it_is_acknowledged() -> None:
+    engine = Engine.open(MemoryDisk("never"), sync="never", clock=VirtualClock(START_S))
+    log = engine.log
+    assert log is not None
+    engine.declare(QueueSettings("q"))
+    synced = log.synced
+    await engine.core.gate()
+    assert log.written == log.appended > log.synced == synced

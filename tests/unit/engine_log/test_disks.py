@@ -18,6 +18,8 @@ from outbox.engine.log.disk import LOCK_NAME, Crash, Disk, FolderDisk, MemoryDis
 from outbox.engine.log.wal import Log
 from outbox.errors import AlreadyOpen, EngineStopped
 
+OPEN = Path("/proc/self/fd")
+"""What this process has open."""
 HOLDER = """
 import sys, time
 from outbox.engine.log.disk import FolderDisk
@@ -99,8 +101,10 @@ def test_a_replacement_that_reads_back_wrongly_does_not_take_the_place(disk: Dis
 def test_one_writer_at_a_time(disk: Disk) -> None:
     disk.lock()
     other = FolderDisk(disk.where) if isinstance(disk, FolderDisk) else disk
+    open_before = {path.name for path in OPEN.iterdir()}
     with pytest.raises(AlreadyOpen, match=r"stop it|close it"):
         other.lock()
+    assert {path.name for path in OPEN.iterdir()} == open_before
     disk.unlock()
     other.lock()
     other.unlock()
