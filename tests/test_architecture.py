@@ -51,7 +51,7 @@ STATEMENTS_MAX = {
     "outbox/engine": 5_117,
     "outbox/ops": 7_507,
     "outbox/registration": 339,
-    "outbox/runtime": 6_193,
+    "outbox/runtime": 6_189,
     "outbox/streams": 6_525,
     "outbox/testing": 590,
     "outbox/verify": 9_727,

@@ -103,8 +103,7 @@ LEFT_OUT: dict[type, dict[str, str]] = {
     Marks: dict.fromkeys(("_plan", "_store", "_blobs", "_written", "_count_max", "_full_count"), MADE_ONCE)
     | dict.fromkeys(("_full", "due_count", "_due_bytes"), FOLLOWS)
     | dict.fromkeys(("_waiting", "_ripe"), PAUSES),
-    StateCache: {"_count_max": MADE_ONCE, "_bytes_max": MADE_ONCE, "_bytes": FOLLOWS}
-    | {"hit_count": METER, "miss_count": METER},
+    StateCache: {"_count_max": MADE_ONCE, "_bytes_max": MADE_ONCE, "_bytes": FOLLOWS},
     NewStates: {"_enough": MADE_ONCE, "_first": MADE_ONCE},
     WaitingRecords: dict.fromkeys(("_plan", "_store", "_now_ms", "_new_tx"), MADE_ONCE),
     OrphanedStaged: {"_states": MADE_ONCE, "_infrastructure": MADE_ONCE},

@@ -91,16 +91,11 @@ class StateCache:
         self._bytes_max = bytes_max
         self._states: OrderedDict[str, CachedState] = OrderedDict()
         self._bytes = 0
-        self.hit_count = 0
-        self.miss_count = 0
 
     def find(self, state_id: str) -> CachedState | None:
         """The cached state; None: read it."""
         found = self._states.get(state_id)
-        if found is None:
-            self.miss_count += 1
-        else:
-            self.hit_count += 1
+        if found is not None:
             self._states.move_to_end(state_id)
         return found
 

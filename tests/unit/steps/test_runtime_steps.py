@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from types import SimpleNamespace
@@ -41,12 +42,13 @@ from outbox.ports import (
 from outbox.resubmission import Replaced
 from outbox.runtime import shell
 from outbox.runtime.commit import marks, store_transaction
+from outbox.runtime.commit.dispatch_ledger import DispatchLedger
 from outbox.runtime.commit.engine_transaction import EngineTransaction
 from outbox.runtime.commit.handler_threads import HandlerThreads, Job
 from outbox.runtime.commit.marker_replies import as_record
 from outbox.runtime.commit.marks import Lingering, Marks
-from outbox.runtime.commit.overflow import Overflows, announced
-from outbox.runtime.commit.recovery import OrphanedStaged
+from outbox.runtime.commit.overflow import Overflows, announced, room_for
+from outbox.runtime.commit.recovery import OrphanedStaged, Recovery
 from outbox.runtime.commit.state_cache import CachedState, Loaded, StateCache
 from outbox.runtime.commit.store_transaction import StoreTransaction, never_durable
 from outbox.runtime.commit.sweeper import Swept, sweep
@@ -54,9 +56,9 @@ from outbox.runtime.counts import Counts, Depth
 from outbox.runtime.delivery import blocked_sessions, retrying, waiting
 from outbox.runtime.delivery import settlement as settlements
 from outbox.runtime.delivery.admission import Admission, admit
-from outbox.runtime.delivery.blocked_sessions import BlockedSessions
-from outbox.runtime.delivery.claim_check import checked_outputs, to_claim
-from outbox.runtime.delivery.intake import BusIntake
+from outbox.runtime.delivery.blocked_sessions import BlockedSession, BlockedSessions
+from outbox.runtime.delivery.claim_check import check_in, checked_outputs, to_claim
+from outbox.runtime.delivery.intake import BusIntake, Turns
 from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryBackoff, RetryError, confirmed
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
@@ -141,7 +143,9 @@ async def test_the_pause_before_a_release_grows_until_something_is_committed(mon
     assert paused == [0.25, 0.5, 1.0, 0.25]
 
 
-def settlement(bus: Any, *, count_max: int = 12) -> Settlement:
+def settlement(
+    bus: Any, *, count_max: int = 12, settled: Callable[[Sequence[Delivery]], object] = lambda _: None
+) -> Settlement:
     """The settlement of a worker on this bus."""
     return Settlement(
         PLAN,
@@ -150,7 +154,7 @@ def settlement(bus: Any, *, count_max: int = 12) -> Settlement:
         backoff=Backoff(at_once, count_max),
         now_ms=lambda: NOW_MS,
         new_tx=lambda: "tx",
-        settled=lambda _: None,
+        settled=settled,  # type: ignore[arg-type]  # what it gives does not matter
     )
 
 
@@ -165,12 +169,33 @@ class Bus:
 
 
 async def test_a_delivery_that_was_released_is_not_settled_again() -> None:
-    bus: Any = Bus()
-    endings, attempt = settlement(bus), Attempt(work())
+    bus, ended = cast("Any", Bus()), list[Sequence[Delivery]]()
+    endings, attempt = settlement(bus, settled=ended.append), Attempt(work())
     await endings.release(attempt)
     await endings.release(attempt)
     await endings.settle(attempt, None)
     assert bus.settled == ["release"] and not endings.is_applied(attempt)
+    assert ended == [[attempt.work.delivery]]  # it is under way no more
+
+
+@pytest.mark.parametrize(
+    ("later", "settle"),
+    [
+        (Later(1.5, 0, "it waits"), Settle("release", "", "it waits", NOW_MS + 1_500)),
+        (Later(0.0, 0, "it waits"), Settle("release", "", "it waits", 0)),
+        (Later(1.5, 1, error="it failed"), Settle("abandon", "", "it failed", NOW_MS + 1_500)),
+    ],
+)
+async def test_a_message_that_keeps_its_place_is_put_off_on_the_bus(later: Later, settle: Settle) -> None:
+    settled, ended = list[Settle](), list[Sequence[Delivery]]()
+
+    class Noting:
+        async def settle(self, delivery: Delivery, settle: Settle) -> None:
+            settled.append(settle)
+
+    bus, held = cast("Any", Noting()), work(in_order=True)
+    await settlement(bus, settled=ended.append).settle(Attempt(held), later)
+    assert settled == [settle] and ended == [[held.delivery]]
 
 
 async def test_dead_letters_are_counted_up_to_a_limit() -> None:
@@ -179,6 +204,24 @@ async def test_dead_letters_are_counted_up_to_a_limit() -> None:
         kept = msgspec.structs.replace(delivery(outbox_id=str(number)), sequence=number)
         await letters.keep(kept, "no", "")
     assert [await letters.count("adds", count_max=limit) for limit in (1, 3, 9)] == [1, 3, 4]
+
+
+async def test_a_stored_dead_letter_has_counted_every_delivery() -> None:
+    letters = StoredDeadLetters(engine_store(), MemoryBlobStore())
+    await letters.keep(msgspec.structs.replace(delivery(), delivery_count=2, failures=3), "no", "why")
+    (kept,) = await letters.list("adds")
+    assert (kept.delivery_count, kept.reason, kept.description) == (6, "no", "why")
+    assert kept.sequence == NOW_MS << 20 | 706_737  # of any build: another would keep a redelivery once more
+
+
+async def test_stored_dead_letters_are_counted_by_queue_up_to_a_limit() -> None:
+    async def holders(prefix: str) -> AsyncIterator[str]:
+        for partition in ("letters:a", "discarded:a", "letters:b", "letters:a", "letters:c"):
+            yield partition
+
+    letters = StoredDeadLetters(engine_store(), MemoryBlobStore())
+    found = [dict(await letters.counts(holders, count_max=limit)) for limit in (2, 9)]
+    assert found == [{"a": 1, "b": 1}, {"a": 2, "b": 1, "c": 1}]
 
 
 async def test_a_dead_letter_has_its_number_where_another_has_just_deleted_it() -> None:
@@ -211,12 +254,38 @@ async def test_outputs_for_a_destination_that_is_gone_are_tried_again_and_then_w
     assert len(tried) == 4 and [failed.ids for failed in endings.failed_pushes.take()] == [["1"]]
 
 
+@pytest.mark.parametrize("is_sent", [True, False])
+async def test_a_message_is_completed_behind_its_delayed_copy_and_given_back_without_one(is_sent: bool) -> None:
+    settled, sent = list[Settle](), list[Output]()
+
+    class Copying:
+        async def send(self, outputs: Sequence[Output]) -> None:
+            if not is_sent:
+                raise OutcomeUnknown("no answer")
+            sent.extend(outputs)
+
+        async def settle(self, delivery: Delivery, settle: Settle) -> None:
+            settled.append(settle)
+
+    bus: Any = Copying()
+    failed = msgspec.structs.replace(work(), delivery=delivery(created_ms=0, correlation_id="c"))
+    await settlement(bus, count_max=2).settle(Attempt(failed), Later(1.5, 3, "it waits", "of this"))
+    assert settled == [Settle("complete" if is_sent else "release")]
+    if is_sent:
+        (copy,) = sent
+        assert (copy.destination, copy.due_ms) == ("adds", NOW_MS + 1_500)
+        message = copy.message
+        assert (message.identity, message.message_id, message.correlation_id) == ("1", "1~tx", "c")
+        assert (message.created_ms, message.failures, message.error) == (NOW_MS, 3, "of this")
+
+
 def test_failed_pushes_are_noted_for_so_many_destinations_and_counted_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settlements, "FAILED_PUSH_DESTINATION_COUNT_MAX", 2)
     failed = settlements.FailedPushes()
-    for name in ("a", "b", "c", "a"):
-        failed.note([Output(name, 0, Message(body=b"", outbox_id=name))], "no answer")
-    assert [(push.destination, push.count) for push in failed.take()] == [("a", 2), ("b", 1)]
+    for name, error in (("a", "no answer"), ("b", "no answer"), ("c", "no answer"), ("a", "it is full")):
+        failed.note([Output(name, 0, Message(body=b"", outbox_id=name))], error)
+    found = [(push.destination, push.count, push.error) for push in failed.take()]
+    assert found == [("a", 2, "it is full"), ("b", 1, "no answer")]
     assert failed.count == 4 and failed.take() == []
 
 
@@ -225,6 +294,29 @@ def test_failed_pushes_name_so_many_messages_and_no_more() -> None:
     failed.note([Output("a", 0, Message(body=b"", outbox_id=str(number))) for number in range(9)], "no answer")
     (found,) = failed.take()
     assert found.count == 9 and found.ids == ["0", "1", "2", "3", "4"]
+
+
+async def test_why_messages_are_given_back_is_logged_once_a_minute_for_each_cause_and_queue(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = VirtualClock(START_S)
+    rests = RetryBackoff(Backoff(at_once), clock.wall_ms)
+    elsewhere = msgspec.structs.replace(delivery(), queue="others")
+    for held, error in (
+        (delivery(), OutcomeUnknown("no answer")),
+        (delivery(), OutcomeUnknown("again none")),
+        (delivery(), Throttled("full")),
+        (elsewhere, OutcomeUnknown("no answer")),
+    ):
+        await rests.cool_down(held, error)
+    clock.seconds += 60
+    await rests.cool_down(delivery(), OutcomeUnknown("still none"))
+    found = [vars(record) for record in caplog.records if record.message.startswith("message released")]
+    assert [(each["queue"], each["id"]) for each in found] == [
+        ("adds", "1"), ("adds", "1"), ("others", "1"), ("adds", "1"),
+    ]  # fmt: skip
+    texts = [each["error"] for each in found]
+    assert [text.partition(": ")[2] for text in texts] == ["no answer", "full", "no answer", "still none"]
 
 
 async def test_what_was_lost_to_others_is_no_failure_to_report(caplog: pytest.LogCaptureFixture) -> None:
@@ -289,6 +381,42 @@ async def test_the_first_message_that_blocks_a_session_is_the_one_that_unblocks_
         await blocked.block(attempt)
     found = await blocked.blocked_behind(second.work.delivery)
     assert found is not None and found.identity == "1"
+
+
+async def test_the_blocks_of_two_queues_are_two_however_their_names_and_sessions_join() -> None:
+    blocked = BlockedSessions(engine_store(), MemoryBlobStore())
+    dead = delivery(session_id="bc")
+    await blocked.block(Attempt(Work(msgspec.structs.replace(dead, queue="a"), HANDLER, inbox=INBOX)))
+    found = [await blocked.identity_of(queue, session) for queue, session in (("a", "bc"), ("ab", "c"), ("abc", ""))]
+    assert found == ["1", None, None]
+
+
+@pytest.mark.parametrize(
+    ("known", "body", "is_it"),
+    [
+        (b"of it", b"it", True), (b"of it", b"another", False), (b"", b"another", True), (b"of it", b"edit", True),
+    ],
+)  # fmt: skip
+def test_a_block_is_behind_its_payload_its_edits_and_where_it_knows_none_its_id(
+    known: bytes, body: bytes, is_it: bool
+) -> None:
+    it, edit = (sha256(b"\0" + each).digest() for each in (b"it", b"edit"))
+    block = BlockedSession("1", fingerprint=it if known else b"", edits=(edit,))
+    assert block.is_behind(Message(body=body, outbox_id="1")) is is_it
+    assert not block.is_behind(Message(body=body, outbox_id="2"))
+
+
+async def test_the_owners_of_keys_are_read_in_one_query() -> None:
+    blocked = BlockedSessions(engine_store(), MemoryBlobStore())
+    for session, id in (("s", "1"), ("t", "2")):
+        await blocked.block(Attempt(Work(delivery(session_id=session, outbox_id=id), HANDLER, inbox=INBOX)))
+
+    async def among(partitions: Sequence[str], id: str) -> AsyncIterator[Document]:
+        for partition in partitions:
+            if (found := await blocked._store.read(DocumentKey(partition, id))) is not None:
+                yield found
+
+    assert await blocked.identities_of("adds", ["s", "free", "t"], among) == {"s": "1", "t": "2"}
 
 
 async def test_a_message_that_blocks_is_known_by_its_id_while_its_body_is_in_a_blob() -> None:
@@ -358,10 +486,12 @@ async def test_a_block_that_is_not_ours_blocks_and_is_left_alone() -> None:
     assert not await blocked.unblock_id("adds", "s", "1")
 
 
-def test_a_body_at_the_limit_travels_in_its_message() -> None:
+async def test_a_body_at_the_limit_travels_in_its_message() -> None:
     outputs = [Output("told", 0, Message(body=b"x" * size, outbox_id="1")) for size in (100, 101)]
     checked, blobs = checked_outputs(outputs, above_bytes=100)
     assert [bool(output.message.claim) for output in checked] == [False, True] and len(blobs) == 1
+    sent = [await check_in(output.message, MemoryBlobStore(), above_bytes=100) for output in outputs]
+    assert sent == [output.message for output in checked]
 
 
 def test_the_others_of_a_message_are_applied_when_all_but_one_are() -> None:
@@ -436,6 +566,23 @@ class Untold:
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
         answer = await self._store.write(operations)
         return Lost(answer.operation, None) if isinstance(answer, Lost) else answer
+
+
+async def test_requests_of_one_lane_take_turns_and_an_empty_lane_is_forgotten() -> None:
+    turns, at_work, most = Turns(), 0, list[int]()
+
+    async def request(lane: str | None) -> None:
+        nonlocal at_work
+        async with turns.of(lane):
+            at_work += 1
+            most.append(at_work)
+            await asyncio.sleep(0)
+            at_work -= 1
+
+    await asyncio.gather(*(request("a") for _ in range(3)))
+    assert most == [1, 1, 1]
+    await asyncio.gather(request("a"), request("b"), request(None), request(None))
+    assert max(most) == 4 and not turns._lanes
 
 
 async def test_so_many_waiting_messages_are_known_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -634,6 +781,32 @@ def test_states_are_cached_up_to_a_limit_of_bytes() -> None:
     assert [id for id, _ in cache.content()] == ["b", "c"]
 
 
+def test_of_so_many_cached_states_the_one_used_last_stays() -> None:
+    cache = StateCache(count_max=2)
+    cache.remember("a", state(1))
+    cache.remember("b", state(1))
+    assert cache.find("a") is not None and cache.find("none") is None
+    cache.remember("c", state(1))
+    assert [id for id, _ in cache.content()] == ["a", "c"]
+
+
+def test_a_state_is_cached_under_its_newest_version_in_the_store() -> None:
+    """Also where only the pointer in it was cleared; one that an older read still had is not."""
+    cache = StateCache()
+    for version, etag in ((2, "swapped"), (2, "cleared"), (1, "stale")):
+        cache.remember("a", CachedState(StateItem(version=version), etag))
+    found = cache.find("a")
+    assert found is not None and found.version == "cleared"
+
+
+def test_the_largest_states_are_those_above_a_size_and_so_many() -> None:
+    cache = StateCache()
+    for size in (5, 6, 8, 7):
+        cache.remember(f"s{size}", state(size))
+    assert cache.largest(5, 2) == {"s8": 8, "s7": 7}
+    assert list(cache.largest(5, 9)) == ["s8", "s7", "s6"]
+
+
 async def test_marks_are_kept_up_to_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marks, "DUE_COUNT_MAX", 2)
     due = Marks(PLAN, engine_store(), MemoryBlobStore())
@@ -729,6 +902,33 @@ async def test_a_document_is_swept_when_its_grace_is_over() -> None:
     assert swept.oldest_s == 60.001
 
 
+@pytest.mark.parametrize(
+    ("step_s", "count_max", "seen", "next_start"), [(0, 9, 6, 0), (0, 6, 6, 0), (0, 4, 4, 5), (20, 9, 4, 5)]
+)
+async def test_a_sweep_takes_so_many_documents_and_so_long(
+    step_s: int, count_max: int, seen: int, next_start: int
+) -> None:
+    """Of those that it sees one is finished, and one is not ours; the next sweep skips what this one has left."""
+    clock = VirtualClock(START_S)
+
+    class Scope:
+        async def redo(self, document: Document) -> bool:
+            return document.key.id == "3"
+
+        async def finish(self) -> None: ...
+
+    class Pending:
+        async def unfinished(self) -> AsyncIterator[Document]:
+            for number in range(8):
+                body = b"[" if number == 4 else b'{"pending":"tx"}'
+                yield Document(DocumentKey("p", str(number)), body, "1")
+                clock.seconds += step_s if number > 1 else 0
+
+    found = await sweep(Scope(), Pending(), now_ms=clock.wall_ms, count_max=count_max, start=2)
+    assert (found.seen_count, found.finished_count, found.foreign_count, found.next_start) == (seen, 1, 1, next_start)
+    assert found.oldest_s == 0.0  # none says when it was written
+
+
 async def test_a_sweep_begins_where_the_last_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     starts = list[int]()
 
@@ -744,6 +944,39 @@ async def test_a_sweep_begins_where_the_last_was_cut_off(monkeypatch: pytest.Mon
     assert starts == [0, 7, 0]
 
 
+async def test_a_sweep_counts_as_pending_what_it_could_not_finish_and_no_ledger_without_work(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def found(*stores: Any, **options: Any) -> Swept:
+        return Swept(9, 3, 1, 1, 71.5, idle_count=2)
+
+    monkeypatch.setattr(shell, "sweep", found)
+    protocol, counts = cast("Any", None), Counts()
+    recovery = shell.Recovery(protocol, [], settlements.FailedPushes(), now_ms=lambda: NOW_MS, counts=counts)
+    with caplog.at_level(logging.INFO, logger="outbox.worker"):
+        await recovery.sweep()
+    assert (counts.finished, counts.pending, counts.oldest_pending_s) == (3, 4, 71.5)
+    (record,) = [vars(record) for record in caplog.records if record.message == "swept"]
+    assert (record["unfinished"], record["finished"], record["oldest_s"]) == (7, 3, 71.5)
+
+
+async def test_tasks_that_begin_others_are_waited_for_with_these() -> None:
+    tasks, ended = shell.Tasks("app"), list[str]()
+
+    async def second() -> None:
+        await asyncio.sleep(0)
+        ended.append("second")
+
+    async def first() -> None:
+        await asyncio.sleep(0)
+        tasks.start(second())
+        ended.append("first")
+
+    tasks.start(first())
+    await tasks.wait(5)
+    assert ended == ["first", "second"] and not tasks.running
+
+
 async def test_a_queue_that_cannot_be_looked_at_stops_no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(*stores: Any, **options: Any) -> Swept:
         return Swept(0, 0, 0, 0, 0.0)
@@ -752,14 +985,72 @@ async def test_a_queue_that_cannot_be_looked_at_stops_no_sweep(monkeypatch: pyte
         async def waiting_since_ms(self, queue: str) -> int | None:
             if queue == "broken":
                 raise ValueError("of the SDK's own")
-            return NOW_MS - 5_000
+            return {"empty": None, "ahead": NOW_MS + 5_000}.get(queue, NOW_MS - 5_000)
 
     monkeypatch.setattr(shell, "sweep", nothing)
     protocol, counts = cast("Any", None), Counts(depths={"broken": Depth(1.0)})
     parts: Any = (protocol, [], settlements.FailedPushes())
-    watching: Any = {"counts": counts, "operations": Bus(), "queues": ("broken", "orders")}
+    watching: Any = {"counts": counts, "operations": Bus(), "queues": ("broken", "orders", "empty", "ahead")}
     assert (await shell.Recovery(*parts, now_ms=lambda: NOW_MS, **watching).sweep()).seen_count == 0
-    assert counts.depths == {"orders": Depth(5.0)}
+    assert counts.depths == {"orders": Depth(5.0), "empty": Depth(0.0), "ahead": Depth(0.0)}
+
+
+# Recovery
+
+
+@pytest.mark.parametrize(("age_ms", "is_kept"), [(3_599_999, False), (3_600_000, True)])
+async def test_an_old_record_of_a_ledger_whose_outputs_cannot_be_sent_is_kept_until_they_have(
+    age_ms: int, is_kept: bool
+) -> None:
+    class Failing:
+        async def push(self, outputs: Sequence[Output]) -> None:
+            raise NothingCommitted
+
+    store, key = engine_store(), record_key("Sum:a", INBOX)
+    record = Record("tx", b"", NOW_MS - age_ms, outputs=(Output("told", 0, Message(body=b"")),), entry="l/1")
+    await store.write([Create(key, stored.encode(record), 60.0)])
+    parts: Any = SimpleNamespace(settlement=Failing(), records=store, now_ms=lambda: NOW_MS, ports=None)
+    nothing: Any = None
+    document = await store.read(key)
+    assert document is not None
+    with pytest.raises(NothingCommitted):
+        await Recovery(parts, nothing, nothing, nothing)._finish_entry(document, record)
+    (left,) = [document async for document in store.scan("Sum:a")]
+    assert stored.decode(left, Record) == (
+        msgspec.structs.replace(record, pending=True, entry="") if is_kept else record
+    )
+    expires_ms = store._core.state.documents.spaces["p/Sum:a"][key.id].expires_ms
+    assert (expires_ms == 0) is is_kept
+
+
+async def test_what_has_left_with_a_record_closes_its_entry_and_those_of_earlier_attempts() -> None:
+    pushed = list[Output]()
+
+    class Pushing:
+        async def push(self, outputs: Sequence[Output]) -> None:
+            pushed.extend(outputs)
+
+    store, ids = engine_store(), iter("ab")
+    ledger = DispatchLedger(PLAN, store, now_ms=lambda: NOW_MS, new_id=lambda: next(ids))
+    earlier, own, other = [await ledger.take() for _ in range(3)]
+    parts: Any = SimpleNamespace(settlement=Pushing(), records=store, now_ms=lambda: NOW_MS, ports=None)
+    nothing: Any = None
+    outputs = (Output("told", 0, Message(body=b"")),)
+    record = Record("tx", b"", NOW_MS, outputs=outputs, entry=own)
+    document = Document(record_key("Sum:a", INBOX), b"", "1")
+    for _ in range(2):  # once it is closed nothing is sent again
+        await Recovery(parts, nothing, nothing, ledger).finish(document, record, INBOX, (earlier,))
+    assert [ledger.is_closed(entry) for entry in (earlier, own, other)] == [True, True, False]
+    assert pushed == list(outputs)
+
+
+def test_an_applied_message_leaves_room_for_the_refusal_of_the_next() -> None:
+    refused = Record("tx", b"", NOW_MS, reason="no")
+    for limit, reserve in ((2 << 20, 8 << 10), (64 << 10, 1 << 10)):
+        store: Any = SimpleNamespace(capabilities=SimpleNamespace(item_bytes_max=limit))
+        for records, room in (([refused], limit), ([refused, Record("tx", b"", 1)], limit - reserve)):
+            batch: Any = SimpleNamespace(entries=[SimpleNamespace(record=record) for record in records])
+            assert room_for(store, batch) == room
 
 
 # Markers of item scope

@@ -268,3 +268,5 @@ async def test_outputs_that_are_gone_before_they_have_left_are_reported(
         with caplog.at_level(logging.CRITICAL):
             await swept(at, adding())
         assert "restore the blob" in caplog.text
+        (record,) = [vars(found) for found in caplog.records if "restore the blob" in found.message]
+        assert record["document"].startswith("Sum:a/") and record["blob"].startswith("overflow/")

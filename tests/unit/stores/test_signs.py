@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 
 from outbox import App, Context, Engine, Worker
@@ -16,7 +17,7 @@ from outbox.errors import FormatTooNew, OutcomeUnknown, Refused
 from outbox.ops.admins.store import StoreAdmin
 from outbox.ops.shared.on_store import StoreSite
 from outbox.ops.values.status import ReadSigns
-from outbox.ports import Lost, StateStore, StorePorts, Won, Write
+from outbox.ports import Create, DocumentKey, Lost, StateStore, StorePorts, Won, Write
 from outbox.runtime import shell as signs
 from outbox.runtime.counts import Counts
 from outbox.runtime.shell import LARGE_STATE_BYTES, SIGN_EVERY_S, SIGN_TTL_S, SignsOfLife, signs_in
@@ -93,11 +94,14 @@ class At:
 async def test_a_process_gives_at_most_one_sign_a_minute_by_one_request() -> None:
     async with Engine.in_memory() as engine:
         at = At(engine)
+        started_ms = at.now_ms
+        at.counts.of("asks").newer_ms, at.counts.of("others").applied = 17, 1
         for _ in range(60 * 10):
             found = await at.after(1_000)
         assert at.store.asked == {"Create": 1, "Replace": 9}
         [sign] = found
         assert (sign.app, sign.queues, sign.large) == ("asked", ("asks",), at.large)
+        assert sign.newer_ms == {"asks": 17} and sign.started_ms == started_ms
         assert at.now_ms - sign.at_ms <= MINUTE_MS
 
 
@@ -127,11 +131,26 @@ async def test_a_sign_expires_and_one_that_cannot_be_read_is_passed_over() -> No
     async with Engine.in_memory() as engine:
         at = At(engine)
         await at.after(MINUTE_MS)
-        [document] = engine.state.documents.spaces["p/workers"].values()
-        assert 0 < document.expires_ms - engine.now_ms() <= SIGN_TTL_S * 1_000
+        for _ in range(2):  # made, and written again
+            [document] = engine.state.documents.spaces["p/workers"].values()
+            assert 0 < document.expires_ms - engine.now_ms() <= SIGN_TTL_S * 1_000
+            await at.after(MINUTE_MS)
         space = engine.state.documents.spaces["p/workers"]
         space["alive:foreign"] = type(document)(b"[", 1)
         assert len(await signs_in(at.store)) == 1
+
+
+async def test_of_several_signs_of_a_process_the_newest_counts_and_so_many_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Engine.in_memory() as engine:
+        store = engine.store()
+        for number, (process, at_ms) in enumerate([("a", 2), ("a", 3), ("a", 1), ("b", 5), ("c", 6)]):
+            body = msgspec.json.encode(signs.Sign("asked", process, 1, at_ms, ("asks",)))
+            await store.write([Create(DocumentKey(signs.PLACE, f"alive:{number}"), body)])
+        assert [(each.process, each.at_ms) for each in await signs_in(store)] == [("a", 3), ("b", 5), ("c", 6)]
+        monkeypatch.setattr(signs, "SIGNS_MAX", 4)
+        assert [each.process for each in await signs_in(store)] == ["a", "b"]
 
 
 async def test_a_worker_says_what_it_takes_puts_back_and_holds(monkeypatch: pytest.MonkeyPatch) -> None:
