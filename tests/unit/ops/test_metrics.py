@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from outbox import App, Client, Engine, Reject, Worker
 from outbox.errors import Refused
+from outbox.guards import Rate
 from outbox.metrics import METRICS, prometheus, prometheus_name, quantiles
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.admins.store import StoreAdmin
@@ -20,7 +23,7 @@ from outbox.ops.host import host
 from outbox.ops.messages.status import status_text as status_text
 from outbox.ops.shared.meter import RATE_EVERY_S, RATE_S, Meter, Metered
 from outbox.ops.values.status import ReadMetrics, ReadStatus
-from outbox.runtime.counts import Counts, SourceCounts
+from outbox.runtime.counts import Counts, Depth, PipelineFigures, SourceCounts
 from outbox.streams import OrderedLog
 from tests.unit.streams.pipeline.counting import Counting
 
@@ -143,6 +146,67 @@ async def test_without_a_host_there_are_no_metrics() -> None:
             await EngineAdmin(engine).ask(ReadMetrics())
     with pytest.raises(Refused, match="OpenTelemetry"):
         await StoreAdmin(cast(Any, None)).ask(ReadMetrics())
+
+
+def all_different() -> Counts:
+    """Counts of which each number is another one."""
+    source = SourceCounts(applied=2, duplicates=3, failed=5, rescheduled=7, age_ms=2_500)
+    source.refused["too-old"], source.ages[1], source.ages[3], source.ages[-1] = 11, 13, 17, 19
+    usage: Any = SimpleNamespace(
+        by_kind={"read": SimpleNamespace(count=23, charge_ru=2.5)},
+        reasons={("write", "429"): 29, ("read", "timeout"): 31},
+    )
+    made_ms = (time.time() - 1_000) * 1_000
+    counts = Counts({"q": source}, usage=usage)
+    counts.conflicts, counts.unknown, counts.sent, counts.failed_sends = 37, 41, 43, 47
+    counts.finished, counts.pending, counts.oldest_pending_s, counts.fullest_share = 53, 59, 6.5, 0.25
+    counts.depths["q"] = Depth(8.5, {"active": 61, "scheduled": 67})
+    counts.lags["row/0.0", "reader"] = 71
+    counts.pipelines["p"] = PipelineFigures(73, 79, 83, "89.97", round(made_ms), {"sink": 101})
+    rate = counts.guard(Rate(1.0, name="rate"))
+    rate.rescheduled_count = 103
+    return counts
+
+
+def test_each_metric_reads_its_own_number_under_its_own_labels() -> None:
+    read = samples(prometheus("a", all_different()))
+    checkpoint = read.pop("outbox_pipeline_checkpoint_seconds")
+    assert checkpoint == {'{app="a",pipeline="p"}': pytest.approx(1_000, abs=100)}
+    buckets = read.pop("outbox_critical_time_seconds_bucket")
+    sums = {re.sub('.*le="([^"]*)".*', r"\1", labels): count for labels, count in buckets.items()}
+    assert [sums[bound] for bound in ("0.001", "0.002", "0.004", "0.008", "16777.2", "+Inf")] == [0, 13, 13, 30, 30, 49]
+    q, p = '{app="a",queue="q"', '{app="a",pipeline="p"'
+    assert read == {
+        "outbox_messages_total": {
+            f'{q},outcome="applied"}}': 2, f'{q},outcome="duplicate"}}': 3,
+            f'{q},outcome="refused",reason="too-old"}}': 11,
+        },
+        "outbox_attempts_failed_total": {f"{q}}}": 5},
+        "outbox_attempts_rescheduled_total": {f"{q}}}": 7},
+        "outbox_commits_lost_total": {'{app="a"}': 37},
+        "outbox_commits_unknown_total": {'{app="a"}': 41},
+        "outbox_sent_total": {'{app="a"}': 43},
+        "outbox_sends_failed_total": {'{app="a"}': 47},
+        "outbox_swept_total": {'{app="a"}': 53},
+        "outbox_pending": {'{app="a"}': 59},
+        "outbox_pending_oldest_seconds": {'{app="a"}': 6.5},
+        "outbox_queue_messages": {f'{q},state="active"}}': 61, f'{q},state="scheduled"}}': 67},
+        "outbox_queue_oldest_seconds": {f"{q}}}": 8.5},
+        "outbox_log_lag": {'{app="a",row="row/0.0",reader="reader"}': 71},
+        "outbox_pipeline_lag": {f"{p}}}": 79},
+        "outbox_pipeline_watermark": {f"{p}}}": 89},
+        "outbox_pipeline_bundle": {f'{p},log="sink"}}': 101},
+        "outbox_requests_total": {'{app="a",operation="read"}': 23},
+        "outbox_requests_failed_total": {
+            '{app="a",operation="read",reason="timeout"}': 31, '{app="a",operation="write",reason="429"}': 29,
+        },
+        "outbox_request_units_total": {'{app="a",operation="read"}': 2.5},
+        "outbox_partition_share": {'{app="a"}': 0.25},
+        "outbox_guard_state": {'{app="a",guard="rate"}': 0},
+        "outbox_guard_rescheduled_total": {'{app="a",guard="rate"}': 103},
+        "outbox_critical_time_seconds_sum": {f"{q}}}": 2.5},
+        "outbox_critical_time_seconds_count": {f"{q}}}": 49},
+    }  # fmt: skip
 
 
 def test_names_and_texts_are_told_once_and_in_the_order_of_the_table() -> None:
