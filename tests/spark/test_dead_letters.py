@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageState, ServiceBusSubQueue
 from azure.servicebus.exceptions import (
     MessagingEntityNotFoundError,
     ServiceBusAuthorizationError,
@@ -17,6 +17,7 @@ from azure.servicebus.exceptions import (
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.message import PROPERTY_CORRELATION, PROPERTY_ID
 from spark_jobs.common.identity import Access
+from spark_jobs.common.patience import Patience
 from spark_jobs.comparing.dead_letters import peeked
 from spark_jobs.draining import looking
 
@@ -63,9 +64,9 @@ def test_the_dead_letters_of_a_queue_are_all_looked_at_and_stay(broker: Any, mon
 
 
 class Played:
-    """A namespace whose dead letters are numbered, and whose first answers are errors; nothing else is played."""
+    """A namespace whose dead letters are numbered, and whose first answers are errors or, None, a page each."""
 
-    def __init__(self, count: int, *errors: Exception) -> None:
+    def __init__(self, count: int, *errors: Exception | None) -> None:
         self.count, self.errors, self.opened, self.closed = count, iter(errors), 0, 0
 
     def client(self) -> Any:
@@ -104,6 +105,20 @@ def test_an_outage_is_sat_out_and_no_dead_letter_is_missed() -> None:
     assert played.opened == played.closed == 3
 
 
+def test_outages_with_a_page_between_them_are_sat_out_one_by_one() -> None:
+    gone = ServiceBusConnectionError(message="gone")
+    played = Played(600, *[gone, gone, None] * 3)
+    assert len(look(played, step_s=25)) == 600
+
+
+def test_messages_wait_that_are_neither_deferred_nor_scheduled() -> None:
+    states = [SimpleNamespace(state=state) for state in ServiceBusMessageState]
+    queue = SimpleNamespace(peek_messages=lambda *_, **__: states, close=lambda: None)
+    client = SimpleNamespace(get_queue_receiver=lambda *_, **__: queue, close=lambda: None)
+    access: Any = SimpleNamespace(client=lambda: client)
+    assert looking.waiting_in(access, "q", Patience(1.0, lambda: 0.0, lambda _: None, lambda: 0.0)) == 1
+
+
 def test_an_outage_that_lasts_a_missing_right_and_an_endless_queue_are_told_with_a_cure() -> None:
     with pytest.raises(OutcomeUnknown, match=r"queue:q: its dead letters cannot be looked at: no success for .* s"):
         look(Played(1, *[ServiceBusConnectionError(message="gone")] * 50), step_s=10)
@@ -117,3 +132,4 @@ def test_an_outage_that_lasts_a_missing_right_and_an_endless_queue_are_told_with
         look(Played(1_000_000), step_s=100)
     with pytest.raises(Refused, match="more than 199 dead letters"):
         look(Played(200), count_max=199)
+    assert len(look(Played(200), count_max=200)) == 200

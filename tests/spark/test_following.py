@@ -186,6 +186,10 @@ def test_the_first_signal_asks_and_the_second_does_what_it_always_did() -> None:
             assert came == [signal.SIGTERM]
         signal.raise_signal(signal.SIGTERM)
         assert len(came) == 2
+        with asked_by_signal():  # and none comes
+            pass
+        signal.raise_signal(signal.SIGTERM)
+        assert len(came) == 3
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -141,9 +141,17 @@ def test_a_row_is_in_the_bucket_of_its_identity_wherever_it_comes_from(monkeypat
     assert set(found) == set(range(5))
 
 
+@pytest.mark.parametrize("limit", [{"PACKED_ROWS": 4}, {"PACKED_BYTES": 2 * batch_of(*ROWS[:2]).nbytes}])
+def test_each_packet_is_as_full_as_the_first(limit: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in limit.items():
+        monkeypatch.setattr(grouping, name, value)
+    packets = packed(1, [batch_of(*ROWS[:2])] * 7)
+    assert [len(rows_of(pa.ipc.open_stream(rows))) for _, rows in packets] == [4, 4, 4, 2]
+
+
 @pytest.mark.parametrize(
     ("chunks", "size", "wanted"),
-    [(1, 0, 1), (20, 1 << 20, 20), (1, 1 << 30, 32), (3, 1 << 30, 33), (256, 1 << 60, 16_384)],
+    [(1, 0, 1), (20, 1 << 20, 20), (1, 1 << 30, 32), (1, (1 << 30) + 1, 33), (3, 1 << 30, 33), (256, 1 << 60, 16_384)],
 )
 def test_a_partition_holds_what_fits_in_memory(chunks: int, size: int, wanted: int) -> None:
     assert partitions_of(chunks, size) == wanted

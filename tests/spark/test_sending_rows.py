@@ -62,6 +62,7 @@ class Queue:
         return made
 
     def send_messages(self, batch: Batch, timeout: float) -> None:
+        assert 0 < timeout <= sending.SEND_S, "it would wait for ever"
         self.sent.append([(one.message_id, one.session_id) for one in batch])
         error = self.errors.pop(0) if self.errors else None
         if error is not None:
@@ -145,7 +146,8 @@ def test_a_batch_leaves_room_for_its_envelope(limit_bytes: int, batch_bytes: int
 def test_no_more_messages_leave_in_a_second_than_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, slept_s = [100.0], list[float]()
     monkeypatch.setattr(sending, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=slept_s.append))
-    made = Outgoing(Sending(cast(Any, Queue()), "q", "T", 60.0, rate_per_s=2.0))
+    made = Outgoing(Sending(cast(Any, Queue(None, OSError("reset"))), "q", "T", 60.0, rate_per_s=2.0))
+    made.patience.sleep = lambda pause_s: None
     fill(made, *[(str(n), None) for n in range(6)])
     now_s[0] += 60
     fill(made, ("late", None))

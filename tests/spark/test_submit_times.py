@@ -99,7 +99,8 @@ async def test_a_claim_that_took_too_long_is_given_up_and_nothing_is_asked_for(t
     assert pool.created == [] and seen is not None and seen.document.claim is None
     documents.takes_s = 0
     await runs_over(documents, pool, hand).submit(RUN, REQUEST)
-    assert len(pool.created) == 1
+    seen = await documents.read(RUN)
+    assert len(pool.created) == 1 and seen is not None and seen.document.claim_count == 2
 
 
 async def test_who_is_refused_late_leaves_the_claim_of_another_alone(tmp_path: Path) -> None:
@@ -181,6 +182,7 @@ async def test_the_wait_for_a_renewal_leaves_its_time_out_of_the_lease(
     documents = SlowDocuments(tmp_path, hand, writing_s)
     await documents.write(RUN, RunDocument(job="feed", asked_ms=1), "")
     keeper = LeaseKeeper(documents, RUN, "one", now_ms=hand.ms, times=times)
+    hand.s += 40  # until it is taken
     await keeper.take()
     ours = SimpleNamespace(**{**vars(asyncio), "wait_for": gives_up, "sleep": sleep})
     monkeypatch.setattr(submitted, "asyncio", ours)
@@ -194,16 +196,17 @@ async def test_the_wait_for_a_renewal_leaves_its_time_out_of_the_lease(
         ({"ended": "succeeded"}, "succeeded"),
         ({"batch": "7"}, "submitted"),
         ({"lease": Lease("its job", 1)}, "waiting"),
+        ({"lease": Lease("its job", 1), "claim": Claim("another", 1 << 50)}, "waiting"),
         ({"is_cancelled": True}, "cancelled"),
     ],
-    ids=["over", "made", "worked at", "cancelled"],
+    ids=["over", "made", "worked at", "worked at and claimed", "cancelled"],
 )
 async def test_a_run_that_was_started_is_not_started_again_when_its_batch_is_listed_no_more(
     known: dict[str, Any], phase: str, tmp_path: Path
 ) -> None:
     hand, pool, documents = Hand(), Pool(), FolderRuns(tmp_path)
-    claim = Claim("another", hand.ms() - 1)
-    document = RunDocument(job="feed", arguments=REQUEST.arguments, asked_ms=1, claim=claim, **known)
+    given = {"claim": Claim("another", hand.ms() - 1), **known}
+    document = RunDocument(job="feed", arguments=REQUEST.arguments, asked_ms=1, **given)
     await documents.write(RUN, document, "")
     assert (await runs_over(documents, pool, hand).submit(RUN, REQUEST)).phase == phase
     assert pool.created == []

@@ -58,7 +58,10 @@ async def test_a_lease_that_ran_out_is_taken_over_and_its_first_holder_stops(doc
     now = Hand()
     first, second = (LeaseKeeper(documents, RUN, name, now_ms=now) for name in ("one", "two"))
     await first.take()
-    now.ms += 300_000
+    now.ms += 299_999
+    with pytest.raises(Turned, match="another process"):
+        await second.take()
+    now.ms += 1
     await second.take()
     with pytest.raises(Turned, match="another process"):
         await first.renew()
@@ -82,6 +85,7 @@ async def test_a_second_attempt_of_the_same_application_goes_on(documents: Folde
         (lambda now: ended(now, "succeeded"), "over: succeeded", 0),
         (lambda now: ended(now, "failed"), "over: failed", 1),
         (lambda now: ended(now, "cancelled"), "over: cancelled", 0),
+        (lambda now: structs.replace(now, is_cancelled=True), "was cancelled", 0),
     ],
 )
 async def test_a_run_that_is_over_is_not_run_again(
@@ -90,7 +94,8 @@ async def test_a_run_that_is_over_is_not_run_again(
     await change(documents, RUN, changed)
     with pytest.raises(Turned, match=text) as turned:
         await LeaseKeeper(documents, RUN, "one", now_ms=Hand()).take()
-    assert turned.value.code == code
+    seen = await documents.read(RUN)
+    assert turned.value.code == code and seen is not None and seen.document.lease is None
 
 
 async def test_a_job_whose_lease_is_lost_stops(documents: FolderRuns) -> None:
@@ -172,7 +177,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     def main(arguments: list[str]) -> int:
         seen.append(arguments)
         if arguments[0] == "raise":
-            raise RuntimeError("broken")
+            raise RuntimeError("broken at AccountKey=k3y")
         if arguments[0] == "usage":
             raise SystemExit(2)
         if arguments[0] == "bare":
@@ -265,7 +270,7 @@ def test_a_job_that_breaks_is_a_failed_run(job: list[list[str]], tmp_path: Path)
     asyncio.run(FolderRuns(tmp_path).write(RUN, RunDocument(job="probe", asked_ms=1), ""))
     with pytest.raises(RuntimeError):
         ran(tmp_path, "raise")
-    assert kept(tmp_path).ended == "failed" and "RuntimeError" in kept(tmp_path).detail
+    assert (kept(tmp_path).ended, kept(tmp_path).detail) == ("failed", "RuntimeError; its log says more")
 
 
 def test_a_run_without_a_request_is_not_run(

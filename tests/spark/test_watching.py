@@ -15,6 +15,7 @@ from spark_jobs.common.folder import Folder
 from spark_jobs.common.places import Item, joined
 from spark_jobs.common.until import Until
 from spark_jobs.feed import main
+from spark_jobs.feeding import watching
 from spark_jobs.feeding.watching import PAUSE_S, Watch
 from spark_jobs.reading.files import check_apart, is_input
 from tests.spark.lakes import PLACES
@@ -44,7 +45,7 @@ class Fed:
         if item.name in self.refused:
             raise self.refused[item.name]
         self.names.append(item.name)
-        return {"rows": 3, "accepted": 2, "quarantined": {"x": 1}}
+        return {"rows": 3, "accepted": 2, "quarantined": {"x": 1, "y": 2}}
 
 
 def watch_of(tmp_path: Path, fed: Fed, time: Time, settle_s: float = -60.0, **until: Any) -> Watch:
@@ -67,7 +68,7 @@ def test_files_are_fed_once_as_they_come(tmp_path: Path) -> None:
     time = Time(meanwhile=lambda now_s: put(tmp_path, "late.csv") if now_s == PAUSE_S else None)
     report = watch_of(tmp_path, fed, time, seconds=10).run()
     assert fed.names == ["a.csv", "b.csv", "deep/c.csv", "late.csv"]
-    assert (report.files, report.rows, report.accepted, report.quarantined, report.failed) == (4, 12, 8, 4, {})
+    assert (report.files, report.rows, report.accepted, report.quarantined, report.failed) == (4, 12, 8, 12, {})
     assert 10 <= report.seconds <= 10 + PAUSE_S
     assert watch_of(tmp_path, fed, Time(), seconds=5).run().files == 0 and len(fed.names) == 4
 
@@ -107,6 +108,34 @@ def test_a_file_that_is_refused_holds_up_no_other_and_is_tried_by_the_next_watch
     assert "a.csv: the input has changed" in report.text
     fed.refused.clear()
     assert watch_of(tmp_path, fed, Time(), count=1).run().failed == {} and fed.names == ["b.csv", "a.csv"]
+
+
+def test_a_refused_file_that_is_mended_in_time_is_fed_by_the_same_watch(tmp_path: Path) -> None:
+    fed = Fed()
+    put(tmp_path, "a.csv")
+    fed.refused["a.csv"] = Refused("line 1 has no id")
+
+    def mend(now_s: float) -> None:
+        fed.refused.clear()
+        put(tmp_path, "a.csv", "mended")
+
+    report = watch_of(tmp_path, fed, Time(meanwhile=mend), count=1).run()
+    assert (report.files, report.failed) == (1, {})
+
+
+def test_a_watch_stops_where_more_files_are_refused_than_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "FAILED_COUNT_MAX", 2)
+    fed = Fed()
+    for name in ("a.csv", "b.csv", "c.csv"):
+        fed.refused[name] = Refused(f"{name} is none")
+    for name in ("a.csv", "b.csv"):
+        put(tmp_path, name)
+    assert len(watch_of(tmp_path, fed, Time(), seconds=3).run().failed) == 2
+    put(tmp_path, "c.csv")
+    with pytest.raises(Refused, match=r"more than 2 files were refused, the last: c\.csv is none"):
+        watch_of(tmp_path, fed, Time(), seconds=3).run()
 
 
 def test_an_outage_ends_the_watch_and_marks_nothing(tmp_path: Path) -> None:
