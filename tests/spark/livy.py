@@ -111,7 +111,8 @@ class Livy:
         if not asked.get("name") or not asked.get("file"):
             return _error(400, "name and file are required")
         assert redacted(body.decode()) == body.decode(), "no secret is handed to the service"
-        asked = {key: asked[key] for key in ("name", "tags", "args", "file", "pyFiles")}
+        kept = ("name", "tags", "args", "file", "pyFiles", "numExecutors", "executorCores", "executorMemory")
+        asked = {key: asked[key] for key in kept}
         fault = self.faults.pop(0) if self.faults else "done"
         if fault == "busy":
             return _error(429, "TooManyRequests", {"Retry-After": "1"})

@@ -53,6 +53,7 @@ def test_each_column_has_its_own_field() -> None:
         ({"application_properties": OURS, "message_id": "b", "correlation_id": "r"}, "t1", "c1"),
         ({"message_id": "b", "correlation_id": "r", "sequence_number": 7}, "b", "r"),
         ({"message_id": "b"}, "b", "b"),
+        ({"message_id": b"\xffb"}, "\ufffdb", "\ufffdb"),  # not that of another message
         ({"sequence_number": 7}, "sequence-number:7", "sequence-number:7"),  # the same on its next delivery
     ],
 )

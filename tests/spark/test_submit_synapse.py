@@ -359,6 +359,35 @@ async def test_runs_are_kept_in_cosmos_where_a_job_finds_them(cosmos: dict[str, 
     assert await job.read(RunId("other")) is None
 
 
+def test_each_setting_is_read_from_the_variable_of_its_name() -> None:
+    texts = {"RUNS": "cosmos:x", "FILE": "f.py", "PY_FILES": "a.zip, b.zip", "WORKSPACE": "w", "POOL": "p"}
+    texts |= {"SECRETS": "A=b/c", "SETTINGS": "D=e,", "EXECUTORS": "1", "CORES": "1000", "MEMORY": "56g", "MASTER": "m"}
+    assert SparkSettings.of({"OUTBOX_SPARK": " Local", **{f"OUTBOX_SPARK_{name}": texts[name] for name in texts}}) == (
+        SparkSettings(
+            target="local", runs="cosmos:x", file="f.py", python_files=("a.zip", "b.zip"), workspace="w", pool="p",
+            secrets=("A=b/c",), settings=("D=e",), executors=1, cores=1000, memory="56g", master="m",
+        )
+    )  # fmt: skip
+    assert SparkSettings.of({}) == SparkSettings()
+    assert SparkSettings.of({"OUTBOX_SPARK": "synapse", "OUTBOX_DATABASE": "x"}).runs == "cosmos:x"
+
+
+@pytest.mark.parametrize("text", ["0", "1001", "-1", "2.5", "many"])
+def test_a_number_of_cores_that_cannot_be_meant_is_refused(text: str) -> None:
+    with pytest.raises(Refused, match=f"OUTBOX_SPARK_CORES is '{text}', not a number from 1 to 1000"):
+        SparkSettings.of({"OUTBOX_SPARK_CORES": text})
+
+
+def test_a_claim_lasts_as_long_as_the_requests_of_its_target(tmp_path: Path) -> None:
+    environ = {"OUTBOX_COSMOS": "AccountEndpoint=https://b;AccountKey=aw=="}
+    pool = SparkSettings(target="synapse", runs="cosmos:b", file="f", workspace="work", pool="p")
+    far: Any = runs_over(pool, environ)
+    near: Any = runs_over(SparkSettings(target="local", runs=str(tmp_path)), {})
+    with pytest.raises(Refused, match="runs on Synapse are kept in Cosmos DB"):
+        runs_over(SparkSettings(target="synapse", runs=str(tmp_path), file="f", workspace="work", pool="p"), environ)
+    assert (far._batches._request_s, far.timing.request_s, far.timing.claim_s, near.timing.claim_s) == (30, 30, 90, 10)
+
+
 async def test_submitters_through_cosmos_make_one_batch(
     cosmos: dict[str, str], livy: Livy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -370,12 +399,16 @@ async def test_submitters_through_cosmos_make_one_batch(
         "OUTBOX_SPARK_FILE": "abfss://jobs@lake/submitted.py",
         "OUTBOX_SPARK_SECRETS": "OUTBOX_SERVICEBUS=vault/send-key/linked",
         "OUTBOX_SPARK_SETTINGS": "AZURE_TENANT_ID=t1, AZURE_CLIENT_ID=c1",
+        "OUTBOX_SPARK_EXECUTORS": "7",
+        "OUTBOX_SPARK_CORES": "8",
+        "OUTBOX_SPARK_MEMORY": "56g",
     }
     environ = {**cosmos, HOST_VARIABLE: "b.servicebus.windows.net"}
     runs = [runs_over(SparkSettings.of(chosen), environ) for _ in range(3)]
     reported = await asyncio.gather(*(one.submit(RUN, REQUEST) for one in runs), return_exceptions=True)
     assert len(livy.batches) == 1 and [getattr(one, "batch", "") for one in reported].count("1") >= 1
-    args = livy.batches[0]["args"]
+    [body], args = livy.batches, livy.batches[0]["args"]
+    assert [body[name] for name in ("numExecutors", "executorCores", "executorMemory")] == [7, 8, "56g"]
     assert args[2:6] == ["--runs", "cosmos:bank", "--setting", f"{HOST_VARIABLE}=b.servicebus.windows.net"]
     assert args[6:10] == ["--setting", "AZURE_TENANT_ID=t1", "--setting", "AZURE_CLIENT_ID=c1"]
     assert args[10:12] == ["--secret", "OUTBOX_SERVICEBUS=vault/send-key/linked"]

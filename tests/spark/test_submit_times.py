@@ -103,6 +103,22 @@ async def test_a_claim_that_took_too_long_is_given_up_and_nothing_is_asked_for(t
     assert len(pool.created) == 1 and seen is not None and seen.document.claim_count == 2
 
 
+@pytest.mark.parametrize(("answer_s", "after_s"), [(0, 90), (30, 60), (500, 1)])
+async def test_a_start_that_may_have_taken_effect_is_asked_for_when_its_claim_ends(
+    tmp_path: Path, answer_s: float, after_s: float
+) -> None:
+    hand, pool = Hand(), Pool()
+
+    async def lost() -> None:
+        hand.s += answer_s
+        raise OutcomeUnknown("no answer")
+
+    pool.on_create = lost
+    with pytest.raises(RunPending) as pending:
+        await runs_over(FolderRuns(tmp_path), pool, hand).submit(RUN, REQUEST)
+    assert pending.value.after_s == after_s
+
+
 async def test_who_is_refused_late_leaves_the_claim_of_another_alone(tmp_path: Path) -> None:
     hand, pool, documents = Hand(), Pool(), FolderRuns(tmp_path)
     theirs = Claim("another", hand.ms() + 500_000)
