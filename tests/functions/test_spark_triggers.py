@@ -178,7 +178,9 @@ def test_only_jobs_with_a_schedule_have_a_timer(site: Site) -> None:
         ({"Next": "2026-11-22T03:00:00.1234567Z"}, NIGHT.replace(hour=9), NIGHT),  # past due, after an outage
         ({"Next": "2026-11-22T04:00:00+01:00"}, NIGHT.replace(second=1), NIGHT),
         ({"Next": "2026-11-22T03:00:00"}, NIGHT.replace(hour=2, minute=59, second=59), NIGHT),  # started a little early
+        ({"Next": "2026-11-22T03:00:00"}, NIGHT.replace(hour=2, minute=59, second=5), NIGHT),
         ({"Next": "2026-11-23T03:00:00Z"}, NIGHT.replace(minute=10, second=29), NIGHT.replace(minute=10)),  # by hand
+        ({"Next": "2026-11-23T03:00:00Z"}, NIGHT.replace(minute=10, second=31), NIGHT.replace(minute=11)),
         ({}, NIGHT.replace(second=20), NIGHT),
         ({"Next": "soon"}, NIGHT.replace(second=20), NIGHT),
     ],

@@ -229,9 +229,10 @@ def test_an_error_keeps_its_traceback_and_other_libraries_their_lines() -> None:
     except Refused:
         logger.exception("the backend cannot be used", extra={"app": "bank"})
     assert handler.lines[0].startswith("the backend cannot be used app=bank\nTraceback")
-    logger, handler = logged("azure.core")
-    logger.info("request", extra={"key": "secret"})
-    assert handler.lines == ["request"]
+    for name in ("azure.core", "outboxes"):
+        logger, handler = logged(name)
+        logger.info("request", extra={"key": "secret"})
+        assert handler.lines == ["request"]
 
 
 def test_no_field_begins_a_line_of_its_own() -> None:
@@ -247,3 +248,14 @@ def test_a_handler_keeps_its_form() -> None:
     show_fields(logger)
     logger.info("swept", extra={"oldest_s": 1.0})
     assert handler.lines == ["INFO swept oldest_s=1.0"] and isinstance(handler.formatter, FieldsFormatter)
+
+
+def test_a_formatter_of_another_kind_is_kept() -> None:
+    class Own(logging.Formatter):
+        pass
+
+    logger, handler, own = logging.Logger("outbox"), WorkersHandler(), Own()
+    handler.setFormatter(own)
+    logger.addHandler(handler)
+    show_fields(logger)
+    assert handler.formatter is own

@@ -116,6 +116,8 @@ class Livy:
         fault = self.faults.pop(0) if self.faults else "done"
         if fault == "busy":
             return _error(429, "TooManyRequests", {"Retry-After": "1"})
+        if fault == "moved":
+            raise web.HTTPTemporaryRedirect(request.url)
         if fault in ("late", "dusk"):
             self._later(self._late(asked))
         if fault in ("broken", "late", "dusk"):

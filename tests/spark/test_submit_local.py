@@ -23,6 +23,7 @@ from spark_jobs import package, submit
 from spark_jobs.common import java
 from spark_jobs.submitting import local
 from spark_jobs.submitting.local import LocalBatches, LocalSettings
+from spark_jobs.submitting.settings import SparkSettings, runs_over
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUN, REQUEST = RunId("nightly-1"), RunRequest("feed", ("--input", "a b.csv"))
@@ -51,6 +52,15 @@ def batches(program: Path, tmp_path: Path) -> Callable[[], LocalBatches]:
         spark_submit=str(program),
     )
     return lambda: LocalBatches(settings)
+
+
+def test_a_run_is_started_as_the_settings_say(tmp_path: Path) -> None:
+    chosen = {"OUTBOX_SPARK_MASTER": "local[7]", "OUTBOX_SPARK_PY_FILES": "a.zip,b.zip", "OUTBOX_SPARK_FILE": "main.py"}
+    runs: Any = runs_over(SparkSettings.of({**chosen, "OUTBOX_SPARK_RUNS": str(tmp_path)}), {})
+    assert runs._batches._command(RUN, REQUEST)[1:] == [
+        "--master", "local[7]", "--py-files", "a.zip,b.zip", "main.py", "--run", RUN, "--runs", str(tmp_path),
+        "feed", "--input", "a b.csv",
+    ]  # fmt: skip
 
 
 async def until(condition: Callable[[], bool]) -> None:

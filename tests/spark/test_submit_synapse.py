@@ -110,6 +110,13 @@ async def test_an_answer_that_is_late_is_an_unknown_outcome(livy: Livy) -> None:
     assert len(livy.batches) == 1
 
 
+async def test_a_token_goes_to_no_other_address_than_the_workspaces(livy: Livy) -> None:
+    livy.faults = ["moved"]
+    with pytest.raises(Refused, match="307"):
+        await livy.client().create(RUN, REQUEST, within_s=2)
+    assert livy.creates == 1
+
+
 async def test_no_connection_means_that_nothing_was_asked() -> None:
     nowhere = Livy(url="http://127.0.0.1:9").client()
     with pytest.raises(Throttled, match="nothing was asked"):
