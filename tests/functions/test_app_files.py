@@ -11,8 +11,11 @@ import pytest
 
 from function_app.settings import connect, read
 from outbox import azure
+from outbox.azure.blobs import AzureBlobStore
 from outbox.azure.connecting import AzureBackend
 from outbox.errors import Refused
+from outbox.ports import NoBlobs
+from outbox.runtime.commit.sweeper import GRACE_S
 from tools.local_functions.settings import read_host_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +37,8 @@ def test_nothing_is_prefetched_and_success_completes() -> None:
 
 def test_the_example_has_all_that_is_needed_and_reads_as_a_backend() -> None:
     backend = connect(LOCAL)
-    assert isinstance(backend, AzureBackend)
+    assert isinstance(backend, AzureBackend) and isinstance(backend.blobs, AzureBlobStore)
+    assert isinstance(connect(LOCAL | {"OUTBOX_BLOBS": ""}).ports().blobs, NoBlobs)
     assert LOCAL["OUTBOX_COSMOS"].split("AccountKey=")[1] not in repr(backend) + repr(read(LOCAL))
 
 
@@ -51,6 +55,7 @@ def test_what_is_missing_is_named_all_at_once() -> None:
 def test_a_setting_that_is_no_number_is_named() -> None:
     with pytest.raises(Refused, match="OUTBOX_SWEEP_GRACE_S is 'soon'"):
         read({"OUTBOX_SWEEP_GRACE_S": "soon"})
+    assert [read({"OUTBOX_SWEEP_GRACE_S": text}).sweep_grace_s for text in ("", "0", "90.5")] == [GRACE_S, 0, 90.5]
 
 
 def test_states_have_a_container_of_their_own_where_a_setting_names_it() -> None:

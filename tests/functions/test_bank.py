@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from function_app.bank import Account, CloseAccount, OpenAccount, Posting, Transfer, app
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
@@ -13,15 +15,16 @@ async def opened(bank: Harness, **balances: int) -> None:
     await bank.wait_idle()
 
 
-async def test_a_transfer_is_posted_twice_and_adds_up() -> None:
+@pytest.mark.parametrize("amount", [4, 10])
+async def test_a_transfer_of_some_or_all_is_posted_twice_and_adds_up(amount: int) -> None:
     async with Harness(app) as bank:
         await opened(bank, alice=10, bob=0)
-        await bank.send("transfers", Transfer("t1", "alice", "bob", 4), id="t1")
+        await bank.send("transfers", Transfer("t1", "alice", "bob", amount), id="t1")
         await bank.wait_idle()
-        assert await bank.state(Account, "alice") == Account(6, True)
-        assert await bank.state(Account, "bob") == Account(4, True)
+        assert await bank.state(Account, "alice") == Account(10 - amount, True)
+        assert await bank.state(Account, "bob") == Account(amount, True)
         postings = [p for p in bank.sent("ledger") if p.transfer == "t1"]
-        assert postings == [Posting("t1", "alice", "withdraw", -4), Posting("t1", "bob", "deposit", 4)]
+        assert postings == [Posting("t1", "alice", "withdraw", -amount), Posting("t1", "bob", "deposit", amount)]
 
 
 async def test_a_deposit_to_a_closed_account_comes_back() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from outbox.errors import Refused
+from outbox.errors import CorruptRecord, Refused
 from spark_jobs.common.folder import Folder, sync_path
 from spark_jobs.draining import durable
 from spark_jobs.draining.leftovers import ORPHAN_AGE_S
@@ -142,3 +142,6 @@ def test_entries_expire_in_a_sweep_and_only_behind_a_checkpoint_on_disk(
     assert steps.index(checkpoint.name) < steps.index("cleaned")
     assert not (log / f"{0:020}.json").exists()
     assert merge(tmp_path).version == 13 and DeltaTable(str(tmp_path)).count() == 13
+    (log / f"{12:020}.json").write_bytes(b"")
+    with pytest.raises(CorruptRecord, match=r"0+12\.json is torn"):  # though the first entries are gone
+        merge(tmp_path)

@@ -112,6 +112,10 @@ def test_who_lost_a_version_deletes_no_file_and_decides_anew(tmp_path: Path) -> 
     assert len(list((tmp_path / "data").iterdir())) == 3  # that of the lost version waits for vacuum
 
 
+def test_the_counts_of_several_versions_are_added_up() -> None:
+    assert Merged(1, 2, 3, 4, 5).and_then(Merged(6, 10, 20, 30, 40)) == Merged(6, 12, 23, 34, 45)
+
+
 def test_mergers_that_always_lose_end_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     land(tmp_path, "one", "a")
     tried = list[Snapshot]()
@@ -198,7 +202,22 @@ def test_one_version_takes_so_many_files_and_bytes_of_what_waits(
     for name in "fg":
         land(tmp_path, name, name)
     assert merge(tmp_path) == Merged(version=5, landed=2, added=2)
-    assert ids(tmp_path) == list("abcdefg")
+    for name in "hij":
+        land(tmp_path, name, name)
+    size_bytes = pq.read_table(tmp_path / "_landing" / "h.parquet").nbytes
+    monkeypatch.setattr(merging, "LANDED_BYTES_MAX", 2 * size_bytes)
+    monkeypatch.setattr(merging, "FILE_COUNT_MAX", 9)
+    assert merge(tmp_path) == Merged(version=7, landed=3, added=3)
+    assert ids(tmp_path) == list("abcdefghij")
+
+
+def test_a_ledger_whose_conflicts_are_another_table_is_refused_before_anything_is_received(tmp_path: Path) -> None:
+    land(tmp_path, "one", "a")
+    merge(tmp_path)
+    Merger(Folder(tmp_path)).check()
+    Table(Folder(tmp_path) / "_conflicts", "other").create([], Progress(token="t", number=0, files=0, consumed=[]))
+    with pytest.raises(Refused, match="_conflicts is a Delta table named 'other'"):
+        Merger(Folder(tmp_path)).check()
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1 half"], ids=["empty", "half"])

@@ -35,6 +35,7 @@ def program(tmp_path: Path) -> Path:
     path = tmp_path / "spark-submit"
     path.write_text(
         "#!/bin/sh\n"
+        f"trap \"echo ended > '{tmp_path}/ended'; exit 0\" TERM\n"
         f'for word in "$@"; do echo "$word"; done >> \'{tmp_path}/given\'\n'
         f"echo started >> '{tmp_path}/starts'\n"
         f"while [ ! -e '{tmp_path}/go' ]; do sleep 0.02; done\n"
@@ -101,6 +102,7 @@ async def test_cancel_ends_the_process_and_its_children(
     await until((tmp_path / "starts").exists)
     await batches().cancel(RUN)
     await until(lambda: not LocalBatches._is_running(batches(), RUN))
+    assert (tmp_path / "ended").exists()  # it could tidy up
     signalled: list[int] = []
     monkeypatch.setattr(os, "killpg", lambda group, _: signalled.append(group))
     await batches().cancel(RUN)

@@ -214,6 +214,13 @@ async def test_a_batch_is_found_on_every_page(count: int, livy: Livy) -> None:
     assert await livy.client().find(RunId("nobody")) == []
 
 
+async def test_a_batch_whose_tags_are_not_kept_is_found_by_its_name(livy: Livy) -> None:
+    livy.keeps_tags = False
+    await livy.client().create(RUN, REQUEST, within_s=1)
+    await livy.client().create(RunId(f"{RUN}0"), REQUEST, within_s=2)
+    assert [batch.id for batch in await livy.client().find(RUN)] == ["1"]
+
+
 async def test_a_batch_is_found_while_others_come_and_go(livy: Livy) -> None:
     others(livy, 30)
     await livy.client().create(RUN, REQUEST, within_s=1)

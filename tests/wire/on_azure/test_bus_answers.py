@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 import pytest_asyncio
 from azure.core.exceptions import AzureError, ResourceNotFoundError
-from azure.servicebus import exceptions
+from azure.servicebus import ServiceBusMessageBatch, exceptions
 from azure.servicebus._pyamqp.error import AMQPException, ErrorCondition
 from azure.servicebus.aio import ServiceBusReceiver
 from msgspec.structs import replace
@@ -23,7 +23,7 @@ from outbox.azure.servicebus import dead_letters, sources
 from outbox.azure.servicebus.bus import LockedMessage, Sending, ServiceBusBus
 from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
 from outbox.azure.servicebus.entities import LOOK_COUNT_MAX, ServiceBusEntities
-from outbox.azure.servicebus.links import TEXT_LENGTH_MAX
+from outbox.azure.servicebus.links import AHEAD_COUNT_MAX, TEXT_LENGTH_MAX, Link, credit_of
 from outbox.azure.servicebus.messages import TTL_MS_MAX, to_wire
 from outbox.azure.servicebus.outcomes import as_error
 from outbox.azure.servicebus.sources import ACCEPT_S, CROWDED_QUIET_S, HELD_S, QUIET_S, SessionSource
@@ -32,6 +32,7 @@ from outbox.errors import LockLost, OutboxError, OutcomeUnknown, Refused, Thrott
 from outbox.message import Message
 from outbox.ports import Output, Settle
 from tests.wire.on_azure.bus_calls import QUEUE, ids, output, received
+from tests.wire.on_azure.far import FarSender
 from tests.wire.on_azure.ground import BusGround, bus_ground
 
 
@@ -277,7 +278,7 @@ async def test_no_session_is_taken_up_when_nobody_has_asked_for_long() -> None:
     await source.close()
 
 
-async def test_a_sender_that_could_not_be_opened_is_closed() -> None:
+async def test_a_sender_or_receiver_that_could_not_be_opened_is_closed() -> None:
     told = list[str]()
 
     class Sender:
@@ -291,6 +292,30 @@ async def test_a_sender_that_could_not_be_opened_is_closed() -> None:
     with pytest.raises(OutcomeUnknown):
         await sends.send([output("a")])
     assert told == ["closed"]
+    with pytest.raises(OutcomeUnknown):
+        await Link.open("orders", cast(Any, Sender()), arrived=lambda: None, now_ms=lambda: 0)
+    assert told == ["closed", "closed"]
+
+
+@pytest.mark.parametrize(("limit_bytes", "batch_bytes"), [(262_144, 258_048), (4_000, 3_000)])
+async def test_a_batch_leaves_room_for_its_envelope(limit_bytes: int, batch_bytes: int) -> None:
+    sizes_bytes = list[int | None]()
+
+    class Sender(FarSender):
+        async def create_message_batch(self, size: int | None = None) -> ServiceBusMessageBatch:
+            sizes_bytes.append(size)
+            return await super().create_message_batch(size or limit_bytes)
+
+    namespace: Any = SimpleNamespace(rtt_s=0, transfers=[], sender=lambda destination: Sender(namespace))
+    await Sending(namespace, "orders", Usage()).send([output("a"), output("b")])
+    assert (sizes_bytes, namespace.transfers) == ([None, batch_bytes], [2])
+
+
+async def test_a_caller_of_many_has_no_more_sent_ahead_than_the_limit(ground: BusGround) -> None:
+    bus = ground.bus()
+    assert await bus.receive(QUEUE, count_max=10_000, wait_s=0.1) == []
+    source: Any = bus._sources[QUEUE]
+    assert credit_of(source._link.receiver) == AHEAD_COUNT_MAX
 
 
 async def test_a_link_that_died_under_a_receiver_is_closed_at_once(ground: BusGround) -> None:

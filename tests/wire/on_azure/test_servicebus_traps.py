@@ -150,6 +150,7 @@ async def test_what_comes_to_nothing_is_counted_by_its_reason(ground: BusGround)
     bus = ground.bus()
     await bus.send([output("a"), output("b")])
     renewed, settled = await received(bus, count=2)
+    await bus.renew(renewed)
     for delivery in (renewed, settled):
         ground.engine.broker.lapse_lock(QUEUE, delivery.sequence)
     with pytest.raises(LockLost):
@@ -164,6 +165,7 @@ async def test_what_comes_to_nothing_is_counted_by_its_reason(ground: BusGround)
         ("receive", "refused"): 1,
     }
     assert all(bus.usage.by_kind[kind].failed_count == 1 for kind, _ in bus.usage.reasons)
+    assert [bus.usage.by_kind[kind].count for kind in ("send", "renew", "complete")] == [1, 2, 1]
 
 
 async def test_what_was_refused_beside_something_unknown_is_unknown(
