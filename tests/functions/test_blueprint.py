@@ -110,7 +110,7 @@ def test_what_may_be_read_answers_to_head_as_well() -> None:
 
 def test_the_host_can_tell_all_functions_apart() -> None:
     names = Names()
-    texts = ["Orders", "orders", "a/{b}", "a_b", "x" * 200, "x" * 201, "é", "è"]
+    texts = ["Orders", "orders", "ORDERS", "a/{b}", "a_b", "x" * 200, "x" * 201, "é", "è"]
     found = [names.name("queue", text) for text in texts]
     assert len({name.lower() for name in found}) == len(texts)
     assert found[0] == "queue_Orders" and all(re.fullmatch(r"[A-Za-z0-9_-]{1,127}", name) for name in found)
@@ -127,6 +127,8 @@ async def test_a_request_finds_its_entry_under_any_prefix(site: Site, prefix: st
     assert first.headers["content-type"] == "application/json"
     assert (await site.ask("http_get_shops_id", "GET", url)).get_body() == b'{"items":3}'
     assert (await site.ask("http_get_shops_id", "GET", f"{url}x")).status_code == 404
+    asked = [await site.ask("http_get_shops_id", "GET", f"{url}?items={text}") for text in ("1", "many")]
+    assert [response.status_code for response in asked] == [200, 400]
 
 
 async def test_one_backend_is_opened_for_all_functions_of_a_loop(site: Site) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -65,9 +66,30 @@ def test_what_is_not_whole_is_not_listed_and_goes_when_it_is_old(tmp_path: Path)
     assert sorted(path.name for path in tmp_path.rglob("*.tmp")) == ["own.tmp"]
 
 
-def test_a_file_system_without_links_is_told_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_whose_folder_goes_each_time_is_not_taken_for_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*paths: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(os, "link", gone)
+    with pytest.raises(Refused, match="No such file or directory"):
+        Folder(tmp_path).create("a", b"1")
+
+
+def test_a_place_stays_when_its_last_file_goes(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "a" / "b")
+    folder.create("c/d", b"1")
+    folder.delete("c/d")
+    assert list((tmp_path / "a").rglob("*")) == [folder.path]
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_links_is_told_the_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     def refused(*paths: object) -> None:
-        raise PermissionError(1, "Operation not permitted")  # as FUSE mounts of containers answer
+        raise OSError(number, "no")  # FUSE mounts of containers answer that an operation is not permitted
 
     monkeypatch.setattr(os, "link", refused)
     with pytest.raises(Refused, match=r"takes no file or no link .*the address of a container \(abfss://"):

@@ -15,7 +15,7 @@ from outbox.errors import Refused
 from spark_jobs.common.ids import BROKER_ID_LENGTH_MAX, ID_LENGTH_MAX
 from spark_jobs.reading.arrow import json_of
 from spark_jobs.reading.input import TASK_BYTES_MAX, tasks_of
-from spark_jobs.reading.judging import Batch, Judge, Shape, created_ms, judged
+from spark_jobs.reading.judging import SHOWN_BYTES_MAX, Batch, Judge, Shape, created_ms, judged, text_of
 from spark_jobs.reading.source import Dialect, Source
 from spark_jobs.reading.spans import SPAN_BYTES_MAX, Span
 from tests.spark.reading import outcome
@@ -288,20 +288,21 @@ def body_of(account: str | None, at: str | None, n: str | None, pad: str) -> str
 
 
 def test_up_to_each_limit_a_row_is_sent_and_over_it_the_first_reason_is_told() -> None:
-    longest, session, time = "i" * ID_LENGTH_MAX, "s" * BROKER_ID_LENGTH_MAX, "978307200000"
-    fits = (session, time, "-7", "ü" * 20)
+    longest, session, time = "i" * ID_LENGTH_MAX, "ü" * BROKER_ID_LENGTH_MAX, "978307200000"  # characters, not bytes
+    fits = (session, time, str(-(1 << 63)), "ü" * 20)
     given = [
         ("", (longest, fits)),
         ("missing-id", (None, fits)),
         ("missing-id", ("", fits)),
         ("long-id", (longest + "i", fits)),
         ("", ("ü" * ID_LENGTH_MAX, fits)),  # characters, not bytes
-        ("oversize", ("a", (session, time, "-7", "ü" * 20 + "x"))),
+        ("oversize", ("a", (*fits[:3], "ü" * 20 + "x"))),
         ("bad-created", ("b", ("", "soon", "x", ""))),  # the session and the order are wrong as well
         ("missing-session", ("c", ("", time, "x", ""))),
         ("missing-session", ("d", (None, time, "7", ""))),
         ("long-session", ("e", (session + "s", time, "x", ""))),
         ("bad-order", ("f", ("s", time, "1x", ""))),
+        ("bad-order", ("g", ("s", time, str(1 << 63), ""))),
     ]
 
     def text(value: str | None) -> bytes | None:
@@ -317,13 +318,14 @@ def test_up_to_each_limit_a_row_is_sent_and_over_it_the_first_reason_is_told() -
     assert [row["reason"] or "" for row in found] == [reason for reason, _ in given]
     sent = found[0]
     assert (sent["body"], sent["created_ms"], sent["session"], sent["position"]) == (
-        body_of(*fits), 978307200000, session, -7,
+        body_of(*fits), 978307200000, session, -(1 << 63),
     )  # fmt: skip
 
 
 def test_a_reason_of_the_grammar_is_told_before_all_others() -> None:
     batch = Batch([b"{}"], [[None]], {}, [1], [b"x"], {0: "wrong-type: column x"})
-    [row] = judged(batch, Judge(("id",)), "in.csv", 0).to_pylist()
+    judge = Judge(("id",), check_body=lambda body: "none of ours")
+    [row] = judged(batch, judge, "in.csv", 0).to_pylist()
     assert (row["reason"], row["detail"], row["text"], row["line"]) == ("wrong-type", "column x", "x", 1)
 
 
@@ -336,6 +338,24 @@ def test_a_row_stands_where_it_stood_in_all_files(tmp_path: Path) -> None:
         ("b", "s", 3),
         ("c", "s", 2),
     ]
+
+
+def test_the_rows_of_a_later_file_stand_behind_all_of_an_earlier_one() -> None:
+    lines = [(rank, Batch([b"{}"], [[b"a"]], {}, [line], [b"x"], {})) for rank, line in ((0, 1 << 38), (1, 1))]
+    first, second = (judged(batch, Judge(("id",)), "in.csv", rank).to_pylist()[0] for rank, batch in lines)
+    assert first["position"] < second["position"]
+    told = Batch([b"{}"], [[b"a"]], {}, [0], [b"x"], {}, positions=[7])  # as a frame has them
+    assert judged(told, Judge(("id",)), "", 0).to_pylist()[0]["position"] == 7
+
+
+def test_an_id_of_several_columns_misses_none_of_them(tmp_path: Path) -> None:
+    found = outcome(Source(written(tmp_path, "a,b\n1,\n,1\n1,1\n")), ids=("a", "b"))
+    assert found.aside == [("", "missing-id")] * 2 and len(found.messages) == 1
+
+
+def test_a_long_row_is_shown_by_its_beginning() -> None:
+    assert text_of(b"x" * SHOWN_BYTES_MAX) == b"x" * SHOWN_BYTES_MAX
+    assert text_of(b"x" * (SHOWN_BYTES_MAX + 1)) == b"x" * SHOWN_BYTES_MAX + b" ..."
 
 
 def test_a_task_has_a_bounded_part_of_a_large_input() -> None:

@@ -85,12 +85,12 @@ def test_a_clock_of_the_store_that_is_behind_makes_nothing_old(tmp_path: Path, m
     with pytest.raises(Died):
         merge(tmp_path, crash_point=dies_at("prepared"))
     two_hours_ago_s = time.time() - 7_200
-    for path in (tmp_path / "data").iterdir():
+    for path in (*(tmp_path / "data").iterdir(), *(tmp_path / "_keys" / "data").iterdir()):
         os.utime(path, (two_hours_ago_s, two_hours_ago_s))
     monkeypatch.setattr(Folder, "now_s", lambda self: time.time() - 7_200)
     assert sweep(tmp_path, age_s=3_600.0) == 0
     monkeypatch.undo()
-    assert sweep(tmp_path, age_s=3_600.0) == 1
+    assert sweep(tmp_path, age_s=3_600.0) == 2
 
 
 def test_nothing_is_taken_that_a_merge_may_still_commit() -> None:

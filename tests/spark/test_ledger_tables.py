@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ from deltalake.exceptions import CommitFailedError
 
 from outbox.errors import CorruptRecord, OutcomeUnknown, Refused
 from spark_jobs.common.folder import Folder
-from spark_jobs.draining import entries
-from spark_jobs.draining.entries import APP_ID, OURS, Progress, entry_file, read_entry
+from spark_jobs.common.places import Place
+from spark_jobs.draining import entries, tables
+from spark_jobs.draining.entries import APP_ID, OURS, Entry, Progress, entry_file, read_entry
 from spark_jobs.draining.merging import LEDGER_NAME, Merger
 from spark_jobs.draining.received import ROW
-from spark_jobs.draining.tables import Table
-from spark_jobs.ledger import merge
+from spark_jobs.draining.tables import PROPERTIES, Table
+from spark_jobs.ledger import merge, newest_version
 from tests.spark.ledgers import ids, land, landed
 
 WRITE = DeltaTable.create_write_transaction
@@ -69,14 +71,64 @@ def test_each_commit_has_the_number_behind_the_newest(tmp_path: Path) -> None:
         assert table is not None and (table.number, table.progress.number) == (number, number)
 
 
-def test_a_number_that_another_program_wrote_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [0, 7])
+def test_a_number_that_another_program_wrote_is_an_error(tmp_path: Path, number: int) -> None:
     land(tmp_path, "one", "a")
     merge(tmp_path)
     table = DeltaTable(str(tmp_path))
-    wrote = CommitProperties(app_transactions=[Transaction(APP_ID, 7)])
+    wrote = CommitProperties(app_transactions=[Transaction(APP_ID, number)])
     WRITE(table, [], mode="append", schema=table.schema(), partition_by=[], commit_properties=wrote)
-    with pytest.raises(CorruptRecord, match="is transaction 1 and the table is at 7; another program wrote"):
+    with pytest.raises(CorruptRecord, match=f"is transaction 1 and the table is at {number}; another program wrote"):
         merge(tmp_path)
+
+
+def test_an_entry_that_was_whole_is_not_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        land(tmp_path, name, name)
+        merge(tmp_path)
+    table, read = Table(Folder(tmp_path), LEDGER_NAME), list[int]()
+
+    def noted(place: Place, version: int) -> Entry | None:
+        read.append(version)
+        return read_entry(place, version)
+
+    monkeypatch.setattr(tables, "read_entry", noted)
+    table.read()
+    table.read()
+    assert read == [0, 1, 2, 3, 4, 3] + [4, 3]  # the last is asked for its progress
+
+
+def test_a_version_has_what_is_new_since_an_older_one(tmp_path: Path) -> None:
+    for name in "ab":
+        land(tmp_path, name, name)
+        merge(tmp_path)
+    found = [newest_version(tmp_path, since) for since in (None, 0, 1, 2)]
+    assert [one and (len(one.newer), len(one.older)) for one in found] == [(2, 0), (2, 0), (1, 1), (0, 2)]
+    for since in (-1, 3):
+        with pytest.raises(Refused, match=f"has no version {since}, its newest is 2"):
+            newest_version(tmp_path, since)
+
+
+def test_a_data_file_is_dated_in_milliseconds_and_states_its_rows(tmp_path: Path) -> None:
+    land(tmp_path, "one", "a", "b")
+    before_ms = time.time_ns() // 1_000_000
+    merge(tmp_path)
+    lines = (tmp_path / entry_file(1)).read_text().splitlines()
+    [add] = [line["add"] for line in map(json.loads, lines) if "add" in line]
+    assert before_ms <= add["modificationTime"] <= time.time_ns() // 1_000_000
+    assert json.loads(add["stats"]) == {"numRecords": 2}
+
+
+def test_a_table_that_may_not_be_created_is_unknown_with_the_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*given: Any, **options: Any) -> None:
+        raise OSError("the account being accessed lacks the necessary privileges" + "!" * 1_000)
+
+    monkeypatch.setattr(tables, "create_table_with_add_actions", refused)
+    with pytest.raises(OutcomeUnknown, match="give whoever signs in the role Storage Blob Data Contributor") as unknown:
+        merge(tmp_path)
+    assert len(str(unknown.value)) < 1_000
 
 
 def test_a_commit_whose_answer_is_lost_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +222,7 @@ def protocol_of(reader: int, writer: int, **features: list[str]) -> Callable[[by
 @pytest.mark.parametrize(
     ("change", "text"),
     [
+        (protocol_of(1, 1), "asks for Delta reader 1 and writer 1; this build writes 1 and 2"),
         (protocol_of(1, 4), "asks for Delta reader 1 and writer 4; this build writes 1 and 2"),
         (protocol_of(1, 9), "asks for Delta reader 1 and writer 9"),
         (
@@ -180,7 +233,7 @@ def protocol_of(reader: int, writer: int, **features: list[str]) -> Callable[[by
         (lambda data: data.replace(b"outbox ledger", b"sales"), "is a Delta table named 'sales', none that consume"),
         (lambda data: data.replace(b"causation_id", b"cause"), "has other columns than this build writes"),
     ],
-    ids=["writer-4", "writer-9", "vectors", "reader-9", "foreign", "columns"],
+    ids=["writer-1", "writer-4", "writer-9", "vectors", "reader-9", "foreign", "columns"],
 )
 def test_a_table_that_is_not_written_by_this_build_is_refused(
     tmp_path: Path, change: Callable[[bytes], bytes], text: str
@@ -196,6 +249,16 @@ def test_a_table_that_is_not_written_by_this_build_is_refused(
 def test_a_delta_table_of_another_program_is_refused(tmp_path: Path) -> None:
     DeltaTable.create(str(tmp_path), schema=Schema.from_arrow(ROW))
     with pytest.raises(Refused, match="is a Delta table named None, none that consume wrote; give the ledger a folder"):
+        merge(tmp_path)
+
+
+def test_a_ledger_that_somebody_has_partitioned_is_refused(tmp_path: Path) -> None:
+    properties = {name: value or "" for name, value in PROPERTIES.items()}
+    schema = Schema.from_arrow(ROW)
+    DeltaTable.create(
+        str(tmp_path), schema=schema, partition_by=["type"], name=LEDGER_NAME, configuration=properties
+    )
+    with pytest.raises(Refused, match="has other columns than this build writes"):
         merge(tmp_path)
 
 

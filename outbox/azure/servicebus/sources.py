@@ -243,8 +243,6 @@ class Tasks:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.gather(*self._tasks, return_exceptions=True)
-        for task in list(self._tasks):
-            task.cancel()
 
 
 async def _wait(event: asyncio.Event, deadline_s: float) -> bool:

@@ -311,6 +311,15 @@ async def test_a_batch_leaves_room_for_its_envelope(limit_bytes: int, batch_byte
     assert (sizes_bytes, namespace.transfers) == ([None, batch_bytes], [2])
 
 
+async def test_a_task_that_does_not_end_is_cancelled_when_its_bus_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "CLOSE_S", 0.01)
+    tasks = sources.Tasks()
+    endless = tasks.start(asyncio.sleep(60))
+    await tasks.close()
+    with pytest.raises(asyncio.CancelledError):
+        await endless
+
+
 async def test_a_caller_of_many_has_no_more_sent_ahead_than_the_limit(ground: BusGround) -> None:
     bus = ground.bus()
     assert await bus.receive(QUEUE, count_max=10_000, wait_s=0.1) == []
