@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import azure.functions as func
@@ -16,13 +17,16 @@ from azure.functions.servicebus import ServiceBusMessage
 
 from outbox import App, Context, Engine, Reject, Retries, Retry
 from outbox.azure import functions
-from outbox.azure.functions.bus import to_delivery
-from outbox.azure.functions.processor import KEPT, Processor, pause_s
+from outbox.azure.functions import processor as processors
+from outbox.azure.functions.bus import Invocation, to_delivery
+from outbox.azure.functions.processor import KEPT, WARN_DELIVERIES, Processor, pause_s
 from outbox.azure.functions.settings import FunctionsSettings
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import NotRegistrable, Refused
 from outbox.lineage import Key
-from outbox.ports import Backend, StorePorts
+from outbox.message import Message
+from outbox.ports import Backend, Delivery, StorePorts
+from outbox.runtime.delivery.blocked_sessions import BlockedSession
 from outbox.worker import Worker
 
 
@@ -437,6 +441,83 @@ async def test_a_resubmission_that_takes_long_ends_with_the_time_of_the_message_
         assert not tried.is_done
         over.set()
         await processor.finish()
+
+
+class Waiting:
+    """A message behind a blocked key, on a clock that each pause moves on; `looks` are what is seen of the key."""
+
+    def __init__(self, host: Host, monkeypatch: pytest.MonkeyPatch, *looks: BlockedSession | None) -> None:
+        self.looks, self.slept_s, self.handled, self.now_ms = list(looks), list[float](), list[int](), 1_000_000
+        self.processor: Any = host.processor
+        self.processor._chance = lambda: 0.5
+        self.processor._stopping = {"orders"}
+        self.processor._operations = SimpleNamespace(now_ms=lambda: self.now_ms)
+        self.processor._scope = SimpleNamespace(blocked_behind=self.look)
+        self.processor._handle_resubmission = self.handle
+        monkeypatch.setattr(processors, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": self.sleep}))
+
+    async def look(self, delivery: Delivery) -> BlockedSession | None:
+        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+
+    async def sleep(self, pause_s: float) -> None:
+        self.slept_s.append(pause_s)
+        self.now_ms += round(pause_s * 1_000)
+
+    async def handle(self, delivery: Delivery, again: Message, until_ms: int) -> Invocation:
+        self.handled.append(again.attempt)
+        return Invocation(delivery, is_done=True)
+
+    def delivery(self, earlier_count: int = 0) -> Delivery:
+        message = received("o1", b"{}", 1, delivery_count=earlier_count + 1)
+        return to_delivery("orders", message, lock=1, lock_ms=60_000, now_ms=self.now_ms)
+
+    async def wait(self, within_s: float) -> str:
+        found: str = await self.processor._wait_unblocked(self.delivery(), self.now_ms + round(within_s * 1_000))
+        return found
+
+
+BLOCKED = BlockedSession("o0")
+
+
+async def test_a_blocked_key_is_looked_at_less_and_less_often(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = Waiting(host, monkeypatch, BLOCKED)
+    assert await waiting.wait(50) == "blocked" and waiting.slept_s == [1, 2, 4, 8, 15, 15, 5]
+
+
+@pytest.mark.parametrize(("within_s", "told"), [(1.5, "blocked"), (2.5, "unblocked")])
+async def test_a_key_that_is_free_too_late_for_an_attempt_counts_as_blocked(
+    host: Host, monkeypatch: pytest.MonkeyPatch, within_s: float, told: str
+) -> None:
+    """The least attempt takes a second."""
+    assert await Waiting(host, monkeypatch, BLOCKED, None).wait(within_s) == told
+
+
+async def test_a_resubmission_is_handled_once_and_its_next_one_again(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (BlockedSession("o0", again=Message(body=b"{}", attempt=attempt)) for attempt in (1, 2))
+    waiting = Waiting(host, monkeypatch, first, first, first, second, second, None)
+    assert await waiting.wait(60) == "unblocked" and waiting.handled == [1, 2]
+
+
+async def test_a_message_that_comes_again_rests_longer_up_to_the_limit(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = Waiting(host, monkeypatch, None)
+    waiting.processor._settings = replace(host.settings, rest_s=3)
+    for earlier_count in (0, 2, 9):
+        await waiting.processor._rest(Invocation(waiting.delivery(earlier_count)))
+    await waiting.processor._rest(Invocation(waiting.delivery(9), due_ms=waiting.now_ms + 700))
+    assert waiting.slept_s == [pause_s(1, 0.5), pause_s(3, 0.5), 3, 0.7]
+
+
+def test_the_ninetieth_delivery_behind_a_dead_letter_is_logged(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    waiting = Waiting(host, monkeypatch, None)
+    for earlier_count in (WARN_DELIVERIES - 2, WARN_DELIVERIES - 1):
+        processors._log_last_deliveries(waiting.delivery(earlier_count))
+    assert [vars(record)["deliveries"] for record in caplog.records] == [WARN_DELIVERIES]
 
 
 class Pause:

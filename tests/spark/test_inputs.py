@@ -16,8 +16,9 @@ from spark_jobs.common.ids import BROKER_ID_LENGTH_MAX, ID_LENGTH_MAX
 from spark_jobs.reading.arrow import json_of
 from spark_jobs.reading.input import TASK_BYTES_MAX, tasks_of
 from spark_jobs.reading.judging import SHOWN_BYTES_MAX, Batch, Judge, Shape, created_ms, judged, text_of
+from spark_jobs.reading.lexer import Records
 from spark_jobs.reading.source import Dialect, Source
-from spark_jobs.reading.spans import SPAN_BYTES_MAX, Span
+from spark_jobs.reading.spans import DIGEST_MASK, SPAN_BYTES_MAX, Span, Survey, sliced
 from tests.spark.reading import outcome
 
 
@@ -351,6 +352,30 @@ def test_the_rows_of_a_later_file_stand_behind_all_of_an_earlier_one() -> None:
 def test_an_id_of_several_columns_misses_none_of_them(tmp_path: Path) -> None:
     found = outcome(Source(written(tmp_path, "a,b\n1,\n,1\n1,1\n")), ids=("a", "b"))
     assert found.aside == [("", "missing-id")] * 2 and len(found.messages) == 1
+
+
+def test_a_row_of_another_folder_is_another_row(tmp_path: Path) -> None:
+    for name in ("1/day=1/a.csv", "2/day=2/a.csv"):
+        written(tmp_path, "id\na\n", name)
+        written(tmp_path, '{"id":"a"}\n', name.replace("/", "j/", 1).replace(".csv", ".jsonl"))
+    sources = [Source(str(tmp_path / name), "json" if "j" in name else "csv") for name in ("1", "2", "1j", "2j")]
+    assert len({outcome(source).survey.digest for source in sources}) == 4
+
+
+def test_the_survey_of_an_input_is_the_sum_of_its_parts() -> None:
+    whole, seen = Survey(1, 10, DIGEST_MASK, ["a"], {"x": (1, 0, False, "")}), {"y": (2, 0, False, "")}
+    whole.add(Survey(2, 20, 6, ["b"], seen))
+    assert (whole.rows, whole.size, whole.digest, whole.found) == (3, 30, 5, ["a", "b"])
+    assert whole.seen == {"x": (1, 0, False, ""), **seen}
+
+
+def test_a_row_that_was_cut_stays_one_in_a_slice() -> None:
+    [found] = sliced([Records([b"x"], [1], frozenset({0}), is_whole=False)])
+    assert (found.cut, found.is_whole) == ({0}, False)
+
+
+def test_a_header_that_ends_as_windows_has_it_names_the_same_columns(tmp_path: Path) -> None:
+    assert outcome(Source(written(tmp_path, "id,n\r\na,1\r\n"))).sent == {"a": {"id": "a", "n": 1}}
 
 
 def test_a_long_row_is_shown_by_its_beginning() -> None:
