@@ -443,6 +443,28 @@ async def test_a_resubmission_that_takes_long_ends_with_the_time_of_the_message_
         await processor.finish()
 
 
+async def test_a_request_that_ends_the_process_is_answered_and_may_come_again(host: Host) -> None:
+    async def ends(*given: object) -> None:
+        raise SystemExit(3)
+
+    processor: Any = host.processor
+    processor._entry = SimpleNamespace(handle=ends)
+    answer = await processor.request("GET", "/shops/1", {}, b"")
+    assert (answer.status, "retry-after" in answer.headers) == (503, True)
+
+
+async def test_a_start_watches_the_loop_and_a_sweep_gives_signs_of_life(host: Host) -> None:
+    given, processor = list[int](), host.processor
+    assert processor._watch._timer is not None
+
+    async def give() -> None:
+        given.append(1)
+
+    processor._signs = SimpleNamespace(is_due=False, give=give)  # type: ignore[assignment]
+    await processor.sweep()
+    assert given == [1]
+
+
 class Waiting:
     """A message behind a blocked key, on a clock that each pause moves on; `looks` are what is seen of the key."""
 

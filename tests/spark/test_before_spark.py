@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, Schema
 
 from spark_jobs import consume, feed, take_over
-from spark_jobs.common.arguments import CONNECTION_VARIABLE
+from spark_jobs.common.arguments import CONNECTION_VARIABLE, ERROR_CHARACTERS, HOST_VARIABLE, connection_of, text_of
 from spark_jobs.draining.entries import entry_file
 from spark_jobs.draining.received import ROW
 from spark_jobs.ledger import merge
@@ -113,3 +114,21 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
     told = capsys.readouterr().err
     assert told.endswith("\n") and told.count("\n") == 1
     return told
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "connection"),
+    [
+        ("a.b ", {CONNECTION_VARIABLE: "c.d", HOST_VARIABLE: "e.f"}, "a.b"),
+        ("", {CONNECTION_VARIABLE: " c.d\n", HOST_VARIABLE: "e.f"}, "c.d"),
+        ("", {CONNECTION_VARIABLE: "", HOST_VARIABLE: "e.f\n"}, "e.f"),
+    ],
+)
+def test_the_connection_is_the_arguments_then_the_environments(
+    given: str, environ: dict[str, str], connection: str
+) -> None:
+    assert connection_of(Namespace(connection=given), environ) == connection
+
+
+def test_an_error_of_any_length_is_told_by_its_beginning() -> None:
+    assert text_of(ValueError("x" * 9_999)) == "x" * ERROR_CHARACTERS

@@ -19,7 +19,10 @@ def fake_java(home: Path, said: str) -> Path:
     return home
 
 
-@pytest.mark.parametrize(("said", "major"), [("1.8.0_392", 8), ("11.0.31", 11), ("17.0.15", 17), ("21", 21)])
+VERSIONS = [("1.8.0_392", 8), ("11.0.31", 11), ("17.0.15", 17), ("21", 21), ("unknown", 0)]
+
+
+@pytest.mark.parametrize(("said", "major"), VERSIONS)
 def test_the_major_version_of_a_java_is_read(tmp_path: Path, said: str, major: int) -> None:
     assert java.major_version(fake_java(tmp_path / "home", said) / "bin" / "java") == major
 
