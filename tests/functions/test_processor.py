@@ -269,10 +269,11 @@ async def test_a_body_cannot_say_who_it_is(host: Host) -> None:
 
 
 async def test_a_senders_own_property_stands_for_nothing_that_the_broker_did_not_set(host: Host) -> None:
-    spoofed = {"outbox-id": "", "message-id": "spoofed", "session-id": "s", "reply-to": "elsewhere"}
+    own = {"weight": 1.5, "count": 2, "is_new": True, "color": "red"}
+    spoofed = own | {"outbox-id": "", "message-id": "spoofed", "session-id": "s", "reply-to": "elsewhere"}
     message = received("", b'{"customer":"ann","items":1}', 1, properties=spoofed, message_id=None)
     found = to_delivery("orders", message, lock=1, lock_ms=1, now_ms=1).message
-    assert (found.identity, found.session_id, found.reply_to) == ("", "", "")
+    assert (found.identity, found.session_id, found.reply_to, found.properties) == ("", "", "", own)
     await host.processor.message("orders", message)
     assert await host.letters() == [("", "no-identity")] and await host.state("ann") is None
 
@@ -302,6 +303,7 @@ def test_a_message_rests_longer_each_time_it_comes() -> None:
 
 
 def test_settings_leave_room_within_the_lock() -> None:
+    assert FunctionsSettings(lambda: pytest.fail(), attempt_s=100).time_limit_s_max == 90  # sees how a handler ended
     with pytest.raises(ValueError, match="below lock_s=300"):
         FunctionsSettings(lambda: None, attempt_s=280, rest_s=30)  # type: ignore[arg-type,return-value]  # refused before
 
@@ -468,9 +470,9 @@ async def test_a_start_watches_the_loop_and_a_sweep_gives_signs_of_life(host: Ho
 class Waiting:
     """A message behind a blocked key, on a clock that each pause moves on; `looks` are what is seen of the key."""
 
-    def __init__(self, host: Host, monkeypatch: pytest.MonkeyPatch, *looks: BlockedSession | None) -> None:
+    def __init__(self, processor: Any, monkeypatch: pytest.MonkeyPatch, *looks: BlockedSession | None) -> None:
         self.looks, self.slept_s, self.handled, self.now_ms = list(looks), list[float](), list[int](), 1_000_000
-        self.processor: Any = host.processor
+        self.processor = processor
         self.processor._chance = lambda: 0.5
         self.processor._stopping = {"orders"}
         self.processor._operations = SimpleNamespace(now_ms=lambda: self.now_ms)
@@ -502,7 +504,7 @@ BLOCKED = BlockedSession("o0")
 
 
 async def test_a_blocked_key_is_looked_at_less_and_less_often(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting = Waiting(host, monkeypatch, BLOCKED)
+    waiting = Waiting(host.processor, monkeypatch, BLOCKED)
     assert await waiting.wait(50) == "blocked" and waiting.slept_s == [1, 2, 4, 8, 15, 15, 5]
 
 
@@ -511,21 +513,21 @@ async def test_a_key_that_is_free_too_late_for_an_attempt_counts_as_blocked(
     host: Host, monkeypatch: pytest.MonkeyPatch, within_s: float, told: str
 ) -> None:
     """The least attempt takes a second."""
-    assert await Waiting(host, monkeypatch, BLOCKED, None).wait(within_s) == told
+    assert await Waiting(host.processor, monkeypatch, BLOCKED, None).wait(within_s) == told
 
 
 async def test_a_resubmission_is_handled_once_and_its_next_one_again(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (BlockedSession("o0", again=Message(body=b"{}", attempt=attempt)) for attempt in (1, 2))
-    waiting = Waiting(host, monkeypatch, first, first, first, second, second, None)
+    waiting = Waiting(host.processor, monkeypatch, first, first, first, second, second, None)
     assert await waiting.wait(60) == "unblocked" and waiting.handled == [1, 2]
 
 
 async def test_a_message_that_comes_again_rests_longer_up_to_the_limit(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiting = Waiting(host, monkeypatch, None)
+    waiting = Waiting(host.processor, monkeypatch, None)
     waiting.processor._settings = replace(host.settings, rest_s=3)
     for earlier_count in (0, 2, 9):
         await waiting.processor._rest(Invocation(waiting.delivery(earlier_count)))
@@ -536,7 +538,7 @@ async def test_a_message_that_comes_again_rests_longer_up_to_the_limit(
 def test_the_ninetieth_delivery_behind_a_dead_letter_is_logged(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    waiting = Waiting(host, monkeypatch, None)
+    waiting = Waiting(host.processor, monkeypatch, None)
     for earlier_count in (WARN_DELIVERIES - 2, WARN_DELIVERIES - 1):
         processors._log_last_deliveries(waiting.delivery(earlier_count))
     assert [vars(record)["deliveries"] for record in caplog.records] == [WARN_DELIVERIES]

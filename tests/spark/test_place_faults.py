@@ -5,19 +5,21 @@ from __future__ import annotations
 import pickle
 import random
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
 from uuid import uuid4
 
 import pytest
 from azure.core.credentials import AccessToken
-from azure.core.exceptions import ClientAuthenticationError
+from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
 from azure.storage.blob import BlobClient
 
 from outbox.emulator.faults import FaultRule, drawn
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.testing import VirtualClock
 from spark_jobs.common import containers
+from spark_jobs.common.container_errors import check_transient
 from spark_jobs.common.containers import Container, container_place
 from spark_jobs.common.folder import Folder
 from spark_jobs.common.identity import STORAGE_SCOPE, LentTokens, Principal
@@ -35,6 +37,23 @@ def place(lake: Lake) -> Container:
 
 
 # Answers that are lost
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "is_final"),
+    [
+        (None, "", False), (408, "", False), (429, "", False), (500, "", False), (503, "ServerBusy", False),
+        (404, "BlobNotFound", False), (404, "ContainerNotFound", True), (404, "", True), (400, "InvalidInput", True),
+        (401, "", True), (403, "AuthorizationFailure", True), (409, "LeaseIdMissing", True),
+    ],
+)  # fmt: skip
+def test_an_answer_is_final_where_another_attempt_would_meet_the_same(
+    status: int | None, code: str, is_final: bool
+) -> None:
+    error: Any = HttpResponseError("no")
+    error.status_code, error.error_code = status, code
+    with pytest.raises(Refused) if is_final else nullcontext():
+        check_transient(error, "reading a", "https://bank.blob.core.windows.net", "data")
 
 
 @pytest.mark.parametrize("large", [False, True])

@@ -72,6 +72,14 @@ def test_ranges_are_read_as_far_as_there_are_bytes(place: Place) -> None:
     assert place.read("empty") == place.read("empty", 0, 10) == place.read("empty", 5) == b""
 
 
+def test_what_stands_for_a_folder_is_no_file(place: Place) -> None:
+    if isinstance(place, containers.Container):  # as an account with a hierarchical namespace has it
+        client = containers.client_of(place.account, place.container)
+        client.upload_blob(f"{place.prefix}deep", b"", metadata={"hdi_isfolder": "true"})
+    place.create("deep/a", b"1")
+    assert names(place) == ["deep/a"]
+
+
 def test_lists_are_whole_and_in_order(place: Place) -> None:
     made = ["b", "a/2", "a/10", "a/1", "a-b", "a.b", "c/d/e/f", "\u00e9", "a b%20", "z.json"]
     for name in made:
