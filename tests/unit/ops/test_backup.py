@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import shutil
+import stat
 import tarfile
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -32,6 +34,7 @@ from outbox.ops.folder import backup as backing
 from outbox.ops.folder.backup import back_up, restore
 from outbox.ops.folder.backup_files import copied
 from outbox.ops.host.audit import Audit, judge
+from outbox.ops.values.status import Seal
 
 
 @dataclass
@@ -80,6 +83,10 @@ async def handled(folder: Path, count: int = 20, first: int = 0) -> None:
         await worker.wait_idle(timeout_s=20)
 
 
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
 def in_thread(call: Callable[[], Any]) -> Any:
     return asyncio.to_thread(lambda: asyncio.run(call()))
 
@@ -119,6 +126,8 @@ async def test_a_restored_log_is_another_one_and_voids_the_locks_of_the_first(di
     await handled(folder)
     await back_up(folder, tmp_path / "backup")
     restore(tmp_path / "backup", fresh)
+    clocks = [recover(FolderDisk(path), Limits()).clock_ms for path in (tmp_path / "backup" / "log", fresh)]
+    assert clocks[0] == clocks[1], "its time goes on where the backup's ends"
     with closing(Engine.open(folder)) as first:
         [claim] = first.broker.claim("receipts", 1)
     with closing(Engine.open(fresh)) as second:
@@ -162,28 +171,90 @@ async def test_a_backup_between_a_snapshot_and_the_removal_of_what_it_replaces_i
     async with Engine.open(folder, limits=EngineLimits(segment_bytes_max=20_000), compact=False) as engine:
         engine.declare(QueueSettings("orders"))
         for number in range(60):
-            if number == 40:
+            if number in (20, 40):
                 engine.compact()
                 assert len(list(folder.glob("*.log"))) > 2, "segments lie below the snapshot"
             engine.broker.send("orders", [Message(body=b"x" * 1_000, outbox_id=f"m{number}")])
             engine.core.flush()
         async with serve_control(EngineAdmin(engine), folder):
             await in_thread(lambda: back_up(folder, tmp_path / "backup"))
+    newest = max(path.name for path in folder.glob("*.snapshot"))
+    assert [path.name for path in (tmp_path / "backup" / "log").glob("*.snapshot")] == [newest]
     restore(tmp_path / "backup", fresh)
     with closing(Engine.open(fresh)) as restored:
         assert len(restored.broker.queue("orders").tasks) == 60
 
 
-async def test_large_bodies_come_along(disk_path: Path, tmp_path: Path) -> None:
-    folder, fresh = disk_path / "data", disk_path / "fresh"
+@pytest.mark.parametrize("is_hosted", [True, False])
+async def test_large_bodies_come_along(is_hosted: bool, disk_path: Path, tmp_path: Path) -> None:
+    folder, fresh, large = disk_path / "data", disk_path / "fresh", b"x" * ((1 << 20) + 1)
     async with Engine.open(folder) as engine:
-        await engine.blobs.write("large", b"x" * 300_000)
-        async with serve_control(EngineAdmin(engine), folder):
-            await in_thread(lambda: back_up(folder, tmp_path / "backup.tar"))
+        await engine.blobs.write("large", large)
+        if is_hosted:
+            async with serve_control(EngineAdmin(engine), folder):
+                done = await in_thread(lambda: back_up(folder, tmp_path / "backup.tar"))
+    if not is_hosted:
+        done = await back_up(folder, tmp_path / "backup.tar")
+    assert done.file_count < 9 and len(large) < done.size_bytes < 2 * len(large)
     restore(tmp_path / "backup.tar", fresh)
     with closing(Engine.open(fresh)) as restored:
-        assert await restored.blobs.read("large", bytes_max=1 << 20) == b"x" * 300_000
+        assert await restored.blobs.read("large", bytes_max=1 << 21) == large
     assert not (fresh / "access.key").exists()
+
+
+@pytest.mark.parametrize("name", ["backup", "backup.tar"])
+async def test_a_backup_is_private_and_synced_before_it_has_its_name(
+    name: str, disk_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, target, synced, real = disk_path / "data", tmp_path / name, set[str](), os.fsync
+    async with Engine.open(folder) as engine:
+        await engine.blobs.write("large", b"x")
+
+    def fsync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        synced.add(path.name if not target.exists() else f"late {path.name}")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    await back_up(folder, target)
+    assert f"late {tmp_path.name}" in synced, "the name itself is synced too"
+    parts = [target, *target.rglob("*")]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in parts} <= {0o600, 0o700}
+    found = {path.name for path in parts if path.is_file()}
+    assert found <= synced or [each for each in synced if each.endswith(".tar.tmp")], found - synced
+
+
+async def test_a_copy_that_is_not_what_was_read_gets_no_name(
+    disk_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = disk_path / "data"
+    async with Engine.open(folder) as engine:
+        await engine.blobs.write("large", b"x" * 1_000)
+
+    def copy(source: Path, root: Path, name: str) -> Any:
+        done = copied(source, root, name)
+        flip(root / name)
+        return done
+
+    monkeypatch.setattr(backing, "copied", copy)
+    with pytest.raises(CorruptRecord, match="are not those that were backed up"):
+        await back_up(folder, tmp_path / "backup")
+    assert names(tmp_path) == []
+
+
+async def test_a_copy_that_ends_before_the_seal_gets_no_name(disk_path: Path, tmp_path: Path) -> None:
+    class Ahead:
+        async def ask(self, asked: Any) -> Any:
+            found = await admin.ask(asked)
+            return found + 9 if isinstance(asked, Seal) else found
+
+    folder, ahead = disk_path / "data", Ahead()
+    async with Engine.open(folder) as engine:
+        admin = EngineAdmin(engine)
+        async with serve_control(cast(Any, ahead), folder):
+            with pytest.raises(CorruptRecord, match=r"the copy ends at ordinal \d+, before"):
+                await in_thread(lambda: back_up(folder, tmp_path / "backup"))
+    assert names(tmp_path) == []
 
 
 async def test_a_large_body_that_is_deleted_behind_the_cut_comes_along(
@@ -237,15 +308,15 @@ async def test_a_large_body_that_is_deleted_while_another_is_copied_comes_along(
 async def test_a_file_that_is_retired_meanwhile_makes_the_copy_begin_again(
     disk_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, calls = disk_path / "data", list[str]()
-    async with Engine.open(folder) as engine, serve_control(EngineAdmin(engine), folder):
+    folder, calls, limits = disk_path / "data", list[str](), EngineLimits(segment_bytes_max=2_000)
+    async with Engine.open(folder, limits=limits) as engine, serve_control(EngineAdmin(engine), folder):
         async with Worker(made(), engine) as worker:
             await fed(worker, 0, 20)
             await worker.wait_idle(timeout_s=20)
 
         def copy(source: Path, root: Path, name: str) -> Any:
             calls.append(name)
-            if len(calls) == 1:
+            if len(calls) == 2:
                 asyncio.run_coroutine_threadsafe(engine.compact_in_background(), loop).result(20)
             return copied(source, root, name)
 
@@ -278,9 +349,20 @@ def damages() -> dict[str, tuple[Callable[[Path], object], str]]:
         "a manifest that leads outside": (
             lambda root: rewrite(root, lambda found: found["files"][0].update(name="log/../../x")), "is missing",
         ),
-        "a later format": (lambda root: rewrite(root, lambda found: found.update(format=9)), "format 9"),
+        "a name of another form": (lambda root: rewrite(root, lead_round), "is missing"),
+        "a link": (lambda root: link(next((root / "log").iterdir())), "is missing"),
+        "a later format": (lambda root: rewrite(root, lambda found: found.update(format=2)), "format 2"),
         "another end": (lambda root: rewrite(root, lambda found: found.update(ordinal=1)), "ends at ordinal"),
     }  # fmt: skip
+
+
+def lead_round(manifest: Any) -> None:
+    manifest["files"][0]["name"] = f"log/../{manifest['files'][0]['name']}"
+
+
+def link(path: Path) -> None:
+    path.rename(path.parents[1] / "elsewhere")
+    path.symlink_to(path.parents[1] / "elsewhere")
 
 
 def rewrite(root: Path, change: Callable[[Any], object]) -> None:

@@ -72,8 +72,9 @@ def test_a_killed_restore_leaves_nothing_for_long(folder: Path) -> None:
     assert names(folder) == ["data", "kept.tar", "new"]
 
 
-def test_what_was_packed_goes_with_its_folder(tmp_path: Path) -> None:
-    left = tmp_path / f".kept.{ended()}.tmp"
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_what_was_packed_goes_with_its_folder(is_ours: bool, tmp_path: Path) -> None:
+    left = tmp_path / f".kept.{os.getpid() if is_ours else ended()}.tmp"  # another process had this number before
     left.mkdir()
     (left / "backup.json").write_text("{}")
     left.with_suffix(".tar.tmp").write_bytes(b"half")
