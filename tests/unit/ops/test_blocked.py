@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings
 from outbox.errors import Refused, UnknownDestination
+from outbox.message import Message
+from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.cli.parser import main
 from outbox.ops.dead_letters.blocked import GONE, every_blocked, unblock
-from outbox.ops.values.dead_letters import ListBlocked, ListDeadLetters
+from outbox.ops.values.dead_letters import BlockedPage, ListBlocked, ListDeadLetters
+from outbox.ops.values.messages import Peek
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.status import ReadStatus
 from outbox.worker import Worker
@@ -52,6 +56,51 @@ async def test_pages_go_on_where_the_last_one_ended(bank: Any, admin: Admin) -> 
     third = await admin.ask(ListBlocked("ledger", second.more, 2))
     assert [x.key for page in (first, second, third) for x in page.keys] == ["k0", "k1", "k2", "k3", "k4"]
     assert third.more == ""
+
+
+def bury(engine: Engine, queue: str, *keys: str) -> None:
+    """Let each of these keys be blocked by a dead letter of its own."""
+    engine.broker.send(
+        queue, [Message(body=b"1", outbox_id=f"{key}-{n}", session_id=key) for n, key in enumerate(keys)]
+    )
+    for task in list(engine.broker.queue(queue).tasks.values()):
+        engine.state._dead_letter(engine.broker.queue(queue), task, "no", "text", stops_session=True)
+
+
+async def test_pages_of_all_queues_begin_each_queue_at_its_first_key() -> None:
+    async with Engine.in_memory() as engine:
+        for queue, keys in (("a", ("k1", "k2")), ("b", ("k0", "k1"))):
+            engine.declare(QueueSettings(queue, ordering="per_key", stop_key=True))
+            bury(engine, queue, *keys)
+        admin, found, asked = EngineAdmin(engine), list[tuple[str, str]](), ListBlocked(count=1)
+        for _ in range(4):
+            page = await admin.ask(asked)
+            found += [(each.queue, each.key) for each in page.keys]
+            asked = ListBlocked("", page.more, 1)
+        assert found == [("a", "k1"), ("a", "k2"), ("b", "k0"), ("b", "k1")] and page.more == ""
+
+
+async def test_a_key_is_blocked_by_the_first_of_its_dead_letters() -> None:
+    async with Engine.in_memory() as engine:
+        engine.declare(QueueSettings("a", ordering="per_key", stop_key=True))
+        bury(engine, "a", "k", "k")
+        engine.broker.send("a", [Message(body=b"1", outbox_id="waits", session_id="k")])
+        admin = EngineAdmin(engine)
+        [key] = await every_blocked(admin)
+        [waits] = (await admin.ask(Peek("a"))).messages
+    assert (key.id, key.waiting, "'k-0'" in waits.why) == ("k-0", 1, True)
+
+
+async def test_all_pages_are_of_the_queue_that_was_asked_for() -> None:
+    asked = list[ListBlocked]()
+
+    class Paged:
+        async def ask(self, one: ListBlocked) -> BlockedPage:
+            asked.append(one)
+            return BlockedPage([], "there is more" if len(asked) < 3 else "")
+
+    await every_blocked(cast(Any, Paged()), "ledger")
+    assert asked == [ListBlocked("ledger"), *[ListBlocked("ledger", "there is more")] * 2]
 
 
 async def test_discarding_the_dead_letter_lets_its_key_go_on_and_no_other(bank: Any, admin: Admin) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -14,15 +15,20 @@ import msgspec
 import pytest
 
 from outbox.app import App
+from outbox.deliveries import STACK_HEAD
 from outbox.engine.engine import Engine
-from outbox.errors import OutcomeUnknown
+from outbox.errors import OutcomeUnknown, Refused
+from outbox.message import Message
 from outbox.ops.admins import engine as engine_admin
 from outbox.ops.admins.control import serve_control
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.admins.remote import RemoteAdmin
+from outbox.ops.cli.parser import make_parser
+from outbox.ops.dead_letters import command
 from outbox.ops.dead_letters import groups as dead_letters
 from outbox.ops.dead_letters.command import groups_text
 from outbox.ops.dead_letters.groups import error_of, found_in, grouped, queues_with_dead_letters, raised_at
+from outbox.ops.dead_letters.views import TypeNames, matches, view_of
 from outbox.ops.shared.control_file import read_control_file
 from outbox.ops.values.dead_letters import (
     DeadLetterFilter,
@@ -30,9 +36,12 @@ from outbox.ops.values.dead_letters import (
     Discard,
     DiscardSome,
     FindDead,
+    ListDeadLetters,
+    Moved,
     Resubmit,
 )
 from outbox.ops.values.requests import Admin
+from outbox.ports import DeadLetterEntry
 from outbox.retries import Reject, Retries
 from outbox.worker import Worker
 
@@ -111,6 +120,123 @@ async def test_a_filter_means_those_that_fit_all_of_it(admin: Admin) -> None:
     now_s = time.time()
     assert await ids(admin, since=now_s + 60) == [] == await ids(admin, before=now_s - 3_600)
     assert len(await found_in(admin, ["orders", "refunds"], DeadLetterFilter(), 6)) == 6
+
+
+def dead(**more: Any) -> DeadLetterEntry:
+    message = Message(
+        body=b'{"text": "in the body"}', outbox_id="m", type="T", created_ms=2_000, session_id="k", correlation_id="c"
+    )
+    why = f"shop.NoStock: none{STACK_HEAD}the stack"
+    entry = DeadLetterEntry("q", 7, message, "failed", why, delivery_count=8, enqueued_ms=5_000)
+    return msgspec.structs.replace(entry, **more)
+
+
+def test_each_field_of_a_dead_letter_is_shown_under_its_name() -> None:
+    expected = DeadLetterView(
+        id="m", sequence=7, queue="q", reason="failed", description="shop.NoStock: none", type="T", delivery_count=8,
+        created=2.0, key="k", correlation_id="c", size_bytes=23, handled_as="T",
+        traceback=f"{STACK_HEAD.lstrip()}the stack",
+    )  # fmt: skip
+    assert view_of("m", dead(), "Only") == expected
+    foreign = dead(message=msgspec.structs.replace(dead().message, type="", created_ms=0))
+    shown = msgspec.structs.replace(expected, type="", handled_as="Only", created=5.0)
+    assert view_of("m", foreign, "Only") == shown
+
+
+@pytest.mark.parametrize(
+    ("where", "is_meant"),
+    [
+        ({}, True),
+        ({"reason": "failed"}, True),
+        ({"reason": "fail"}, False),
+        ({"type": "T"}, True),
+        ({"type": "U"}, False),
+        ({"handler": "takes_t"}, True),
+        ({"handler": "takes_u"}, False),
+        ({"exception": "NoStock"}, True),
+        ({"exception": "shop.NoStock"}, True),
+        ({"exception": "shop"}, False),
+        ({"since": 5.0}, True),
+        ({"since": 5.001}, False),
+        ({"before": 5.001}, True),
+        ({"before": 5.0}, False),
+        ({"text": "the stack"}, True),
+        ({"text": "in the body"}, True),
+        ({"text": "nowhere"}, False),
+    ],
+)
+def test_each_condition_of_a_filter_is_asked_of_its_own_field(where: dict[str, Any], is_meant: bool) -> None:
+    types = TypeNames({"takes_t": frozenset({"T"}), "takes_u": frozenset({"U"})})
+    assert matches(dead(), DeadLetterFilter(**where), types) is is_meant
+
+
+def test_without_a_type_a_message_is_of_the_only_one() -> None:
+    one, two = TypeNames({"a": frozenset({"T"})}), TypeNames({"a": frozenset({"T"}), "b": frozenset({"U"})})
+    assert (one.only, two.only, TypeNames({}).only) == ("T", "", "")
+
+
+async def test_each_option_is_a_condition_of_its_own() -> None:
+    asked = list[ListDeadLetters]()
+
+    class Asked:
+        async def ask(self, one: ListDeadLetters) -> list[DeadLetterView]:
+            asked.append(one)
+            return []
+
+    words = "--reason r --type t --handler h --exception e --text s --older 7d --newer 30d"
+    options = make_parser().parse_args(["dead-letters", "list", "q", "--data", "x", *words.split()])
+    now_s = time.time()
+    await command._dead_letters(cast(Any, Asked()), options)
+    [where] = [each.where for each in asked]
+    since_s, before_s = where.since - now_s, where.before - now_s
+    assert (round(since_s / 86_400), round(before_s / 86_400)) == (-30, -7)
+    assert msgspec.structs.replace(where, since=0, before=1e11) == DeadLetterFilter(
+        reason="r", type="t", handler="h", exception="e", text="s"
+    )
+
+
+async def test_many_are_moved_at_the_pace_and_for_as_long_as_the_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = list[dict[str, Any]]()
+
+    async def moved(admin: Admin, letters: Any, **more: Any) -> Any:
+        given.append(more)
+        return dead_letters.MovedGroup(1, 0)
+
+    async def found(admin: Admin, queues: Any, where: Any, count_max: Any) -> Any:
+        return [view_of("m", dead(), "")]
+
+    for name, double in (("found_in", found), ("resubmit_all", moved), ("discard_all", moved)):
+        monkeypatch.setattr(dead_letters, name, double)
+    for words in ("resubmit q --reason r --rate 5", "discard q --reason r --rate 5", "discard q --reason r --for-good"):
+        options = make_parser().parse_args(["dead-letters", *words.split(), "--data", "x"])
+        options.connect = lambda options: nullcontext(None)
+        await asyncio.to_thread(options.work, options)
+    assert given == [{"a_second": 5.0}, {"a_second": 5.0, "for_good": False}, {"a_second": None, "for_good": True}]
+
+
+async def test_the_first_that_was_left_says_why() -> None:
+    class Refusing:
+        async def ask(self, asked: Any) -> Any:
+            if isinstance(asked, FindDead):
+                return {}
+            raise Refused(f"{asked.id} was too old")
+
+    letters = [view_of(id, dead(), "") for id in ("m1", "m2")]
+    moved = await dead_letters.resubmit_all(cast(Any, Refusing()), letters, a_second=None)
+    assert (moved.count, moved.left, moved.why) == (0, 2, "m1 was too old")
+
+
+async def test_dead_letters_of_several_queues_are_discarded_in_their_own() -> None:
+    asked = list[tuple[str, list[int]]]()
+
+    class Discarding:
+        async def ask(self, one: DiscardSome) -> Moved:
+            asked.append((one.queue, one.sequences))
+            return Moved(len(one.sequences), numbers=one.sequences)
+
+    letters = [view_of("m", dead(queue=queue, sequence=n), "") for n, queue in enumerate("aabba")]
+    moved = await dead_letters.discard_all(cast(Any, Discarding()), letters, a_second=None)
+    assert asked == [("a", [0, 1]), ("b", [2, 3]), ("a", [4])] and (moved.count, moved.left) == (5, 0)
 
 
 async def test_what_went_wrong_alike_is_one_group(admin: Admin) -> None:

@@ -12,17 +12,21 @@ import msgspec
 import pytest
 
 from outbox.engine.engine import Engine
+from outbox.engine.log.records import DocWrite, Modify
+from outbox.errors import OutcomeUnknown, Throttled
 from outbox.lineage import state_id
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.cli.parser import main, make_parser
 from outbox.ops.host.audit import Audit, judge
 from outbox.ops.shared.on_store import StoreSite
 from outbox.ops.states import command as state_commands
+from outbox.ops.states import store as state_store
+from outbox.ops.states.lines import Stored, judged
 from outbox.ops.states.store import read_states, write_states
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.states import ReadState, ReadStates, StateLine, StateWritten, WriteStates
-from outbox.ports import StateStore
-from outbox.stored import StateItem, encode, state_key
+from outbox.ports import Create, StateStore, Tag
+from outbox.stored import StateItem, encode, state_in, state_key
 from outbox.worker import Worker
 from tests.unit.ops.conftest import Deposit, app
 from tests.unit.stores.store_site import Add, Site, adding, site
@@ -217,8 +221,6 @@ async def test_a_store_is_written_by_the_version_of_each_state(scope: Any) -> No
 
 @pytest.mark.parametrize("dry_run", [False, True])
 async def test_a_state_whose_transaction_is_not_finished_is_left(dry_run: bool) -> None:
-    from outbox.ports import Create, Tag
-
     async with site() as at:
         item = StateItem(msgspec.Raw(b'{"n":1}'), version=3, pending="tx1")
         await at.store.write([Create(state_key("Sum:a"), encode(item), tag=Tag("x"))])
@@ -227,6 +229,91 @@ async def test_a_state_whose_transaction_is_not_finished_is_left(dry_run: bool) 
         assert one == StateWritten(
             "refused", "Sum:a", "its last transaction is not finished; `outbox pending finish` it first"
         )
+
+
+@pytest.mark.parametrize(
+    ("found", "line", "outcome"),
+    [
+        (None, ("0", b"1", 1), "written"),
+        (None, ("3", b"1", 1), "changed"),
+        (Stored("3", b"1", 1), ("3", b"2", 1), "written"),
+        (Stored("3", b"1", 1), ("3", b"1", 1), "same"),
+        (Stored("4", b"1", 1), ("3", b"1", 1), "same"),
+        (Stored("3", b"1", 1), ("3", b"1", 2), "written"),
+        (Stored("4", b"1", 1), ("3", b"2", 1), "changed"),
+        (Stored("3", b"1", 1), ("0", b"2", 1), "changed"),
+        (Stored("3", b"", 1), ("0", b"1", 1), "written"),
+        (Stored("3", b"", 1), ("3", b"1", 1), "changed"),
+    ],
+)
+def test_a_line_is_written_only_over_what_it_was_exported_from(
+    found: Stored | None, line: tuple[str, bytes, int], outcome: str
+) -> None:
+    version, value, schema = line
+    asked = StateLine("Sum", "a", version, schema, msgspec.Raw(value))
+    assert judged(asked, "Sum:a", value, found).outcome == outcome
+
+
+async def test_what_is_imported_has_the_schema_of_its_line_and_a_full_engine_takes_none(bank: Any) -> None:
+    await bank.pay("ann", 5)
+    admin = EngineAdmin(bank.engine)
+    [line] = await exported(admin)
+    assert await written(admin, with_value(line, b'{"balance": 6}', schema=4)) == [("written", "")]
+    [again] = await exported(admin)
+    assert (again.schema, bytes(again.value)) == (4, b'{"balance":6}')
+    bank.engine.core.limits = replace(bank.engine.core.limits, memory_bytes_max=1)
+    with pytest.raises(Throttled):
+        await written(admin, with_value(again, b'{"balance": 7}'))
+    assert await written(admin, with_value(again, b'{"balance": 7}'), dry_run=True) == [("written", "")]
+
+
+async def test_types_that_begin_alike_are_exported_apart_and_a_deleted_state_is_none(bank: Any) -> None:
+    await bank.pay("ann", 5)
+    documents = bank.engine.state.documents
+    documents.put("state", "Accounts:all", bank.engine.documents.read("state", "Account:ann"))
+    assert [line.type for line in await exported(EngineAdmin(bank.engine), "Account")] == ["Account"]
+    gone = DocWrite("state", "Account:ann", b"", bank.engine.documents.version("state", "Account:ann"))
+    bank.engine.documents.modify(Modify(documents=[gone]))
+    assert await EngineAdmin(bank.engine).ask(ReadState("Account", "ann")) is None
+
+
+async def test_every_state_of_a_store_is_exported_once_however_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_store, "READ_COUNT", 2)
+    async with site() as at:
+        for key in "abcde":
+            item = StateItem(msgspec.Raw(b'{"n":1}'), version=3)
+            await at.store.write([Create(state_key(f"Sum:{key}"), encode(item), tag=Tag("x"))])
+        store: Any = Listed(at.store, [f"Sum:{key}" for key in "abcde"])
+        data = b"".join([piece async for piece in read_states(over(at, store), ReadStates())])
+    assert [json.loads(line)["key"] for line in data.splitlines()] == list("abcde")
+
+
+async def test_what_is_written_by_hand_is_a_newer_version_and_keeps_the_session() -> None:
+    async with site() as at:
+        item = StateItem(msgspec.Raw(b'{"n":1}'), version=3, token="session")
+        await at.store.write([Create(state_key("Sum:a"), encode(item), tag=Tag("x"))])
+        line = StateLine("Sum", "a", "3", 2, msgspec.Raw(b'{"n":2}'))
+        await write_states(over(at, at.store), WriteStates([line]))
+        found = state_in(await at.store.read(state_key("Sum:a")))
+    assert (found.version, found.schema, found.token, bytes(found.value)) == (4, 2, "session", b'{"n":2}')
+
+
+async def test_another_write_of_this_version_is_not_taken_for_ones_own() -> None:
+    class Overtaken:
+        """A store whose first write does not arrive, because another's is there by then."""
+
+        def __init__(self, store: Any) -> None:
+            self.store, self.read = store, store.read
+
+        async def write(self, operations: Any) -> Any:
+            other = StateItem(msgspec.Raw(b'{"n":9}'), version=1)
+            await self.store.write([Create(state_key("Sum:a"), encode(other), tag=Tag("x"))])
+            raise OutcomeUnknown("no answer")
+
+    async with site() as at:
+        line = StateLine("Sum", "a", "0", 1, msgspec.Raw(b'{"n":2}'))
+        with pytest.raises(OutcomeUnknown):
+            await write_states(over(at, cast(Any, Overtaken(at.store))), WriteStates([line]))
 
 
 async def test_a_write_whose_answer_is_lost_is_looked_up() -> None:
