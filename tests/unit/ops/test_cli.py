@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import io
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from select import PIPE_BUF
 from typing import Any
 
 import pytest
@@ -30,9 +33,12 @@ from outbox.ops.cli.parser import main
 from outbox.ops.dead_letters import command as dead_letters_command
 from outbox.ops.dead_letters import groups as dead_letters
 from outbox.ops.messages import engine as engine_messages
-from outbox.ops.shared import asking
+from outbox.ops.shared import asking, text
 from outbox.ops.shared.asking import AZURE_OPTIONS
+from outbox.ops.shared.loading import load
+from outbox.ops.shared.piped import write_piece
 from outbox.ops.states import command as states_command
+from outbox.testing import Harness
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -136,6 +142,61 @@ def test_what_is_sent_for_later_is_scheduled(
         assert began_s + 5_400 <= found_s + 0.001 <= time.time() + 5_401
     else:
         assert (found_s, due) == (4_000_000_000, "2096-10-02T07:06:40Z")
+
+
+def test_what_is_scheduled_anywhere_is_listed_by_due_time(cli: Cli) -> None:
+    for id, when in (("t3", "3h"), ("t1", "1h"), ("t2", "2h")):
+        assert cli("send", "transfers", "1", "--id", id, "--in", when)[0] == 0
+    queue, _, *rows = cli("schedule", "list")[1].splitlines()
+    assert (queue, [row.split()[1] for row in rows]) == ("transfers:", ["t1", "t2", "t3"])
+
+
+def test_of_messages_of_one_id_those_behind_a_number_are_shown_cancelled_and_made_due(cli: Cli) -> None:
+    for _ in range(4):
+        assert cli("send", "transfers", "1", "--id", "twin", "--in", "1h")[0] == 0
+    numbers = [view["sequence"] for view in json.loads(cli("schedule", "list", "transfers", "--json")[1])["messages"]]
+    third, last = f"{numbers[1]}", f"{numbers[2]}"
+    shown = json.loads(cli("message", "show", "twin", "--queue", "transfers", "--after", third, "--json")[1])
+    assert [each["message"]["sequence"] for each in shown] == numbers[2:]
+    assert json.loads(cli("schedule", "now", "transfers", "twin", "--after", last, "--json")[1])["count"] == 1
+    assert json.loads(cli("schedule", "cancel", "transfers", "twin", "--after", third, "--json")[1])["count"] == 1
+    left = json.loads(cli("schedule", "list", "transfers", "--json")[1])["messages"]
+    assert [view["sequence"] for view in left] == numbers[:2]
+
+
+@pytest.fixture
+def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine far from Greenwich."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("new_york")
+def test_times_are_read_and_shown_in_utc() -> None:
+    assert asking.instant("2026-01-31T12:00:00") == asking.instant("2026-01-31T12:00:00Z") == 1_769_860_800
+    assert text.utc(1_769_860_800) == "2026-01-31T12:00:00Z"
+
+
+def test_a_long_text_is_cut_to_just_its_length() -> None:
+    assert [len(text.shortened("x" * count, 60)) for count in (59, 60, 61)] == [59, 60, 60]
+
+
+@pytest.mark.parametrize("more", [0, 1, 2])
+def test_a_pipe_gets_every_byte(more: int) -> None:
+    piece = bytes(range(256)) * (PIPE_BUF // 256) + b"x" * more
+    read, write = os.pipe()
+    with open(read, "rb") as reader, open(write, "wb") as writer:  # noqa: PTH123  # a descriptor has no path
+        asyncio.run(write_piece(writer, piece))
+        writer.close()
+        assert reader.read() == piece
+
+
+def test_a_part_of_a_module_is_loaded_by_its_dotted_name() -> None:
+    assert load("outbox.testing:Harness.send") is Harness.send
+    assert load("outbox.testing:Harness.none.send") is None
 
 
 def test_what_was_due_before_is_taken_now(cli: Cli) -> None:
@@ -277,6 +338,8 @@ def test_a_refusal_is_one_line_with_the_cure_and_exit_code_1(cli: Cli, arguments
         ["send", "q", "{}", "--created", "nan"],
         ["send", "q", "{}", "--id", ""],
         ["send", "q", "{}", "--at", "tomorrow"],
+        ["stream", "read", "log", "--since", "1." + "9" * 7],
+        ["stream", "read", "log", "--since", "9" * 16],
         ["send", "q", "{}", "--at", "1969-01-01"],
         ["send", "q", "{}", "--at", "9999-12-31"],
         ["send", "q", "{}", "--at", "2096-10-02", "--in", "5min"],
@@ -435,7 +498,7 @@ def test_a_bad_line_is_named_and_what_stands_before_it_is_sent(cli: Cli, stdin: 
 
 
 def test_a_field_that_is_no_id_is_refused(cli: Cli, stdin: Any) -> None:
-    for line in (b"[1]", b'{"id": 1.5}', b'{"id": null}', b'{"id": ""}', b'{"no": 1}'):
+    for line in (b"[1]", b'{"id": 1.5}', b'{"id": null}', b'{"id": true}', b'{"id": ""}', b'{"no": 1}'):
         stdin(line)
         assert cli("send", "transfers", "-", "--id-field", "id")[0] == 1
 

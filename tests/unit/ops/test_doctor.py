@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sys
 from collections import namedtuple
@@ -52,6 +53,9 @@ def wrong(found: Any) -> list[tuple[str, str]]:
         ({"dead_letters": 3}, True, [("warning", "orders")]),
         ({"active": 1, "oldest_s": 299.0}, True, []),
         ({"active": 1, "oldest_s": 301.0}, True, [("warning", "orders")]),
+        ({"active": 1, "oldest_s": 301.0, "paused": True}, True, [("warning", "orders")] * 2),
+        ({"unhandled": True}, True, []),
+        ({"unhandled": True, "active": 1}, True, [("warning", "orders")]),
     ],
 )
 def test_counts_say_what_is_wrong(counts: dict[str, Any], hosted: bool, expected: list[tuple[str, str]]) -> None:
@@ -59,9 +63,11 @@ def test_counts_say_what_is_wrong(counts: dict[str, Any], hosted: bool, expected
 
 
 def test_a_stream_that_is_damaged_and_a_processor_that_fails_are_errors() -> None:
-    streams = Streams([StreamView("log", "", [], "a cell is gone")], [ProcessorView("p", 1, "handling", 2, 0, {})])
+    processors = [ProcessorView(name, 1, "handling", count, 0, {}) for name, count in (("p", 2), ("q", 1), ("r", 0))]
+    streams = Streams([StreamView("log", "", [], "a cell is gone")], processors)
     found = list(of_status(Status({}, 0, None, streams), hosted=True))
-    assert wrong(found) == [("error", "log"), ("error", "p")] and "2 times" in found[1].what
+    assert wrong(found) == [("error", "log"), ("error", "p"), ("error", "q")]
+    assert "2 times" in found[1].what and "1 time " in found[2].what
 
 
 @pytest.mark.parametrize(
@@ -80,14 +86,14 @@ def test_a_pipeline_whose_entries_wait_for_a_checkpoint_is_named(found: Pipeline
     assert all(one.cure.startswith("`outbox pipeline ") for one in named)
 
 
-def view(committed: float, why: str = "", outputs: int = 1) -> PendingView:
-    return PendingView("tx", "s/inbox:00", committed, why, [PendingOutput("a", "q", 1)] * outputs)
+def view(committed: float, why: str = "", outputs: int = 1, tx: str = "tx") -> PendingView:
+    return PendingView(tx, "s/inbox:00", committed, why, [PendingOutput("a", "q", 1)] * outputs)
 
 
 def test_outputs_that_have_not_left_for_ten_minutes_are_an_error() -> None:
     assert wrong(of_pending([view(1_000.0)], 1_599.0)) == []
-    [found] = of_pending([view(1_000.0), view(500.0)], 1_601.0)
-    assert (found.level, found.cure) == ("error", "`outbox pending finish tx`") and "2 transactions" in found.what
+    [found] = of_pending([view(1_000.0), view(500.0, tx="first"), view(900.0)], 1_601.0)
+    assert (found.level, found.cure) == ("error", "`outbox pending finish first`") and "3 transactions" in found.what
     assert wrong(of_pending([view(0.0, outputs=0)], 1e9)) == []
     assert wrong(of_pending([view(0.0, "is not of this framework", 0)], 1e9)) == [("warning", "container")]
 
@@ -100,7 +106,7 @@ def test_a_disk_that_is_nearly_full_is_named(
     assert wrong(of_folder(tmp_path)) == ([(level, "disk")] if level else [])
 
 
-def test_a_key_that_others_may_read_is_an_error(tmp_path: Path) -> None:
+def test_a_key_that_others_may_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = tmp_path / "access.key"
     key.write_text("x")
     key.chmod(0o640)
@@ -108,6 +114,8 @@ def test_a_key_that_others_may_read_is_an_error(tmp_path: Path) -> None:
     assert (found.level, found.cure) == ("error", f"`chmod 600 {key}`")
     key.chmod(0o600)
     assert list(of_folder(tmp_path)) == []
+    monkeypatch.setattr(os, "getuid", lambda: key.stat().st_uid + 1)
+    assert [(one.level, one.what) for one in of_folder(tmp_path)] == [("warning", "another user owns it")]
 
 
 def test_an_sdk_that_is_too_old_or_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +145,7 @@ WORKER = WorkerSign("shop", "host/1", ["other"], 1.0, 2.0)
         (Signs(unattended=["orders"]), []),
         (Signs(oldest={"orders": 59.0}, unattended=["orders"]), []),
         (Signs(oldest={"ORDERS": 61.0}, unattended=["orders"], workers=[WORKER]), [("warning", "orders")]),
+        (Signs(oldest={"orders": 61.0}, unattended=["Orders"], workers=[WORKER]), [("warning", "Orders")]),
         (Signs(oldest={"orders": 450.0}, unattended=["orders"]), [("warning", "orders"), ("error", "orders")]),
         (Signs(blocked=1), [("error", "keys")]),
         (Signs(large=[LargeState("Account:a", 70_000)]), [("warning", "Account:a")]),
@@ -148,8 +157,9 @@ def test_signs_say_what_is_wrong(found: Signs, expected: list[tuple[str, str]]) 
     assert wrong(of_signs(found, status())) == expected
 
 
-def test_a_paused_queue_needs_no_worker() -> None:
-    found = Signs(oldest={"orders": 450.0}, unattended=["orders"])
+@pytest.mark.parametrize("name", ["orders", "Orders"])
+def test_a_paused_queue_needs_no_worker(name: str) -> None:
+    found = Signs(oldest={"orders": 450.0}, unattended=[name])
     assert wrong(of_signs(found, status(paused=True))) == [("warning", "orders")]
 
 

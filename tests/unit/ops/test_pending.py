@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from argparse import Namespace
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from outbox import Worker, stored
 from outbox.errors import Refused
 from outbox.message import Message
 from outbox.ops.cli.parser import main
-from outbox.ops.messages import pending
+from outbox.ops.messages import command, pending
 from outbox.ops.messages.command import pending_text
 from outbox.ops.messages.pending import finish, pending_in
 from outbox.ops.shared.on_store import StoreSite
@@ -20,7 +24,7 @@ from outbox.ops.values.messages import Finish, ListPending, PendingView
 from outbox.ops.values.requests import Admin
 from outbox.ports import Create, DocumentKey, Output, Tag
 from outbox.runtime.commit.sweeper import GRACE_S
-from outbox.stored import Overflow, Record, Staged, overflow_key, record_key, staged_key
+from outbox.stored import Overflow, Record, Staged, StateItem, overflow_key, record_key, staged_key, state_key
 from tests.unit.stores.store_site import Add, Site, adding, site
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -61,7 +65,9 @@ async def test_what_has_not_left_is_listed_and_leaves_by_hand(form: str) -> None
         assert [(output.destination, output.size_bytes > 0) for output in view.outputs] == [("told", True)]
         young = await finish(over(at), Finish(view.tx[:6]))
         assert (young.finished, young.young, young.left) == (0, 1, 0)
-        at.clock.seconds += GRACE_S + 1
+        at.clock.seconds += GRACE_S - 1
+        assert (await finish(over(at), Finish(view.tx))).young == 1
+        at.clock.seconds += 2
         failed = await finish(over(at), Finish(view.tx if form != "an entry of a ledger" else None))
         assert (failed.finished, failed.left) == (0, 1)
         assert "told: 1 not sent" in failed.troubles[0] and "nothing comes back" in failed.troubles[0]
@@ -88,6 +94,7 @@ CASES: list[tuple[DocumentKey, Any, str]] = [
         "outputs in blob overflow",
     ),
     (staged_key("s", "tx1"), Staged("tx1", b"i", "s", 0, PUSHES), "if the swap of its state lands"),
+    (state_key("s"), StateItem(msgspec.Raw(b"{}"), 1, 1, 5_000, pending="tx1"), "the state still points to it"),
     (overflow_key("s", "tx1"), Overflow("tx1", "overflow/tx1/x", b"i", "s", 0, 5_000), "announces blob overflow/tx1/x"),
 ]
 
@@ -116,12 +123,14 @@ async def test_what_is_not_ours_is_named_and_left_alone() -> None:
 async def test_a_list_ends_at_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "PENDING_COUNT_MAX", 3)
     monkeypatch.setattr(pending, "OUTPUTS_SHOWN_MAX", 1)
-    two = Record("tx1", b"f", 5_000, pending=True, outputs=PUSHES.outputs * 2)
+    other = Output("q", 0, Message(body=b"{}", outbox_id="m-1"))
+    two = Record("tx1", b"f", 5_000, pending=True, outputs=(*PUSHES.outputs, other))
     async with site() as at:
         for n in range(5):
             await at.store.write([Create(record_key("s", bytes([n])), stored.encode(two), tag=Tag("x"))])
         found = await pending_in(at.ports())
         assert len(found) == 3 and found[0].more == 1
+        assert [(each.id, each.destination) for each in found[0].outputs] == [("m-0", "q")]
 
 
 async def test_a_prefix_of_several_transactions_finishes_none() -> None:
@@ -148,6 +157,22 @@ def test_as_text_each_has_a_line_and_one_has_all(disk_path: Path) -> None:
     assert pending_text([view], in_full=True, on_engine=False).startswith("tx1: committed 3.0 s ago")
     assert pending_text([], in_full=False, on_engine=False) == "nothing is pending"
     assert "nothing is ever pending on an engine" in pending_text([], in_full=False, on_engine=True)
+
+
+def test_the_command_lists_those_that_begin_so(capsys: pytest.CaptureFixture[str]) -> None:
+    class Knowing:
+        async def ask(self, asked: ListPending) -> list[PendingView]:
+            return [PendingView(tx, "s/inbox:00", 5.0, "") for tx in ("tx1", "tx2", "atx1")]
+
+    def listed(tx: str | None) -> list[str]:
+        connect = lambda options: nullcontext(Knowing())  # noqa: E731
+        command.list_pending(Namespace(tx=tx, action="pending list", data=None, json=True, connect=connect))
+        return [view["tx"] for view in json.loads(capsys.readouterr().out)]
+
+    assert listed(None) == ["tx1", "tx2", "atx1"]
+    assert listed("tx") == ["tx1", "tx2"] and listed("atx1") == ["atx1"]
+    with pytest.raises(LookupError, match="nothing is pending of 'x1'"):
+        listed("x1")
 
 
 def test_the_command_wants_one_transaction_or_all(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

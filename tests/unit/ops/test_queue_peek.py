@@ -28,15 +28,15 @@ from outbox.ops.host.host import _log_unhandled
 from outbox.ops.messages.command import messages_text
 from outbox.ops.messages.doctor import of_status
 from outbox.ops.messages.status import status_text
-from outbox.ops.shared import text
+from outbox.ops.shared import on_engine, text
 from outbox.ops.shared.control_file import read_control_file
-from outbox.ops.shared.held_messages import WORKER, state_of, view_of, why
+from outbox.ops.shared.held_messages import WORKER, state_of, view_of, waits_for, why
 from outbox.ops.values.messages import Cancel, Find, MakeDue, MessageView, Peek, Peeked
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.status import QueueStatus, ReadStatus, Status
 from outbox.resubmission import resubmission
 from outbox.retries import Reject, Retries, Retry
-from outbox.testing import Harness
+from outbox.testing import START_S, Harness, VirtualClock
 from outbox.worker import Worker
 
 app = App("bank", retry=Retries(limit=3, delays_s=(60.0,)))
@@ -357,6 +357,44 @@ def held(**more: Any) -> HeldMessage:
     return HeldMessage(**(known | {"enqueued_ms": 1_000} | more))
 
 
+def test_each_field_of_a_message_is_shown_under_its_name() -> None:
+    message = Message(
+        body=b"12345", outbox_id="m", type="T", created_ms=2_000, session_id="k", correlation_id="c", traceparent="t"
+    )
+    view = view_of(
+        "q",
+        HeldMessage(
+            sequence=7, message=message, status="locked", enqueued_ms=3_000, due_ms=4_000, locked_until_ms=15_000,
+            delivery_count=8, failures=9, error="e", handler="h", since_ms=5_000, at="a.py:1 in f",
+        ),
+        10_000,
+    )  # fmt: skip
+    assert view == MessageView(
+        id="m", sequence=7, queue="q", state="in-hand", type="T", key="k", created=2.0, enqueued=3.0, due=4.0,
+        locked_until=15.0, handler="h", since=5.0, at="a.py:1 in f", failures=9, deliveries=8, error="e",
+        correlation_id="c", size_bytes=5,
+        why="handler h has waited for 5.0 s at a.py:1 in f; the lock ends in 5.0 s; 9 failed attempts, 8 deliveries "
+        "that nobody settled, put back for: e",
+    )  # fmt: skip
+
+
+def test_a_queue_that_is_paused_waits_for_that_whoever_has_a_handler() -> None:
+    assert "paused until `outbox queue resume q`" in waits_for("q", paused=True, app_without_handler="shop")
+
+
+async def test_the_oldest_is_that_of_all_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_engine, "SLICE_COUNT", 1)
+    clock = VirtualClock(START_S)
+    async with Engine.in_memory(clock=clock) as engine:
+        engine.declare(QueueSettings("q"))
+        for id in ("m1", "m2", "m3"):
+            engine.broker.send("q", [Message(body=b"1", outbox_id=id)])
+            clock.seconds += 5
+        engine.broker.claim("q", 1)
+        status = await EngineAdmin(engine).ask(ReadStatus())
+    assert (status.queues["q"].active, status.queues["q"].oldest_s) == (3, 15.0)
+
+
 @pytest.mark.parametrize(
     ("more", "state", "words"),
     [
@@ -434,6 +472,12 @@ async def test_what_is_scheduled_is_listed_by_due_time_page_by_page(disk_path: P
                 pages.append([view.id for view in page.messages])
                 more = page.more
             assert pages == [["m2", "m4"], ["m1", "m5"], ["m3"]] and more == 0
+            one_by_one = list[str]()
+            for _ in range(5):
+                page = await admin.ask(Peek("orders", more, 1, "scheduled", by_due=True))
+                one_by_one += [view.id for view in page.messages]
+                more = page.more
+            assert one_by_one == ["m2", "m4", "m1", "m5", "m3"]
             [first] = (await admin.ask(Peek("orders", 0, 1, "scheduled", by_due=True))).messages
             await admin.ask(Cancel("orders", first.id))
             with pytest.raises(

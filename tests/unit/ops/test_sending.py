@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from argparse import Namespace
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,7 +187,7 @@ def take(order: Order) -> None: ...
 def shop(disk_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a queue and no host, beside a module with the application."""
     engine = Engine.open(disk_path)
-    engine.declare(QueueSettings("orders", ordering="per_key"))
+    engine.declare(QueueSettings("orders", ordering="per_key"), QueueSettings("others"))
     engine.close()
     (tmp_path / "sendshop.py").write_text(SHOP)
     monkeypatch.chdir(tmp_path)
@@ -206,6 +207,8 @@ def test_a_command_with_app_judges_and_knows_the_key(shop: Path, capsys: pytest.
     engine = Engine.open(shop)
     assert [task.message.type for task in engine.broker.peek("orders", 0, 9)] == ["Order"]
     engine.close()
+    assert main(["send", "others", "{}", "--app", "sendshop:app", "--data", str(shop)]) == 1
+    assert "others" in capsys.readouterr().err, "the application does not know it"
     with pytest.raises(SystemExit) as left:
         main(["send", "orders", "{}", "--app", "sendshop", "--data", str(shop)])
     assert left.value.code == 2
@@ -226,6 +229,18 @@ def test_of_lines_the_one_that_does_not_fit_is_named(
         ("a", "a")
     ]
     engine.close()
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "found"),
+    [("type", '""', ""), ("key", '""', ""), ("key", "0", "0"), ("correlation_id", '""', ""), ("created", "0", 0.0)],
+)
+def test_what_a_line_says_stands_before_what_the_command_says(field: str, given: str, found: object) -> None:
+    options = Namespace(type="T", key="k", correlation_id="c", created=5.0)
+    plain = sending._enveloped(b'{"id": "a", "body": 1}', options)
+    assert [getattr(plain, name) for name in vars(options)] == ["T", "k", "c", 5.0]
+    line = f'{{"id": "a", "body": 1, "{field}": {given}}}'.encode()
+    assert sending._enveloped(line, options) == msgspec.structs.replace(plain, **{field: found})
 
 
 async def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(

@@ -10,17 +10,19 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from outbox.app import App
+from outbox.app import CLAIM_CHECK_BYTES, App
 from outbox.deliveries import EntityCounts
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.engine import Engine
-from outbox.errors import OutcomeUnknown, Refused
+from outbox.errors import OutcomeUnknown, Refused, TooLarge
 from outbox.message import Message
 from outbox.ops.admins.azure import host_of
 from outbox.ops.admins.store import StoreAdmin
+from outbox.ops.messages.store import scan_count
 from outbox.ops.shared.on_store import StoreSite
-from outbox.ops.values.dead_letters import Discard, Moved, Resubmit
-from outbox.ops.values.messages import MakeDue, NewMessage, Send
+from outbox.ops.values.dead_letters import Discard, DiscardSome, ListDeadLetters, Moved, Resubmit
+from outbox.ops.values.messages import Cancel, MakeDue, NewMessage, Pause, Paused, Peek, Send
+from outbox.ops.values.requests import BATCH_COUNT_MAX
 from outbox.ops.values.status import ReadStatus
 from outbox.ports import DeadLetterEntry, HeldMessage, Output
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
@@ -68,6 +70,59 @@ async def test_one_that_cannot_be_moved_does_not_keep_the_others(what: str, erro
     assert sorted(moved) == [1, 3] and (found.count, found.in_hand) == (2, 1)
 
 
+async def test_pages_of_dead_letters_go_on_behind_the_last() -> None:
+    async def listed(queue: str) -> list[DeadLetterEntry]:
+        return [dead(n) for n in (1, 2, 3)]
+
+    async with Engine.in_memory() as engine:
+        admin = StoreAdmin(StoreSite(NarrowEngine(engine, "partition").ports(), *[cast(Any, None)] * 3))
+        admin._at.operations = cast(Any, SimpleNamespace(dead_letters=listed))
+        pages = [await admin.ask(ListDeadLetters("q", after=after, count_max=2)) for after in (0, 2, 3)]
+    assert [[each.sequence for each in page] for page in pages] == [[1, 2], [3], []]
+
+
+async def test_of_copies_the_newest_is_resubmitted_and_takes_the_others_along() -> None:
+    asked, none = list[int](), msgspec.structs.replace(dead(9), message=Message(body=b"1"))
+    copies = [msgspec.structs.replace(dead(1), sequence=n) for n in (1, 2)]
+
+    async def listed(queue: str) -> list[DeadLetterEntry]:
+        return [*copies, *(msgspec.structs.replace(none, sequence=n) for n in (3, 4))]
+
+    async def resubmit(queue: str, sequence: int) -> None:
+        asked.append(sequence)
+
+    async with Engine.in_memory() as engine:
+        admin = StoreAdmin(StoreSite(NarrowEngine(engine, "partition").ports(), *[cast(Any, None)] * 3))
+        admin._at.operations = cast(Any, SimpleNamespace(dead_letters=listed, resubmit=resubmit))
+        assert await admin.ask(Resubmit("q", None)) == Moved(4, 0)
+    assert asked == [4, 3, 2], "what has no id has no copies"
+
+
+@pytest.mark.parametrize("for_good", [True, False])
+async def test_what_is_discarded_in_one_pass_is_set_aside_first_and_what_is_gone_is_left(for_good: bool) -> None:
+    lives = list[float | None]()
+
+    async def listed(queue: str) -> list[DeadLetterEntry]:
+        return [dead(n) for n in (1, 2, 3)]
+
+    async def before_discard(dead: DeadLetterEntry, *, life_s: float | None) -> None:
+        lives.append(life_s)
+
+    async def discard_some(queue: str, firsts: Any) -> set[int]:
+        for first in firsts.values():
+            await first()
+        return set(firsts) - {2}
+
+    async with Engine.in_memory() as engine:
+        ports = NarrowEngine(engine, "partition").ports()
+        admin = StoreAdmin(StoreSite(ports, *[cast(Any, None)] * 3, discard_some=cast(Any, discard_some)))
+        admin._at.operations = cast(Any, SimpleNamespace(dead_letters=listed, before_discard=before_discard))
+        moved = await admin.ask(DiscardSome("q", [1, 2, 7], for_good=for_good))
+    assert (moved.count, moved.in_hand, moved.numbers) == (1, 2, [1])
+    assert len(lives) == 2 and all((life_s is None) is for_good for life_s in lives)
+    assert for_good or (lives[0] is not None and 86_400 <= lives[0] < 1e8), "seconds"
+
+
 async def test_a_discard_of_several_dead_letters_says_which_they_were() -> None:
     async def listed(queue: str) -> list[DeadLetterEntry]:
         return [dead(2), msgspec.structs.replace(dead(2), sequence=5), dead(3)]
@@ -83,7 +138,7 @@ async def test_a_discard_of_several_dead_letters_says_which_they_were() -> None:
 
 async def test_dead_letters_of_the_store_count_for_their_queue_whatever_its_case() -> None:
     async def counts() -> dict[str, EntityCounts]:
-        return {"orders": EntityCounts(1, 0, 2), "invoices": EntityCounts(0, 0, 0)}
+        return {"ORDERS": EntityCounts(1, 0, 2), "invoices": EntityCounts(0, 0, 0)}
 
     app = App("shop")
 
@@ -99,7 +154,7 @@ async def test_dead_letters_of_the_store_count_for_their_queue_whatever_its_case
         for sequence in (1, 2, 3):
             await letters.put(msgspec.structs.replace(dead(sequence), queue="Orders"))
         found = await StoreAdmin(StoreSite(ports, counts, *[cast(Any, None)] * 2)).ask(ReadStatus())
-    assert {path: queue.dead_letters for path, queue in found.queues.items()} == {"invoices": 0, "orders": 2 + 3}
+    assert {path: queue.dead_letters for path, queue in found.queues.items()} == {"invoices": 0, "ORDERS": 2 + 3}
 
 
 async def test_what_is_sent_without_a_type_gets_the_only_one_that_is_registered() -> None:
@@ -114,6 +169,86 @@ async def test_what_is_sent_without_a_type_gets_the_only_one_that_is_registered(
         )
         first, second = (task.message for task in engine.broker.peek("deposits", 0, 9))
     assert (first.type, first.body) == (second.type, second.body) == ("Deposit", second.body)
+
+
+async def test_a_large_body_is_sent_by_a_blob_and_too_many_at_once_are_refused() -> None:
+    async with Engine.in_memory() as engine:
+        narrow = NarrowEngine(engine, "partition")
+        async with Worker(app, narrow):
+            pass
+        admin = StoreAdmin(StoreSite(narrow.ports(), *[cast(Any, None)] * 3))
+        large = msgspec.Raw(b'"' + b"x" * CLAIM_CHECK_BYTES + b'"')
+        await admin.ask(Send("deposits", [NewMessage(id="m1", body=large)]))
+        [task] = engine.broker.peek("deposits", 0, 9)
+        assert task.message.body == b"" and await engine.blobs.read(task.message.claim, bytes_max=1 << 20) == bytes(
+            large
+        )
+        with pytest.raises(TooLarge, match="1001 messages in one batch"):
+            await admin.ask(Send("deposits", [NewMessage(id="m", body=msgspec.Raw(b"1"))] * (BATCH_COUNT_MAX + 1)))
+
+
+def test_one_queue_is_looked_through_as_far_as_many_together() -> None:
+    assert [scan_count(queues) for queues in (0, 1, 5, 10, 11, 1_000)] == [20_000, 20_000, 4_000, 2_000, 2_000, 2_000]
+
+
+class Bus:
+    """A bus with these scheduled messages, which notes what it is asked to do."""
+
+    def __init__(self, *held: HeldMessage) -> None:
+        self.held, self.done = held, list[Any]()
+
+    async def peek(self, queue: str, *, is_wanted: Any, after: int = 0, **_: Any) -> tuple[list[HeldMessage], int]:
+        return [each for each in self.held if each.sequence > after and is_wanted(each)], 0
+
+    async def cancel(self, queue: str, sequences: list[int]) -> None:
+        self.done += sequences
+
+    async def pause(self, queue: str, *, paused: bool) -> bool:
+        self.done.append(paused)
+        return True
+
+
+def later(sequence: int, id: str, **more: Any) -> HeldMessage:
+    due = {"status": "scheduled", "enqueued_ms": 0, "due_ms": 1_000 * sequence, **more}
+    return HeldMessage(sequence=sequence, message=Message(body=b"1", outbox_id=id), **due)
+
+
+def over(engine: Engine, bus: Bus) -> StoreAdmin:
+    ports, peek, cancel = NarrowEngine(engine, "partition").ports(), cast(Any, bus.peek), cast(Any, bus.cancel)
+    return StoreAdmin(StoreSite(ports, cast(Any, None), peek, cancel, pause=bus.pause))
+
+
+async def test_on_a_bus_what_is_tried_again_is_not_cancelled() -> None:
+    bus = Bus(later(1, "m1"), later(2, "m1", failures=1), later(3, "m2"))
+    async with Engine.in_memory() as engine:
+        assert await over(engine, bus).ask(Cancel("q", "m1")) == Moved(1, id="m1")
+    assert bus.done == [1]
+
+
+async def test_on_a_bus_an_id_is_found_behind_many_that_begin_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.ops.messages.store.BATCH_COUNT_MAX", 2)
+    bus = Bus(*(later(n, f"message{n}") for n in range(1, 6)), later(9, "message"))
+    async with Engine.in_memory() as engine:
+        assert await over(engine, bus).ask(Cancel("q", "message")) == Moved(1, id="message")
+    assert bus.done == [9]
+
+
+async def test_on_a_bus_a_page_by_due_time_begins_behind_a_message_that_is_there() -> None:
+    bus = Bus(later(1, "m1"), later(4, "m4"), later(3, "m3"))
+    async with Engine.in_memory() as engine:
+        admin = over(engine, bus)
+        found = await admin.ask(Peek("q", 1, 1, "scheduled", by_due=True))
+        assert ([view.id for view in found.messages], found.more) == (["m3"], 3)
+        with pytest.raises(Refused, match="message 2 of q is not scheduled any more"):
+            await admin.ask(Peek("q", 2, 1, "scheduled", by_due=True))
+
+
+@pytest.mark.parametrize("paused", [True, False])
+async def test_a_queue_of_a_bus_is_paused_or_resumed_as_asked(paused: bool) -> None:
+    bus = Bus()
+    async with Engine.in_memory() as engine:
+        assert await over(engine, bus).ask(Pause("q", paused)) == Paused("q", paused, True)
+    assert bus.done == [paused]
 
 
 @pytest.mark.parametrize(
