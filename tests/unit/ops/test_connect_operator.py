@@ -28,7 +28,15 @@ from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.admins.folder import connect_admin
 from outbox.ops.admins.remote import RemoteAdmin
 from outbox.ops.host.host import HostSettings, open_engine
-from outbox.ops.shared.control_file import ControlFile, is_held, is_wanted, read_control_file, want, write_control_file
+from outbox.ops.shared.control_file import (
+    ControlFile,
+    is_alive,
+    is_held,
+    is_wanted,
+    read_control_file,
+    want,
+    write_control_file,
+)
 from outbox.ops.values.messages import NewMessage, Send
 from outbox.ops.values.states import ReadStates
 from outbox.ops.values.status import ReadMetrics, ReadStatus
@@ -184,6 +192,29 @@ async def test_the_log_is_opened_again_where_the_host_that_waited_is_gone(folder
 
 def names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
+
+
+def test_what_a_host_left_half_written_does_not_keep_the_next_from_writing(folder: Path) -> None:
+    (folder / "control.json.tmp").write_bytes(b"half")
+    write_control_file(folder, ControlFile(1, 2, "token"))
+    assert read_control_file(folder) == ControlFile(1, 2, "token")
+    assert not (folder / "control.json.tmp").exists()
+
+
+async def test_a_host_that_opens_a_folder_removes_what_a_killed_one_left(folder: Path) -> None:
+    write_control_file(folder, ControlFile(1, 2, "token"))
+    engine = await open_engine(HostSettings(folder))
+    assert read_control_file(folder) is None
+    engine.close()
+
+
+def test_a_process_of_another_user_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(pid: int, number: int) -> None:
+        raise PermissionError
+
+    assert is_alive(os.getpid()) and not is_alive(1 << 40)
+    monkeypatch.setattr(os, "kill", kill)
+    assert is_alive(1)
 
 
 async def test_a_folder_that_is_no_engines_is_left_as_it_is(disk_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from outbox.ops.net import connection_guard
-from outbox.ops.net.connection_guard import ConnectionGuard, GuardedConnection
+from outbox.ops.net.connection_guard import ConnectionGuard, GuardedConnection, named_host
 
 HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -34,6 +34,23 @@ def opened(idle_max_s: float) -> tuple[GuardedConnection, Wire]:
     connection, wire = guard(), Wire()
     connection.connection_made(wire)
     return connection, wire
+
+
+@pytest.mark.parametrize(
+    ("hosts", "name"),
+    [
+        (["localhost"], "localhost"),
+        (["LocalHost:8080"], "localhost"),
+        (["[::1]"], "[::1]"),
+        (["[::1]:8080"], "[::1]"),
+        (["localhost:"], ""),
+        (["localhost:x"], ""),
+        (["localhost", "localhost"], ""),
+        ([], ""),
+    ],
+)
+def test_a_host_is_named_by_one_header_whose_port_is_a_number(hosts: list[str], name: str) -> None:
+    assert named_host(hosts) == name
 
 
 @pytest.mark.parametrize("at", range(1, len(HEAD)))

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
+import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from outbox.engine.engine import Engine
-from outbox.engine.entities import QueueSettings
+from outbox.engine.entities import QueueSettings, Settlement
 from outbox.engine.log.closed import CLOSED_NAME
-from outbox.errors import CorruptRecord, Refused
+from outbox.errors import CorruptRecord, EngineStopped, Refused
 from outbox.message import Message
-from outbox.ops.host.host import HostSettings, _watch, open_engine
+from outbox.ops.host.audit import Audit, tallies
+from outbox.ops.host.endpoints import EndpointSettings, check_ports
+from outbox.ops.host.host import HostSettings, _watch, open_engine, stop_on_signals
 from outbox.testing import START_S, VirtualClock
+from outbox.verify.history import read_history
+from outbox.verify.recorded.events import Quiesce, Tally
+from outbox.worker import Worker
+from tests.unit.ops.conftest import app
 
 TAIL = b"torn"
 
@@ -52,6 +62,52 @@ def test_a_host_begins_a_new_log_only_where_the_old_one_is_gone(disk_path: Path)
         asyncio.run(open_engine(HostSettings(disk_path)))
     asyncio.run(open_engine(HostSettings(disk_path, new=True))).close()
     assert [path.name for path in disk_path.glob("closed.before-*")]
+
+
+async def test_a_second_signal_ends_the_process_at_once() -> None:
+    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+    stop_on_signals(stopping)
+    os.kill(os.getpid(), signal.SIGTERM)
+    async with asyncio.timeout(5):
+        await stopping.wait()
+    left = [loop.remove_signal_handler(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert left == [False, False], "they have their default effect again"
+
+
+@pytest.mark.parametrize("option", ["amqp", "cosmos", "blob", "http", "metrics"])
+def test_a_port_that_is_taken_is_refused_with_its_own_option(option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings = replace(EndpointSettings(amqp_port=None), **{f"{option}_port": port})
+        words = "--http" if option == "http" else f"--{option}-port"
+        with pytest.raises(Refused, match=f"port {port} cannot be used .*; give another by {words}, or {words} 0"):
+            check_ports(settings)
+
+
+async def test_the_tallies_of_a_history_are_those_that_only_commits_change() -> None:
+    async with Engine.in_memory() as engine:
+        engine.declare(
+            QueueSettings("plain"),
+            QueueSettings("aging", time_to_live_s=5),
+            QueueSettings("once", duplicate_window_s=5),
+        )
+        engine.broker.send("plain", [Message(body=b"1", outbox_id=f"m{n}") for n in range(3)])
+        [claim] = engine.broker.claim("plain", 1)
+        engine.broker.settle(claim.token, Settlement.COMPLETE)
+        assert tallies(engine) == {"plain": Tally(3, 1)}
+
+
+async def test_a_history_of_an_engine_that_stopped_does_not_say_that_all_is_over(tmp_path: Path) -> None:
+    for is_stopped in (False, True):
+        path = tmp_path / f"{is_stopped}.jsonl"
+        async with Engine.in_memory() as engine:
+            await Worker(app, engine).declare()
+            audit = Audit(engine, app, path)
+            if is_stopped:
+                engine.core.stopped = EngineStopped("the disk failed")
+            audit.end()
+            engine.core.stopped = None
+        assert any(isinstance(event, Quiesce) for event in read_history(path)) is not is_stopped
 
 
 async def test_a_host_logs_what_its_engine_gives_up(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,18 +11,19 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from outbox import App, Client, Engine, Reject, Worker
 from outbox.errors import Refused
-from outbox.guards import Rate
+from outbox.guards import GuardView, Rate
 from outbox.metrics import METRICS, prometheus, prometheus_name, quantiles
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.admins.store import StoreAdmin
 from outbox.ops.host import host
 from outbox.ops.messages.status import status_text as status_text
 from outbox.ops.shared.meter import RATE_EVERY_S, RATE_S, Meter, Metered
-from outbox.ops.values.status import ReadMetrics, ReadStatus
+from outbox.ops.values.status import Handled, Handling, QueueStatus, ReadMetrics, ReadStatus, Status
 from outbox.runtime.counts import Counts, Depth, PipelineFigures, SourceCounts
 from outbox.streams import OrderedLog
 from tests.unit.streams.pipeline.counting import Counting
@@ -115,6 +116,44 @@ async def test_a_host_says_what_lies_in_its_queues_and_who_is_behind_in_its_logs
     assert 0 <= read["outbox_pipeline_checkpoint_seconds"][f'{{{label}pipeline="index"}}'] < 60
     assert traced.counts.pipelines == meter.counts.pipelines
     assert traced.counts.depths["steps"].states["active"] == 1 and traced.counts.lags == meter.counts.lags
+
+
+def test_each_figure_of_a_status_has_its_column_or_its_word() -> None:
+    handled = Handled(11, 12, 13, 14, {"rejected": 15, "too-old": 16}, 17)
+    orders = QueueStatus(1, 2, 3, 4, 5.0, 6, 7, True, True, handled, 1)
+    guards = [
+        GuardView("bank", "breaker", "open", "5 of 5 failed", 8.0, 9),
+        GuardView("mail", "rate", "closed", "", 0.0, 0),
+    ]
+    text = status_text(Status({"orders": orders}, 18, Handling(19, 20.0, 21.0), None, guards))
+    assert text.splitlines() == [
+        "queue   active  scheduled  deferred  dead letters  oldest",
+        "orders  1       2          3         4             5.0 s",
+        "pending transactions: 18",
+        (
+            "orders: 7 keys are blocked behind a dead letter, until it is resubmitted or discarded; `outbox blocked "
+            "list orders` names it"
+        ),
+        "orders is paused: nothing is taken from it until `outbox queue resume orders`",
+        "orders: 1 of 2 scheduled is a next try; `outbox queue peek orders --state retrying` says why",
+        "orders: no handler of this host takes from it, so what is in it waits for another receiver",
+        (
+            "orders: 11 applied, 12 duplicates, 31 refused (rejected 15, too-old 16), 13 failed attempts, "
+            "14 rescheduled; 17 in the last minute"
+        ),
+        "breaker bank: open, 8 s more, 5 of 5 failed; it has rescheduled messages 9 times",
+        "handled since start: 19, p50 20.0 ms, p99 21.0 ms from claim to durable commit",
+    ]
+
+
+@pytest.mark.parametrize("field", ["applied", "duplicates", "failed", "rescheduled", "minute"])
+def test_what_became_of_messages_is_told_as_soon_as_there_is_any(field: str) -> None:
+    none = Handled(0, 0, 0, 0, {}, 0)
+    lines = [
+        status_text(Status({"orders": QueueStatus(0, 0, 0, 0, None, handled=each)}, 0)).count("orders: ")
+        for each in (none, msgspec.structs.replace(none, **{field: 1}))
+    ]
+    assert lines == [0, 1]
 
 
 async def test_the_rate_is_of_the_last_minute(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,12 @@ from outbox.lineage import state_id
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.cli.parser import main
 from outbox.ops.host.audit import Audit
+from outbox.ops.shared.recorded import ended
 from outbox.ops.states import history as histories
 from outbox.ops.states.history import UNSURE, state_history
 from outbox.ops.values.states import ReadStates, StateLine, WriteStates
 from outbox.verify.history import History
-from outbox.verify.recorded.events import Change, Commit, Ended
+from outbox.verify.recorded.events import AnyEvent, Change, Commit, Ended, Fail, Ok, Put
 
 SEVEN = msgspec.Raw(b'{"balance":7}')
 
@@ -117,6 +118,14 @@ async def test_the_command_prints_a_line_for_each(
     assert "no state of type 'Purse'; it has Account" in capsys.readouterr().err
     assert main(["state", "history", "Account", "ann", "--history", str(tmp_path / "none")]) == 1
     assert "outbox run APP" in capsys.readouterr().err
+
+
+def test_each_event_that_takes_effect_ends_once() -> None:
+    first, second, third, failed = (Commit(op=op, tx=tx) for op, tx in ((1, "a"), (1, "b"), (2, "c"), (3, "d")))
+    put = Put(state="Account:ann", version=3)
+    events = iter(list[AnyEvent]([first, put, second, Ok(op=1), third, failed, Fail(op=3, why="x")]))
+    found = [(getattr(event, "tx", "put"), outcome) for event, outcome in ended(events)]
+    assert found == [("put", "ok"), ("a", "unknown"), ("b", "ok"), ("c", "unknown")]
 
 
 def test_what_is_not_known_is_said_what_failed_is_left_out_and_the_newest_are_shown(

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from outbox import App, Context, Engine, Worker
+from outbox.deliveries import EntityCounts
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import FormatTooNew, OutcomeUnknown, Refused
 from outbox.ops.admins.store import StoreAdmin
@@ -169,6 +170,37 @@ async def test_a_worker_says_what_it_takes_puts_back_and_holds(monkeypatch: pyte
         assert sign.queues == ("asks",) and sign.newer_ms.keys() == {"asks"}
         assert engine.now_ms() - sign.newer_ms["asks"] < MINUTE_MS
         assert list(sign.large) == ["Held:large"] and sign.large["Held:large"] > LARGE_STATE_BYTES
+
+
+async def test_signs_of_several_processes_are_put_together() -> None:
+    async def counts() -> dict[str, EntityCounts]:
+        return {"b": EntityCounts(1, 0, 0), "a": EntityCounts(2, 0, 0), "empty": EntityCounts(0, 9, 9)}
+
+    async def waiting(path: str) -> int | None:
+        assert path != "empty", "a look costs a request"
+        return None if path == "a" else engine.now_ms() - 6_000
+
+    async def nothing(*args: Any, **options: Any) -> Any: ...
+
+    async with Engine.in_memory() as engine:
+        async with Worker(asked(), NarrowEngine(engine, "partition")):
+            pass
+        for number, sizes in enumerate(({"Held:a": 70_000, "Held:b": 80_000}, {"Held:a": 75_000})):
+            at = At(engine)
+            at.now_ms, at.large = engine.now_ms() - 150_000, sizes
+            at.signs = SignsOfLife(
+                "asked", ["ASKS"], at.store, now_ms=lambda at=at: at.now_ms, counts=at.counts,  # type: ignore[misc]
+                large=lambda above_bytes, count_max, at=at: at.large,  # type: ignore[misc]
+            )  # fmt: skip
+            await at.after(MINUTE_MS + number)
+        ports = NarrowEngine(engine, "partition").ports()
+        assert isinstance(ports, StorePorts)
+        site = StoreSite(ports, counts, nothing, nothing, waiting_since_ms=waiting)
+        found = await StoreAdmin(site).ask(ReadSigns())
+    assert [(each.id, each.size_bytes) for each in found.large] == [("Held:b", 80_000), ("Held:a", 75_000)]
+    assert found.unattended == [] and len(found.workers) == 2, "a minute and a half ago they were alive"
+    assert all(each.seen - each.started >= MINUTE_MS / 1_000 for each in found.workers)
+    assert found.oldest.keys() == {"b"} and 5 <= found.oldest["b"] < 60
 
 
 async def test_without_its_sign_a_queue_of_a_handler_is_unattended() -> None:
