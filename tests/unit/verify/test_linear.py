@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -18,8 +19,11 @@ from outbox.verify.recorded.events import (
     In,
     Life,
     Ok,
+    Push,
     Put,
     Quiesce,
+    Read,
+    Result,
     Seen,
 )
 from outbox.verify.recorded.verdict import Finding
@@ -124,6 +128,24 @@ def test_a_history_without_quiesce_holds_nothing_that_silence_would_break() -> N
     verdict = check(calm()[:-1])
     assert verdict.findings[0].line == len(calm()) - 1 and verdict.findings[0].what == "no quiesce"
     assert verdict.first("at-most-once") is None and verdict.first("at-least-once") is not None
+
+
+BEHIND: list[Event] = [
+    Life(boot="b"),
+    In(queue=IN, messages=[("t9", 1)]),
+    Claim(deliveries=[Delivered("t9", IN, 99)]),
+    Commit(op=9),
+    Push(op=9, outputs=[Emitted("x", OUT)]),
+    Read(log="log/l/0.0", cells=[(0, "c", 1)]),
+    Result(id="r", parents=["log/l/0.0/0.0"], is_ordered=True, sink="log/m/0.0", at=(0, 0)),
+]
+
+
+@pytest.mark.parametrize("event", BEHIND, ids=lambda event: type(event).__name__)
+def test_what_comes_behind_a_quiesce_is_not_decided_by_it(event: Event) -> None:
+    events: list[Event] = [Life(boot="b", is_empty=True), Quiesce(queues=[])]
+    assert check(events).ok
+    assert [finding.what for finding in check([*events, event]).findings] == ["no quiesce"]
 
 
 def test_a_message_that_is_never_ended_is_lost_at_the_quiesce() -> None:

@@ -112,6 +112,16 @@ BROKEN: dict[str, tuple[list[Event], str, tuple[str, ...]]] = {
         "moved on",
         (*LOST, RECOVERABLE),
     ),
+    "a bundle that is told behind its next leaves a gap to it": (
+        [*MADE, left(1, 2, 3, 7), left(0, 0, 1, 5, 6), END],
+        "lost output",
+        LOST,
+    ),
+    "a bundle covers again what one far before it has": (
+        [*MADE, left(0, 0, 1, 5, 6), left(1, 1, 3, 7), left(2, 0, 1, 5, 6), END],
+        "doubled output",
+        TWICE,
+    ),
     "the source is not read to its end": ([*SOUND[:-1], came(3), END], "unread entries", LOST),
     "an entry was appended and nobody has taken it": (
         [*SOUND[:-1], Push(op=1, outputs=[Emitted("page 3", PAGES, 3, index=3)]), Ok(op=1), END],

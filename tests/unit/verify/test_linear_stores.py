@@ -23,7 +23,7 @@ from outbox.verify.recorded.events import (
     Settled,
     Unknown,
 )
-from outbox.verify.recorded.verdict import Finding
+from outbox.verify.recorded.verdict import Finding, Findings
 from tests.unit.verify.histories import (
     IN,
     NEXT,
@@ -62,6 +62,7 @@ PUSH = Push(op=2, outputs=[Emitted("k-0", OUT, 5, "t0")])
         ((Fail(op=1, why="lost"), PUSH, Ok(op=2)), "ghost output"),
         ((Ok(op=1), PUSH, Fail(op=2)), "lost output"),
         ((Ok(op=1), replace(PUSH, outputs=[Emitted("k-0", OUT, 6, "t0")]), Ok(op=2)), "changed payload"),
+        ((Ok(op=1), replace(PUSH, outputs=[Emitted("k-0", NEXT, 5, "t0")]), Ok(op=2)), "changed payload"),
     ],
 )
 def test_staged_outputs_leave_after_their_commit_and_as_they_were_stored(
@@ -109,6 +110,8 @@ def test_a_delivery_that_was_being_settled_when_its_process_died_may_be_redelive
 def test_a_message_completed_without_a_record_is_lost() -> None:
     events = settled(Ok(op=1))
     assert first([*events[:2], *events[4:]]).what == "completed without a commit"
+    restarted = [Life(), *events[:2], *events[4:]]
+    assert check(restarted).ok, "an earlier life may have handled it, on record or not"
 
 
 def test_a_record_that_is_read_shows_that_its_commit_took_effect() -> None:
@@ -144,6 +147,21 @@ def test_what_was_not_asked_for_crowds_nothing_out() -> None:
     events: list[Event] = [Life(is_empty=True), *ghosts, *commits, Quiesce(queues=[])]
     verdict = check(events, guarantees=("at-most-once",))
     assert [finding.what for finding in verdict.findings] == ["applied twice"] and verdict.finding_count == 1
+
+
+def test_a_verdict_is_open_only_where_nothing_is_broken_and_the_end_is_not_seen() -> None:
+    twice = [event for op in (1, 2) for event in (Commit(op=op, applied=["k"]), Ok(op=op))]
+    done, open_, broken = Quiesce(queues=[]), [Life(is_empty=True)], [Life(is_empty=True), *twice]
+    assert [check(events).is_open for events in ([*open_, done], open_, broken, [*broken, done])] == [
+        False, True, False, False,
+    ]  # fmt: skip
+
+
+def test_findings_come_in_the_order_of_the_history() -> None:
+    findings = Findings()
+    for line in (5, 2, 9):
+        findings.add("lost output", "text", at=line)
+    assert [finding.line for finding in findings.verdict(findings.counts).findings] == [2, 5, 9]
 
 
 def test_findings_are_bounded_and_counted() -> None:

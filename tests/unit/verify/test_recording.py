@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
+from zlib import crc32
 
 import pytest
 from msgspec.structs import replace
@@ -16,15 +19,28 @@ from outbox import App, Context, Engine, Reject, Worker
 from outbox.client import Client
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
-from outbox.errors import OutcomeUnknown
+from outbox.engine_commit import WAITING, WAITING_ATTEMPT, DeadLettering, Postponement, Refusal, StateChange
+from outbox.errors import OutcomeUnknown, Throttled, UnknownDestination
 from outbox.message import Message
 from outbox.ops.host.audit import Audit, dead, tallies
-from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Marker, Ports, StateDocument
+from outbox.ports import (
+    Backend,
+    Commit,
+    Conflict,
+    Delivery,
+    Journal,
+    Marker,
+    Output,
+    Ports,
+    Settle,
+    StateDocument,
+)
 from outbox.retries import Retries
 from outbox.verify.guarantees import check
 from outbox.verify.history import History
+from outbox.verify.recorded import events
 from outbox.verify.recorded.events import Event, Held, Life
-from outbox.verify.recorded.recording import RecordedJournal, recorded
+from outbox.verify.recorded.recording import RecordedBlobs, RecordedBus, RecordedJournal, recorded, remember
 from outbox.verify.recorded.verdict import Verdict
 
 app = App("bank", retry=Retries(limit=2, delays_s=(0.01,)))
@@ -397,3 +413,100 @@ async def test_only_a_renewal_of_all_says_that_they_are_still_there(renewed_coun
         assert await journal.renew(deliveries) == renewed_count
     held = [event.deliveries for event in history.events() if isinstance(event, Held)]
     assert held == ([[("q", 0), ("q", 1)]] if is_held else [])
+
+
+# What is written down
+
+
+def delivery(sequence: int, id: str, attempt: int = 0) -> Delivery:
+    return Delivery(
+        "q", sequence, Message(body=b"1", outbox_id=id, attempt=attempt), 0, enqueued_ms=4, locked_until_ms=0
+    )
+
+
+class Answers:
+    """A port that answers each call with what a test gives it."""
+
+    def __init__(self, answer: object = None) -> None:
+        self.answer = answer
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        async def answered(*_: object, **__: object) -> object:
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer
+
+        return answered
+
+
+async def test_each_part_of_a_commit_is_recorded_under_its_name() -> None:
+    history, states = History(), {"S:1": StateDocument(b"{}", 7, 1, 3), "S:2": StateDocument(b"{}", 8, 1, 4)}
+    journal = RecordedJournal(cast(Any, Answers((states, {}))), history)
+    await journal.load(["S:1", "S:2"], [])
+    journal._journal.answer = None  # type: ignore[attr-defined]  # it is a double
+    output = Output("out", 50, Message(body=b"2", outbox_id="o", causation_id="c", correlation_id="first"))
+    waiting = Refusal(b"f", WAITING, "", WAITING_ATTEMPT)
+    await journal.commit(
+        Commit(
+            now_ms=9, markers_expire_ms=0, consumed=[delivery(1, "a")], if_versions={"S:1": 7, "S:2": 8, "S:3": 0},
+            states={"S:1": StateChange(b"x", 1, 5), "S:3": StateChange(b"", 1, 1)}, outputs=[output], applied={},
+            refused={b"r": Refusal(b"f", "no", ""), b"w": waiting}, replacing={b"p": 1},
+            dead_lettered=[DeadLettering(delivery(2, "b", 6), "no", "text", 0)],
+            postponed=[Postponement(delivery(3, "d"), 70, 1)], handled=[b"h"],
+        )
+    )  # fmt: skip
+    [event, answer] = history.events()
+    assert event == events.Commit(
+        at_ms=9, op=1, ended=[events.Ended("q", 1, "a")], buried=[events.Buried("q", 2, "b", "no", 6)],
+        postponed=[events.Postponed("q", 3, "d", 70)],
+        changes=[events.Change("S:1", 3, 5, crc32(b"x")), events.Change("S:3", 0, 1, 0)],
+        seen=[events.Seen("S:2", 4)], applied=[b"h".hex()], refused=[b"r".hex()], replacing=[b"p".hex()],
+        outputs=[events.Emitted("o", "out", events.digest_of(output.message), "c", 50)],
+    )  # fmt: skip
+    assert answer == events.Ok(op=1)
+
+
+async def test_a_state_that_was_loaded_anew_began_at_an_unknown_version_for_an_older_attempt() -> None:
+    history = History()
+    journal = RecordedJournal(cast(Any, Answers(({"S:1": StateDocument(b"{}", 7, 1, 3)}, {}))), history)
+    await journal.load(["S:1"], [])
+    assert [journal._serial("S:1", version) for version in (0, 6, 7)] == [0, -1, 3]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (None, events.Ok),
+        (Conflict(), events.Fail),
+        (Throttled("busy"), events.Fail),
+        (UnknownDestination("q"), events.Fail),
+        (OutcomeUnknown("no answer"), events.Unknown),
+        (RuntimeError("a bug"), events.Unknown),
+    ],
+)
+async def test_only_a_refusal_is_known_to_have_had_no_effect(answer: object, kind: type) -> None:
+    history = History()
+    commit = Commit(0, 0, [], {}, {}, [], {}, {}, {}, [], [])
+    with suppress(Throttled, UnknownDestination, OutcomeUnknown, RuntimeError):
+        await RecordedJournal(cast(Any, Answers(answer)), history).commit(commit)
+    assert [type(event) for event in history.events()] == [events.Commit, kind]
+
+
+async def test_a_settlement_and_a_blob_are_recorded_with_what_they_say() -> None:
+    history = History()
+    await RecordedBus(cast(Any, Answers()), history).settle(delivery(5, "a"), Settle("dead-letter", "why", "text"))
+    for written in (True, False):
+        await RecordedBlobs(cast(Any, Answers(written)), history).write("b", b"12345")
+    settled, done, blob, ok, again, exists = history.events()
+    assert settled == events.Settled(op=1, queue="q", sequence=5, id="a", how="dead-letter", reason="why")
+    assert blob == events.Blob(op=2, name="b", digest=crc32(b"12345"), size_bytes=5)
+    assert (done, ok, again, exists) == (
+        events.Ok(op=1), events.Ok(op=2), replace(blob, op=3), events.Fail(op=3, why="exists"),
+    )  # fmt: skip
+
+
+def test_the_oldest_is_forgotten_first_and_what_is_seen_again_is_the_newest() -> None:
+    known: OrderedDict[str, int] = OrderedDict()
+    for key in ("a", "b", "a", "c"):
+        remember(known, key, 1, 2)
+    assert list(known) == ["a", "c"]

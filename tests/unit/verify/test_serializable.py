@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 from msgspec.structs import replace
 
 from outbox import App, Context, Engine, Reject, Worker
+from outbox.message import Message
 from outbox.verify.guarantees import check
 from outbox.verify.history import History
-from outbox.verify.recorded.events import Change, Claim, Commit, Event, Ok, Quiesce, Seen
+from outbox.verify.recorded.events import (
+    Change,
+    Claim,
+    Commit,
+    Delivered,
+    Ended,
+    Event,
+    Life,
+    Ok,
+    Quiesce,
+    Seen,
+    Whole,
+)
+from outbox.verify.recorded.linear import Place, Redone, Serial
 from outbox.verify.recorded.recording import recorded
 from outbox.verify.recorded.rerun import rerun
-from outbox.verify.recorded.verdict import Verdict
+from outbox.verify.recorded.verdict import Findings, Verdict
 
 app = App("bank")
 app.queue("ledger")
@@ -152,6 +167,64 @@ async def test_without_bodies_nothing_is_run_again_and_that_is_counted() -> None
     events = [replace(e, wholes=[]) if isinstance(e, Claim) else e for e in (await run(app, ORDERS[:6])).events()]
     verdict = check(events, rerun=rerun(app))
     assert verdict.counts.rerun == 0 and verdict.counts.not_rerun > 0
+
+
+class Again:
+    """Does again what a commit did, but for what a test says; notes which commits, and in which order of messages."""
+
+    def __init__(self, **otherwise: Redone | None) -> None:
+        self.otherwise, self.run_again = otherwise, list[tuple[str, list[int]]]()
+
+    def run(self, commit: Commit, deliveries: Sequence[tuple[Place, Whole]]) -> Redone | None:
+        self.run_again.append((commit.tx, [sequence for (_, sequence), _ in deliveries]))
+        same = Redone(tuple(commit.changes), tuple(commit.outputs), tuple(commit.applied), ())
+        return self.otherwise.get(commit.tx, same)
+
+
+def changing(tx: str, *sequences: int, before: int, op: int = 1) -> Commit:
+    """A commit of these messages that changes a state from this version."""
+    change = Change("S:1", before, before + len(sequences), 7)
+    ended, applied = [Ended("q", n, f"m{n}") for n in sequences], [f"{tx}{n}" for n in sequences]
+    return Commit(op=op, tx=tx, ended=ended, changes=[change], applied=applied)
+
+
+def claimed(*sequences: int) -> Claim:
+    return Claim(
+        deliveries=[Delivered(f"m{n}", "q", n) for n in sequences],
+        wholes=[Whole(Message(body=b"1", outbox_id=f"m{n}")) for n in sequences],
+    )
+
+
+def judge(again: Again, *events: Event) -> Verdict:
+    return check([Life(is_empty=True), *events, Quiesce(queues=[])], guarantees=("serializable",), rerun=again)
+
+
+def test_a_commit_whose_version_is_not_there_yet_is_run_again_when_it_is() -> None:
+    again = Again()
+    serial = Serial(again, Findings())
+    serial.is_complete = True
+    serial.claimed(claimed(1, 2))
+    serial.took_effect(changing("b", 2, before=1))
+    serial.took_effect(changing("a", 1, before=0))
+    assert [tx for tx, _ in again.run_again] == ["a", "b"]
+
+
+def test_messages_of_a_batch_are_run_again_in_the_order_of_their_newest_claims() -> None:
+    again = Again()
+    assert judge(again, claimed(1), claimed(2), claimed(1), changing("a", 1, 2, before=0), Ok(op=1)).ok
+    assert again.run_again == [("a", [2, 1])]
+
+
+def test_behind_what_could_not_be_run_again_nothing_of_that_state_is() -> None:
+    again, first, second = Again(a=None), changing("a", 1, before=0), changing("b", 2, before=1, op=2)
+    counts = judge(again, claimed(1, 2), first, Ok(op=1), second, Ok(op=2)).counts
+    assert (counts.rerun, counts.not_rerun) == (0, 2) and [tx for tx, _ in again.run_again] == ["a"]
+
+
+def test_a_state_that_changes_only_when_it_is_run_again_is_found() -> None:
+    more = Redone((Change("S:1", 0, 1, 7), Change("S:2", 0, 1, 8)), (), ("a1",), ())
+    verdict = judge(Again(a=more), claimed(1), changing("a", 1, before=0), Ok(op=1))
+    assert "state S:2 changes, which it did not" in verdict.findings[0].text
 
 
 def test_serializable_without_rerun_is_refused_with_the_cure() -> None:

@@ -20,6 +20,11 @@ def test_an_output_may_leave_once_its_result_is_recoverable() -> None:
     assert (found.what, found.line, found.against, found.ids) == ("left early", 3, 2, ("y", "z"))
 
 
+def test_a_result_that_could_be_lost_is_named_once() -> None:
+    verdict = judged(Result(id="z"), *(Left(id=f"y{n}", parents=["z"]) for n in range(3)))
+    assert [finding.ids for finding in verdict.findings] == [("y0", "z")]
+
+
 def test_results_that_commute_or_are_ordered_need_not_be_recoverable() -> None:
     assert judged(Result(id="z", is_commutative=True), Left(id="y", parents=["z"])).ok
     assert judged(Result(id="z", is_ordered=True), Left(id="y", parents=["z"])).ok

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 
+import msgspec
 import pytest
 
 from outbox.errors import TooLarge
@@ -17,7 +18,9 @@ from outbox.verify.recorded.definitions import (
     is_commutative,
     is_deterministic,
     went,
+    words_of,
 )
+from outbox.verify.recorded.events import In, Left, Life, Quiesce, Result
 
 Answer = Iterable[tuple[Hashable, Sequence[Hashable]]]
 
@@ -89,6 +92,21 @@ def test_an_input_applied_twice_is_at_least_once_only() -> None:
         assert found is not None and found.line == 4
 
 
+@pytest.mark.parametrize("repeat_count_max", [1, 2, 3])
+def test_an_item_is_taken_again_as_often_as_is_said(repeat_count_max: int) -> None:
+    for count in range(1, 5):
+        word = [came("a"), *(went(n) for n in range(1, count + 1)), QUIESCE]
+        found = decide(COUNT, word, "at-least-once", repeat_count_max=repeat_count_max)
+        assert (found is None) is (count <= 1 + repeat_count_max)
+
+
+def test_at_most_once_may_lose_a_part_of_what_came_out() -> None:
+    both = System(0, lambda state, channel, item: [(state, [f"{item}1", f"{item}2"])])
+    word = [came("a"), went("a1"), QUIESCE]
+    assert decide(both, word, "at-most-once") is None
+    assert decide(both, word, "exactly-once") is not None
+
+
 def test_silence_is_exactly_once_until_it_quiesces() -> None:
     assert decide(COUNT, [came("a")], "exactly-once") is None
     found = decide(COUNT, [came("a"), QUIESCE], "exactly-once")
@@ -115,6 +133,36 @@ def test_commutative_and_deterministic_are_definitions_9_and_10() -> None:
     assert not is_deterministic(CONCAT, [("x", "a"), ("y", "b")])
     assert is_deterministic(CONCAT, [("x", "a"), ("x", "b")])
     assert is_deterministic(System(0, add), [("x", 1), ("y", 2)])
+
+
+def test_an_order_that_may_lead_to_more_than_the_other_shows() -> None:
+    def wider(state: Hashable, channel: str, item: Hashable) -> Answer:
+        """Behind y, x may lead to z as well; behind x, y changes nothing."""
+        yield (state or item) if item == "y" else "x", []
+        if state == "y":
+            yield "z", []
+
+    assert not is_commutative(wider, "", "x", "y") and not is_commutative(wider, "", "y", "x")
+
+
+def test_an_order_that_a_channel_never_gives_is_not_looked_at() -> None:
+    def told(state: Hashable, channel: str, item: Hashable) -> Answer:
+        seen = f"{state}{item}"
+        yield seen, [seen] if item == "a" and "b" in seen else []
+
+    assert is_deterministic(System("", told), [("x", "a"), ("x", "b"), ("y", "c")])
+    assert not is_deterministic(System("", told), [("x", "b"), ("x", "a"), ("y", "c")])
+
+
+def test_a_cell_that_several_replicas_have_read_is_one_input() -> None:
+    read = In(queue="log/in/0.0", messages=[("c", 1)], index=0, values=[msgspec.Raw(b"1"), msgspec.Raw(b"2")])
+    bundle = Left(
+        id="b", parents=[], sink="log/out/0.0", index=0, since=(0, 0), until=(1, 0), values=[msgspec.Raw(b"3")]
+    )
+    made = Result(id="r", parents=["log/in/0.0/0.0"], sink="log/out/0.0", at=(0, 0), items=[7])
+    word = words_of([Life(), read, made, read, bundle, bundle, Life(), Quiesce(queues=[])], sink="out")
+    source = {"channel": "log/in/0.0"}
+    assert word == [came("1", **source), came("2", **source), went("3"), FAIL, QUIESCE]
 
 
 def test_too_much_on_its_way_is_refused_with_the_cure() -> None:
