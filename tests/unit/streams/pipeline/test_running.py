@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from outbox.engine.engine import Engine
-from outbox.errors import NotRegistrable, Refused, Throttled
+from outbox.errors import NotRegistrable, Refused, Throttled, TooLarge
 from outbox.streams import Position, release
 from outbox.streams.log_places import place_of
+from outbox.streams.pipeline import running
+from outbox.streams.pipeline.plan import PipelinePlan
+from outbox.streams.pipeline.running import PipelineLoop
 from outbox.streams.pipeline.tasks import BeginAgain
+from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX
 from tests.unit.streams.pipeline.counting import Count, Counting, expected, states_in
 
 TEXTS = ("the cat", "sat on the mat", "the end")
@@ -152,3 +158,123 @@ async def test_a_pipeline_that_was_stopped_answers_no_more() -> None:
             await running.get(made.pipeline.plan().operators[1], "the")
         with pytest.raises(Refused, match="has been stopped"):
             await running.until(Position(1))
+
+
+# The loop of a replica, which is what a test says
+
+
+class Replica:
+    """A replica whose turns and checkpoints end as a test says, the last with an error that stops the loop."""
+
+    def __init__(self, *turns: object) -> None:
+        self.turns, self.checkpoints_made, self.released, self.holds_back = list(turns), 0, Position(5), False
+        self.fed = asyncio.Event()
+        self.plan = made_plan()
+
+    async def turn(self) -> bool:
+        found = self.turns.pop(0) if self.turns else TooLarge("the end")
+        if isinstance(found, Exception):
+            raise found
+        return bool(found)
+
+    async def checkpoint(self) -> bool:
+        self.checkpoints_made += 1
+        return await self.turn()
+
+
+def made_plan() -> PipelinePlan:
+    return Counting(Engine.in_memory()).pipeline.plan()
+
+
+def looped(checkpoint_s: float = 0.001) -> PipelineLoop:
+    plan = made_plan()
+    return PipelineLoop(plan, plan.source.log.place, checkpoint_s)
+
+
+async def test_a_pause_doubles_with_each_error_in_a_row_and_begins_anew_behind_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses = list[float]()
+
+    async def sleep(pause_s: float) -> None:
+        pauses.append(pause_s)
+
+    loop, error = looped(), Throttled("busy")
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with pytest.raises(TooLarge):
+        await loop._turns(cast(Any, Replica(error, error, error, True, error, True, *[error] * 12)))
+    first = PAUSE_S_FIRST
+    assert pauses[:5] == [first, 2 * first, 4 * first, first, first] and max(pauses) == PAUSE_S_MAX
+    assert loop.released == Position(5)
+
+
+async def test_a_replica_that_is_overtaken_each_time_stops_and_one_that_makes_a_checkpoint_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, begun = looped(), 0
+
+    async def incarnation() -> None:
+        nonlocal begun
+        begun += 1
+        if begun == 10:
+            with pytest.raises(TooLarge):
+                await loop._checkpoints(cast(Any, replica))
+        raise BeginAgain
+
+    replica = Replica(True)
+    replica.holds_back = True
+    replica.fed.set()
+    loop.workers = cast(Any, SimpleNamespace(restarts=3))
+    monkeypatch.setattr(loop, "_incarnation", incarnation)
+    with pytest.raises(Refused, match="began 20 times, and was overtaken each time"):
+        await loop._incarnations()
+    assert begun == 10 + running.INCARNATIONS_MAX and loop.workers.restarts == 0
+    assert loop.released == Position(5), "what has left with the checkpoint is told"
+
+
+@pytest.mark.parametrize(("holds_back", "count"), [(False, 1), (True, 3)])
+async def test_a_checkpoint_is_made_when_something_was_fed_or_waits_for_one(holds_back: bool, count: int) -> None:
+    loop, replica = looped(), Replica(False, False)
+    replica.holds_back = holds_back
+    replica.fed.set()
+    task = asyncio.ensure_future(loop._checkpoints(cast(Any, replica)))
+    await asyncio.wait([task], timeout=0.05)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert replica.checkpoints_made == count
+
+
+@pytest.mark.parametrize(
+    ("turns", "outcome"),
+    [
+        ([Throttled("busy"), False], Position(0)),
+        ([BeginAgain(), False], Position(0)),
+        ([*[Throttled("busy")] * 1_000], Throttled),
+        ([TooLarge("no")], TooLarge),
+    ],
+)
+async def test_a_run_until_idle_ends_with_the_error_that_is_left(
+    turns: list[Any], outcome: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = list(turns)
+
+    async def turn(loop: PipelineLoop) -> bool:
+        found = left.pop(0)
+        if isinstance(found, BaseException):
+            raise found
+        return bool(found)
+
+    monkeypatch.setattr(PipelineLoop, "turn", turn)
+    monkeypatch.setattr(running, "PAUSE_S_FIRST", 0.001)
+    engine, plan = Engine.in_memory(), made_plan()
+    with nullcontext() if isinstance(outcome, Position) else pytest.raises(outcome):
+        assert await running.run_until_idle(plan, engine, seconds=0.05) == outcome
+
+
+async def test_a_turn_by_itself_says_up_to_where_all_has_left() -> None:
+    made = Counting(Engine.in_memory())
+    await made.write(*TEXTS)
+    loop = PipelineLoop(made.pipeline.plan(), place_of(made.engine), 1.0)
+    while await loop.turn():
+        pass
+    assert loop.released == Position(3)
