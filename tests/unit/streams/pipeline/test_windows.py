@@ -33,6 +33,7 @@ class Takings:
     """What an article brought in a window."""
 
     article: str
+    start_ms: int
     end_ms: int
     sum: int
 
@@ -41,8 +42,9 @@ def article_of(order: Order) -> str:
     return order.article
 
 
-def takings(window: Window, orders: Sequence[Order]) -> Iterator[Takings]:
-    yield Takings(str(window.key), window.end_ms, sum(order.amount for order in orders))
+def takings(window: Window, orders: list[Order]) -> Iterator[Takings]:
+    yield Takings(str(window.key), window.start_ms, window.end_ms, sum(order.amount for order in orders))
+    orders.clear()  # it is the function's own
 
 
 def judged(orders: Sequence[tuple[int, Order]], size_ms: int, slide_ms: int) -> list[Takings]:
@@ -54,7 +56,7 @@ def judged(orders: Sequence[tuple[int, Order]], size_ms: int, slide_ms: int) -> 
         for article in sorted({order.article for _, order in orders}):
             inside = [o.amount for at, o in orders if o.article == article and end_ms - size_ms <= at < end_ms]
             if inside:
-                found.append(Takings(article, end_ms, sum(inside)))
+                found.append(Takings(article, end_ms - size_ms, end_ms, sum(inside)))
     return found
 
 
