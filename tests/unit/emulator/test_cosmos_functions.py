@@ -101,11 +101,13 @@ def test_a_pattern_fits_what_the_same_regular_expression_does() -> None:
     patterns = ["".join(letters) for length in range(5) for letters in product("a_%", repeat=length)]
     for pattern in (*patterns, "%aa_b%", "%b_aa%", "a%aa_b%", "%b_aa%b", "%ab%ba%"):
         same = re.compile(pattern.replace("%", ".*").replace("_", "."))
-        one = Pattern(pattern, "")
+        one = Pattern(pattern, "", Budget())
         assert [one.fits(text, Budget()) for text in texts] == [bool(same.fullmatch(text)) for text in texts]
     for pattern, fitting in (("%ab_ba%", "xabxbay"), ("%a_b%b_a", "xa1b2bxbza"), ("!%%!_!!", "%x_!")):
-        assert Pattern(pattern, "!").fits(fitting, Budget())
-        assert not Pattern(pattern, "!").fits(fitting[:-1] + "?" * 2 if "!" in pattern else fitting[:3], Budget())
+        assert Pattern(pattern, "!", Budget()).fits(fitting, Budget())
+        assert not Pattern(pattern, "!", Budget()).fits(
+            fitting[:-1] + "?" * 2 if "!" in pattern else fitting[:3], Budget()
+        )
 
 
 @pytest.mark.parametrize(

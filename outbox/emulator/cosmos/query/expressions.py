@@ -159,15 +159,14 @@ class Compiler:
 
         budget = self._budget
         if isinstance(node.pattern, Literal) and isinstance(node.pattern.value, str):
-            known = Pattern(node.pattern.value, escape)
+            known = Pattern(node.pattern.value, escape, budget)
             return lambda row: known.fits(text, budget) if isinstance(text := operand(row), str) else UNDEFINED
 
         def evaluate(row: Row) -> Json:
             text, wanted = operand(row), pattern(row)
             if not (isinstance(text, str) and isinstance(wanted, str)):
                 return UNDEFINED
-            budget.spend(len(wanted))
-            return Pattern(wanted, escape).fits(text, budget)
+            return Pattern(wanted, escape, budget).fits(text, budget)
 
         return evaluate
 
