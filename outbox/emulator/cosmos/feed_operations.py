@@ -116,9 +116,7 @@ def _items(store: Store, call: Call, container: Container, plan: QueryPlan | Non
     feed = _feed_of(call, plan, f"{container.rid}{header}{bounds}")
 
     async def apply(call: Call) -> Answer:
-        await _take_place(
-            store,
-        )
+        await _take_place(store)
         time_s = asyncio.get_running_loop().time
         begin_s = time_s()
         try:
@@ -128,8 +126,7 @@ def _items(store: Store, call: Call, container: Container, plan: QueryPlan | Non
                 Items(
                     lambda: _candidates(store, container, keys(lsn), lsn, ids),
                     container.version,
-                    container.ttl_s is not None,
-                    store.snapshots if lsn == container.lsn else None,
+                    store.snapshots if lsn == container.lsn and container.ttl_s is None else None,
                 )
             )
         finally:

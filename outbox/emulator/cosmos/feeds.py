@@ -2,8 +2,8 @@
 
 A continuation says where the last page ended, and nothing else is needed to go on.  A plain scan and an ordered query
 go on behind the last row, whatever was written meanwhile; DISTINCT and aggregates go on by count.  So that a later page
-of these does not look at every item again, what was put in order is kept for a while (`snapshots`), and brought up to
-date by the items that were written since.  While many items are looked at others get their turn.
+of these does not look at every item again, what was put in order is kept until something is written (`snapshots`).
+While many items are looked at others get their turn.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from outbox.emulator.cosmos.history import (
     SNAPSHOT_ROW_COUNT_MAX,
     FoundRow,
     Position,
-    Snapshot,
     Snapshots,
     put_in_order,
 )
@@ -127,15 +126,14 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """The items of a feed, each time from the beginning, and the place for its sorted snapshots.
+    """The items of a feed, each time from the beginning, and the place for its rows in order.
 
-    `version` is that of the last write among them; `snapshots` is None where nothing may be kept, as of the past.
+    `version` is that of the last write among them; `snapshots` is None where nothing may be kept: of the past, and of
+    items that may go without being written.
     """
 
     candidates: Callable[[], Iterable[Candidate]]
     version: int = 0
-    is_expiring: bool = False
-    """Items may go without being written."""
     snapshots: Snapshots | None = None
 
 
@@ -255,69 +253,38 @@ class Feed:
     # In order
 
     async def _ordered(self, plan: QueryPlan, items: Items) -> Page:
-        page, begin = Page([]), self._from
+        page, begin, order = Page([]), self._from, cmp_to_key(_before(plan))
         behind: FoundRow | None = None
-        snapshot: Snapshot | None = None
         if begin.position is not None:
             behind = FoundRow(begin.sort_keys(len(plan.descending)), begin.position, b"")
-            snapshot = await self._kept(plan, items, page, behind)
-        if snapshot is None:
-            snapshot = await self._found(plan, items.candidates(), page, behind, items.version)
-        rows = snapshot.rows[begin.skip + self._place_behind(plan, snapshot, behind) :]
-        page = self._cut(page, rows[: self._page_count + 1], begin.left)
-        if items.snapshots is not None and page.continuation:
-            items.snapshots.keep(self._identity, snapshot)
-        elif items.snapshots is not None:
-            items.snapshots.drop(self._identity)
+        rows, is_to_keep = self._kept(items), False
+        if rows is None:
+            rows, is_to_keep = await self._found(plan, items.candidates(), page, behind)
+        at = begin.skip + (0 if behind is None else bisect_right(rows, order(behind), key=order))
+        page = self._cut(page, rows[at : at + self._page_count + 1], begin.left)
+        if is_to_keep:
+            self._keep(items, rows)
         return page
 
-    def _place_behind(self, plan: QueryPlan, snapshot: Snapshot, behind: FoundRow | None) -> int:
-        order = cmp_to_key(_before(plan))
-        return 0 if behind is None else bisect_right(snapshot.rows, order(behind), key=order)
+    def _kept(self, items: Items) -> list[FoundRow] | None:
+        """All rows of the query, kept for a page that is not the first."""
+        is_first = self._from.position is None and not self._from.count
+        return None if is_first or items.snapshots is None else items.snapshots.get(self._identity, items.version)
 
-    async def _kept(self, plan: QueryPlan, items: Items, page: Page, behind: FoundRow) -> Snapshot | None:
-        """The snapshot kept for the query, brought up to date, if it has enough rows for the page."""
-        snapshot = None if items.snapshots is None else items.snapshots.get(self._identity)
-        if snapshot is None or snapshot.version > items.version:
-            return None
-        if snapshot.version < items.version or items.is_expiring:
-            snapshot = await self._brought_up_to_date(plan, items, page, snapshot)
-        left = len(snapshot.rows) - self._place_behind(plan, snapshot, behind)
-        return snapshot if snapshot.is_complete or left > self._page_count else None
-
-    async def _brought_up_to_date(self, plan: QueryPlan, items: Items, page: Page, old: Snapshot) -> Snapshot:
-        """Bring a snapshot up to date: without rows of deleted items, with rows of items written since."""
-        same, written = set[tuple[str, int]](), list[Candidate]()
-        for candidate in items.candidates():
-            if candidate.version > old.version:
-                written.append(candidate)
-            else:
-                same.add((candidate.key, candidate.number))
-            self._budget.note(2)
-            if self._budget.is_turn_due:
-                await self._budget.turn()
-        rows = [row for row in old.rows if row.position[:2] in same]
-        fresh = await self._found(plan, written, page, None)
-        rows += fresh.rows
-        put_in_order(rows, plan.descending)
-        found = Snapshot(rows, items.version, old.is_complete and fresh.is_complete, 0)
-        for partial in (old, fresh):
-            if not partial.is_complete and partial.rows:
-                # behind its last row there are others that it does not know: what is there has to wait for them
-                del rows[self._place_behind(plan, found, partial.rows[-1]) :]
-        found.size_bytes = sum(row.size_bytes for row in rows)
-        return found
+    def _keep(self, items: Items, rows: list[FoundRow]) -> None:
+        if items.snapshots is not None and len(rows) > self._page_count:
+            items.snapshots.keep(self._identity, items.version, rows)
 
     async def _found(
-        self, plan: QueryPlan, candidates: Iterable[Candidate], page: Page, behind: FoundRow | None, version: int = 0
-    ) -> Snapshot:
-        """The first rows in order, at least a page, all if the snapshot has room for them."""
+        self, plan: QueryPlan, candidates: Iterable[Candidate], page: Page, behind: FoundRow | None
+    ) -> tuple[list[FoundRow], bool]:
+        """The first rows in order, at least a page, and whether they are all that the query has."""
         order = cmp_to_key(_before(plan))
         begin, end = None if behind is None else order(behind), None
         room = self._from.skip + self._page_count + 1
         if room > ROW_COUNT_MAX:
             raise bad(f"an ordered page of the query takes more than {ROW_COUNT_MAX} rows; skip less")
-        rows, size_bytes, is_complete, bound_bytes = list[FoundRow](), 0, True, 2 * SNAPSHOT_MAX_BYTES
+        rows, size_bytes, is_whole, bound_bytes = list[FoundRow](), 0, behind is None, 2 * SNAPSHOT_MAX_BYTES
         async with aclosing(self._matching(candidates, page)) as matches:
             async for position, row, data in matches:
                 one = FoundRow(plan.sort_keys(row), position, b"")
@@ -330,10 +297,10 @@ class Feed:
                 rows.append(one._replace(result=result))
                 size_bytes += rows[-1].size_bytes
                 if size_bytes > bound_bytes or len(rows) > 2 * max(room, SNAPSHOT_ROW_COUNT_MAX):
-                    size_bytes, is_complete = _keep_first(rows, plan.descending, room), False
+                    size_bytes, is_whole = _keep_first(rows, plan.descending, room), False
                     bound_bytes, end = 2 * max(size_bytes, SNAPSHOT_MAX_BYTES), order(rows[-1])
         put_in_order(rows, plan.descending)
-        return Snapshot(rows, version, is_complete, size_bytes)
+        return rows, is_whole
 
     def _cut(self, page: Page, found: list[FoundRow], left: int | None) -> Page:
         size_bytes = 0
@@ -352,23 +319,18 @@ class Feed:
     # Computed whole
 
     async def _computed(self, plan: QueryPlan, items: Items) -> Page:
-        page, begin_count = Page([]), self._from.count
-        snapshot = None if items.snapshots is None or not begin_count else items.snapshots.get(self._identity)
-        if snapshot is None or snapshot.version != items.version or items.is_expiring:
+        page, rows = Page([]), self._kept(items)
+        if rows is None:
             gather = self._gathered if plan.is_gathered else self._distinct
             results = await gather(plan, items, page)
             bounds = [bound for bound in (plan.query.top, plan.query.limit) if bound is not None]
             results = results[plan.query.offset :][: min(bounds) if bounds else None]
             rows = [FoundRow((), ("", index, 0), result) for index, result in enumerate(results)]
-            snapshot = Snapshot(rows, items.version, True, sum(row.size_bytes for row in rows))
-        end_count = begin_count + self._page_count
-        page.results = [row.result for row in snapshot.rows[begin_count:end_count]]
-        if end_count < len(snapshot.rows):
+            self._keep(items, rows)
+        end_count = self._from.count + self._page_count
+        page.results = [row.result for row in rows[self._from.count : end_count]]
+        if end_count < len(rows):
             page.continuation = _written(Continuation(self._name, count=end_count))
-            if items.snapshots is not None:
-                items.snapshots.keep(self._identity, snapshot)
-        elif items.snapshots is not None:
-            items.snapshots.drop(self._identity)
         return page
 
     async def _gathered(self, plan: QueryPlan, items: Items, page: Page) -> list[bytes]:

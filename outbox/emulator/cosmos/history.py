@@ -4,17 +4,13 @@ Nothing is kept unless it is asked for (a rule for stale reads, a window): then 
 replaced, up to `CHANGE_COUNT_MAX` writes and `SIZE_MAX_BYTES`, oldest forgotten first.  The past begins with the first
 write that was kept.
 
-*Rows of queries* that were put in order for one page are kept for the next ones.  An ordered page looks at every item.
-What it found is kept, in order, with the place in the container's history that it is of; a later page takes its rows
-from there, and looks only at items that were written since.  So it gives what it would give if it were computed anew,
-and a snapshot that is gone (they are few, small and short-lived) costs time and nothing else.
+*Rows of queries* that were put in order for one page are kept for the next ones: all of a query, as of one version of
+its container.  A page after a write, or one whose snapshot had to make room, is computed anew and gives the same.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from outbox.emulator.cosmos.query.values import SortKey
@@ -24,8 +20,6 @@ SIZE_MAX_BYTES = 64 << 20
 SNAPSHOT_MAX_BYTES = 16 << 20
 SNAPSHOT_ROW_COUNT_MAX = 50_000
 ALL_MAX_BYTES = 64 << 20
-KEPT_S = 60.0
-"""How long a snapshot is kept since it was last used."""
 ROW_BYTES = 400
 """The bytes of a row besides its result and the texts among its keys."""
 Position = tuple[str, int, int]
@@ -127,15 +121,12 @@ class FoundRow(NamedTuple):
         return ROW_BYTES + len(self.result) + 4 * texts
 
 
-@dataclass(slots=True)
-class Snapshot:
-    """Rows in order; unless it is complete, there may be more behind the last."""
+class Snapshot(NamedTuple):
+    """All rows of a query, in order, as of a version of its container."""
 
-    rows: list[FoundRow]
     version: int
-    is_complete: bool
+    rows: list[FoundRow]
     size_bytes: int
-    used_s: float = field(default=0.0)
 
 
 class Snapshots:
@@ -143,42 +134,18 @@ class Snapshots:
 
     def __init__(self) -> None:
         self._by_query: OrderedDict[bytes, Snapshot] = OrderedDict()
-        self.size_bytes = 0
 
-    def get(self, query: bytes) -> Snapshot | None:
-        """The snapshot of a query, if it is still there."""
-        self.sweep()
+    def get(self, query: bytes, version: int) -> list[FoundRow] | None:
+        """The rows of a query, if they were kept at this version."""
         found = self._by_query.get(query)
-        if found is not None:
-            found.used_s = asyncio.get_running_loop().time()
-            self._by_query.move_to_end(query)
-        return found
+        return found.rows if found is not None and found.version == version else None
 
-    def keep(self, query: bytes, snapshot: Snapshot) -> None:
-        """Keep a snapshot, in place of an older one of the query; the longest unused make room."""
-        self.drop(query)
-        if snapshot.size_bytes > 2 * SNAPSHOT_MAX_BYTES:
-            return
-        snapshot.used_s = asyncio.get_running_loop().time()
-        self._by_query[query] = snapshot
-        self.size_bytes += snapshot.size_bytes
-        while self.size_bytes > ALL_MAX_BYTES:
-            self.drop(next(iter(self._by_query)))
-
-    def drop(self, query: bytes) -> None:
-        """Forget the snapshot of a query."""
-        found = self._by_query.pop(query, None)
-        if found is not None:
-            self.size_bytes -= found.size_bytes
-
-    def sweep(self) -> None:
-        """Forget snapshots not used for a while."""
-        now_s = asyncio.get_running_loop().time()
-        while self._by_query:
-            query, oldest = next(iter(self._by_query.items()))
-            if now_s - oldest.used_s <= KEPT_S:
-                return
-            self.drop(query)
+    def keep(self, query: bytes, version: int, rows: list[FoundRow]) -> None:
+        """Keep the rows of a query in place of older ones; those of queries kept longest ago make room."""
+        self._by_query.pop(query, None)
+        self._by_query[query] = Snapshot(version, rows, sum(row.size_bytes for row in rows))
+        while sum(kept.size_bytes for kept in self._by_query.values()) > ALL_MAX_BYTES:
+            self._by_query.popitem(last=False)
 
 
 def put_in_order(rows: list[FoundRow], descending: tuple[bool, ...]) -> None:

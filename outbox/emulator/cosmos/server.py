@@ -99,7 +99,7 @@ class CosmosEmulator:
             Control(gateway.refusal, self.faults, self._meter, self.control_token),
             is_local=is_local,
             count_max=connection_count_max,
-            upkeep=self._keep_up,
+            upkeep=store.sweep_quietly,
         )
 
     @property
@@ -136,10 +136,6 @@ class CosmosEmulator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
-
-    def _keep_up(self) -> None:
-        self.store.sweep_quietly()
-        self.store.snapshots.sweep()
 
 
 class Gateway:
