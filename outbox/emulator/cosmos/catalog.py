@@ -8,7 +8,6 @@ start.
 from __future__ import annotations
 
 import base64
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -79,8 +78,6 @@ class Container:
         """How fresh it is: one more with each write, a batch being one.  It is never above the version: a start goes on
         with that, and so is not below what any session has seen."""
         self.history = History()
-        self.ids_by_rid: OrderedDict[str, dict[str, str]] = OrderedDict()
-        """The ids of items by resource id, for the partition keys where items were lately asked for by that."""
         self.expiring: list[tuple[int, str, str]] = []
         """Items that expire: when, partition key, id; soonest first."""
         self.expiring_count_max = EXPIRING_COUNT

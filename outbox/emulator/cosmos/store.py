@@ -29,10 +29,6 @@ log = logging.getLogger(__name__)
 PAGES_UNDER_WAY_MAX = 16
 """The pages made at a time: each may hold an item, its parsed form, and a page of results."""
 SWEEP_COUNT_MAX = 5_000
-RID_INDEX_COUNT_MAX = 16
-"""The partition keys of a container that have an index of their items by resource id."""
-RID_INDEX_STALE_MAX = 1_000
-"""The entries about deleted items that an index may have, besides one for each living item."""
 _RID_TIME_BITS = 20
 
 
@@ -69,28 +65,8 @@ class Store:
 
     def id_of(self, container: Container, key: str, rid: str) -> str | None:
         """The id of the item with a resource id, or None where there is none."""
-        items = self.engine.state.documents.spaces.get(container.prefix + key)
-        if items is None:
-            return None
-        known = self._rids(container, key, len(items))
-        for id in reversed(items):  # those that were made since the last time come first
-            fresh = rid_at(items[id].value)
-            if fresh in known:
-                break
-            known[fresh] = id
-        found = known.get(rid)
-        return found if found in items and rid_at(items[found].value) == rid else None
-
-    def _rids(self, container: Container, key: str, item_count: int) -> dict[str, str]:
-        """The known ids by resource id under a partition key, maybe with deleted items."""
-        indexes = container.ids_by_rid
-        known = indexes.get(key)
-        if known is None or len(known) > item_count + RID_INDEX_STALE_MAX:
-            known = indexes[key] = {}
-            if len(indexes) > RID_INDEX_COUNT_MAX:
-                indexes.popitem(last=False)
-        indexes.move_to_end(key)
-        return known
+        items = self.engine.state.documents.spaces.get(container.prefix + key, _NOTHING)
+        return next((id for id, item in items.items() if rid_at(item.value) == rid), None)
 
     def read_past(self, container: Container, key: str, id: str, lsn: int) -> StoredItem | None:
         """An item as it was at a freshness."""

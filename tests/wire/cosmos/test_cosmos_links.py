@@ -11,7 +11,6 @@ from azure.core import MatchConditions
 from azure.cosmos import PartitionKey, exceptions
 
 from outbox.emulator.cosmos.catalog import Catalog
-from outbox.emulator.cosmos.store import RID_INDEX_COUNT_MAX, RID_INDEX_STALE_MAX
 from outbox.emulator.faults import FaultRule
 from tests.wire.cosmos.conftest import Cosmos, Sdk, query
 from tests.wire.cosmos.test_cosmos_items import own, status
@@ -149,17 +148,3 @@ def test_a_database_that_is_named_like_a_resource_id_is_found_by_name(sdk: Sdk) 
     database = sdk.client.create_database(name)
     assert database.read()["id"] == name
     sdk.client.delete_database(name)
-
-
-def test_what_is_kept_of_links_is_bounded(cosmos: Cosmos, sdk: Sdk, items: Any) -> None:
-    for number in range(RID_INDEX_COUNT_MAX + 4):
-        item = items.create_item({"id": "1", "pk": f"{number}"})
-        assert items.read_item(item, f"{number}") == item
-
-    catalog = cosmos.emulator.store.catalog
-    indexes = cosmos.call(lambda _: catalog.container(f"db-{sdk.mode}", items.target.id).ids_by_rid)
-    assert [len(index) for index in indexes.values()] == [1] * RID_INDEX_COUNT_MAX
-    last = next(reversed(indexes))
-    indexes[last].update({f"gone {n}": "1" for n in range(RID_INDEX_STALE_MAX + 2)})
-    assert items.read_item(item, item["pk"]) == item
-    assert len(indexes[last]) == 1
