@@ -11,8 +11,6 @@ without them.  So the word is followed with the set of all configurations the sy
     consistent, exactly-once (definitions 5, 6)   as above; the first names the output, the second is all of them
     at-most-once (7)                              items may also be lost; nothing has to come out
     at-least-once (8)                             items may also be taken again, and what that gives need not come out
-    non-commutative (9)                           two items whose order shows in state or outputs
-    deterministic (10)                            one output sequence, whatever is taken first
 
 Exact for finite words and systems whose every step ends, and exponential in what is on its way at once: for tests and
 for histories split by key, not for a day of production; that is what `linear` is for.
@@ -23,7 +21,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import permutations
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -73,19 +70,15 @@ QUIESCE = Symbol("quiesce")
 Channels = tuple[tuple[str, tuple[Hashable, ...]], ...]
 
 
-Again = tuple[str, Hashable, int]
-"""A taken item, and how many times more it may be taken."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Configuration:
-    """The items in each channel, the system's state, the items it has to give, and those of repeats."""
+    """The items in each channel, the system's state, the items it has to give, those of repeats, what may repeat."""
 
     channels: Channels
     state: Hashable
     to_give: tuple[Hashable, ...] = ()
     may_give: tuple[Hashable, ...] = ()
-    again: tuple[Again, ...] = ()
+    again: tuple[tuple[str, Hashable], ...] = ()
 
     def gives(self, item: Hashable) -> _Configuration | None:
         """The configuration after this output; None if there is no such output to give."""
@@ -107,7 +100,7 @@ class _Follower:
 
     system: System
     may_lose: bool
-    repeat_count_max: int
+    may_repeat: bool
     found: set[_Configuration] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -142,16 +135,13 @@ class _Follower:
             if not items:
                 continue
             rest = (*now.channels[:position], (channel, items[1:]), *now.channels[position + 1 :])
-            again = now.again
-            if self.repeat_count_max:
-                again = _sorted((*again, (channel, items[0], self.repeat_count_max)))
+            again = _sorted((*now.again, (channel, items[0]))) if self.may_repeat else ()
             for state, outputs in self.system.step(now.state, channel, items[0]):
                 yield _Configuration(rest, state, _sorted((*now.to_give, *outputs)), now.may_give, again)
             if self.may_lose:
                 yield replace(now, channels=rest)
-        for position, (channel, item, times) in enumerate(now.again):
-            fewer = [(channel, item, times - 1)] if times > 1 else []
-            again = _sorted((*now.again[:position], *now.again[position + 1 :], *fewer))
+        for position, (channel, item) in enumerate(now.again):
+            again = (*now.again[:position], *now.again[position + 1 :])
             for state, outputs in self.system.step(now.state, channel, item):
                 yield replace(now, state=state, may_give=_sorted((*now.may_give, *outputs)), again=again)
 
@@ -169,10 +159,10 @@ def _sorted(items: Iterable[Item]) -> tuple[Item, ...]:
     return tuple(sorted(items, key=repr))
 
 
-def decide(system: System, word: Sequence[Symbol], guarantee: str, *, repeat_count_max: int = 1) -> Finding | None:
+def decide(system: System, word: Sequence[Symbol], guarantee: str) -> Finding | None:
     """Decide a guarantee over a word, key by key: the first symbol (from 1) that breaks it, or None.
 
-    For `at-least-once` an item is taken up to `repeat_count_max` times more.
+    For `at-least-once` an item may be taken once more.
 
     Raises:
         ValueError: the guarantee is none of those of definitions 5 to 8.
@@ -180,13 +170,12 @@ def decide(system: System, word: Sequence[Symbol], guarantee: str, *, repeat_cou
     """
     if guarantee not in (CONSISTENT, EXACTLY_ONCE, AT_MOST_ONCE, AT_LEAST_ONCE):
         raise ValueError(f"guarantee={guarantee!r}: a word is judged for consistent, exactly-, at-most-, at-least-once")
-    repeats = repeat_count_max if guarantee == AT_LEAST_ONCE else 0
     followers: dict[Hashable, _Follower] = {}
     for line, symbol in enumerate(word, 1):
         if symbol.kind == "fail" or (symbol.kind == "quiesce" and guarantee == CONSISTENT):
             continue  # recovery is to be invisible; and consistency says nothing of what did not come out
         if symbol.kind != "quiesce" and symbol.key not in followers:
-            followers[symbol.key] = _Follower(system, guarantee == AT_MOST_ONCE, repeats)
+            followers[symbol.key] = _Follower(system, guarantee == AT_MOST_ONCE, guarantee == AT_LEAST_ONCE)
         concerned = list(followers.values()) if symbol.kind == "quiesce" else [followers[symbol.key]]
         if not all(each.take(symbol) for each in concerned):
             return Finding(
@@ -246,36 +235,3 @@ def words_of(
                 else:
                     word += [went(item, key=key) for key, item in gives(value)]
     return word
-
-
-def is_commutative(step: Step, state: Hashable, one: Hashable, other: Hashable, *, channel: str = "") -> bool:
-    """Whether the order of two items shows neither in the state nor in the outputs (definition 9, at one state)."""
-
-    def after(items: Sequence[Hashable]) -> set[tuple[Hashable, tuple[Hashable, ...]]]:
-        reached: set[tuple[Hashable, tuple[Hashable, ...]]] = {(state, ())}
-        for item in items:
-            reached = {
-                (new, _sorted((*given, *outputs)))
-                for known, given in reached
-                for new, outputs in step(known, channel or f"{item}", item)
-            }
-        return reached
-
-    return after((one, other)) == after((other, one))
-
-
-def is_deterministic(system: System, items: Sequence[tuple[str, Hashable]]) -> bool:
-    """Whether these items, each (channel, item), give one output sequence whatever is taken first (definition 10)."""
-    found: set[tuple[Hashable, ...]] = set()
-    for order in set(permutations(range(len(items)))):
-        if any(items[a][0] == items[b][0] and a > b for n, a in enumerate(order) for b in order[n + 1 :]):
-            continue  # within a channel order is kept
-        runs: set[tuple[Hashable, tuple[Hashable, ...]]] = {(system.state, ())}
-        for channel, item in (items[position] for position in order):
-            runs = {
-                (new, (*given, *outputs)) for known, given in runs for new, outputs in system.step(known, channel, item)
-            }
-        found |= {given for _, given in runs}
-        if len(found) > 1:
-            return False
-    return True

@@ -15,8 +15,6 @@ from outbox.verify.recorded.definitions import (
     System,
     came,
     decide,
-    is_commutative,
-    is_deterministic,
     went,
     words_of,
 )
@@ -126,32 +124,6 @@ def test_order_is_kept_within_a_channel_and_free_across() -> None:
     two = [came("a", channel="x"), came("b", channel="y"), went("b")]
     assert decide(CONCAT, one, "consistent") is not None
     assert decide(CONCAT, two, "consistent") is None
-
-
-def test_commutative_and_deterministic_are_definitions_9_and_10() -> None:
-    assert is_commutative(add, 0, 1, 2) and not is_commutative(concat, "", "a", "b")
-    assert not is_deterministic(CONCAT, [("x", "a"), ("y", "b")])
-    assert is_deterministic(CONCAT, [("x", "a"), ("x", "b")])
-    assert is_deterministic(System(0, add), [("x", 1), ("y", 2)])
-
-
-def test_an_order_that_may_lead_to_more_than_the_other_shows() -> None:
-    def wider(state: Hashable, channel: str, item: Hashable) -> Answer:
-        """Behind y, x may lead to z as well; behind x, y changes nothing."""
-        yield (state or item) if item == "y" else "x", []
-        if state == "y":
-            yield "z", []
-
-    assert not is_commutative(wider, "", "x", "y") and not is_commutative(wider, "", "y", "x")
-
-
-def test_an_order_that_a_channel_never_gives_is_not_looked_at() -> None:
-    def told(state: Hashable, channel: str, item: Hashable) -> Answer:
-        seen = f"{state}{item}"
-        yield seen, [seen] if item == "a" and "b" in seen else []
-
-    assert is_deterministic(System("", told), [("x", "a"), ("x", "b"), ("y", "c")])
-    assert not is_deterministic(System("", told), [("x", "b"), ("x", "a"), ("y", "c")])
 
 
 def test_a_cell_that_several_replicas_have_read_is_one_input() -> None:
