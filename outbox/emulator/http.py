@@ -14,6 +14,7 @@ services use is understood: no upgrades, no compression.
 from __future__ import annotations
 
 import logging
+import re
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -50,7 +51,8 @@ LINGER_S = 2.0
 """The time for reading the rest of a refused body, so that its client comes to read why."""
 PIECE_BYTES = 256 << 10
 """The bytes of an answer that are handed on at a time."""
-LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
+_LOOPBACK = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?", re.IGNORECASE)
+"""A Host header that is this machine: a page whose name was rebound to it is not let in."""
 
 _UNREAD = "too many answers were not read; read them, then ask again"
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
@@ -130,7 +132,7 @@ class Http:
         """
         method, path, headers, refusal = request.method, request.raw_path, request.headers, self._dialect.refusal
         hosts = headers.getall("Host", ())
-        if self._is_local and (len(hosts) != 1 or not names_loopback(hosts[0])):
+        if self._is_local and (len(hosts) != 1 or _LOOPBACK.fullmatch(hosts[0]) is None):
             raise refusal(FORBIDDEN, "the Host header must be a loopback address")
         if not path.startswith("/"):
             raise refusal(BAD_REQUEST, "the first line must name a path")
@@ -206,9 +208,3 @@ class Http:
         if connection.finish(is_last=is_last):  # as where the client has ended its side meanwhile
             stream.force_close()
         return stream
-
-
-def names_loopback(host: str) -> bool:
-    """Whether a request's Host is this machine: a page whose name was rebound to it is not let in."""
-    name, colon, port = host.lower().rpartition(":") if not host.endswith("]") else (host.lower(), "", "")
-    return (name if colon else host.lower()) in LOOPBACK and (not colon or port.isdecimal())

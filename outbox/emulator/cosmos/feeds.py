@@ -31,7 +31,7 @@ from outbox.emulator.cosmos.history import (
 from outbox.emulator.cosmos.query.budget import TEXT_STEP_LENGTH, Budget
 from outbox.emulator.cosmos.query.expressions import Row
 from outbox.emulator.cosmos.query.plan import Gathering, QueryPlan
-from outbox.emulator.cosmos.query.values import SortKey, compare_keys, identity
+from outbox.emulator.cosmos.query.values import SortKey, identity
 from outbox.emulator.cosmos.wire import UNDEFINED, Json, bad, encode, number_of, parse_stored, rid_at, wire_form
 
 PAGE_COUNT = 100
@@ -344,8 +344,8 @@ class Feed:
 def _before(plan: QueryPlan) -> Callable[[FoundRow, FoundRow], int]:
     def compare(one: FoundRow, other: FoundRow) -> int:
         for mine, yours, descending in zip(one.keys, other.keys, plan.descending, strict=True):
-            if order := compare_keys(mine, yours):
-                return -order if descending else order
+            if mine != yours:
+                return 1 if (mine > yours) != descending else -1
         return (one.position > other.position) - (one.position < other.position)
 
     return compare

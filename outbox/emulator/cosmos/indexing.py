@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import islice
 
 import msgspec
@@ -67,7 +68,7 @@ class Indexing:
         self._included = [names_of(one.path) for one in policy.included or ()]
         self._excluded = [names_of(one.path) for one in policy.excluded or ()]
         self._composites = [_composite(one) for one in policy.composites or ()]
-        self._known: dict[Path, bool] = {}
+        self._knows = lru_cache(KNOWN_COUNT_MAX)(self._is_indexed)
         if len(self._composites) > COMPOSITE_COUNT_MAX:
             raise bad(f"more than {COMPOSITE_COUNT_MAX} composite indexes")
 
@@ -102,11 +103,7 @@ class Indexing:
         """
         found = set[tuple[Path, str]]()
         for path, value in islice(_leaves(item, ()), TERM_COUNT_MAX):
-            if path not in self._known:
-                if len(self._known) >= KNOWN_COUNT_MAX:
-                    self._known.clear()
-                self._known[path] = self._is_indexed(path)
-            if self._known[path] and path not in _ALWAYS and not path[0].startswith("_"):
+            if self._knows(path) and path not in _ALWAYS and not path[0].startswith("_"):
                 found.add((path, repr(value)))
         return frozenset(found)
 

@@ -37,11 +37,6 @@ def count(state: Hashable, channel: str, item: Hashable) -> Answer:
     yield state + 1, [state + 1]
 
 
-def add(state: Hashable, channel: str, item: Hashable) -> Answer:
-    assert isinstance(state, int) and isinstance(item, int)
-    yield state + item, []
-
-
 def table_ii(last: str) -> list[Symbol]:
     """Table II of the paper: a, b, e come from one source, c, d from another; the system fails before e."""
     return [

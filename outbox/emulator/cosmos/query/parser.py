@@ -161,7 +161,7 @@ class _Parser:
             if token.kind not in ("name", "text"):
                 raise self.wrong("a name expected after AS")
             return str(token.value)
-        if self.here.kind == "name" and self.here.word not in RESERVED:
+        if self._is_name():
             return self.identifier()
         match node:
             case Member(key=Literal(value=str() as name)) | Name(alias=name):

@@ -51,11 +51,6 @@ def sort_key(value: Json) -> SortKey:
     return (rank, identity(value).decode() if rank >= 5 else value)
 
 
-def compare_keys(left: SortKey, right: SortKey) -> int:
-    """Below, at or above 0 as one sort key comes before, with or behind another."""
-    return (left > right) - (left < right)
-
-
 def identity(value: Json) -> bytes:
     """The same bytes for equal values, other bytes for others; for DISTINCT and GROUP BY."""
     return b"undefined" if value is UNDEFINED else _canonical(plain(value))
