@@ -152,7 +152,7 @@ def sections_of(data: bytes, ref: PartRef) -> Iterator[Section]:
 
 
 def lines_of(data: bytes, ref: PartRef, kind: type[Line]) -> Iterator[Line]:
-    """The lines of a part, one after the other; whether it is the one that was written is known behind the last.
+    """The lines of a part, one after the other; the last one is followed by the check of its digest.
 
     Raises:
         CorruptRecord: it is not the part that was written.
@@ -170,8 +170,9 @@ def lines_of(data: bytes, ref: PartRef, kind: type[Line]) -> Iterator[Line]:
 
 
 def merge(found: dict[tuple[str, int], Section], section: Section) -> None:
-    """Add a section of a part to those of earlier ones: its states win, and its changes are applied to theirs.
+    """Add a section of a part to those of earlier ones.
 
+    Its states win, and its changes are applied to theirs.
     An operator's slot has the schema of the part that is read last.
     """
     known = found.get((section.operator, section.slot))

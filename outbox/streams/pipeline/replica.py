@@ -479,7 +479,7 @@ class PipelineReplica:
         return [*kept, await self._written(data)]
 
     async def _merged(self, parts: Iterable[PartRef], saved: Iterable[Section], *, is_first: bool) -> bytes:
-        """The bytes of parts that are written anew, and of what was saved.
+        """The bytes of one part in place of some, with the states that were saved.
 
         The first part names no key that has no state any more.
         """
