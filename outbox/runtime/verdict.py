@@ -16,12 +16,11 @@ lose.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
 from itertools import product
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from outbox.engine_commit import WAITING, WAITING_ATTEMPT
+from outbox.engine_commit import WAITING, WAITING_ATTEMPT, Refusal
 from outbox.errors import PoisonMessage
 from outbox.message import Message
 from outbox.resubmission import (
@@ -31,30 +30,10 @@ from outbox.resubmission import (
     is_edit_without_record,
     may_have_been_applied,
 )
+from outbox.stored import Record
 
-
-class StoredRecord(Protocol):
-    """A record: a `stored.Record`, or a `Refusal` in engine scope."""
-
-    @property
-    def fingerprint(self) -> bytes:
-        """The digest of the payload."""
-
-    @property
-    def reason(self) -> str:
-        """Why it was refused; empty where it was applied."""
-
-    @property
-    def description(self) -> str:
-        """The detail of that reason."""
-
-    @property
-    def attempt(self) -> int:
-        """The resubmission that it answers."""
-
-    @property
-    def replaced(self) -> Sequence[Replaced]:
-        """The refused payloads that edits took the place of."""
+StoredRecord = Record | Refusal
+"""The record of a message: a `Refusal` in engine scope."""
 
 
 class OnRecord(Enum):

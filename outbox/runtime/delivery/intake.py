@@ -10,25 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from outbox.errors import OutcomeUnknown, Refused
-from outbox.ports import Delivery, MessageBus, Settle
+from outbox.ports import Delivery, Journal, MessageBus, Settle
 
 T = TypeVar("T")
-
-
-class Intake(Protocol):
-    """Claim, renew and release: the verbs that a journal and a bus share."""
-
-    async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
-        """Up to `count_max` messages of these queues, locked."""
-
-    async def renew(self, deliveries: Sequence[Delivery]) -> int:
-        """Renew the locks that are still held; how many were."""
-
-    async def release(self, deliveries: Sequence[Delivery]) -> None:
-        """Release the deliveries whose locks are still held."""
 
 
 class BusIntake:
@@ -56,6 +43,10 @@ class BusIntake:
         for delivery in deliveries:
             with suppress(Refused, OutcomeUnknown):  # else the lock expires
                 await self._bus.settle(delivery, Settle("release"))
+
+
+Intake = Journal | BusIntake
+"""Where a worker's messages come from: claim, renew and release."""
 
 
 class Lanes(Generic[T]):
