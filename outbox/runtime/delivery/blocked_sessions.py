@@ -79,12 +79,9 @@ class BlockedSessions:
             NothingCommitted: the store cannot be read now.
         """
         try:
-            found = await self._store.read(_key(delivery.queue, delivery.message.session_id))
+            return await self.block_of(delivery.queue, delivery.message.session_id)
         except MAY_RETRY as error:
             raise NothingCommitted from error
-        if found is None:
-            return None
-        return _decoded(found) or BlockedSession("")  # a foreign document: it blocks until an operator deletes it
 
     async def identity_of(self, queue: str, session_id: str) -> str | None:
         """The identity of the dead letter that blocks a session; None: none does."""
@@ -92,7 +89,10 @@ class BlockedSessions:
         return None if blocked is None else blocked.identity
 
     async def block_of(self, queue: str, session_id: str) -> BlockedSession | None:
-        """The block on a session; None where it is free.  A foreign document blocks under no identity."""
+        """The block on a session; None where it is free.  A foreign document blocks under no identity.
+
+        It blocks until an operator deletes it.
+        """
         found = await self._store.read(_key(queue, session_id))
         return None if found is None else _decoded(found) or BlockedSession("")
 

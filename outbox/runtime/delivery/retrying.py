@@ -114,9 +114,7 @@ async def write_one(store: StateStore, write: Write) -> Won | Lost:
     """
     try:
         return await store.write([write])
-    except OutcomeUnknown:
-        raise
-    except MAY_RETRY as error:
+    except Refused as error:
         raise NothingCommitted from error
 
 
