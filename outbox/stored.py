@@ -229,11 +229,11 @@ def processed_key(state_id: str, inbox: bytes) -> DocumentKey:
 
 encode = msgspec.json.Encoder().encode
 
-Item = TypeVar("Item", StateItem, Record, Staged, Overflow, LedgerItem, IdempotencyClaim, Failures)
+Item = TypeVar("Item")
 
 
-def decode(document: Document, kind: type[Item]) -> Item:
-    """Decode a document.
+def decode(document: Document, kind: type[Item], noun: str = "", *, cure: str = "who else writes here?") -> Item:
+    """Decode a document; the error calls it a `noun`.
 
     Raises:
         CorruptRecord: it is of another kind; another program, or a newer version of this one, writes to this container.
@@ -242,8 +242,7 @@ def decode(document: Document, kind: type[Item]) -> Item:
         return msgspec.json.decode(document.body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptRecord(
-            f"document {document.key.partition}/{document.key.id} is not a {kind.__name__}: {error}; "
-            "who else writes here?"
+            f"document {document.key.partition}/{document.key.id} is not a {noun or kind.__name__}: {error}; {cure}"
         ) from error
 
 

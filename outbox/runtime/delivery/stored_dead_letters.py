@@ -23,6 +23,7 @@ from hashlib import sha256
 
 import msgspec
 
+from outbox import stored
 from outbox.app import CLAIM_CHECK_BYTES
 from outbox.errors import CorruptRecord, NoBlobStore, OutcomeUnknown, Refused
 from outbox.message import Message
@@ -253,9 +254,4 @@ def _is_of(document: Document, dead: StoredDeadLetter) -> bool:
 
 
 def _decoded(document: Document) -> StoredDeadLetter:
-    try:
-        return msgspec.json.decode(document.body, type=StoredDeadLetter)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptRecord(
-            f"document {document.key.partition}/{document.key.id} is not a dead letter: {error}; who else writes here?"
-        ) from error
+    return stored.decode(document, StoredDeadLetter, "dead letter")

@@ -22,8 +22,9 @@ from typing import TypeVar
 
 import msgspec
 
+from outbox import stored
 from outbox.app import NO_KEY, RETENTION, App, Handler
-from outbox.errors import CorruptRecord, NotRegistrable, OutcomeUnknown, PoisonMessage, UnknownDestination
+from outbox.errors import NotRegistrable, OutcomeUnknown, PoisonMessage, UnknownDestination
 from outbox.ports import Document, Operations
 
 T = TypeVar("T")
@@ -50,13 +51,8 @@ def _decoded(note: Document, kind: type[T]) -> T:
     Raises:
         CorruptRecord: it cannot be decoded.
     """
-    try:
-        return msgspec.json.decode(note.body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptRecord(
-            f"document {note.key.partition}/{note.key.id} is not a note of this framework: {error}; who else writes "
-            "here? Delete it when the queues of its application are drained, and start again"
-        ) from error
+    cure = "who else writes here? Delete it when the queues of its application are drained, and start again"
+    return stored.decode(note, kind, "note of this framework", cure=cure)
 
 
 class TypeName(msgspec.Struct, frozen=True, order=True, array_like=True):
