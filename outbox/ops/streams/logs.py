@@ -11,11 +11,11 @@ some ten reads.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -38,10 +38,11 @@ from outbox.ops.values.streams import (
     Unregister,
 )
 from outbox.ops.values.streams import StreamRow as RowView
+from outbox.runtime.gather import side_by_side
 from outbox.streams.cells import FLOOR, Cell, Position
 from outbox.streams.horizon import UNREAD, trimmed
 from outbox.streams.log import MARGIN, is_name
-from outbox.streams.log_places import Place, place_of, together
+from outbox.streams.log_places import Place, place_of
 from outbox.streams.pipeline.checkpoint import PIPELINE, PipelineRegister
 from outbox.streams.register import REGISTER, Kept, Register, RegisterCell
 from outbox.streams.row import Row
@@ -53,8 +54,6 @@ LISTED_MAX = 1_000
 """The most rows, and the most registers, of a list."""
 PARTITIONS_MAX = 100_000
 """The most partitions that are read for a list."""
-AT_ONCE_MAX = 16
-"""How many rows or registers of a list are read at once."""
 _ROW = re.compile(r"log/([^/]+)/(\d{1,3})\.(\d{1,3})(?:/\d+)?").fullmatch
 _REGISTERS = ("processor/", "ingest/", PIPELINE)
 T = TypeVar("T")
@@ -136,9 +135,9 @@ async def list_streams(at: StreamPlace, asked: ListStreams | None = None) -> Str
     shards, has_more = await _shards(at, "log/")
     pairs = sorted((name, shard) for name, found in shards.items() for shard in found)
     sizes = None if at.sizes_bytes is None else await at.sizes_bytes()
-    views = await some_at_once([_row_view(at, name, shard, sizes) for name, shard in pairs[:LISTED_MAX]])
+    views = await side_by_side(pairs[:LISTED_MAX], lambda pair: _row_view(at, *pair, sizes))
     names, has_more_registers = await registers_in(at)
-    kept = await some_at_once([_register(at, name) for name in names[:LISTED_MAX]])
+    kept = await side_by_side(names[:LISTED_MAX], partial(_register, at))
     cursors = {name: _cursors_of(register) for name, register in zip(names, kept, strict=False)}
     logs: dict[str, StreamView] = {}
     lags: dict[str, dict[str, int]] = {}
@@ -155,17 +154,6 @@ async def list_streams(at: StreamPlace, asked: ListStreams | None = None) -> Str
     found = [_processor(name, each, lags.get(name, {})) for name, each in zip(names, kept, strict=False)]
     is_cut = has_more or has_more_registers or max(len(pairs), len(names)) > LISTED_MAX
     return Streams(list(logs.values()), [each for each in found if each is not None], is_cut)
-
-
-async def some_at_once(calls: Sequence[Awaitable[T]]) -> list[T]:
-    """The results of all calls, of which a few are made at once."""
-    limit = asyncio.Semaphore(AT_ONCE_MAX)
-
-    async def one(call: Awaitable[T]) -> T:
-        async with limit:
-            return await call
-
-    return await together([one(call) for call in calls])
 
 
 async def _shards(at: StreamPlace, prefix: str) -> tuple[dict[str, set[Shard]], bool]:
@@ -355,7 +343,7 @@ async def unregister_stream(at: StreamPlace, asked: Unregister) -> StreamUnregis
         LookupError: there is no such log, or no reader or writer of this name.
     """
     shards = await _found(at, asked.name)
-    views = [view for view, _, _ in await some_at_once([_row_view(at, asked.name, shard) for shard in shards]) if view]
+    views = [view for view, _, _ in await side_by_side(shards, partial(_row_view, at, asked.name)) if view]
     behind = {view.row: lag for view in views if (lag := (view.writers | view.readers).get(asked.who)) is not None}
     if not behind:
         known = sorted({who for view in views for who in (*view.readers, *view.writers)})
@@ -378,7 +366,7 @@ async def trim_stream(at: StreamPlace, asked: TrimStream) -> StreamTrimmed:
         Refused: a row has no registered reader, and no age is given: it would be left whole.
     """
     rows = [_row(at, asked.name, shard, asked.margin_s) for shard in await _found(at, asked.name)]
-    floors = await some_at_once([row.horizon.read() for row in rows])
+    floors = await side_by_side(rows, lambda row: row.horizon.read())
     for row, floor in zip(rows, floors, strict=True):
         if not floor.readers and asked.min_age_s is None:
             raise Refused(f"{row.name} has {UNREAD} --min-age (0s: all of it)")

@@ -17,7 +17,7 @@ import msgspec
 from outbox.errors import CorruptRecord, Refused
 from outbox.ops.shared.names import parse_key
 from outbox.ops.streams import logs
-from outbox.ops.streams.logs import AT_ONCE_MAX, LISTED_MAX, ROWS_SHOWN_MAX, StreamPlace, registers_in, some_at_once
+from outbox.ops.streams.logs import LISTED_MAX, ROWS_SHOWN_MAX, StreamPlace, registers_in
 from outbox.ops.values.requests import Answers
 from outbox.ops.values.streams import (
     AuditPipeline,
@@ -29,6 +29,7 @@ from outbox.ops.values.streams import (
     ReadPipelines,
     ReadPipelineState,
 )
+from outbox.runtime.gather import side_by_side
 from outbox.streams.cells import Cell, Cells, Position
 from outbox.streams.horizon import Floor, Horizon
 from outbox.streams.pipeline.barrier import Names
@@ -44,13 +45,15 @@ from outbox.streams.pipeline.checkpoint import (
     sections_of,
 )
 from outbox.streams.pipeline.figures import figures_of
-from outbox.streams.pipeline.replica import PART_BYTES_MAX
+from outbox.streams.pipeline.replica import read_part
 from outbox.streams.pipeline.states import GONE, slot_of, text_of
 from outbox.streams.register import RegisterCell
 from outbox.streams.values import whole
 
 FINDINGS_MAX = 100
 LEFT_OVER_MAX = 1_000
+BUNDLES_READ = 16
+"""How many bundles of a sink an audit has in memory."""
 NOWHERE = Position(-1)
 TRIES_MAX = 5
 """How often the parts of a checkpoint are read while others take its place."""
@@ -91,7 +94,7 @@ async def read_pipelines(at: StreamPlace, asked: ReadPipelines) -> list[Pipeline
     if asked.name:
         await _register(at, asked.name)
     names = [f"{PIPELINE}{asked.name}"] if asked.name else (await registers_in(at, (PIPELINE,)))[0][:LISTED_MAX]
-    return await some_at_once([_view(at, name.removeprefix(PIPELINE)) for name in names])
+    return await side_by_side(names, lambda name: _view(at, name.removeprefix(PIPELINE)))
 
 
 async def _view(at: StreamPlace, name: str) -> PipelineView:
@@ -146,7 +149,7 @@ async def _state(at: StreamPlace, stands: Checkpoint, asked: ReadPipelineState) 
     place, operators = (asked.operator, slot_of(key)), set[str]()
     found: dict[tuple[str, int], Section] = {}
     for part in stands.parts:
-        for section in sections_of(await _part(at, part), part):
+        for section in sections_of(await read_part(at.place, part), part):
             operators.add(section.operator)
             if (section.operator, section.slot) == place:
                 merge(found, section)
@@ -155,13 +158,6 @@ async def _state(at: StreamPlace, stands: Checkpoint, asked: ReadPipelineState) 
         raise LookupError(f"pipeline {asked.name} has no states of {asked.operator[:80]!r}; there are those of {known}")
     raw = found[place].states.get(text_of(key)) if place in found else None
     return PipelineState(stands.n, str(stands.c), msgspec.Raw(GONE) if raw is None else raw)
-
-
-async def _part(at: StreamPlace, part: PartRef) -> bytes:
-    data = await at.place.blobs.read(part.blob, bytes_max=PART_BYTES_MAX)
-    if data is None:
-        raise CorruptRecord(f"part {part.blob} of a checkpoint is missing; restore it from a backup")
-    return data
 
 
 # An audit
@@ -249,7 +245,7 @@ async def _part_findings(at: StreamPlace, register: PipelineRegister) -> list[_F
         kinds |= dict.fromkeys(each.parts, Section) | dict.fromkeys(each.held, Held)
     for part, kind in kinds.items():
         try:
-            for _ in lines_of(await _part(at, part), part, kind):
+            for _ in lines_of(await read_part(at.place, part), part, kind):
                 pass
         except CorruptRecord as error:
             found.append(_Finding(str(error), partial(_is_named, part.blob)))
@@ -270,11 +266,11 @@ async def _chain_findings(
     cells = _cells(at, _sink_row(sink))
     expected: Position | None = first.begin
     begins: dict[int, Position | None] = {}
-    for index in range(first.next, end, AT_ONCE_MAX):
+    for index in range(first.next, end, BUNDLES_READ):
         if len(found) >= FINDINGS_MAX:
             return found
-        batch = range(index, min(end, index + AT_ONCE_MAX))
-        for each, cell in zip(batch, await some_at_once([_bundle(at, cells, each) for each in batch]), strict=True):
+        batch = range(index, min(end, index + BUNDLES_READ))
+        for each, cell in zip(batch, await side_by_side(batch, partial(_bundle, at, cells)), strict=True):
             begins[each] = expected
             wrong = _wrong(cell, expected, ours)
             if wrong:

@@ -101,6 +101,18 @@ def _stop(index: int, cell: Cell) -> None:
     raise _Passed(index, cell)
 
 
+async def read_part(place: Place, part: PartRef) -> bytes:
+    """The bytes of a part of a checkpoint.
+
+    Raises:
+        CorruptRecord: it is missing.
+    """
+    data = await place.blobs.read(part.blob, bytes_max=PART_BYTES_MAX)
+    if data is None:
+        raise CorruptRecord(f"part {part.blob} of a checkpoint is missing; restore it from a backup")
+    return data
+
+
 class PipelineReplica:
     """One incarnation of a pipeline's tasks, in this process; `begin` it, then take `turn`s and make `checkpoint`s."""
 
@@ -240,15 +252,9 @@ class PipelineReplica:
     async def _load(self, checkpoint: Checkpoint) -> list[Held]:
         """Load the states of a checkpoint, and read the outputs that it holds."""
         for part in checkpoint.parts:
-            for section in sections_of(await self._read(part), part):
+            for section in sections_of(await read_part(self.place, part), part):
                 self._saves_all |= await self.tasks.load(section)
-        return [line for part in checkpoint.held for line in lines_of(await self._read(part), part, Held)]
-
-    async def _read(self, part: PartRef) -> bytes:
-        data = await self.place.blobs.read(part.blob, bytes_max=PART_BYTES_MAX)
-        if data is None:
-            raise CorruptRecord(f"part {part.blob} of a checkpoint is missing; restore it from a backup")
-        return data
+        return [line for part in checkpoint.held for line in lines_of(await read_part(self.place, part), part, Held)]
 
     # Going on
 
@@ -485,7 +491,7 @@ class PipelineReplica:
         """
         found: dict[tuple[str, int], Section] = {}
         for part in parts:
-            for section in sections_of(await self._read(part), part):
+            for section in sections_of(await read_part(self.place, part), part):
                 merge(found, section)
                 await self._handled(section)
         for section in saved:
