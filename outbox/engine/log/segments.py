@@ -123,7 +123,6 @@ class Recovery:
     clock_ms: int = 0
     log_id: bytes = b""
     cut_bytes: int = 0
-    cut_records: int = 0
     sizes_bytes: dict[int, int] = field(default_factory=dict, repr=False)
     """Size of each segment in use, by first ordinal, without room behind its records."""
     tail: bytes = field(default=b"", repr=False)
@@ -225,7 +224,6 @@ def recover(
             _check_closed(disk, segment, first.epoch, kept, size_bytes, recovery.closed)
             recovery.tail = segment.data[:size_bytes]
             recovery.cut_bytes = len(segment.data) - size_bytes
-            recovery.cut_records = len(segment.records) - len(kept)
         recovery.sizes_bytes[ordinal] = size_bytes
         recovery.epoch = max(recovery.epoch, first.epoch, kept[-1].epoch)
         recovery.clock_ms = max(recovery.clock_ms, header.clock_ms)
