@@ -272,13 +272,8 @@ class State:
         task = dead.tasks[record.sequence]
         self.remove(dead, task)
         queue = self.queues[record.queue - 1]
-        message = record.message
-        fresh = Task(task.sequence, queue.path, message, record.now_ms, version, external=task.external)
-        if task.external:
-            fresh.fingerprint = fingerprint(message.body, message.type)
-        self.message_bytes += held_bytes(message)
-        queue.tasks[fresh.sequence] = fresh
-        queue.index(fresh)
+        fresh = Task(task.sequence, queue.path, record.message, record.now_ms, version, external=task.external)
+        self._put(queue, fresh)
 
     def _session_set(self, record: records.SessionSet, version: int) -> None:
         self.queues[record.queue].sessions.session(record.session).state = record.state
@@ -439,11 +434,15 @@ class State:
         task = Task(letter.sequence, dead.path, message, letter.enqueued_ms, version, external=letter.external)
         task.failures, task.reason, task.description = letter.failures, letter.reason, letter.description
         task.remembered_until_ms = letter.remembered_until_ms
+        self._put(dead, task)
+
+    def _put(self, queue: Queue, task: Task) -> None:
+        """Put a task into a queue under the sequence number that it had before."""
         if task.external:
-            task.fingerprint = fingerprint(message.body, message.type)
-        self.message_bytes += held_bytes(message)
-        dead.tasks[task.sequence] = task
-        dead.index(task)
+            task.fingerprint = fingerprint(task.message.body, task.message.type)
+        self.message_bytes += held_bytes(task.message)
+        queue.tasks[task.sequence] = task
+        queue.index(task)
 
     def _index_paused(self) -> None:
         """Say of each queue anew whether it is paused."""
