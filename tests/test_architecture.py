@@ -47,12 +47,12 @@ GATHERS = {"__init__", "remembered", "finish"}
 STATEMENTS_MAX = {
     "outbox": 3_905,
     "outbox/azure": 3_450,
-    "outbox/emulator": 9_830,
-    "outbox/engine": 5_117,
-    "outbox/ops": 7_507,
+    "outbox/emulator": 9_811,
+    "outbox/engine": 5_113,
+    "outbox/ops": 7_497,
     "outbox/registration": 339,
-    "outbox/runtime": 6_189,
-    "outbox/streams": 6_525,
+    "outbox/runtime": 6_168,
+    "outbox/streams": 6_526,
     "outbox/testing": 590,
     "outbox/verify": 9_699,
 }
