@@ -260,7 +260,7 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: a block that somebody else wrote blocks nothing", STOPS,
         f"{OF_STOPPED}::test_a_block_of_another_writer_blocks_its_key_until_it_goes",
-        ('        return _decoded(found) or BlockedSession("")', "        return _decoded(found)"),
+        ('        return None if found is None else _decoded(found) or BlockedSession("")\n', "        return None if found is None else _decoded(found)\n"),
     ),
     mutant(
         "blocked: a store that is away blocks nothing", LANES,
