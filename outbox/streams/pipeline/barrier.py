@@ -165,7 +165,7 @@ class Barrier:
             if made.at >= end or is_full:
                 break
             items += made.items
-            size_bytes += sum(map(_size, made.items))
+            size_bytes += _size(made.items)
             count, last = count + 1, made.at
         if not items:
             return None
@@ -271,9 +271,9 @@ def stored_records(
         ) from error
 
 
-def _size(item: Any) -> int:
-    """The bytes of an output, and of the comma behind it."""
-    return len(memoryview(item[0] if isinstance(item, tuple) else item)) + 1
+def _size(items: Sequence[Any]) -> int:
+    """The bytes of outputs as stored, and of the commas behind them."""
+    return sum(len(memoryview(raw)) for raw in _apart(items)[0]) + len(items)
 
 
 def _shown(item: Any) -> str:

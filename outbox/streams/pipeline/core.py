@@ -146,11 +146,14 @@ class Reduce:
         made: list[Record] = []
         aside: list[Record] = []
         emitted: Emitted[Any] = Emitted()
-        by_key, touch, function, undo = self.states.by_key, self.states.touch, self._operator.function, self._undo
+        by_key, touch, undo = self.states.by_key, self.states.touch, self._undo
+        key_of, function = self._key, self._operator.function
         for record in frame.records:
             at, path, at_ms, value = record
             try:
-                key = as_key(self._key(value))
+                key = key_of(value)
+                if type(key) is not str or not key:
+                    key = as_key(key)
             except Exception as error:
                 aside.append(refused(self._pipeline, self._operator, record, error))
                 continue

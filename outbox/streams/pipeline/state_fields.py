@@ -329,11 +329,9 @@ class KeptMap:
     def put(self, name: str, box: Any, members: Iterable[Any], changes: Changes) -> None:
         inner = box._inner
         self._check_keys(members)
-        there = [key for key in members if key in inner]
-        found: dict[str, list[Any]] = {str(key): [] for key in members}
-        for key, value in zip(there, self.typed.plain([inner[key] for key in there]), strict=True):
-            found[str(key)].append(value)
-        changes.members[name] = found
+        changes.members[name] = {
+            str(key): [*self.typed.plain((inner[key],))] if key in inner else [] for key in members
+        }
 
     def apply(self, box: Any, members: Members, length: int) -> None:
         for text, each in members.items():
@@ -364,10 +362,10 @@ class KeptList:
 
     def put(self, name: str, box: Any, members: Iterable[Any], changes: Changes) -> None:
         inner = box._inner
-        there = [index for index in members if index < len(inner)]
-        values = self.typed.plain([inner[index] for index in there])
         changes.lengths[name] = len(inner)
-        changes.members[name] = {str(index): [value] for index, value in zip(there, values, strict=True)}
+        changes.members[name] = {
+            str(index): [*self.typed.plain((inner[index],))] for index in members if index < len(inner)
+        }
 
     def apply(self, box: Any, members: Members, length: int) -> None:
         inner = box._inner

@@ -73,6 +73,8 @@ class KeyedStates:
         self._saved: dict[int, dict[str, msgspec.Raw]] = {}
         self._saved_changes: dict[int, dict[str, msgspec.Raw]] = {}
         self._fields = fields
+        self._look = fields.look if fields is not None and len(fields.boxes) > 1 else None
+        """Notes a box that was moved to another field, where there are several."""
         self._since: Position | None = None
         """Where the checkpoint under way begins to save from; None: it saves all."""
 
@@ -86,8 +88,8 @@ class KeyedStates:
             self._save(key)
         self._changed[key] = at
         state = self.state(key) if key in self._loaded else self.by_key.get(key)
-        if state is not None and self._fields is not None:
-            self._fields.look(state)
+        if state is not None and self._look is not None:
+            self._look(state)
         return state
 
     def state(self, key: Key) -> Any:
@@ -147,23 +149,20 @@ class KeyedStates:
         return self.decode(self.encode(state), self.schema)
 
     def _save(self, key: Key) -> None:
+        slot, text, state = slot_of(key), text_of(key), self.by_key.get(key)
+        saved = self._saved.setdefault(slot, {})
         try:
-            self._save_state(key, self.by_key.get(key))
+            if self._fields is not None and state is not None and self._since is not None:
+                changes = self._fields.changed(state, self._taken[key], self._since)
+                if changes is not None:
+                    self._saved_changes.setdefault(slot, {})[text] = changes
+                    return
+            saved[text] = GONE if state is None else msgspec.Raw(self.encode(state))
         except Exception as error:
             raise StateUnstorable(
                 f"the state of key {key!r} cannot be stored ({failure_text(error)}); mend the operator that makes it "
                 "and give the pipeline the next version="
             ) from error
-
-    def _save_state(self, key: Key, state: Any) -> None:
-        slot = slot_of(key)
-        saved = self._saved.setdefault(slot, {})
-        if self._fields is not None and state is not None and self._since is not None:
-            changes = self._fields.changed(state, self._taken[key], self._since)
-            if changes is not None:
-                self._saved_changes.setdefault(slot, {})[text_of(key)] = changes
-                return
-        saved[text_of(key)] = GONE if state is None else msgspec.Raw(self.encode(state))
 
     def load(
         self, states: Mapping[str, msgspec.Raw], schema: int, changes: Mapping[str, msgspec.Raw] | None = None
