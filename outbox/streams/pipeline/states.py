@@ -94,9 +94,10 @@ class KeyedStates:
 
     def state(self, key: Key) -> Any:
         """The state of a key; None without one."""
-        loaded = self._loaded.pop(key, None)
+        loaded = self._loaded.get(key)
         if loaded is not None:
             self.by_key[key] = self._read(loaded)
+            del self._loaded[key]
         return self.by_key.get(key)
 
     def all(self) -> Mapping[Key, Any]:

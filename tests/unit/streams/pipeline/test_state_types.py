@@ -295,6 +295,16 @@ def test_a_loaded_state_is_decoded_when_it_is_asked_for_and_saved_with_what_chan
     assert states.all() == {"a": Members(MapState({1: 1, 2: 2})), "b": Members(MapState({1: 1}))}
 
 
+def test_a_loaded_state_that_cannot_be_read_is_kept_and_every_time_it_is_asked_for_it_says_so() -> None:
+    codec = StateCodec(state_codec(Members))
+    states = KeyedStates(codec.encode, codec.decode, 1, fields_of(Members))
+    states.load({"sk": msgspec.Raw(b'{"members":{"1":"one"}}')}, 1)
+    for ask in (states.state, states.state, lambda key: states.touch(key, Position(0))):
+        with pytest.raises(PoisonMessage, match="cannot be read"):
+            ask("k")
+    assert len(states) == 1
+
+
 def test_another_schema_is_lifted_from_a_state_and_its_changes() -> None:
     def lifted(state: dict[str, Any]) -> dict[str, Any]:
         return {"members": {key: -value for key, value in state["members"].items()}}
