@@ -6,6 +6,7 @@ A core has no ports, awaits nothing and reads no clock, so what it returns is de
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -16,7 +17,7 @@ from outbox.lineage import Key, as_key
 from outbox.runtime.failures.error_text import as_text, safe_text
 from outbox.streams.cells import Position
 from outbox.streams.pipeline.operators import Emitted, Frame, Operator, Record
-from outbox.streams.pipeline.state_fields import fields_of
+from outbox.streams.pipeline.state_fields import fields_of, may_share
 from outbox.streams.pipeline.states import KeyedStates
 from outbox.streams.pipeline.undo import Undo
 from outbox.streams.plan import Skip
@@ -109,6 +110,18 @@ def is_skip(value: Any) -> bool:
     return value is Skip or isinstance(value, Skip)
 
 
+class Copied(Emitted[Any]):
+    """Emitted values as they are when they are emitted: later calls may change what the state has of them."""
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self._state = state
+
+    def __call__(self, value: Any) -> None:
+        kind: Any = type(value)
+        self.append(deepcopy(value) if may_share(self._state, kind) else value)
+
+
 class Reduce:
     """A reduce: a state for each key, which a record that is refused leaves as it was."""
 
@@ -121,6 +134,8 @@ class Reduce:
         codec = self._codec
         self.states = KeyedStates(codec.encode, codec.decode, codec.version, fields_of(codec.codec.type))
         self._undo = Undo(codec.codec.type, codec.codec.fields) if operator.refuses else None
+        kind: Any = codec.codec.type
+        self._is_apart = operator.emits is not None and not may_share(kind, operator.emits)
 
     def key_of(self, record: Record) -> Key | None:
         """The key of a record; None where it has none."""
@@ -128,6 +143,10 @@ class Reduce:
             return as_key(self._key(record[3]))
         except Exception:
             return None
+
+    def _emitted(self) -> Emitted[Any]:
+        """Where calls emit to."""
+        return Emitted() if self._is_apart else Copied(self._codec.codec.type)
 
     def fresh_copy(self, key: Key) -> Any:
         """A copy of a key's state, or its first one."""
@@ -137,7 +156,7 @@ class Reduce:
     def results(self, state: Any, record: Record) -> list[Record]:
         """Apply a record to a copy of a state; what the operator raises is not caught."""
         at, path, at_ms, value = record
-        emitted: Emitted[Any] = Emitted()
+        emitted = self._emitted()
         emitted.at_ms = at_ms
         self._operator.function(state, value, emitted)
         return [(at, (*path, index), at_ms, each) for index, each in enumerate(emitted)]
@@ -145,7 +164,7 @@ class Reduce:
     def feed(self, frame: Frame) -> Frame:
         made: list[Record] = []
         aside: list[Record] = []
-        emitted: Emitted[Any] = Emitted()
+        emitted = self._emitted()
         by_key, touch, undo = self.states.by_key, self.states.touch, self._undo
         key_of, function = self._key, self._operator.function
         for record in frame.records:

@@ -391,17 +391,44 @@ _ATOMS = (
 )
 
 
-def is_frozen(shape: shapes.Type, within: tuple[type[Any], ...] = ()) -> bool:
-    """Whether values of a type cannot be changed in place; `within` are the classes around it."""
+def is_frozen(shape: shapes.Type) -> bool:
+    """Whether values of a type cannot be changed in place."""
+    return not changeable(shape)
+
+
+def changeable(shape: shapes.Type, within: tuple[type[Any], ...] = ()) -> set[type[Any]]:
+    """The classes inside a type whose values can be changed in place; `within` are the classes around it.
+
+    `object` stands for what is not known.
+    """
     match shape:
         case shapes.UnionType(types=parts) | shapes.TupleType(item_types=parts):
-            return all(is_frozen(part, within) for part in parts)
+            return set[type[Any]]().union(*(changeable(part, within) for part in parts))
         case shapes.VarTupleType(item_type=part) | shapes.FrozenSetType(item_type=part):
-            return is_frozen(part, within)
+            return changeable(part, within)
+        case shapes.ListType(item_type=part):
+            return {list} | changeable(part, within)
+        case shapes.DictType(value_type=part):
+            return {dict} | changeable(part, within)
         case shapes.DataclassType(cls=kind) | shapes.StructType(cls=kind) | shapes.NamedTupleType(cls=kind):
             given: Any = getattr(kind, "__dataclass_params__", None) or getattr(kind, "__struct_config__", None)
-            if given is not None and not given.frozen:
-                return False
-            return kind in within or all(is_frozen(each.type, (*within, kind)) for each in shape.fields)
+            found = set[type[Any]]() if given is None or given.frozen else {kind}
+            parts = () if kind in within else tuple(each.type for each in shape.fields)
+            return found.union(*(changeable(part, (*within, kind)) for part in parts))
         case _:
-            return isinstance(shape, _ATOMS)
+            return set() if isinstance(shape, _ATOMS) else {object}
+
+
+@lru_cache(maxsize=1024)
+def may_share(state: Any, emitted: Any) -> bool:
+    """Whether values of a type may have something in common with a state that can be changed in place."""
+    try:
+        held = [
+            typing.get_args(hint) if typing.get_origin(hint) in _BOXES else (hint,)
+            for hint in typing.get_type_hints(state).values()
+        ]
+        mine = {state}.union(*(changeable(shapes.type_info(part)) for part in chain.from_iterable(held)))
+        theirs = changeable(shapes.type_info(emitted))
+    except (NameError, TypeError):
+        return True
+    return bool(theirs) and (object in mine | theirs or not mine.isdisjoint(theirs))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import Any
+
 import msgspec
 import pytest
 
 from outbox.engine.engine import Engine
 from outbox.errors import CorruptRecord, Trimmed
-from outbox.streams import GraphChanged, NotDeterministic, OrderedLog, Pipeline, Position, Superseded
+from outbox.streams import Emit, GraphChanged, NotDeterministic, OrderedLog, Pipeline, Position, Superseded
+from outbox.streams.log_places import place_of
 from outbox.streams.pipeline.barrier import OtherWriter, OutputUnstorable
 from outbox.streams.pipeline.core import OperatorFailed
 from outbox.streams.pipeline.replica import PipelineReplica
@@ -54,6 +58,39 @@ async def test_maps_filters_and_skips_keep_the_order() -> None:
     async with pipeline.run(engine) as running:
         await running.until(await pages.end())
     assert [entry.value.text async for entry in out.read()] == ["the", "cat"]
+
+
+@dataclass
+class Seen:
+    """The words of a first letter, the last one first."""
+
+    texts: list[str] = field(default_factory=list)
+
+
+def first_of(word: Word) -> str:
+    return word.text[0]
+
+
+def seen(state: Seen, word: Word, emit: Emit[Seen | list[str]]) -> None:
+    state.texts.insert(0, word.text)
+    emit(state)
+    emit(state.texts)
+
+
+@pytest.mark.parametrize("entries_max", [1, 16])
+@pytest.mark.parametrize("emits", [None, Seen | list[str]])
+async def test_what_is_emitted_of_a_state_is_what_it_was_at_that_record(entries_max: int, emits: Any) -> None:
+    made = Counting(Engine.in_memory())
+    pipeline, out = Pipeline("seen", source=made.pages), OrderedLog("out", made.engine, type=Seen | list[str])
+    words_of = pipeline.flat_map(source=made.pages, emits=Word)(words)
+    pipeline.sink(pipeline.reduce(words_of, key=first_of, state=Seen, emits=emits)(seen), out)
+    await made.write("a1 a2", "a3")
+    plan = pipeline.plan().on(lambda log: log.place)
+    replica = PipelineReplica(plan, place_of(made.engine), entries_max=entries_max)
+    await replica.begin()
+    await drain(replica)
+    lists = [["a1"], ["a2", "a1"], ["a3", "a2", "a1"]]
+    assert [entry.value async for entry in out.read()] == [each for one in lists for each in (Seen(one), one)]
 
 
 async def test_a_process_that_begins_again_goes_on_from_the_checkpoint() -> None:

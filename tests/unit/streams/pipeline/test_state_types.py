@@ -19,8 +19,9 @@ from outbox.errors import CorruptRecord, NotRegistrable, PoisonMessage
 from outbox.streams import ListState, MapState, Position, Value
 from outbox.streams.pipeline.changes import applied, changes_of, combined
 from outbox.streams.pipeline.checkpoint import PartRef, Section, merge, part_of, ref_of, sections_of
-from outbox.streams.pipeline.state_fields import fields_of, is_frozen, state_codec
+from outbox.streams.pipeline.state_fields import fields_of, is_frozen, may_share, state_codec
 from outbox.streams.pipeline.states import KeyedStates, slot_of
+from tests.unit.streams.pipeline.counting import Change
 
 
 class Model(BaseModel):
@@ -416,6 +417,24 @@ class Named(NamedTuple):
 )
 def test_what_can_be_changed_in_place_is_known_by_its_type(kind: Any, frozen: bool) -> None:
     assert is_frozen(type_info(kind)) is frozen
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "shares"),
+    [
+        (Members, Members, True),
+        (Members, Change, False),
+        (Members, list[int], False),
+        (Members, Any, True),
+        (Kinds, list[int] | None, True),
+        (Kinds, Point, False),
+        (Dictionary, tuple[Change, dict[str, int]], True),
+    ],
+)
+def test_what_may_have_something_in_common_with_a_state_is_known_by_its_type(
+    state: type, kind: Any, shares: bool
+) -> None:
+    assert may_share(state, kind) is shares
 
 
 def test_a_copy_of_a_state_has_nothing_in_common_that_can_be_changed() -> None:
