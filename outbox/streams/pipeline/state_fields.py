@@ -127,14 +127,16 @@ class StateFields:
         return msgspec.Raw(data)
 
     def _check(self, changes: Changes) -> None:
-        """Check that members of stored changes would be read back.
+        """Check that boxes and members in stored changes would be read back.
 
         Raises:
             PoisonMessage: one would not be.
         """
-        for name, members in changes.members.items():
-            for raw in chain.from_iterable(members.values()):
-                checked(self.boxes[name].typed.codec, bytes(raw))
+        for name, kept in self.boxes.items():
+            if name in changes.fields:
+                checked(kept.read, kept.typed.codec.name, bytes(changes.fields[name]))
+            for raw in chain.from_iterable(changes.members.get(name, {}).values()):
+                checked(kept.typed.codec.decode, kept.typed.codec.name, bytes(raw))
 
     def forget(self, state: Any) -> None:
         """Forget what changed of a state whose last change is in the checkpoint that stands."""
@@ -197,20 +199,20 @@ def raw_of(codec: Codec, value: Any) -> msgspec.Raw:
     """
     data = codec.encode(value)
     if null_in(data):
-        checked(codec, data)
+        checked(codec.decode, codec.name, data)
     return msgspec.Raw(data)
 
 
-def checked(codec: Codec, data: bytes) -> None:
+def checked(decode: Callable[[bytes], Any], name: str, data: bytes) -> None:
     """Check that a stored value would be read back.
 
     Raises:
         PoisonMessage: it would not be.
     """
     try:
-        codec.decode(data)
+        decode(data)
     except DECODE_ERRORS as error:
-        raise PoisonMessage("unstorable", f"a {codec.name} would not be read back: {error}") from error
+        raise PoisonMessage("unstorable", f"a {name} would not be read back: {error}") from error
 
 
 class Kept(typing.Protocol):

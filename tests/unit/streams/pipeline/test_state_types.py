@@ -518,3 +518,11 @@ def test_a_member_that_would_not_be_read_back_is_refused() -> None:
     state.members[1] = None  # type: ignore[assignment]  # that is tested
     with pytest.raises(PoisonMessage, match="would not be read back"):
         fields.changed(state, Position(2), Position(1))
+
+
+def test_a_new_box_beside_one_that_was_saved_is_refused_where_it_would_not_be_read_back() -> None:
+    state, fields = Items(), fields_of(Items)
+    assert fields is not None and fields.changed(state, Position(0), Position(0)) is None
+    state.items = ListState([None])  # type: ignore[list-item]  # that is tested
+    with pytest.raises(PoisonMessage, match="would not be read back"):
+        fields.changed(state, Position(2), Position(1))
