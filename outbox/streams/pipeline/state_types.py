@@ -148,7 +148,7 @@ class MapState(MutableMapping[K, V]):
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __repr__(self) -> str:
-        return f"MapState({self._inner!r})"
+        return f"MapState({ ({key: self._inner[key] for key in self})!r})"
 
 
 class ListState(MutableSequence[T]):

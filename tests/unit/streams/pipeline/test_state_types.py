@@ -272,7 +272,7 @@ def test_a_map_goes_by_its_keys_and_reading_numbers_changes_nothing() -> None:
     fields = fields_of(Members)
     assert fields is not None and fields.changed(state, Position(0), Position(0)) is None
     assert box[3] == 1 and fields.changed(state, Position(5), Position(4)) == msgspec.Raw(b"{}")
-    assert repr(Value(1)) + repr(ListState([1])) + repr(MapState({1: 2})) == "Value(1)ListState([1])MapState({1: 2})"
+    assert repr(Value(1)) + repr(ListState([1])) + repr(box) == "Value(1)ListState([1])MapState({1: 2, 2: 3, 3: 1})"
     assert Value(1) == Value(1) and ListState([1]) == [1] and Value(1) != 1
 
 
