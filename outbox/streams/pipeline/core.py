@@ -27,7 +27,8 @@ class OperatorFailed(OutboxError):
     """An operator fails at a position; the pipeline stands still there, nothing is lost."""
 
     def __init__(self, pipeline: str, operator: str, at: Position, error: BaseException) -> None:
-        aside = ", or refused=log, which takes what it refuses" if isinstance(error, PoisonMessage) else ""
+        is_refusal = isinstance(error, PoisonMessage) and error.reason not in ("unstorable", "undecodable")
+        aside = ", or refused=log, which takes what it refuses" if is_refusal else ""
         super().__init__(
             f"pipeline {pipeline}: operator {operator} fails on the entry at {at} of the source "
             f"({type(error).__name__}: {error}); mend it and give the pipeline the next version={aside}"
@@ -110,6 +111,16 @@ def is_skip(value: Any) -> bool:
     return value is Skip or isinstance(value, Skip)
 
 
+def _emits(result: Any) -> None:
+    """Check the result of a reduce's function.
+
+    Raises:
+        TypeError: it has one, which nobody would see.
+    """
+    if result is not None:
+        raise TypeError(f"it returns a {type(result).__name__}, which goes nowhere; give it to emit(...)")
+
+
 class Copied(Emitted[Any]):
     """Emitted values as they are when they are emitted: later calls may change what the state has of them."""
 
@@ -158,7 +169,7 @@ class Reduce:
         at, path, at_ms, value = record
         emitted = self._emitted()
         emitted.at_ms = at_ms
-        self._operator.function(state, value, emitted)
+        _emits(self._operator.function(state, value, emitted))
         return [(at, (*path, index), at_ms, each) for index, each in enumerate(emitted)]
 
     def feed(self, frame: Frame) -> Frame:
@@ -186,7 +197,8 @@ class Reduce:
                 raise OperatorFailed(self._pipeline, self._operator.name, at, error) from error
             emitted.at_ms = at_ms
             try:
-                function(state, value, emitted)
+                if (result := function(state, value, emitted)) is not None:
+                    _emits(result)
             except Exception as error:
                 aside.append(refused(self._pipeline, self._operator, record, error))
                 if undo is not None and not undo.undo():

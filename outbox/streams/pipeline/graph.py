@@ -238,7 +238,9 @@ class Pipeline:
             return None
         if not isinstance(upstream, Operator) or self._operators.get(upstream.name) is not upstream:
             raise NotRegistrable(
-                self._wrong(f"a {kind} of {upstream!r}, which is none of its operators; declare that one before")
+                self._wrong(
+                    f"a {kind} of {upstream!r}, which is none of its operators; give what declared it, or source="
+                )
             )
         return upstream
 
@@ -270,7 +272,11 @@ class Pipeline:
             NotRegistrable: the log has several rows, is the source, or is a sink already.
         """
         if not isinstance(operator, Operator) or self._operators.get(operator.name) is not operator:
-            raise NotRegistrable(self._wrong(f"a sink of {operator!r}, which is none of its operators"))
+            raise NotRegistrable(
+                self._wrong(
+                    f"a sink of {operator!r}, which is none of its operators; give what its declaration has returned"
+                )
+            )
         self._send(operator, log, "a sink", None)
         if exactly_once:
             self._exactly_once.add(log.name)

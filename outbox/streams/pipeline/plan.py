@@ -51,7 +51,7 @@ class PipelinePlan:
             ReleaseRefused: it does not.
         """
         if not isinstance(self.release, Release):
-            raise ReleaseRefused(f"pipeline {self.name}: release={self.release!r}: give release.in_order()")
+            raise ReleaseRefused(f"pipeline {self.name}: release={self.release!r}: call one: release.in_order()")
         if self.exactly_once and not self.release.chained:
             why = "it may repeat or lose outputs, and the sink is declared exactly once"
             raise self.refused(why, f"use {' or '.join(fitting(self.exactly_once))}", *self.exactly_once)

@@ -390,17 +390,19 @@ class PipelineReplica:
 
     # Asking
 
-    async def state(self, operator: str, key: Key) -> tuple[Any, Position] | None:
-        """A copy of a key's state, and the position that it rests on, once all below that has left.
+    async def state(self, operator: str, key: Key, since: Position) -> tuple[Any, Position] | None:
+        """A copy of a key's state at or behind a position, and the position that it rests on.
 
-        None: the key has none.
+        It answers once all below that has left.  None: the key has none.
         """
+        await self._until(lambda: self._made, since)
         state, at = await self.tasks.state(operator, key)
         await self._until_released(at)
         return None if state is None else (state, at)
 
-    async def items(self, operator: str) -> AsyncIterator[tuple[Key, Any]]:
-        """All keys with copies of their states, a slot at a time, once all below has left."""
+    async def items(self, operator: str, since: Position) -> AsyncIterator[tuple[Key, Any]]:
+        """All keys with copies of their states at or behind a position, a slot at a time, once all below has left."""
+        await self._until(lambda: self._made, since)
         async for copies, at in self.tasks.items(operator):
             await self._until_released(at)
             for copy in copies:
@@ -517,7 +519,12 @@ class PipelineReplica:
 
     async def _swap(self, known: Kept[PipelineRegister], made: Checkpoint) -> bool:
         apart_ms = max(row.margin_ms for row in (self._source, *self.plan.sink_rows().values())) // 2
-        swapped = await self.register.swap(known, known.register.after(made, apart_ms))
+        for _ in range(BEGIN_COUNT_MAX):
+            swapped = await self.register.swap(known, known.register.after(made, apart_ms))
+            found = await self.register.read() if swapped is None else None
+            if found is None or not found.register.confirms(known.register):
+                break
+            known = found  # another replica has confirmed it
         if swapped is None:
             await self._lost(known, made.blobs() - known.register.blobs())
             return False

@@ -186,11 +186,12 @@ class RunningPipeline:
     async def get(self, operator: Operator, key: Key) -> tuple[Any, Position] | None:
         """The state of a key, None without one, and the position of the source that it rests on.
 
-        It answers when all below that position has left, so an answer never speaks of what may still be lost.
+        It answers when all below that position has left, so an answer never speaks of what may still be lost, and
+        never of less than has left: a replica that begins again is waited for.
         """
         while True:  # as often as a replica begins, which is limited
             with suppress(BeginAgain):
-                return await (await self._replica()).state(operator.name, as_key(key))
+                return await (await self._replica()).state(_name_of(operator), as_key(key), self._released)
 
     async def items(self, operator: Operator) -> AsyncIterator[tuple[Key, Any]]:
         """All keys of an operator and their states, a slot at a time.
@@ -199,10 +200,15 @@ class RunningPipeline:
             Refused: the replica that was asked has begun again meanwhile; ask again.
         """
         try:
-            async for item in (await self._replica()).items(operator.name):
+            async for item in (await self._replica()).items(_name_of(operator), self._released):
                 yield item
         except BeginAgain:
             raise Refused("the replica that was asked has begun again meanwhile; ask for the items again") from None
+
+    @property
+    def _released(self) -> Position:
+        """The position of the source below which everything has left, as far as any replica here has known."""
+        return max(loop.released for loop in self.loops)
 
     async def figures(self) -> PipelineFigures:
         """How far the pipeline is; `counts.pipelines["index"] = await running.figures()` makes metrics of it."""
@@ -212,7 +218,11 @@ class RunningPipeline:
         return await figures_of(replica.known.register.stands, replica.plan.source_row().cells, sinks)
 
     async def _replica(self) -> PipelineReplica:
-        """A replica that has begun."""
+        """The replica that is furthest, or the first one as soon as it has begun."""
+        self.check()
+        begun = [loop.replica for loop in self.loops if loop.replica is not None]
+        if begun:
+            return max(begun, key=lambda replica: replica.released)
         loop = self.loops[0]
         waiting = asyncio.ensure_future(self._begun(loop))
         try:
@@ -252,6 +262,12 @@ class RunningPipeline:
         """Raise what stopped a replica."""
         for task in self.tasks:
             raise_from(task)
+
+
+def _name_of(operator: Operator) -> str:
+    if not isinstance(operator, Operator):
+        raise NotRegistrable(f"{operator!r} is no operator; give what `pipeline.reduce(...)(function)` has returned")
+    return operator.name
 
 
 @asynccontextmanager

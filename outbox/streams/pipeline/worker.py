@@ -165,9 +165,14 @@ def plan_of(name: str) -> PipelinePlan:
         NotRegistrable: there is none.
     """
     module, _, attribute = name.partition(":")
-    found: Any = import_module(module)
-    for part in attribute.split("."):
-        found = getattr(found, part)
+    try:
+        found: Any = import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise NotRegistrable(
+            f"imported={name!r}: {error}; give module:attribute, a pipeline at the top of a module or what makes one"
+        ) from error
     if not isinstance(found, Pipeline) and callable(found):
         found = found(Place(cast(StateStore, object()), NoBlobs()))  # nothing is stored here
     found = getattr(found, "pipeline", found)

@@ -126,6 +126,10 @@ def longer(state: Count, word: Word, emit: Emit[Any]) -> None:
     emit(word)
 
 
+def returned(state: Count, word: Word, emit: object) -> Word | None:
+    return word if word.text == "b" else None
+
+
 def no_key(word: Word) -> Any:
     return None if word.text == "b" else word.text
 
@@ -136,6 +140,7 @@ def no_key(word: Word) -> Any:
         (broken, text_of, OperatorFailed, r"broken fails on the entry at 1\.0 .*ZeroDivisionError: division by zero"),
         (longer, text_of, OutputUnstorable, r"at 0\.0 of the source cannot be stored on its way to /changes"),
         (count, no_key, OperatorFailed, r"count fails on the entry at 1\.0"),
+        (returned, text_of, OperatorFailed, r"returned fails .*give it to emit"),
     ],
 )
 async def test_what_stops_a_pipeline_stops_it_in_a_worker(function: Any, key: Any, error: Any, text: str) -> None:

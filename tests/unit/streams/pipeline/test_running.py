@@ -16,6 +16,7 @@ from outbox.streams import Position, release
 from outbox.streams.log_places import place_of
 from outbox.streams.pipeline import running
 from outbox.streams.pipeline.plan import PipelinePlan
+from outbox.streams.pipeline.replica import PipelineReplica
 from outbox.streams.pipeline.running import PipelineLoop
 from outbox.streams.pipeline.tasks import BeginAgain
 from outbox.streams.processor import PAUSE_S_FIRST, PAUSE_S_MAX
@@ -41,14 +42,43 @@ async def test_the_view_is_asked_while_entries_flow() -> None:
     assert await made.released() == expected(TEXTS)
 
 
-async def test_the_end_of_a_run_makes_a_checkpoint() -> None:
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_the_end_of_a_run_makes_a_checkpoint(replicas: int) -> None:
     made = Counting(Engine.in_memory())
     await made.write(*TEXTS)
-    async with made.pipeline.run(made.engine, checkpoint_s=1_000) as running:
+    async with made.pipeline.run(made.engine, checkpoint_s=1_000, replicas=replicas) as running:
         await running.until(Position(3))
     replica = made.replica()
     await replica.begin()
     assert replica.at == Position(3)
+
+
+async def test_an_answer_never_speaks_of_less_than_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, go, turned = Counting(Engine.in_memory()), asyncio.Event(), PipelineReplica.turn
+    count = made.pipeline.plan().operators[1]
+    await made.write(*TEXTS)
+    async with asyncio.timeout(20), made.pipeline.run(made.engine, checkpoint_s=1_000) as running:
+        await running.until(Position(3))
+        first = running.loops[0].replica
+
+        async def turn(replica: PipelineReplica) -> bool:
+            if replica is first:
+                raise BeginAgain
+            await go.wait()
+            return await turned(replica)
+
+        monkeypatch.setattr(PipelineReplica, "turn", turn)
+        await made.write("the last")
+        while running.loops[0].replica in (first, None):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        asked = asyncio.create_task(running.get(count, "the"))
+        await asyncio.sleep(0.05)
+        assert not asked.done()  # it has seen nothing yet, and three entries have left
+        go.set()
+        assert await asked == (Count(4), Position(4))
+        for operator in ("count", None):
+            with pytest.raises(NotRegistrable, match="give what"):
+                await running.get(cast(Any, operator), "the")
 
 
 async def test_a_timer_runs_it_until_there_is_nothing_to_do() -> None:
@@ -141,7 +171,7 @@ async def test_who_waits_for_an_incarnation_that_ends_is_not_left_waiting() -> N
     replica = made.replica()
     await replica.begin()
     replica.tasks.at = Position(3)  # fed, and nothing has left
-    asked = asyncio.create_task(replica.state("count", "the"))
+    asked = asyncio.create_task(replica.state("count", "the", Position(0)))
     await asyncio.sleep(0)
     replica.end()
     async with asyncio.timeout(10):

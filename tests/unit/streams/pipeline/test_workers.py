@@ -49,6 +49,6 @@ async def test_a_worker_is_killed_and_another_stopped_and_all_comes_out_once(
 
 async def test_what_workers_cannot_import_is_said() -> None:
     made = Counting(Engine.in_memory())
-    with pytest.raises(OutboxError, match="No module named"):
+    with pytest.raises(OutboxError, match=r"imported=.*No module named.*module:attribute"):
         async with made.pipeline.run(made.engine, workers=1, imported="tests.unit.nothing:index") as running:
             await running.until(Position(1))
