@@ -142,8 +142,8 @@ Line = TypeVar("Line", Section, Held)
 
 
 def part_of(lines: Iterable[Line]) -> bytes:
-    """The bytes of a part."""
-    return b"\n".join(map(msgspec.json.encode, lines))
+    """The bytes of a part; a line break in it, between the tokens of a `Raw`, becomes a space."""
+    return b"\n".join(msgspec.json.encode(line).replace(b"\n", b" ") for line in lines)
 
 
 def sections_of(data: bytes, ref: PartRef) -> Iterator[Section]:

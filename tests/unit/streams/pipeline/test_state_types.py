@@ -306,6 +306,12 @@ def test_a_loaded_state_that_cannot_be_read_is_kept_and_every_time_it_is_asked_f
     assert len(states) == 1
 
 
+def test_a_state_with_line_breaks_between_its_tokens_stays_one_line_of_a_part() -> None:
+    data = part_of([Section("op", 0, 1, {"sk": msgspec.Raw(b'{\n"n":"\\n"}')}), Section("op", 1, 1, {})])
+    first, second = sections_of(data, ref_of("part", data))
+    assert msgspec.json.decode(first.states["sk"]) == {"n": "\n"} and second.slot == 1
+
+
 def test_another_schema_is_lifted_from_a_state_and_its_changes() -> None:
     def lifted(state: dict[str, Any]) -> dict[str, Any]:
         return {"members": {key: -value for key, value in state["members"].items()}}
