@@ -169,8 +169,9 @@ class StateFields:
         return self._kind(**found)
 
     def has_kinds_of(self, changes: Changes) -> bool:
-        """Whether these changes are of fields that are boxes today."""
-        return changes.members.keys() <= self.boxes.keys() and changes.fields.keys() <= {*self.names}
+        """Whether these changes are of fields that are boxes of members today."""
+        with_members = {name for name, kept in self.boxes.items() if not isinstance(kept, KeptValue)}
+        return changes.members.keys() <= with_members and changes.fields.keys() <= {*self.names}
 
     def apply(self, state: Any, changes: Changes) -> None:
         """Apply the changes of a state that were stored."""

@@ -331,12 +331,18 @@ class Dictionary:
     members: dict[int, int] = field(default_factory=dict)
 
 
-def test_a_class_that_has_a_dictionary_by_now_takes_what_was_saved_of_changes() -> None:
-    codec = StateCodec(state_codec(Dictionary))
-    states = KeyedStates(codec.encode, codec.decode, 1, fields_of(Dictionary))
+@dataclass
+class OneValue:
+    members: Value[dict[int, int]] = field(default_factory=lambda: Value({}))
+
+
+@pytest.mark.parametrize("now", [Dictionary({1: 1, 2: 2}), OneValue(Value({1: 1, 2: 2}))])
+def test_a_class_that_has_a_dictionary_by_now_takes_what_was_saved_of_changes(now: Any) -> None:
+    codec = StateCodec(state_codec(type(now)))
+    states = KeyedStates(codec.encode, codec.decode, 1, fields_of(type(now)))
     states.load({"sk": msgspec.Raw(b'{"members":{"1":1}}')}, 1)
     states.load({}, 1, {"sk": msgspec.Raw(b'{"members":{"members":{"2":[2]}}}')})
-    assert states.state("k") == Dictionary({1: 1, 2: 2})
+    assert states.state("k") == now
 
 
 def test_a_field_that_was_added_begins_with_its_default_and_is_saved_as_a_whole() -> None:
