@@ -150,9 +150,9 @@ class KeyedStates:
         return self.decode(self.encode(state), self.schema)
 
     def _save(self, key: Key) -> None:
-        slot, text, state = slot_of(key), text_of(key), self.by_key.get(key)
-        saved = self._saved.setdefault(slot, {})
         try:
+            slot, text, state = slot_of(key), text_of(key), self.by_key.get(key)
+            saved = self._saved.setdefault(slot, {})
             if self._fields is not None and state is not None and self._since is not None:
                 changes = self._fields.changed(state, self._taken[key], self._since)
                 if changes is not None:

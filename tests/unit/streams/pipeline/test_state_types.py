@@ -20,7 +20,7 @@ from outbox.streams import ListState, MapState, Position, Value
 from outbox.streams.pipeline.changes import applied, changes_of, combined
 from outbox.streams.pipeline.checkpoint import PartRef, Section, merge, part_of, ref_of, sections_of
 from outbox.streams.pipeline.state_fields import fields_of, is_frozen, may_share, state_codec
-from outbox.streams.pipeline.states import KeyedStates, slot_of
+from outbox.streams.pipeline.states import KeyedStates, StateUnstorable, slot_of
 from tests.unit.streams.pipeline.counting import Change
 
 
@@ -538,3 +538,12 @@ def test_a_new_box_beside_one_that_was_saved_is_refused_where_it_would_not_be_re
     state.items = ListState([None])  # type: ignore[list-item]  # that is tested
     with pytest.raises(PoisonMessage, match="would not be read back"):
         fields.changed(state, Position(2), Position(1))
+
+
+def test_a_key_that_cannot_be_stored_is_named() -> None:
+    codec = StateCodec(state_codec(Members))
+    states = KeyedStates(codec.encode, codec.decode, 1, fields_of(Members))
+    states.touch("\ud800", Position(0))
+    states.begin(Position(0), Position(1))
+    with pytest.raises(StateUnstorable, match=r"key '\\ud800' cannot be stored"):
+        states.save(1)
