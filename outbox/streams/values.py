@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from outbox.codec import DECODE_ERRORS, Codec, Upcast, codec_for
-from outbox.encoding import encoded_plain
+from outbox.encoding import encoded_plain, is_pydantic
 from outbox.errors import CorruptRecord, FormatTooNew, NotRegistrable, PoisonMessage, TooLarge
 from outbox.ports import BlobStore, NoBlobs, StateStore
 from outbox.streams.cells import Cell
@@ -44,7 +44,7 @@ class Values:
         self._is_union = is_union
         self.name = " | ".join(sorted(self._codecs))
         """The name of the type, as the log's floor has it."""
-        self._kind = kind if len(classes) == 1 == len(members) and not hasattr(kind, "model_fields") else None
+        self._kind = kind if len(classes) == 1 == len(members) and not is_pydantic(kind) else None
         """The class that all values have, where msgspec takes it; then many are encoded at once."""
         shape: Any = None if self._kind is None else list[self._kind]  # type: ignore[name-defined]  # known when it runs
         self._many: msgspec.json.Decoder[list[Any]] | None = None if shape is None else msgspec.json.Decoder(shape)
@@ -66,8 +66,8 @@ class Values:
         if many is None or {*map(type, values)} != {self._kind}:
             return None
         try:
-            data = msgspec.json.encode(values)
-            many.decode(data)  # what cannot be read would stop every reader
+            again = many.decode(msgspec.json.encode(values))  # what cannot be read would stop every reader
+            data = msgspec.json.encode(again)  # of 2 and 2.0 what a reader has
         except (TypeError, *DECODE_ERRORS):
             return None
         return None if b"null" in data else _raws.decode(data)
@@ -85,6 +85,7 @@ class Values:
             again = codec.decode(data)  # what cannot be read would stop every reader
             if isinstance(again, str) and not isinstance(value, str):
                 raise TypeError(f"it is a {type(value).__name__}, and would be read as text")
+            data = data if is_pydantic(codec.type) else codec.encode(again)
         except (TypeError, PoisonMessage, *DECODE_ERRORS) as error:
             raise PoisonMessage(
                 "unstorable", f"an entry for log {self._log!r} cannot be stored as {name}: {error}; store plain data"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -148,3 +149,18 @@ def test_of_several_values_the_one_that_cannot_be_stored_is_named() -> None:
     records: list[Record] = [(Position(at), (), 0, value) for at, value in ((3, 1), (4, float("nan")), (5, 2))]
     with pytest.raises(OutputUnstorable, match=r"puts out at 4\.0 of the source"):
         stored_records(Values("sink", float), records, "index", "in log sink")
+
+
+@dataclass
+class Level:
+    """What may have been counted in whole numbers until it was stored."""
+
+    metres: float
+    note: str | None = ""
+
+
+def test_a_value_is_stored_as_a_reader_has_it_whatever_is_stored_with_it() -> None:
+    values = Values("levels", Level)
+    for others in ([], [Level(1.5, None)]):
+        raws, _ = values.encoded([Level(2), *others])
+        assert bytes(raws[0]) == b'{"metres":2.0,"note":""}'
