@@ -14,7 +14,7 @@ import pytest
 from tenacity import wait_none
 
 from function_app import spark
-from outbox import App, Engine, Worker
+from outbox import App, Context, Engine, Worker
 from outbox.azure import functions
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown, Refused, Throttled
@@ -198,7 +198,14 @@ async def test_a_request_under_one_key_starts_one_run_and_gets_the_same_answer(s
     assert len(site.runs.asked) == 1
 
 
-async def test_a_run_is_shown_and_cancelled(site: Site) -> None:
+async def test_a_run_is_shown_and_cancelled(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    call, told = Context.call, list[Any]()
+
+    def noted(ctx: Context, function: Any, **options: Any) -> Any:
+        told.append(options)
+        return call(ctx, function, **options)
+
+    monkeypatch.setattr(Context, "call", noted)
     _, started = await site.ask("http_post_spark_job", "POST", "/spark/reconcile", b"{}", "k1")
     run = started["run"]
     assert (await site.ask("http_get_spark_runs_run", "GET", f"/spark/runs/{run}"))[0] == 404  # not started yet
@@ -209,6 +216,7 @@ async def test_a_run_is_shown_and_cancelled(site: Site) -> None:
     assert (await site.ask(*cancel))[1]["phase"] == "cancelled"
     await site.ask(*cancel)
     assert site.runs.cancelled == [run]
+    assert told == [{"idempotent": True}] * 2  # what the explorer goes by
 
 
 async def test_a_status_that_is_unknown_now_is_asked_for_again(site: Site) -> None:

@@ -22,6 +22,7 @@ from outbox.azure.cosmos.items import (
     from_item,
     to_item,
 )
+from outbox.azure.cosmos.store import BATCH_COUNT_MAX, CosmosStateStore
 from outbox.errors import CorruptRecord, TooLarge
 from outbox.ports import Create, Document, DocumentKey
 
@@ -126,6 +127,26 @@ def test_the_largest_body_fits_and_what_grows_beyond_the_limit_is_refused() -> N
     assert to_item(Create(KEY, largest))[1] <= ITEM_BYTES_MAX
     with pytest.raises(TooLarge, match="blob"):
         to_item(Create(KEY, b"\xff" * BODY_BYTES_MAX))
+
+
+@pytest.mark.parametrize(
+    ("bodies", "told"),
+    [
+        ([b"1" * (BODY_BYTES_MAX // 2), b"1" * (BODY_BYTES_MAX // 2 + 1)], f"bodies of {BODY_BYTES_MAX + 1} bytes"),
+        ([b'"' * 600_000] * 2, "2400.* bytes as items"),
+        ([b"1"] * (BATCH_COUNT_MAX + 1), "101 operations"),
+    ],
+    ids=["bodies", "items", "operations"],
+)
+async def test_a_batch_that_together_is_too_large_is_refused_before_it_is_sent(bodies: list[bytes], told: str) -> None:
+    async def unasked() -> Any:
+        raise AssertionError("nothing was to be sent")
+
+    writes = [Create(DocumentKey("p", str(at)), body) for at, body in enumerate(bodies)]
+    with pytest.raises(TooLarge, match=told):
+        await CosmosStateStore(unasked).write(writes)
+    with pytest.raises(AssertionError):
+        await CosmosStateStore(unasked).write(writes[1:])
 
 
 @pytest.mark.parametrize(("ttl_s", "expected"), [(0.01, 1), (2.0, 2), (2.1, 3), (1e12, TTL_S_MAX)])

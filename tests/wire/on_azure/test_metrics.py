@@ -11,6 +11,7 @@ import pytest
 from outbox import App, Client, Context, Engine, Worker, azure
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.servicebus import ServiceBusServer
+from outbox.engine.entities import Settlement
 from outbox.message import Message
 from outbox.metrics import METRICS
 from outbox.ports import Output
@@ -64,7 +65,14 @@ async def test_how_long_messages_wait_is_looked_for_with_each_sweep() -> None:
             for queue in ("orders", "returns"):  # one without sessions, one with
                 await client.send(queue, Order("nails"), id=f"{queue}-1")
             later = Output("reminders", operations.now_ms() + 3_600_000, Message(body=b"{}", outbox_id="r1"))
-            await operations.send([later])
+            await operations.send([later, Output("reminders", 0, Message(body=b"{}", outbox_id="r2"))])
+            for claim in engine.broker.claim("reminders", 1):
+                engine.broker.settle(claim.token, Settlement.DEFER)
+            held, end = await operations.peek("reminders", after=0, count=9, session="", is_wanted=lambda _: True)
+            assert {(one.status, one.due_ms) for one in held} == {
+                ("scheduled", later.due_ms),
+                ("deferred", 0),
+            } and end == 0
             counts, protocol = Counts(), Any
             recovery = Recovery(
                 *(protocol, (), FailedPushes()),  # type: ignore[arg-type]  # no store is swept
@@ -76,7 +84,7 @@ async def test_how_long_messages_wait_is_looked_for_with_each_sweep() -> None:
             _, since_ms = await gather(recovery._look(), operations.waiting_since_ms("reminders"))
     waited = read(counts, "outbox.queue.oldest")
     assert 90 <= waited[("orders",)] < 180 and 90 <= waited[("returns",)] < 180
-    assert waited[("reminders",)] == 0 and since_ms is None  # what is not due yet does not wait
+    assert waited[("reminders",)] == 0 and since_ms is None  # what is deferred or not due yet does not wait
 
 
 async def test_requests_and_what_they_cost_are_published() -> None:
