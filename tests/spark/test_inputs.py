@@ -183,11 +183,17 @@ def test_a_value_of_parquet_that_json_does_not_have_sets_its_row_aside(tmp_path:
         pa.string(), 3, [None, pa.array([0, 1, 2, 3], pa.int32()).buffers()[1], pa.py_buffer(b"a\xffc")]
     )
     table = pa.table({"id": ["1", "2", "3"], "x": pa.array([float("nan"), 0.5, 1e7]), "t": broken})
-    pq.write_table(table, tmp_path / "in.parquet")
+    maps = pa.array([None, None, [("b", 1), ("a", None)]], pa.map_(pa.string(), pa.int8()))
+    twice = pa.array([[("a", 1), ("a", 1)]], pa.map_(pa.string(), pa.int8()))
+    with pq.ParquetWriter(tmp_path / "in.parquet", table.append_column("m", maps).schema) as writer:
+        writer.write_table(table.append_column("m", maps))
+        writer.write_table(table[:0].append_column("m", maps[:0]))  # a row group without rows
+        writer.write_table(table[2:].append_column("m", twice))
     found = outcome(Source(str(tmp_path / "in.parquet")))
-    assert found.messages == {"3": b'{"id":"3","t":"c","x":1.0E7}'}
+    assert found.messages == {"3": b'{"id":"3","m":{"a":null,"b":1},"t":"c","x":1.0E7}'}
     assert [(row["line"], row["detail"]) for row in found.rows if row["reason"]] == [
         (1, "column x: NaN or an infinity, which JSON does not have"), (2, "column t: bytes that are no UTF-8"),
+        (4, "column m: a map that has a key twice"),
     ]  # fmt: skip
     assert [row["text"] for row in found.rows][:2] == ['{"id":"1","t":"a"}', '{"id":"2","x":0.5}']
 

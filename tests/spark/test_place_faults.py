@@ -91,6 +91,20 @@ def test_blocks_of_another_writer_are_not_committed(place: Container, monkeypatc
     assert place.create("a", b"A" * 250) and place.read("a") == b"A" * 250 and len(calls) == 2
 
 
+def test_a_writer_whose_blocks_another_put_has_dropped_was_second(
+    place: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(containers, "PUT_MAX_BYTES", 100)
+    commit = BlobClient.commit_block_list
+
+    def late(blob: BlobClient, blocks: Any, **_: Any) -> Any:
+        blob.upload_blob(b"B")
+        return commit(blob, blocks)  # the list is looked at first, not the condition
+
+    monkeypatch.setattr(BlobClient, "commit_block_list", late)
+    assert not place.create("a", b"A" * 250) and place.read("a") == b"B"
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_drawn_faults_change_no_answer(
     lake: Lake, place: Container, monkeypatch: pytest.MonkeyPatch, seed: int

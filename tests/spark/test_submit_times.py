@@ -154,6 +154,14 @@ async def test_a_claim_that_ends_while_batches_are_listed_is_waited_for(tmp_path
     assert len(pool.created) == 1
 
 
+async def test_of_the_batches_that_an_earlier_submitter_left_the_oldest_is_the_runs(tmp_path: Path) -> None:
+    hand, pool, documents = Hand(), Pool(), FolderRuns(tmp_path)
+    claim = Claim("another", hand.ms())
+    await documents.write(RUN, RunDocument(job="feed", arguments=REQUEST.arguments, asked_ms=1, claim=claim), "")
+    pool.listed = [Batch("5", "submitted"), Batch("6", "submitted")]
+    assert (await runs_over(documents, pool, hand).submit(RUN, REQUEST)).batch == "5" and pool.created == []
+
+
 async def test_a_run_that_is_cancelled_while_its_batch_is_made_ends_it(tmp_path: Path) -> None:
     hand, pool, documents = Hand(), Pool(), FolderRuns(tmp_path)
 

@@ -116,10 +116,10 @@ def test_the_exit_code_says_what_became_of_the_run(
 
     monkeypatch.setattr(submit, "runs_over", over)
     monkeypatch.setenv("OUTBOX_SPARK", "synapse")
-    assert submit.main([*words, "--runs", "kept", "--", "--input", "x"]) == code
+    assert submit.main([*words, "--runs", "kept", "--", "--input", "x", "--", "y"]) == code
     assert chosen == [("synapse", "kept")]
     if words[0] == "feed":
-        assert runs.asked[0][1] == RunRequest("feed", ("--input", "x"))
+        assert runs.asked[0][1] == RunRequest("feed", ("--input", "x", "--", "y"))
     else:
         assert runs.asked == ["cancel"] * (words[0] == "cancel")
 

@@ -168,8 +168,17 @@ def test_a_sweep_is_whole_where_each_of_its_parts_is(monkeypatch: pytest.MonkeyP
     row = dict.fromkeys(COUNTED, 0) | {"oldest_s": 0.0, "troubles": []}
     swept: Any = Mock()
     swept.range().mapInArrow().collect.return_value = [row | {"is_whole": whole} for whole in wholes]
-    monkeypatch.setattr("spark_jobs.sweep.survey", lambda settings, count: ([Part(), Part()], settings))
-    assert sweep(swept, Mock()).ok == all(wholes)
+    given = list[Any]()
+
+    def survey(*asked: Any) -> Any:
+        given.append(asked)
+        return [Part(), Part()], asked[0]
+
+    monkeypatch.setattr("spark_jobs.sweep.survey", survey)
+    connect = Mock()
+    assert sweep(swept, connect, grace_s=1, tasks=2, lanes=3, limit_s=4).ok == all(wholes)
+    settings = Sweeping(connect=connect, life_ms=0, margin_ms=0, grace_s=1, lanes=3, limit_s=4)
+    assert given == [(settings, 2)]
 
 
 async def test_records_live_as_long_as_the_applications_have_registered(partitions: Place) -> None:
