@@ -96,6 +96,8 @@ async def test_over_http_an_attempt_is_answered_with_its_hole_and_the_same_again
         board = await world.request("GET", "/games/g")
         assert json.loads(board.body) == {"game": "g", "places": [{"player": "ann", "attempts": 1, "hits": 1}]}
         assert (await world.request("GET", "/games/g/targets/right")).status == 404
+        target = json.loads((await world.request("GET", "/games/g/targets/left")).body)
+        assert target["holes"] == [{"attempt": "a1", "player": "ann", "x": 3, "y": -4}]
 
 
 async def test_the_leader_board_shows_the_best_first() -> None:
@@ -103,15 +105,19 @@ async def test_the_leader_board_shows_the_best_first() -> None:
         await fire(world, shot(1, player="cleo", x=99), shot(2, player="bob"), shot(3, player="ann", x=99), shot(4))
         board: Any = json.loads((await world.request("GET", "/games/g")).body)
         assert [(place["player"], place["hits"]) for place in board["places"]] == [("bob", 1), ("ann", 1), ("cleo", 0)]
+        kept = await world.state(Board, "g")
+        assert kept is not None and list(kept.scores) == ["ann", "bob", "cleo"]  # whatever came first
 
 
 async def test_a_shot_past_the_paper_is_refused_and_moves_nothing() -> None:
     async with Harness(app, scope="item") as world:
-        await fire(world, shot(1, x=251), shot(2, game="g" * 65), shot(3, game=""))
+        await fire(world, shot(1, x=251), shot(2, game="g" * 65), shot(3, game=""), shot(4, game="g" * 64))
         reasons = {dead_letter.id: dead_letter.reason for dead_letter in world.dead_letters("attempts")}
         assert reasons["a1"] == "that went past the paper; look where you shoot"
         assert sorted(reasons) == ["a1", "a2", "a3"]
-        assert world.sent("results") == [] and await world.state(Target, "g/left") is None
+        assert [made.attempt for made in world.sent("results")] == ["a4"] and await world.state(
+            Target, "g/left"
+        ) is None
 
 
 async def test_a_players_name_is_text_on_the_sheet_and_nothing_else() -> None:

@@ -13,7 +13,7 @@ from benchmarks import profile_w1, run
 from benchmarks.peers import bare, floor
 from outbox_bench import report, sqlite, w1
 from outbox_bench.apart import Apart
-from outbox_bench.measure import Measurement, inputs
+from outbox_bench.measure import Measurement, Stopwatch, inputs, measured
 
 ONE = Measurement(
     system="s",
@@ -92,6 +92,18 @@ def test_a_row_reports_the_median_and_both_extremes() -> None:
     assert row["messages_per_s"] == {"median": 300.0, "min": 100.0, "max": 900.0}
     assert (row["system"], row["variant"], row["in_flight"], row["durable"]) == ("s", "v", 1, True)
     assert "300 [100..900]" in report.table([row])
+    assert [row[name]["median"] for name in report.FIGURES] == [300, 1, 2, 3, 1]
+    assert "1.000 [1.000..1.000]  2.000 [2.000..2.000]  3.0 [3.0..3.0]  1.0000" in report.table([row])
+
+
+def test_a_run_is_measured_in_the_units_of_its_figures() -> None:
+    watch = Stopwatch()
+    watch.wall_s, watch.cpu_s = 2.0, 0.5
+    latencies_s = [n / 1_000 for n in range(200, 0, -1)]
+    found = measured(
+        system="s", variant="v", in_flight=4, durable=False, watch=watch, latencies_s=latencies_s, flush_count=50
+    )
+    assert found == Measurement("s", "v", 4, False, 100.0, 101.0, 199.0, 2_500.0, 0.25)  # a second, ms, ms, µs
 
 
 def test_a_run_publishes_table_and_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

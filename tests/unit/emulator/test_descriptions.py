@@ -22,7 +22,7 @@ from outbox.emulator.bus.addresses import (
     parse_address,
 )
 from outbox.emulator.bus.administration import Administration, Target, Wrong, read_rule, read_target, write_rule
-from outbox.emulator.bus.descriptions import FOREVER, duration
+from outbox.emulator.bus.descriptions import FOREVER, Description, duration, keep
 from outbox.emulator.faults import DELAY_MAX_S, TEXT_LENGTH_MAX, FaultRule, Faults
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, subscription_path
@@ -304,8 +304,9 @@ def test_an_entity_shows_what_it_holds_by_state(engine: Engine) -> None:
     engine.broker.send("Plain", [Message(body=b"7")], due_ms=later_ms)
     engine.broker.send("Events", [Message(body=b"8", session_id="s")], due_ms=later_ms)
     engine.broker.send("Events", [Message(body=b"9", session_id="s")])
-    [claim] = engine.broker.claim("Plain", 1)
-    engine.broker.settle(claim.token, Settlement.DEAD_LETTER)
+    for path in ("Plain", inner):
+        [claim] = engine.broker.claim(path, 1)
+        engine.broker.settle(claim.token, Settlement.DEAD_LETTER)
 
     def shown(path: str, *names: str) -> list[str]:
         answer = Administration(engine).answer("GET", path, "", b"", update=False)
@@ -314,6 +315,10 @@ def test_an_entity_shows_what_it_holds_by_state(engine: Engine) -> None:
         return [(re.findall(f"{name}>([^<]*)<", body) or ["none"])[0] for name in names]
 
     names = ("SizeInBytes", "<MessageCount", "ActiveMessageCount", "DeadLetterMessageCount", "ScheduledMessageCount")
+    times = Description(kind="QueueDescription", given={}, created_ms=1_000, updated_ms=2_000)
+    keep(engine, "Plain", times)
+    told = ["1970-01-01T00:00:01.000000Z", "1970-01-01T00:00:02.000000Z"]
+    assert shown("/Plain", "CreatedAt", "UpdatedAt", "published", "<updated") == told * 2
     assert shown("/Plain", *names, "SubscriptionCount") == ["4", "4", "2", "1", "1", "none"]
-    assert shown("/Events", *names, "SubscriptionCount") == ["2", "none", "0", "0", "1", "1"]
-    assert shown(f"/{inner}", *names, "SubscriptionCount") == ["none", "2", "1", "0", "1", "none"]
+    assert shown("/Events", *names, "SubscriptionCount") == ["1", "none", "0", "0", "1", "1"]
+    assert shown(f"/{inner}", *names, "SubscriptionCount") == ["none", "2", "0", "1", "1", "none"]

@@ -346,18 +346,20 @@ async def test_requests_and_their_units_are_counted_by_kind(ground: CosmosGround
     await store.write([Create(A, b"2")])
     await store.read(A)
     await store.read(DocumentKey("p", "missing"))
+    assert [document.key async for document in store.scan("p")] == [A, B]
     used = store.usage.by_kind
     assert {kind: (one.count, one.failed_count) for kind, one in used.items()} == {
         "create": (2, 1),
         "batch": (1, 0),
         "read": (2, 0),
+        "query": (1, 0),
     }
     served = ground.emulator.usage()
     assert used["batch"].charge_ru == served["batch"].charge_ru > 10
     assert store.usage.charge_ru == pytest.approx(sum(served[name].charge_ru for name in served if name in OF_ITEMS))
 
 
-OF_ITEMS = ("batch", "item.create", "item.read")
+OF_ITEMS = ("batch", "item.create", "item.read", "query")
 
 
 # Answers that leave something out

@@ -152,6 +152,7 @@ def test_a_queue_of_an_app_or_a_file_is_described_from_its_settings(bus: Bus, ad
     bus.declare(QueueSettings(name, ordering="per_key", lock_s=90.5, time_to_live_s=86_400, duplicate_window_s=20))
     queue = admin.get_queue(name)
     assert queue.requires_session and queue.requires_duplicate_detection
+    assert queue.duplicate_detection_history_time_window == timedelta(seconds=20)
     assert queue.lock_duration == timedelta(seconds=90.5)
     assert queue.default_message_time_to_live == timedelta(days=1)
     assert queue.max_delivery_count == 100
