@@ -39,6 +39,7 @@ def test_a_batch_of_several_times_is_sent_in_order(engine: Engine) -> None:
     later = engine.now_ms() + 60_000
     sequences = put(engine, "plain", [incoming(b"1"), incoming(b"2", later), incoming(b"3")], needs_session=False)
     assert sequences == [1, 2, 3]
+    assert [task.message.body for task in engine.broker.peek("plain", 0, 9)] == [b"1", b"2", b"3"]
     assert [claim.message.body for claim in engine.broker.claim("plain", 9)] == [b"1", b"3"]
 
 

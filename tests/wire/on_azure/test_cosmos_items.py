@@ -22,7 +22,7 @@ from outbox.azure.cosmos.items import (
     from_item,
     to_item,
 )
-from outbox.azure.cosmos.store import BATCH_COUNT_MAX, CosmosStateStore
+from outbox.azure.cosmos.store import BATCH_COUNT_MAX, CosmosStateStore, KeyRange
 from outbox.errors import CorruptRecord, TooLarge
 from outbox.ports import Create, Document, DocumentKey
 
@@ -120,6 +120,18 @@ def test_ids_come_back_stay_apart_and_keep_their_prefixes(one: str, other: str) 
 def test_an_id_that_cosmos_would_not_take_is_refused(id: str) -> None:
     with pytest.raises(TooLarge):
         to_item(Create(DocumentKey("p", id), b"1"))
+
+
+def test_the_longest_key_fits_and_counts() -> None:
+    longest = Create(DocumentKey("p" * 2_048, "x" * 1_023), b"1")
+    assert to_item(longest)[1] - to_item(Create(DocumentKey("p", "x"), b"1"))[1] == 2_047 + 1_022
+    with pytest.raises(TooLarge, match="partition"):
+        to_item(Create(DocumentKey("p" * 2_049, "x"), b"1"))
+
+
+def test_all_hashes_are_split_evenly() -> None:
+    middle = "2" + "0" * 31
+    assert KeyRange().split(2) == [KeyRange("", middle), KeyRange(middle, "FF")]
 
 
 def test_the_largest_body_fits_and_what_grows_beyond_the_limit_is_refused() -> None:
