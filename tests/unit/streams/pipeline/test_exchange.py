@@ -249,6 +249,12 @@ def test_a_pipeline_is_found_by_name() -> None:
         plan_of("tests.unit.streams.pipeline.counting:__name__")
 
 
+def test_a_message_of_the_most_bytes_goes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = Answer(1, Position(2), [b"x"])
+    monkeypatch.setattr(exchange, "BYTES_MAX", len(framed(message)) - 4)
+    assert list(Unframed[FromWorker](FromWorker).feed(framed(message))) == [message]
+
+
 def test_what_is_no_message_is_refused() -> None:
     unframed = Unframed[FromWorker](FromWorker)
     data = framed(Answer(1, Position(2), [b"x"]))
