@@ -8,11 +8,22 @@ import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from outbox.errors import Refused
+from outbox.errors import (
+    CorruptRecord,
+    EngineStopped,
+    OutboxError,
+    OutcomeUnknown,
+    PoisonMessage,
+    Refused,
+    Throttled,
+    TooLarge,
+    Trimmed,
+    UnknownDestination,
+)
 from outbox.ops.admins import control
 from outbox.ops.admins import engine as engine_admin
 from outbox.ops.admins.control import serve_control
@@ -98,6 +109,61 @@ async def test_no_route_answers_without_the_token(wire: Wire, method: str, path:
             lines = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
             assert (await wire.exchange(lines)).startswith(b"HTTP/1.1 401")
         assert status == 401 and "token" in answer["error"]
+
+
+@pytest.mark.parametrize(("scheme", "status"), [("bearer", 200), ("BEARER", 200), ("Basic", 401), ("", 401)])
+async def test_a_token_is_a_bearers(wire: Wire, scheme: str, status: int) -> None:
+    line = f"Authorization: {scheme} {wire.file.token}"
+    answer = await wire.exchange(
+        f"GET /health HTTP/1.1\r\nHost: localhost\r\n{line}\r\nConnection: close\r\n\r\n".encode()
+    )
+    assert answer.startswith(f"HTTP/1.1 {status}".encode())
+
+
+class Failing:
+    """An admin that fails of all that it is asked."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def ask(self, asked: Any) -> Any:
+        raise self.error
+
+    async def stream(self, asked: Any) -> AsyncIterator[bytes]:
+        yield await self.ask(asked)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "text"),
+    [
+        (KeyError("no message 'a'"), 404, LookupError, "no message 'a'"),
+        (LookupError("no message 'a'"), 404, LookupError, "no message 'a'"),
+        (UnknownDestination("no queue"), 404, UnknownDestination, "no queue"),
+        (TooLarge("too much"), 413, TooLarge, "too much"),
+        (Throttled("later"), 429, Throttled, "later"),
+        (Trimmed("gone"), 409, Trimmed, "gone"),
+        (CorruptRecord("damaged"), 500, CorruptRecord, "damaged"),
+        (EngineStopped("closed"), 503, EngineStopped, "closed"),
+        (PoisonMessage("bad", "no type"), 409, Refused, "bad: no type"),
+        (OutcomeUnknown("perhaps"), 409, OutcomeUnknown, "perhaps"),
+        (ValueError("a secret"), 500, OutboxError, "the host failed on this request and logged why"),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, Exception) else "",
+)
+async def test_an_error_travels_with_its_status_class_and_text(
+    bank: Any, error: Exception, status: int, kind: type[Exception], text: str
+) -> None:
+    async with serve_control(cast(Any, Failing(error)), bank.folder):
+        file = read_control_file(bank.folder)
+        assert file is not None
+        found = await Wire(file).ask("GET", "/health")
+        assert found[0] == status and found[1]["error"] == text, "/health asks the admin as well"
+        remote = RemoteAdmin(file, bank.folder)
+        with pytest.raises(kind) as asked:
+            await remote.ask(ReadStatus())
+        with pytest.raises(kind) as streamed:
+            [piece async for piece in remote.stream(Export())]
+    assert [(type(each.value), each.value.args) for each in (asked, streamed)] == [(kind, (text,))] * 2
 
 
 @pytest.mark.parametrize(
