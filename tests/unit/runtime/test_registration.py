@@ -13,6 +13,8 @@ import pytest
 
 from outbox import App, Context, UnknownDestination
 from outbox.errors import NotRegistrable
+from outbox.guards import Breaker, Rate
+from outbox.registration.routes import PATH_LENGTH_MAX, split_path
 from outbox.runtime.start.plan import compile_app
 from outbox.testing import Harness
 
@@ -146,6 +148,19 @@ def test_a_handler_that_does_not_fit_is_refused_with_the_cure(
 )
 def test_a_declaration_that_does_not_fit_is_refused_with_the_cure(declare: Callable[[App], Any], cure: str) -> None:
     refused(declare, cure)
+
+
+def test_a_limit_itself_is_taken() -> None:
+    app = App("a")
+    most_s = app.margin.total_seconds() / 2
+    app.handler("q" * 260, time_limit_s=most_s, rate=Rate(5), breaker=Breaker("bank"))(ponging)
+    (handler,) = app.handlers
+    assert (handler.source, handler.time_limit_s) == ("q" * 260, most_s)
+    assert [type(guard) for guard in handler.guards] == [Rate, Breaker], "what the breaker counts has a place"
+    assert split_path("/" + "a" * (PATH_LENGTH_MAX - 1)) and split_path("/" + "a" * PATH_LENGTH_MAX) is None
+
+
+def ponging(ping: Ping, ctx: Context) -> None: ...
 
 
 @pytest.mark.parametrize(

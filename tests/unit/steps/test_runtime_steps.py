@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from outbox import App, stored
+from outbox import App, Client, stored
 from outbox.engine.backend.apart import EngineStore
 from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.engine.backend.store_scopes import ItemStore
@@ -1194,3 +1194,29 @@ async def test_a_stop_is_one_although_a_record_was_found_meanwhile(
     batch: Any = SimpleNamespace(superseded=Record("t", b"f", 0), is_premature=is_premature)
     with pytest.raises(asyncio.CancelledError):
         await store_transaction.run_in(cast(Any, None), batch, cast(Any, None), cast(Any, None))
+
+
+# What a client sends and shows
+
+
+def test_a_message_is_as_old_as_its_sender_says_or_as_when_it_is_due() -> None:
+    client = Client(adding(), Engine.in_memory(clock=VirtualClock(START_S)))
+    now_ms = round(START_S * 1_000)
+    found = [
+        client._output("adds", Message(body=b""), created, after_s)
+        for created, after_s in ((None, 0), (None, 5), (7.5, 5))
+    ]
+    assert [(output.due_ms, output.message.created_ms) for output in found] == [
+        (0, now_ms),
+        (now_ms + 5_000, now_ms + 5_000),
+        (now_ms + 5_000, 7_500),
+    ]
+
+
+def test_a_dead_letter_shows_when_its_message_was_made_or_else_when_it_came() -> None:
+    client = Client(adding(), Engine.in_memory())
+    for created_ms, made_s in ((2_500, 2.5), (0, 9.0)):
+        message = Message(body=b'{"key":"a"}', outbox_id="1", type="Add", created_ms=created_ms)
+        shown = client.dead_letter(DeadLetterEntry("adds", 1, message, "no", "why", 3, 9_000))
+        assert (shown.id, shown.reason, shown.description, shown.delivery_count) == ("1", "no", "why", 3)
+        assert shown.message == Add("a") and shown.created == made_s
