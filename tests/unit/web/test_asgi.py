@@ -211,7 +211,7 @@ async def test_a_start_that_fails_is_told_to_the_server() -> None:
 
 
 async def test_a_body_in_pieces_is_one_and_one_that_is_too_large_is_refused() -> None:
-    async with alone(body_bytes_max=40) as bank:
+    async with alone(body_bytes_max=27) as bank:
         paid = await answer(bank, "POST", "/payments", (b'{"purse": "a",', b' "amount"', b": 5}"), key="k")
         assert paid.json == {"balance": 5}
         large = await answer(bank, "POST", "/payments", (b"x" * 30, b"x" * 30), key="k2")
