@@ -401,7 +401,10 @@ class PipelineReplica:
         return None if state is None else (state, at)
 
     async def items(self, operator: str, since: Position) -> AsyncIterator[tuple[Key, Any]]:
-        """All keys with copies of their states at or behind a position, a slot at a time, once all below has left."""
+        """All keys with copies of their states at or behind a position, a slot at a time.
+
+        A slot comes once all below its position has left.
+        """
         await self._until(lambda: self._made, since)
         async for copies, at in self.tasks.items(operator):
             await self._until_released(at)
