@@ -52,7 +52,12 @@ PIPELINE_MUTANTS = (
     mutant(
         "pipeline: changes count as saved when their part is written", "pipeline", "Recoverable", STATES,
         ("        return self._saved\n", "        self._taken = {}\n        return self._saved\n"),
-        pages=("a", "b"), replicas=2,
+        pages=("a", "b", "a"), sizes=(2, 1),
+    ),
+    mutant(
+        "pipeline: a checkpoint takes the place of one that another replica has made meanwhile", "pipeline", "Monotone|Recoverable|NoLost", REPLICA,
+        ("            found = await self.register.read() if swapped is None else None\n            if found is None or not found.register.confirms(known.register):\n", "            found = await self.register.read() if swapped is None else None\n            if found is None:\n"),
+        pages=("a", "b"), sizes=(1, 2),
     ),
     mutant(
         "pipeline: members count as saved when they are saved", "pipeline", "Recoverable", STATE_TYPES,
