@@ -37,7 +37,7 @@ def as_key(value: object) -> Key:
     if isinstance(value, UUID):
         return UUID(int=value.int)
     if value is None or value == "":
-        raise ValueError("there is no key; give it one, or let what has no state take it")
+        raise ValueError("it has no key; give it one, or let what has no state take it")
     raise ValueError(f"a {type(value).__name__} cannot be a key; use a str, int or UUID")
 
 

@@ -17,12 +17,13 @@ TESTS = Path(__file__).resolve().parent
 ONE_OF = 4
 WHOLE = (
     "simulation/test_explore_",
-    *(f"spark/test_{name}.py" for name in ("reconcile", "reconcile_inputs", "quarantines")),
+    *(f"spark/test_{name}.py" for name in ("reconcile", "reconcile_inputs", "reconcile_screens", "quarantines")),
 )
 """Beginnings of the files of which all tests are long."""
 ALWAYS = ("simulation/test_explore_lattice.py",)
 """The smallest scopes of the three protocols are explored by every run."""
 LONG: dict[str, tuple[str, ...]] = {
+    "docs/test_pages.py": ("a_page_does_what_it_says",),
     "docs/test_process_a_log.py": (
         "replica_and_feeder_survive_a_restart_of_the_store_and_end_by_ctrl_c_without_a_traceback",
     ),
@@ -88,6 +89,7 @@ LONG: dict[str, tuple[str, ...]] = {
         "a_follower_is_killed_and_another_goes_on_until_it_is_asked_to_end",
         "an_outage_longer_than_the_limit_ends_a_follower_with_everything_merged",
     ),
+    "spark/test_inputs_on_spark.py": ("spans_that_tasks_read_give_the_rows_that_a_judge_sees",),
     "spark/test_inputs_at_addresses.py": ("spans_archives_and_row_groups_are_read_in_ranges",),
     "spark/test_lakes.py": (
         "a_feed_is_killed_at_every_step_and_sends_each_row",
@@ -110,7 +112,6 @@ LONG: dict[str, tuple[str, ...]] = {
     ),
     "spark/test_messy_files.py": ("each_row_is_sent_as_it_stands_or_set_aside",),
     "spark/test_place_faults.py": ("drawn_faults_change_no_answer",),
-    "spark/test_reconcile_screens.py": ("a_job_that_was_killed_goes_on_behind_the_last_step",),
     "spark/test_submit_local.py": ("a_job_is_submitted_locally_from_exactly_the_package",),
     "spark/test_sweep.py": (
         "the_command_says_so_by_its_exit_code",

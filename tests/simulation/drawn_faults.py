@@ -1,4 +1,4 @@
-"""Which faults of the tables a run plants: one of each rule that a page names, and a sixth of the others.
+"""Which faults of the tables a run plants: one of each rule that a page names, and a twelfth of the others.
 
 A planted fault says something about the tests, not about the code, and little of it changes from one commit to the
 next.  Which they are follows from the sources of the package: a tree draws the same faults whenever it is tested, and
@@ -15,7 +15,7 @@ from tests.simulation.importing import ROOT
 from tests.simulation.planting import Mutant
 from tests.simulation.rules import RULES
 
-ONE_OF = 6
+ONE_OF = 12
 
 
 def is_drawn(mutant: Mutant) -> bool:

@@ -79,7 +79,7 @@ async def test_the_key_of_an_ordered_queue_is_taken_from_the_body(bank: Any, kno
     for key in ("bob", "Alice"):
         with pytest.raises(Refused, match=f"has the key 'alice', not '{key}'; leave --key out"):
             await knowing.ask(Send("ledger", [deposit('{"account": "alice", "amount": 5}', key=key)]))
-    with pytest.raises(Refused, match="m1 has no key: there is no key"):
+    with pytest.raises(Refused, match="m1 has no key: it has no key"):
         await knowing.ask(Send("ledger", [deposit('{"account": "", "amount": 5}')]))
     assert len(sent(bank, "ledger")) == 3
 

@@ -154,16 +154,19 @@ ADAPTER_MUTANTS = (
     mutant(
         "several tasks use one sender at once", SENDING, "test_many_tasks_on_one_bus_send_each_message_once",
         ("        if self._running is None:\n", "        if True:\n"),
+        of=OF_SENDING,
     ),
     mutant(
         "the first message of a next batch is left out", SENDING,
         "test_more_than_one_batch_may_count_arrives_whole_and_in_order",
         ("        del self.messages[:count]\n", "        del self.messages[: count + 1]\n"),
+        of=OF_SENDING,
     ),
     mutant(
         "a sender that has failed is used again", SENDING,
         "test_a_connection_that_has_gone_silent_is_given_up_after_one_send",
         ("            await self._drop()  #", "            pass  #"),
+        of=OF_SENDING,
     ),
     mutant(
         "a send without an answer is taken as refused", BUS_OUTCOMES,
