@@ -48,7 +48,7 @@ STATEMENTS_MAX = {
     "outbox": 3_905,
     "outbox/azure": 3_450,
     "outbox/emulator": 9_811,
-    "outbox/engine": 5_113,
+    "outbox/engine": 5_116,
     "outbox/ops": 7_497,
     "outbox/registration": 339,
     "outbox/runtime": 6_168,

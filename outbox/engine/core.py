@@ -224,6 +224,10 @@ class Core:
         except EngineStopped as stopped:
             self.stop(stopped)
             raise
+        except OSError as error:
+            reason = EngineStopped(f"the log could not be written ({error}); free the disk or repair it and reopen")
+            self.stop(reason)
+            raise reason from error
 
     def stop(self, reason: EngineStopped) -> None:
         """Acknowledge nothing more, for this reason; a second one changes nothing."""
