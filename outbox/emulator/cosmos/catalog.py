@@ -90,7 +90,7 @@ class Container:
         self.definition = _shown(definition, version)
         self.key_paths: tuple[tuple[str, ...], ...] = tuple(_names(p) for p in definition["partitionKey"]["paths"])
         self.ttl_s: int | None = definition.get("defaultTtl")
-        self.indexing = Indexing(definition.get("indexingPolicy"))
+        self.indexing = Indexing.of_stored(definition.get("indexingPolicy"))
 
 
 class Catalog:

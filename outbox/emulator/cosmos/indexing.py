@@ -16,7 +16,7 @@ from itertools import islice
 import msgspec
 
 from outbox.emulator.cosmos.query.nodes import Literal, Member, Name, Node, Query
-from outbox.emulator.cosmos.wire import Json, bad
+from outbox.emulator.cosmos.wire import Json, Rejection, bad
 
 COMPOSITE_COUNT_MAX = 100
 TERM_COUNT_MAX = 10_000
@@ -71,6 +71,14 @@ class Indexing:
         self._knows = lru_cache(KNOWN_COUNT_MAX)(self._is_indexed)
         if len(self._composites) > COMPOSITE_COUNT_MAX:
             raise bad(f"more than {COMPOSITE_COUNT_MAX} composite indexes")
+
+    @staticmethod
+    def of_stored(definition: Json) -> Indexing:
+        """The same of a definition from disk, where one may be that was never checked: then the default."""
+        try:
+            return Indexing(definition)
+        except Rejection:
+            return Indexing(None)
 
     def check_order(self, query: Query) -> None:
         """Let an order pass that an index can serve.

@@ -11,18 +11,27 @@ from typing import Annotated
 
 import msgspec
 
-from outbox.emulator.cosmos.wire import Json, bad, parse_object
+from outbox.emulator.cosmos.wire import Json, Rejection, bad, parse_object
 
 THROUGHPUT_HEADER = "x-ms-offer-throughput"
 AUTOSCALE_HEADER = "x-ms-cosmos-offer-autopilot-settings"
 
+_Percent = Annotated[int, msgspec.Meta(ge=0, le=1_000)]
 _Manual = Annotated[int, msgspec.Meta(ge=400, le=1_000_000, multiple_of=100)]
 _Greatest = Annotated[int, msgspec.Meta(ge=1_000, le=1_000_000, multiple_of=1_000)]
 
 
+class _ThroughputPolicy(msgspec.Struct, rename="camel"):
+    increment_percent: _Percent = 0
+
+
+class _UpgradePolicy(msgspec.Struct, rename="camel"):
+    throughput_policy: _ThroughputPolicy
+
+
 class _Autoscale(msgspec.Struct, rename="camel", omit_defaults=True):
     max_throughput: _Greatest
-    auto_upgrade_policy: dict[str, Json] | None = None
+    auto_upgrade_policy: _UpgradePolicy | None = None
 
 
 class Throughput(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -77,8 +86,11 @@ def _checked(content: dict[str, Json]) -> Throughput:
 
 
 def of_stored(content: Json) -> Throughput | None:
-    """The same of a definition from disk; None where it has none."""
-    return None if content is None else _checked(content)
+    """The same of a definition from disk; None where it has none, or one that was never checked."""
+    try:
+        return None if content is None else _checked(content)
+    except Rejection:
+        return None
 
 
 def offer_of(rid: str, offer_rid: str, link: str, throughput: Throughput, etag: str, ts_s: int) -> dict[str, Json]:

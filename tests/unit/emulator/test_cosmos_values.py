@@ -119,9 +119,10 @@ def test_a_throughput_is_given_once() -> None:
     ]
     for body in wrong:
         assert refused(of_body, body) == 400
-    settings = {"maxThroughput": 4_000, "autoUpgradePolicy": {"throughputPolicy": {"incrementPercent": 10}}}
-    found = of_body({"content": {"offerAutopilotSettings": settings}})
-    assert offer_of("r", "o", "l", found, "e", 1)["content"]["offerAutopilotSettings"] == settings
+    for percent, is_taken in ((1_000, True), (1_001, False), (-1, False)):
+        policy = {"throughputPolicy": {"incrementPercent": percent}}
+        content = {"offerAutopilotSettings": {"maxThroughput": 4_000, "autoUpgradePolicy": policy}}
+        assert of_body({"content": content}) if is_taken else refused(of_body, {"content": content}) == 400
 
 
 @pytest.mark.parametrize(

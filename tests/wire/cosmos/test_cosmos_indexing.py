@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from azure.cosmos import PartitionKey, exceptions
 
+from outbox.emulator.cosmos.indexing import Indexing
 from tests.wire.cosmos.conftest import Sdk, query
 from tests.wire.cosmos.test_cosmos_items import status
 
@@ -125,3 +126,4 @@ def test_a_composite_index_that_is_added_serves_from_then_on(sdk: Sdk) -> None:
 )
 def test_what_is_no_indexing_policy_is_refused(sdk: Sdk, policy: dict[str, Any]) -> None:
     assert status(sdk.container, "refused", indexing_policy=policy) == 400
+    Indexing.of_stored(policy)  # one that was stored before this was checked must not stop a start
