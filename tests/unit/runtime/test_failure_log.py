@@ -366,6 +366,17 @@ async def test_the_throttle_forgets_the_oldest_subject() -> None:
     assert throttle.due(newest) == (True, 1)
 
 
+async def test_a_subject_that_is_logged_again_is_not_the_oldest() -> None:
+    now_ms = [0]
+    throttle = LogThrottle(60_000, lambda: now_ms[0])
+    for number in range(SUBJECT_COUNT_MAX):
+        throttle.due(f"a.py:{number}")
+    now_ms[0] += 60_000
+    assert throttle.due("a.py:0") == (True, 0)
+    assert throttle.due("b.py:1") == (True, 0)
+    assert throttle.due("a.py:0") == (False, 1)
+
+
 def refusals_alive() -> int:
     gc.collect()
     return sum(type(found) is PoisonMessage for found in gc.get_objects())
