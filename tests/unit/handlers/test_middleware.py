@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
@@ -17,6 +17,7 @@ from outbox import App, Context, Engine, Reject, Retries, Retry, Worker
 from outbox.errors import NotRegistrable
 from outbox.http_entry import HttpEntry
 from outbox.middleware import Call
+from outbox.runtime.commit import stepping
 from outbox.runtime.commit.loop_watch import waiting_handlers
 from outbox.testing import Harness
 from outbox.verify.findings.exploration import explore
@@ -268,6 +269,38 @@ async def test_a_handler_past_its_limit_leaves_its_middleware() -> None:
         await worker.send("steps", Step("a"), id="s1")
         await worker.wait_idle()
     assert [line.split(" ")[1] for line in seen.lines] == ["before", "failed"]
+
+
+@pytest.mark.parametrize("clings", [False, True])
+async def test_a_handler_past_its_limit_cleans_up_with_the_variables_of_its_middleware(
+    monkeypatch: pytest.MonkeyPatch, clings: bool
+) -> None:
+    monkeypatch.setattr(stepping, "GRACE_S", 0.05)  # then what still waits is closed
+    seen, app = list[str](), App("m", retry=Retries(limit=1))
+
+    @app.middleware
+    def within(call: Call) -> Iterator[None]:
+        token = TENANT.set(call.message.key)
+        try:
+            yield
+        finally:
+            seen.append(f"middleware {TENANT.get()}")
+            TENANT.reset(token)  # raises in any other context than that of `set`
+
+    @app.handler("steps", time_limit_s=0.05)
+    async def wait(step: Step) -> None:
+        try:
+            with suppress(*[asyncio.CancelledError] * clings):
+                await asyncio.sleep(WITHIN_S)
+            await asyncio.sleep(WITHIN_S)
+        finally:
+            seen.append(f"handler {TENANT.get()}")
+
+    async with asyncio.timeout(WITHIN_S), Engine.in_memory() as engine, Worker(app, engine) as worker:
+        await worker.send("steps", Step("a"), id="s1")
+        await worker.wait_idle()
+        [letter] = await worker.dead_letters("steps")
+    assert seen == ["handler a", "middleware a"] and "TimeoutError" in f"{letter}"
 
 
 @every_scope
