@@ -61,17 +61,17 @@ PIPELINE_MUTANTS = (
     ),
     mutant(
         "pipeline: members count as saved when they are saved", "pipeline", "Recoverable", STATE_TYPES,
-        ("        self.fresh.clear()\n        return None if self.whole_at is not None and self.whole_at >= since else self.at\n", "        self.fresh.clear()\n        found, self.at = self.at, {}\n        return None if self.whole_at is not None and self.whole_at >= since else found\n"),
+        ("(at, fresh)] if lost else [(at, fresh)]\n", "(at, fresh)] if lost else []\n"),
         pages=("a", "b", "a"), members=True, replicas=1, faults={"error": 1},
     ),
     mutant(
         "pipeline: a box counts as saved as a whole when it is saved", "pipeline", "Recoverable|AttemptEnds", STATE_TYPES,
-        ("        return None if self.whole_at is not None and self.whole_at >= since else self.at\n", "        return self.at\n"),
+        ("        return None if WHOLE in found else found\n", "        return None if WHOLE in fresh else [*({*found} - {WHOLE})]\n"),
         pages=("a", "b"), members=True, replicas=1, faults={"lost": 1},
     ),
     mutant(
         "pipeline: of a state in a part that is written anew only what changed is kept", "pipeline", "Recoverable", CHECKPOINT,
-        ("                states[key] = applied(states[key], each)\n", "                changes[key] = each\n                del states[key]\n"),
+        ("    states.update({key: applied(states[key], each) for key, each in changes.items() if key in states})\n", "    states = {key: each for key, each in states.items() if key not in changes}\n"),
         pages=("a", "b"), members=True, replicas=1,
     ),
     mutant(
@@ -101,7 +101,7 @@ PIPELINE_MUTANTS = (
     ),
     mutant(
         "pipeline: the parts that are written anew are left out", "pipeline", "Recoverable", REPLICA,
-        ("                merge(found, section)\n", "                pass\n"),
+        ("                found.setdefault(section.place, []).append(section)\n                await", "                await"),
         pages=("a", "b"), replicas=1,
     ),
     mutant(

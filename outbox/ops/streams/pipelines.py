@@ -41,7 +41,7 @@ from outbox.streams.pipeline.checkpoint import (
     PipelineRegister,
     Section,
     lines_of,
-    merge,
+    merged,
     sections_of,
 )
 from outbox.streams.pipeline.figures import figures_of
@@ -147,16 +147,16 @@ async def read_pipeline_state(at: StreamPlace, asked: ReadPipelineState) -> Pipe
 async def _state(at: StreamPlace, stands: Checkpoint, asked: ReadPipelineState) -> PipelineState:
     key = parse_key(asked.key, asked.kind)
     place, operators = (asked.operator, slot_of(key)), set[str]()
-    found: dict[tuple[str, int], Section] = {}
+    found: list[Section] = []
     for part in stands.parts:
         for section in sections_of(await read_part(at.place, part), part):
             operators.add(section.operator)
-            if (section.operator, section.slot) == place:
-                merge(found, section)
+            if section.place == place:
+                found.append(section)
     if operators and asked.operator not in operators:
         known = ", ".join(sorted(operators))
         raise LookupError(f"pipeline {asked.name} has no states of {asked.operator[:80]!r}; there are those of {known}")
-    raw = found[place].states.get(text_of(key)) if place in found else None
+    raw = merged(found).states.get(text_of(key)) if found else None
     return PipelineState(stands.n, str(stands.c), msgspec.Raw(GONE) if raw is None else raw)
 
 

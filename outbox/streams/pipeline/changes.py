@@ -7,6 +7,9 @@ kept as stored: those that nothing is combined with are never decoded.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+
 import msgspec
 
 Members = dict[str, list[msgspec.Raw]]
@@ -28,17 +31,21 @@ changes_of = msgspec.json.Decoder(Changes).decode
 """Changes, from how they are stored."""
 
 
-def combined(older: msgspec.Raw, newer: msgspec.Raw) -> msgspec.Raw:
-    """Two changes as one: the newer's whole fields win, and of other fields each of its members."""
-    return msgspec.Raw(msgspec.json.encode(_combined(changes_of(older), changes_of(newer))))
+def combined(changes: Sequence[msgspec.Raw]) -> msgspec.Raw:
+    """Changes, the oldest first, as one: the newer's whole fields win, and of other fields each of its members."""
+    return changes[0] if len(changes) == 1 else msgspec.Raw(msgspec.json.encode(_folded(changes)))
 
 
-def applied(whole: msgspec.Raw, changes: msgspec.Raw) -> msgspec.Raw:
-    """A state as stored, and what changed of it, as one."""
-    fields, found = msgspec.json.decode(whole, type=dict[str, msgspec.Raw]), changes_of(changes)
+def applied(whole: msgspec.Raw, changes: Sequence[msgspec.Raw]) -> msgspec.Raw:
+    """A state as stored, and what changed of it, the oldest first, as one."""
+    fields, found = msgspec.json.decode(whole, type=dict[str, msgspec.Raw]), _folded(changes)
     for name in found.members.keys() - fields.keys():
         fields[name] = msgspec.Raw(b"[]" if name in found.lengths else b"{}")
     return msgspec.Raw(msgspec.json.encode(_combined(Changes(fields), found).fields))
+
+
+def _folded(changes: Sequence[msgspec.Raw]) -> Changes:
+    return reduce(_combined, map(changes_of, changes))
 
 
 def _combined(older: Changes, newer: Changes) -> Changes:

@@ -30,6 +30,8 @@ PIPELINE = "pipeline/"
 """The beginning of the names of pipelines, as a register, a reader and a writer of logs."""
 PARTS_MAX = 16
 """Parts that are read by a replica that begins, at most."""
+ALIKE = 3
+"""Parts of about a size that the next part is written together with."""
 
 
 class PartRef(msgspec.Struct, frozen=True, array_like=True):
@@ -128,6 +130,11 @@ class Section(msgspec.Struct, frozen=True, omit_defaults=True):
     states: dict[str, msgspec.Raw]
     changes: dict[str, msgspec.Raw] = {}
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """Its operator and slot."""
+        return self.operator, self.slot
+
 
 class Held(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of the outputs that wait for a checkpoint: those of a position for one sink."""
@@ -169,23 +176,22 @@ def lines_of(data: bytes, ref: PartRef, kind: type[Line]) -> Iterator[Line]:
         raise CorruptRecord(f"{what}; restore it from a backup")
 
 
-def merge(found: dict[tuple[str, int], Section], section: Section) -> None:
-    """Add a section of a part to those of earlier ones.
+def merged(sections: Sequence[Section]) -> Section:
+    """One section in place of those that parts have of an operator's slot, the oldest first.
 
-    Its states win, and its changes are applied to theirs.
-    An operator's slot has the schema of the part that is read last.
+    The later states win, changes are applied to those before, and the schema is the last one's.
     """
-    known = found.get((section.operator, section.slot))
-    if known is not None:
-        states = {**known.states, **section.states}
-        changes = {key: each for key, each in known.changes.items() if key not in section.states}
+    states: dict[str, msgspec.Raw] = {}
+    changes: dict[str, list[msgspec.Raw]] = {}
+    for section in sections:
+        states.update(section.states)
+        for key in changes.keys() & section.states.keys():
+            del changes[key]
         for key, each in section.changes.items():
-            if key in states:
-                states[key] = applied(states[key], each)
-            else:
-                changes[key] = combined(changes[key], each) if key in changes else each
-        section = Section(section.operator, section.slot, section.schema, states, changes)
-    found[section.operator, section.slot] = section
+            changes.setdefault(key, []).append(each)
+    states.update({key: applied(states[key], each) for key, each in changes.items() if key in states})
+    rest = {key: combined(each) for key, each in changes.items() if key not in states}
+    return Section(section.operator, section.slot, section.schema, states, rest)
 
 
 def ref_of(blob: str, data: bytes) -> PartRef:
@@ -196,13 +202,17 @@ def ref_of(blob: str, data: bytes) -> PartRef:
 def merge_count(parts: Sequence[PartRef], size_bytes: int) -> int:
     """How many of the last parts to write anew together with one of `size_bytes`.
 
-    A part is more than twice as large as what is behind it, so a state is written again about as often as the number
-    of states doubles, and few parts are read by a replica that begins.
+    All, once those behind the first are as large as it; else parts of about a size, as soon as there are `ALIKE`.  So
+    a state is written again about as often as the number of states grows `ALIKE` times, few parts are read by a
+    replica that begins, and these are no more than twice the states.
     """
-    count = 0
-    for part in reversed(parts):
-        if part.size_bytes > 2 * size_bytes and len(parts) - count < PARTS_MAX:
-            break
-        size_bytes += part.size_bytes
-        count += 1
-    return count
+    sizes = [part.size_bytes for part in parts]
+    if size_bytes + sum(sizes[1:]) >= sum(sizes[:1]):
+        return len(parts)
+    rest = sizes[1:]
+    while True:
+        alike = next((n for n, each in enumerate(reversed(rest)) if each > 2 * size_bytes), len(rest))
+        if alike < ALIKE and len(rest) < PARTS_MAX - 1:
+            return len(parts) - 1 - len(rest)
+        for _ in range(max(alike, 1)):
+            size_bytes += rest.pop()

@@ -43,8 +43,8 @@ from outbox.streams.pipeline.checkpoint import (
     PipelineRegister,
     Section,
     lines_of,
-    merge,
     merge_count,
+    merged,
     part_of,
     ref_of,
     sections_of,
@@ -494,15 +494,16 @@ class PipelineReplica:
 
         The first part names no key that has no state any more.
         """
-        found: dict[tuple[str, int], Section] = {}
+        found: dict[tuple[str, int], list[Section]] = {}
         for part in parts:
             for section in sections_of(await read_part(self.place, part), part):
-                merge(found, section)
+                found.setdefault(section.place, []).append(section)
                 await self._handled(section)
         for section in saved:
-            merge(found, section)
+            found.setdefault(section.place, []).append(section)
         lines = []
-        for _, section in sorted(found.items()):
+        for _, sections in sorted(found.items()):
+            section = merged(sections)
             states = {key: raw for key, raw in section.states.items() if not is_first or raw != GONE}
             lines.append(part_of([msgspec.structs.replace(section, states=states)]))
             await self._handled(section)

@@ -76,6 +76,7 @@ class StateFields:
                 self._others[each.name] = codec_of(hint)
                 stored.append((each.name, hint, *_default_of(each)))
         self.names = [each.name for each in dataclasses.fields(kind)]
+        self._kept = [*self.boxes.items()]
         self._looks = [(name, typing.get_origin(hints[name]) or hints[name], kept) for name, kept in self.boxes.items()]
         self._decode = codec_for(msgspec.defstruct(kind.__name__, stored, kw_only=True), kind.__name__).decode
 
@@ -98,29 +99,28 @@ class StateFields:
         return self._kind(**found)
 
     def changed(self, state: Any, at: Position, since: Position) -> msgspec.Raw | None:
-        """The changes of a state at or behind `since`, as stored; None: save it as a whole.
-
-        Its last change was at `at`.
+        """What a checkpoint at `at` saves of a state, as stored, where one at `since` stands; None: all of it.
 
         Raises:
             PoisonMessage: something of it cannot be stored.
         """
-        found: list[tuple[str, Kept, Any, Iterable[Any] | None]] = []
-        is_whole = True
-        for name, kept in self.boxes.items():
+        changes = Changes({}, {}, {})
+        wholes: list[tuple[str, Kept, Any]] = []
+        for name, kept in self._kept:
             box = kept.box_of(getattr(state, name))
-            members = box._marks.changed(name, at, since)
-            box._marks.reads = kept.reads
-            is_whole &= members is None
-            found.append((name, kept, box, members))
-        if is_whole:
-            return None
-        changes = Changes({name: raw_of(codec, getattr(state, name)) for name, codec in self._others.items()}, {}, {})
-        for name, kept, box, members in found:
+            marks: Marks = box._marks
+            marks.reads = kept.reads
+            members = marks.changed(name, at, since)
             if members is None:
-                changes.fields[name] = msgspec.Raw(encoded_plain(kept.whole(box)))
+                wholes.append((name, kept, box))
             elif members:
                 kept.put(name, box, members, changes)
+        if len(wholes) == len(self._kept):
+            return None
+        for name, codec in self._others.items():
+            changes.fields[name] = raw_of(codec, getattr(state, name))
+        for name, kept, box in wholes:
+            changes.fields[name] = msgspec.Raw(encoded_plain(kept.whole(box)))
         data = encoded_plain(changes)
         if null_in(data):
             self._check(changes_of(data))
@@ -139,12 +139,9 @@ class StateFields:
                 checked(kept.typed.codec.decode, kept.typed.codec.name, bytes(raw))
 
     def forget(self, state: Any) -> None:
-        """Forget what changed of a state whose last change is in the checkpoint that stands."""
-        for name, kept in self.boxes.items():
-            marks: Marks = kept.box_of(getattr(state, name))._marks
-            marks.at = {}
-            marks.fresh.clear()
-            marks.stands(name, reads=kept.reads)
+        """Forget what was saved of a state: a checkpoint stands that has it."""
+        for name, kept in self._kept:
+            kept.box_of(getattr(state, name))._marks.earlier.clear()
 
     def look(self, state: Any) -> None:
         """Note a box from another field: it is saved as a whole, even if it is moved back.
@@ -310,17 +307,15 @@ class KeptMap:
         self.stored, self.reads, self.box_of = dict[key, self.typed.kind], self.typed.reads, self.typed.checked  # type: ignore[valid-type, name-defined]  # known when it runs
         self._decode = msgspec.json.Decoder(self.stored).decode
 
-    def _check_keys(self, keys: Iterable[Any]) -> None:
-        if not {*map(type, keys)} <= {self._key}:
-            key = next(key for key in keys if type(key) is not self._key)
+    def _text(self, key: Any) -> str:
+        if type(key) is not self._key:
             what = f"{self._field} has the key {key!r}; its keys are all {self._key.__name__}, as its annotation says"
             raise PoisonMessage("unstorable", what)
+        return str(key)
 
     def whole(self, box: Any) -> Any:
         inner = box._inner
-        self._check_keys(inner)
-        texts = inner if self._key is str else map(str, inner)
-        found = dict(zip(texts, self.typed.plain(inner.values()), strict=True))
+        found = dict(zip(map(self._text, inner), self.typed.plain(inner.values()), strict=True))
         return {text: found[text] for text in sorted(found)}
 
     def made(self, stored: Any) -> Any:
@@ -330,11 +325,8 @@ class KeptMap:
         return self.made(self._decode(data))
 
     def put(self, name: str, box: Any, members: Iterable[Any], changes: Changes) -> None:
-        inner = box._inner
-        self._check_keys(members)
-        changes.members[name] = {
-            str(key): [*self.typed.plain((inner[key],))] if key in inner else [] for key in members
-        }
+        inner, text, plain = box._inner, self._text, self.typed.plain
+        changes.members[name] = {text(key): [*plain((inner[key],))] if key in inner else [] for key in members}
 
     def apply(self, box: Any, members: Members, length: int) -> None:
         for text, each in members.items():

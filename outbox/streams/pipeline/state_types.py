@@ -6,8 +6,8 @@
 
 Theory of operation: a checkpoint is made of what changed at or behind the position of the one that stands.  A box
 notes which of its members were changed, without a position, because it knows none; when the state is saved, before
-the next record of its key, these get the position of the key's last change, which is no earlier than theirs.  So what
-a lost or given up checkpoint has saved is saved again until one stands that is behind it.  What is saved is absolute.
+the next record of its key, these get the position of the checkpoint, below which they changed.  So what a lost or given
+up checkpoint has saved is saved again until one stands that is not before it.  What is saved is absolute.
 
 A box that was not saved in this field, such as a new one, is saved as a whole.  Where values can be changed in place, a
 value that was read counts as changed.  A map goes by the order of its keys: the order in which they came would not
@@ -30,10 +30,14 @@ V = TypeVar("V")
 T = TypeVar("T")
 
 
-class Marks:
-    """The changed members of a box: fresh ones without a position yet, and earlier ones with theirs."""
+WHOLE = object()
+"""In place of a changed member: all of a box."""
 
-    __slots__ = ("at", "field", "fresh", "reads", "undo", "whole_at")
+
+class Marks:
+    """The changed members of a box: fresh ones, and those that checkpoints have saved which may not stand."""
+
+    __slots__ = ("earlier", "field", "fresh", "reads", "undo")
 
     def __init__(self) -> None:
         self.field = ""
@@ -41,9 +45,8 @@ class Marks:
         self.reads = False
         """Whether a read member counts as changed."""
         self.fresh: dict[Any, None] = {}
-        self.at: dict[Any, Position] = {}
-        self.whole_at: Position | None = None
-        """The position at which it came into its field, if that was here."""
+        self.earlier: list[tuple[Position, dict[Any, None]]] = []
+        """The members that were saved, behind the position of their checkpoint, the oldest first: two at most."""
         self.undo: list[Callable[[], object]] | None = None
         """Calls that take changes back; None where nobody asks for them."""
 
@@ -52,15 +55,14 @@ class Marks:
         self.field, self.reads = field, reads
 
     def changed(self, field: str, at: Position, since: Position) -> Iterable[Any] | None:
-        """The members that changed at or behind `since`; None: all that it is.  `at` is the key's last change."""
+        """The members that a checkpoint at `at` saves, where one at `since` stands; None: all that it is."""
+        fresh, self.fresh = self.fresh, {}
         if self.field != field:
-            self.field, self.whole_at = field, at
-            self.at = {}
-        else:
-            self.at = {member: each for member, each in self.at.items() if each >= since}
-            self.at.update(dict.fromkeys(self.fresh, at))
-        self.fresh.clear()
-        return None if self.whole_at is not None and self.whole_at >= since else self.at
+            self.field, fresh = field, {WHOLE: None}
+        lost = {member: None for cut, each in self.earlier if cut > since for member in each}
+        found = {**lost, **fresh} if lost else fresh
+        self.earlier = [(self.earlier[-1][0], lost), (at, fresh)] if lost else [(at, fresh)]
+        return None if WHOLE in found else found
 
 
 class Value(Generic[T]):

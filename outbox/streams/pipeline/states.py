@@ -9,7 +9,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache, reduce
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -68,7 +68,7 @@ class KeyedStates:
         """The keys that the checkpoint under way has yet to save."""
         self._stood: dict[Key, Position] = {}
         """Keys whose changes are in the checkpoint that stands, and are not forgotten yet."""
-        self._at: Position | None = None
+        self._at = Position(0)
         """Where the checkpoint under way is."""
         self._saved: dict[int, dict[str, msgspec.Raw]] = {}
         self._saved_changes: dict[int, dict[str, msgspec.Raw]] = {}
@@ -154,7 +154,7 @@ class KeyedStates:
             slot, text, state = slot_of(key), text_of(key), self.by_key.get(key)
             saved = self._saved.setdefault(slot, {})
             if self._fields is not None and state is not None and self._since is not None:
-                changes = self._fields.changed(state, self._taken[key], self._since)
+                changes = self._fields.changed(state, self._at, self._since)
                 if changes is not None:
                     self._saved_changes.setdefault(slot, {})[text] = changes
                     return
@@ -191,7 +191,8 @@ class KeyedStates:
     def _read(self, loaded: Loaded) -> Any:
         changes = [changes_of(each) for each in loaded.changes]
         if loaded.schema != self.schema or self._fields is None or not all(map(self._fields.has_kinds_of, changes)):
-            return self.decode(bytes(reduce(applied, loaded.changes, loaded.whole)), loaded.schema)
+            whole = applied(loaded.whole, loaded.changes) if changes else loaded.whole
+            return self.decode(bytes(whole), loaded.schema)
         state = self.decode(bytes(loaded.whole), loaded.schema)
         for each in changes:
             self._fields.apply(state, each)

@@ -28,7 +28,7 @@ from outbox.streams.pipeline.checkpoint import (
     PipelineRegister,
     Section,
     lines_of,
-    merge,
+    merged,
     sections_of,
 )
 from outbox.streams.pipeline.cores import core_of, lead, states_of
@@ -258,15 +258,15 @@ class PipelineMonitor:
         return 0
 
     def _state_differs(self, stands: Checkpoint, expected: Expected) -> Finding | None:
-        sections: dict[tuple[str, int], Section] = {}
+        sections: dict[tuple[str, int], list[Section]] = {}
         missing = stands.blobs() - {*self._blobs}
         if missing:
             return Finding("Recoverable", f"checkpoint {stands.n} names {missing}, which was never written")
         for part in stands.parts:
             for section in sections_of(self._blobs[part.blob], part):
-                merge(sections, section)
+                sections.setdefault(section.place, []).append(section)
         found: States = {}
-        for section in sections.values():
+        for section in map(merged, sections.values()):
             if section.changes:
                 return Finding("Recoverable", f"checkpoint {stands.n} has changes of {[*section.changes]}, not a state")
             states = {key: bytes(raw) for key, raw in section.states.items() if raw != GONE}

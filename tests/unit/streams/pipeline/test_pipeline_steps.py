@@ -20,7 +20,7 @@ from outbox.streams.cells import Cell, Cells
 from outbox.streams.pipeline import running
 from outbox.streams.pipeline import workers as worker_processes
 from outbox.streams.pipeline.changes import applied, combined
-from outbox.streams.pipeline.checkpoint import Chain, Checkpoint, Section
+from outbox.streams.pipeline.checkpoint import PARTS_MAX, Chain, Checkpoint, PartRef, Section, merge_count
 from outbox.streams.pipeline.core import OperatorFailed, Reduce
 from outbox.streams.pipeline.event_time import TIME_MS_MAX, Timed
 from outbox.streams.pipeline.exchange import SINK, Answer, Begin, Exchange, Failed, Look, Moved, identity_of, owner_of
@@ -221,12 +221,26 @@ def test_changes_of_a_field_that_was_not_there_make_it_a_map_by_its_keys_or_a_li
         raw('{"members":{"m":{"b":[1],"a":[2],"c":[]}}}'),
         raw('{"members":{"m":{"0":[1]}},"lengths":{"m":1}}'),
     )
-    assert bytes(applied(raw("{}"), of_map)) == b'{"m":{"a":2,"b":1}}'
-    assert bytes(applied(raw("{}"), of_list)) == b'{"m":[1]}'
-    assert (
-        bytes(applied(raw('{"m":{"c":3,"b":0}}'), combined(of_map, raw('{"members":{"m":{"b":[]}}}'))))
-        == b'{"m":{"a":2}}'
-    )
+    assert bytes(applied(raw("{}"), [of_map])) == b'{"m":{"a":2,"b":1}}'
+    assert bytes(applied(raw("{}"), [of_list])) == b'{"m":[1]}'
+    without_b = raw('{"members":{"m":{"b":[]}}}')
+    for changes in ([of_map, without_b], [combined([of_map, without_b])]):
+        assert bytes(applied(raw('{"m":{"c":3,"b":0}}'), changes)) == b'{"m":{"a":2}}'
+
+
+@pytest.mark.parametrize("size_bytes", [1, 100, 1_000, 50_000])
+def test_parts_are_few_and_are_twice_the_states_at_most_and_are_seldom_written_again(size_bytes: int) -> None:
+    parts: list[PartRef] = []
+    written = 0
+    for number in range(600):
+        again = parts[len(parts) - merge_count(parts, size_bytes) :]
+        # the more is written as one the more of it are changes of the same states, which take 1 MB
+        data = min(1_000_000, size_bytes + sum(part.size_bytes for part in again))
+        parts = [*parts[: len(parts) - len(again)], PartRef(f"part {number}", "", data)]
+        written += data
+        assert len(parts) <= PARTS_MAX
+        assert sum(part.size_bytes for part in parts[1:]) < parts[0].size_bytes
+    assert written < 5 * 600 * size_bytes
 
 
 @pytest.mark.parametrize(("schema", "is_other"), [(1, False), (0, True)])

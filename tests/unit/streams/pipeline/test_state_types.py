@@ -18,7 +18,7 @@ from outbox.codec import StateCodec
 from outbox.errors import CorruptRecord, NotRegistrable, PoisonMessage
 from outbox.streams import ListState, MapState, Position, Value
 from outbox.streams.pipeline.changes import applied, changes_of, combined
-from outbox.streams.pipeline.checkpoint import PartRef, Section, merge, part_of, ref_of, sections_of
+from outbox.streams.pipeline.checkpoint import PartRef, Section, merged, part_of, ref_of, sections_of
 from outbox.streams.pipeline.state_fields import fields_of, is_frozen, may_share, state_codec
 from outbox.streams.pipeline.states import KeyedStates, StateUnstorable, slot_of
 from tests.unit.streams.pipeline.counting import Change
@@ -197,13 +197,14 @@ class Running:
         while not self.states.save(1):
             pass
         kept = self.disk.parts[: max(0, len(self.disk.parts) - again)]
-        older: dict[tuple[str, int], Section] = {}
+        older: dict[int, list[Section]] = {}
         for part in self.disk.parts[len(kept) :]:
             for section in sections_of(self.disk.data[part.blob], part):
-                merge(older, section)
+                older.setdefault(section.slot, []).append(section)
         for slot, found in self.states.saved().items():
-            merge(older, Section("count", slot, 1, found, self.states.saved_changes(slot)))
-        data = part_of(older.values())
+            section = Section("count", slot, 1, found, self.states.saved_changes(slot))
+            older.setdefault(slot, []).append(section)
+        data = part_of(map(merged, older.values()))
         if self.disk.c == self.since and self.cut > self.since:
             blob = f"part {len(self.disk.data)}"
             self.disk.data[blob] = data
@@ -262,7 +263,7 @@ def test_of_many_members_the_changed_one_is_written_and_until_a_checkpoint_with_
         assert len(bytes(found)) < 100
     states.begin(Position(3), Position(4))
     assert states.save(1) and not states.saved()
-    assert states.by_key["k"].members._marks.at == {}  # nothing is kept of what stands
+    assert states.by_key["k"].members._marks.earlier == []  # nothing is kept of what stands
 
 
 def test_a_map_goes_by_its_keys_and_reading_numbers_changes_nothing() -> None:
@@ -369,12 +370,12 @@ def test_a_list_that_shrinks_has_no_members_behind_its_end() -> None:
     whole = msgspec.Raw(b'{"items":[0,1,2]}')
     one_by_one = whole
     for part in parts:
-        one_by_one = applied(one_by_one, part)
-    assert one_by_one == applied(whole, combined(combined(parts[0], parts[1]), parts[2]))
+        one_by_one = applied(one_by_one, [part])
+    assert one_by_one == applied(whole, [combined(parts[:2]), parts[2]]) == applied(whole, parts)
     assert bytes(one_by_one) == b'{"items":[0,1,2,9]}'
     fields, state = fields_of(Items), Items(ListState([0, 1, 2]))
     assert fields is not None
-    fields.apply(state, changes_of(combined(parts[0], parts[1])))
+    fields.apply(state, changes_of(combined(parts[:2])))
     assert state.items == [0, 1, 2]
 
 
