@@ -177,7 +177,7 @@ def lines_of(data: bytes, ref: PartRef, kind: type[Line]) -> Iterator[Line]:
 
 
 def merged(sections: Sequence[Section]) -> Section:
-    """One section in place of those that parts have of an operator's slot, the oldest first.
+    """Join the sections of an operator's slot, the oldest first, into one.
 
     The later states win, changes are applied to those before, and the schema is the last one's.
     """

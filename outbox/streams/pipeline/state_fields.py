@@ -99,7 +99,7 @@ class StateFields:
         return self._kind(**found)
 
     def changed(self, state: Any, at: Position, since: Position) -> msgspec.Raw | None:
-        """What a checkpoint at `at` saves of a state, as stored, where one at `since` stands; None: all of it.
+        """Encode the changes of a state for a checkpoint at `at`, where one at `since` stands; None: all of it changed.
 
         Raises:
             PoisonMessage: something of it cannot be stored.
@@ -139,7 +139,7 @@ class StateFields:
                 checked(kept.typed.codec.decode, kept.typed.codec.name, bytes(raw))
 
     def forget(self, state: Any) -> None:
-        """Forget what was saved of a state: a checkpoint stands that has it."""
+        """Forget the saved changes of a state: a checkpoint stands that has them."""
         for name, kept in self._kept:
             kept.box_of(getattr(state, name))._marks.earlier.clear()
 

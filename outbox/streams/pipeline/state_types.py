@@ -35,7 +35,7 @@ WHOLE = object()
 
 
 class Marks:
-    """The changed members of a box: fresh ones, and those that checkpoints have saved which may not stand."""
+    """The changed members of a box: fresh ones, and saved ones whose checkpoints may not stand."""
 
     __slots__ = ("earlier", "field", "fresh", "reads", "undo")
 
