@@ -5,7 +5,7 @@ A core has no ports, awaits nothing and reads no clock, so what it returns is de
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any, NamedTuple, Protocol
 
@@ -102,8 +102,19 @@ class Stateless:
 
     def _flat_map(self, record: Record, made: list[Record]) -> None:
         at, path, at_ms, value = record
-        results = self._operator.function(value)
+        results = several(self._operator.function(value))
         made += [(at, (*path, index), at_ms, each) for index, each in enumerate(results) if not is_skip(each)]
+
+
+def several(results: Any) -> Iterable[Any]:
+    """The results of a function that returns several.
+
+    Raises:
+        TypeError: it returns something else.
+    """
+    if not isinstance(results, Iterable) or isinstance(results, str | bytes):
+        raise TypeError(f"it returns {type(results).__name__}, not a list or an iterator of results")
+    return results
 
 
 def is_skip(value: Any) -> bool:
@@ -129,8 +140,13 @@ class Copied(Emitted[Any]):
         self._state = state
 
     def __call__(self, value: Any) -> None:
-        kind: Any = type(value)
-        self.append(deepcopy(value) if may_share(self._state, kind) else value)
+        self.append(_apart(self._state, value))
+
+
+def _apart(state: Any, value: Any) -> Any:
+    """Copy a value of which a state of this class may keep a part and change it."""
+    kind: Any = type(value)
+    return deepcopy(value) if may_share(state, kind) else value
 
 
 class Reduce:
@@ -143,7 +159,9 @@ class Reduce:
         self._codec: StateCodec = operator.codec
         self._key: Callable[[Any], Any] = operator.key
         codec = self._codec
-        self.states = KeyedStates(codec.encode, codec.decode, codec.version, fields_of(codec.codec.type))
+        self.states = KeyedStates(
+            codec.encode, codec.decode, codec.version, fields_of(codec.codec.type), operator=operator.name
+        )
         self._undo = Undo(codec.codec.type, codec.codec.fields) if operator.refuses else None
         kind: Any = codec.codec.type
         self._is_apart = operator.emits is not None and not may_share(kind, operator.emits)
@@ -169,7 +187,7 @@ class Reduce:
         at, path, at_ms, value = record
         emitted = self._emitted()
         emitted.at_ms = at_ms
-        _emits(self._operator.function(state, value, emitted))
+        _emits(self._operator.function(state, _apart(self._codec.codec.type, value), emitted))
         return [(at, (*path, index), at_ms, each) for index, each in enumerate(emitted)]
 
     def feed(self, frame: Frame) -> Frame:
@@ -177,7 +195,7 @@ class Reduce:
         aside: list[Record] = []
         emitted = self._emitted()
         by_key, touch, undo = self.states.by_key, self.states.touch, self._undo
-        key_of, function = self._key, self._operator.function
+        key_of, function, kind = self._key, self._operator.function, self._codec.codec.type
         for record in frame.records:
             at, path, at_ms, value = record
             try:
@@ -197,7 +215,7 @@ class Reduce:
                 raise OperatorFailed(self._pipeline, self._operator.name, at, error) from error
             emitted.at_ms = at_ms
             try:
-                if (result := function(state, value, emitted)) is not None:
+                if (result := function(state, _apart(kind, value), emitted)) is not None:
                     _emits(result)
             except Exception as error:
                 aside.append(refused(self._pipeline, self._operator, record, error))

@@ -99,7 +99,7 @@ class StateFields:
         return self._kind(**found)
 
     def changed(self, state: Any, at: Position, since: Position) -> msgspec.Raw | None:
-        """Encode the changes of a state for a checkpoint at `at`, where one at `since` stands; None: all of it changed.
+        """Encode what changed of a state, for a checkpoint at `at` where one at `since` stands; None: all.
 
         Raises:
             PoisonMessage: something of it cannot be stored.

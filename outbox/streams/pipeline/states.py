@@ -49,8 +49,10 @@ class KeyedStates:
         decode: Callable[[bytes, int], Any],
         schema: int,
         fields: StateFields | None = None,
+        *,
+        operator: str = "",
     ) -> None:
-        """Take how a state is stored, and read from an older schema version; `schema` is today's.
+        """Take how a state of an operator is stored, and read from an older schema version; `schema` is today's.
 
         `fields` are those of its class, where it has boxes.
         """
@@ -58,6 +60,7 @@ class KeyedStates:
         """The states, but for loaded ones that nobody has asked for."""
         self._loaded: dict[Key, Loaded] = {}
         self.schema = schema
+        self._operator = operator
         self.encode = encode
         self.decode = decode
         self._changed: dict[Key, Position] = {}
@@ -161,8 +164,8 @@ class KeyedStates:
             saved[text] = GONE if state is None else msgspec.Raw(self.encode(state))
         except Exception as error:
             raise StateUnstorable(
-                f"the state of key {key!r} cannot be stored ({failure_text(error)}); mend the operator that makes it "
-                "and give the pipeline the next version="
+                f"operator {self._operator}: the state of key {key!r} cannot be stored ({failure_text(error)}); "
+                "mend the operator and give the pipeline the next version="
             ) from error
 
     def load(

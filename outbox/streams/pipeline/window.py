@@ -18,7 +18,7 @@ import msgspec
 
 from outbox.lineage import Key, as_key
 from outbox.streams.cells import Cell, Position
-from outbox.streams.pipeline.core import is_skip, refused
+from outbox.streams.pipeline.core import is_skip, refused, several
 from outbox.streams.pipeline.operators import Frame, Operator, Record
 from outbox.streams.pipeline.states import KeyedStates, key_of, text_of
 from outbox.streams.values import Values
@@ -59,7 +59,7 @@ class Windows:
         self._key: Callable[[Any], Any] = operator.key
         self._size_ms, self._slide_ms, kind = operator.window
         self._values = Values(operator.name, kind)
-        self.states = KeyedStates(self._encode, self._decode, 1)
+        self.states = KeyedStates(self._encode, self._decode, 1, operator=operator.name)
         self._is_timed = operator.upstream is not None and operator.upstream.kind == "time"
         self._due: list[tuple[int, str]] = []
         """The end of the next window of each key, and the key."""
@@ -107,7 +107,8 @@ class Windows:
             window = Window(key, end_ms - self._size_ms, end_ms)
             results: list[Any] = []
             try:
-                results = [each for each in self._operator.function(window, list(state.values)) if not is_skip(each)]
+                found = several(self._operator.function(window, list(state.values)))
+                results = [each for each in found if not is_skip(each)]
             except Exception as error:
                 values = msgspec.Raw(msgspec.json.encode(self._values.encoded(state.values)[0]))
                 record = (at, (now_ms, end_ms, text), now_ms, window)

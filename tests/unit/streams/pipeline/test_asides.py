@@ -242,7 +242,7 @@ async def test_a_state_that_cannot_be_encoded_stops_the_pipeline_and_says_whose(
         made.sink(made.window(wrong, key=all_of, size_s=1)(lately), OrderedLog("c", engine, type=Change))
     await pages.append(Page("a"), id="p")
     replica = await run_through(replica_of(made, engine))
-    with pytest.raises(StateUnstorable, match=r"the state of key 'all' cannot be stored .*next version="):
+    with pytest.raises(StateUnstorable, match=r"operator \w+: the state of key 'all' cannot be stored .*next version="):
         await replica.checkpoint()
 
 

@@ -21,7 +21,7 @@ from outbox.streams.pipeline import running
 from outbox.streams.pipeline import workers as worker_processes
 from outbox.streams.pipeline.changes import applied, combined
 from outbox.streams.pipeline.checkpoint import PARTS_MAX, Chain, Checkpoint, PartRef, Section, merge_count
-from outbox.streams.pipeline.core import OperatorFailed, Reduce
+from outbox.streams.pipeline.core import OperatorFailed, Reduce, Stateless
 from outbox.streams.pipeline.event_time import TIME_MS_MAX, Timed
 from outbox.streams.pipeline.exchange import SINK, Answer, Begin, Exchange, Failed, Look, Moved, identity_of, owner_of
 from outbox.streams.pipeline.figures import figures_of
@@ -226,6 +226,16 @@ def test_changes_of_a_field_that_was_not_there_make_it_a_map_by_its_keys_or_a_li
     without_b = raw('{"members":{"m":{"b":[]}}}')
     for changes in ([of_map, without_b], [combined([of_map, without_b])]):
         assert bytes(applied(raw('{"m":{"c":3,"b":0}}'), changes)) == b'{"m":{"a":2}}'
+
+
+@pytest.mark.parametrize("returned", [None, "text", 7])
+@pytest.mark.parametrize("kind", ["flat_map", "window"])
+def test_what_should_return_several_results_and_does_not_stops_with_its_name(kind: str, returned: Any) -> None:
+    operator = operator_of_sales("lately", function=lambda *given: returned)
+    core = Windows("p", operator) if kind == "window" else Stateless("p", replace(operator, kind=kind))
+    sale = (Position(0), (), 1, (1, False, Sale("tea", 1, 1)))  # as it comes with a time
+    with pytest.raises(OperatorFailed, match=r"operator lately fails on .* not a list or an iterator of results"):
+        core.feed(Frame([sale], Position(2), [(Position(1), 10**9)]))
 
 
 @pytest.mark.parametrize("size_bytes", [1, 100, 1_000, 50_000])

@@ -93,6 +93,43 @@ async def test_what_is_emitted_of_a_state_is_what_it_was_at_that_record(entries_
     assert [entry.value async for entry in out.read()] == [each for one in lists for each in (Seen(one), one)]
 
 
+@dataclass
+class Longest:
+    """The words of a first letter as one, kept in the first of them."""
+
+    word: Word | None = None
+
+
+def joined(state: Longest, word: Word, emit: Emit[str]) -> None:
+    if state.word is None:
+        state.word = word
+    else:
+        state.word.text += word.text
+    emit(state.word.text)
+
+
+def after(state: Seen, word: Word, emit: Emit[str]) -> None:
+    emit(word.text)
+
+
+@pytest.mark.parametrize("entries_max", [1, 16])
+async def test_a_record_that_a_state_keeps_and_changes_is_as_it_was_for_others(entries_max: int) -> None:
+    made = Counting(Engine.in_memory())
+    pipeline = Pipeline("kept", source=made.pages)
+    words_of = pipeline.flat_map(source=made.pages, emits=Word)(words)
+    outs = [OrderedLog(name, made.engine, type=kind) for name, kind in (("joined", str), ("after", str), ("is", Word))]
+    pipeline.sink(pipeline.reduce(words_of, key=first_of, state=Longest, emits=str)(joined), outs[0])
+    pipeline.sink(pipeline.reduce(words_of, key=first_of, state=Seen, emits=str)(after), outs[1])
+    pipeline.sink(words_of, outs[2])
+    await made.write("a1 a2", "a3")
+    plan = pipeline.plan().on(lambda log: log.place)
+    replica = PipelineReplica(plan, place_of(made.engine), entries_max=entries_max)
+    await replica.begin()
+    await drain(replica)
+    left = [[entry.value async for entry in out.read()] for out in outs]
+    assert left == [["a1", "a1a2", "a1a2a3"], ["a1", "a2", "a3"], [Word("a1"), Word("a2"), Word("a3")]]
+
+
 async def test_a_process_that_begins_again_goes_on_from_the_checkpoint() -> None:
     made = Counting(Engine.in_memory())
     await made.write(*TEXTS)
