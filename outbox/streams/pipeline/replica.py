@@ -68,6 +68,8 @@ AT_FIRST = 4
 BEGIN_COUNT_MAX = 20
 DEADLINES_MAX = 8
 PART_BYTES_MAX = 1 << 30
+COPIES_MAX = 1_000
+"""The copies of states that wait together until their outputs have left; those of a slot may be more."""
 STATES_BETWEEN = 128
 """The states of parts that are merged before others go on."""
 
@@ -401,15 +403,23 @@ class PipelineReplica:
         return None if state is None else (state, at)
 
     async def items(self, operator: str, since: Position) -> AsyncIterator[tuple[Key, Any]]:
-        """All keys with copies of their states at or behind a position, a slot at a time.
+        """All keys with copies of their states at or behind a position, some slots at a time.
 
-        A slot comes once all below its position has left.
+        They come once all below the position of the last one has left.
         """
         await self._until(lambda: self._made, since)
-        async for copies, at in self.tasks.items(operator):
-            await self._until_released(at)
-            for copy in copies:
-                yield copy
+        waiting: list[tuple[Key, Any]] = []
+        reached = since
+        async for copies, reached in self.tasks.items(operator):
+            waiting += copies
+            if len(waiting) >= COPIES_MAX:
+                await self._until_released(reached)
+                for copy in waiting:
+                    yield copy
+                waiting = []
+        await self._until_released(reached)
+        for copy in waiting:
+            yield copy
 
     def end(self) -> None:
         """End this incarnation: whoever waits on it has to ask the next one."""

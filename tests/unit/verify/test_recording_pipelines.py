@@ -25,16 +25,18 @@ from outbox.verify.recorded.verdict import EXACTLY_ONCE, RECOVERABLE
 from tests.unit.streams.pipeline.counting import Counting, expected
 from tests.unit.verify.test_words import WINDOW
 
+COUNTING = "tests.unit.streams.pipeline.counting:Counting"
 TEXTS = ("the cat", "sat on the mat", "-", "the end")
 
 
-@pytest.mark.parametrize("replicas", [1, 3])
-async def test_a_recorded_pipeline_does_the_same_and_keeps_every_promise(replicas: int) -> None:
+@pytest.mark.parametrize(("replicas", "workers"), [(1, 0), (3, 0), (1, 2)])
+async def test_a_recorded_pipeline_does_the_same_and_keeps_every_promise(replicas: int, workers: int) -> None:
     history, made = History(), Counting(Engine.in_memory())
     history.life(is_empty=True)
     made.pages = recorded_log(made.pages, history)
     pipeline = recorded_pipeline(made.pipeline, history)
-    async with pipeline.run(made.engine, checkpoint_s=0.01, replicas=replicas) as running:
+    options: dict[str, Any] = {"workers": workers, "imported": COUNTING} if workers else {"replicas": replicas}
+    async with pipeline.run(made.engine, checkpoint_s=0.01, **options) as running:
         for number, text in enumerate(TEXTS, 1):
             await made.write(text)
             await running.until(Position(number))

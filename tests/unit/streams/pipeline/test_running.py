@@ -14,6 +14,7 @@ from outbox.engine.engine import Engine
 from outbox.errors import NotRegistrable, Refused, Throttled, TooLarge
 from outbox.streams import Position, release
 from outbox.streams.log_places import place_of
+from outbox.streams.pipeline import replica as pipeline_replica
 from outbox.streams.pipeline import running
 from outbox.streams.pipeline.plan import PipelinePlan
 from outbox.streams.pipeline.replica import PipelineReplica
@@ -40,6 +41,26 @@ async def test_the_view_is_asked_while_entries_flow() -> None:
         with pytest.raises(NotRegistrable, match="'words'"):
             await running.get(made.pipeline.plan().operators[0], "the")
     assert await made.released() == expected(TEXTS)
+
+
+async def test_all_items_wait_for_few_checkpoints_while_entries_flow(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Counting(Engine.in_memory())
+    count, waits = made.pipeline.plan().operators[1], [0]
+    until_released = PipelineReplica._until_released
+
+    async def fed_and_waited(replica: PipelineReplica, at: Position) -> None:
+        waits[0] += 1
+        await made.write("another")
+        await until_released(replica, at)
+
+    monkeypatch.setattr(PipelineReplica, "_until_released", fed_and_waited)
+    monkeypatch.setattr(pipeline_replica, "COPIES_MAX", 100)
+    texts = [" ".join(f"word{number}" for number in range(begin, begin + 50)) for begin in range(0, 300, 50)]
+    await made.write(*texts)
+    async with made.pipeline.run(made.engine, release=release.by_epoch(), checkpoint_s=0.05) as running:
+        await running.until(Position(len(texts)))
+        found = {key: state.n async for key, state in running.items(count)}
+    assert {key: found[key] for key, _ in expected(texts)} == dict(expected(texts)) and waits[0] <= 3
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
