@@ -24,6 +24,7 @@ import msgspec
 from outbox.errors import CorruptRecord
 from outbox.streams.cells import DECODE_ERRORS, Position
 from outbox.streams.pipeline.changes import applied, combined
+from outbox.streams.pipeline.states import GONE
 from outbox.streams.register import Swapped
 
 PIPELINE = "pipeline/"
@@ -194,9 +195,10 @@ def merged(sections: Sequence[Section]) -> Section:
     return Section(section.operator, section.slot, section.schema, states, rest)
 
 
-def ref_of(blob: str, data: bytes) -> PartRef:
-    """The reference to a part."""
-    return PartRef(blob, sha256(data).hexdigest(), len(data))
+def without_gone(section: Section) -> Section:
+    """A section of the first part: it names no key that has no state any more."""
+    states = {key: raw for key, raw in section.states.items() if raw != GONE}
+    return msgspec.structs.replace(section, states=states)
 
 
 def merge_count(parts: Sequence[PartRef], size_bytes: int) -> int:

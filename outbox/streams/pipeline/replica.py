@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -46,12 +47,11 @@ from outbox.streams.pipeline.checkpoint import (
     merge_count,
     merged,
     part_of,
-    ref_of,
     sections_of,
+    without_gone,
 )
 from outbox.streams.pipeline.operators import Frame, Record
 from outbox.streams.pipeline.plan import GraphChanged, PipelinePlan
-from outbox.streams.pipeline.states import GONE
 from outbox.streams.pipeline.tasks import BeginAgain, LocalTasks
 from outbox.streams.pipeline.workers import Workers, WorkerTasks
 from outbox.streams.read_ahead import ReadAhead
@@ -72,6 +72,8 @@ COPIES_MAX = 1_000
 """The copies of states that wait together until their outputs have left; those of a slot may be more."""
 STATES_BETWEEN = 128
 """The states of parts that are merged before others go on."""
+HASHED_BYTES = 1 << 18
+"""The bytes of a part that are hashed before others go on."""
 
 
 class Superseded(Refused):
@@ -492,7 +494,7 @@ class PipelineReplica:
         """The parts with the saved states, some of the last written anew."""
         if not saved:
             return before
-        data = part_of(saved.values())
+        data = await self._encoded(saved.values())
         count = merge_count(before, len(data))
         kept, again = before[: len(before) - count], before[len(before) - count :]
         if again or not kept:
@@ -511,11 +513,14 @@ class PipelineReplica:
                 await self._handled(section)
         for section in saved:
             found.setdefault(section.place, []).append(section)
+        whole = (merged(sections) for _, sections in sorted(found.items()))
+        return await self._encoded(map(without_gone, whole) if is_first else whole)
+
+    async def _encoded(self, sections: Iterable[Section]) -> bytes:
+        """The bytes of a part."""
         lines = []
-        for _, sections in sorted(found.items()):
-            section = merged(sections)
-            states = {key: raw for key, raw in section.states.items() if not is_first or raw != GONE}
-            lines.append(part_of([msgspec.structs.replace(section, states=states)]))
+        for section in sections:
+            lines.append(part_of([section]))
             await self._handled(section)
         return b"\n".join(lines)
 
@@ -528,8 +533,12 @@ class PipelineReplica:
 
     async def _written(self, data: bytes) -> PartRef:
         blob = f"{self._who}/{self.place.new_id()}"
+        digest = sha256(data[:HASHED_BYTES])
+        for begin in range(HASHED_BYTES, len(data), HASHED_BYTES):
+            await asyncio.sleep(0)
+            digest.update(data[begin : begin + HASHED_BYTES])
         await self.place.blobs.write(blob, data)
-        return ref_of(blob, data)
+        return PartRef(blob, digest.hexdigest(), len(data))
 
     async def _swap(self, known: Kept[PipelineRegister], made: Checkpoint) -> bool:
         apart_ms = max(row.margin_ms for row in (self._source, *self.plan.sink_rows().values())) // 2

@@ -12,6 +12,7 @@ from outbox.engine.engine import Engine
 from outbox.errors import CorruptRecord, Trimmed
 from outbox.streams import Emit, GraphChanged, NotDeterministic, OrderedLog, Pipeline, Position, Superseded
 from outbox.streams.log_places import place_of
+from outbox.streams.pipeline import replica as pipeline_replica
 from outbox.streams.pipeline.barrier import OtherWriter, OutputUnstorable
 from outbox.streams.pipeline.core import OperatorFailed
 from outbox.streams.pipeline.replica import PipelineReplica
@@ -145,6 +146,19 @@ async def test_a_process_that_begins_again_goes_on_from_the_checkpoint() -> None
     await made.write("the cat again")
     await drain(second)
     assert await made.released() == expected([*TEXTS, "the cat again"])
+
+
+async def test_a_part_is_hashed_piece_by_piece_and_read_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_replica, "HASHED_BYTES", 7)
+    made = Counting(Engine.in_memory())
+    await made.write(*TEXTS)
+    first = made.replica()
+    await first.begin()
+    await drain(first)
+    assert await first.checkpoint()
+    second = made.replica()
+    await second.begin()
+    assert second.at == Position(len(TEXTS))
 
 
 @pytest.mark.parametrize("crash_behind", range(7))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass, field
+from hashlib import sha256
 from random import Random
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -18,10 +19,14 @@ from outbox.codec import StateCodec
 from outbox.errors import CorruptRecord, NotRegistrable, PoisonMessage
 from outbox.streams import ListState, MapState, Position, Value
 from outbox.streams.pipeline.changes import applied, changes_of, combined
-from outbox.streams.pipeline.checkpoint import PartRef, Section, merged, part_of, ref_of, sections_of
+from outbox.streams.pipeline.checkpoint import PartRef, Section, merged, part_of, sections_of
 from outbox.streams.pipeline.state_fields import fields_of, is_frozen, may_share, state_codec
 from outbox.streams.pipeline.states import KeyedStates, StateUnstorable, slot_of
 from tests.unit.streams.pipeline.counting import Change
+
+
+def ref_of(blob: str, data: bytes) -> PartRef:
+    return PartRef(blob, sha256(data).hexdigest(), len(data))
 
 
 class Model(BaseModel):
