@@ -29,6 +29,7 @@ from outbox.runtime.commit import run_handler as handling
 from outbox.runtime.commit.handler_threads import HandlerThreads
 from outbox.testing import Harness
 from outbox.verify.findings.exploration import explore
+from tests.unit.messages import Step, Steps
 
 Scope = Literal["engine", "partition", "item"]
 every_scope = pytest.mark.parametrize("scope", ["engine", "partition", "item"])
@@ -38,18 +39,6 @@ WITHIN_S = 20.0
 
 HOLD_S = 10.0
 """How long a thread waits at most for the test to let it go."""
-
-
-@dataclass
-class Step:
-    key: str
-    n: int
-    what: str = ""
-
-
-@dataclass
-class Steps:
-    ns: list[int] = field(default_factory=list)
 
 
 @dataclass

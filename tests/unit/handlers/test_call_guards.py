@@ -20,20 +20,10 @@ from outbox.ops.values.status import ReadStatus
 from outbox.runtime.counts import Counts
 from outbox.testing import Harness
 from outbox.verify.findings.exploration import explore
+from tests.unit.messages import Step, Steps
 
 Scope = Literal["engine", "partition", "item"]
 every_scope = pytest.mark.parametrize("scope", ["engine", "partition", "item"])
-
-
-@dataclass
-class Step:
-    key: str
-    n: int = 0
-
-
-@dataclass
-class Steps:
-    ns: list[int] = field(default_factory=list)
 
 
 @dataclass

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -19,20 +18,10 @@ from outbox.http_entry import HttpEntry
 from outbox.ports import Backend
 from outbox.runtime.commit import loop_watch
 from outbox.runtime.start.plan import compile_app
+from tests.unit.messages import Step, Steps
 
 IS_HELD, WAS_HELD = "the event loop is held by a handler; declare it blocking", "the event loop was held by a handler"
 HOLD_S = 20.0
-
-
-@dataclass
-class Step:
-    key: str
-    n: int = 0
-
-
-@dataclass
-class Steps:
-    ns: list[int] = field(default_factory=list)
 
 
 class Told(logging.Handler):

@@ -21,17 +21,12 @@ from outbox.runtime.commit import stepping
 from outbox.runtime.commit.loop_watch import waiting_handlers
 from outbox.testing import Harness
 from outbox.verify.findings.exploration import explore
+from tests.unit.messages import Step
 
 Scope = Literal["engine", "partition", "item"]
 every_scope = pytest.mark.parametrize("scope", ["engine", "partition", "item"])
 WITHIN_S = 20.0
 TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
-
-
-@dataclass
-class Step:
-    key: str
-    n: int = 0
 
 
 @dataclass

@@ -44,6 +44,7 @@ from outbox.ops.values.requests import Admin
 from outbox.ports import DeadLetterEntry
 from outbox.retries import Reject, Retries
 from outbox.worker import Worker
+from tests.unit.messages import Seen
 
 IS_DOWN = {"pricing": True}
 
@@ -52,11 +53,6 @@ IS_DOWN = {"pricing": True}
 class Order:
     id: str
     how: str
-
-
-@dataclass
-class Seen:
-    count: int = 0
 
 
 def made() -> App:

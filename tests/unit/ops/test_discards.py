@@ -39,6 +39,7 @@ from outbox.ports import Backend, DeadLetterEntry
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.store_operations import StoreOperations
 from outbox.testing import START_S, VirtualClock
+from tests.unit.messages import Seen
 from tests.unit.stores.store_site import Add, Watched, adding
 
 RETENTION = timedelta(days=3)
@@ -49,11 +50,6 @@ IS_DOWN = {"now": True}
 class Order:
     id: str
     note: str = ""
-
-
-@dataclass
-class Seen:
-    count: int = 0
 
 
 def shop() -> App:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,21 +19,11 @@ from outbox.ops.admins.control import serve_control
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.cli.parser import main
 from outbox.ops.shared.meter import Meter, Metered
+from tests.unit.messages import Count, Order
 from tests.unit.ops.situations import Situation
 
 PAYMENTS = Breaker("payments", least=2, open_s=600)
 TIMEOUT_S = 20
-
-
-@dataclass
-class Order:
-    key: str
-    how: str = ""
-
-
-@dataclass
-class Count:
-    n: int = 0
 
 
 async def answer_of_the_warehouse(until: asyncio.Event) -> None:

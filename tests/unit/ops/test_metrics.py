@@ -7,7 +7,6 @@ import re
 import sys
 import time
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,15 +25,10 @@ from outbox.ops.shared.meter import RATE_EVERY_S, RATE_S, Meter, Metered
 from outbox.ops.values.status import Handled, Handling, QueueStatus, ReadMetrics, ReadStatus, Status
 from outbox.runtime.counts import Counts, Depth, PipelineFigures, SourceCounts
 from outbox.streams import OrderedLog
+from tests.unit.messages import Step
 from tests.unit.streams.pipeline.counting import Counting
 
 SAMPLE = re.compile(r'^(\w+)(\{(?:\w+="(?:[^"\\\n]|\\.)*",?)*\}) (\S+)$')
-
-
-@dataclass
-class Step:
-    key: str
-    n: int = 0
 
 
 def app_of_steps() -> App:

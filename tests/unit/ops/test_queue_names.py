@@ -31,16 +31,12 @@ from outbox.ops.values.dead_letters import (
 )
 from outbox.ops.values.messages import Cancel, Find, Finish, MakeDue, Pause, Peek, Send
 from outbox.ops.values.requests import Admin
+from tests.unit.messages import Count
 
 
 @dataclass
 class Entry:
     key: str
-
-
-@dataclass
-class Count:
-    n: int = 0
 
 
 app = App("shop")

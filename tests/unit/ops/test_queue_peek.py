@@ -38,15 +38,10 @@ from outbox.resubmission import resubmission
 from outbox.retries import Reject, Retries, Retry
 from outbox.testing import START_S, Harness, VirtualClock
 from outbox.worker import Worker
+from tests.unit.messages import Order
 
 app = App("bank", retry=Retries(limit=3, delays_s=(60.0,)))
 app.queue("ledger", "per_key")
-
-
-@dataclass
-class Order:
-    key: str
-    how: str = ""
 
 
 @dataclass

@@ -25,18 +25,13 @@ from outbox.ops.messages.command import messages_text
 from outbox.retries import Reject, Retries
 from outbox.testing import VirtualClock
 from outbox.worker import Worker
+from tests.unit.messages import Order
 from tests.unit.streams.pipeline.counting import Counting
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/operate/README.md").read_text()
 ON_AZURE = Path(__file__).resolve().parents[2] / "wire/cli/test_runbooks.py"
 """Those that occur over Cosmos DB and Service Bus."""
 Cli = Callable[..., tuple[int, str]]
-
-
-@dataclass
-class Order:
-    key: str
-    how: str = ""
 
 
 @dataclass

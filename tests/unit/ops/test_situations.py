@@ -20,13 +20,8 @@ from outbox.engine.entities import QueueSettings
 from outbox.message import Message
 from outbox.ops.cli.parser import main
 from outbox.testing import START_S, VirtualClock
+from tests.unit.messages import Order
 from tests.unit.ops.situations import Situation
-
-
-@dataclass
-class Order:
-    key: str
-    how: str = ""
 
 
 @dataclass

@@ -23,6 +23,7 @@ from outbox.ops.states.history import UNSURE, state_history
 from outbox.ops.values.states import ReadStates, StateLine, WriteStates
 from outbox.verify.history import History
 from outbox.verify.recorded.events import AnyEvent, Change, Commit, Ended, Fail, Ok, Put
+from tests.unit.messages import Account
 
 SEVEN = msgspec.Raw(b'{"balance":7}')
 
@@ -31,11 +32,6 @@ SEVEN = msgspec.Raw(b'{"balance":7}')
 class Pay:
     account: str
     amount: int
-
-
-@dataclass
-class Account:
-    balance: int = 0
 
 
 def bank() -> App:

@@ -25,17 +25,10 @@ from outbox.ops.values.status import ReadStatus
 from outbox.ops.values.streams import ListStreams, ReadStream, StreamRow, TrimStream, Unregister
 from outbox.ports import Create, DocumentKey
 from outbox.streams import Inputs, OrderedLog, Position, Processor, Step
+from tests.unit.messages import Reading, Seen
 from tests.unit.streams.pipeline.counting import Counting
 
 Cli = Callable[..., tuple[int, str, str]]
-
-
-@dataclass
-class Reading:
-    """An entry."""
-
-    sensor: str
-    degrees: float
 
 
 @dataclass
@@ -43,13 +36,6 @@ class Alarm:
     """An entry of another type."""
 
     sensor: str
-
-
-@dataclass
-class Seen:
-    """The state of a processor."""
-
-    count: int = 0
 
 
 def watch(seen: Seen, inputs: Inputs, step: Step) -> None:

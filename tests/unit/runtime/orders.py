@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outbox import App, Context
+from tests.unit.messages import Count
 
 
 @dataclass
@@ -23,11 +24,6 @@ class Payment:
 @dataclass
 class Saga:
     seen: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Count:
-    n: int = 0
 
 
 def counting(**queue: Any) -> App:

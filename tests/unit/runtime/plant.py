@@ -7,6 +7,7 @@ from typing import Any
 
 from outbox import App, Context, DeadLetter
 from outbox.testing import Harness
+from tests.unit.messages import Count
 
 DAY_S = 86_400
 
@@ -15,11 +16,6 @@ DAY_S = 86_400
 class Task:
     key: str | None
     what: str = ""
-
-
-@dataclass
-class Count:
-    n: int = 0
 
 
 class Plant:

@@ -9,7 +9,8 @@ import pytest
 from outbox import Retry
 from outbox.runtime.start.notes import duration
 from outbox.testing import Harness
-from tests.unit.runtime.plant import DAY_S, Count, Plant, Task, only, raising
+from tests.unit.messages import Count
+from tests.unit.runtime.plant import DAY_S, Plant, Task, only, raising
 
 # The age fence
 

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
 
 from outbox import App, Context, Reject, Retry
 from outbox.testing import Harness
+from tests.unit.messages import Book, Line
 
 RETENTION_S, MARGIN_S = 600, 60
 LIFE_S = RETENTION_S + MARGIN_S
-
-
-@dataclass
-class Line:
-    book: str
-    text: str
-
-
-@dataclass
-class Book:
-    lines: list[str] = field(default_factory=list)
 
 
 class World:

@@ -11,6 +11,7 @@ from outbox import App, Context, Retry
 from outbox.errors import NotRegistrable
 from outbox.message import PROPERTY_HOPS
 from outbox.testing import Harness
+from tests.unit.messages import Count
 from tests.unit.runtime.plant import DAY_S, Plant, only
 
 HOUR_S = 3_600.0
@@ -20,11 +21,6 @@ HOUR_S = 3_600.0
 class Link:
     key: str
     left: int = 0
-
-
-@dataclass
-class Count:
-    n: int = 0
 
 
 def chain(*, hops_max: int = 64, **pause: Any) -> App:

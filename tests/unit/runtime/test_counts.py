@@ -26,14 +26,9 @@ from outbox.runtime.counts import (
 )
 from outbox.runtime.work import Work
 from outbox.testing import Harness
+from tests.unit.messages import Step
 
 Scope = Literal["engine", "partition", "item"]
-
-
-@dataclass
-class Step:
-    key: str
-    n: int = 0
 
 
 @dataclass

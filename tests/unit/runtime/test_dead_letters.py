@@ -9,7 +9,8 @@ import pytest
 from outbox import App, Context, Reject, Retries
 from outbox.errors import Refused
 from outbox.testing import Harness
-from tests.unit.runtime.plant import Count, Plant, Task, only, raising
+from tests.unit.messages import Count
+from tests.unit.runtime.plant import Plant, Task, only, raising
 
 # Dead letters
 

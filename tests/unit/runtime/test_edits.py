@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -17,24 +17,14 @@ from outbox.message import Scalar
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.values.dead_letters import Resubmit
 from outbox.testing import Harness
+from tests.unit.messages import Book, Line
 
 RETENTION_S, MARGIN_S = 600, 60
 
 
 @dataclass
-class Line:
-    book: str
-    text: str
-
-
-@dataclass
 class Page:
     book: str
-
-
-@dataclass
-class Book:
-    lines: list[str] = field(default_factory=list)
 
 
 class World:

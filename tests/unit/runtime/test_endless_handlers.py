@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 from outbox import App, Retries
 from outbox.testing import Harness
-
-
-@dataclass
-class Step:
-    key: str
-    n: int
-
-
-@dataclass
-class Steps:
-    ns: list[int] = field(default_factory=list)
+from tests.unit.messages import Step, Steps
 
 
 async def test_a_handler_that_never_ends_fails_and_its_key_goes_on() -> None:

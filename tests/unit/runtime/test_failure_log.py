@@ -22,7 +22,8 @@ from outbox.runtime.failures.failure_log import FailureLog, failure_of
 from outbox.runtime.work import Attempt, Later, Work
 from outbox.testing import Harness
 from outbox.worker import Worker
-from tests.unit.runtime.plant import Count, Plant, Task, only, raising
+from tests.unit.messages import Count
+from tests.unit.runtime.plant import Plant, Task, only, raising
 
 FORGED = "no\n2026-01-01 ERROR outbox: all is lost\x1b[2J password=hunter2"
 

@@ -9,7 +9,8 @@ import pytest
 
 from outbox import App, Context, DeadLetter, Reject, Retries, Retry
 from outbox.testing import Harness
-from tests.unit.runtime.plant import Count, Plant, Task, only, raising
+from tests.unit.messages import Count
+from tests.unit.runtime.plant import Plant, Task, only, raising
 
 # Retries
 

@@ -17,6 +17,7 @@ from outbox.runtime.commit.run_handler import Suspended, start
 from outbox.runtime.delivery.admission import admit
 from outbox.runtime.start.plan import compile_app
 from outbox.runtime.work import Work, attempt_at
+from tests.unit.messages import Account
 
 NOW_MS = 1_800_000_000_000
 app = App("bank", claim_check_bytes=27)
@@ -27,11 +28,6 @@ app.queue("news")
 class Move:
     account: str
     amount: int
-
-
-@dataclass
-class Account:
-    balance: int = 0
 
 
 @app.handler("moves", key="account")

@@ -11,16 +11,7 @@ from outbox import App, Engine, Reject, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import NotRegistrable
 from outbox.ports import Backend
-
-
-@dataclass
-class Task:
-    key: str
-
-
-@dataclass
-class Count:
-    n: int = 0
+from tests.unit.messages import Count, Task
 
 
 def app_with(*names: str, queue: str = "q") -> App:

@@ -12,7 +12,8 @@ import pytest
 from outbox import App, Client, Context, Engine, UnknownDestination
 from outbox.errors import OutboxError, PoisonMessage, UnknownType
 from outbox.testing import Harness
-from tests.unit.runtime.orders import Count, Order, Payment, Saga
+from tests.unit.messages import Count
+from tests.unit.runtime.orders import Order, Payment, Saga
 
 
 @dataclass

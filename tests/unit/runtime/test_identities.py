@@ -13,7 +13,8 @@ from outbox.lineage import traceparent_of
 from outbox.message import Message
 from outbox.testing import Harness, SentRecord
 from outbox.verify.faults import Faults
-from tests.unit.runtime.orders import Count, Order, counting
+from tests.unit.messages import Count
+from tests.unit.runtime.orders import Order, counting
 
 # Identity
 

@@ -17,7 +17,7 @@ import pytest
 
 from outbox import App
 from outbox.errors import NotRegistrable
-from tests.unit.runtime.orders import Count
+from tests.unit.messages import Count
 
 AccountId = NewType("AccountId", str)
 

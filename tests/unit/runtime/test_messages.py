@@ -11,7 +11,8 @@ from outbox import App, Context, Reject, Retries
 from outbox.errors import NotRegistrable
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
-from tests.unit.runtime.orders import Count, Order, Payment, Saga, counting
+from tests.unit.messages import Count
+from tests.unit.runtime.orders import Order, Payment, Saga, counting
 
 
 async def test_several_handlers_share_one_state() -> None:

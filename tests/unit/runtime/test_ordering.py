@@ -13,13 +13,7 @@ from outbox.lineage import as_key
 from outbox.runtime.failures.redacting import redacted
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
-
-
-@dataclass
-class Step:
-    key: str
-    n: int
-    what: str = ""
+from tests.unit.messages import Step
 
 
 @dataclass

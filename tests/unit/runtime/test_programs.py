@@ -10,17 +10,10 @@ import pytest
 
 from outbox import App, Client, Context, Engine, Reject, UnknownDestination, Worker
 from outbox.testing import Harness
+from tests.unit.messages import Account, Transfer
 
 app = App("bank")
 app.queue("refused")
-
-
-@dataclass
-class Transfer:
-    id: str
-    source: str
-    target: str
-    amount: int
 
 
 @dataclass
@@ -28,11 +21,6 @@ class Deposit:
     transfer: str
     account: str
     amount: int
-
-
-@dataclass
-class Account:
-    balance: int = 0
 
 
 @app.handler("transfers", key="source")

@@ -18,6 +18,7 @@ from outbox.runtime.scopes import stores_of
 from outbox.runtime.store_scope import StoreScope
 from outbox.testing import Harness
 from outbox.verify import Faults
+from tests.unit.messages import Count
 
 
 @dataclass
@@ -29,11 +30,6 @@ class Add:
 
 @dataclass
 class Sum:
-    n: int = 0
-
-
-@dataclass
-class Count:
     n: int = 0
 
 

@@ -17,6 +17,7 @@ from outbox.guards import Breaker, Rate
 from outbox.registration.routes import PATH_LENGTH_MAX, split_path
 from outbox.runtime.start.plan import compile_app
 from outbox.testing import Harness
+from tests.unit.messages import Count
 
 
 @dataclass
@@ -33,11 +34,6 @@ class Pong:
 
 class Tick(msgspec.Struct):
     id: str
-
-
-@dataclass
-class Count:
-    n: int = 0
 
 
 @dataclass

@@ -11,16 +11,7 @@ from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import NotRegistrable
 from outbox.ports import Backend
 from outbox.testing import START_S, VirtualClock
-
-
-@dataclass
-class Task:
-    key: str
-
-
-@dataclass
-class Count:
-    n: int = 0
+from tests.unit.messages import Count, Task
 
 
 @dataclass

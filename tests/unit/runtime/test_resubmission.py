@@ -15,12 +15,7 @@ from outbox.message import Message
 from outbox.ops.admins.engine import EngineAdmin
 from outbox.ops.values.dead_letters import Resubmit
 from outbox.testing import Harness
-
-
-@dataclass
-class Deposit:
-    account: str
-    amount: int
+from tests.unit.messages import Deposit
 
 
 @dataclass

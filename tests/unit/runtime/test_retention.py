@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
@@ -15,20 +14,10 @@ from outbox.errors import NotRegistrable
 from outbox.ports import Backend
 from outbox.runtime.start.notes import ERA_COUNT_MAX, PastRetention, RetentionWindow
 from outbox.testing import START_S, VirtualClock
+from tests.unit.messages import Account, Deposit
 
 HOUR_S = 3_600
 DAY_S = 24 * HOUR_S
-
-
-@dataclass
-class Deposit:
-    account: str
-    amount: int
-
-
-@dataclass
-class Account:
-    balance: int = 0
 
 
 class Site:

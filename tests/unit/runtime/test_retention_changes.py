@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 from typing import Any
@@ -26,21 +25,11 @@ from outbox.runtime.start.notes import register_retention
 from outbox.runtime.start.plan import compile_app
 from outbox.runtime.store_operations import operations_over
 from outbox.testing import START_S, VirtualClock
+from tests.unit.messages import Account, Deposit
 
 MS = 0.001
 HOUR_S = 3_600
 DAY_S = 24 * HOUR_S
-
-
-@dataclass
-class Deposit:
-    account: str
-    amount: int
-
-
-@dataclass
-class Account:
-    balance: int = 0
 
 
 class Site:

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 
 from outbox import App, Context, Retries
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
-
-
-@dataclass
-class Step:
-    key: str
-    n: int
-
-
-@dataclass
-class Steps:
-    ns: list[int] = field(default_factory=list)
+from tests.unit.messages import Step, Steps
 
 
 async def test_every_attempt_sees_the_message_as_it_was_sent() -> None:

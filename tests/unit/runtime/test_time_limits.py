@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -20,23 +20,12 @@ from outbox.errors import HandlingEnded, NotRegistrable
 from outbox.message import Message
 from outbox.runtime.commit import stepping
 from outbox.testing import Harness
+from tests.unit.messages import Step, Steps
 
 Scope = Literal["engine", "partition", "item"]
 
 SWALLOWS_S = 5.0
 """How long a handler goes on that swallows its cancellation, if it is let."""
-
-
-@dataclass
-class Step:
-    key: str
-    n: int
-    what: str = ""
-
-
-@dataclass
-class Steps:
-    ns: list[int] = field(default_factory=list)
 
 
 def app_of(

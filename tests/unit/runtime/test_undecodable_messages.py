@@ -8,7 +8,8 @@ import pytest
 
 from outbox import App
 from outbox.testing import Harness
-from tests.unit.runtime.plant import Count, Plant, Task, only
+from tests.unit.messages import Count
+from tests.unit.runtime.plant import Plant, Task, only
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ A client refuses to resubmit what was refused for its age, so those two rows are
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
@@ -17,19 +16,9 @@ from outbox.resubmission import REJECTED, Replaced
 from outbox.runtime.verdict import OnRecord, Verdict, judged, kind_of
 from outbox.stored import Record
 from outbox.testing import Harness
+from tests.unit.messages import Book, Line
 
 RETENTION_S, MARGIN_S = 600, 60
-
-
-@dataclass
-class Line:
-    book: str
-    text: str
-
-
-@dataclass
-class Book:
-    lines: list[str] = field(default_factory=list)
 
 
 class World:

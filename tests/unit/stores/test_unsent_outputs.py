@@ -16,17 +16,8 @@ from outbox.message import Message
 from outbox.ports import Document, Output
 from outbox.runtime.store_operations import may_be_sent_to
 from outbox.stored import Inline, Record, Staged, StateItem, record_key
+from tests.unit.messages import Count, Task
 from tests.unit.stores.store_site import site, swept
-
-
-@dataclass
-class Task:
-    key: str
-
-
-@dataclass
-class Count:
-    n: int = 0
 
 
 @dataclass

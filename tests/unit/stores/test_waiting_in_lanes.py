@@ -12,17 +12,13 @@ from outbox import App, Engine, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.state.tasks import LOCKED
 from outbox.runtime.store_scope import StoreScope
+from tests.unit.messages import Seen
 
 
 @dataclass
 class Order:
     key: str
     n: int = 0
-
-
-@dataclass
-class Seen:
-    count: int = 0
 
 
 class Site:

@@ -17,12 +17,6 @@ ANY_AGE = timedelta(0)
 
 
 @dataclass
-class Reading:
-    sensor: str
-    degrees: float
-
-
-@dataclass
 class Alarm:
     text: str
 

@@ -22,7 +22,8 @@ from outbox.ports import DocumentKey, Replace
 from outbox.retries import Retries
 from outbox.streams import HandlerFailed, Ingest, Inputs, OrderedLog, Position, Processor, RefusedEntry, Skip, Step
 from outbox.streams.replica import Progress
-from tests.unit.streams.making import ANY_AGE, Alarm, Reading, Total, fill, made, put_raw, values
+from tests.unit.messages import Reading
+from tests.unit.streams.making import ANY_AGE, Alarm, Total, fill, made, put_raw, values
 
 AT_ONCE = Retries(limit=2, delays_s=(0.0,))
 

@@ -30,7 +30,8 @@ from outbox.streams import Entry, Inputs, OrderedLog, Position, Processor, Step
 from outbox.streams.cells import MISS_COUNT_MAX
 from outbox.streams.log_places import Place
 from outbox.testing import START_S, VirtualClock
-from tests.unit.streams.making import ANY_AGE, Alarm, Reading, Total, entries, fill, made, values
+from tests.unit.messages import Reading
+from tests.unit.streams.making import ANY_AGE, Alarm, Total, entries, fill, made, values
 
 
 @pytest.fixture

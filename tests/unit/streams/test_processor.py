@@ -19,7 +19,8 @@ from outbox.streams import HandlerFailed, Inputs, OrderedLog, Position, Processo
 from outbox.streams.log_places import Place
 from outbox.streams.replica import Progress, Replica
 from outbox.testing import START_S, VirtualClock
-from tests.unit.streams.making import ANY_AGE, Counting, Reading, Total, entries, fill, made, values
+from tests.unit.messages import Reading
+from tests.unit.streams.making import ANY_AGE, Counting, Total, entries, fill, made, values
 
 
 @pytest.fixture

@@ -22,14 +22,7 @@ from outbox.ports import Output, QueueRef
 from outbox.streams import HandlerFailed, Inputs, OrderedLog, Processor, Step
 from outbox.streams.plan import QueueOutput, output_of
 from outbox.streams.replica import Progress, Replica
-
-
-@dataclass
-class Reading:
-    """An entry."""
-
-    sensor: str
-    degrees: float
+from tests.unit.messages import Reading
 
 
 @dataclass

@@ -18,7 +18,8 @@ from outbox.engine.engine import Engine
 from outbox.ports import DocumentKey
 from outbox.retries import Retries
 from outbox.streams import Ingest, Inputs, Processor, RefusedEntry, Step, StoreSink
-from tests.unit.streams.making import Reading, Total, fill, made, values
+from tests.unit.messages import Reading
+from tests.unit.streams.making import Total, fill, made, values
 
 ENDS_WITHIN_S = 10
 WITHIN_S = 60

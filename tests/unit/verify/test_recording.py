@@ -42,18 +42,11 @@ from outbox.verify.recorded import events
 from outbox.verify.recorded.events import Event, Held, Life
 from outbox.verify.recorded.recording import RecordedBlobs, RecordedBus, RecordedJournal, recorded, remember
 from outbox.verify.recorded.verdict import Verdict
+from tests.unit.messages import Transfer
 
 app = App("bank", retry=Retries(limit=2, delays_s=(0.01,)))
 app.queue("ledger")
 app.topic("news")
-
-
-@dataclass
-class Transfer:
-    id: str
-    source: str
-    target: str
-    amount: int
 
 
 @dataclass

@@ -17,18 +17,11 @@ from outbox.verify.guarantees import check
 from outbox.verify.history import History
 from outbox.verify.recorded.recording import recorded
 from outbox.verify.recorded.verdict import Verdict
+from tests.unit.messages import Transfer
 
 Scope = Literal["partition", "item"]
 app = App("bank")
 app.queue("ledger")
-
-
-@dataclass
-class Transfer:
-    id: str
-    source: str
-    target: str
-    amount: int
 
 
 @dataclass
