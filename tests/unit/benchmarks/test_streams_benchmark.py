@@ -34,12 +34,11 @@ async def test_a_processor_stands_beside_the_peer_with_one_entry_a_step_and_with
     assert set(rows) == {"processor, 64 a step", "processor, 1 a step", "eventsourcing, 1 a step"}
 
 
-async def test_an_entry_that_is_missing_spoils_a_run() -> None:
-    async with Engine.in_memory() as engine:
-        await fill(engine, 3, 1)
-        await adder(engine, 1).run_until_idle()
-        with pytest.raises(AssertionError, match="3 outputs for 4 inputs"):
-            await check_sums(engine, 4)
+async def test_an_entry_that_is_missing_spoils_a_run(engine: Engine) -> None:
+    await fill(engine, 3, 1)
+    await adder(engine, 1).run_until_idle()
+    with pytest.raises(AssertionError, match="3 outputs for 4 inputs"):
+        await check_sums(engine, 4)
 
 
 def test_without_the_peers_environment_its_part_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

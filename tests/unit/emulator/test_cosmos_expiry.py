@@ -22,7 +22,7 @@ def put(store: Store, container: Container, number: int) -> None:
 
 @pytest.mark.parametrize("distinct_count", [1, WRITE_COUNT])
 async def test_expiries_stay_bounded_without_looking_at_all_items_each_time(
-    monkeypatch: pytest.MonkeyPatch, distinct_count: int
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, distinct_count: int
 ) -> None:
     looks: list[Container] = []
     index = Store.index_expiry
@@ -31,13 +31,12 @@ async def test_expiries_stay_bounded_without_looking_at_all_items_each_time(
         looks.append(container)
         index(self, container)
 
-    async with Engine.in_memory() as engine:
-        store = CosmosEmulator(engine, port=0).store
-        database = store.catalog.create_database({"id": "d"})
-        body = {"id": "c", "partitionKey": {"paths": ["/pk"], "kind": "Hash", "version": 2}, "defaultTtl": -1}
-        container = store.catalog.create_container(database, body)
-        monkeypatch.setattr(Store, "index_expiry", look)
-        for number in range(WRITE_COUNT):
-            put(store, container, number % distinct_count)
+    store = CosmosEmulator(engine, port=0).store
+    database = store.catalog.create_database({"id": "d"})
+    body = {"id": "c", "partitionKey": {"paths": ["/pk"], "kind": "Hash", "version": 2}, "defaultTtl": -1}
+    container = store.catalog.create_container(database, body)
+    monkeypatch.setattr(Store, "index_expiry", look)
+    for number in range(WRITE_COUNT):
+        put(store, container, number % distinct_count)
     assert len(container.expiring) <= EXPIRING_COUNT + 2 * distinct_count
     assert len(looks) <= 2

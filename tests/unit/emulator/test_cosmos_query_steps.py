@@ -100,16 +100,15 @@ async def test_what_grows_with_a_value_counts_on_one_row(expression: str) -> Non
     assert budget.step_count <= 3 * ROW_STEP_COUNT_MAX
 
 
-async def test_the_conditions_of_a_batch_have_one_budget() -> None:
+async def test_the_conditions_of_a_batch_have_one_budget(engine: Engine) -> None:
     """Each is cheap enough; a hundred of them, in one go, are not."""
     condition = f"from c where c.text like '%{'x_' * 150}y%'"
     patch = {"operations": [{"op": "add", "path": "/n", "value": 1}], "condition": condition}
     one = {"operationType": "Patch", "id": "1", "partitionKey": '["a"]', "resourceBody": patch}
-    async with Engine.in_memory() as engine:
-        store = CosmosEmulator(engine, port=0).store
-        body = {"id": "c", "partitionKey": {"paths": ["/pk"], "kind": "Hash", "version": 2}}
-        container = store.catalog.create_container(store.catalog.create_database({"id": "d"}), body)
-        operations = operations_of(encode([one] * 100), container, '["a"]')
+    store = CosmosEmulator(engine, port=0).store
+    body = {"id": "c", "partitionKey": {"paths": ["/pk"], "kind": "Hash", "version": 2}}
+    container = store.catalog.create_container(store.catalog.create_database({"id": "d"}), body)
+    operations = operations_of(encode([one] * 100), container, '["a"]')
     item = {"id": "1", "pk": "a", "text": "x" * 10_000}
     refused = []
     for operation in operations:

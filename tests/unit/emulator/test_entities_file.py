@@ -71,16 +71,15 @@ def test_defaults_are_those_of_the_service() -> None:
     assert queue == QueueSettings("q", lock_s=60, max_delivery_count=10, dead_letter_on_expiry=False)
 
 
-async def test_a_topic_and_its_subscriptions_can_be_declared() -> None:
+async def test_a_topic_and_its_subscriptions_can_be_declared(engine: Engine) -> None:
     subscription = {"Name": "s", "Properties": {"RequiresSession": True, "MaxDeliveryCount": 4}}
     topic = {"Name": "t", "Properties": {"DefaultMessageTimeToLive": "PT1H"}, "Subscriptions": [subscription]}
     entities = parse_entities(file_of(topics=[topic]))
-    async with Engine.in_memory() as engine:
-        for settings in entities:
-            engine.declare(settings)
-        queue = engine.topology.queues["t/Subscriptions/s"]
-        assert (queue.ordering, queue.max_delivery_count, queue.time_to_live_s) == ("per_key", 4, 3600)
-        assert engine.topology.topics["t"] == TopicSettings("t", ("s",))
+    for settings in entities:
+        engine.declare(settings)
+    queue = engine.topology.queues["t/Subscriptions/s"]
+    assert (queue.ordering, queue.max_delivery_count, queue.time_to_live_s) == ("per_key", 4, 3600)
+    assert engine.topology.topics["t"] == TopicSettings("t", ("s",))
 
 
 def rule(**properties: object) -> str:
@@ -130,7 +129,7 @@ def test_a_rule_that_takes_everything_or_nothing_is_one(properties: dict[str, ob
     assert parse_entities(rule(**properties))[-1] == RuleSettings("t/Subscriptions/audit", (Rule("r", kind),))
 
 
-async def test_the_rules_of_the_official_example_can_be_declared() -> None:
+async def test_the_rules_of_the_official_example_can_be_declared(engine: Engine) -> None:
     system = {"ContentType": "application/text", "CorrelationId": "id1", "Label": "subject1", "MessageId": "msgid1",
               "ReplyTo": "someQueue", "ReplyToSessionId": "sessionId", "SessionId": "session1", "To": "t"}  # fmt: skip
     rules = [
@@ -138,13 +137,12 @@ async def test_the_rules_of_the_official_example_can_be_declared() -> None:
         {"Name": "user", "Properties": {"CorrelationFilter": {"Properties": {"prop3": "value3"}}}},
     ]
     subscriptions = [{"Name": "s", "Rules": rules}, {"Name": "all", "Rules": []}]
-    async with Engine.in_memory() as engine:
-        for settings in parse_entities(file_of(topics=[{"Name": "t", "Subscriptions": subscriptions}])):
-            engine.declare(settings)
-        app, user = engine.topology.rules("t/Subscriptions/s").values()
-        assert user.properties == {"prop3": "value3"}
-        assert (len(app.system), app.system["label"], app.system["to"]) == (8, "subject1", "t")
-        assert list(engine.topology.rules("t/Subscriptions/all")) == ["$Default"]
+    for settings in parse_entities(file_of(topics=[{"Name": "t", "Subscriptions": subscriptions}])):
+        engine.declare(settings)
+    app, user = engine.topology.rules("t/Subscriptions/s").values()
+    assert user.properties == {"prop3": "value3"}
+    assert (len(app.system), app.system["label"], app.system["to"]) == (8, "subject1", "t")
+    assert list(engine.topology.rules("t/Subscriptions/all")) == ["$Default"]
 
 
 @pytest.mark.parametrize(

@@ -648,20 +648,19 @@ class Order(msgspec.Struct):
     number: int
 
 
-async def test_a_worker_without_work_learns_that_its_engine_has_stopped() -> None:
+async def test_a_worker_without_work_learns_that_its_engine_has_stopped(engine: Engine) -> None:
     app = App("idle")
     app.queue("orders")
 
     @app.handler("orders")
     def note(order: Order) -> None: ...
 
-    async with Engine.in_memory() as engine:
-        worker = Worker(app, engine)
-        with pytest.raises(EngineStopped, match="the disk failed"):
-            async with worker:
-                await asyncio.sleep(0.01)
-                engine.core.stop(EngineStopped("the disk failed"))
-                await asyncio.wait_for(worker.wait_stopped(), 1)
+    worker = Worker(app, engine)
+    with pytest.raises(EngineStopped, match="the disk failed"):
+        async with worker:
+            await asyncio.sleep(0.01)
+            engine.core.stop(EngineStopped("the disk failed"))
+            await asyncio.wait_for(worker.wait_stopped(), 1)
 
 
 def test_a_session_keeps_a_state_up_to_the_limit() -> None:

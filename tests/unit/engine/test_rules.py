@@ -259,16 +259,15 @@ def test_a_queue_with_a_handler_in_this_process_cannot_be_deleted_under_it() -> 
 
 
 @pytest.mark.parametrize("path", ["q", dead_letter_path("q")])
-async def test_a_receiver_of_a_deleted_queue_gets_an_error(path: str) -> None:
-    async with Engine.in_memory() as engine:
-        engine.declare(QueueSettings("q"))
+async def test_a_receiver_of_a_deleted_queue_gets_an_error(engine: Engine, path: str) -> None:
+    engine.declare(QueueSettings("q"))
 
-        def delete() -> None:
-            engine.topology.delete("q")
+    def delete() -> None:
+        engine.topology.delete("q")
 
-        asyncio.get_running_loop().call_later(0.05, delete)
-        with pytest.raises(UnknownDestination):
-            await engine.broker.wait_any([path], 5)
+    asyncio.get_running_loop().call_later(0.05, delete)
+    with pytest.raises(UnknownDestination):
+        await engine.broker.wait_any([path], 5)
 
 
 def test_numbers_are_used_again_and_a_replay_gives_the_same_queues() -> None:

@@ -145,7 +145,7 @@ async def test_blocking_handlers_act_once_in_so_many_threads_at_most(scope: Scop
     assert 1 <= seen.most <= 3 and sorted(seen.began) == list(range(24))
 
 
-async def test_context_variables_reach_the_thread() -> None:
+async def test_context_variables_reach_the_thread(engine: Engine) -> None:
     app, who, found = App("a"), ContextVar("who", default="nobody"), list[Any]()
 
     @app.handler("steps", blocking=True)
@@ -153,7 +153,7 @@ async def test_context_variables_reach_the_thread() -> None:
         found.append((who.get(), threading.current_thread() is threading.main_thread()))
 
     who.set("ann")
-    async with Engine.in_memory() as engine, Worker(app, engine) as worker:
+    async with Worker(app, engine) as worker:
         await worker.send("steps", Step("a", 1))
         await worker.wait_idle()
     assert found == [("ann", False)]
@@ -355,9 +355,9 @@ def test_a_thread_that_never_ends_does_not_keep_its_process() -> None:
     assert (done.returncode, done.stdout) == (0, "over\n"), done.stderr
 
 
-async def test_idle_threads_end_with_their_worker() -> None:
+async def test_idle_threads_end_with_their_worker(engine: Engine) -> None:
     seen = Seen()
-    async with Engine.in_memory() as engine, Worker(stepping(seen), engine) as worker:
+    async with Worker(stepping(seen), engine) as worker:
         await worker.send("steps", Step("a", 1))
         await worker.wait_idle()
         made = [thread for thread in threading.enumerate() if thread.name.startswith("outbox handler")]

@@ -111,7 +111,7 @@ async def test_in_order_what_a_call_reschedules_keeps_its_order(scope: Scope) ->
         assert at.dead_letters("steps") == []
 
 
-async def test_handlers_and_requests_share_a_breaker_by_its_name_and_status_shows_it() -> None:
+async def test_handlers_and_requests_share_a_breaker_by_its_name_and_status_shows_it(engine: Engine) -> None:
     there, counts = Dependency(is_down=True), Counts()
     app = made(there, limit=1, breaker=Breaker("there", least=2, open_s=3_600))
 
@@ -123,7 +123,7 @@ async def test_handlers_and_requests_share_a_breaker_by_its_name_and_status_show
     async def post(step: Step, steps: Steps, ctx: Context) -> None:
         await ctx.call(there, breaker=Breaker("there", least=2, open_s=3_600))
 
-    async with Engine.in_memory() as engine, HttpEntry(app, engine, counts=counts) as entry:
+    async with HttpEntry(app, engine, counts=counts) as entry:
         statuses = []
         for n in range(4):
             answer = await entry.handle("POST", "/steps", {"idempotency-key": f"i{n}"}, b'{"key": "k"}')

@@ -353,7 +353,7 @@ def test_no_message_is_rescheduled_for_longer_than_ten_minutes_at_a_time() -> No
     assert 600 <= rescheduled_s(down, 1, b"c" * 32) < 1_200
 
 
-async def test_handlers_workers_and_requests_of_a_host_share_a_breaker() -> None:
+async def test_handlers_workers_and_requests_of_a_host_share_a_breaker(engine: Engine) -> None:
     there, breaker = Dependency(is_down=True), Breaker("there", least=2, open_s=3_600)
     app, counts = calling(there, breaker=breaker), Counts()
 
@@ -361,19 +361,18 @@ async def test_handlers_workers_and_requests_of_a_host_share_a_breaker() -> None
     def post(step: Step, steps: Steps) -> None:
         there.call()
 
-    async with Engine.in_memory() as engine:
-        async with Worker(app, engine, counts=counts) as worker, HttpEntry(app, engine, counts=counts) as entry:
-            for n in range(2):
-                await worker.send("steps", Step("k", n), id=f"s{n}")
-            await worker.wait_idle()
-            answer = await entry.handle("POST", "/steps", {"idempotency-key": "i"}, b'{"key": "k"}')
-        assert answer.status == 503 and int(dict(answer.headers)["retry-after"]) >= 600 and there.calls == 2
-        async with Worker(app, engine, counts=counts) as other:
-            await other.send("steps", Step("k", 9), id="s9")
-            await other.wait_idle()
-        assert there.calls == 2
-        assert 'outbox_guard_state{app="m",guard="there"} 3' in prometheus("m", counts)
-        await told(app, engine, counts)
+    async with Worker(app, engine, counts=counts) as worker, HttpEntry(app, engine, counts=counts) as entry:
+        for n in range(2):
+            await worker.send("steps", Step("k", n), id=f"s{n}")
+        await worker.wait_idle()
+        answer = await entry.handle("POST", "/steps", {"idempotency-key": "i"}, b'{"key": "k"}')
+    assert answer.status == 503 and int(dict(answer.headers)["retry-after"]) >= 600 and there.calls == 2
+    async with Worker(app, engine, counts=counts) as other:
+        await other.send("steps", Step("k", 9), id="s9")
+        await other.wait_idle()
+    assert there.calls == 2
+    assert 'outbox_guard_state{app="m",guard="there"} 3' in prometheus("m", counts)
+    await told(app, engine, counts)
 
 
 async def told(app: App, engine: EmbeddedEngine, counts: Counts) -> None:

@@ -210,7 +210,7 @@ async def test_a_handler_sees_the_variables_that_its_middleware_set_and_no_other
     assert TENANT.get() == "nobody"
 
 
-async def test_what_a_middleware_sets_is_gone_behind_its_handler() -> None:
+async def test_what_a_middleware_sets_is_gone_behind_its_handler(engine: Engine) -> None:
     app, seen = App("m"), []
 
     @app.handler("steps", middleware=[tenant])
@@ -225,7 +225,7 @@ async def test_what_a_middleware_sets_is_gone_behind_its_handler() -> None:
     def later(step: Step) -> None:
         seen.append(TENANT.get())
 
-    async with Engine.in_memory() as engine, Worker(app, engine) as worker:
+    async with Worker(app, engine) as worker:
         await worker.send("steps", Step("a"), id="s1")
         await worker.send("later", Step("b"), id="s2")
         await worker.wait_idle()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,13 +11,11 @@ import pytest
 from outbox.app import App
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings
-from outbox.ops.admins.control import serve_control
-from outbox.ops.admins.engine import EngineAdmin
-from outbox.ops.admins.remote import RemoteAdmin
-from outbox.ops.shared.control_file import read_control_file
+from outbox.ops.cli.parser import main
 from outbox.ops.values.requests import Admin
 from outbox.retries import Reject
 from outbox.worker import Worker
+from tests.unit.ops.operators import operator
 
 app = App("bank")
 app.queue("ledger", "per_key")
@@ -69,20 +67,42 @@ class Bank:
 
 
 @pytest.fixture
-async def bank(disk_path: Path) -> AsyncIterator[Bank]:
+async def engine(disk_path: Path) -> AsyncIterator[Engine]:
     async with Engine.open(disk_path) as engine:
-        engine.declare(QueueSettings("deposits"), QueueSettings("ledger", ordering="per_key"))
-        engine.declare(TopicSettings("news", ("audit",)))
-        yield Bank(engine, disk_path)
+        yield engine
+
+
+@pytest.fixture
+async def bank(engine: Engine, disk_path: Path) -> Bank:
+    engine.declare(QueueSettings("deposits"), QueueSettings("ledger", ordering="per_key"))
+    engine.declare(TopicSettings("news", ("audit",)))
+    return Bank(engine, disk_path)
 
 
 @pytest.fixture(params=["direct", "http"])
-async def admin(bank: Bank, request: pytest.FixtureRequest) -> AsyncIterator[Admin]:
-    direct = EngineAdmin(bank.engine)
-    if request.param == "direct":
-        yield direct
-        return
-    async with serve_control(direct, bank.folder):
-        host = read_control_file(bank.folder)
-        assert host is not None
-        yield RemoteAdmin(host, bank.folder)
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def admin(engine: Engine, disk_path: Path, way: str) -> AsyncIterator[Admin]:
+    async with operator(engine, disk_path, way) as admin:
+        yield admin
+
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run a command, on the test's folder unless the test names another: exit code, stdout, stderr."""
+
+    def run(*arguments: str, data: bool = True) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            code = main([*arguments, *(["--data", str(disk_path)] if data else [])])
+        except SystemExit as left:
+            code = int(left.code or 0)
+        return code, *capsys.readouterr()
+
+    return run

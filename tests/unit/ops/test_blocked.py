@@ -67,27 +67,25 @@ def bury(engine: Engine, queue: str, *keys: str) -> None:
         engine.state._dead_letter(engine.broker.queue(queue), task, "no", "text", stops_session=True)
 
 
-async def test_pages_of_all_queues_begin_each_queue_at_its_first_key() -> None:
-    async with Engine.in_memory() as engine:
-        for queue, keys in (("a", ("k1", "k2")), ("b", ("k0", "k1"))):
-            engine.declare(QueueSettings(queue, ordering="per_key", stop_key=True))
-            bury(engine, queue, *keys)
-        admin, found, asked = EngineAdmin(engine), list[tuple[str, str]](), ListBlocked(count=1)
-        for _ in range(4):
-            page = await admin.ask(asked)
-            found += [(each.queue, each.key) for each in page.keys]
-            asked = ListBlocked("", page.more, 1)
-        assert found == [("a", "k1"), ("a", "k2"), ("b", "k0"), ("b", "k1")] and page.more == ""
+async def test_pages_of_all_queues_begin_each_queue_at_its_first_key(engine: Engine) -> None:
+    for queue, keys in (("a", ("k1", "k2")), ("b", ("k0", "k1"))):
+        engine.declare(QueueSettings(queue, ordering="per_key", stop_key=True))
+        bury(engine, queue, *keys)
+    admin, found, asked = EngineAdmin(engine), list[tuple[str, str]](), ListBlocked(count=1)
+    for _ in range(4):
+        page = await admin.ask(asked)
+        found += [(each.queue, each.key) for each in page.keys]
+        asked = ListBlocked("", page.more, 1)
+    assert found == [("a", "k1"), ("a", "k2"), ("b", "k0"), ("b", "k1")] and page.more == ""
 
 
-async def test_a_key_is_blocked_by_the_first_of_its_dead_letters() -> None:
-    async with Engine.in_memory() as engine:
-        engine.declare(QueueSettings("a", ordering="per_key", stop_key=True))
-        bury(engine, "a", "k", "k")
-        engine.broker.send("a", [Message(body=b"1", outbox_id="waits", session_id="k")])
-        admin = EngineAdmin(engine)
-        [key] = await every_blocked(admin)
-        [waits] = (await admin.ask(Peek("a"))).messages
+async def test_a_key_is_blocked_by_the_first_of_its_dead_letters(engine: Engine) -> None:
+    engine.declare(QueueSettings("a", ordering="per_key", stop_key=True))
+    bury(engine, "a", "k", "k")
+    engine.broker.send("a", [Message(body=b"1", outbox_id="waits", session_id="k")])
+    admin = EngineAdmin(engine)
+    [key] = await every_blocked(admin)
+    [waits] = (await admin.ask(Peek("a"))).messages
     assert (key.id, key.waiting, "'k-0'" in waits.why) == ("k-0", 1, True)
 
 

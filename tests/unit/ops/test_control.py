@@ -33,6 +33,7 @@ from outbox.ops.shared.control_file import ControlFile, is_held, read_control_fi
 from outbox.ops.values.dead_letters import Resubmit
 from outbox.ops.values.states import Export, ReadState
 from outbox.ops.values.status import ReadStatus
+from tests.unit.ops.operators import served
 
 ROUTES = [
     ("GET", "/health"),
@@ -78,9 +79,7 @@ class Wire:
 
 @pytest.fixture
 async def wire(bank: Any) -> AsyncIterator[Wire]:
-    async with serve_control(EngineAdmin(bank.engine), bank.folder):
-        file = read_control_file(bank.folder)
-        assert file is not None
+    async with served(EngineAdmin(bank.engine), bank.folder) as file:
         yield Wire(file)
 
 
@@ -153,9 +152,7 @@ class Failing:
 async def test_an_error_travels_with_its_status_class_and_text(
     bank: Any, error: Exception, status: int, kind: type[Exception], text: str
 ) -> None:
-    async with serve_control(cast(Any, Failing(error)), bank.folder):
-        file = read_control_file(bank.folder)
-        assert file is not None
+    async with served(cast(Any, Failing(error)), bank.folder) as file:
         found = await Wire(file).ask("GET", "/health")
         assert found[0] == status and found[1]["error"] == text, "/health asks the admin as well"
         remote = RemoteAdmin(file, bank.folder)
@@ -204,17 +201,13 @@ async def test_a_malformed_send_is_a_bad_request_and_sends_nothing(bank: Any, wi
 
 async def test_a_body_over_the_limit_is_refused_unread(wire: Wire, monkeypatch: pytest.MonkeyPatch, bank: Any) -> None:
     monkeypatch.setattr(control, "BODY_MAX_BYTES", 10_000)
-    async with serve_control(EngineAdmin(bank.engine), bank.folder):
-        file = read_control_file(bank.folder)
-        assert file is not None
+    async with served(EngineAdmin(bank.engine), bank.folder) as file:
         assert (await Wire(file).ask("POST", "/ask/Send", b" " * 20_000))[0] == 413
 
 
 async def test_only_so_many_requests_are_under_way(wire: Wire, monkeypatch: pytest.MonkeyPatch, bank: Any) -> None:
     monkeypatch.setattr(control, "REQUEST_COUNT_MAX", 1)
-    async with serve_control(EngineAdmin(bank.engine), bank.folder):
-        file = read_control_file(bank.folder)
-        assert file is not None
+    async with served(EngineAdmin(bank.engine), bank.folder) as file:
         _, writer = await asyncio.open_connection("127.0.0.1", file.port)
         head = (
             "POST /ask/Send HTTP/1.1\r\nHost: localhost\r\n"
@@ -235,9 +228,7 @@ async def test_connections_have_a_limit_and_those_that_ask_nothing_are_closed(
 ) -> None:
     monkeypatch.setattr(control, "CONNECTION_COUNT_MAX", 3)
     monkeypatch.setattr(control, "IDLE_MAX_S", 0.5)
-    async with serve_control(EngineAdmin(bank.engine), bank.folder):
-        file = read_control_file(bank.folder)
-        assert file is not None
+    async with served(EngineAdmin(bank.engine), bank.folder) as file:
         silent = [await asyncio.open_connection("127.0.0.1", file.port) for _ in range(3)]
         silent[0][1].write(b"GET /health HTTP/1.1\r\nHost: ")  # a head that never ends
         await asyncio.sleep(0.05)

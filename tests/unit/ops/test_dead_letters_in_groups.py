@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -20,16 +20,12 @@ from outbox.engine.engine import Engine
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.message import Message
 from outbox.ops.admins import engine as engine_admin
-from outbox.ops.admins.control import serve_control
-from outbox.ops.admins.engine import EngineAdmin
-from outbox.ops.admins.remote import RemoteAdmin
 from outbox.ops.cli.parser import make_parser
 from outbox.ops.dead_letters import command
 from outbox.ops.dead_letters import groups as dead_letters
 from outbox.ops.dead_letters.command import groups_text
 from outbox.ops.dead_letters.groups import error_of, found_in, grouped, queues_with_dead_letters, raised_at
 from outbox.ops.dead_letters.views import TypeNames, matches, view_of
-from outbox.ops.shared.control_file import read_control_file
 from outbox.ops.values.dead_letters import (
     DeadLetterFilter,
     DeadLetterView,
@@ -45,6 +41,8 @@ from outbox.ports import DeadLetterEntry
 from outbox.retries import Reject, Retries
 from outbox.worker import Worker
 from tests.unit.messages import Seen
+from tests.unit.ops.conftest import Cli
+from tests.unit.ops.operators import operator
 
 IS_DOWN = {"pricing": True}
 
@@ -82,19 +80,22 @@ APP = made()
 SENT = {"orders": ["price", "price", "price", "none", "zero"], "refunds": ["price", "none"]}
 
 
-@pytest.fixture(params=["direct", "http"])
-async def admin(request: pytest.FixtureRequest, disk_path: Path) -> AsyncIterator[Admin]:
+@asynccontextmanager
+async def buried(folder: Path) -> AsyncIterator[Engine]:
+    """An engine with the dead letters of what was sent, and its worker."""
     IS_DOWN["pricing"] = True
-    async with Engine.open(disk_path) as engine, Worker(APP, engine) as worker:
+    async with Engine.open(folder) as engine, Worker(APP, engine) as worker:
         for queue, hows in SENT.items():
             for n, how in enumerate(hows):
                 await worker.send(queue, Order(f"{queue}-{n}", how), id=f"{queue}-{n}")
         await worker.wait_idle(timeout_s=20)
-        direct = EngineAdmin(engine)
-        async with serve_control(direct, disk_path):
-            known = read_control_file(disk_path)
-            assert known is not None
-            yield direct if request.param == "direct" else RemoteAdmin(known, disk_path)
+        yield engine
+
+
+@pytest.fixture
+async def admin(disk_path: Path, way: str) -> AsyncIterator[Admin]:
+    async with buried(disk_path) as engine, operator(engine, disk_path, way) as admin:
+        yield admin
 
 
 async def ids(admin: Admin, *queues: str, **where: Any) -> list[str]:
@@ -336,14 +337,9 @@ def test_an_error_is_told_by_its_class_and_the_line_that_raised_it() -> None:
         (["list", "orders", "--older", "soon"], "no duration"),
     ],
 )
-def test_what_contradicts_itself_is_refused(
-    arguments: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from outbox.ops.cli.parser import main
-
-    with pytest.raises(SystemExit) as ended:
-        main(["dead-letters", *arguments, "--data", str(tmp_path)])
-    assert ended.value.code == 2 and why in capsys.readouterr().err
+def test_what_contradicts_itself_is_refused(arguments: list[str], why: str, cli: Cli) -> None:
+    code, _, err = cli("dead-letters", *arguments)
+    assert code == 2 and why in err
 
 
 @pytest.mark.parametrize(
@@ -351,10 +347,8 @@ def test_what_contradicts_itself_is_refused(
     [(["orders-0"], False), (["--all"], False), (["--all", "--rate", "100"], True), (["--text", "nothing"], True)],
 )
 def test_what_looks_for_a_relapse_is_what_the_help_says(
-    which: list[str], looks: bool, disk_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    which: list[str], looks: bool, disk_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
-    from outbox.ops.cli.parser import main
-
     async def prepare() -> None:
         async with Engine.open(disk_path) as engine, Worker(APP, engine) as worker:
             await worker.send("orders", Order("orders-0", "none"), id="orders-0")
@@ -369,31 +363,23 @@ def test_what_looks_for_a_relapse_is_what_the_help_says(
     asyncio.run(prepare())
     monkeypatch.setitem(cast(dict[Any, Any], engine_admin.ANSWERS), FindDead, spied)
     monkeypatch.setattr(dead_letters, "RELAPSE_WITHIN_S", 0.0)
-    assert main(["dead-letters", "resubmit", "orders", *which, "--data", str(disk_path)]) == 0
+    assert cli("dead-letters", "resubmit", "orders", *which)[0] == 0
     assert bool(looked) is looks
-    with pytest.raises(SystemExit):
-        main(["dead-letters", "resubmit", "--help"])
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(cli("dead-letters", "resubmit", "--help")[1].split())
     assert "by a filter or --rate up to the first that comes back, else without a look back" in said
 
 
-def test_the_commands_list_groups_and_move_what_is_meant(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from outbox.ops.cli.parser import main
-
+def test_the_commands_list_groups_and_move_what_is_meant(disk_path: Path, cli: Cli) -> None:
     async def prepare() -> None:
-        IS_DOWN["pricing"] = True
-        async with Engine.open(disk_path) as engine, Worker(APP, engine) as worker:
-            for queue, hows in SENT.items():
-                for n, how in enumerate(hows):
-                    await worker.send(queue, Order(f"{queue}-{n}", how), id=f"{queue}-{n}")
-            await worker.wait_idle(timeout_s=20)
+        async with buried(disk_path):
+            pass
 
     def outbox(*arguments: str, code: int = 0) -> str:
-        assert main(["dead-letters", *arguments, "--data", str(disk_path)]) == code
-        return "".join(capsys.readouterr())
+        ended, out, err = cli("dead-letters", *arguments)
+        assert ended == code
+        return out + err
 
     asyncio.run(prepare())
-    capsys.readouterr()
     everything = outbox("list").splitlines()
     assert len(everything) == 8 and everything[0].startswith("queue") and everything[7].startswith("refunds")
     assert len(json.loads(outbox("list", "--reason", "failed", "--limit", "2", "--json"))) == 2

@@ -13,18 +13,12 @@ import pytest
 from outbox import App, Client, Engine, Reject, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.message import Message
-from outbox.ops.admins.control import serve_control
-from outbox.ops.admins.engine import EngineAdmin
-from outbox.ops.admins.remote import RemoteAdmin
-from outbox.ops.admins.store import StoreAdmin
 from outbox.ops.cli.parser import make_parser
 from outbox.ops.dead_letters import groups as dead_letters
 from outbox.ops.dead_letters.blocked import every_blocked, unblock
 from outbox.ops.dead_letters.groups import discard_all, found_in, resubmit_all
 from outbox.ops.dead_letters.views import cure_of
-from outbox.ops.shared.control_file import read_control_file
 from outbox.ops.shared.names import later_id, scheduled_id
-from outbox.ops.shared.on_store import StoreSite
 from outbox.ops.values.dead_letters import (
     DeadLetterFilter,
     Discard,
@@ -36,6 +30,7 @@ from outbox.ops.values.dead_letters import (
 from outbox.ops.values.messages import Find
 from outbox.ops.values.requests import Admin
 from outbox.ports import Backend, DeadLetterEntry
+from tests.unit.ops.operators import operator, store_admin
 
 
 @dataclass
@@ -87,21 +82,13 @@ async def no_messages(queue: str, **_: Any) -> tuple[list[Any], int]:
     return [], 0
 
 
-@pytest.fixture(params=["engine", "endpoint", "partition"])
-async def site(request: pytest.FixtureRequest, disk_path: Path) -> AsyncIterator[Site]:
-    async with Engine.open(disk_path) as engine:
-        direct = EngineAdmin(engine)
-        if request.param == "engine":
-            yield Site(engine, direct)
-        elif request.param == "partition":
-            narrow = NarrowEngine(engine, "partition")
-            nothing: Any = None
-            yield Site(narrow, StoreAdmin(StoreSite(narrow.ports(), nothing, no_messages, nothing)))
-        else:
-            async with serve_control(direct, disk_path):
-                host = read_control_file(disk_path)
-                assert host is not None
-                yield Site(engine, RemoteAdmin(host, disk_path))
+@pytest.fixture(params=["direct", "http", "partition"])
+async def site(request: pytest.FixtureRequest, engine: Engine, disk_path: Path) -> AsyncIterator[Site]:
+    if request.param == "partition":
+        yield Site(NarrowEngine(engine, "partition"), store_admin(engine, peek=no_messages))
+        return
+    async with operator(engine, disk_path, request.param) as admin:
+        yield Site(engine, admin)
 
 
 async def test_a_filter_discards_what_it_means_and_no_other_of_the_id(site: Site) -> None:
@@ -198,7 +185,7 @@ async def test_one_that_is_gone_is_named_by_its_number(site: Site) -> None:
             await site.admin.ask(move("orders", "x1", sequence=99))
 
 
-@pytest.mark.parametrize("site", ["engine", "endpoint"], indirect=True)  # a store's keys are looked for on the bus
+@pytest.mark.parametrize("site", ["direct", "http"], indirect=True)  # a store's keys are looked for on the bus
 @pytest.mark.parametrize("by", ["discard", "resubmit"])
 async def test_unblocking_a_key_moves_the_dead_letter_of_no_other(site: Site, by: Any) -> None:
     await site.handle(

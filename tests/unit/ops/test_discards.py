@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -18,13 +17,7 @@ from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path
 from outbox.errors import OutcomeUnknown, Refused, UnknownDestination
 from outbox.message import Message
-from outbox.ops.admins.control import serve_control
 from outbox.ops.admins.engine import EngineAdmin
-from outbox.ops.admins.remote import RemoteAdmin
-from outbox.ops.admins.store import StoreAdmin
-from outbox.ops.cli.parser import main
-from outbox.ops.shared.control_file import read_control_file
-from outbox.ops.shared.on_store import StoreSite
 from outbox.ops.values.dead_letters import (
     DeadLetterFilter,
     Discard,
@@ -40,6 +33,8 @@ from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.store_operations import StoreOperations
 from outbox.testing import START_S, VirtualClock
 from tests.unit.messages import Seen
+from tests.unit.ops.conftest import Cli
+from tests.unit.ops.operators import operator, store_admin
 from tests.unit.stores.store_site import Add, Watched, adding
 
 RETENTION = timedelta(days=3)
@@ -92,21 +87,16 @@ class Site:
         return sorted(letter.id for letter in await self.admin.ask(ListDiscarded("orders")))
 
 
-@pytest.fixture(params=["engine", "endpoint", "partition", "item"])
+@pytest.fixture(params=["direct", "http", "partition", "item"])
 async def site(request: pytest.FixtureRequest, disk_path: Path) -> AsyncIterator[Site]:
     IS_DOWN["now"] = True
     clock = VirtualClock(START_S)
     async with Engine.open(disk_path, clock=clock) as engine:
         if request.param in ("partition", "item"):
-            narrow = NarrowEngine(engine, request.param)
-            yield Site(narrow, StoreAdmin(StoreSite(narrow.ports(), *[cast(Any, None)] * 3)), clock)
-        elif request.param == "engine":
-            yield Site(engine, EngineAdmin(engine), clock)
-        else:
-            async with serve_control(EngineAdmin(engine), disk_path):
-                host = read_control_file(disk_path)
-                assert host is not None
-                yield Site(engine, RemoteAdmin(host, disk_path), clock)
+            yield Site(NarrowEngine(engine, request.param), store_admin(engine, request.param), clock)
+            return
+        async with operator(engine, disk_path, request.param) as admin:
+            yield Site(engine, admin, clock)
 
 
 async def test_what_was_discarded_is_restored_as_it_was_and_runs(site: Site) -> None:
@@ -183,13 +173,12 @@ async def test_what_is_discarded_restored_and_discarded_again_is_kept_once(site:
         assert (await site.ids(), await site.kept()) == (["a1"], [])
 
 
-async def test_an_unknown_queue_is_named() -> None:
-    async with Engine.in_memory() as engine:
-        admin = EngineAdmin(engine)
-        with pytest.raises(UnknownDestination):
-            await admin.ask(ListDiscarded("nowhere"))
-        with pytest.raises(UnknownDestination):
-            await admin.ask(Restore("nowhere", None))
+async def test_an_unknown_queue_is_named(engine: Engine) -> None:
+    admin = EngineAdmin(engine)
+    with pytest.raises(UnknownDestination):
+        await admin.ask(ListDiscarded("nowhere"))
+    with pytest.raises(UnknownDestination):
+        await admin.ask(Restore("nowhere", None))
 
 
 async def test_filters_mean_a_handler_and_an_exception(site: Site) -> None:
@@ -237,20 +226,19 @@ async def test_an_answer_that_is_lost_leaves_both_and_a_second_try_ends_it(lost:
 
 
 @pytest.mark.parametrize("what", ["discard", "resubmit"])
-async def test_what_another_client_has_in_hand_is_left_as_it_is(what: str) -> None:
+async def test_what_another_client_has_in_hand_is_left_as_it_is(engine: Engine, what: str) -> None:
     """Its key stays blocked, nothing is kept, and a host that hands out one message at a time is told of nothing."""
     IS_DOWN["now"] = True
-    async with Engine.in_memory() as engine:
-        narrow = NarrowEngine(engine, "partition")
-        ports = narrow.ports()
-        site = Site(narrow, StoreAdmin(StoreSite(ports, *[cast(Any, None)] * 3)), VirtualClock(START_S))
-        await site.handle("a1")
-        assert len(engine.broker.claim(dead_letter_path("orders"), 1)) == 1
-        with pytest.raises(LookupError, match="free"):
-            await site.admin.ask({"discard": Discard, "resubmit": Resubmit}[what]("orders", "a1"))
-        block = await BlockedSessions(ports.store, ports.blobs).block_of("orders", "a1")
-        assert block is not None and block.again is None and not block.resubmitted
-        assert (await site.ids(), await site.kept()) == (["a1"], [])
+    narrow = NarrowEngine(engine, "partition")
+    ports = narrow.ports()
+    site = Site(narrow, store_admin(engine), VirtualClock(START_S))
+    await site.handle("a1")
+    assert len(engine.broker.claim(dead_letter_path("orders"), 1)) == 1
+    with pytest.raises(LookupError, match="free"):
+        await site.admin.ask({"discard": Discard, "resubmit": Resubmit}[what]("orders", "a1"))
+    block = await BlockedSessions(ports.store, ports.blobs).block_of("orders", "a1")
+    assert block is not None and block.again is None and not block.resubmitted
+    assert (await site.ids(), await site.kept()) == (["a1"], [])
 
 
 async def test_a_discard_that_is_ended_later_keeps_from_then_on() -> None:
@@ -295,22 +283,21 @@ async def test_what_was_restored_is_not_resubmitted_when_its_record_is_gone(disk
             await site.admin.ask(Resubmit("orders", "a1"))
 
 
-async def test_a_queue_that_is_made_anew_has_nothing_discarded() -> None:
-    async with Engine.in_memory() as engine:
-        admin, plain = EngineAdmin(engine), QueueSettings("plain")
-        engine.declare(plain)
-        engine.broker.send("plain", [Message(body=b"1", outbox_id="m1")])
-        [claim] = engine.broker.claim("plain", 1)
-        engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="no", description="by the test")
-        await admin.ask(Discard("plain", "m1"))
-        assert [letter.id for letter in await admin.ask(ListDiscarded("plain"))] == ["m1"]
-        engine.topology.delete("plain")
-        engine.declare(plain)
-        assert await admin.ask(ListDiscarded("plain")) == []
+async def test_a_queue_that_is_made_anew_has_nothing_discarded(engine: Engine) -> None:
+    admin, plain = EngineAdmin(engine), QueueSettings("plain")
+    engine.declare(plain)
+    engine.broker.send("plain", [Message(body=b"1", outbox_id="m1")])
+    [claim] = engine.broker.claim("plain", 1)
+    engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="no", description="by the test")
+    await admin.ask(Discard("plain", "m1"))
+    assert [letter.id for letter in await admin.ask(ListDiscarded("plain"))] == ["m1"]
+    engine.topology.delete("plain")
+    engine.declare(plain)
+    assert await admin.ask(ListDiscarded("plain")) == []
 
 
 def test_the_commands_say_how_a_discard_is_taken_back(
-    disk_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    disk_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def prepare() -> None:
         IS_DOWN["now"] = True
@@ -318,11 +305,11 @@ def test_the_commands_say_how_a_discard_is_taken_back(
             await Site(engine, EngineAdmin(engine), VirtualClock(START_S)).handle("a1", "b2", "c3")
 
     def outbox(*arguments: str, code: int = 0) -> str:
-        assert main(["dead-letters", *arguments, "--data", str(disk_path)]) == code
-        return "".join(capsys.readouterr())
+        ended, out, err = cli("dead-letters", *arguments)
+        assert ended == code
+        return out + err
 
     asyncio.run(prepare())
-    capsys.readouterr()
     assert outbox("discard", "orders", "b2") == "discarded 1 of orders\n"
     assert outbox("restore", "orders", "b2") == "restored 1 of orders\n"
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -345,9 +332,6 @@ def test_the_commands_say_how_a_discard_is_taken_back(
         (["list", "--discarded", "--reason", "failed"], "leave the other options out"),
     ],
 )
-def test_what_contradicts_itself_is_refused(
-    arguments: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["dead-letters", *arguments, "--data", str(tmp_path)])
-    assert ended.value.code == 2 and why in capsys.readouterr().err
+def test_what_contradicts_itself_is_refused(arguments: list[str], why: str, cli: Cli) -> None:
+    code, _, err = cli("dead-letters", *arguments)
+    assert code == 2 and why in err

@@ -84,17 +84,16 @@ def test_a_port_that_is_taken_is_refused_with_its_own_option(option: str) -> Non
             check_ports(settings)
 
 
-async def test_the_tallies_of_a_history_are_those_that_only_commits_change() -> None:
-    async with Engine.in_memory() as engine:
-        engine.declare(
-            QueueSettings("plain"),
-            QueueSettings("aging", time_to_live_s=5),
-            QueueSettings("once", duplicate_window_s=5),
-        )
-        engine.broker.send("plain", [Message(body=b"1", outbox_id=f"m{n}") for n in range(3)])
-        [claim] = engine.broker.claim("plain", 1)
-        engine.broker.settle(claim.token, Settlement.COMPLETE)
-        assert tallies(engine) == {"plain": Tally(3, 1)}
+async def test_the_tallies_of_a_history_are_those_that_only_commits_change(engine: Engine) -> None:
+    engine.declare(
+        QueueSettings("plain"),
+        QueueSettings("aging", time_to_live_s=5),
+        QueueSettings("once", duplicate_window_s=5),
+    )
+    engine.broker.send("plain", [Message(body=b"1", outbox_id=f"m{n}") for n in range(3)])
+    [claim] = engine.broker.claim("plain", 1)
+    engine.broker.settle(claim.token, Settlement.COMPLETE)
+    assert tallies(engine) == {"plain": Tally(3, 1)}
 
 
 async def test_a_history_of_an_engine_that_stopped_does_not_say_that_all_is_over(tmp_path: Path) -> None:

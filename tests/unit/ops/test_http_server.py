@@ -238,9 +238,9 @@ async def test_what_clients_leave_half_done_does_not_hold_up_the_end(monkeypatch
         writer.transport.abort()
 
 
-async def test_a_request_under_way_is_answered_before_the_server_ends() -> None:
+async def test_a_request_under_way_is_answered_before_the_server_ends(engine: Engine) -> None:
     book = Book(gate=asyncio.Event())
-    async with Engine.in_memory() as engine, aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession() as session:
         async with HttpEntry(paying(book), engine) as entry, serve_http(entry, 0) as port:
             shop = Shop(engine, entry, port, session, book)
             asked = asyncio.create_task(shop.post())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -15,13 +15,9 @@ from outbox import App, Context, Engine, Reject, Worker
 from outbox.cancellation import read_ticket
 from outbox.errors import CorruptRecord, Refused
 from outbox.message import Message
-from outbox.ops.admins.control import serve_control
-from outbox.ops.admins.engine import EngineAdmin
-from outbox.ops.admins.remote import RemoteAdmin
 from outbox.ops.cli.parser import main
 from outbox.ops.host.audit import Audit
 from outbox.ops.messages.pending import pending_in
-from outbox.ops.shared.control_file import read_control_file
 from outbox.ops.shared.on_store import StoreSite
 from outbox.ops.trail import records as trail_records
 from outbox.ops.trail.history import HistoryTrail
@@ -30,6 +26,7 @@ from outbox.ops.trail.tree import Sighting, reach, tree
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.trail import Fact, FindTrail, Trace, Trail
 from outbox.ports import Backend, HeldMessage
+from tests.unit.ops.operators import store_site
 from tests.unit.stores.store_site import Add, Site, adding, site
 from tests.unit.stores.store_site import handled as site_handled
 
@@ -40,7 +37,7 @@ def over(at: Site, peek: Any, queues: Sequence[str]) -> StoreSite:
     async def counts() -> dict[str, Any]:
         return dict.fromkeys(queues)
 
-    return StoreSite(at.ports(), counts, peek, cast(Any, None))
+    return store_site(at.ports(), counts=counts, peek=peek)
 
 
 @dataclass
@@ -96,23 +93,6 @@ async def handled(engine: Engine, *orders: tuple[str, Order], history: Path | No
         await worker.wait_idle(timeout_s=20)
     if audit is not None:
         audit.end()
-
-
-@pytest.fixture
-async def engine(disk_path: Path) -> AsyncIterator[Engine]:
-    async with Engine.open(disk_path) as engine:
-        yield engine
-
-
-@pytest.fixture(params=["direct", "http"])
-async def admin(engine: Engine, disk_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Admin]:
-    if request.param == "direct":
-        yield EngineAdmin(engine)
-        return
-    async with serve_control(EngineAdmin(engine), disk_path):
-        host = read_control_file(disk_path)
-        assert host is not None
-        yield RemoteAdmin(host, disk_path)
 
 
 def shape(found: Trace) -> list[tuple[int, str, str, str]]:

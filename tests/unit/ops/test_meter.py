@@ -54,9 +54,9 @@ def test_only_the_newest_batches_are_kept() -> None:
     assert meter.read().handled == BATCH_COUNT_MAX * 2
 
 
-async def test_a_worker_on_a_metered_engine_is_counted() -> None:
+async def test_a_worker_on_a_metered_engine_is_counted(engine: Engine) -> None:
     meter = Meter()
-    async with Engine.in_memory() as engine, Worker(app, Metered(engine, meter)) as worker:
+    async with Worker(app, Metered(engine, meter)) as worker:
         for n in range(10):
             await worker.send("pings", Ping(n))
         await worker.wait_idle(timeout_s=10)

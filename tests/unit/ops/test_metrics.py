@@ -53,10 +53,10 @@ def samples(text: str) -> dict[str, dict[str, float]]:
     return found
 
 
-async def test_a_host_says_what_became_of_its_messages() -> None:
+async def test_a_host_says_what_became_of_its_messages(engine: Engine) -> None:
     app, meter = app_of_steps(), Meter()
     meter.counts.has_ages = True
-    async with Engine.in_memory() as engine, Worker(app, Metered(engine, meter), counts=meter.counts) as worker:
+    async with Worker(app, Metered(engine, meter), counts=meter.counts) as worker:
         admin = EngineAdmin(engine, meter, app)
         meter.tick()
         for n, id in ((1, "a"), (1, "a"), (-1, "b"), (2, "c")):
@@ -81,26 +81,25 @@ async def test_a_host_says_what_became_of_its_messages() -> None:
     assert {prometheus_name(metric) for metric in METRICS} - absent <= read.keys()
 
 
-async def test_a_host_says_what_lies_in_its_queues_and_who_is_behind_in_its_logs() -> None:
+async def test_a_host_says_what_lies_in_its_queues_and_who_is_behind_in_its_logs(engine: Engine) -> None:
     app, meter = app_of_steps(), Meter()
-    async with Engine.in_memory() as engine:
-        await Worker(app, engine).declare()
-        await Client(app, engine).send("steps", Step("k"), id="a")
-        log: OrderedLog[Step] = OrderedLog("entries", engine, type=Step)
-        await log.register("audit")
-        for n in range(3):
-            await log.append(Step("k", n), id=f"e{n}")
-        made = Counting(engine)
-        await made.write("a b", "c")
-        await made.pipeline.run_until_idle(engine, seconds=10)
-        await made.write("d")
-        looking = EngineAdmin(engine, meter, app)
-        read = samples(await looking.ask(ReadMetrics()))
-        traced = Meter()
-        async with AsyncExitStack() as stack:
-            host._read_rates(stack, traced, EngineAdmin(engine, traced, app))
-            for _ in range(100):
-                await asyncio.sleep(0)
+    await Worker(app, engine).declare()
+    await Client(app, engine).send("steps", Step("k"), id="a")
+    log: OrderedLog[Step] = OrderedLog("entries", engine, type=Step)
+    await log.register("audit")
+    for n in range(3):
+        await log.append(Step("k", n), id=f"e{n}")
+    made = Counting(engine)
+    await made.write("a b", "c")
+    await made.pipeline.run_until_idle(engine, seconds=10)
+    await made.write("d")
+    looking = EngineAdmin(engine, meter, app)
+    read = samples(await looking.ask(ReadMetrics()))
+    traced = Meter()
+    async with AsyncExitStack() as stack:
+        host._read_rates(stack, traced, EngineAdmin(engine, traced, app))
+        for _ in range(100):
+            await asyncio.sleep(0)
     label = 'app="a \\"quoted\\"\\\\name\\n",'
     assert read["outbox_queue_messages"][f'{{{label}queue="steps",state="active"}}'] == 1
     assert read["outbox_log_lag"][f'{{{label}row="entries/0.0",reader="audit"}}'] == 3
@@ -173,10 +172,9 @@ def test_what_is_handled_before_the_first_reading_counts_for_the_minute() -> Non
     assert meter.handled("steps", 0).minute == 5
 
 
-async def test_without_a_host_there_are_no_metrics() -> None:
-    async with Engine.in_memory() as engine:
-        with pytest.raises(Refused, match="outbox run"):
-            await EngineAdmin(engine).ask(ReadMetrics())
+async def test_without_a_host_there_are_no_metrics(engine: Engine) -> None:
+    with pytest.raises(Refused, match="outbox run"):
+        await EngineAdmin(engine).ask(ReadMetrics())
     with pytest.raises(Refused, match="OpenTelemetry"):
         await StoreAdmin(cast(Any, None)).ask(ReadMetrics())
 

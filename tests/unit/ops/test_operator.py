@@ -87,7 +87,7 @@ async def test_a_large_body_travels_as_a_claim_check(bank: Any, admin: Admin) ->
     assert raw(await admin.ask(ShowDeadLetter("deposits", "m1"))) == body.encode()
 
 
-async def test_an_unknown_queue_is_refused_with_those_there_are(admin: Admin) -> None:
+async def test_an_unknown_queue_is_refused_with_those_there_are(bank: Any, admin: Admin) -> None:
     with pytest.raises(UnknownDestination, match="'nope' does not exist; there are: deposits, ledger"):
         await admin.ask(Send("nope", [message()]))
     with pytest.raises(UnknownDestination, match="'nope'"):
@@ -330,7 +330,7 @@ async def test_all_means_all_without_a_receiver(bank: Any, admin: Admin) -> None
         await admin.ask(Discard("deposits", "m0"))
 
 
-async def test_a_dead_letter_that_is_not_there_is_said_to_be_missing(admin: Admin) -> None:
+async def test_a_dead_letter_that_is_not_there_is_said_to_be_missing(bank: Any, admin: Admin) -> None:
     for move in (ShowDeadLetter, Resubmit, Discard):
         with pytest.raises(LookupError, match="deposits has no dead letter 'm9'; list them"):
             await admin.ask(move("deposits", "m9"))

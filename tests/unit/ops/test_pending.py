@@ -25,6 +25,7 @@ from outbox.ops.values.requests import Admin
 from outbox.ports import Create, DocumentKey, Output, Tag
 from outbox.runtime.commit.sweeper import GRACE_S
 from outbox.stored import Overflow, Record, Staged, StateItem, overflow_key, record_key, staged_key, state_key
+from tests.unit.ops.operators import store_site
 from tests.unit.stores.store_site import Add, Site, adding, site
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -63,27 +64,27 @@ async def test_what_has_not_left_is_listed_and_leaves_by_hand(form: str) -> None
         view = await crashed(at)
         assert view.tx and view.why.startswith("committed 0.0 s ago: 1 output not known to have left"), view
         assert [(output.destination, output.size_bytes > 0) for output in view.outputs] == [("told", True)]
-        young = await finish(over(at), Finish(view.tx[:6]))
+        young = await finish(store_site(at.ports()), Finish(view.tx[:6]))
         assert (young.finished, young.young, young.left) == (0, 1, 0)
         at.clock.seconds += GRACE_S - 1
-        assert (await finish(over(at), Finish(view.tx))).young == 1
+        assert (await finish(store_site(at.ports()), Finish(view.tx))).young == 1
         at.clock.seconds += 2
-        failed = await finish(over(at), Finish(view.tx if form != "an entry of a ledger" else None))
+        failed = await finish(store_site(at.ports()), Finish(view.tx if form != "an entry of a ledger" else None))
         assert (failed.finished, failed.left) == (0, 1)
         assert "told: 1 not sent" in failed.troubles[0] and "nothing comes back" in failed.troubles[0]
         at.bus.is_mute = False
-        done = await finish(over(at), Finish(None))
+        done = await finish(store_site(at.ports()), Finish(None))
         assert done.left == 0 and done.troubles == []
         assert at.engine.broker.queue("told").counts()["active"] == 1
         assert [view for view in await pending_in(at.ports()) if view.outputs] == []
         with pytest.raises(LookupError, match="nothing is pending of"):
-            await finish(over(at), Finish("no-such-tx"))
+            await finish(store_site(at.ports()), Finish("no-such-tx"))
 
 
 async def test_nothing_is_touched_where_no_application_was() -> None:
     async with site() as at:
         with pytest.raises(Refused, match="no application has ever started"):
-            await finish(over(at), Finish(None))
+            await finish(store_site(at.ports()), Finish(None))
 
 
 PUSHES = Record("tx1", b"f", 5_000, pending=True, outputs=(Output("q", 0, Message(body=b"{}", outbox_id="m-0")),))
@@ -116,7 +117,7 @@ async def test_what_is_not_ours_is_named_and_left_alone() -> None:
             await at.store.write([Create(DocumentKey("p", id), b'{"pending": "x", "tx": 5}', tag=Tag("x"))])
         views = await pending_in(at.ports())
         assert all("is not of this framework" in view.why for view in views) and len(views) == 2
-        done = await finish(over(at), Finish(None))
+        done = await finish(store_site(at.ports()), Finish(None))
         assert (done.finished, done.left, len(done.troubles)) == (0, 2, 2)
 
 
@@ -140,7 +141,7 @@ async def test_a_prefix_of_several_transactions_finishes_none() -> None:
             record = Record(f"tx{n}", b"f", 5_000, pending=True, outputs=PUSHES.outputs)
             await at.store.write([Create(record_key("s", bytes([n])), stored.encode(record), tag=Tag("x"))])
         with pytest.raises(Refused, match="2 transactions begin with 'tx'"):
-            await finish(over(at), Finish("tx"))
+            await finish(store_site(at.ports()), Finish("tx"))
         assert len(await pending_in(at.ports())) == 2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,12 +16,8 @@ import pytest
 
 from outbox.engine.engine import Engine
 from outbox.errors import Refused
-from outbox.ops.admins.control import serve_control
 from outbox.ops.admins.engine import EngineAdmin
-from outbox.ops.admins.remote import RemoteAdmin
 from outbox.ops.admins.store import stream_admin
-from outbox.ops.cli.parser import main
-from outbox.ops.shared.control_file import read_control_file
 from outbox.ops.streams.command import pipeline_text, pipelines_text
 from outbox.ops.streams.logs import StreamPlace, on_engine
 from outbox.ops.values.requests import Admin
@@ -33,31 +29,13 @@ from outbox.streams.pipeline.barrier import Names
 from outbox.streams.pipeline.checkpoint import Chain, PipelineRegister
 from outbox.streams.pipeline.figures import CELLS_COUNTED_MAX
 from outbox.streams.register import RegisterCell
+from tests.unit.ops.conftest import Cli
 from tests.unit.streams.pipeline.counting import Change, Counting, Page
 
-Cli = Callable[..., tuple[int, str, str]]
 COUNTING = "tests.unit.streams.pipeline.counting:Counting"
 
 
 # Direct and over HTTP
-
-
-@pytest.fixture
-async def engine(disk_path: Path) -> AsyncIterator[Engine]:
-    async with Engine.open(disk_path) as engine:
-        yield engine
-
-
-@pytest.fixture(params=["direct", "http"])
-async def admin(engine: Engine, disk_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Admin]:
-    direct = EngineAdmin(engine)
-    if request.param == "direct":
-        yield direct
-        return
-    async with serve_control(direct, disk_path):
-        host = read_control_file(disk_path)
-        assert host is not None
-        yield RemoteAdmin(host, disk_path)
 
 
 async def drained(engine: Engine, *texts: str, **options: Any) -> Counting:
@@ -105,13 +83,12 @@ async def test_of_a_cell_that_is_read_in_part_only_the_rest_is_behind(engine: En
     assert view.figures.since_ms > 1e12
 
 
-async def test_entries_are_counted_up_to_a_limit_and_cells_behind_it() -> None:
-    async with Engine.in_memory() as engine:
-        made = await drained(engine, "a")
-        for n in range(CELLS_COUNTED_MAX + 10):
-            await made.pages.extend([Page("a"), Page("b")], id=f"n{n}")
-        (view,) = await EngineAdmin(engine).ask(ReadPipelines())
-        assert view.figures is not None and view.figures.behind == 2 * CELLS_COUNTED_MAX + 10
+async def test_entries_are_counted_up_to_a_limit_and_cells_behind_it(engine: Engine) -> None:
+    made = await drained(engine, "a")
+    for n in range(CELLS_COUNTED_MAX + 10):
+        await made.pages.extend([Page("a"), Page("b")], id=f"n{n}")
+    (view,) = await EngineAdmin(engine).ask(ReadPipelines())
+    assert view.figures is not None and view.figures.behind == 2 * CELLS_COUNTED_MAX + 10
 
 
 async def test_a_running_pipeline_says_how_far_it_is(engine: Engine) -> None:
@@ -167,22 +144,21 @@ def place(state: Placed, page: Page, emit: Emit[Change]) -> None:
     emit(Change(page.text, state.pages[page.text]))
 
 
-async def test_a_state_of_several_parts_is_put_together_without_its_code() -> None:
-    async with Engine.in_memory() as engine:
-        pages = OrderedLog("pages", engine, type=Page)
-        pipeline = Pipeline("placed", source=pages)
-        pipeline.sink(
-            pipeline.reduce(source=pages, key=numbered, state=Placed)(place), OrderedLog("changes", engine, type=Change)
-        )
-        for round in range(4):
-            for n in range(200 if round == 0 else 1):
-                await pages.append(Page(f"{n:03}"), id=f"{round}.{n}")
-            await pipeline.run_until_idle(engine, seconds=10)
-        admin = EngineAdmin(engine)
-        (view,) = await admin.ask(ReadPipelines())
-        assert view.stands is not None and view.stands.parts > 1, "nothing was put together"
-        found = msgspec.json.decode((await admin.ask(ReadPipelineState("placed", "place", "3", "int"))).value)
-        assert len(found["pages"]) == 200 and found["pages"]["000"] == 4
+async def test_a_state_of_several_parts_is_put_together_without_its_code(engine: Engine) -> None:
+    pages = OrderedLog("pages", engine, type=Page)
+    pipeline = Pipeline("placed", source=pages)
+    pipeline.sink(
+        pipeline.reduce(source=pages, key=numbered, state=Placed)(place), OrderedLog("changes", engine, type=Change)
+    )
+    for round in range(4):
+        for n in range(200 if round == 0 else 1):
+            await pages.append(Page(f"{n:03}"), id=f"{round}.{n}")
+        await pipeline.run_until_idle(engine, seconds=10)
+    admin = EngineAdmin(engine)
+    (view,) = await admin.ask(ReadPipelines())
+    assert view.stands is not None and view.stands.parts > 1, "nothing was put together"
+    found = msgspec.json.decode((await admin.ask(ReadPipelineState("placed", "place", "3", "int"))).value)
+    assert len(found["pages"]) == 200 and found["pages"]["000"] == 4
 
 
 # While it runs
@@ -427,20 +403,6 @@ async def test_parts_that_nothing_names_are_listed_where_blobs_can_be() -> None:
 
 
 # On a folder
-
-
-@pytest.fixture
-def cli(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Run a command on a folder: exit code, stdout, stderr."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        try:
-            code = main([*arguments, "--data", str(disk_path)])
-        except SystemExit as left:
-            code = int(left.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,8 @@ import pytest
 from outbox import App, Client, Engine, Reject, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import Refused, UnknownDestination
-from outbox.ops.admins.control import serve_control
-from outbox.ops.admins.engine import EngineAdmin
-from outbox.ops.admins.remote import RemoteAdmin
 from outbox.ops.admins.store import StoreAdmin
-from outbox.ops.shared.control_file import read_control_file
 from outbox.ops.shared.names import declared
-from outbox.ops.shared.on_store import StoreSite
 from outbox.ops.values.dead_letters import (
     Discard,
     FindDead,
@@ -31,19 +25,14 @@ from outbox.ops.values.dead_letters import (
 )
 from outbox.ops.values.messages import Cancel, Find, Finish, MakeDue, Pause, Peek, Send
 from outbox.ops.values.requests import Admin
-from tests.unit.messages import Count
-
-
-@dataclass
-class Entry:
-    key: str
-
+from tests.unit.messages import Count, Task
+from tests.unit.ops.operators import operator, store_admin
 
 app = App("shop")
 
 
 @app.handler("orders", key="key")
-def order(entry: Entry, count: Count) -> None:
+def order(task: Task, count: Count) -> None:
     raise Reject("no")
 
 
@@ -62,25 +51,18 @@ async def on_the_bus(like: str) -> list[str]:
     return ["ORDERS", "invoices"]
 
 
-@pytest.fixture(params=["engine", "endpoint", "partition"])
-async def admin(request: pytest.FixtureRequest, disk_path: Path) -> AsyncIterator[Admin]:
-    async with Engine.open(disk_path) as engine:
-        backend: Any = NarrowEngine(engine, "partition") if request.param == "partition" else engine
-        await Client(app, backend).declare()
-        async with Worker(app, backend) as worker:
-            await worker.send("orders", Entry("a"), id="order-1")
-            await worker.wait_idle(timeout_s=5)
-        direct = EngineAdmin(engine)
-        if request.param == "engine":
-            yield direct
-        elif request.param == "partition":
-            none: Any = None
-            yield StoreAdmin(StoreSite(backend.ports(), counted, nothing_held, none, names=on_the_bus))
-        else:
-            async with serve_control(direct, disk_path):
-                host = read_control_file(disk_path)
-                assert host is not None
-                yield RemoteAdmin(host, disk_path)
+@pytest.fixture(params=["direct", "http", "partition"])
+async def admin(request: pytest.FixtureRequest, engine: Engine, disk_path: Path) -> AsyncIterator[Admin]:
+    backend: Any = NarrowEngine(engine, "partition") if request.param == "partition" else engine
+    await Client(app, backend).declare()
+    async with Worker(app, backend) as worker:
+        await worker.send("orders", Task("a"), id="order-1")
+        await worker.wait_idle(timeout_s=5)
+    if request.param == "partition":
+        yield store_admin(engine, counts=counted, peek=nothing_held, names=on_the_bus)
+        return
+    async with operator(engine, disk_path, request.param) as admin:
+        yield admin
 
 
 async def test_a_queue_is_meant_in_any_case_as_its_application_writes_it(admin: Admin) -> None:
@@ -146,7 +128,7 @@ async def test_an_empty_id_stands_for_nothing(admin: Admin) -> None:
     assert len(await admin.ask(ListDeadLetters("orders"))) == 1
 
 
-async def test_where_the_bus_does_not_say_its_names_one_is_as_given() -> None:
+async def test_where_the_bus_does_not_say_its_names_one_is_as_given(engine: Engine) -> None:
     asked = list[str]()
 
     async def held(queue: str, **_: Any) -> tuple[list[Any], int]:
@@ -156,11 +138,7 @@ async def test_where_the_bus_does_not_say_its_names_one_is_as_given() -> None:
     async def refused(like: str) -> list[str]:
         raise Refused("the right to manage is missing")
 
-    async with Engine.in_memory() as engine:
-        none: Any = None
-        narrow = NarrowEngine(engine, "partition")
-        admin = StoreAdmin(StoreSite(narrow.ports(), counted, held, none, names=refused))
-        await admin.ask(Peek("Outside"))
+    await store_admin(engine, counts=counted, peek=held, names=refused).ask(Peek("Outside"))
     assert asked == ["Outside"]
 
 

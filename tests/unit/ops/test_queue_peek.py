@@ -20,16 +20,13 @@ from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
 from outbox.errors import Refused, UnknownDestination
 from outbox.message import Message, with_error
-from outbox.ops.admins.control import serve_control
 from outbox.ops.admins.engine import EngineAdmin
-from outbox.ops.admins.remote import RemoteAdmin
 from outbox.ops.cli.parser import main
 from outbox.ops.host.host import _log_unhandled
 from outbox.ops.messages.command import messages_text
 from outbox.ops.messages.doctor import of_status
 from outbox.ops.messages.status import status_text
 from outbox.ops.shared import on_engine, text
-from outbox.ops.shared.control_file import read_control_file
 from outbox.ops.shared.held_messages import WORKER, state_of, view_of, waits_for, why
 from outbox.ops.values.messages import Cancel, Find, MakeDue, MessageView, Peek, Peeked
 from outbox.ops.values.requests import Admin
@@ -73,27 +70,16 @@ async def looked(admin: Admin, queue: str, **how: Any) -> dict[str, MessageView]
     return {view.id: view for view in (await admin.ask(Peek(queue, **how))).messages}
 
 
-@pytest.fixture(params=["direct", "http"])
-def way(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-async def test_each_message_says_why_it_waits(disk_path: Path, way: str) -> None:
-    async with Engine.open(disk_path) as engine:
-        async with Worker(app, engine) as worker:
-            for id, how in (("m1", "fail"), ("m2", "ask")):
-                await worker.send("orders", Order(id, how), id=id)
-            for id, key, how in (("k1", "k", "fail"), ("k2", "k", ""), ("j1", "j", "refuse"), ("j2", "j", "")):
-                await worker.send("ledger", Order(key, how), id=id)
-            await worker.send("orders", Order("later"), id="m3", after_s=3_600)
-            await worker.wait_idle(timeout_s=10)
-        direct = EngineAdmin(engine)
-        async with serve_control(direct, disk_path):
-            known = read_control_file(disk_path)
-            assert known is not None
-            admin: Admin = direct if way == "direct" else RemoteAdmin(known, disk_path)
-            orders = await looked(admin, "orders")
-            ledger = await looked(admin, "ledger")
+async def test_each_message_says_why_it_waits(engine: Engine, admin: Admin) -> None:
+    async with Worker(app, engine) as worker:
+        for id, how in (("m1", "fail"), ("m2", "ask")):
+            await worker.send("orders", Order(id, how), id=id)
+        for id, key, how in (("k1", "k", "fail"), ("k2", "k", ""), ("j1", "j", "refuse"), ("j2", "j", "")):
+            await worker.send("ledger", Order(key, how), id=id)
+        await worker.send("orders", Order("later"), id="m3", after_s=3_600)
+        await worker.wait_idle(timeout_s=10)
+    orders = await looked(admin, "orders")
+    ledger = await looked(admin, "ledger")
     assert {id: view.state for id, view in orders.items()} == {"m1": "retrying", "m2": "retrying", "m3": "scheduled"}
     failed = orders["m1"]
     assert (failed.failures, failed.error) == (1, "ValueError: the price is unknown")
@@ -138,49 +124,47 @@ def test_a_resubmission_says_no_error_and_keeps_what_its_sender_said() -> None:
     assert resubmission(with_error(Message(body=b"{}"), "x"), attempt=1, enqueued_ms=5).properties is None
 
 
-async def test_a_page_goes_on_behind_the_last_and_shows_one_state_or_one_key(disk_path: Path) -> None:
-    async with Engine.open(disk_path) as engine:
-        app_admin = EngineAdmin(engine)
-        async with Worker(app, engine):
-            pass
-        for n in range(5):
-            engine.broker.send("ledger", [Message(body=b"{}", outbox_id=f"m{n}", session_id=f"k{n % 2}")])
-        first = await app_admin.ask(Peek("ledger", count=3))
-        assert ([view.id for view in first.messages], first.more) == (["m0", "m1", "m2"], first.messages[-1].sequence)
-        rest = await app_admin.ask(Peek("ledger", after=first.more, count=3))
-        assert ([view.id for view in rest.messages], rest.more) == (["m3", "m4"], 0)
-        assert list(await looked(app_admin, "ledger", key="k1")) == ["m1", "m3"]
-        [held] = engine.broker.claim("ledger", 1)
-        assert list(await looked(app_admin, "ledger", state="in-hand")) == ["m0"]
-        assert list(await looked(app_admin, "ledger", state="waiting")) == ["m1", "m2", "m3", "m4"]
-        behind = (await looked(app_admin, "ledger"))["m2"]
-        assert behind.why == f"behind number {held.sequence} of its key, which is in hand"
-        engine.broker.settle(held.token, Settlement.DEFER)
-        deferred = (await looked(app_admin, "ledger", state="deferred"))["m0"]
-        assert str(held.sequence) in deferred.why
-        with pytest.raises(UnknownDestination, match="no-such"):
-            await app_admin.ask(Peek("no-such"))
+async def test_a_page_goes_on_behind_the_last_and_shows_one_state_or_one_key(engine: Engine) -> None:
+    app_admin = EngineAdmin(engine)
+    async with Worker(app, engine):
+        pass
+    for n in range(5):
+        engine.broker.send("ledger", [Message(body=b"{}", outbox_id=f"m{n}", session_id=f"k{n % 2}")])
+    first = await app_admin.ask(Peek("ledger", count=3))
+    assert ([view.id for view in first.messages], first.more) == (["m0", "m1", "m2"], first.messages[-1].sequence)
+    rest = await app_admin.ask(Peek("ledger", after=first.more, count=3))
+    assert ([view.id for view in rest.messages], rest.more) == (["m3", "m4"], 0)
+    assert list(await looked(app_admin, "ledger", key="k1")) == ["m1", "m3"]
+    [held] = engine.broker.claim("ledger", 1)
+    assert list(await looked(app_admin, "ledger", state="in-hand")) == ["m0"]
+    assert list(await looked(app_admin, "ledger", state="waiting")) == ["m1", "m2", "m3", "m4"]
+    behind = (await looked(app_admin, "ledger"))["m2"]
+    assert behind.why == f"behind number {held.sequence} of its key, which is in hand"
+    engine.broker.settle(held.token, Settlement.DEFER)
+    deferred = (await looked(app_admin, "ledger", state="deferred"))["m0"]
+    assert str(held.sequence) in deferred.why
+    with pytest.raises(UnknownDestination, match="no-such"):
+        await app_admin.ask(Peek("no-such"))
 
 
-async def test_why_it_was_put_back_is_not_told_to_receivers_as_if_it_were_dead(disk_path: Path) -> None:
-    async with Engine.open(disk_path) as engine:
-        engine.declare(QueueSettings("orders"))
-        engine.broker.send("orders", [Message(body=b"{}", outbox_id="m1")])
-        [claim] = engine.broker.claim("orders", 1)
-        engine.broker.settle(claim.token, Settlement.ABANDON, description="the price is unknown")
-        assert (await looked(EngineAdmin(engine), "orders"))["m1"].error == "the price is unknown"
-        [task] = engine.broker.peek("orders", 0, 1)
-        assert b"DeadLetter" not in encode_peeked(task)
-        [claim] = engine.broker.claim("orders", 1)
-        assert (claim.reason, claim.description) == ("", "")
-        engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="", description="by hand")
-        [dead] = engine.broker.peek("orders/$DeadLetterQueue", 0, 1)
-        assert b"by hand" in encode_peeked(dead)
-        engine.dead_letters.resubmit("orders", dead.sequence)
-        assert (await looked(EngineAdmin(engine), "orders"))["m1"].error == ""
+async def test_why_it_was_put_back_is_not_told_to_receivers_as_if_it_were_dead(engine: Engine) -> None:
+    engine.declare(QueueSettings("orders"))
+    engine.broker.send("orders", [Message(body=b"{}", outbox_id="m1")])
+    [claim] = engine.broker.claim("orders", 1)
+    engine.broker.settle(claim.token, Settlement.ABANDON, description="the price is unknown")
+    assert (await looked(EngineAdmin(engine), "orders"))["m1"].error == "the price is unknown"
+    [task] = engine.broker.peek("orders", 0, 1)
+    assert b"DeadLetter" not in encode_peeked(task)
+    [claim] = engine.broker.claim("orders", 1)
+    assert (claim.reason, claim.description) == ("", "")
+    engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="", description="by hand")
+    [dead] = engine.broker.peek("orders/$DeadLetterQueue", 0, 1)
+    assert b"by hand" in encode_peeked(dead)
+    engine.dead_letters.resubmit("orders", dead.sequence)
+    assert (await looked(EngineAdmin(engine), "orders"))["m1"].error == ""
 
 
-async def test_a_handler_that_hangs_is_named_with_its_age_and_its_line(disk_path: Path, way: str) -> None:
+async def test_a_handler_that_hangs_is_named_with_its_age_and_its_line(engine: Engine, admin: Admin) -> None:
     slow = App("slow")
     entered, let_go = asyncio.Event(), asyncio.Event()
 
@@ -198,98 +182,76 @@ async def test_a_handler_that_hangs_is_named_with_its_age_and_its_line(disk_path
 
     stop = threading.Event()
     line = inner.__code__.co_firstlineno + 2
-    async with Engine.open(disk_path) as engine, Worker(slow, engine) as worker:
-        direct = EngineAdmin(engine)
-        async with serve_control(direct, disk_path):
-            known = read_control_file(disk_path)
-            assert known is not None
-            admin: Admin = direct if way == "direct" else RemoteAdmin(known, disk_path)
-            await worker.send("orders", Order("k"), id="m1")
-            await worker.send("threads", Order("other"), id="m2")
-            await entered.wait()
-            async with asyncio.timeout(5):
-                while not (view := (await looked(admin, "threads"))["m2"]).handler:  # noqa: ASYNC110  # nobody says when
-                    await asyncio.sleep(0.01)
-            assert (view.handler, view.at) == ("block", "in a thread")
-            view = (await looked(admin, "orders"))["m1"]
-            assert (view.state, view.handler) == ("in-hand", "hang")
-            assert view.at == f"{__file__}:{line} in inner" and isinstance(view.since, float)
-            assert view.why.startswith("handler hang has waited for ") and view.at in view.why
-            assert isinstance(view.locked_until, float) and "the lock ends in" in view.why
-            let_go.set()
-            stop.set()
-            await worker.wait_idle(timeout_s=10)
+    async with Worker(slow, engine) as worker:
+        await worker.send("orders", Order("k"), id="m1")
+        await worker.send("threads", Order("other"), id="m2")
+        await entered.wait()
+        async with asyncio.timeout(5):
+            while not (view := (await looked(admin, "threads"))["m2"]).handler:  # noqa: ASYNC110  # nobody says when
+                await asyncio.sleep(0.01)
+        assert (view.handler, view.at) == ("block", "in a thread")
+        view = (await looked(admin, "orders"))["m1"]
+        assert (view.state, view.handler) == ("in-hand", "hang")
+        assert view.at == f"{__file__}:{line} in inner" and isinstance(view.since, float)
+        assert view.why.startswith("handler hang has waited for ") and view.at in view.why
+        assert isinstance(view.locked_until, float) and "the lock ends in" in view.why
+        let_go.set()
+        stop.set()
+        await worker.wait_idle(timeout_s=10)
 
 
-async def test_what_is_scheduled_can_be_cancelled_and_what_is_tried_again_cannot(disk_path: Path, way: str) -> None:
-    async with Engine.open(disk_path) as engine:
-        async with Worker(app, engine) as worker:
-            for id in ("later-1", "later-2", "later-2", "later-30"):
-                await worker.send("orders", Order("k"), id=id, after_s=3_600)
-            await worker.send("orders", Order("k", "fail"), id="m1")
-            await worker.wait_idle(timeout_s=10)
-        direct = EngineAdmin(engine)
-        async with serve_control(direct, disk_path):
-            known = read_control_file(disk_path)
-            assert known is not None
-            admin: Admin = direct if way == "direct" else RemoteAdmin(known, disk_path)
-            assert (await admin.ask(Cancel("orders", "later-2"))).count == 2
-            with pytest.raises(Refused, match="2 scheduled messages of orders begin with 'later'"):
-                await admin.ask(Cancel("orders", "later"))
-            moved = await admin.ask(Cancel("orders", "later-30"))
-            assert (moved.count, moved.id) == (1, "later-30")
-            for id in ("m1", "later-2", "nothing"):
-                with pytest.raises(LookupError, match=f"nothing is scheduled in orders under '{id}'"):
-                    await admin.ask(Cancel("orders", id))
-            with pytest.raises(UnknownDestination):
-                await admin.ask(Cancel("no-such", "later-1"))
-            assert list(await looked(admin, "orders")) == ["later-1", "m1"]
+async def test_what_is_scheduled_can_be_cancelled_and_what_is_tried_again_cannot(engine: Engine, admin: Admin) -> None:
+    async with Worker(app, engine) as worker:
+        for id in ("later-1", "later-2", "later-2", "later-30"):
+            await worker.send("orders", Order("k"), id=id, after_s=3_600)
+        await worker.send("orders", Order("k", "fail"), id="m1")
+        await worker.wait_idle(timeout_s=10)
+    assert (await admin.ask(Cancel("orders", "later-2"))).count == 2
+    with pytest.raises(Refused, match="2 scheduled messages of orders begin with 'later'"):
+        await admin.ask(Cancel("orders", "later"))
+    moved = await admin.ask(Cancel("orders", "later-30"))
+    assert (moved.count, moved.id) == (1, "later-30")
+    for id in ("m1", "later-2", "nothing"):
+        with pytest.raises(LookupError, match=f"nothing is scheduled in orders under '{id}'"):
+            await admin.ask(Cancel("orders", id))
+    with pytest.raises(UnknownDestination):
+        await admin.ask(Cancel("no-such", "later-1"))
+    assert list(await looked(admin, "orders")) == ["later-1", "m1"]
 
 
-async def test_what_is_scheduled_or_tried_again_can_be_due_now(disk_path: Path, way: str) -> None:
-    async with Engine.open(disk_path) as engine, Worker(app, engine) as worker:
+async def test_what_is_scheduled_or_tried_again_can_be_due_now(engine: Engine, admin: Admin) -> None:
+    async with Worker(app, engine) as worker:
         for id in ("later-1", "later-2", "later-30"):
             await worker.send("orders", Order("k"), id=id, after_s=3_600)
         await worker.send("orders", Order("k", "fail"), id="m1")
         await worker.wait_idle(timeout_s=10)
-        direct = EngineAdmin(engine)
-        async with serve_control(direct, disk_path):
-            known = read_control_file(disk_path)
-            assert known is not None
-            admin: Admin = direct if way == "direct" else RemoteAdmin(known, disk_path)
-            before = (await looked(admin, "orders"))["m1"]
-            moved = await admin.ask(MakeDue("orders", "later-30"))
-            assert (moved.count, moved.id) == (1, "later-30")
-            await worker.wait_idle(timeout_s=10)
-            assert list(await looked(admin, "orders")) == ["later-1", "later-2", "m1"]
-            assert (await admin.ask(MakeDue("orders", "m1"))).count == 1
-            await worker.wait_idle(timeout_s=10)
-            again = (await looked(admin, "orders"))["m1"]
-            assert (again.state, again.failures) == ("retrying", before.failures + 1)
-            with pytest.raises(Refused, match="2 messages that orders holds for later begin with 'later-'"):
-                await admin.ask(MakeDue("orders", "later-"))
-            for id in ("later-30", "nothing"):
-                with pytest.raises(LookupError, match=f"orders holds nothing for later under '{id}'"):
-                    await admin.ask(MakeDue("orders", id))
-            with pytest.raises(UnknownDestination):
-                await admin.ask(MakeDue("no-such", "later-1"))
+        before = (await looked(admin, "orders"))["m1"]
+        moved = await admin.ask(MakeDue("orders", "later-30"))
+        assert (moved.count, moved.id) == (1, "later-30")
+        await worker.wait_idle(timeout_s=10)
+        assert list(await looked(admin, "orders")) == ["later-1", "later-2", "m1"]
+        assert (await admin.ask(MakeDue("orders", "m1"))).count == 1
+        await worker.wait_idle(timeout_s=10)
+        again = (await looked(admin, "orders"))["m1"]
+        assert (again.state, again.failures) == ("retrying", before.failures + 1)
+        with pytest.raises(Refused, match="2 messages that orders holds for later begin with 'later-'"):
+            await admin.ask(MakeDue("orders", "later-"))
+        for id in ("later-30", "nothing"):
+            with pytest.raises(LookupError, match=f"orders holds nothing for later under '{id}'"):
+                await admin.ask(MakeDue("orders", id))
+        with pytest.raises(UnknownDestination):
+            await admin.ask(MakeDue("no-such", "later-1"))
 
 
 async def test_what_is_for_later_shows_when_it_is_due_and_not_as_when_it_was_enqueued(
-    disk_path: Path, way: str
+    engine: Engine, admin: Admin
 ) -> None:
-    async with Engine.open(disk_path) as engine:
-        async with Worker(app, engine) as worker:
-            await worker.send("orders", Order("k"), id="later-1", after_s=3_600)
-            await worker.send("orders", Order("k", "fail"), id="m1")
-            await worker.wait_idle(timeout_s=10)
-        engine.broker.send("orders", [Message(body=b"1", outbox_id="m2")])
-        direct = EngineAdmin(engine)
-        async with serve_control(direct, disk_path):
-            known = read_control_file(disk_path)
-            assert known is not None
-            admin: Admin = direct if way == "direct" else RemoteAdmin(known, disk_path)
-            found = (await admin.ask(Peek("orders"))).messages
+    async with Worker(app, engine) as worker:
+        await worker.send("orders", Order("k"), id="later-1", after_s=3_600)
+        await worker.send("orders", Order("k", "fail"), id="m1")
+        await worker.wait_idle(timeout_s=10)
+    engine.broker.send("orders", [Message(body=b"1", outbox_id="m2")])
+    found = (await admin.ask(Peek("orders"))).messages
     head, *rows = messages_text("orders", Peeked(found)).splitlines()
     assert head.split() == ["number", "id", "state", "key", "enqueued", "due", "why"]
     times = {row.split()[1]: [time != "-" for time in row.split()[4:6]] for row in rows}
@@ -301,19 +263,18 @@ async def test_what_is_for_later_shows_when_it_is_due_and_not_as_when_it_was_enq
     assert row.split()[4] == text.utc(later.due)
 
 
-async def test_a_count_tells_what_waits_for_its_next_try_from_what_was_scheduled(disk_path: Path) -> None:
-    async with Engine.open(disk_path) as engine:
-        async with Worker(app, engine) as worker:
-            for n in range(2):
-                await worker.send("orders", Order("k"), id=f"later-{n}", after_s=3_600)
-            await worker.send("orders", Order("k", "fail"), id="m1")
-            await worker.send("orders", Order("k", "ask"), id="m2")
-            await worker.wait_idle(timeout_s=10)
-        admin = EngineAdmin(engine)
-        found, status = await looked(admin, "orders"), await admin.ask(ReadStatus())
-        assert sum(view.state == "retrying" for view in found.values()) == status.queues["orders"].retrying == 2
-        line = "orders: 2 of 4 scheduled are next tries; `outbox queue peek orders --state retrying` says why"
-        assert line in status_text(status).splitlines()
+async def test_a_count_tells_what_waits_for_its_next_try_from_what_was_scheduled(engine: Engine) -> None:
+    async with Worker(app, engine) as worker:
+        for n in range(2):
+            await worker.send("orders", Order("k"), id=f"later-{n}", after_s=3_600)
+        await worker.send("orders", Order("k", "fail"), id="m1")
+        await worker.send("orders", Order("k", "ask"), id="m2")
+        await worker.wait_idle(timeout_s=10)
+    admin = EngineAdmin(engine)
+    found, status = await looked(admin, "orders"), await admin.ask(ReadStatus())
+    assert sum(view.state == "retrying" for view in found.values()) == status.queues["orders"].retrying == 2
+    line = "orders: 2 of 4 scheduled are next tries; `outbox queue peek orders --state retrying` says why"
+    assert line in status_text(status).splitlines()
 
 
 def test_a_queue_whose_messages_are_only_tried_again_is_not_listed_as_one_with_scheduled_ones(
@@ -409,76 +370,66 @@ def test_the_reason_says_what_is_waited_for(more: dict[str, Any], state: str, wo
     assert (state_of(held(**more), 1_000), why(held(**more), 1_000)) == (state, words)
 
 
-async def test_a_host_says_of_a_queue_that_none_of_its_handlers_takes_from_it(disk_path: Path) -> None:
-    async with Engine.open(disk_path) as engine:
-        engine.declare(QueueSettings("orders"), QueueSettings("exports"))
-        engine.broker.send("exports", [Message(body=b"1", outbox_id="m1")])
-        engine.broker.send("orders", [Message(body=b"1", outbox_id="m2")])
+async def test_a_host_says_of_a_queue_that_none_of_its_handlers_takes_from_it(engine: Engine) -> None:
+    engine.declare(QueueSettings("orders"), QueueSettings("exports"))
+    engine.broker.send("exports", [Message(body=b"1", outbox_id="m1")])
+    engine.broker.send("orders", [Message(body=b"1", outbox_id="m2")])
 
-        for admin, unhandled in ((EngineAdmin(engine, app=app), True), (EngineAdmin(engine), False)):
-            status = await admin.ask(ReadStatus())
-            assert [name for name, queue in status.queues.items() if queue.unhandled] == ["exports"] * unhandled
-            told = [each.what for each in of_status(status, hosted=True) if each.about == "exports"]
-            assert told == ["no handler of this host takes from it, and 1 message in it"] * unhandled
-            assert ("exports: no handler of this host takes from it" in status_text(status)) is unhandled
-            another = "for another receiver to take it: bank, which runs here, has no handler for exports"
-            for queue, why in (("exports", another if unhandled else WORKER), ("orders", WORKER)):
-                [view] = (await admin.ask(Peek(queue))).messages
-                [found] = await admin.ask(Find(view.id))
-                assert found.message is not None and view.why == found.message.why
-                assert view.why.removeprefix("for ") == why.removeprefix("for ")
+    for admin, unhandled in ((EngineAdmin(engine, app=app), True), (EngineAdmin(engine), False)):
+        status = await admin.ask(ReadStatus())
+        assert [name for name, queue in status.queues.items() if queue.unhandled] == ["exports"] * unhandled
+        told = [each.what for each in of_status(status, hosted=True) if each.about == "exports"]
+        assert told == ["no handler of this host takes from it, and 1 message in it"] * unhandled
+        assert ("exports: no handler of this host takes from it" in status_text(status)) is unhandled
+        another = "for another receiver to take it: bank, which runs here, has no handler for exports"
+        for queue, words in (("exports", another if unhandled else WORKER), ("orders", WORKER)):
+            [view] = (await admin.ask(Peek(queue))).messages
+            [found] = await admin.ask(Find(view.id))
+            assert found.message is not None and view.why == found.message.why
+            assert view.why.removeprefix("for ") == words.removeprefix("for ")
 
 
 async def test_a_queue_that_is_read_elsewhere_is_not_warned_of(
-    disk_path: Path, caplog: pytest.LogCaptureFixture
+    engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     other = App("other")
     other.queue("exports", read_elsewhere=True)
     other.queue("forgotten")
-    async with Engine.open(disk_path) as engine:
-        engine.declare(QueueSettings("exports"), QueueSettings("forgotten"))
-        for queue in ("exports", "forgotten"):
-            engine.broker.send(queue, [Message(body=b"1", outbox_id="m1")])
-        _log_unhandled(engine, other)
-        status = await EngineAdmin(engine, app=other).ask(ReadStatus())
-        assert [name for name, queue in status.queues.items() if queue.unhandled] == ["forgotten"]
-        abouts = {each.about for each in of_status(status, hosted=True)}
-        assert "forgotten" in abouts and "exports" not in abouts
-        assert "forgotten holds 1" in caplog.text and "exports" not in caplog.text
-        assert "exports: no handler" not in status_text(status)
+    engine.declare(QueueSettings("exports"), QueueSettings("forgotten"))
+    for queue in ("exports", "forgotten"):
+        engine.broker.send(queue, [Message(body=b"1", outbox_id="m1")])
+    _log_unhandled(engine, other)
+    status = await EngineAdmin(engine, app=other).ask(ReadStatus())
+    assert [name for name, queue in status.queues.items() if queue.unhandled] == ["forgotten"]
+    abouts = {each.about for each in of_status(status, hosted=True)}
+    assert "forgotten" in abouts and "exports" not in abouts
+    assert "forgotten holds 1" in caplog.text and "exports" not in caplog.text
+    assert "exports: no handler" not in status_text(status)
 
 
-async def test_what_is_scheduled_is_listed_by_due_time_page_by_page(disk_path: Path, way: str) -> None:
-    async with Engine.open(disk_path) as engine:
-        engine.declare(QueueSettings("orders"))
-        now_ms = engine.now_ms()
-        for id, after_ms in {"m1": 50_000, "m2": 20_000, "m3": 90_000, "m4": 20_000, "m5": 70_000}.items():
-            engine.broker.send("orders", [Message(body=b"1", outbox_id=id)], due_ms=now_ms + after_ms)
-        engine.broker.send("orders", [Message(body=b"1", outbox_id="now")])
-        direct = EngineAdmin(engine)
-        async with serve_control(direct, disk_path):
-            known = read_control_file(disk_path)
-            assert known is not None
-            admin: Admin = direct if way == "direct" else RemoteAdmin(known, disk_path)
-            pages, more = list[list[str]](), 0
-            for _ in range(3):
-                page = await admin.ask(Peek("orders", more, 2, "scheduled", by_due=True))
-                pages.append([view.id for view in page.messages])
-                more = page.more
-            assert pages == [["m2", "m4"], ["m1", "m5"], ["m3"]] and more == 0
-            one_by_one = list[str]()
-            for _ in range(5):
-                page = await admin.ask(Peek("orders", more, 1, "scheduled", by_due=True))
-                one_by_one += [view.id for view in page.messages]
-                more = page.more
-            assert one_by_one == ["m2", "m4", "m1", "m5", "m3"]
-            [first] = (await admin.ask(Peek("orders", 0, 1, "scheduled", by_due=True))).messages
-            await admin.ask(Cancel("orders", first.id))
-            with pytest.raises(
-                Refused, match=f"message {first.sequence} of orders is not scheduled any more; list from"
-            ):
-                await admin.ask(Peek("orders", first.sequence, 2, "scheduled", by_due=True))
+async def test_what_is_scheduled_is_listed_by_due_time_page_by_page(engine: Engine, admin: Admin) -> None:
+    engine.declare(QueueSettings("orders"))
+    now_ms = engine.now_ms()
+    for id, after_ms in {"m1": 50_000, "m2": 20_000, "m3": 90_000, "m4": 20_000, "m5": 70_000}.items():
+        engine.broker.send("orders", [Message(body=b"1", outbox_id=id)], due_ms=now_ms + after_ms)
+    engine.broker.send("orders", [Message(body=b"1", outbox_id="now")])
+    pages, more = list[list[str]](), 0
+    for _ in range(3):
+        page = await admin.ask(Peek("orders", more, 2, "scheduled", by_due=True))
+        pages.append([view.id for view in page.messages])
+        more = page.more
+    assert pages == [["m2", "m4"], ["m1", "m5"], ["m3"]] and more == 0
+    one_by_one = list[str]()
+    for _ in range(5):
+        page = await admin.ask(Peek("orders", more, 1, "scheduled", by_due=True))
+        one_by_one += [view.id for view in page.messages]
+        more = page.more
+    assert one_by_one == ["m2", "m4", "m1", "m5", "m3"]
+    [first] = (await admin.ask(Peek("orders", 0, 1, "scheduled", by_due=True))).messages
+    await admin.ask(Cancel("orders", first.id))
+    with pytest.raises(Refused, match=f"message {first.sequence} of orders is not scheduled any more; list from"):
+        await admin.ask(Peek("orders", first.sequence, 2, "scheduled", by_due=True))
 
 
 def test_an_error_that_a_sender_made_up_is_cut_and_obeys_no_terminal() -> None:

@@ -19,30 +19,22 @@ from outbox.engine.entities import QueueSettings
 from outbox.errors import Refused
 from outbox.lineage import fingerprint
 from outbox.message import Message
-from outbox.ops.admins.control import serve_control
 from outbox.ops.admins.engine import EngineAdmin
-from outbox.ops.admins.remote import RemoteAdmin
 from outbox.ops.cli.parser import main
 from outbox.ops.messages import sending
 from outbox.ops.messages.sending import as_handled
-from outbox.ops.shared.control_file import read_control_file
 from outbox.ops.values.messages import NewMessage, Send
 from outbox.ops.values.requests import Admin
 from outbox.worker import Worker
 from tests.unit.ops.conftest import app
+from tests.unit.ops.operators import operator
 
 
-@pytest.fixture(params=["direct", "http"])
-async def knowing(bank: Any, request: pytest.FixtureRequest) -> AsyncIterator[Admin]:
+@pytest.fixture
+async def knowing(bank: Any, way: str) -> AsyncIterator[Admin]:
     """An operator that knows the application, as that of a host does."""
-    direct = EngineAdmin(bank.engine, app=app)
-    if request.param == "direct":
-        yield direct
-        return
-    async with serve_control(direct, bank.folder):
-        host = read_control_file(bank.folder)
-        assert host is not None
-        yield RemoteAdmin(host, bank.folder)
+    async with operator(bank.engine, bank.folder, way, app=app) as admin:
+        yield admin
 
 
 def deposit(body: str, **more: Any) -> NewMessage:

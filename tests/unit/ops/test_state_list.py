@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -16,11 +16,11 @@ from outbox.engine.state.documents import STATES
 from outbox.errors import Refused
 from outbox.lineage import Key, state_id
 from outbox.ops.cli import main
-from outbox.ops.shared.on_store import StoreSite
 from outbox.ops.states.store import list_states
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.states import ListStates, StateEntry
 from outbox.worker import Worker
+from tests.unit.ops.operators import store_site
 from tests.unit.ops.test_state_import import Listed
 from tests.unit.stores.store_site import Add, adding, site
 
@@ -125,7 +125,7 @@ async def test_a_store_lists_the_states_that_are_there_in_pages(scope: Any) -> N
         ids = ["Sum:c", "Sum:b", "Sum:gone", "Sum:a"]  # in no order, and with one that was deleted
         store: Any = Listed(at.store, ids)
         ports = replace(at.ports(), store=store, infrastructure=at.ports().infrastructure or at.store)
-        over = StoreSite(ports, *[cast(Any, None)] * 3)
+        over = store_site(ports)
         first = await list_states(over, ListStates("Sum", count=2))
         assert ([each.key for each in first.states], first.more) == (["a", "b"], "Sum:b")
         rest = await list_states(over, ListStates("Sum", after=first.more, count=2))
@@ -134,7 +134,7 @@ async def test_a_store_lists_the_states_that_are_there_in_pages(scope: Any) -> N
         with pytest.raises(LookupError, match="there are: Sum"):
             await list_states(over, ListStates("Summ"))
         with pytest.raises(Refused, match="cannot list its states"):
-            await list_states(StoreSite(at.ports(), *[cast(Any, None)] * 3), ListStates("Sum"))
+            await list_states(store_site(at.ports()), ListStates("Sum"))
 
 
 async def test_a_page_of_many_states_says_that_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ async def test_a_page_of_many_states_says_that_there_are_more(monkeypatch: pytes
     async with site() as at:
         store: Any = Listed(at.store, [f"Sum:{key}" for key in "edcba"])
         ports = replace(at.ports(), store=store, infrastructure=at.store)
-        over = StoreSite(ports, *[cast(Any, None)] * 3)
+        over = store_site(ports)
         assert (await list_states(over, ListStates("Sum", count=1))).more == "Sum:a"
 
 

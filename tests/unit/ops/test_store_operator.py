@@ -19,7 +19,6 @@ from outbox.message import Message
 from outbox.ops.admins.azure import host_of
 from outbox.ops.admins.store import StoreAdmin
 from outbox.ops.messages.store import scan_count
-from outbox.ops.shared.on_store import StoreSite
 from outbox.ops.values.dead_letters import Discard, DiscardSome, ListDeadLetters, Moved, Resubmit
 from outbox.ops.values.messages import Cancel, MakeDue, NewMessage, Pause, Paused, Peek, Send
 from outbox.ops.values.requests import BATCH_COUNT_MAX
@@ -28,6 +27,7 @@ from outbox.ports import DeadLetterEntry, HeldMessage, Output
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.worker import Worker
 from tests.unit.ops.conftest import app
+from tests.unit.ops.operators import store_admin, store_site
 
 
 @dataclass
@@ -42,7 +42,7 @@ def dead(sequence: int) -> DeadLetterEntry:
 
 @pytest.mark.parametrize("what", ["resubmit", "discard"])
 @pytest.mark.parametrize("error", [LookupError("a receiver has it"), Refused("too old")])
-async def test_one_that_cannot_be_moved_does_not_keep_the_others(what: str, error: Exception) -> None:
+async def test_one_that_cannot_be_moved_does_not_keep_the_others(engine: Engine, what: str, error: Exception) -> None:
     moved = list[int]()
 
     async def move(sequence: int) -> None:
@@ -59,29 +59,27 @@ async def test_one_that_cannot_be_moved_does_not_keep_the_others(what: str, erro
     async def listed(queue: str) -> list[DeadLetterEntry]:
         return [dead(n) for n in (1, 2, 3)]
 
-    async with Engine.in_memory() as engine:
-        admin = StoreAdmin(StoreSite(NarrowEngine(engine, "partition").ports(), *[cast(Any, None)] * 3))
-        admin._at.operations = cast(
-            Any, SimpleNamespace(dead_letters=listed, resubmit=resubmit, discard_found=discard_found)
-        )
-        found = await (
-            admin.ask(Resubmit("q", None)) if what == "resubmit" else admin.ask(Discard("q", None, for_good=True))
-        )
+    admin = store_admin(engine)
+    admin._at.operations = cast(
+        Any, SimpleNamespace(dead_letters=listed, resubmit=resubmit, discard_found=discard_found)
+    )
+    found = await (
+        admin.ask(Resubmit("q", None)) if what == "resubmit" else admin.ask(Discard("q", None, for_good=True))
+    )
     assert sorted(moved) == [1, 3] and (found.count, found.in_hand) == (2, 1)
 
 
-async def test_pages_of_dead_letters_go_on_behind_the_last() -> None:
+async def test_pages_of_dead_letters_go_on_behind_the_last(engine: Engine) -> None:
     async def listed(queue: str) -> list[DeadLetterEntry]:
         return [dead(n) for n in (1, 2, 3)]
 
-    async with Engine.in_memory() as engine:
-        admin = StoreAdmin(StoreSite(NarrowEngine(engine, "partition").ports(), *[cast(Any, None)] * 3))
-        admin._at.operations = cast(Any, SimpleNamespace(dead_letters=listed))
-        pages = [await admin.ask(ListDeadLetters("q", after=after, count_max=2)) for after in (0, 2, 3)]
+    admin = store_admin(engine)
+    admin._at.operations = cast(Any, SimpleNamespace(dead_letters=listed))
+    pages = [await admin.ask(ListDeadLetters("q", after=after, count_max=2)) for after in (0, 2, 3)]
     assert [[each.sequence for each in page] for page in pages] == [[1, 2], [3], []]
 
 
-async def test_of_copies_the_newest_is_resubmitted_and_takes_the_others_along() -> None:
+async def test_of_copies_the_newest_is_resubmitted_and_takes_the_others_along(engine: Engine) -> None:
     asked, none = list[int](), msgspec.structs.replace(dead(9), message=Message(body=b"1"))
     copies = [msgspec.structs.replace(dead(1), sequence=n) for n in (1, 2)]
 
@@ -91,15 +89,16 @@ async def test_of_copies_the_newest_is_resubmitted_and_takes_the_others_along() 
     async def resubmit(queue: str, sequence: int) -> None:
         asked.append(sequence)
 
-    async with Engine.in_memory() as engine:
-        admin = StoreAdmin(StoreSite(NarrowEngine(engine, "partition").ports(), *[cast(Any, None)] * 3))
-        admin._at.operations = cast(Any, SimpleNamespace(dead_letters=listed, resubmit=resubmit))
-        assert await admin.ask(Resubmit("q", None)) == Moved(4, 0)
+    admin = store_admin(engine)
+    admin._at.operations = cast(Any, SimpleNamespace(dead_letters=listed, resubmit=resubmit))
+    assert await admin.ask(Resubmit("q", None)) == Moved(4, 0)
     assert asked == [4, 3, 2], "what has no id has no copies"
 
 
 @pytest.mark.parametrize("for_good", [True, False])
-async def test_what_is_discarded_in_one_pass_is_set_aside_first_and_what_is_gone_is_left(for_good: bool) -> None:
+async def test_what_is_discarded_in_one_pass_is_set_aside_first_and_what_is_gone_is_left(
+    engine: Engine, for_good: bool
+) -> None:
     lives = list[float | None]()
 
     async def listed(queue: str) -> list[DeadLetterEntry]:
@@ -113,30 +112,27 @@ async def test_what_is_discarded_in_one_pass_is_set_aside_first_and_what_is_gone
             await first()
         return set(firsts) - {2}
 
-    async with Engine.in_memory() as engine:
-        ports = NarrowEngine(engine, "partition").ports()
-        admin = StoreAdmin(StoreSite(ports, *[cast(Any, None)] * 3, discard_some=cast(Any, discard_some)))
-        admin._at.operations = cast(Any, SimpleNamespace(dead_letters=listed, before_discard=before_discard))
-        moved = await admin.ask(DiscardSome("q", [1, 2, 7], for_good=for_good))
+    admin = store_admin(engine, discard_some=discard_some)
+    admin._at.operations = cast(Any, SimpleNamespace(dead_letters=listed, before_discard=before_discard))
+    moved = await admin.ask(DiscardSome("q", [1, 2, 7], for_good=for_good))
     assert (moved.count, moved.in_hand, moved.numbers) == (1, 2, [1])
     assert len(lives) == 2 and all((life_s is None) is for_good for life_s in lives)
     assert for_good or (lives[0] is not None and 86_400 <= lives[0] < 1e8), "seconds"
 
 
-async def test_a_discard_of_several_dead_letters_says_which_they_were() -> None:
+async def test_a_discard_of_several_dead_letters_says_which_they_were(engine: Engine) -> None:
     async def listed(queue: str) -> list[DeadLetterEntry]:
         return [dead(2), msgspec.structs.replace(dead(2), sequence=5), dead(3)]
 
     async def discard_found(dead: DeadLetterEntry) -> None: ...
 
-    async with Engine.in_memory() as engine:
-        admin = StoreAdmin(StoreSite(NarrowEngine(engine, "partition").ports(), *[cast(Any, None)] * 3))
-        admin._at.operations = cast(Any, SimpleNamespace(dead_letters=listed, discard_found=discard_found))
-        moved = await admin.ask(Discard("q", "m2", for_good=True))
+    admin = store_admin(engine)
+    admin._at.operations = cast(Any, SimpleNamespace(dead_letters=listed, discard_found=discard_found))
+    moved = await admin.ask(Discard("q", "m2", for_good=True))
     assert (moved.count, moved.numbers) == (2, [2, 5])
 
 
-async def test_dead_letters_of_the_store_count_for_their_queue_whatever_its_case() -> None:
+async def test_dead_letters_of_the_store_count_for_their_queue_whatever_its_case(engine: Engine) -> None:
     async def counts() -> dict[str, EntityCounts]:
         return {"ORDERS": EntityCounts(1, 0, 2), "invoices": EntityCounts(0, 0, 0)}
 
@@ -145,46 +141,39 @@ async def test_dead_letters_of_the_store_count_for_their_queue_whatever_its_case
     @app.handler("Orders")
     def take(order: Order) -> None: ...
 
-    async with Engine.in_memory() as engine:
-        narrow = NarrowEngine(engine, "partition")
-        async with Worker(app, narrow):
-            pass  # registers its handlers
-        ports = narrow.ports()
-        letters = StoredDeadLetters(ports.store, ports.blobs)
-        for sequence in (1, 2, 3):
-            await letters.put(msgspec.structs.replace(dead(sequence), queue="Orders"))
-        found = await StoreAdmin(StoreSite(ports, counts, *[cast(Any, None)] * 2)).ask(ReadStatus())
+    narrow = NarrowEngine(engine, "partition")
+    async with Worker(app, narrow):
+        pass  # registers its handlers
+    ports = narrow.ports()
+    letters = StoredDeadLetters(ports.store, ports.blobs)
+    for sequence in (1, 2, 3):
+        await letters.put(msgspec.structs.replace(dead(sequence), queue="Orders"))
+    found = await StoreAdmin(store_site(ports, counts=counts)).ask(ReadStatus())
     assert {path: queue.dead_letters for path, queue in found.queues.items()} == {"invoices": 0, "ORDERS": 2 + 3}
 
 
-async def test_what_is_sent_without_a_type_gets_the_only_one_that_is_registered() -> None:
-    async with Engine.in_memory() as engine:
-        narrow = NarrowEngine(engine, "partition")
-        async with Worker(app, narrow):
-            pass  # registers its handlers
-        admin = StoreAdmin(StoreSite(narrow.ports(), *[cast(Any, None)] * 3))
-        body = msgspec.Raw(b'{"account": "a", "amount": 5}')
-        await admin.ask(
-            Send("deposits", [NewMessage(id="m1", body=body), NewMessage(id="m1", body=body, type="Deposit")])
-        )
-        first, second = (task.message for task in engine.broker.peek("deposits", 0, 9))
+async def registered(engine: Engine) -> StoreAdmin:
+    """An operator on a store in which the application has registered its handlers."""
+    async with Worker(app, NarrowEngine(engine, "partition")):
+        return store_admin(engine)
+
+
+async def test_what_is_sent_without_a_type_gets_the_only_one_that_is_registered(engine: Engine) -> None:
+    admin = await registered(engine)
+    body = msgspec.Raw(b'{"account": "a", "amount": 5}')
+    await admin.ask(Send("deposits", [NewMessage(id="m1", body=body), NewMessage(id="m1", body=body, type="Deposit")]))
+    first, second = (task.message for task in engine.broker.peek("deposits", 0, 9))
     assert (first.type, first.body) == (second.type, second.body) == ("Deposit", second.body)
 
 
-async def test_a_large_body_is_sent_by_a_blob_and_too_many_at_once_are_refused() -> None:
-    async with Engine.in_memory() as engine:
-        narrow = NarrowEngine(engine, "partition")
-        async with Worker(app, narrow):
-            pass
-        admin = StoreAdmin(StoreSite(narrow.ports(), *[cast(Any, None)] * 3))
-        large = msgspec.Raw(b'"' + b"x" * CLAIM_CHECK_BYTES + b'"')
-        await admin.ask(Send("deposits", [NewMessage(id="m1", body=large)]))
-        [task] = engine.broker.peek("deposits", 0, 9)
-        assert task.message.body == b"" and await engine.blobs.read(task.message.claim, bytes_max=1 << 20) == bytes(
-            large
-        )
-        with pytest.raises(TooLarge, match="1001 messages in one batch"):
-            await admin.ask(Send("deposits", [NewMessage(id="m", body=msgspec.Raw(b"1"))] * (BATCH_COUNT_MAX + 1)))
+async def test_a_large_body_is_sent_by_a_blob_and_too_many_at_once_are_refused(engine: Engine) -> None:
+    admin = await registered(engine)
+    large = msgspec.Raw(b'"' + b"x" * CLAIM_CHECK_BYTES + b'"')
+    await admin.ask(Send("deposits", [NewMessage(id="m1", body=large)]))
+    [task] = engine.broker.peek("deposits", 0, 9)
+    assert task.message.body == b"" and await engine.blobs.read(task.message.claim, bytes_max=1 << 20) == bytes(large)
+    with pytest.raises(TooLarge, match="1001 messages in one batch"):
+        await admin.ask(Send("deposits", [NewMessage(id="m", body=msgspec.Raw(b"1"))] * (BATCH_COUNT_MAX + 1)))
 
 
 def test_one_queue_is_looked_through_as_far_as_many_together() -> None:
@@ -214,40 +203,37 @@ def later(sequence: int, id: str, **more: Any) -> HeldMessage:
 
 
 def over(engine: Engine, bus: Bus) -> StoreAdmin:
-    ports, peek, cancel = NarrowEngine(engine, "partition").ports(), cast(Any, bus.peek), cast(Any, bus.cancel)
-    return StoreAdmin(StoreSite(ports, cast(Any, None), peek, cancel, pause=bus.pause))
+    return store_admin(engine, peek=bus.peek, cancel=bus.cancel, pause=bus.pause)
 
 
-async def test_on_a_bus_what_is_tried_again_is_not_cancelled() -> None:
+async def test_on_a_bus_what_is_tried_again_is_not_cancelled(engine: Engine) -> None:
     bus = Bus(later(1, "m1"), later(2, "m1", failures=1), later(3, "m2"))
-    async with Engine.in_memory() as engine:
-        assert await over(engine, bus).ask(Cancel("q", "m1")) == Moved(1, id="m1")
+    assert await over(engine, bus).ask(Cancel("q", "m1")) == Moved(1, id="m1")
     assert bus.done == [1]
 
 
-async def test_on_a_bus_an_id_is_found_behind_many_that_begin_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_on_a_bus_an_id_is_found_behind_many_that_begin_so(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("outbox.ops.messages.store.BATCH_COUNT_MAX", 2)
     bus = Bus(*(later(n, f"message{n}") for n in range(1, 6)), later(9, "message"))
-    async with Engine.in_memory() as engine:
-        assert await over(engine, bus).ask(Cancel("q", "message")) == Moved(1, id="message")
+    assert await over(engine, bus).ask(Cancel("q", "message")) == Moved(1, id="message")
     assert bus.done == [9]
 
 
-async def test_on_a_bus_a_page_by_due_time_begins_behind_a_message_that_is_there() -> None:
+async def test_on_a_bus_a_page_by_due_time_begins_behind_a_message_that_is_there(engine: Engine) -> None:
     bus = Bus(later(1, "m1"), later(4, "m4"), later(3, "m3"))
-    async with Engine.in_memory() as engine:
-        admin = over(engine, bus)
-        found = await admin.ask(Peek("q", 1, 1, "scheduled", by_due=True))
-        assert ([view.id for view in found.messages], found.more) == (["m3"], 3)
-        with pytest.raises(Refused, match="message 2 of q is not scheduled any more"):
-            await admin.ask(Peek("q", 2, 1, "scheduled", by_due=True))
+    admin = over(engine, bus)
+    found = await admin.ask(Peek("q", 1, 1, "scheduled", by_due=True))
+    assert ([view.id for view in found.messages], found.more) == (["m3"], 3)
+    with pytest.raises(Refused, match="message 2 of q is not scheduled any more"):
+        await admin.ask(Peek("q", 2, 1, "scheduled", by_due=True))
 
 
 @pytest.mark.parametrize("paused", [True, False])
-async def test_a_queue_of_a_bus_is_paused_or_resumed_as_asked(paused: bool) -> None:
+async def test_a_queue_of_a_bus_is_paused_or_resumed_as_asked(engine: Engine, paused: bool) -> None:
     bus = Bus()
-    async with Engine.in_memory() as engine:
-        assert await over(engine, bus).ask(Pause("q", paused)) == Paused("q", paused, True)
+    assert await over(engine, bus).ask(Pause("q", paused)) == Paused("q", paused, True)
     assert bus.done == [paused]
 
 
@@ -269,23 +255,19 @@ def test_an_address_is_named_without_its_key(address: str, host: str) -> None:
     assert host_of(address) == host and "abc" not in host_of(address)
 
 
-async def test_what_is_sent_for_later_is_scheduled_on_the_bus() -> None:
-    async with Engine.in_memory() as engine:
-        narrow = NarrowEngine(engine, "partition")
-        async with Worker(app, narrow):
-            pass
-        admin = StoreAdmin(StoreSite(narrow.ports(), *[cast(Any, None)] * 3))
-        body = msgspec.Raw(b'{"account": "a", "amount": 5}')
-        await admin.ask(Send("deposits", [NewMessage(id="m1", body=body)], due=4e9))
-        await admin.ask(Send("deposits", [NewMessage(id="m2", body=body, created=5)], due=4e9))
-        await admin.ask(Send("deposits", [NewMessage(id="m3", body=body)], due=5))
-        found = [(task.due_ms, task.message.created_ms) for task in engine.broker.peek("deposits", 0, 9)]
+async def test_what_is_sent_for_later_is_scheduled_on_the_bus(engine: Engine) -> None:
+    admin = await registered(engine)
+    body = msgspec.Raw(b'{"account": "a", "amount": 5}')
+    await admin.ask(Send("deposits", [NewMessage(id="m1", body=body)], due=4e9))
+    await admin.ask(Send("deposits", [NewMessage(id="m2", body=body, created=5)], due=4e9))
+    await admin.ask(Send("deposits", [NewMessage(id="m3", body=body)], due=5))
+    found = [(task.due_ms, task.message.created_ms) for task in engine.broker.peek("deposits", 0, 9)]
     assert found[:2] == [(4_000_000_000_000, 4_000_000_000_000), (4_000_000_000_000, 5_000)]
     assert found[2][0] == 0 and found[2][1] > 5_000
 
 
 @pytest.mark.parametrize("is_sent", [True, False])
-async def test_what_is_to_be_due_now_is_cancelled_only_when_it_was_sent(is_sent: bool) -> None:
+async def test_what_is_to_be_due_now_is_cancelled_only_when_it_was_sent(engine: Engine, is_sent: bool) -> None:
     done, message = list[str](), Message(body=b"1", message_id="m1")
 
     async def peek(queue: str, **_: Any) -> tuple[list[HeldMessage], int]:
@@ -300,10 +282,8 @@ async def test_what_is_to_be_due_now_is_cancelled_only_when_it_was_sent(is_sent:
     async def cancel(queue: str, sequences: list[int]) -> None:
         done.append(f"cancelled {sequences}")
 
-    async with Engine.in_memory() as engine:
-        ports = NarrowEngine(engine, "partition").ports()
-        admin = StoreAdmin(StoreSite(ports, cast(Any, None), cast(Any, peek), cast(Any, cancel)))
-        admin._at.operations = cast(Any, SimpleNamespace(send=send))
-        with nullcontext() if is_sent else pytest.raises(OutcomeUnknown):
-            assert await admin.ask(MakeDue("q", "m1")) == Moved(1, id="m1")
+    admin = store_admin(engine, peek=peek, cancel=cancel)
+    admin._at.operations = cast(Any, SimpleNamespace(send=send))
+    with nullcontext() if is_sent else pytest.raises(OutcomeUnknown):
+        assert await admin.ask(MakeDue("q", "m1")) == Moved(1, id="m1")
     assert done == ["m1 m1~now-7 0", "cancelled [7]"][: 1 + is_sent]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,6 @@ import pytest
 
 from outbox.engine.engine import Engine
 from outbox.errors import Refused, Trimmed
-from outbox.ops.admins.control import serve_control
-from outbox.ops.admins.engine import EngineAdmin
-from outbox.ops.admins.remote import RemoteAdmin
-from outbox.ops.cli.parser import main
-from outbox.ops.shared.control_file import read_control_file
 from outbox.ops.streams.command import streams_text
 from outbox.ops.values.requests import Admin
 from outbox.ops.values.status import ReadStatus
@@ -26,9 +20,8 @@ from outbox.ops.values.streams import ListStreams, ReadStream, StreamRow, TrimSt
 from outbox.ports import Create, DocumentKey
 from outbox.streams import Inputs, OrderedLog, Position, Processor, Step
 from tests.unit.messages import Reading, Seen
+from tests.unit.ops.conftest import Cli
 from tests.unit.streams.pipeline.counting import Counting
-
-Cli = Callable[..., tuple[int, str, str]]
 
 
 @dataclass
@@ -61,27 +54,15 @@ async def fill(engine: Engine, *, steps: bool = False) -> None:
 
 
 @pytest.fixture
-def folder(disk_path: Path) -> Path:
+def cli(disk_path: Path, cli: Cli) -> Cli:
+    """Run a command on a folder with two logs: exit code, stdout, stderr."""
+
     async def made() -> None:
         async with Engine.open(disk_path) as engine:
             await fill(engine)
 
     asyncio.run(made())
-    return disk_path
-
-
-@pytest.fixture
-def cli(folder: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Run a command on the folder: exit code, stdout, stderr."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        try:
-            code = main([*arguments, "--data", str(folder)])
-        except SystemExit as left:
-            code = int(left.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
+    return cli
 
 
 # On a folder
@@ -194,32 +175,13 @@ def test_what_cannot_be_meant_is_a_usage_error(cli: Cli, arguments: list[str]) -
     assert (code, out) == (2, "") and "usage: outbox" in err and "Traceback" not in err
 
 
-def test_a_folder_without_logs_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_logs_says_so(cli: Cli, tmp_path: Path) -> None:
     Engine.open(tmp_path / "empty").close()
-    assert main(["stream", "list", "--data", str(tmp_path / "empty")]) == 0
-    out, err = capsys.readouterr()
-    assert out == "no ordered logs\n" and "/empty; --cosmos, or --blobs and --blob-states" in err
+    code, out, err = cli("stream", "list", "--data", str(tmp_path / "empty"), data=False)
+    assert (code, out) == (0, "no ordered logs\n") and "/empty; --cosmos, or --blobs and --blob-states" in err
 
 
 # Directly and over HTTP
-
-
-@pytest.fixture
-async def engine(disk_path: Path) -> AsyncIterator[Engine]:
-    async with Engine.open(disk_path) as engine:
-        yield engine
-
-
-@pytest.fixture(params=["direct", "http"])
-async def admin(engine: Engine, disk_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Admin]:
-    direct = EngineAdmin(engine)
-    if request.param == "direct":
-        yield direct
-        return
-    async with serve_control(direct, disk_path):
-        host = read_control_file(disk_path)
-        assert host is not None
-        yield RemoteAdmin(host, disk_path)
 
 
 async def read(admin: Admin, name: str, **asked: Any) -> list[dict[str, Any]]:
@@ -347,12 +309,13 @@ async def test_a_listed_row_has_the_lags_of_its_log(engine: Engine, admin: Admin
         ("--cosmos", "AccountEndpoint=http://127.0.0.1:9/;AccountKey="),
     ],
 )
-def test_an_account_that_does_not_answer_is_named_without_its_key(
-    place: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_account_that_does_not_answer_is_named_without_its_key(place: tuple[str, str], cli: Cli) -> None:
     option, address = place
     key = b64encode(b"k" * 64).decode()
-    assert main(["stream", "list", option, address + key]) == 1
-    said = capsys.readouterr().err
-    assert "is 127.0.0.1:9 there and reachable?" in said and f"Look at {option} and" in said.replace(",", " and")
+    code, _, said = cli("stream", "list", option, address + key, data=False)
+    assert (
+        code == 1
+        and "is 127.0.0.1:9 there and reachable?" in said
+        and f"Look at {option} and" in said.replace(",", " and")
+    )
     assert key not in said

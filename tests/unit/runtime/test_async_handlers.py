@@ -203,7 +203,7 @@ class Cancelled:
     n: int = 0
 
 
-async def test_a_handler_that_cancels_its_own_task_fails_like_any_other() -> None:
+async def test_a_handler_that_cancels_its_own_task_fails_like_any_other(engine: Engine) -> None:
     app = App("cancels", retry=Retries(limit=2, delays_s=(0.0,)))
 
     @app.handler("q", key="key")
@@ -215,7 +215,7 @@ async def test_a_handler_that_cancels_its_own_task_fails_like_any_other() -> Non
             task.cancel()
             await asyncio.sleep(0)
 
-    async with Engine.in_memory() as engine, Worker(app, engine, concurrency=4) as worker:
+    async with Worker(app, engine, concurrency=4) as worker:
         for n in range(8):
             await worker.send("q", Cancelling("k", n == 0), id=f"m{n}")
         await worker.wait_idle(timeout_s=10)
@@ -237,7 +237,7 @@ async def test_a_handler_that_returns_something_to_await_is_reported() -> None:
         assert dead_letter.reason == "failed" and "make it async" in dead_letter.description
 
 
-async def test_a_destination_declared_too_late_refuses_its_message_and_nothing_else() -> None:
+async def test_a_destination_declared_too_late_refuses_its_message_and_nothing_else(engine: Engine) -> None:
     app = App("late")
 
     @app.handler("q", key="key")
@@ -247,7 +247,7 @@ async def test_a_destination_declared_too_late_refuses_its_message_and_nothing_e
             app.queue("late")
             ctx.send("late", message)
 
-    async with Engine.in_memory() as engine, Worker(app, engine) as worker:
+    async with Worker(app, engine) as worker:
         await worker.send("q", Cancelling("a", True), id="m0")
         await worker.send("q", Cancelling("b", False), id="m1")
         await worker.wait_idle(timeout_s=10)

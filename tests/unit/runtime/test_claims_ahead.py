@@ -121,7 +121,7 @@ async def test_messages_that_wait_are_handled_one_at_a_time(takes_s: float) -> N
 
 
 @pytest.mark.parametrize("how", ["waits", "blocks", "fans out"])
-async def test_handlers_that_are_known_to_wait_are_claimed_one_at_a_time(how: str) -> None:
+async def test_handlers_that_are_known_to_wait_are_claimed_one_at_a_time(engine: Engine, how: str) -> None:
     """Their messages go to a task of their own at once, and the attempt at a batch ends before they do."""
     begun: list[int] = []
     app = App("known")
@@ -138,12 +138,11 @@ async def test_handlers_that_are_known_to_wait_are_claimed_one_at_a_time(how: st
     if how == "fans out":
         app.handler("lines", name="other")(waits)
     count = 2 * AHEAD_COUNT
-    async with Engine.in_memory() as engine:
-        engine.declare(QueueSettings("lines"))
-        put(engine, app, [Line(n, 0.005) for n in range(count)])
-        backend = Claims(engine)
-        async with Worker(app, backend, concurrency=1, monotonic_s=at_once) as worker:
-            await worker.wait_idle(timeout_s=5)
+    engine.declare(QueueSettings("lines"))
+    put(engine, app, [Line(n, 0.005) for n in range(count)])
+    backend = Claims(engine)
+    async with Worker(app, backend, concurrency=1, monotonic_s=at_once) as worker:
+        await worker.wait_idle(timeout_s=5)
     assert [*dict.fromkeys(begun)] == list(range(count)) and max(backend.got) == 1
 
 
@@ -153,7 +152,7 @@ async def test_where_each_second_message_waits_none_is_claimed_to_be_given_back(
 
 
 @pytest.mark.parametrize("is_known", [False, True], ids=["the first that waits", "known to wait"])
-async def test_behind_a_message_that_waits_the_others_go_to_who_is_free(is_known: bool) -> None:
+async def test_behind_a_message_that_waits_the_others_go_to_who_is_free(engine: Engine, is_known: bool) -> None:
     """The handler of another type waits; once that is known, its messages go to a task of their own at once."""
     handled: list[int] = []
     app = application(handled)
@@ -166,22 +165,21 @@ async def test_behind_a_message_that_waits_the_others_go_to_who_is_free(is_known
     quick = [Line(n) for n in range(AHEAD_COUNT + 4)]
     behind = [Line(n) for n in range(100, 100 + AHEAD_COUNT)]
     before: list[Line | Pause] = [Pause(1e-9)] if is_known else []
-    async with Engine.in_memory() as engine:
-        engine.declare(QueueSettings("lines"))
-        put(engine, app, [*before, *quick, Pause(0.5), *behind])
-        backend = Claims(engine)
-        async with Worker(app, backend, concurrency=1, monotonic_s=at_once) as worker:
-            begun_count = len(before) + len(quick) + 1
-            async with asyncio.timeout(5):
-                while len(handled) < begun_count - 1:  # noqa: ASYNC110  # a worker has no such event
-                    await asyncio.sleep(0.01)
-            waiting = engine.broker.claim("lines", len(behind))
-            assert len(waiting) == len(behind) and len(handled) == begun_count - 1
-            assert sum(backend.got) > begun_count, "some were in hand behind the one that waits"
-            assert {claim.delivery_count for claim in waiting} == {0}, "they were not handled"
-            assert [claim.sequence for claim in waiting] == sorted(claim.sequence for claim in waiting)
-            await asyncio.sleep(0.6)
-            assert worker.handled_count == begun_count == len(handled)
+    engine.declare(QueueSettings("lines"))
+    put(engine, app, [*before, *quick, Pause(0.5), *behind])
+    backend = Claims(engine)
+    async with Worker(app, backend, concurrency=1, monotonic_s=at_once) as worker:
+        begun_count = len(before) + len(quick) + 1
+        async with asyncio.timeout(5):
+            while len(handled) < begun_count - 1:  # noqa: ASYNC110  # a worker has no such event
+                await asyncio.sleep(0.01)
+        waiting = engine.broker.claim("lines", len(behind))
+        assert len(waiting) == len(behind) and len(handled) == begun_count - 1
+        assert sum(backend.got) > begun_count, "some were in hand behind the one that waits"
+        assert {claim.delivery_count for claim in waiting} == {0}, "they were not handled"
+        assert [claim.sequence for claim in waiting] == sorted(claim.sequence for claim in waiting)
+        await asyncio.sleep(0.6)
+        assert worker.handled_count == begun_count == len(handled)
 
 
 async def test_in_an_ordered_queue_each_claim_is_of_one() -> None:
@@ -190,35 +188,33 @@ async def test_in_an_ordered_queue_each_claim_is_of_one() -> None:
     assert handled == list(range(20)) and set(backend.asked) == {1}
 
 
-async def test_a_stop_gives_back_what_was_claimed_ahead(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stop_gives_back_what_was_claimed_ahead(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     handled: list[int] = []
     app, now_s = application(handled), itertools.count(step=AHEAD_S / 4)
     count = 10 * AHEAD_COUNT
-    async with Engine.in_memory() as engine:
-        engine.declare(QueueSettings("lines"))
-        put(engine, app, [Line(n) for n in range(count)])
-        backend = Claims(engine)
-        with caplog.at_level(logging.WARNING):
-            async with Worker(app, backend, concurrency=1, monotonic_s=lambda: next(now_s)) as worker:
-                # By that clock the worker yields now and then within a claim.  ASYNC110: it has no event for that.
-                while sum(backend.got) < 3 * AHEAD_COUNT or sum(backend.got) == len(handled):  # noqa: ASYNC110
-                    await asyncio.sleep(0)
-                done_count = len(handled)
-                assert done_count < sum(backend.got), "some are claimed and not begun"
-        assert worker.handled_count == done_count
-        waiting = engine.broker.claim("lines", count)
-        assert handled == list(range(done_count)) and len(waiting) == count - done_count
-        assert {claim.delivery_count for claim in waiting} == {0}, "a stop is nobody's failure"
+    engine.declare(QueueSettings("lines"))
+    put(engine, app, [Line(n) for n in range(count)])
+    backend = Claims(engine)
+    with caplog.at_level(logging.WARNING):
+        async with Worker(app, backend, concurrency=1, monotonic_s=lambda: next(now_s)) as worker:
+            # By that clock the worker yields now and then within a claim.  ASYNC110: it has no event for that.
+            while sum(backend.got) < 3 * AHEAD_COUNT or sum(backend.got) == len(handled):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            done_count = len(handled)
+            assert done_count < sum(backend.got), "some are claimed and not begun"
+    assert worker.handled_count == done_count
+    waiting = engine.broker.claim("lines", count)
+    assert handled == list(range(done_count)) and len(waiting) == count - done_count
+    assert {claim.delivery_count for claim in waiting} == {0}, "a stop is nobody's failure"
     assert not caplog.records
 
 
-async def test_of_a_queue_that_allows_one_delivery_each_is_claimed_alone() -> None:
+async def test_of_a_queue_that_allows_one_delivery_each_is_claimed_alone(engine: Engine) -> None:
     handled: list[int] = []
     app = application(handled)
-    async with Engine.in_memory() as engine:
-        engine.declare(QueueSettings("lines", max_delivery_count=1))
-        put(engine, app, [Line(n) for n in range(3 * AHEAD_COUNT)])
-        backend = Claims(engine)
-        async with Worker(app, backend, concurrency=1, monotonic_s=at_once) as worker:
-            await worker.wait_idle(timeout_s=5)
+    engine.declare(QueueSettings("lines", max_delivery_count=1))
+    put(engine, app, [Line(n) for n in range(3 * AHEAD_COUNT)])
+    backend = Claims(engine)
+    async with Worker(app, backend, concurrency=1, monotonic_s=at_once) as worker:
+        await worker.wait_idle(timeout_s=5)
     assert handled == list(range(3 * AHEAD_COUNT)) and max(backend.got) == 1

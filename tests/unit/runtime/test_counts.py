@@ -100,14 +100,13 @@ async def test_a_message_of_several_handlers_counts_once(scope: Scope) -> None:
         assert numbers(at.counts.sources["pairs"]) == {"applied": 2, "duplicates": 1}
 
 
-async def test_requests_are_counted_by_their_answers(scope: Scope) -> None:
+async def test_requests_are_counted_by_their_answers(engine: Engine, scope: Scope) -> None:
     counts = Counts()
-    async with Engine.in_memory() as engine:
-        backend: Backend = engine if scope == "engine" else NarrowEngine(engine, scope)
-        async with HttpEntry(app_with(), backend, counts=counts) as entry:
-            for key, body in (("a", 1), ("a", 1), ("b", 2), ("c", -1), ("d", 13), ("a", 2)):
-                text = b'{"key": "k", "n": %d}' % body
-                await entry.handle("POST", "/steps", {"idempotency-key": key}, text)
+    backend: Backend = engine if scope == "engine" else NarrowEngine(engine, scope)
+    async with HttpEntry(app_with(), backend, counts=counts) as entry:
+        for key, body in (("a", 1), ("a", 1), ("b", 2), ("c", -1), ("d", 13), ("a", 2)):
+            text = b'{"key": "k", "n": %d}' % body
+            await entry.handle("POST", "/steps", {"idempotency-key": key}, text)
     assert numbers(counts.sources["http"]) == {"applied": 2, "duplicates": 1, "failed": 1, "409": 1, "422": 1}, counts
 
 

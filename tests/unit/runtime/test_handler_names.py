@@ -41,41 +41,37 @@ async def pending(engine: Engine, backend: Backend) -> None:
         await sender.send("q", Task("x"), id="2")
 
 
-async def test_a_renamed_handler_is_refused_while_its_source_holds_messages(scope: str) -> None:
-    async with Engine.in_memory() as engine:
-        await pending(engine, over(engine, scope))
-        with pytest.raises(NotRegistrable, match="write name='old' there"):
-            async with Worker(app_with("new"), over(engine, scope)):
-                pass
-
-
-async def test_a_renamed_handler_with_its_old_name_goes_on(scope: str) -> None:
-    async with Engine.in_memory() as engine:
-        await pending(engine, over(engine, scope))
-        async with Worker(app_with("old", "another"), over(engine, scope)) as worker:
-            await worker.wait_idle()
-            assert await worker.state(Count, "x") is not None
-
-
-async def test_a_handler_may_have_another_name_when_its_source_is_drained(scope: str) -> None:
-    async with Engine.in_memory() as engine:
-        backend = over(engine, scope)
-        async with Worker(app_with("old"), backend) as worker:
-            await worker.send("q", Task("x"), id="1")
-            await worker.wait_idle()
-        for _ in range(2):
-            async with Worker(app_with("new"), backend) as worker:
-                await worker.wait_idle()
-
-
-async def test_applications_that_read_other_sources_leave_each_other_alone(scope: str) -> None:
-    async with Engine.in_memory() as engine:
-        await pending(engine, over(engine, scope))
-        async with Worker(app_with("other", queue="elsewhere"), over(engine, scope)):
+async def test_a_renamed_handler_is_refused_while_its_source_holds_messages(engine: Engine, scope: str) -> None:
+    await pending(engine, over(engine, scope))
+    with pytest.raises(NotRegistrable, match="write name='old' there"):
+        async with Worker(app_with("new"), over(engine, scope)):
             pass
-        with pytest.raises(NotRegistrable, match="old"):
-            async with Worker(app_with("new"), over(engine, scope)):
-                pass
+
+
+async def test_a_renamed_handler_with_its_old_name_goes_on(engine: Engine, scope: str) -> None:
+    await pending(engine, over(engine, scope))
+    async with Worker(app_with("old", "another"), over(engine, scope)) as worker:
+        await worker.wait_idle()
+        assert await worker.state(Count, "x") is not None
+
+
+async def test_a_handler_may_have_another_name_when_its_source_is_drained(engine: Engine, scope: str) -> None:
+    backend = over(engine, scope)
+    async with Worker(app_with("old"), backend) as worker:
+        await worker.send("q", Task("x"), id="1")
+        await worker.wait_idle()
+    for _ in range(2):
+        async with Worker(app_with("new"), backend) as worker:
+            await worker.wait_idle()
+
+
+async def test_applications_that_read_other_sources_leave_each_other_alone(engine: Engine, scope: str) -> None:
+    await pending(engine, over(engine, scope))
+    async with Worker(app_with("other", queue="elsewhere"), over(engine, scope)):
+        pass
+    with pytest.raises(NotRegistrable, match="old"):
+        async with Worker(app_with("new"), over(engine, scope)):
+            pass
 
 
 @dataclass
@@ -118,50 +114,47 @@ async def moved(engine: Engine, scope: str, key: Any = "source") -> Backend:
         ("number", "takes its key from number .int., and took it from source .text..*other keys; or drain"),
     ],
 )
-async def test_another_key_is_refused_while_its_source_holds_messages(scope: str, key: Any, text: str) -> None:
-    async with Engine.in_memory() as engine:
-        backend = await moved(engine, scope)
-        with pytest.raises(NotRegistrable, match=text):
-            async with Worker(keyed(key), backend):
-                pass
-
-
-async def test_a_handler_that_loses_its_key_is_refused_as_well(scope: str) -> None:
-    async with Engine.in_memory() as engine:
-        backend = await moved(engine, scope)
-        app = App("a")
-
-        @app.handler("q", name="old")
-        def handle(move: Move) -> None:
+async def test_another_key_is_refused_while_its_source_holds_messages(
+    engine: Engine, scope: str, key: Any, text: str
+) -> None:
+    backend = await moved(engine, scope)
+    with pytest.raises(NotRegistrable, match=text):
+        async with Worker(keyed(key), backend):
             pass
 
-        with pytest.raises(NotRegistrable, match="old"):
-            async with Worker(app, backend):
-                pass
+
+async def test_a_handler_that_loses_its_key_is_refused_as_well(engine: Engine, scope: str) -> None:
+    backend = await moved(engine, scope)
+    app = App("a")
+
+    @app.handler("q", name="old")
+    def handle(move: Move) -> None:
+        pass
+
+    with pytest.raises(NotRegistrable, match="old"):
+        async with Worker(app, backend):
+            pass
 
 
-async def test_a_key_under_its_old_name_goes_on(scope: str) -> None:
-    async with Engine.in_memory() as engine:
-        backend = await moved(engine, scope)
-        async with Worker(keyed(lambda move: move.source, key_name="source"), backend) as worker:
-            await worker.wait_idle()
-            assert await worker.state(Count, "xx") == Count(1)
+async def test_a_key_under_its_old_name_goes_on(engine: Engine, scope: str) -> None:
+    backend = await moved(engine, scope)
+    async with Worker(keyed(lambda move: move.source, key_name="source"), backend) as worker:
+        await worker.wait_idle()
+        assert await worker.state(Count, "xx") == Count(1)
 
 
-async def test_a_key_whose_type_changed_is_refused_under_any_name(scope: str) -> None:
-    async with Engine.in_memory() as engine:
-        backend = await moved(engine, scope)
-        with pytest.raises(NotRegistrable, match="other keys; or drain"):
-            async with Worker(keyed("number", key_name="source"), backend):
-                pass
+async def test_a_key_whose_type_changed_is_refused_under_any_name(engine: Engine, scope: str) -> None:
+    backend = await moved(engine, scope)
+    with pytest.raises(NotRegistrable, match="other keys; or drain"):
+        async with Worker(keyed("number", key_name="source"), backend):
+            pass
 
 
-async def test_a_handler_may_have_another_key_when_its_source_is_drained(scope: str) -> None:
-    async with Engine.in_memory() as engine:
-        backend = await moved(engine, scope)
-        async with Worker(keyed("source"), backend) as worker:
-            await worker.wait_idle()
-        async with Worker(keyed("target"), backend) as worker:
-            await worker.send("q", Move("xx", "y"), id="2")
-            await worker.wait_idle()
-            assert await worker.state(Count, "y") == Count(1)
+async def test_a_handler_may_have_another_key_when_its_source_is_drained(engine: Engine, scope: str) -> None:
+    backend = await moved(engine, scope)
+    async with Worker(keyed("source"), backend) as worker:
+        await worker.wait_idle()
+    async with Worker(keyed("target"), backend) as worker:
+        await worker.send("q", Move("xx", "y"), id="2")
+        await worker.wait_idle()
+        assert await worker.state(Count, "y") == Count(1)

@@ -192,14 +192,14 @@ def by_id(records: list[SentRecord], message: Any) -> SentRecord:
     return next(record for record in records if record.message == message)
 
 
-async def test_an_identity_that_is_no_text_is_refused_and_stops_no_other() -> None:
+async def test_an_identity_that_is_no_text_is_refused_and_stops_no_other(engine: Engine) -> None:
     app = App("surrogates")
 
     @app.handler("q")
     def handle(message: Plain) -> None:
         pass
 
-    async with Engine.in_memory() as engine, Worker(app, engine) as worker:
+    async with Worker(app, engine) as worker:
         message = Message(body=b'{"n": 1}', outbox_id="\ud800", type="Plain")
         engine.state.apply(records.Sent(engine.now_ms(), "q", 0, [message]), 1)  # past `send`, which refuses it
         engine.broker.wake()

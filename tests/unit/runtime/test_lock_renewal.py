@@ -51,26 +51,24 @@ def application(started: list[float]) -> App:
 
 
 @pytest.mark.parametrize(("lock_s", "takes_s"), [(2.0, 3.0), (0.4, 1.2)])
-async def test_a_handler_slower_than_its_lock_is_started_once(lock_s: float, takes_s: float) -> None:
+async def test_a_handler_slower_than_its_lock_is_started_once(engine: Engine, lock_s: float, takes_s: float) -> None:
     started: list[float] = []
-    async with Engine.in_memory() as engine:
-        engine.declare(QueueSettings("slow", lock_s=lock_s))
-        backend = Counted(engine)
-        async with Worker(application(started), backend) as worker:
-            await asyncio.sleep(0.05)  # the worker looks for locks already, every two seconds
-            await worker.send("slow", Slow(takes_s))
-            await worker.wait_idle(timeout_s=10)
-            assert worker.handled_count == 1
+    engine.declare(QueueSettings("slow", lock_s=lock_s))
+    backend = Counted(engine)
+    async with Worker(application(started), backend) as worker:
+        await asyncio.sleep(0.05)  # the worker looks for locks already, every two seconds
+        await worker.send("slow", Slow(takes_s))
+        await worker.wait_idle(timeout_s=10)
+        assert worker.handled_count == 1
     assert started == [takes_s]
     assert 2 <= len(backend.renewed) <= takes_s / lock_s * 3 + 1
 
 
-async def test_a_long_lock_is_not_renewed_because_a_short_one_is() -> None:
-    async with Engine.in_memory() as engine:
-        engine.declare(QueueSettings("slow"), QueueSettings("quick", lock_s=0.5))
-        backend = Counted(engine)
-        async with Worker(application([]), backend) as worker:
-            await worker.send("slow", Slow(1.0))
-            await worker.send("quick", Slow(1.0))
-            await worker.wait_idle(timeout_s=10)
+async def test_a_long_lock_is_not_renewed_because_a_short_one_is(engine: Engine) -> None:
+    engine.declare(QueueSettings("slow"), QueueSettings("quick", lock_s=0.5))
+    backend = Counted(engine)
+    async with Worker(application([]), backend) as worker:
+        await worker.send("slow", Slow(1.0))
+        await worker.send("quick", Slow(1.0))
+        await worker.wait_idle(timeout_s=10)
     assert {queue for queues in backend.renewed for queue in queues} == {"quick"}

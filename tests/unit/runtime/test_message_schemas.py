@@ -100,17 +100,16 @@ async def test_a_newer_message_is_released_uncounted_and_never_decoded(ordering:
         assert task.failures == 0 and task.message.failures == 0
 
 
-async def test_a_newer_message_is_handled_by_the_newer_worker_that_comes_for_it(scope: str) -> None:
-    async with Engine.in_memory() as engine:
-        backend = over(engine, scope)
-        async with Worker(new_app(), backend) as newer:
-            pass
-        await newer.send("people", Person("a", "Kim", "Berg"), id="1")
-        async with Worker(old_app(), backend):
-            pass
-        async with Worker(new_app(), backend) as newer:
-            await newer.wait_idle(timeout_s=20)
-            assert await newer.state(Names, "a") == Names(["Kim|Berg"])
+async def test_a_newer_message_is_handled_by_the_newer_worker_that_comes_for_it(engine: Engine, scope: str) -> None:
+    backend = over(engine, scope)
+    async with Worker(new_app(), backend) as newer:
+        pass
+    await newer.send("people", Person("a", "Kim", "Berg"), id="1")
+    async with Worker(old_app(), backend):
+        pass
+    async with Worker(new_app(), backend) as newer:
+        await newer.wait_idle(timeout_s=20)
+        assert await newer.state(Names, "a") == Names(["Kim|Berg"])
 
 
 async def test_behind_a_newer_message_nothing_of_its_session_goes_on() -> None:

@@ -141,7 +141,9 @@ async def test_of_two_handlers_in_order_one_refuses_and_the_other_acts(policy: A
         assert await world.state(Count, "k") == Count(1)
 
 
-async def test_a_message_of_several_handlers_that_is_redelivered_meanwhile_stops_no_worker(scope: str) -> None:
+async def test_a_message_of_several_handlers_that_is_redelivered_meanwhile_stops_no_worker(
+    engine: Engine, scope: str
+) -> None:
     app, started, gate = App("two"), asyncio.Event(), asyncio.Event()
 
     @app.handler("q", key="key")
@@ -154,18 +156,17 @@ async def test_a_message_of_several_handlers_that_is_redelivered_meanwhile_stops
         await gate.wait()
         count.n += 1
 
-    async with Engine.in_memory() as engine:
-        backend = engine if scope == "engine" else NarrowEngine(engine, "item" if scope == "item" else "partition")
-        async with Worker(app, backend) as worker:
-            await worker.send("q", Add("k"), id="m1")
-            await started.wait()
-            for sequence in list(engine.broker.queue("q").tasks):
-                engine.broker.lapse_lock("q", sequence)
-            engine.broker.wake()
-            await asyncio.sleep(0.05)
-            gate.set()
-            await worker.wait_idle()
-            assert (await worker.state(Sum, "k"), await worker.state(Count, "k")) == (Sum(1), Count(1))
+    backend = engine if scope == "engine" else NarrowEngine(engine, "item" if scope == "item" else "partition")
+    async with Worker(app, backend) as worker:
+        await worker.send("q", Add("k"), id="m1")
+        await started.wait()
+        for sequence in list(engine.broker.queue("q").tasks):
+            engine.broker.lapse_lock("q", sequence)
+        engine.broker.wake()
+        await asyncio.sleep(0.05)
+        gate.set()
+        await worker.wait_idle()
+        assert (await worker.state(Sum, "k"), await worker.state(Count, "k")) == (Sum(1), Count(1))
 
 
 async def test_a_call_in_a_task_of_its_own_may_learn_that_its_message_was_handled() -> None:

@@ -247,17 +247,17 @@ async def test_a_request_over_its_limit_is_not_answered_with_what_it_did(scope: 
 
 @pytest.mark.engine_only  # the worker is the engine's
 async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_a_stop(
+    engine: Engine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stepping, "GRACE_S", 0.01)
     kept: list[Context] = []
     begun = asyncio.Event()
-    async with Engine.in_memory() as engine:
-        async with Worker(app_of(kept, begun=begun, time_limit_s=600.0), engine, drain_s=0.01) as worker:
-            await worker.send("steps", Step("a", 1, "swallows"))
-            async with asyncio.timeout(20):
-                await begun.wait()
-        assert await worker.state(Steps, "a") is None
+    async with Worker(app_of(kept, begun=begun, time_limit_s=600.0), engine, drain_s=0.01) as worker:
+        await worker.send("steps", Step("a", 1, "swallows"))
+        async with asyncio.timeout(20):
+            await begun.wait()
+    assert await worker.state(Steps, "a") is None
     with pytest.raises(HandlingEnded, match="its worker stops"):
         kept[0].send("out", Step("a", 9))
 

@@ -114,7 +114,7 @@ async def test_locks_are_looked_at_as_often_as_the_shortest_that_there_is_now() 
         assert worker._shortest_ms == 60_000
 
 
-async def test_what_a_worker_has_in_flight_when_it_stops_is_released_uncounted() -> None:
+async def test_what_a_worker_has_in_flight_when_it_stops_is_released_uncounted(engine: Engine) -> None:
     app = App("stops")
     app.queue("adds")
 
@@ -122,13 +122,12 @@ async def test_what_a_worker_has_in_flight_when_it_stops_is_released_uncounted()
     async def wait(message: Add) -> None:
         await asyncio.Event().wait()
 
-    async with Engine.in_memory() as engine:
-        async with Worker(app, engine, drain_s=0.01) as worker:
-            await worker.send("adds", Add("a"), id="1")
-            while not worker._is_busy:  # noqa: ASYNC110  # the worker has no event for it
-                await asyncio.sleep(0.001)
-        (task,) = engine.broker.peek("adds", 0, 9)
-        assert (task.state, task.delivery_count) == ("active", 0)
+    async with Worker(app, engine, drain_s=0.01) as worker:
+        await worker.send("adds", Add("a"), id="1")
+        while not worker._is_busy:  # noqa: ASYNC110  # the worker has no event for it
+            await asyncio.sleep(0.001)
+    (task,) = engine.broker.peek("adds", 0, 9)
+    assert (task.state, task.delivery_count) == ("active", 0)
 
 
 @pytest.mark.parametrize("more", [0, 1])
@@ -147,7 +146,7 @@ async def test_a_body_up_to_the_limit_is_taken(more: int) -> None:
     assert response.status == (413 if more else 204)
 
 
-async def test_a_worker_is_not_idle_while_its_handler_runs_on_for_a_message_that_is_gone() -> None:
+async def test_a_worker_is_not_idle_while_its_handler_runs_on_for_a_message_that_is_gone(engine: Engine) -> None:
     app, is_over = App("gone"), asyncio.Event()
     app.queue("adds")
 
@@ -155,7 +154,7 @@ async def test_a_worker_is_not_idle_while_its_handler_runs_on_for_a_message_that
     async def wait(message: Add) -> None:
         await is_over.wait()
 
-    async with Engine.in_memory() as engine, Worker(app, engine, drain_s=0.01) as worker:
+    async with Worker(app, engine, drain_s=0.01) as worker:
         await worker.send("adds", Add("a"), id="1")
         while not worker._is_busy:  # noqa: ASYNC110  # the worker has no event for it
             await asyncio.sleep(0.001)

@@ -129,9 +129,9 @@ async def test_an_entry_beside_a_worker_may_share_what_that_has_at_hand() -> Non
 # Waiting and limits
 
 
-async def test_a_client_that_waits_too_long_is_asked_to_repeat() -> None:
+async def test_a_client_that_waits_too_long_is_asked_to_repeat(engine: Engine) -> None:
     book = Book(gate=asyncio.Event())
-    async with Engine.in_memory() as engine, serving(engine, paying(book), wait_s=0.01) as entry:
+    async with serving(engine, paying(book), wait_s=0.01) as entry:
         first, second = await asyncio.gather(post(entry, Pay("a", 5)), post(entry, Pay("a", 5)))
         assert (first.status, first.headers["retry-after"]) == (503, "1")
         assert (second.status, second.json()["code"]) == (409, "in-progress")
@@ -141,9 +141,11 @@ async def test_a_client_that_waits_too_long_is_asked_to_repeat() -> None:
 
 
 @pytest.mark.parametrize("other", [Pay("a", 6), Pay("b", 5)], ids=["amount", "purse"])
-async def test_another_request_under_a_key_that_is_at_work_does_not_share_its_answer(other: Pay) -> None:
+async def test_another_request_under_a_key_that_is_at_work_does_not_share_its_answer(
+    engine: Engine, other: Pay
+) -> None:
     book = Book(gate=asyncio.Event())
-    async with Engine.in_memory() as engine, serving(engine, paying(book)) as entry:
+    async with serving(engine, paying(book)) as entry:
         asked = [asyncio.create_task(post(entry, message)) for message in (Pay("a", 5), other)]
         await asyncio.sleep(0.01)
         assert book.gate is not None
@@ -153,9 +155,9 @@ async def test_another_request_under_a_key_that_is_at_work_does_not_share_its_an
         assert (second.status, second.json()["code"]) == (422, "idempotency-key-reused")
 
 
-async def test_a_client_that_hangs_up_cancels_nothing() -> None:
+async def test_a_client_that_hangs_up_cancels_nothing(engine: Engine) -> None:
     book = Book(gate=asyncio.Event())
-    async with Engine.in_memory() as engine, serving(engine, paying(book)) as entry:
+    async with serving(engine, paying(book)) as entry:
         asked = asyncio.create_task(post(entry, Pay("a", 5)))
         await asyncio.sleep(0.01)
         asked.cancel()
@@ -165,9 +167,9 @@ async def test_a_client_that_hangs_up_cancels_nothing() -> None:
         assert (await post(entry, Pay("a", 5))).json()["balance"] == 5 and book.runs == ["a"]
 
 
-async def test_more_requests_than_an_entry_takes_are_sent_away() -> None:
+async def test_more_requests_than_an_entry_takes_are_sent_away(engine: Engine) -> None:
     book = Book(gate=asyncio.Event())
-    async with Engine.in_memory() as engine, serving(engine, paying(book), request_count_max=2) as entry:
+    async with serving(engine, paying(book), request_count_max=2) as entry:
         asked = [asyncio.create_task(post(entry, Pay("a", 1), f"k{n}")) for n in range(3)]
         await asyncio.sleep(0.01)
         assert book.gate is not None
@@ -176,9 +178,9 @@ async def test_more_requests_than_an_entry_takes_are_sent_away() -> None:
         assert (await post(entry, Pay("a", 1), "k2")).status == 200
 
 
-async def test_clients_that_wait_for_one_request_count_each() -> None:
+async def test_clients_that_wait_for_one_request_count_each(engine: Engine) -> None:
     book = Book(gate=asyncio.Event())
-    async with Engine.in_memory() as engine, serving(engine, paying(book), request_count_max=2) as entry:
+    async with serving(engine, paying(book), request_count_max=2) as entry:
         asked = [asyncio.create_task(post(entry, Pay("a", 1), "k")) for _ in range(3)]
         await asyncio.sleep(0.01)
         assert book.gate is not None
@@ -186,10 +188,10 @@ async def test_clients_that_wait_for_one_request_count_each() -> None:
         assert [response.status for response in await asyncio.gather(*asked)] == [200, 200, 503]
 
 
-async def test_requests_whose_clients_have_gone_are_counted_until_they_end() -> None:
+async def test_requests_whose_clients_have_gone_are_counted_until_they_end(engine: Engine) -> None:
     book = Book(gate=asyncio.Event())
     options: dict[str, Any] = {"wait_s": 0.01, "request_count_max": 3}
-    async with Engine.in_memory() as engine, serving(engine, paying(book), **options) as entry:
+    async with serving(engine, paying(book), **options) as entry:
         first, *later = [await post(entry, Pay("a", 1), f"k{n}") for n in range(8)]  # behind the first one's turn
         look = await entry.handle("GET", "/purses/a", {})
         assert first.status == 503 and "in progress" not in first.json()["detail"] and len(entry._tasks.running) == 3
@@ -239,38 +241,36 @@ async def test_a_state_that_cannot_be_read_puts_requests_off_and_is_named(
         assert len(named) == 2 and all("Purse:a" in error for error in named)
 
 
-async def test_draining_lets_requests_end_and_takes_no_more() -> None:
+async def test_draining_lets_requests_end_and_takes_no_more(engine: Engine) -> None:
     book = Book(gate=asyncio.Event())
-    async with Engine.in_memory() as engine:
-        entry = await HttpEntry(paying(book), engine).__aenter__()
-        asked = asyncio.create_task(post(entry, Pay("a", 5)))
-        await asyncio.sleep(0.01)
-        draining = asyncio.create_task(entry.drain())
-        await asyncio.sleep(0.01)
-        assert (await post(entry, Pay("a", 5), "k2")).status == 503 and not draining.done()
-        assert book.gate is not None
-        book.gate.set()
-        assert (await asked).status == 200
-        await draining
+    entry = await HttpEntry(paying(book), engine).__aenter__()
+    asked = asyncio.create_task(post(entry, Pay("a", 5)))
+    await asyncio.sleep(0.01)
+    draining = asyncio.create_task(entry.drain())
+    await asyncio.sleep(0.01)
+    assert (await post(entry, Pay("a", 5), "k2")).status == 503 and not draining.done()
+    assert book.gate is not None
+    book.gate.set()
+    assert (await asked).status == 200
+    await draining
 
 
-async def test_a_request_cut_off_by_draining_is_safe_to_repeat() -> None:
+async def test_a_request_cut_off_by_draining_is_safe_to_repeat(engine: Engine) -> None:
     book = Book(gate=asyncio.Event())
-    async with Engine.in_memory() as engine:
-        entry = await HttpEntry(paying(book), engine, drain_s=0.01).__aenter__()
-        asked = asyncio.create_task(post(entry, Pay("a", 5)))
-        await asyncio.sleep(0.01)
-        await entry.drain()
-        assert (await asked).status == 503
-        assert book.gate is not None
-        book.gate.set()
-        async with serving(engine, paying(book)) as again:
-            assert (await post(again, Pay("a", 5))).json()["balance"] == 5
+    entry = await HttpEntry(paying(book), engine, drain_s=0.01).__aenter__()
+    asked = asyncio.create_task(post(entry, Pay("a", 5)))
+    await asyncio.sleep(0.01)
+    await entry.drain()
+    assert (await asked).status == 503
+    assert book.gate is not None
+    book.gate.set()
+    async with serving(engine, paying(book)) as again:
+        assert (await post(again, Pay("a", 5))).json()["balance"] == 5
 
 
-async def test_requests_of_one_state_take_turns_and_of_others_do_not_wait() -> None:
+async def test_requests_of_one_state_take_turns_and_of_others_do_not_wait(engine: Engine) -> None:
     book = Book(gate=asyncio.Event())
-    async with Engine.in_memory() as engine, serving(engine, paying(book)) as entry:
+    async with serving(engine, paying(book)) as entry:
         asked = [
             asyncio.create_task(post(entry, Pay(purse, 1), key)) for purse, key in (("a", "1"), ("a", "2"), ("b", "3"))
         ]
@@ -366,9 +366,9 @@ async def test_an_engine_that_is_full_takes_no_requests() -> None:
         assert first.status == 200
 
 
-async def test_where_two_requests_race_for_a_state_in_two_processes_both_count() -> None:
+async def test_where_two_requests_race_for_a_state_in_two_processes_both_count(engine: Engine) -> None:
     book = Book(gate=asyncio.Event())
-    async with Engine.in_memory() as engine, serving(engine, paying(book)) as one, serving(engine, paying(book)) as two:
+    async with serving(engine, paying(book)) as one, serving(engine, paying(book)) as two:
         asked = [
             asyncio.create_task(post(entry, Pay("a", 1), key)) for entry, key in ((one, "1"), (two, "2"), (two, "1"))
         ]

@@ -39,7 +39,7 @@ async def test_a_commit_that_is_refused_for_good_is_logged_and_tried_ever_more_s
 
 
 async def test_a_blob_store_that_refuses_for_good_is_logged_and_tried_ever_more_seldom_in_engine_scope(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, refuses, rests = App("drawing"), True, []
 
@@ -53,25 +53,24 @@ async def test_a_blob_store_that_refuses_for_good_is_logged_and_tried_ever_more_
         await asyncio.sleep(0.01)
 
     monkeypatch.setattr(Backoff, "rest", rest)
-    async with Engine.in_memory() as engine:
-        write = engine.blobs.write
+    write = engine.blobs.write
 
-        async def refused(name: str, data: bytes) -> bool:
-            if refuses:
-                raise Refused("the drawer is full")
-            return await write(name, data)
+    async def refused(name: str, data: bytes) -> bool:
+        if refuses:
+            raise Refused("the drawer is full")
+        return await write(name, data)
 
-        monkeypatch.setattr(engine.blobs, "write", refused)
-        async with Worker(app, engine) as worker:
-            await worker.send("adds", Add("a"), id="m")
-            async with asyncio.timeout(60):
-                while len(rests) < 3:  # noqa: ASYNC110  # no event says so a message is given back
-                    await asyncio.sleep(0.01)
-            reported = [record for record in caplog.records if "could be committed" in record.message]
-            assert len(reported) == 1 and "the drawer is full" in reported[0].__dict__["error"]
-            refuses = False
-            await worker.wait_idle()
-            assert await worker.state(Sum, "a") == Sum(1)
+    monkeypatch.setattr(engine.blobs, "write", refused)
+    async with Worker(app, engine) as worker:
+        await worker.send("adds", Add("a"), id="m")
+        async with asyncio.timeout(60):
+            while len(rests) < 3:  # noqa: ASYNC110  # no event says so a message is given back
+                await asyncio.sleep(0.01)
+        reported = [record for record in caplog.records if "could be committed" in record.message]
+        assert len(reported) == 1 and "the drawer is full" in reported[0].__dict__["error"]
+        refuses = False
+        await worker.wait_idle()
+        assert await worker.state(Sum, "a") == Sum(1)
     assert rests == list(range(len(rests)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -31,12 +31,6 @@ AT_ONCE = Retries(limit=2, delays_s=(0.0,))
 @dataclass
 class Dated(Reading):
     day: str = "2026-01-01"
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    async with Engine.in_memory() as engine:
-        yield engine
 
 
 def processor(engine: Engine, handler: Callable[..., Any], **options: Any) -> Processor[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
@@ -63,12 +63,6 @@ class Unsteady:
         if is_cell and self.after:
             raise self.after.pop()
         return answer
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    async with Engine.in_memory() as engine:
-        yield engine
 
 
 @pytest.fixture

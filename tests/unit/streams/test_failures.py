@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -23,12 +22,6 @@ from outbox.streams.replica import Progress, Replica
 from tests.unit.streams.making import Total, fill, made, values
 
 TWICE = Retries(limit=2, delays_s=())
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    async with Engine.in_memory() as engine:
-        yield engine
 
 
 def refused_log(engine: Engine) -> OrderedLog[RefusedEntry]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -17,12 +16,6 @@ from outbox.streams.cells import Position
 from outbox.streams.log_places import Place
 from outbox.streams.replica import Progress, Replica
 from tests.unit.streams.making import ANY_AGE, Alarm, Total, fill, made, values
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    async with Engine.in_memory() as engine:
-        yield engine
 
 
 def add(total: Total, inputs: Inputs, step: Step) -> None:

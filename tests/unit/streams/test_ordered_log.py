@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -32,12 +32,6 @@ from outbox.streams.log_places import Place
 from outbox.testing import START_S, VirtualClock
 from tests.unit.messages import Reading
 from tests.unit.streams.making import ANY_AGE, Alarm, Total, entries, fill, made, values
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    async with Engine.in_memory() as engine:
-        yield engine
 
 
 def numbers(place: Any, **options: Any) -> OrderedLog[int]:

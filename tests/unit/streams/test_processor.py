@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,12 +21,6 @@ from outbox.streams.replica import Progress, Replica
 from outbox.testing import START_S, VirtualClock
 from tests.unit.messages import Reading
 from tests.unit.streams.making import ANY_AGE, Counting, Total, entries, fill, made, values
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    async with Engine.in_memory() as engine:
-        yield engine
 
 
 @dataclass

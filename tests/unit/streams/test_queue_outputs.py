@@ -80,72 +80,67 @@ class Losing:
 
 
 @pytest.mark.parametrize("scope", ["engine", "partition", "item"])
-async def test_each_entry_is_a_message_of_its_steps_id_and_time(scope: NarrowScope | str) -> None:
-    async with Engine.in_memory() as engine:
-        engine.declare(QueueSettings("orders"))
-        backend = engine if scope == "engine" else NarrowEngine(engine, scope)  # type: ignore[arg-type]  # the other two
-        await filled(engine, "a", "b")
-        made = processor(engine, backend.queue("orders"))
-        await made.run_until_idle(seconds=5)
-        kept = await made.replica().look()
-        assert kept is not None and kept.register.outs == []
-        id = step_id("orders", 1, "orders")
-        assert [m.outbox_id for m in sent(engine)] == [f"{id}-0", f"{id}-1"]
-        assert [m.type for m in sent(engine)] == ["Order", "Order"]
-        assert [m.body for m in sent(engine)] == [b'{"sensor":"%s","degrees":71.5}' % s for s in (b"a", b"b")]
-        assert {m.created_ms for m in sent(engine)} == {kept.register.now}
+async def test_each_entry_is_a_message_of_its_steps_id_and_time(engine: Engine, scope: NarrowScope | str) -> None:
+    engine.declare(QueueSettings("orders"))
+    backend = engine if scope == "engine" else NarrowEngine(engine, scope)  # type: ignore[arg-type]  # the other two
+    await filled(engine, "a", "b")
+    made = processor(engine, backend.queue("orders"))
+    await made.run_until_idle(seconds=5)
+    kept = await made.replica().look()
+    assert kept is not None and kept.register.outs == []
+    id = step_id("orders", 1, "orders")
+    assert [m.outbox_id for m in sent(engine)] == [f"{id}-0", f"{id}-1"]
+    assert [m.type for m in sent(engine)] == ["Order", "Order"]
+    assert [m.body for m in sent(engine)] == [b'{"sensor":"%s","degrees":71.5}' % s for s in (b"a", b"b")]
+    assert {m.created_ms for m in sent(engine)} == {kept.register.now}
 
 
 HOUR_MS = 3_600_000
 
 
-async def test_messages_are_dated_by_who_took_their_step_and_not_by_who_sends_them() -> None:
-    async with Engine.in_memory() as engine:
-        engine.declare(QueueSettings("orders"))
-        plan, store, now_ms = processor(engine, engine.queue("orders")).plan, engine.store(), engine.now_ms()
-        ahead, right = (
-            Replica(plan, store, now_ms=partial(int, ms), new_id=lambda: uuid4().hex)
-            for ms in (now_ms + HOUR_MS, now_ms)
-        )
-        await filled(engine, "a")
-        assert await ahead.step() is Progress.WON
-        await filled(engine, "b")
-        assert await right.step() is Progress.WON  # which sends "a"
-        assert right.known is not None and right.known.register.now == now_ms + HOUR_MS
-        await ahead.look()
-        assert await ahead.step() is Progress.WON  # which sends "b"
-        times = {message.body[11:12]: message.created_ms - now_ms for message in sent(engine)}
-        assert times == {b"a": HOUR_MS, b"b": 0}
+async def test_messages_are_dated_by_who_took_their_step_and_not_by_who_sends_them(engine: Engine) -> None:
+    engine.declare(QueueSettings("orders"))
+    plan, store, now_ms = processor(engine, engine.queue("orders")).plan, engine.store(), engine.now_ms()
+    ahead, right = (
+        Replica(plan, store, now_ms=partial(int, ms), new_id=lambda: uuid4().hex) for ms in (now_ms + HOUR_MS, now_ms)
+    )
+    await filled(engine, "a")
+    assert await ahead.step() is Progress.WON
+    await filled(engine, "b")
+    assert await right.step() is Progress.WON  # which sends "a"
+    assert right.known is not None and right.known.register.now == now_ms + HOUR_MS
+    await ahead.look()
+    assert await ahead.step() is Progress.WON  # which sends "b"
+    times = {message.body[11:12]: message.created_ms - now_ms for message in sent(engine)}
+    assert times == {b"a": HOUR_MS, b"b": 0}
 
 
-async def test_a_clock_that_agrees_is_not_in_the_register() -> None:
-    async with Engine.in_memory() as engine:
-        engine.declare(QueueSettings("orders"))
-        plan, store, now_ms = processor(engine, engine.queue("orders")).plan, engine.store(), engine.now_ms()
-        for ms, sensor in ((now_ms + 900, "a"), (now_ms, "b")):
-            await filled(engine, sensor)
-            replica = Replica(plan, store, now_ms=partial(int, ms), new_id=lambda: uuid4().hex)
-            assert await replica.step() is Progress.WON
-            found = await store.read(replica.register.key)
-            assert found is not None and b'"clock"' not in found.body
+async def test_a_clock_that_agrees_is_not_in_the_register(engine: Engine) -> None:
+    engine.declare(QueueSettings("orders"))
+    plan, store, now_ms = processor(engine, engine.queue("orders")).plan, engine.store(), engine.now_ms()
+    for ms, sensor in ((now_ms + 900, "a"), (now_ms, "b")):
+        await filled(engine, sensor)
+        replica = Replica(plan, store, now_ms=partial(int, ms), new_id=lambda: uuid4().hex)
+        assert await replica.step() is Progress.WON
+        found = await store.read(replica.register.key)
+        assert found is not None and b'"clock"' not in found.body
 
 
-async def test_a_lost_answer_is_repeated_under_the_same_ids_by_any_replica() -> None:
-    async with Engine.in_memory() as engine:
-        engine.declare(QueueSettings("orders"))
-        await filled(engine, "a", "b")
-        losing = Losing(engine.queue("orders"), 1)
-        made = processor(engine, losing.queue)
-        first, second = made.replica(), made.replica()
-        assert await first.step() is Progress.WON
-        with pytest.raises(OutcomeUnknown):
-            await first.step()
-        assert await second.step() is Progress.WON
-        assert losing.calls[0] == losing.calls[1]
-        assert await second.step() is Progress.IDLE
+async def test_a_lost_answer_is_repeated_under_the_same_ids_by_any_replica(engine: Engine) -> None:
+    engine.declare(QueueSettings("orders"))
+    await filled(engine, "a", "b")
+    losing = Losing(engine.queue("orders"), 1)
+    made = processor(engine, losing.queue)
+    first, second = made.replica(), made.replica()
+    assert await first.step() is Progress.WON
+    with pytest.raises(OutcomeUnknown):
+        await first.step()
+    assert await second.step() is Progress.WON
+    assert losing.calls[0] == losing.calls[1]
+    assert await second.step() is Progress.IDLE
 
 
-async def test_a_handler_takes_each_message_once_whatever_was_repeated() -> None:
+async def test_a_handler_takes_each_message_once_whatever_was_repeated(engine: Engine) -> None:
     app = App("shop")
     app.queue("orders")
 
@@ -153,7 +148,7 @@ async def test_a_handler_takes_each_message_once_whatever_was_repeated() -> None
     def take(message: Order, state: Seen) -> None:
         state.count += 1
 
-    async with Engine.in_memory() as engine, Worker(app, engine) as worker:
+    async with Worker(app, engine) as worker:
         await filled(engine, "a", "a", "b")
         losing = Losing(engine.queue("orders"), 2)
         await processor(engine, losing.queue).run_until_idle(seconds=5)
@@ -164,43 +159,39 @@ async def test_a_handler_takes_each_message_once_whatever_was_repeated() -> None
         assert a is not None and b is not None and (a.count, b.count) == (2, 1)
 
 
-async def test_keys_type_and_schema_are_those_of_the_queue() -> None:
-    async with Engine.in_memory() as engine:
-        engine.declare(QueueSettings("orders", "per_key"))
-        await filled(engine, "a", "b")
-        queue = engine.queue("orders", key=lambda value: value.sensor, type="order", version=2)
-        await processor(engine, queue).run_until_idle(seconds=5)
-        assert [(m.session_id, m.type, m.schema) for m in sent(engine)] == [("a", "order", 2), ("b", "order", 2)]
+async def test_keys_type_and_schema_are_those_of_the_queue(engine: Engine) -> None:
+    engine.declare(QueueSettings("orders", "per_key"))
+    await filled(engine, "a", "b")
+    queue = engine.queue("orders", key=lambda value: value.sensor, type="order", version=2)
+    await processor(engine, queue).run_until_idle(seconds=5)
+    assert [(m.session_id, m.type, m.schema) for m in sent(engine)] == [("a", "order", 2), ("b", "order", 2)]
 
 
-async def test_a_queue_ordered_by_key_needs_a_key() -> None:
-    async with Engine.in_memory() as engine:
-        engine.declare(QueueSettings("orders", "per_key"))
-        with pytest.raises(NotRegistrable, match="key="):
-            engine.queue("orders")
+async def test_a_queue_ordered_by_key_needs_a_key(engine: Engine) -> None:
+    engine.declare(QueueSettings("orders", "per_key"))
+    with pytest.raises(NotRegistrable, match="key="):
+        engine.queue("orders")
 
 
-async def test_a_missing_queue_stops_the_processor_and_loses_nothing() -> None:
-    async with Engine.in_memory() as engine:
-        await filled(engine, "a")
-        made = processor(engine, engine.queue("orders"))
-        with pytest.raises(UnknownDestination):
-            await made.run_until_idle(seconds=5)
-        engine.declare(QueueSettings("orders"))
+async def test_a_missing_queue_stops_the_processor_and_loses_nothing(engine: Engine) -> None:
+    await filled(engine, "a")
+    made = processor(engine, engine.queue("orders"))
+    with pytest.raises(UnknownDestination):
         await made.run_until_idle(seconds=5)
-        assert len(sent(engine)) == 1
+    engine.declare(QueueSettings("orders"))
+    await made.run_until_idle(seconds=5)
+    assert len(sent(engine)) == 1
 
 
-async def test_a_large_body_goes_to_a_blob_once() -> None:
-    async with Engine.in_memory() as engine:
-        engine.declare(QueueSettings("orders"))
-        await filled(engine, "a" * 300_000)
-        losing = Losing(engine.queue("orders"), 1)
-        await processor(engine, losing.queue).run_until_idle(seconds=5)
-        (message, again) = sent(engine)
-        assert message.claim == again.claim and message.claim and not message.body
-        found = await engine.blobs.read(message.claim, bytes_max=1 << 20)
-        assert found is not None and b"a" * 300_000 in found
+async def test_a_large_body_goes_to_a_blob_once(engine: Engine) -> None:
+    engine.declare(QueueSettings("orders"))
+    await filled(engine, "a" * 300_000)
+    losing = Losing(engine.queue("orders"), 1)
+    await processor(engine, losing.queue).run_until_idle(seconds=5)
+    (message, again) = sent(engine)
+    assert message.claim == again.claim and message.claim and not message.body
+    found = await engine.blobs.read(message.claim, bytes_max=1 << 20)
+    assert found is not None and b"a" * 300_000 in found
 
 
 async def nowhere(_: Sequence[Output]) -> None:
@@ -224,33 +215,31 @@ def test_what_cannot_be_a_message_is_refused_before_the_swap(value: object, text
         output.out("orders", [value])
 
 
-async def test_a_handler_whose_message_cannot_be_sent_fails_and_sends_nothing() -> None:
+async def test_a_handler_whose_message_cannot_be_sent_fails_and_sends_nothing(engine: Engine) -> None:
     def bad(seen: Seen, inputs: Inputs, step: Step) -> None:
         step.emit("orders", Order("a", math.nan))
 
-    async with Engine.in_memory() as engine:
-        engine.declare(QueueSettings("orders"))
-        await filled(engine, "a")
-        replica = processor(engine, engine.queue("orders"), bad).replica()
-        with pytest.raises(HandlerFailed, match="finite"):
-            for _ in range(100):
-                await replica.step()
-        assert sent(engine) == []
+    engine.declare(QueueSettings("orders"))
+    await filled(engine, "a")
+    replica = processor(engine, engine.queue("orders"), bad).replica()
+    with pytest.raises(HandlerFailed, match="finite"):
+        for _ in range(100):
+            await replica.step()
+    assert sent(engine) == []
 
 
-async def test_keys_that_are_too_many_for_the_register_fail_the_handler() -> None:
+async def test_keys_that_are_too_many_for_the_register_fail_the_handler(engine: Engine) -> None:
     def many(seen: Seen, inputs: Inputs, step: Step) -> None:
         for n in range(600):
             step.emit("orders", Order(f"{n:04}", 1.0))
 
-    async with Engine.in_memory() as engine:
-        engine.declare(QueueSettings("orders", "per_key"))
-        await filled(engine, "a")
-        queue = engine.queue("orders", key=lambda value: value.sensor * 1_000)
-        replica = processor(engine, queue, many).replica()
-        with pytest.raises(HandlerFailed, match="register holds"):
-            for _ in range(100):
-                await replica.step()
+    engine.declare(QueueSettings("orders", "per_key"))
+    await filled(engine, "a")
+    queue = engine.queue("orders", key=lambda value: value.sensor * 1_000)
+    replica = processor(engine, queue, many).replica()
+    with pytest.raises(HandlerFailed, match="register holds"):
+        for _ in range(100):
+            await replica.step()
 
 
 def test_a_backend_is_no_output_but_its_queue_is() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import pytest
@@ -40,12 +40,6 @@ class Far(Counting):
         await asyncio.sleep(0)
         self._under_way -= 1
         return found
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    async with Engine.in_memory() as engine:
-        yield engine
 
 
 async def test_a_reader_reads_many_cells_in_few_round_trips_and_little_in_vain(engine: Engine) -> None:

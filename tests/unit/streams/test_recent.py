@@ -36,14 +36,13 @@ def test_long_ids_are_fewer_so_that_all_take_no_more_than_so_many_bytes() -> Non
     assert len(recent) > 1_000 and size_bytes < bytes_max
 
 
-async def test_rows_share_what_they_may_remember(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rows_share_what_they_may_remember(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     passed = Recent[int](count_max=200)
     monkeypatch.setattr(row, "_passed", passed)
-    async with Engine.in_memory() as engine:
-        logs = [made(f"log-{n}", engine, int) for n in range(50)]
-        for n in range(20):
-            for log in logs:
-                at = await log.append(n, id=f"{n}")
-                assert await log.append(n, id=f"{n}") == at == Position(n), "the newest are known"
-        assert len(passed) <= 200
-        assert all([len(await values(log)) == 20 for log in logs])
+    logs = [made(f"log-{n}", engine, int) for n in range(50)]
+    for n in range(20):
+        for log in logs:
+            at = await log.append(n, id=f"{n}")
+            assert await log.append(n, id=f"{n}") == at == Position(n), "the newest are known"
+    assert len(passed) <= 200
+    assert all([len(await values(log)) == 20 for log in logs])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -40,12 +40,6 @@ class Shaky:
     async def write(self, operations: Any) -> Any:
         self._answer()
         return await self._store.write(operations)
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    async with Engine.in_memory() as engine:
-        yield engine
 
 
 def summed(total: Total, inputs: Inputs, step: Step) -> None:

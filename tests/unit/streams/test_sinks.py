@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -24,12 +24,6 @@ from outbox.streams.processor import ERRORS_SAID
 from outbox.streams.register import last_cell
 from outbox.streams.sinks import LOOK_COUNT
 from tests.unit.streams.making import ANY_AGE, Counting, fill, made, put_raw
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    async with Engine.in_memory() as engine:
-        yield engine
 
 
 @pytest.fixture

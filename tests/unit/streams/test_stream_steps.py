@@ -162,14 +162,13 @@ async def test_whoever_waits_for_several_stores_learns_what_one_of_them_fails_wi
     assert silent.is_cancelled
 
 
-async def test_logs_live_beside_the_protocol_s_own_documents_where_states_are_apart() -> None:
-    async with Engine.in_memory() as engine:
-        states, infrastructure = engine.store(), engine.store()
-        ports: Any = engine.apart()
-        for own in (infrastructure, None):
-            both = replace(ports, store=states, infrastructure=own)
-            assert isinstance(both, StorePorts)
-            assert place_of(SimpleNamespace(ports=lambda both=both: both)).store is (own or states)
+async def test_logs_live_beside_the_protocol_s_own_documents_where_states_are_apart(engine: Engine) -> None:
+    states, infrastructure = engine.store(), engine.store()
+    ports: Any = engine.apart()
+    for own in (infrastructure, None):
+        both = replace(ports, store=states, infrastructure=own)
+        assert isinstance(both, StorePorts)
+        assert place_of(SimpleNamespace(ports=lambda both=both: both)).store is (own or states)
 
 
 async def test_a_sink_that_loses_again_and_again_lets_others_go_first(pauses: list[float]) -> None:
@@ -232,39 +231,37 @@ def test_a_trim_goes_up_to_whoever_is_furthest_behind(
     assert Floor(readers=readers, writers=writers).horizon(9) == horizon
 
 
-async def test_the_hint_is_raised_now_and_then_and_never_lowered() -> None:
-    async with Engine.in_memory() as engine:
-        row = Cells(engine.store(), "log/l/0.0", now_ms=engine.now_ms)
-        found = list[int]()
-        for end, walked_count in (
-            (cells.HINT_EVERY - 1, cells.WALKED_MAX - 1),
-            (cells.HINT_EVERY, 0),
-            (2 * cells.HINT_EVERY - 1, 0),
-            (2 * cells.HINT_EVERY - 1, cells.WALKED_MAX),
-        ):
-            row.end = end
-            await row.raise_hint_if_due(walked_count)
-            found.append((await row._read_hint())[0])
-        assert found == [0, cells.HINT_EVERY, cells.HINT_EVERY, 2 * cells.HINT_EVERY - 1]
-        behind = Cells(engine.store(), "log/l/0.0", now_ms=engine.now_ms)
-        behind.end = cells.HINT_EVERY
-        await behind.raise_hint_if_due(0)
-        assert (await behind._read_hint())[0] == 2 * cells.HINT_EVERY - 1
+async def test_the_hint_is_raised_now_and_then_and_never_lowered(engine: Engine) -> None:
+    row = Cells(engine.store(), "log/l/0.0", now_ms=engine.now_ms)
+    found = list[int]()
+    for end, walked_count in (
+        (cells.HINT_EVERY - 1, cells.WALKED_MAX - 1),
+        (cells.HINT_EVERY, 0),
+        (2 * cells.HINT_EVERY - 1, 0),
+        (2 * cells.HINT_EVERY - 1, cells.WALKED_MAX),
+    ):
+        row.end = end
+        await row.raise_hint_if_due(walked_count)
+        found.append((await row._read_hint())[0])
+    assert found == [0, cells.HINT_EVERY, cells.HINT_EVERY, 2 * cells.HINT_EVERY - 1]
+    behind = Cells(engine.store(), "log/l/0.0", now_ms=engine.now_ms)
+    behind.end = cells.HINT_EVERY
+    await behind.raise_hint_if_due(0)
+    assert (await behind._read_hint())[0] == 2 * cells.HINT_EVERY - 1
 
 
 @pytest.mark.parametrize("scope", ["partition", "item"])
-async def test_cells_that_are_trimmed_expire_as_tombstones_also_where_there_is_none(scope: str) -> None:
-    async with Engine.in_memory() as engine:
-        store: Any = engine.store()
-        store.capabilities = replace(store.capabilities, atomic_scope=scope)
-        row = Cells(store, "log/l/0.0", now_ms=engine.now_ms)
-        await row.append(Cell("a", 1, 1, [RAW]), 0, until_ms=1 << 60)
-        buried = await row.bury(range(2), ttl_s=600.0)
-        assert [cell.id for cell in buried] == ["a"]
-        for index, id in enumerate(("a", "")):
-            document = engine.state.documents.spaces["p/log/l/0.0/0"][f"{index:010}"]
-            assert msgspec.json.decode(document.value, type=Cell) == Cell(id, gone=True)
-            assert 599_000 < document.expires_ms - engine.now_ms() <= 600_000
+async def test_cells_that_are_trimmed_expire_as_tombstones_also_where_there_is_none(engine: Engine, scope: str) -> None:
+    store: Any = engine.store()
+    store.capabilities = replace(store.capabilities, atomic_scope=scope)
+    row = Cells(store, "log/l/0.0", now_ms=engine.now_ms)
+    await row.append(Cell("a", 1, 1, [RAW]), 0, until_ms=1 << 60)
+    buried = await row.bury(range(2), ttl_s=600.0)
+    assert [cell.id for cell in buried] == ["a"]
+    for index, id in enumerate(("a", "")):
+        document = engine.state.documents.spaces["p/log/l/0.0/0"][f"{index:010}"]
+        assert msgspec.json.decode(document.value, type=Cell) == Cell(id, gone=True)
+        assert 599_000 < document.expires_ms - engine.now_ms() <= 600_000
 
 
 async def test_the_entries_of_a_blob_are_those_that_were_written() -> None:
@@ -308,15 +305,14 @@ def test_messages_are_committed_in_groups_without_copies_that_one_commit_holds()
     assert groups == [[0, 1, 3, 5, 7], [2, 6], [4]]
 
 
-async def test_a_register_holds_as_many_bytes_as_its_store_lets_it() -> None:
-    async with Engine.in_memory() as engine:
-        store = engine.store()
-        room = register_bytes_max(store)
-        out = Out("q", [msgspec.Raw(b"12")], ["T"], keys=["kk"])
-        taken = 3 + (1 + 3) + (2 + 3)  # the value, its type and its key, each with what is round it
-        check_size({}, store, room - taken, [out])
-        with pytest.raises(TooLarge, match="the register holds"):
-            check_size({}, store, room - taken + 1, [out])
+async def test_a_register_holds_as_many_bytes_as_its_store_lets_it(engine: Engine) -> None:
+    store = engine.store()
+    room = register_bytes_max(store)
+    out = Out("q", [msgspec.Raw(b"12")], ["T"], keys=["kk"])
+    taken = 3 + (1 + 3) + (2 + 3)  # the value, its type and its key, each with what is round it
+    check_size({}, store, room - taken, [out])
+    with pytest.raises(TooLarge, match="the register holds"):
+        check_size({}, store, room - taken + 1, [out])
 
 
 @pytest.mark.parametrize(
@@ -324,17 +320,16 @@ async def test_a_register_holds_as_many_bytes_as_its_store_lets_it() -> None:
     [(0.6, 1.1, 1, True), (0.6, 1.1, 0, True), (0.6, 1.1, 2, False), (0.4, 1.1, 1, False), (0.6, 1.0, 1, False)],
 )
 async def test_a_state_that_was_large_before_is_full_and_no_entry_is_to_blame(
-    before_share: float, state_share: float, entry_count: int, is_full: bool
+    engine: Engine, before_share: float, state_share: float, entry_count: int, is_full: bool
 ) -> None:
-    async with Engine.in_memory() as engine:
-        store = engine.store()
-        room = register_bytes_max(store)
-        before = Register(state=msgspec.Raw(b'"' + b"x" * round(room * before_share) + b'"'))
-        if not is_full:
-            check_state("p", store, before, int(room * state_share), entry_count)
-            return
-        with pytest.raises(StateFull):
-            check_state("p", store, before, int(room * state_share), entry_count)
+    store = engine.store()
+    room = register_bytes_max(store)
+    before = Register(state=msgspec.Raw(b'"' + b"x" * round(room * before_share) + b'"'))
+    if not is_full:
+        check_state("p", store, before, int(room * state_share), entry_count)
+        return
+    with pytest.raises(StateFull):
+        check_state("p", store, before, int(room * state_share), entry_count)
 
 
 # Steps and queues

@@ -175,14 +175,13 @@ async def test_every_attempt_is_a_span_of_its_own_in_the_same_trace(site: Site, 
 
 
 @every_scope
-async def test_a_refusal_says_its_reason(site: Site, scope: Scope) -> None:
+async def test_a_refusal_says_its_reason(engine: Engine, site: Site, scope: Scope) -> None:
     app = shop([])
     telemetry = site.telemetry(app)
-    async with Engine.in_memory() as engine:
-        backend = telemetry.traced(backend_of(engine, scope))
-        async with Worker(app, backend, counts=telemetry.counts) as worker:
-            await worker.send("shipments", Order("o1", -1), id="o1")
-            await worker.wait_idle()
+    backend = telemetry.traced(backend_of(engine, scope))
+    async with Worker(app, backend, counts=telemetry.counts) as worker:
+        await worker.send("shipments", Order("o1", -1), id="o1")
+        await worker.wait_idle()
     [ship] = site.named("process shipments")
     attributes: Any = ship.attributes
     assert (attributes["outbox.settled"], attributes["outbox.reason"]) == ("dead-letter", "below zero")
@@ -238,55 +237,54 @@ class Behind:
 
 
 @pytest.mark.parametrize("scope", ["partition", "item"])
-async def test_what_another_process_sends_is_below_the_attempt_that_committed_it(site: Site, scope: Scope) -> None:
+async def test_what_another_process_sends_is_below_the_attempt_that_committed_it(
+    engine: Engine, site: Site, scope: Scope
+) -> None:
     app = shop([])
     telemetry = site.telemetry(app)
-    async with Engine.in_memory() as engine:
-        ports: Any = backend_of(engine, scope).ports()
-        backend = telemetry.traced(Behind(ports, Lossy(ports, failures=7)))
-        async with Worker(app, backend, counts=telemetry.counts) as worker:
-            await worker.send("orders", Order("o1"), id="o1")
-            await worker.wait_idle()
+    ports: Any = backend_of(engine, scope).ports()
+    backend = telemetry.traced(Behind(ports, Lossy(ports, failures=7)))
+    async with Worker(app, backend, counts=telemetry.counts) as worker:
+        await worker.send("orders", Order("o1"), id="o1")
+        await worker.wait_idle()
     [order], [reserve] = site.named("process orders"), site.named("process reservations")
     assert parent_of(reserve) == id_of(order) and len(traces(site)) == 1
     assert telemetry.counts.failed_sends == 7
 
 
 @every_scope
-async def test_a_request_is_the_first_hop(site: Site, scope: Scope) -> None:
+async def test_a_request_is_the_first_hop(engine: Engine, site: Site, scope: Scope) -> None:
     app = shop([])
     telemetry = site.telemetry(app)
-    async with Engine.in_memory() as engine:
-        backend = telemetry.traced(backend_of(engine, scope))
-        async with HttpEntry(app, backend, counts=telemetry.counts) as entry:
-            headers = {"idempotency-key": "k1", "traceparent": SENT_IN}
-            assert (await entry.handle("POST", "/orders", headers, b'{"id": "o1"}')).status < 300
-        async with Worker(app, backend, counts=telemetry.counts) as worker:
-            await worker.wait_idle()
+    backend = telemetry.traced(backend_of(engine, scope))
+    async with HttpEntry(app, backend, counts=telemetry.counts) as entry:
+        headers = {"idempotency-key": "k1", "traceparent": SENT_IN}
+        assert (await entry.handle("POST", "/orders", headers, b'{"id": "o1"}')).status < 300
+    async with Worker(app, backend, counts=telemetry.counts) as worker:
+        await worker.wait_idle()
     [post], [order] = site.named("process http"), site.named("process orders")
     assert parent_of(post) == 0xCDCDCDCDCDCDCDCD and parent_of(order) == id_of(post) and len(traces(site)) == 1
 
 
-async def test_a_functions_host_traces_what_its_triggers_bring(site: Site) -> None:
+async def test_a_functions_host_traces_what_its_triggers_bring(engine: Engine, site: Site) -> None:
     app = shop([])
     telemetry = site.telemetry(app)
-    async with Engine.in_memory() as engine:
-        backend = NarrowEngine(engine, "partition")
-        settings = FunctionsSettings(lambda: backend, telemetry=telemetry)
-        processor = Processor(app, backend, settings)
-        await processor.open()
-        message = ServiceBusMessage(
-            body=b'{"id": "o1"}',
-            trigger_metadata=None,
-            application_properties={"outbox-id": "o1"},
-            user_properties={},
-            message_id="o1",
-            sequence_number=1,
-            delivery_count=1,
-            enqueued_time_utc=datetime.now(UTC),
-        )
-        await processor.message("orders", message)
-        await processor.finish()
+    backend = NarrowEngine(engine, "partition")
+    settings = FunctionsSettings(lambda: backend, telemetry=telemetry)
+    processor = Processor(app, backend, settings)
+    await processor.open()
+    message = ServiceBusMessage(
+        body=b'{"id": "o1"}',
+        trigger_metadata=None,
+        application_properties={"outbox-id": "o1"},
+        user_properties={},
+        message_id="o1",
+        sequence_number=1,
+        delivery_count=1,
+        enqueued_time_utc=datetime.now(UTC),
+    )
+    await processor.message("orders", message)
+    await processor.finish()
     [order] = site.named("process orders")
     assert "outbox.settled" not in (order.attributes or {})
     [send] = site.named("send ")
@@ -315,10 +313,10 @@ def test_spans_that_nothing_settles_end_when_there_are_too_many_or_the_attempt_i
     assert len(site.exporter.get_finished_spans()) == 4
 
 
-async def test_without_traced_ports_an_attempt_ends_with_its_handler(site: Site) -> None:
+async def test_without_traced_ports_an_attempt_ends_with_its_handler(engine: Engine, site: Site) -> None:
     app = shop([])
     telemetry = site.telemetry(app)
-    async with Engine.in_memory() as engine, Worker(app, engine, counts=telemetry.counts) as worker:
+    async with Worker(app, engine, counts=telemetry.counts) as worker:
         await worker.send("orders", Order("o1"), id="o1")
         await worker.wait_idle()
     assert [span.name for span in site.named("process")] == [

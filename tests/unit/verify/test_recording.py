@@ -390,20 +390,20 @@ def test_events_are_what_a_reader_gets() -> None:
 
 
 @pytest.mark.parametrize(("renewed_count", "is_held"), [(2, True), (1, False), (0, False)])
-async def test_only_a_renewal_of_all_says_that_they_are_still_there(renewed_count: int, is_held: bool) -> None:
+async def test_only_a_renewal_of_all_says_that_they_are_still_there(
+    engine: Engine, renewed_count: int, is_held: bool
+) -> None:
     class Renewing(Doubtful):
         async def renew(self, deliveries: Sequence[Delivery]) -> int:
             return renewed_count
 
     history = History()
-    async with Engine.in_memory() as engine:
-        journal = RecordedJournal(Renewing(engine.ports().journal, random.Random(1)), history)
-        messages = [Message(body=b"1", message_id=str(n)) for n in range(2)]
-        deliveries = [
-            Delivery("q", n, one, n, enqueued_ms=0, locked_until_ms=0, delivery_count=0)
-            for n, one in enumerate(messages)
-        ]
-        assert await journal.renew(deliveries) == renewed_count
+    journal = RecordedJournal(Renewing(engine.ports().journal, random.Random(1)), history)
+    messages = [Message(body=b"1", message_id=str(n)) for n in range(2)]
+    deliveries = [
+        Delivery("q", n, one, n, enqueued_ms=0, locked_until_ms=0, delivery_count=0) for n, one in enumerate(messages)
+    ]
+    assert await journal.renew(deliveries) == renewed_count
     held = [event.deliveries for event in history.events() if isinstance(event, Held)]
     assert held == ([[("q", 0), ("q", 1)]] if is_held else [])
 

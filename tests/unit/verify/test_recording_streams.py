@@ -308,7 +308,7 @@ async def test_an_ingest_and_what_a_processor_sends_to_a_queue_are_judged_with_t
     assert (verdict.counts.applied, verdict.counts.refused) == (12, 0)  # six messages, and what is sent for each
 
 
-async def test_a_message_whose_body_goes_to_a_blob_is_no_ghost() -> None:
+async def test_a_message_whose_body_goes_to_a_blob_is_no_ghost(engine: Engine) -> None:
     history = History()
     history.life(is_empty=True)
 
@@ -317,14 +317,13 @@ async def test_a_message_whose_body_goes_to_a_blob_is_no_ghost() -> None:
             step.emit("large", Text(entry.value.n, "x" * 200_000))
             step.emit("large", Text(entry.value.n, "x"))
 
-    async with Engine.in_memory() as engine:
-        engine.declare(QueueSettings("large"))
-        entries = OrderedLog("numbers", engine, type=Number)
-        await recorded_log(entries, history).append(Number(1), id="n1")
-        outputs = {"large": engine.queue("large")}
-        given = Processor("p", send, state=Total, register=engine, inputs={"in": entries}, outputs=outputs)
-        await recorded_processor(given, history).run_until_idle()
-        history.quiesce(rows_of(entries))
+    engine.declare(QueueSettings("large"))
+    entries = OrderedLog("numbers", engine, type=Number)
+    await recorded_log(entries, history).append(Number(1), id="n1")
+    outputs = {"large": engine.queue("large")}
+    given = Processor("p", send, state=Total, register=engine, inputs={"in": entries}, outputs=outputs)
+    await recorded_processor(given, history).run_until_idle()
+    history.quiesce(rows_of(entries))
     verdict = check(history)
     assert verdict.ok and verdict.counts.outputs == 2, verdict.text
 
@@ -335,12 +334,11 @@ class Text:
     text: str
 
 
-async def test_a_processor_that_began_and_took_nothing_has_left_entries_unread() -> None:
+async def test_a_processor_that_began_and_took_nothing_has_left_entries_unread(engine: Engine) -> None:
     history = History()
     history.life(is_empty=True)
-    async with Engine.in_memory() as engine:
-        chain = Chain.on(engine)
-        await recorded_log(chain.numbers, history).append(Number(1), id="n1")
-        await recorded_processor(chain.processors[0], history).replica().look_or_begin()
-        history.quiesce(rows_of(chain.numbers))
+    chain = Chain.on(engine)
+    await recorded_log(chain.numbers, history).append(Number(1), id="n1")
+    await recorded_processor(chain.processors[0], history).replica().look_or_begin()
+    history.quiesce(rows_of(chain.numbers))
     assert [finding.what for finding in check(history).findings] == ["unread entries"]

@@ -128,30 +128,29 @@ async def test_a_request_takes_effect_once_and_gets_one_response() -> None:
         assert (refused.status, refused.json["detail"]) == (409, "give, not take")
 
 
-async def test_mounted_in_fastapi_it_serves_below_its_place() -> None:
-    async with Engine.in_memory() as engine:
-        bank = AsgiApp(paying(), engine)
+async def test_mounted_in_fastapi_it_serves_below_its_place(engine: Engine) -> None:
+    bank = AsgiApp(paying(), engine)
 
-        @asynccontextmanager
-        async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-            async with bank:
-                yield
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with bank:
+            yield
 
-        api = FastAPI(lifespan=lifespan)
-        api.mount("/bank v1", bank)
+    api = FastAPI(lifespan=lifespan)
+    api.mount("/bank v1", bank)
 
-        @api.get("/own")
-        def own() -> str:
-            return "mine"
+    @api.get("/own")
+    def own() -> str:
+        return "mine"
 
-        async with api.router.lifespan_context(api):
-            paid = await answer(api, "POST", "/bank v1/payments", b'{"purse": "a/b", "amount": 5}', key="k")
-            assert (paid.status, paid.json) == (200, {"balance": 5})
-            raw = {"raw_path": b"/bank%20v1/purses/a%2Fb"}
-            assert (await answer(api, "GET", "/bank v1/purses/a/b", **raw)).json == {"balance": 5}
-            assert (await answer(api, "GET", "/own")).json == "mine"
-            assert (await answer(api, "GET", "/bank v1/nothing")).json["code"] == "not-found"
-        assert (await answer(api, "GET", "/bank v1/purses/a")).json["code"] == "not-started"
+    async with api.router.lifespan_context(api):
+        paid = await answer(api, "POST", "/bank v1/payments", b'{"purse": "a/b", "amount": 5}', key="k")
+        assert (paid.status, paid.json) == (200, {"balance": 5})
+        raw = {"raw_path": b"/bank%20v1/purses/a%2Fb"}
+        assert (await answer(api, "GET", "/bank v1/purses/a/b", **raw)).json == {"balance": 5}
+        assert (await answer(api, "GET", "/own")).json == "mine"
+        assert (await answer(api, "GET", "/bank v1/nothing")).json["code"] == "not-found"
+    assert (await answer(api, "GET", "/bank v1/purses/a")).json["code"] == "not-started"
 
 
 @pytest.mark.parametrize(
@@ -181,19 +180,18 @@ async def test_a_query_reaches_the_entry() -> None:
         assert (await answer(bank, "GET", "/purses/a?currency=EUR")).json == {"balance": 5}
 
 
-async def test_the_server_begins_and_ends_it() -> None:
-    async with Engine.in_memory() as engine:
-        bank = AsgiApp(paying(), engine)
-        incoming: asyncio.Queue[Any] = asyncio.Queue()
-        sent: asyncio.Queue[Any] = asyncio.Queue()
-        running = asyncio.create_task(bank({"type": "lifespan"}, incoming.get, sent.put))
-        incoming.put_nowait({"type": "lifespan.startup"})
-        assert (await asyncio.wait_for(sent.get(), 5))["type"] == "lifespan.startup.complete"
-        assert (await answer(bank, "GET", "/purses/a")).status == 200
-        incoming.put_nowait({"type": "lifespan.shutdown"})
-        assert (await asyncio.wait_for(sent.get(), 5))["type"] == "lifespan.shutdown.complete"
-        await running
-        assert (await answer(bank, "GET", "/purses/a")).status == 503
+async def test_the_server_begins_and_ends_it(engine: Engine) -> None:
+    bank = AsgiApp(paying(), engine)
+    incoming: asyncio.Queue[Any] = asyncio.Queue()
+    sent: asyncio.Queue[Any] = asyncio.Queue()
+    running = asyncio.create_task(bank({"type": "lifespan"}, incoming.get, sent.put))
+    incoming.put_nowait({"type": "lifespan.startup"})
+    assert (await asyncio.wait_for(sent.get(), 5))["type"] == "lifespan.startup.complete"
+    assert (await answer(bank, "GET", "/purses/a")).status == 200
+    incoming.put_nowait({"type": "lifespan.shutdown"})
+    assert (await asyncio.wait_for(sent.get(), 5))["type"] == "lifespan.shutdown.complete"
+    await running
+    assert (await answer(bank, "GET", "/purses/a")).status == 503
 
 
 async def test_a_start_that_fails_is_told_to_the_server() -> None:
